@@ -1,0 +1,34 @@
+"""nlaformer: write, learn and use numerical linear algebra as transformers.
+
+The public names are loaded on first use, so that ``import nlaformer`` and ``nlaformer --help`` stay quick.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_HOME = {
+    "operation": "nlaformer.express.operations",
+    "operations": "nlaformer.express.operations",
+    "Operation": "nlaformer.express.operations",
+    "Cost": "nlaformer.express.cost",
+    "NLAFormer": "nlaformer.transformer",
+    "load": "nlaformer.io",
+}
+
+__all__ = ["__version__", *sorted(_HOME)]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'nlaformer' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,42 @@
+"""The exceptions of the package. Each message says what was given, what was expected and what to do."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class NLAFormerError(Exception):
+    """Base of every error raised on purpose by nlaformer."""
+
+
+class ShapeError(NLAFormerError, ValueError):
+    """An argument has a shape the operation or model does not take."""
+
+
+class DTypeError(NLAFormerError, TypeError):
+    """An argument has a kind of number the operation or model does not take."""
+
+
+class DomainError(NLAFormerError, ValueError):
+    """An entry lies outside the compact set the weights were made for."""
+
+
+class UnknownNameError(NLAFormerError, ValueError):
+    """A name (operation, scheme, option) is not one of those that exist."""
+
+
+class OptionError(NLAFormerError, ValueError):
+    """An option has a value that makes no sense, or goes with another that it contradicts."""
+
+
+class FileError(NLAFormerError, ValueError):
+    """A file is missing, truncated, foreign or was written by something else."""
+
+
+def unknown_name(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
+    """The error for a misspelt name, with the nearest existing one."""
+    known = sorted(known)
+    near = difflib.get_close_matches(str(given), known, n=1, cutoff=0.4)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return UnknownNameError(f"there is no {kind} named {given!r}; {hint}known: {', '.join(known)}")

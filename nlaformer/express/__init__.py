@@ -1,0 +1,1 @@
+"""Operations as transformer weights: the paper's section 2."""

@@ -1,0 +1,168 @@
+"""Save and load anything compiled or trained: a folder with ``config.json`` and ``model.safetensors``.
+
+The config describes the structure of the model (blocks, heads, widths, which weights are sparse) and what the
+model is for; the safetensors file holds every weight, bit for bit. No pickle, so loading runs no code.
+Both files are written beside their destination and moved into place, so a killed process or a full disk
+leaves either the old artefact or the new one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from nlaformer.errors import FileError, unknown_name
+from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, Weight
+
+FORMAT = "nlaformer"
+VERSION = 1
+_WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
+
+
+def save(path: str | os.PathLike[str], kind: str, model: NLAFormer, config: dict[str, Any]) -> Path:
+    """Write an artefact of a kind ("operation", "algorithm", ...) with its JSON-able configuration."""
+    folder = Path(path)
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "kind": kind,
+        "config": config,
+        "model": {name: [_describe(layer) for layer in block] for name, block in model.named_children()},  # type: ignore[union-attr, arg-type]
+    }
+    tensors = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
+    folder.mkdir(parents=True, exist_ok=True)
+    replace_file(folder / "model.safetensors", save_tensors(tensors, metadata={"format": FORMAT}))
+    replace_file(folder / "config.json", (json.dumps(document, indent=1) + "\n").encode())
+    return folder
+
+
+def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer]:
+    """The kind, configuration and model that ``save`` wrote."""
+    folder = Path(path)
+    document = _read_document(folder / "config.json")
+    weights = folder / "model.safetensors"
+    try:
+        tensors = load_tensors(weights.read_bytes())
+    except OSError as error:
+        raise FileError(f"cannot read {weights}: {error.strerror or error}; save the model again") from error
+    except SafetensorError as error:
+        raise FileError(f"{weights} is truncated or not a safetensors file ({error}); save it again") from error
+    try:
+        model = NLAFormer(
+            *(
+                [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(document["model"][name])]
+                for name in ("pre", "loop", "post")
+            )
+        )
+        return document["kind"], document["config"], model
+    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+        raise FileError(f"{folder}: config.json and model.safetensors do not fit together ({error!r})") from error
+
+
+def load(path: str | os.PathLike[str]) -> Any:
+    """Load what ``save`` wrote: an operation, a compiled algorithm or a trained model.
+
+    Examples
+    --------
+    >>> import tempfile, nlaformer as nf
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = nf.operation("inner_product", n=2).save(folder)
+    ...     round(nf.load(folder)([1.0, 2.0], [3.0, 4.0]), 6)
+    11.0
+    """
+    kind, config, model = read(path)
+    loaders = _loaders()
+    if kind not in loaders:
+        raise unknown_name("kind of artefact", kind, loaders)
+    return loaders[kind]()(config, model)
+
+
+def _loaders() -> dict[str, Callable[[], Callable[[dict[str, Any], NLAFormer], Any]]]:
+    """How each kind comes back to life; imported only when needed."""
+
+    def operation() -> Callable[[dict[str, Any], NLAFormer], Any]:
+        from nlaformer.express.operations import from_config
+
+        return from_config
+
+    return {"operation": operation}
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write a file so that it is either the old or the new one at every moment."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        raise FileError(f"cannot write {path}: {error.strerror or error}; what was there before is intact") from error
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    except ValueError as error:
+        raise FileError(f"{path} is not valid JSON ({error}); it may be truncated") from error
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise FileError(f"{path} was not written by nlaformer")
+    if document.get("version") != VERSION:
+        raise FileError(f"{path} has format version {document.get('version')!r}; this package reads {VERSION}")
+    if not isinstance(document.get("config"), dict) or not isinstance(document.get("model"), dict):
+        raise FileError(f"{path} lacks its 'config' or 'model' section")
+    return document
+
+
+def _describe(layer: Layer) -> dict[str, Any]:
+    """The structure of a layer without its numbers."""
+    description: dict[str, Any] = {"causal": layer.causal, "norm": layer.gain_1 is not None}
+    if layer.heads is not None:
+        heads = layer.heads
+        description["heads"] = {"count": heads.count} | {name: _shape(getattr(heads, name)) for name in _WEIGHTS}
+    if layer.ffn is not None:
+        description["ffn"] = {"W_1": _shape(layer.ffn.W_1), "W_2": _shape(layer.ffn.W_2)}
+    return description
+
+
+def _shape(weight: Weight) -> list[int] | None:
+    """A sparse weight's shape; a dense one has its own."""
+    return list(weight.shape) if isinstance(weight, Sparse) else None
+
+
+def _build(description: dict[str, Any], prefix: str, tensors: dict[str, Tensor]) -> Layer:
+    def weight(name: str, shape: list[int] | None) -> Weight:
+        if shape is None:
+            return Dense(tensors[f"{prefix}{name}.weight"])
+        index, values = tensors[f"{prefix}{name}.index"], tensors[f"{prefix}{name}.values"]
+        if index.shape != (2, len(values)) or (len(values) and bool((index.amax(1) >= torch.tensor(shape)).any())):
+            raise ValueError(f"{prefix}{name}: entries outside its shape {shape}")
+        return Sparse(index, values, (shape[0], shape[1]))
+
+    heads, ffn = description.get("heads"), description.get("ffn")
+    norm = (tensors[f"{prefix}gain_1"], tensors[f"{prefix}gain_2"]) if description["norm"] else None
+    return Layer(
+        heads and Heads(*(weight(f"heads.{name}", heads[name]) for name in _WEIGHTS), count=heads["count"]),
+        ffn
+        and FFN(
+            weight("ffn.W_1", ffn["W_1"]),
+            tensors[f"{prefix}ffn.b_1"],
+            weight("ffn.W_2", ffn["W_2"]),
+            tensors[f"{prefix}ffn.b_2"],
+        ),
+        norm,
+        description["causal"],
+    )

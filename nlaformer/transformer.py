@@ -1,0 +1,290 @@
+"""The forward pass: a transformer layer, eq. (1) of the paper, and NLAFormer, eq. (TFstructure).
+
+For a token matrix P (rows x tokens)::
+
+    Attn(P) = P + sum_i W_V^i P softmax(P^T W_K^iT W_Q^i P)      softmax over the keys of each column
+    TF(P)   = Attn(P) + W_2 ReLU(W_1 Attn(P) + b_1) + b_2
+    NLAF(P) = TF_post(TF_loop(... TF_loop(TF_pre(P))))
+
+Compiled and trained weights both run through this file. Inside, tensors are (..., token, row): P is
+transposed at the door, so a weight acts on the last axis. The heads of a layer stand side by side and are
+factored, W_V = W_O W_U, so that a head may be as narrow as what it carries; ``layer.dense()`` multiplies them
+out into the paper's matrices. The 1/sqrt(d) of common implementations is part of W_Q.
+
+A weight is ``Dense`` (trained) or ``Sparse`` (compiled: nearly every row of such a weight selects one row of
+P, and evaluation may know it). Trained weights may carry a leading axis over models, a stack: W is then
+(E, out, in) and acts on (E, batch, token, row).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+# A row of a sparse weight with more entries than this is cheaper as part of a dense block than as gathers.
+_GATHERS = 6
+
+
+class Dense(nn.Module):
+    """A linear map on the rows, stored in full: (out, in), or (E, out, in) for a stack of E models."""
+
+    def __init__(self, weight: Tensor):
+        super().__init__()
+        self.weight = nn.Parameter(weight)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.weight.shape[-2], self.weight.shape[-1]
+
+    def forward(self, X: Tensor) -> Tensor:
+        if self.weight.dim() == 2:
+            return X @ self.weight.mT  # (..., token, out)
+        return (X.flatten(1, -2) @ self.weight.mT).unflatten(1, X.shape[1:-1])  # (E, ..., token, out)
+
+    def added_to(self, X: Tensor, Y: Tensor) -> Tensor:
+        """X + W Y."""
+        return X + self(Y)
+
+    def dense(self) -> Tensor:
+        return self.weight
+
+
+class Sparse(nn.Module):
+    """A linear map on the rows given by its nonzero entries, ``W[index[0, k], index[1, k]] = values[k]``.
+
+    Rows of W with up to ``_GATHERS`` entries are sums of gathered rows of the input; longer ones form a dense
+    block over the columns they use. Rows without entries cost nothing.
+    """
+
+    index: Tensor
+    values: Tensor
+    block: Tensor
+
+    def __init__(self, index: Tensor, values: Tensor, shape: tuple[int, int]):
+        super().__init__()
+        order = torch.argsort(index[0] * shape[1] + index[1])
+        index, values = index[:, order], values[order]
+        self.shape = shape
+        self.register_buffer("index", index)
+        self.register_buffer("values", values)
+        out, source = index
+        count = torch.bincount(out, minlength=shape[0])
+        rank = torch.arange(len(out)) - (torch.cumsum(count, 0) - count)[out]  # the k-th entry of its row
+
+        # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
+        short = (count > 0) & (count <= _GATHERS)
+        self._short = _as_slice(torch.nonzero(short).flatten())
+        self._sources: list[slice | Tensor] = []
+        place = torch.cumsum(short, 0) - 1
+        for k in range(int(count[short].max()) if bool(short.any()) else 0):
+            entry = short[out] & (rank == k)
+            gather = torch.zeros(int(short.sum()), dtype=torch.long)
+            coefficient = torch.zeros(len(gather), dtype=values.dtype)
+            gather[place[out[entry]]] = source[entry]
+            coefficient[place[out[entry]]] = values[entry]
+            self._sources.append(_as_slice(gather))
+            self.register_buffer(f"coefficient{k}", coefficient, persistent=False)
+
+        # The dense block of the long rows.
+        long_row = torch.nonzero(count > _GATHERS).flatten()
+        entry = count[out] > _GATHERS
+        columns, column = torch.unique(source[entry], return_inverse=True)
+        block = torch.zeros(len(long_row), len(columns), dtype=values.dtype)
+        block[torch.searchsorted(long_row, out[entry]), column] = values[entry]
+        self._long, self._columns = _as_slice(long_row), _as_slice(columns)
+        self.register_buffer("block", block, persistent=False)
+
+    def forward(self, X: Tensor) -> Tensor:
+        return self._accumulate(X.new_zeros(*X.shape[:-1], self.shape[0]), X)
+
+    def added_to(self, X: Tensor, Y: Tensor) -> Tensor:
+        """X + W Y."""
+        return self._accumulate(X.clone(), Y)
+
+    def _accumulate(self, out: Tensor, X: Tensor) -> Tensor:
+        if self._sources:
+            total = X[..., self._sources[0]] * self.coefficient0
+            for k, source in enumerate(self._sources[1:], start=1):
+                total = total + X[..., source] * getattr(self, f"coefficient{k}")
+            out[..., self._short] += total
+        if len(self.block):
+            out[..., self._long] += X[..., self._columns] @ self.block.mT
+        return out
+
+    def dense(self) -> Tensor:
+        W = self.values.new_zeros(self.shape)
+        W[self.index[0], self.index[1]] = self.values
+        return W
+
+
+Weight = Dense | Sparse
+
+
+def attention(Q: Tensor, K: Tensor, V: Tensor, causal: bool = False) -> Tensor:
+    """Softmax attention; all arguments (..., head, token, width). The softmax runs over the keys."""
+    scores = Q @ K.mT  # (..., head, query, key): the transpose of the paper's P^T W_K^T W_Q P
+    if causal:
+        tokens = scores.shape[-1]
+        later = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(later, -torch.inf)
+    return torch.softmax(scores, dim=-1) @ V
+
+
+def rms_norm(X: Tensor, gain: Tensor) -> Tensor:
+    """X over the root mean square of its rows, times a learned gain (row,) or (E, row)."""
+    if gain.dim() == 2:
+        gain = gain.reshape(gain.shape[0], *[1] * (X.dim() - 2), gain.shape[1])
+    return functional.rms_norm(X, X.shape[-1:]) * gain
+
+
+class Kernels(NamedTuple):
+    """What may be replaced by a faster routine that computes the same: nothing else computes attention."""
+
+    attention: Callable[..., Tensor] = attention
+    norm: Callable[[Tensor, Tensor], Tensor] = rms_norm
+
+
+DEFINITION = Kernels()
+
+
+class FFN(nn.Module):
+    """W_2 ReLU(W_1 X + b_1) + b_2, added to X."""
+
+    def __init__(self, W_1: Weight, b_1: Tensor, W_2: Weight, b_2: Tensor):
+        super().__init__()
+        self.W_1, self.W_2 = W_1, W_2
+        self.b_1, self.b_2 = nn.Parameter(b_1), nn.Parameter(b_2)  # (width,), (row,); a stack leads with E
+
+    @property
+    def width(self) -> int:
+        return self.W_1.shape[0]
+
+    def added_to(self, U: Tensor, X: Tensor) -> Tensor:
+        """U + FFN(X); X is U, or U normalized."""
+        hidden = torch.relu(self.W_1(X) + _per_model(self.b_1, X))
+        return self.W_2.added_to(U, hidden) + _per_model(self.b_2, X)
+
+
+class Heads(nn.Module):
+    """The attention heads of a layer, side by side: W_Q, W_K (h*k, d), W_U (h*v, d), W_O (d, h*v)."""
+
+    def __init__(self, W_Q: Weight, W_K: Weight, W_U: Weight, W_O: Weight, count: int):
+        super().__init__()
+        self.W_Q, self.W_K, self.W_U, self.W_O, self.count = W_Q, W_K, W_U, W_O, count
+
+    def added_to(self, P: Tensor, X: Tensor, causal: bool, kernels: Kernels) -> Tensor:
+        """P + sum of the heads' outputs for X; X is P, or P normalized."""
+        Q, K, V = (self._split(W(X)) for W in (self.W_Q, self.W_K, self.W_U))
+        mixed = kernels.attention(Q, K, V, causal)  # (..., head, token, v)
+        return self.W_O.added_to(P, mixed.transpose(-2, -3).flatten(-2))
+
+    def _split(self, X: Tensor) -> Tensor:
+        return X.unflatten(-1, (self.count, -1)).transpose(-2, -3)  # (..., head, token, width)
+
+    def dense(self) -> list[dict[str, Tensor]]:
+        """The paper's W_Q, W_K, W_V of every head."""
+        W_Q, W_K, W_U = (W.dense().unflatten(-2, (self.count, -1)) for W in (self.W_Q, self.W_K, self.W_U))
+        W_O = self.W_O.dense().unflatten(-1, (self.count, -1))
+        return [
+            {"W_Q": W_Q[..., i, :, :], "W_K": W_K[..., i, :, :], "W_V": W_O[..., i, :] @ W_U[..., i, :, :]}
+            for i in range(self.count)
+        ]
+
+
+class Layer(nn.Module):
+    """One transformer layer, eq. (1). Without heads or without FFN that part is the identity.
+
+    ``norm`` gives the gains of an RMS normalization before each part (trained models; the paper has none).
+    """
+
+    def __init__(
+        self,
+        heads: Heads | None = None,
+        ffn: FFN | None = None,
+        norm: tuple[Tensor, Tensor] | None = None,
+        causal: bool = False,
+    ):
+        super().__init__()
+        self.heads, self.ffn, self.causal = heads, ffn, causal
+        self.gain_1 = None if norm is None else nn.Parameter(norm[0])
+        self.gain_2 = None if norm is None else nn.Parameter(norm[1])
+
+    def forward(self, P: Tensor, kernels: Kernels = DEFINITION) -> Tensor:
+        U = P  # (..., token, row)
+        if self.heads is not None:
+            X = P if self.gain_1 is None else kernels.norm(P, self.gain_1)
+            U = self.heads.added_to(P, X, self.causal, kernels)
+        if self.ffn is None:
+            return U
+        X = U if self.gain_2 is None else kernels.norm(U, self.gain_2)
+        return self.ffn.added_to(U, X)
+
+    def dense(self) -> dict[str, object]:
+        """The layer as the paper writes it: ``heads``, a list of W_Q, W_K, W_V, and W_1, b_1, W_2, b_2."""
+        weights: dict[str, object] = {"heads": [] if self.heads is None else self.heads.dense()}
+        if self.ffn is not None:
+            weights |= {"W_1": self.ffn.W_1.dense(), "b_1": self.ffn.b_1.data}
+            weights |= {"W_2": self.ffn.W_2.dense(), "b_2": self.ffn.b_2.data}
+        return weights
+
+
+class State(NamedTuple):
+    """P after one layer: which block, which pass of the loop (0 outside it), which layer of the block."""
+
+    block: Literal["input", "pre", "loop", "post"]
+    iteration: int
+    layer: int
+    P: Tensor
+
+
+class NLAFormer(nn.Module):
+    """A pre block, a looped block and a post block of layers.
+
+    Examples
+    --------
+    An operation is a pre block alone; an iterative method loops:
+
+    >>> import torch, nlaformer as nf
+    >>> model = nf.operation("matmul", n=3).model
+    >>> len(model.pre), len(model.loop), len(model.post)
+    (1, 0, 0)
+    """
+
+    def __init__(self, pre: Sequence[Layer] = (), loop: Sequence[Layer] = (), post: Sequence[Layer] = ()):
+        super().__init__()
+        self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
+
+    def forward(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Tensor:
+        """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""
+        X = P.mT
+        for block, repeats in ((self.pre, 1), (self.loop, loops), (self.post, 1)):
+            for _ in range(repeats):
+                for layer in block:
+                    X = layer(X, kernels)
+        return X.mT
+
+    def states(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Iterator[State]:
+        """Every intermediate P, the input first."""
+        yield State("input", 0, 0, P)
+        X = P.mT
+        for name, block, repeats in (("pre", self.pre, 1), ("loop", self.loop, loops), ("post", self.post, 1)):
+            for iteration in range(repeats):
+                for k, layer in enumerate(block):
+                    X = layer(X, kernels)
+                    yield State(name, iteration, k, X.mT)  # type: ignore[arg-type]
+
+
+def _per_model(bias: Tensor, X: Tensor) -> Tensor:
+    """A bias (row,) as it is; a stack's (E, row) with axes of length one for batch and token."""
+    return bias if bias.dim() == 1 else bias.reshape(bias.shape[0], *[1] * (X.dim() - 2), -1)
+
+
+def _as_slice(index: Tensor) -> slice | Tensor:
+    """Consecutive indices as a slice: a view instead of a copy."""
+    if len(index) and bool((index == torch.arange(len(index)) + index[0]).all()):
+        return slice(int(index[0]), int(index[-1]) + 1)
+    return index
