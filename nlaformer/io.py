@@ -25,6 +25,7 @@ from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, W
 
 FORMAT = "nlaformer"
 VERSION = 1
+_BLOCKS = ("pre", "loop", "post")
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 
 
@@ -36,7 +37,7 @@ def save(path: str | os.PathLike[str], kind: str, model: NLAFormer, config: dict
         "version": VERSION,
         "kind": kind,
         "config": config,
-        "model": {name: [_describe(layer) for layer in block] for name, block in model.named_children()},  # type: ignore[union-attr, arg-type]
+        "model": {name: [_describe(layer) for layer in getattr(model, name)] for name in _BLOCKS},
     }
     tensors = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -60,7 +61,7 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer]:
         model = NLAFormer(
             *(
                 [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(document["model"][name])]
-                for name in ("pre", "loop", "post")
+                for name in _BLOCKS
             )
         )
         return document["kind"], document["config"], model
@@ -155,7 +156,7 @@ def _build(description: dict[str, Any], prefix: str, tensors: dict[str, Tensor])
     heads, ffn = description.get("heads"), description.get("ffn")
     norm = (tensors[f"{prefix}gain_1"], tensors[f"{prefix}gain_2"]) if description["norm"] else None
     return Layer(
-        heads and Heads(*(weight(f"heads.{name}", heads[name]) for name in _WEIGHTS), count=heads["count"]),
+        heads and Heads(**{name: weight(f"heads.{name}", heads[name]) for name in _WEIGHTS}, count=heads["count"]),
         ffn
         and FFN(
             weight("ffn.W_1", ffn["W_1"]),
