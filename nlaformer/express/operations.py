@@ -352,7 +352,7 @@ def _transposed_matmul(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("A", n), ("B", n), ("result", n), ("position", n + 1)))
-    typical = 0.7 / math.sqrt(n)  # of unit vectors in random directions, norms rounded to powers of two
+    typical = 1 / math.sqrt(n)  # of unit vectors in random directions, norms rounded to powers of two
     if not options.normalize:
         typical = (options.score_bound or n * options.largest**2) / (4 * math.sqrt(n))
     lin = design(n, options.torch_dtype, typical, order=options.order, scheme=options.scheme)
@@ -441,7 +441,8 @@ def _layout(options: Options, registers: tuple[tuple[str, int], ...]) -> Layout:
 def _design(options: Options, count: int, *, factors: int = 1, summands: int = 1) -> Linearization:
     """C and c for scores that are entries, or products of ``factors`` entries, of operands with ``count`` of them."""
     largest = (options.score_bound or options.largest**factors) / 2 ** (factors / 2)
-    typical = largest * typical_of_largest(count) ** factors
+    # Products of normal numbers have heavier tails than normal numbers: count them as larger.
+    typical = largest * typical_of_largest(count) ** factors * 2.5 ** (factors - 1)
     return design(
         options.n, options.torch_dtype, typical, order=options.order, scheme=options.scheme, summands=summands
     )
