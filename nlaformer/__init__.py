@@ -17,6 +17,15 @@ _HOME = {
     "Cost": "nlaformer.express.cost",
     "NLAFormer": "nlaformer.transformer",
     "load": "nlaformer.io",
+    "Program": "nlaformer.compiler.language",
+    **{
+        name: "nlaformer.compiler.language"
+        for name in ("dot", "norm", "diag", "sqrt", "exp", "log", "zeros_like", "identity_like", "positive")
+    },
+    "compile": "nlaformer.compiler.artifact",
+    "algorithm": "nlaformer.compiler.algorithms",
+    "algorithms": "nlaformer.compiler.algorithms",
+    "Status": "nlaformer.compiler.reference",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]
