@@ -95,7 +95,12 @@ def _loaders() -> dict[str, Callable[[], Callable[[dict[str, Any], NLAFormer], A
 
         return from_config
 
-    return {"operation": operation}
+    def algorithm() -> Callable[[dict[str, Any], NLAFormer], Any]:
+        from nlaformer.compiler.artifact import from_config
+
+        return from_config
+
+    return {"operation": operation, "algorithm": algorithm}
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -42,7 +42,7 @@ def compile(
     program: Program,
     n: int,
     *,
-    order: int = 2,
+    order: int = 3,
     dtype: torch.dtype = torch.float64,
     bound: float = 1024.0,
     verify: bool = True,

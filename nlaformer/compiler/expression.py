@@ -68,7 +68,7 @@ def _apply(
         return torch.eye(shape[0], dtype=like.dtype, device=like.device)
     if op in ("add", "multiply", "divide"):
         widest = max(_axes(kind) for kind in kinds)
-        u, v = (a.reshape(*a.shape, *[1] * (widest - _axes(k))) for a, k in zip(args, kinds, strict=True))
+        u, v = (a.reshape((*a.shape, *[1] * (widest - _axes(k)))) for a, k in zip(args, kinds, strict=True))
         return u + v if op == "add" else u * v if op == "multiply" else u / v
     if op == "matmul":
         u, v = args

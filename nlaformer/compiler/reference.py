@@ -82,12 +82,12 @@ def run_reference(program: Program, A: Any, b: Any, x0: Any, iterations: int) ->
     runs = [_single(program, {k: v[i] for k, v in flat.items()}, iterations) for i in range(int(np.prod(batch)))]
 
     def gather(parts: Sequence[Any]) -> Tensor:
-        stacked = torch.stack([torch.stack([torch.as_tensor(value) for value in part]) for part in parts])
+        stacked = torch.stack([torch.stack([_as_tensor(value) for value in part]) for part in parts])
         return stacked.reshape(*batch, *stacked.shape[1:])
 
     states = {name: gather([[s[name] for s in run[0]] for run in runs]) for name in traced.state}
     answer = gather([run[1] for run in runs])
-    tensors = {name: torch.as_tensor(value) for name, value in arrays.items()}
+    tensors = {name: _as_tensor(value) for name, value in arrays.items()}
     residual = None if traced.residual is None else Expression.of(traced.residual)
     return finish_run(answer, traced.answer.kind, states, tensors, residual, [], use_torch)
 
@@ -164,6 +164,10 @@ def _judge(norms: Tensor, scale: Tensor, finite: Tensor, broken: Tensor, dtype: 
     status[(broken & before).any(-1).numpy()] = Status.NOT_POSITIVE
     status[(~(finite[..., -1] & torch.isfinite(last))).numpy()] = Status.NONFINITE
     return status
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
 def check_iterations(iterations: int) -> None:

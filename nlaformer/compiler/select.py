@@ -85,7 +85,7 @@ class Precision:
 
     @classmethod
     def of(cls, dtype: torch.dtype, order: int) -> Precision:
-        return cls(dtype, order, 1024, 256) if dtype == torch.float64 else cls(dtype, order, 256, 48)
+        return cls(dtype, order, 1024, 512) if dtype == torch.float64 else cls(dtype, order, 256, 48)
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Selector:
         self.out = Selection([])
         self.made: dict[tuple[Any, ...], int] = {}
         self.values: dict[tuple[Block, int], Value] = {}
-        self.trips: dict[Block, list[tuple[set[int | None], int]]] = {"pre": [], "loop": [], "post": []}
+        self.trips: dict[Block, list[tuple[set[int], int]]] = {"pre": [], "loop": [], "post": []}
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=n)
         limit = _MATRIX_NORM if "b" in analysis.scaled else bound
@@ -293,23 +293,21 @@ class Selector:
                 return value[0].coefficient, value[0].form
             form = self.common_form(value, node)
             source = self.materialize(value, form)
-            factor, log = self._log_of(source, policy, node)
+            factor, log = self._log_of(source, policy, node.kind == "scalar", self._groups(node))
             return factor, combine((1.0, form), (1.0, log))
 
-    def _log_of(self, source: Combination, policy: str, node: Node | None, trips: bool = True) -> tuple[float, Form]:
-        """(c, F) with source = c e^F: interpolated, then refined; with a trip where a dot of floating vectors may vanish."""
+    def _log_of(self, source: Combination, policy: str, scalar: bool, groups: set[int]) -> tuple[float, Form]:
+        """(c, F) with source = c e^F: interpolated, then refined; with a trip for the floating ``groups``."""
         if not source:
             return _NOTHING, ()
         factor = max(abs(c) for _, c in source)
         source = tuple((register, c / factor) for register, c in source)
-        scalar = node is None or node.kind == "scalar"
         lowest, highest = self._range(source)
         name = self._name(source)
         first = self.emit(
             "log", [source], (), (lowest, highest, policy), name=f"log({name})", half=FFN, writes=FFN, scalar=scalar
         )
         extra: tuple[int, ...] = (self._work(("ratio", source, policy), f"ratio({name})"),)
-        groups = self._groups(node) if scalar and trips else set()
         trip = None
         if groups:
             trip = self.emit("trip", [source], (), (lowest,), name=f"trip({name})", half=FFN, writes=FFN)
@@ -335,17 +333,17 @@ class Selector:
             self.made[key] = self._register(name, self.block, **more)
         return self.made[key]
 
-    def _groups(self, node: Node | None) -> set[int | None]:
-        """The floating groups whose vectors a dot is made of."""
+    def _groups(self, node: Node) -> set[int]:
+        """The floating groups whose vectors a scalar is made of."""
         found: set[int | None] = set()
-        stack = [] if node is None else [node]
+        stack = [node] if node.kind == "scalar" else []
         while stack:
             n = stack.pop()
             if n.op == "dot" and n.args[0].kind == "vector":
                 found |= {self.analysis.group_of(argument) for argument in n.args}
             elif n.kind == "scalar":
                 stack.extend(n.args)
-        return found - {None}
+        return {group for group in found if group is not None}
 
     def _range(self, source: Combination) -> tuple[float, float]:
         """Where the logarithm is interpolated: from the noise of a dot to well above its bound."""
@@ -387,7 +385,7 @@ class Selector:
                 for register, _ in source:
                     if register in self.out.linearizations:
                         self.out.linearizations[row] = self.out.linearizations[register]
-                factor, log = self._log_of(((row, 1.0),), policy, node, trips=False)
+                factor, log = self._log_of(((row, 1.0),), policy, node.kind == "scalar", set())
                 parts.append((sign * factor, combine((1.0, form), (1.0, log))))
             return parts[0], parts[1]
 
@@ -492,7 +490,8 @@ class Selector:
             return tuple(Term(t.coefficient, t.register, t.form, operator) for t in value)
         form = self.common_form(value, right)
         X, Y = self.materialize(self.value(left)), self.materialize(value, form)
-        lin = design(self.n, self.precision.dtype, 1.0, order=self.precision.order, summands=self.n)
+        # An inverse may have entries far above 1, so c is small and the order high.
+        lin = design(self.n, self.precision.dtype, 8.0, order=3, summands=self.n)
         name = f"({self._name(X)}) @ ({self._name(Y)})"
         row = self.emit(
             "matmul", [X, Y], (), (lin,), name=name, height=self.out.registers[Y[0][0]].height,
@@ -513,8 +512,8 @@ class Selector:
         row = self._dot_of(*rows)
         if any(self.analysis.group_of(argument) is None for argument in node.args) and self.block == "loop":
             self.out.warnings.append(
-                f"{describe(node)} is taken of vectors at fixed scale: it is accurate to about 1e-8 of its largest value; "
-                "carry the residual as a state to let it float"
+                f"{describe(node)} is a product of vectors at fixed scale: it loses its digits where they fall below 1e-8; "
+                "a residual that is carried as a state floats and does not"
             )
         return (Term(1.0, row, combine((1.0, forms[0]), (1.0, forms[1]))),)
 
@@ -606,7 +605,7 @@ class Selector:
         for row in rows:
             if row:
                 squares[self._dot_of(row, row)] = 1.0
-        factor, log = self._log_of(combination(squares), "num", None)
+        factor, log = self._log_of(combination(squares), "num", True, {group})
         return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
 
     def _own_scale(self, group: int, names: list[str]) -> str | None:
