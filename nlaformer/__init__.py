@@ -18,10 +18,10 @@ _HOME = {
     "NLAFormer": "nlaformer.transformer",
     "load": "nlaformer.io",
     "Program": "nlaformer.compiler.language",
-    **{
-        name: "nlaformer.compiler.language"
-        for name in ("dot", "norm", "diag", "sqrt", "exp", "log", "zeros_like", "identity_like", "positive")
-    },
+    **dict.fromkeys(
+        ("dot", "norm", "diag", "sqrt", "exp", "log", "zeros_like", "identity_like", "positive"),
+        "nlaformer.compiler.language",
+    ),
     "compile": "nlaformer.compiler.artifact",
     "algorithm": "nlaformer.compiler.algorithms",
     "algorithms": "nlaformer.compiler.algorithms",

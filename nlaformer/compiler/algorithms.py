@@ -12,7 +12,7 @@ import torch
 
 from nlaformer.compiler.artifact import Algorithm, compile
 from nlaformer.compiler.language import Program, diag, dot, exp, identity_like, norm, positive, zeros_like
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import unknown_name
 
 State = dict[str, Any]
 
@@ -162,7 +162,9 @@ class Chebyshev(Program):
         x, r = x + d, r - A @ d
         rho_next = 1 / positive(2 * self._ratio - rho)
         # centre / ratio is half the width of the interval.
-        return dict(x=x, r=r, d=rho_next * rho * d + (2 * self._ratio * rho_next / centre) * r, rho=rho_next, centre=centre)
+        return dict(
+            x=x, r=r, d=rho_next * rho * d + (2 * self._ratio * rho_next / centre) * r, rho=rho_next, centre=centre
+        )
 
     @property
     def _ratio(self) -> float:

@@ -186,9 +186,7 @@ def infer_signs(traced: Trace) -> tuple[frozenset[int], tuple[Node, ...]]:
             if promised or _is_positive(node, positive, hopeful):
                 positive.add(id(node))
         wrong = {
-            name
-            for name in hopeful
-            if id(traced.start[name]) not in positive or id(traced.step[name]) not in positive
+            name for name in hopeful if id(traced.start[name]) not in positive or id(traced.step[name]) not in positive
         }
         if not wrong:
             return frozenset(positive), tuple(promises.values())

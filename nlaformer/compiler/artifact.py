@@ -28,7 +28,7 @@ from nlaformer.compiler.schedule import Schedule, schedule
 from nlaformer.compiler.select import Precision, Selection, Selector, StateRows
 from nlaformer.errors import DomainError, OptionError, ShapeError
 from nlaformer.express.cost import Cost
-from nlaformer.express.operation import _give, _kind, _to_tensor
+from nlaformer.express.operation import _kind, _to_tensor
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
@@ -212,7 +212,7 @@ class Algorithm:
 
         Parameters
         ----------
-        A, b, x0 : arrays (..., n, n), (..., n), (..., n); NumPy in, NumPy out; torch in, torch out. x0 is 0 if not given
+        A, b, x0 : arrays (..., n, n), (..., n), (..., n); NumPy in, NumPy out; torch in, torch out. x0 is 0 by default
         iterations : passes of the loop block
 
         Returns
@@ -282,7 +282,9 @@ class Algorithm:
         return values | {"answer": self._value(X, self.plan.answer)}
 
     def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
-        rows = [X[..., self.layout.data_tokens, self.layout[name].start : self.layout[name].stop] for name in place["rows"]]
+        rows = [
+            X[..., self.layout.data_tokens, self.layout[name].start : self.layout[name].stop] for name in place["rows"]
+        ]
         if place["kind"] == "scalar":
             value = torch.exp(rows[0][..., 0, 0])
             return value - torch.exp(rows[1][..., 0, 0]) if len(rows) == 2 else value
@@ -321,7 +323,9 @@ class Algorithm:
                 # A far-off x0 must fit too.
                 there = size(inputs["x0"], "vector")
                 e_x = exponent(there).to(torch.int64) - (self._unit("x0")[0].numerator * found["A"])
-                e = torch.where(magnitude > 0, torch.where(there > 0, torch.maximum(e, e_x), e), torch.where(there > 0, e_x, e))
+                e = torch.where(
+                    magnitude > 0, torch.where(there > 0, torch.maximum(e, e_x), e), torch.where(there > 0, e_x, e)
+                )
             found[name] = torch.div(e, whole, rounding_mode="floor") * whole
         return found
 
@@ -340,8 +344,8 @@ class Algorithm:
     def _check_bound(self, name: str, magnitude: Tensor) -> None:
         if bool((magnitude > self.plan.bound).any()):
             raise DomainError(
-                f"{self.name}: the norm of {name} is {float(magnitude.max()):.6g}, beyond bound={self.plan.bound:g}; this "
-                f"program has constants that keep {name} from being scaled: compile it with a larger bound="
+                f"{self.name}: the norm of {name} is {float(magnitude.max()):.6g}, beyond bound={self.plan.bound:g}; "
+                f"this program has constants that keep {name} from being scaled: compile it with a larger bound="
             )
 
     def _take(self, A: Any, b: Any, x0: Any) -> tuple[bool, dict[str, Tensor]]:

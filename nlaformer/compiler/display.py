@@ -26,7 +26,9 @@ def show(algorithm: Algorithm) -> str:
             heads = 0 if layer.heads is None else layer.heads.count
             width = 0 if layer.ffn is None else layer.ffn.width
             first = f"  {k:2}  {heads:3} heads  FFN {width:5}  "
-            lines += textwrap.wrap("; ".join(instructions), 118, initial_indent=first, subsequent_indent=" " * len(first))
+            lines += textwrap.wrap(
+                "; ".join(instructions), 118, initial_indent=first, subsequent_indent=" " * len(first)
+            )
     lines += [f"note: {warning}" for warning in plan.warnings]
     for name, found in plan.verification.get("systems", {}).items():
         lines.append(

@@ -1,8 +1,8 @@
 """From layers of instructions to weights, through the builders of ``express.heads``.
 
 P has the registers A (token j holds row j of A), one, position, and those the selection asked for; column 1 is the sink
-and stays zero in all of them. Instructions of one layer share heads where they can: scales with one exponent, products of
-A with one exponent, dots with one key.
+and stays zero in all of them. Instructions of one layer share heads where they can: scales with one exponent,
+products of A with one exponent, dots with one key.
 """
 
 from __future__ import annotations
@@ -162,9 +162,7 @@ class Emitter:
         heads = []
         for sign, mask in ((1.0, masks[: self.n]), (-1.0, masks[self.n :])):
             scores: list[Form] = [{a: power, m: 1.0} for a, m in zip(logs, mask, strict=True)]
-            heads.append(
-                kernel_head(self.layout, scores, transpose, exponent, value, target, ceiling, sign**power)
-            )
+            heads.append(kernel_head(self.layout, scores, transpose, exponent, value, target, ceiling, sign**power))
         return heads
 
     def _dot(self, group: Sequence[Instruction]) -> list[Head]:
@@ -189,7 +187,11 @@ class Emitter:
         (lin,) = i.parameters
         key = select(self.rows(1))
         heads = linear_heads(
-            self.layout, lin, key=key, query=self.forms(i.sources[0]), value=self.forms(i.sources[1]),
+            self.layout,
+            lin,
+            key=key,
+            query=self.forms(i.sources[0]),
+            value=self.forms(i.sources[1]),
             target=self.rows(i.target),
         )
         return heads, []
@@ -238,7 +240,10 @@ class Emitter:
         (target,), (ratio,) = self.rows(i.target), self.rows(i.extra[0])
         down = times(self.form(first), -1.0)
         units = self._fine_log(
-            math.log(highest / lowest) / (self.precision.log_units - 1), self.precision.refine_units, {ratio: 1.0}, target
+            math.log(highest / lowest) / (self.precision.log_units - 1),
+            self.precision.refine_units,
+            {ratio: 1.0},
+            target,
         )
         ceiling = _CEILING[self.precision.dtype]
         if not scalar:
@@ -255,7 +260,7 @@ class Emitter:
         return heads, units
 
     def _fine_log(self, h: float, count: int, form: Form, target: int) -> list[Unit]:
-        """log g for g = s e^-l, where l interpolates log s with steps h: 1 <= g <= e^{h^2/8}."""
+        """The logarithm of g for g = s e^-l, where l interpolates log s with steps h: 1 <= g <= e^{h^2/8}."""
         slack = 1e-12 if self.precision.dtype == torch.float64 else 2e-4
         reach = math.expm1(h**2 / 8) * 1.02 + slack
         step = (reach + slack) / (count - 1)

@@ -2,7 +2,7 @@
 
 A ``Program`` has three methods, the three blocks of eq. (TFstructure): ``start`` -> pre block, ``step`` -> loop block,
 ``finish`` -> post block. They run as they stand on NumPy or torch arrays, which is the reference (``Program.run``),
-and on ``Node`` objects, which record a graph (``trace``). A graph has hash-consed nodes: equal expressions are one node.
+and on ``Node`` objects, which record a graph (``trace``). Nodes are hash-consed: equal expressions are one node.
 
 Tracing never stops at the first mistake: what cannot be compiled is noted with the line it stands on, and the trace
 goes on with a node of the likely kind, so that ``CompileError`` can list everything at once.
@@ -34,8 +34,8 @@ class Program:
     out. ``residual`` takes any of A, b, x; its norm is what a run reports and judges convergence by. Attributes of the
     class are constants: they go into the weights.
 
-    ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)`` and
-    ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
+    ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)``
+    and ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
 
     Examples
     --------
@@ -62,7 +62,8 @@ class Program:
     def finish(self, x: Any) -> Any:
         return x
 
-    def residual(self, A: Any, b: Any, x: Any) -> Any:
+    def residual(self, *values: Any) -> Any:
+        A, b, x = values
         return b - A @ x
 
     @property
@@ -155,7 +156,9 @@ class Node:
             for _ in range(power - 1):
                 result = self.graph.multiply(result, self)
             return result
-        return self.graph.refuse(f"the power {power!r}; write a whole number from 1 to 8, 0.5, or nf.exp(p * nf.log(v))", self)
+        return self.graph.refuse(
+            f"the power {power!r}; write a whole number from 1 to 8, 0.5, or nf.exp(p * nf.log(v))", self
+        )
 
     @property
     def T(self) -> Node:
@@ -190,8 +193,11 @@ class Node:
         return self._compare(None)
 
     def __float__(self) -> float:
-        self.graph.refuse("an ordinary number is wanted here, but the value is known only when the weights run; "
-                          f"write it with + - * / @ and {_functions()}", self)
+        self.graph.refuse(
+            "an ordinary number is wanted here, but the value is known only when the weights run; "
+            f"write it with + - * / @ and {_functions()}",
+            self,
+        )
         return 1.0
 
     def __int__(self) -> int:
@@ -281,7 +287,9 @@ class Graph:
         constant = self.constant(value)
         if constant is None:
             constant = self.make("constant", (), 1.0, "scalar")
-            self.refuse(f"a {type(value).__name__} ({value!r:.40}) among traced values; constants must be numbers", constant)
+            self.refuse(
+                f"a {type(value).__name__} ({value!r:.40}) among traced values; constants must be numbers", constant
+            )
         elif not np.isfinite(constant.extra):
             self.refuse(f"the constant {constant.extra}; constants must be finite", constant)
         return constant
@@ -291,10 +299,13 @@ class Graph:
         if u.op == v.op == "constant":
             return self.make("constant", (), u.extra + v.extra, "scalar")
         for one, other in ((u, v), (v, u)):
-            if one.op == "zeros" and one.kind in (other.kind, "scalar") or one.op == "constant" and one.extra == 0.0:
+            nothing = one.op == "constant" and one.extra == 0.0
+            if nothing or (one.op == "zeros" and one.kind in (other.kind, "scalar")):
                 return other
         if "matrix" in (u.kind, v.kind) and u.kind != v.kind:
-            return self.refuse(f"a {u.kind} plus a {v.kind}; for a multiple of the identity write nf.identity_like(A)", u)
+            return self.refuse(
+                f"a {u.kind} plus a {v.kind}; for a multiple of the identity write nf.identity_like(A)", u
+            )
         return self.make("add", (u, v), None, "vector" if "vector" in (u.kind, v.kind) else u.kind)
 
     def multiply(self, u: Any, v: Any) -> Node:
@@ -525,7 +536,9 @@ def trace(program: Program) -> Trace:
         except CompileError:
             raise
         except Exception as error:
-            graph.refuse(f"{type(error).__name__}: {error}", graph.make("constant", (), 1.0, "scalar"), _place_of(error, place))
+            graph.refuse(
+                f"{type(error).__name__}: {error}", graph.make("constant", (), 1.0, "scalar"), _place_of(error, place)
+            )
             return None
 
     def states(name: str, result: Any) -> dict[str, Node]:
@@ -536,7 +549,9 @@ def trace(program: Program) -> Trace:
         if result is None and graph.problems:
             return {}
         if not isinstance(result, dict) or not result or not all(isinstance(key, str) for key in result):
-            graph.refuse(f"{name} returns {type(result).__name__}; it must return its state by name, dict(x=…)", anything, place)
+            graph.refuse(
+                f"{name} returns {type(result).__name__}; it must return its state by name, dict(x=…)", anything, place
+            )
             return {}
         for key in result.keys() & {"A", "b", "x0"}:
             graph.refuse(f"{name} returns a state named {key!r}, the name of an input; choose another", anything, place)
@@ -562,7 +577,9 @@ def _compare_states(graph: Graph, program: Program, start: dict[str, Node], step
         return
     for name in start.keys() ^ step.keys():
         where, other = ("start", "step") if name in start else ("step", "start")
-        graph.refuse(f"{where} returns the state {name!r} and {other} does not; both must return the same names", anything, place)
+        graph.refuse(
+            f"{where} returns the state {name!r} and {other} does not; both must return the same names", anything, place
+        )
     for name in start.keys() & step.keys():
         if start[name].kind != step[name].kind:
             graph.refuse(
@@ -572,16 +589,18 @@ def _compare_states(graph: Graph, program: Program, start: dict[str, Node], step
 
 def _trace_residual(program: Program, graph: Graph, inputs: dict[str, Node], answer: Any) -> Node | None:
     """The residual as a graph of the answer; it is evaluated beside the transformer, not compiled."""
-    if not isinstance(answer, Node) or not set(parameters(program.residual)) <= inputs.keys() | {"x"}:
+    default = type(program).residual is Program.residual
+    names = ["A", "b", "x"] if default else parameters(program.residual)
+    if not isinstance(answer, Node) or not set(names) <= inputs.keys() | {"x"}:
         return None
     x = graph.make("state", (), "answer", answer.kind)
     problems = list(graph.problems)
     known = inputs | {"x": x}
     try:
-        residual = program.residual(**{name: known[name] for name in parameters(program.residual)})
+        residual = program.residual(*(known[name] for name in names))
     except Exception:
         residual = None
-    if graph.problems != problems and type(program).residual is Program.residual:
+    if graph.problems != problems and default:
         # The default residual, b - A x, makes no sense for this answer.
         graph.problems[:] = problems
         return None

@@ -76,7 +76,9 @@ def run_reference(program: Program, A: Any, b: Any, x0: Any, iterations: int) ->
     batch = np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes[k]]) for k, v in arrays.items()))
     library = torch if use_torch else np
     flat = {
-        k: library.broadcast_to(v, batch + tuple(v.shape[v.ndim - axes[k] :])).reshape((-1, *v.shape[v.ndim - axes[k] :]))
+        k: library.broadcast_to(v, batch + tuple(v.shape[v.ndim - axes[k] :])).reshape(
+            (-1, *v.shape[v.ndim - axes[k] :])
+        )
         for k, v in arrays.items()
     }
     runs = [_single(program, {k: v[i] for k, v in flat.items()}, iterations) for i in range(int(np.prod(batch)))]

@@ -16,8 +16,8 @@ diag, sum, squares                                                 FFN; 1 head; 
 
 Three rules come from rounding. A scalar is read from the first token by all tokens (``refine``): LIN amplifies rounding
 by 1/c, and copies that differ in the last digits would break r = b - A x. A logarithm is refined, because interpolation
-alone leaves h^2/8. And where a dot falls into its own noise or turns negative, a *trip* row grows without bound and takes
-the floating states to zero: x then stays as it is, for ever (sudden convergence, b = 0, an indefinite A).
+alone leaves h^2/8. And where a dot falls into its own noise or turns negative, a *trip* row grows without bound and
+takes the floating states to zero: x then stays as it is, for ever (sudden convergence, b = 0, an indefinite A).
 """
 
 from __future__ import annotations
@@ -135,9 +135,7 @@ class Selector:
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=n)
         limit = _MATRIX_NORM if "b" in analysis.scaled else bound
-        self.inputs = {
-            name: self._register(name, "input", bound=limit) for name in traced.inputs if name != "A"
-        }
+        self.inputs = {name: self._register(name, "input", bound=limit) for name in traced.inputs if name != "A"}
         self.scale_row: dict[int, int] = {}
         for group, names in analysis.floating.items():
             self.scale_row[group] = self._register("log scale of " + ", ".join(names), "input", scalar=True)
@@ -261,7 +259,9 @@ class Selector:
                 ratio = self._register("ratios of A", "pre", height=self.n, time=(3, ATTENTION))
                 logs = self._register("log |A|", "pre", height=self.n, time=(3, FFN))
                 self.out.matrix = MatrixRows(part, signs, ratio, logs)
-                for layer, text in enumerate(("positive and negative part of A", "log |A|", "log |A| refined", "log |A| refined again")):
+                for layer, text in enumerate(
+                    ("positive and negative part of A", "log |A|", "log |A| refined", "log |A| refined again")
+                ):
                     self.out.instructions["pre"].append(
                         Instruction("encode", "pre", layer, logs, (), text=text, extra=(part, signs, ratio))
                     )
@@ -379,8 +379,13 @@ class Selector:
             for sign, symbol in ((1.0, "+"), (-1.0, "-")):
                 half = tuple((register, sign * c) for register, c in source)
                 row = self.emit(
-                    "relu", [half], name=f"({self._name(source)}){symbol}", half=FFN, writes=FFN,
-                    bound=self._bound(source), scalar=False,
+                    "relu",
+                    [half],
+                    name=f"({self._name(source)}){symbol}",
+                    half=FFN,
+                    writes=FFN,
+                    bound=self._bound(source),
+                    scalar=False,
                 )
                 for register, _ in source:
                     if register in self.out.linearizations:
@@ -494,7 +499,12 @@ class Selector:
         lin = design(self.n, self.precision.dtype, 8.0, order=3, summands=self.n)
         name = f"({self._name(X)}) @ ({self._name(Y)})"
         row = self.emit(
-            "matmul", [X, Y], (), (lin,), name=name, height=self.out.registers[Y[0][0]].height,
+            "matmul",
+            [X, Y],
+            (),
+            (lin,),
+            name=name,
+            height=self.out.registers[Y[0][0]].height,
             bound=self._bound(X) * self._bound(Y),
         )
         return (Term(1.0, row, form),)
@@ -512,19 +522,28 @@ class Selector:
         row = self._dot_of(*rows)
         if any(self.analysis.group_of(argument) is None for argument in node.args) and self.block == "loop":
             self.out.warnings.append(
-                f"{describe(node)} is a product of vectors at fixed scale: it loses its digits where they fall below 1e-8; "
-                "a residual that is carried as a state floats and does not"
+                f"{describe(node)} is a product of vectors at fixed scale: it loses its digits where they fall below "
+                "1e-8; a residual that is carried as a state floats and does not"
             )
         return (Term(1.0, row, combine((1.0, forms[0]), (1.0, forms[1]))),)
 
     def _dot_of(self, u: Combination, v: Combination) -> int:
-        key, value = sorted((u, v), key=lambda rows: (self._bound(rows), rows))
+        key, value = sorted((u, v), key=self._unruly)
         typical = 2 * self._bound(key) / _HEADROOM / math.sqrt(self.n)
         lin = design(self.n, self.precision.dtype, typical, order=self.precision.order, summands=self.n)
         name = f"({self._name(key)})·({self._name(value)})"
         row = self.emit("dot", [key, value], (), (lin,), name=name, bound=self._bound(u) * self._bound(v))
         self.out.linearizations[row] = lin
         return row
+
+    def _unruly(self, source: Combination) -> tuple[int, Combination]:
+        """How likely a vector is to outgrow its bound, which costs the accuracy of a key but not that of a value.
+
+        A v is tame, since A has norm 1; d = r + beta d may be hundreds of times longer than r on hard systems.
+        """
+        made_by = {i.target: i.op for i in self.out.instructions[self.block]}
+        ranks = {"matvec": 0, "scale": 2}
+        return max(ranks.get(made_by.get(register, ""), 1) for register, _ in source), source
 
     def _squares(self) -> Value:
         encoded = self._encoded_matrix()
@@ -573,31 +592,29 @@ class Selector:
             if rows.kind == "scalar":
                 self._write_scalar(writes, rows, node)
                 continue
-            group = next((g for g, names in self.analysis.floating.items() if name in names), None)
+            home = next((g for g, names in self.analysis.floating.items() if name in names), None)
             target: Form = ()
-            if group is not None:
-                target = targets[group]
-                tripped = [row for groups, row in self.trips[self.block] if group in groups]
+            if home is not None:
+                target = targets[home]
+                tripped = [row for groups, row in self.trips[self.block] if home in groups]
                 target = combine((1.0, target), *((1.0, ((row, 1.0),)) for row in tripped))
             writes[rows.rows[0]] = self.materialize(self.value(node), target)
 
     def _write_scalar(self, writes: dict[int, Combination], rows: StateRows, node: Node) -> None:
-        if len(rows.rows) == 1:
-            parts = [self.logarithm(node, "num")]
-        else:
-            parts = [*self.signed_logarithms(node, "num")]
+        signed = len(rows.rows) == 2
+        parts = self.signed_logarithms(node, "num") if signed else (self.logarithm(node, "num"),)
         for row, (factor, form) in zip(rows.rows, parts, strict=True):
             writes[row] = combine((1.0, form), (math.log(abs(factor)), ((self.one, 1.0),)))
 
     def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Form:
-        """The logarithm of a floating group's new scale: half of a dot the program makes anyway, or of a norm at entry."""
+        """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry."""
         own = self._own_scale(group, names)
         if own is not None:
             factor, form = self.logarithm(nodes[own], "num")
             return combine((0.5, form), (0.5 * math.log(factor), ((self.one, 1.0),)))
         if self.block == "loop":
             base: Form = ((self.scale_row[group], 1.0),)
-            rows = [((self.out.state[name].rows[0], 1.0),) for name in names]
+            rows: list[Combination] = [((self.out.state[name].rows[0], 1.0),) for name in names]
         else:
             base = ()
             rows = [self.materialize(self.value(nodes[name])) for name in names]

@@ -4,7 +4,7 @@
 
 R is a register (the register of ones for scalars), F a *form*: a linear combination of rows that hold logarithms, known
 to the compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are
-arithmetic on c and F and cost no layer; ``select.Selector.materialize`` puts a value into one row where it has to stand.
+arithmetic on c and F and cost no layer; ``select.Selector.materialize`` puts a value into one row where it must be.
 """
 
 from __future__ import annotations

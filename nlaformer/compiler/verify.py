@@ -1,7 +1,7 @@
 """Verification: a compiled algorithm against its own program on random and on hard systems.
 
-Deviations are |x_t - x_t^ref| / max_t |x_t^ref|, the largest over the systems: after the first step (one step compiled
-right), the largest over all steps (methods like CG amplify any rounding on the way), and after the last one (what stays).
+Deviations are |x_t - x_t^ref| / max_t |x_t^ref|, the largest over the systems: after the first step (is one step
+compiled right?), the largest over all steps (methods like CG amplify any rounding), and after the last (what stays).
 """
 
 from __future__ import annotations
@@ -53,9 +53,8 @@ def verify(program: Program, algorithm: Algorithm, iterations: int = ITERATIONS)
     families = {"random": random_systems(n, 3)} | {name: A[None] for name, A in hard.items()}
     report: dict[str, Any] = {"iterations": iterations, "systems": {}}
     for name, A in families.items():
-        inputs = {"A": A, "b": rng.standard_normal((len(A), n)), "x0": None}
-        inputs = {key: value for key, value in inputs.items() if key in plan.inputs and value is not None}
-        inputs = {key: value.astype(plan.dtype) for key, value in inputs.items()}
+        given = {"A": A, "b": rng.standard_normal((len(A), n))}
+        inputs = {key: value.astype(plan.dtype) for key, value in given.items() if key in plan.inputs}
         report["systems"][name] = deviations(program, algorithm, inputs, iterations)
     return report
 
