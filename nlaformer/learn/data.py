@@ -49,8 +49,8 @@ def chunk_seed(config: Config, index: int) -> int:
 
 def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
     """Chunk ``index`` of a member's stream, as float32: every tensor (chunk, B, ...)."""
-    family = family_of(config)
-    systems = family.sample(config.chunk * config.batch, chunk_seed(config, index), device=device, dtype=torch.float64)
+    generator = torch.Generator(device).manual_seed(chunk_seed(config, index))
+    systems = family_of(config).stream(config.chunk * config.batch, generator, dtype=torch.float64)
     batch = with_teacher(systems.A, systems.b, systems.x, config.teacher, config.T)
     return Batch(*(tensor.float().unflatten(0, (config.chunk, config.batch)) for tensor in batch))
 

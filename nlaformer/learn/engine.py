@@ -124,8 +124,8 @@ class _Member:
             gradients = _sum_over_ranks(gradients)
         gradients, norm = clip(gradients, self.config.clip)
         rate = learning_rate(self.config, number)
-        self.latest = (float(value), float(squared[:, 2].mean()), float(norm), rate)
-        self.alive = math.isfinite(self.latest[0]) and math.isfinite(float(norm))
+        self.latest = (value.item(), squared[:, 2].mean().item(), norm.item(), rate)
+        self.alive = math.isfinite(self.latest[0]) and math.isfinite(self.latest[2])
         if self.alive:
             self._adam(gradients, rate, number + 1)
 
