@@ -116,11 +116,11 @@ def train_into(
     if checkpoint_every < 1 or log_every < 1:
         raise OptionError(f"checkpoint_every={checkpoint_every} and log_every={log_every} must be at least 1")
     where = pick_device(device)
-    with ranks(where) as group:
-        training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
-        training.run(tensorboard)
-        group.wait()
-        return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
+    group = ranks(where)
+    training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
+    training.run(tensorboard)
+    group.wait()
+    return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
 
 class _Training:
@@ -190,6 +190,8 @@ class _Training:
         for folder, config in zip(self.folders, self.configs, strict=True):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+                for left_by_a_kill in folder.glob(".*.tmp"):
+                    left_by_a_kill.unlink()
             except OSError as error:
                 raise FileError(f"cannot make the folder {folder}: {error.strerror or error}") from error
             self.metrics.append(Metrics(folder, self.resumption.step))
