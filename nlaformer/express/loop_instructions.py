@@ -112,11 +112,12 @@ def product(
 ) -> Layer:
     """Add left_i . right_j to row i of target in column j of the scratchpad; ``unit`` is e_i in column i. One head.
 
-    With the score c s towards the scratchpad's columns, 0 towards the other T - 1 and C towards the sink, the
-    weights times e^C + T - 1 are 1 + c s + c^2 s^2 / 2 + ..., up to a relative c e^-C sum_k s_k. The head divides
-    by c and the FFN takes off the 1/c (one head, as the lemma has; the paper uses a second head for it). What is
-    wrong is c s^2 / 2, and the rounding of c s - C divided by c; c balances the two for a ``typical`` s. The spacing
-    of numbers doubles at 32, so C stands below it, high enough that T e^-C is nothing in float32.
+    Let the T - 1 columns beside the sink have scores c s, with s = 0 outside the scratchpad, and the sink C. The
+    weights times e^C + T - 1 are then 1 + c s + c^2 s^2 / 2 + ..., up to a relative c e^-C sum_k s_k. The head
+    divides by c and the FFN takes off the 1/c (one head, as reported of the lemma, which has two layers; the paper's
+    own operations use a second head). What is wrong is c s^2 / 2, and the rounding of c s - C divided by c; c balances
+    the two for a ``typical`` s. The spacing of numbers doubles at 32, so C stands below it, high enough that T e^-C
+    is nothing in float32.
     """
     C = 31.0
     rounding = C * torch.finfo(dtype).eps / 4
