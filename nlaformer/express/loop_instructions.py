@@ -112,7 +112,7 @@ def product(
 ) -> Layer:
     """Add left_i . right_j to row i of target in column j of the scratchpad; ``unit`` is e_i in column i. One head.
 
-    Let the T - 1 columns beside the sink have scores c s, with s = 0 outside the scratchpad, and the sink C. The
+    Let the T - 1 columns beside the sink have scores c s and the sink C; only the scratchpad has values. The
     weights times e^C + T - 1 are then 1 + c s + c^2 s^2 / 2 + ..., up to a relative c e^-C sum_k s_k. The head
     divides by c and the FFN takes off the 1/c (one head, as reported of the lemma, which has two layers; the paper's
     own operations use a second head). What is wrong is c s^2 / 2, and the rounding of c s - C divided by c; c balances
