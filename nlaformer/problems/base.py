@@ -132,7 +132,12 @@ class Family:
 
         Deterministic for one device and version of torch, but other numbers than those of ``sample``.
         """
-        refuse("stream", _count_complaints(count))
+        found = _count_complaints(count)
+        if not isinstance(generator, torch.Generator):
+            found.append(f"generator must be a torch.Generator, not {generator!r}; torch.Generator().manual_seed(0)")
+        if dtype not in (torch.float32, torch.float64):
+            found.append(f"dtype must be torch.float32 or torch.float64, not {dtype!r}")
+        refuse("stream", found)
         draw = DeviceDraws(generator, dtype)
         return _join([self._systems(draw, size) for size in self._chunks(count)])
 
