@@ -175,16 +175,15 @@ class Operation:
         """
         kind, tensors = self._take(operands)
         scaled, e = self._scale(tensors)
+        numbers = torch.finfo(self.dtype)
         bounds = self._construction.bound(*(t.double() for t in scaled))
 
-        def finish(bound: Tensor) -> Tensor:
-            # Scaling back into the subnormal range rounds once more.
-            return (
-                scale(bound, _spread(e, bound))
-                + 2 * torch.finfo(self.dtype).smallest_normal * torch.finfo(self.dtype).eps
-            )
+        def finish(bound: Tensor, result: Tensor) -> Tensor:
+            # Scaling back into the subnormal range rounds once more; a result beyond the range has no bound.
+            bound = scale(bound, _spread(e, bound)) + 2 * numbers.smallest_normal * numbers.eps
+            return torch.where(torch.isfinite(result), bound, torch.inf)
 
-        return _each(lambda b: _give(finish(b), kind), bounds)
+        return _each(lambda b, r: _give(finish(b, r), kind), bounds, self(*tensors))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""

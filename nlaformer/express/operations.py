@@ -265,7 +265,7 @@ def _inner_product(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("a", 1), ("b", 1), ("result", 1), ("position", n + 1)))
-    lin = _design(options, n, summands=n)
+    lin = _design(options, n, summands=math.isqrt(n))  # roundings of one sum mostly cancel
     heads = linear_heads(
         layout,
         lin,
@@ -406,7 +406,7 @@ def _matvec(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("A", n), ("b", 1), ("result", n), ("position", n + 1)))
-    lin = _design(options, n, summands=n)
+    lin = _design(options, n, summands=math.isqrt(n))
     heads = linear_heads(
         layout,
         lin,
