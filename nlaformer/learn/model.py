@@ -47,17 +47,21 @@ class Solver(nn.Module):
         """E, or 0 for one model without the leading axis."""
         return self.positions.shape[0] if self.positions.dim() == 3 else 0
 
+    def tokens(self, A: Tensor, b: Tensor) -> Tensor:
+        """The prompt [0 | a_i ; b_i] read in: (..., token, d)."""
+        P = self.layout.empty(A.shape[:-2], A.dtype, A.device)
+        self.layout.write(P, "a", A.mT)  # column i is the i-th row of A
+        self.layout.write(P, "b", b.unsqueeze(-2))
+        positions = self.positions.unsqueeze(1) if self.stacked else self.positions
+        return self.read_in(P.mT) + positions
+
     def features(
         self, A: Tensor, b: Tensor, iterations: int | None = None, kernels: Kernels = DEFINITION, gradient_from: int = 0
     ) -> Tensor:
         """The last token at every iterate: (..., iterations+1, d)."""
         iterations = self.config.T if iterations is None else iterations
         loops = iterations - (len(self.blocks.post) > 0)
-        P = self.layout.empty(A.shape[:-2], A.dtype, A.device)
-        self.layout.write(P, "a", A.mT)  # column i is the i-th row of A
-        self.layout.write(P, "b", b.unsqueeze(-2))
-        positions = self.positions.unsqueeze(1) if self.stacked else self.positions
-        X = self.read_in(P.mT) + positions  # (..., token, d)
+        X = self.tokens(A, b)
         last = {}
         for state in self.blocks.states(X.mT, max(loops, 0), kernels, gradient_from):
             t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
