@@ -69,14 +69,12 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, 
     except SafetensorError as error:
         raise FileError(f"{weights} is truncated or not a safetensors file ({error}); save it again") from error
     try:
-        model = NLAFormer(
-            *(
-                [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(document["model"][name])]
-                for name in ("pre", "loop", "post")
-            ),
-            inject=document["model"].get("inject", False),
-            unshared=document["model"].get("unshared", 0),
-        )
+        structure = document["model"]
+        blocks = {
+            name: [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(structure[name])]
+            for name in ("pre", "loop", "post")
+        }
+        model = NLAFormer(**blocks, inject=structure.get("inject", False), unshared=structure.get("unshared", 0))
         extra = {name.removeprefix(_EXTRA): value for name, value in tensors.items() if name.startswith(_EXTRA)}
         return document["kind"], document["config"], model, extra
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:

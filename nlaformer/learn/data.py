@@ -37,7 +37,7 @@ def with_teacher(A: Tensor, b: Tensor, x_true: Tensor, teacher: str, T: int) -> 
     """Systems (float64) with T iterations of their teacher, still in float64."""
     from nlaformer.solvers import krylov
 
-    path = {"cg": krylov.cg, "pcg": krylov.pcg}[teacher](A, b, T)
+    path = krylov.cg(A, b, T) if teacher == "cg" else krylov.pcg(A, b, T)
     return Batch(A, b, x_true, path.x, torch.cat([path.r, path.d], -1))
 
 
@@ -49,8 +49,8 @@ def chunk_seed(config: Config, index: int) -> int:
 
 def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
     """Chunk ``index`` of a member's stream, as float32: every tensor (chunk, B, ...)."""
-    family = family_of(config)
-    systems = family.sample(config.chunk * config.batch, chunk_seed(config, index), device=device, dtype=torch.float64)
+    generator = torch.Generator(device).manual_seed(chunk_seed(config, index))
+    systems = family_of(config).stream(config.chunk * config.batch, generator, dtype=torch.float64)
     batch = with_teacher(systems.A, systems.b, systems.x, config.teacher, config.T)
     return Batch(*(tensor.float().unflatten(0, (config.chunk, config.batch)) for tensor in batch))
 
@@ -60,7 +60,8 @@ class Stream:
 
     def __init__(self, config: Config, device: torch.device | str = "cpu"):
         self.config, self.device = config, device
-        self._index, self._chunk = -1, None
+        self._index = -1
+        self._chunk: Batch | None = None
 
     def batch(self, step: int) -> Batch:
         """The systems of a training step."""

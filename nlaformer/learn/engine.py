@@ -2,10 +2,10 @@
 
 The interface, which the trainer relies on and every engine has::
 
-    engine = make_engine(configs, device, share)   # E configs of one shape; share = (rank, world) of a data-parallel run
+    engine = make_engine(configs, device, share)   # E configs of one shape; this rank's share of a batch
     engine.step(number)                            # steps are numbered from 0; returns nothing and waits for nothing
-    engine.report()  -> Report                     # of the latest step; waits for the device
-    engine.state()   -> dict[str, Tensor]          # weights, Adam's moments, alive; every tensor leads with E; on the CPU
+    engine.report()  -> Report                     # of the latest step, NaN before the first; waits for the device
+    engine.state()   -> dict[str, Tensor]          # weights, Adam's moments, alive: on the CPU, leading with E
     engine.load(state)                             # the reverse; then step(number) goes on as if never interrupted
     engine.solver()  -> Solver                     # the stack of models, on the device, sharing the engine's weights
 
@@ -80,8 +80,8 @@ class PlainEngine:
 
     def report(self) -> Report:
         rows = [member.latest for member in self.members]
-        values = [torch.tensor([row[k] for row in rows]) for k in range(4)]
-        return Report(*values, alive=torch.tensor([member.alive for member in self.members]))
+        loss, intermediate, norm, lr = (torch.tensor([row[k] for row in rows]) for k in range(4))
+        return Report(loss, intermediate, norm, lr, torch.tensor([member.alive for member in self.members]))
 
     def state(self) -> dict[str, Tensor]:
         states = [member.state() for member in self.members]
@@ -124,8 +124,8 @@ class _Member:
             gradients = _sum_over_ranks(gradients)
         gradients, norm = clip(gradients, self.config.clip)
         rate = learning_rate(self.config, number)
-        self.latest = (float(value), float(squared[:, 2].mean()), float(norm), rate)
-        self.alive = math.isfinite(self.latest[0]) and math.isfinite(float(norm))
+        self.latest = (value.item(), squared[:, 2].mean().item(), norm.item(), rate)
+        self.alive = math.isfinite(self.latest[0]) and math.isfinite(self.latest[2])
         if self.alive:
             self._adam(gradients, rate, number + 1)
 

@@ -153,8 +153,8 @@ def initial(config: Config) -> Solver:
     )
     n, d = config.n, config.d
     positions = 0.5 * torch.randn(n + 1, d, generator=generator)
-    read_in, probe_x, probe_rd = (_normal(o, i, generator) for o, i in ((d, n + 1), (n, d), (2 * n, d)))
-    return Solver(config, blocks, read_in, positions, probe_x, probe_rd)
+    read_in = _normal(d, n + 1, generator)
+    return Solver(config, blocks, read_in, positions, torch.zeros(n, d), torch.zeros(2 * n, d))
 
 
 def _initial_layer(config: Config, generator: torch.Generator) -> Layer:
