@@ -6,6 +6,8 @@ parts has a single part.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
@@ -136,3 +138,56 @@ def _split(X: Tensor, count: int, heads: int, tokens: int) -> tuple[Tensor, ...]
 def _join(X: Tensor) -> Tensor:
     """(E, B, head, token, width) as (E, R, d)."""
     return X.transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+class Moments(NamedTuple):
+    """What Adam changes: flat tensors (E, size)."""
+
+    weight: Tensor
+    mean: Tensor
+    square: Tensor
+
+
+class Outcome(NamedTuple):
+    """Of a step, for every member; ``alive`` and ``report`` are written."""
+
+    loss: Tensor  # (E,)
+    intermediate: Tensor  # (E,)
+    alive: Tensor  # (E,) int32: 1 until the loss or the gradient is not finite
+    report: Tensor  # (E, 3): loss, intermediate, gradient norm of the last step that was alive before it
+
+
+class Rates(NamedTuple):
+    """Learning rates and Adam's bias corrections of a chunk of steps, and the step within it."""
+
+    rate: Tensor  # (chunk, E)
+    correction: Tensor  # (chunk, 2): 1 - beta1^count, 1 - beta2^count
+    within: Tensor  # (1,) int64
+
+
+class Update:
+    """Clipping, the divergence test and Adam on flat parameters, as ``engine.PlainEngine`` does them one by one."""
+
+    def __init__(self, watching: Tensor, lr_scale: Tensor, clip: Tensor, betas: tuple[float, float], epsilon: float):
+        self.watching, self.lr_scale, self.clip = watching, lr_scale, clip
+        self.betas, self.epsilon = betas, epsilon
+
+    def __call__(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
+        parts = gradient.unflatten(1, (len(self.watching), -1))  # (E, blocks, BLOCK)
+        squares = parts.square().sum(2)
+        norms = torch.stack([squares[:, self.watching == group].sum(1).sqrt() for group in (0, 1)], 1)  # (E, 2)
+        factor = (self.clip.unsqueeze(1) / (norms + 1e-6)).clamp(max=1.0)
+        alive = outcome.alive > 0
+        latest = torch.stack([outcome.loss, outcome.intermediate, norms[:, 0]], 1)
+        outcome.report.copy_(torch.where(alive.unsqueeze(1), latest, outcome.report))
+        alive = alive & outcome.loss.isfinite() & norms[:, 0].isfinite()
+        outcome.alive.copy_(alive)
+        beta1, beta2 = self.betas
+        rate, (first, second) = rates.rate[rates.within].mT, rates.correction[rates.within[0]]
+        g = (parts * factor[:, self.watching].unsqueeze(2)).flatten(1)
+        mean = moments.mean + (1 - beta1) * (g - moments.mean)
+        square = beta2 * moments.square + (1 - beta2) * g * g
+        step = (mean / ((square / second).sqrt() + self.epsilon)).unflatten(1, (len(self.watching), -1))
+        weight = moments.weight - (step * (rate * self.lr_scale / first).unsqueeze(2)).flatten(1)
+        for old, new in zip(moments, (weight, mean, square), strict=True):
+            old.copy_(torch.where(alive.unsqueeze(1), new, old))
