@@ -84,14 +84,14 @@ def _outputs(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]
     outputs["project"] = make.out(E, R, 3 * d)
     kernels.project("qkv", rows, W_qkv, outputs["project"], square)
     outputs["project relu"] = make.out(E, R, width)
-    kernels.project("hidden", rows, W_1, outputs["project relu"], square, b_1, relu=True)
+    kernels.project("W_1", rows, W_1, outputs["project relu"], square, b_1, relu=True)
     outputs["project transposed"] = make.out(E, R, d)
-    kernels.project("mixed_backward", qkv, W_qkv.mT, outputs["project transposed"])
+    kernels.project("d_mixed", qkv, W_qkv.mT, outputs["project transposed"])
 
     out, stream_out, last = make.out(E, R, d), make.out(E, R, d, full=True), make.out(E, size.B, 3, d, full=True)
-    squares = make.out(E, kernels.square_parts(rows, d), R, full=True)
+    squares = make.out(E, kernels.row_parts("W_2", wide, d), R, full=True)
     stream_out = stream_out if out.dtype != stream.dtype else out
-    kernels.add_projected(wide, W_2, b_2, stream, stream_out, out, squares, last[:, :, 1], size.tokens, stream)
+    kernels.add_projected("W_2", wide, W_2, b_2, stream, stream_out, out, squares, last[:, :, 1], size.tokens, stream)
     outputs |= {"add_projected": out, "add_projected stream": stream_out, "add_projected squares": squares.sum(1)}
     outputs["add_projected features"] = last[:, :, 1]
 
@@ -104,17 +104,17 @@ def _outputs(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]
         outputs[f"{name} backward dots"] = dots.sum(1)
 
     outputs["relu_backward"] = make.out(E, R, width)
-    dots = make.out(E, kernels.dot_parts(rows, width), R, full=True)
-    sums = make.out(E, kernels.sum_parts("hidden_backward", rows, width), width, full=True)
-    kernels.relu_backward(d_rows, W_2.mT, wide, b_1, square, outputs["relu_backward"], dots, sums)
+    dots = make.out(E, kernels.row_parts("d_hidden", rows, width), R, full=True)
+    sums = make.out(E, kernels.column_parts("d_hidden", rows, width), width, full=True)
+    kernels.relu_backward("d_hidden", d_rows, W_2.mT, wide, b_1, square, outputs["relu_backward"], dots, sums)
     outputs |= {"relu_backward dots": dots.sum(1), "relu_backward sums": sums.sum(1)}
 
     out, stream_out = make.out(E, R, d), make.out(E, R, d, full=True)
     stream_out = stream_out if out.dtype != stream.dtype else out
-    sums = make.out(E, kernels.sum_parts("norm_backward", wide, d), d, full=True)
+    sums = make.out(E, kernels.column_parts("d_U", wide, d), d, full=True)
     given = make.full(E, 2, R)
     kernels.norm_backward(
-        wide, W_1.mT, rows, square, given, stream, stream_out, out, sums, features[:, :, 1], size.tokens
+        "d_U", wide, W_1.mT, rows, square, given, stream, stream_out, out, sums, features[:, :, 1], size.tokens
     )
     outputs |= {"norm_backward": out, "norm_backward stream": stream_out, "norm_backward sums": sums.sum(1)}
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Lock
 
 import torch
 from torch import Tensor
@@ -25,6 +26,10 @@ from nlaformer.learn.model import Solver, initial, stack
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.twins import Moments, Outcome, Rates, Twins, Update
 from nlaformer.learn.unrolled import Unrolled
+
+
+# A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
+_RECORDING = Lock()
 
 
 class FusedEngine:
@@ -139,7 +144,9 @@ class FusedEngine:
 
     def _capture(self) -> None:
         """Record one step. The runs that warm up leave no trace."""
-        kept = [tensor.clone() for tensor in (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)]
+        kept = [
+            tensor.clone() for tensor in (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
+        ]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
@@ -147,7 +154,7 @@ class FusedEngine:
                 self._run()
         torch.cuda.current_stream().wait_stream(side)
         self.graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(self.graph):
+        with _RECORDING, torch.cuda.graph(self.graph):
             self._run()
         changed = (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
         for tensor, before in zip(changed, kept, strict=True):
@@ -185,11 +192,11 @@ class _Pool:
 
     def _draw(self, index: int) -> Batch:
         """Chunk ``index`` of every member, ready when this returns."""
-        with torch.cuda.stream(self.stream):  # nothing on a CPU
+        with _RECORDING, torch.cuda.stream(self.stream):  # no stream on a CPU
             members = [draw_chunk(config, index, self.device) for config in self.configs]
             batch = Batch(*(torch.stack(tensors) for tensors in zip(*members, strict=True)))
-        if self.stream is not None:
-            self.stream.synchronize()
+            if self.stream is not None:
+                self.stream.synchronize()
         return batch
 
     def prefetch(self, index: int) -> None:

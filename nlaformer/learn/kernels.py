@@ -17,6 +17,8 @@ Tensors are (E, R, columns): models, rows (batch x token), columns; the last two
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 import triton
 import triton.language as tl
@@ -274,21 +276,21 @@ def _collect_kernel(
 
 
 class TritonKernels:
-    """The kernels with their tiles; ``precision`` is "ieee" or "tf32" for float32 tensors (bfloat16 ignores it)."""
+    """The kernels; ``precision`` is "ieee" or "tf32" for float32 tensors, ``tiles`` replaces those of ``tiles.py``."""
 
-    def __init__(self, epsilon: float, precision: str = "ieee"):
-        self.epsilon, self.precision = epsilon, precision
+    def __init__(self, epsilon: float, precision: str = "ieee", tiles: Mapping[str, Tile] | None = None):
+        self.epsilon, self.precision, self.tiles = epsilon, precision, tiles or {}
 
     def tile(self, name: str, X: Tensor, columns: int) -> Tile:
+        """The tile of product ``name``, of X (E, R, inner) with a weight of so many columns."""
+        if name in self.tiles:
+            return self.tiles[name]
         return tile_for(name, X.shape[0] * X.shape[1], columns, X.shape[2], X.dtype)
 
-    def square_parts(self, X: Tensor, columns: int) -> int:
-        return columns // self.tile("output", X, columns).columns
+    def row_parts(self, name: str, X: Tensor, columns: int) -> int:
+        return columns // self.tile(name, X, columns).columns
 
-    def dot_parts(self, X: Tensor, columns: int) -> int:
-        return columns // self.tile("hidden_backward", X, columns).columns
-
-    def sum_parts(self, name: str, X: Tensor, columns: int) -> int:
+    def column_parts(self, name: str, X: Tensor, columns: int) -> int:
         return triton.cdiv(X.shape[1], self.tile(name, X, columns).rows)
 
     def project(
@@ -304,11 +306,11 @@ class TritonKernels:
         )  # fmt: skip
 
     def add_projected(
-        self, X: Tensor, W: Tensor, bias: Tensor | None, stream: Tensor, stream_out: Tensor, out: Tensor,
+        self, name: str, X: Tensor, W: Tensor, bias: Tensor | None, stream: Tensor, stream_out: Tensor, out: Tensor,
         squares: Tensor, features: Tensor | None = None, tokens: int = 0, inject: Tensor | None = None,
     ) -> None:  # fmt: skip
         (E, R, K), N = X.shape, W.shape[1]
-        tile = self.tile("output", X, N)
+        tile = self.tile(name, X, N)
         _add_projected_kernel[(triton.cdiv(R, tile.rows) * (N // tile.columns), E)](
             X, W, bias, stream, stream_out, out, squares, features, inject, R,
             X.stride(0), X.stride(1), *W.stride(), *_lead(bias, stream, stream_out, out, squares, features, inject),
@@ -318,11 +320,11 @@ class TritonKernels:
         )  # fmt: skip
 
     def relu_backward(
-        self, G: Tensor, W: Tensor, hidden: Tensor, bias: Tensor, squares: Tensor | None,
+        self, name: str, G: Tensor, W: Tensor, hidden: Tensor, bias: Tensor, squares: Tensor | None,
         out: Tensor, dots: Tensor | None, sums: Tensor,
     ) -> None:  # fmt: skip
         (E, R, K), N = G.shape, W.shape[1]
-        tile = self.tile("hidden_backward", G, N)
+        tile = self.tile(name, G, N)
         _relu_backward_kernel[(triton.cdiv(R, tile.rows) * (N // tile.columns), E)](
             G, W, hidden, bias, squares, out, dots, sums, R, K, self.epsilon,
             G.stride(0), G.stride(1), *W.stride(), *_lead(hidden, bias, squares, out, dots, sums),
@@ -330,12 +332,12 @@ class TritonKernels:
         )  # fmt: skip
 
     def norm_backward(
-        self, G: Tensor, W: Tensor, P: Tensor, squares: Tensor | None, dots: Tensor | None,
+        self, name: str, G: Tensor, W: Tensor, P: Tensor, squares: Tensor | None, dots: Tensor | None,
         stream: Tensor, stream_out: Tensor, out: Tensor, sums: Tensor | None = None,
         features: Tensor | None = None, tokens: int = 0,
     ) -> None:  # fmt: skip
         (E, R, K), N = G.shape, W.shape[1]
-        tile = self.tile("norm_backward", G, N)
+        tile = self.tile(name, G, N)
         _norm_backward_kernel[(triton.cdiv(R, tile.rows) * (N // tile.columns), E)](
             G, W, P, squares, dots, stream, stream_out, out, sums, features, R, self.epsilon,
             G.stride(0), G.stride(1), *W.stride(),

@@ -18,24 +18,26 @@ class Tile(NamedTuple):
 
 
 # The products of a layer, forward and backward. Few rows need small tiles, so that every multiprocessor gets one.
-_WIDE = 4096  # rows of the whole stack from which the large tiles pay
+_MANY = 4096  # rows of the whole stack from which the large tiles pay
 _LARGE = {
     "qkv": Tile(128, 128, 64, 8, 3),
-    "mixed": Tile(128, 64, 64, 4, 3),
-    "hidden": Tile(128, 128, 64, 8, 3),
-    "output": Tile(128, 64, 64, 4, 4),
-    "hidden_backward": Tile(128, 128, 64, 8, 3),
-    "mixed_backward": Tile(128, 64, 64, 4, 3),
-    "norm_backward": Tile(128, 64, 64, 4, 4),
+    "W_O": Tile(128, 64, 64, 4, 4),
+    "W_1": Tile(128, 128, 64, 8, 3),
+    "W_2": Tile(128, 64, 64, 4, 4),
+    "d_hidden": Tile(128, 128, 64, 8, 3),
+    "d_U": Tile(128, 64, 64, 8, 4),
+    "d_mixed": Tile(128, 64, 64, 4, 3),
+    "d_P": Tile(128, 64, 64, 8, 4),
 }
 _SMALL = {
     "qkv": Tile(64, 64, 64, 4, 4),
-    "mixed": Tile(64, 32, 64, 4, 4),
-    "hidden": Tile(64, 64, 64, 4, 4),
-    "output": Tile(64, 32, 128, 4, 4),
-    "hidden_backward": Tile(64, 64, 64, 4, 4),
-    "mixed_backward": Tile(64, 32, 64, 4, 4),
-    "norm_backward": Tile(64, 32, 128, 4, 4),
+    "W_O": Tile(64, 32, 64, 4, 4),
+    "W_1": Tile(64, 64, 64, 4, 4),
+    "W_2": Tile(64, 32, 128, 4, 4),
+    "d_hidden": Tile(64, 64, 64, 4, 4),
+    "d_U": Tile(64, 32, 128, 4, 4),
+    "d_mixed": Tile(64, 32, 64, 4, 4),
+    "d_P": Tile(64, 32, 128, 4, 4),
 }
 
 
@@ -48,7 +50,7 @@ def tile_for(name: str, rows: int, columns: int, inner: int, dtype: torch.dtype)
     >>> tile_for("qkv", rows=1344, columns=768, inner=256, dtype=torch.bfloat16).columns
     64
     """
-    tile = (_LARGE if rows >= _WIDE else _SMALL)[name]
+    tile = (_LARGE if rows >= _MANY else _SMALL)[name]
     depth = tile.inner if dtype == torch.bfloat16 else tile.inner // 2  # the same bytes of shared memory
     return tile._replace(columns=_divisor(columns, tile.columns), inner=_divisor(inner, depth))
 
@@ -67,10 +69,17 @@ def gradient_parts(models: int, out: int, into: int, rows: int) -> int:
     return parts
 
 
-def supported(d: int, heads: int, width: int, tokens: int) -> str | None:
-    """Why the kernels cannot run this shape, or None if they can."""
-    if d % 16 or width % 16:
-        return f"rows d={d} and FFN width={width} must be multiples of 16"
+def unsupported(d: int, heads: int, width: int, tokens: int) -> str | None:
+    """Why the kernels cannot run a shape, or None if they can.
+
+    Examples
+    --------
+    >>> unsupported(d=256, heads=8, width=1024, tokens=21)
+    >>> unsupported(d=48, heads=2, width=64, tokens=5)
+    'd=48 and the FFN width 64 must be multiples of 32'
+    """
+    if d % 32 or width % 32:
+        return f"d={d} and the FFN width {width} must be multiples of 32"
     head = d // heads
     if head < 16 or head & (head - 1):
         return f"a head is d/heads={head} wide and must be a power of two, at least 16"

@@ -20,23 +20,19 @@ class Twins:
     def __init__(self, epsilon: float):
         self.epsilon = epsilon
 
-    def square_parts(self, X: Tensor, columns: int) -> int:
-        """How many tiles of ``add_projected`` share a row."""
+    def row_parts(self, name: str, X: Tensor, columns: int) -> int:
+        """How many tiles of product ``name`` share a row: the parts of its squares or dots."""
         return 1
 
-    def dot_parts(self, X: Tensor, columns: int) -> int:
-        """How many tiles of ``relu_backward`` share a row."""
-        return 1
-
-    def sum_parts(self, name: str, X: Tensor, columns: int) -> int:
-        """How many tiles of the backward product ``name`` share a column."""
+    def column_parts(self, name: str, X: Tensor, columns: int) -> int:
+        """How many tiles of product ``name`` share a column: the parts of its sums."""
         return 1
 
     def project(
         self, name: str, X: Tensor, W: Tensor, out: Tensor,
         squares: Tensor | None = None, bias: Tensor | None = None, relu: bool = False,
     ) -> None:  # fmt: skip
-        """out = ReLU(W X / s + bias), each part if asked for."""
+        """ReLU(W X / s + bias), each part if asked for."""
         y = X @ W.mT  # (E, R, N)
         if squares is not None:
             y = y * self._inverse_scale(squares, X.shape[2])
@@ -45,7 +41,7 @@ class Twins:
         out.copy_(torch.relu(y) if relu else y)
 
     def add_projected(
-        self, X: Tensor, W: Tensor, bias: Tensor | None, stream: Tensor, stream_out: Tensor, out: Tensor,
+        self, name: str, X: Tensor, W: Tensor, bias: Tensor | None, stream: Tensor, stream_out: Tensor, out: Tensor,
         squares: Tensor, features: Tensor | None = None, tokens: int = 0, inject: Tensor | None = None,
     ) -> None:  # fmt: skip
         """stream_out = out = stream + W X + bias, and its squares; features = its last token; then inject is added."""
@@ -61,10 +57,10 @@ class Twins:
         squares.copy_(y.square().sum(2).unsqueeze(1))
 
     def relu_backward(
-        self, G: Tensor, W: Tensor, hidden: Tensor, bias: Tensor, squares: Tensor | None,
+        self, name: str, G: Tensor, W: Tensor, hidden: Tensor, bias: Tensor, squares: Tensor | None,
         out: Tensor, dots: Tensor | None, sums: Tensor,
     ) -> None:  # fmt: skip
-        """g = W G where hidden > 0; sums over the rows, dots with W_1 p / s = hidden - bias, out = g / s."""
+        """With g = W G where hidden > 0: its sums over the rows, its dots with W_1 p / s = hidden - bias, and g / s."""
         g = torch.where(hidden > 0, G @ W.mT, 0.0).to(bias.dtype)
         sums.copy_(g.sum(1, keepdim=True))
         if squares is not None and dots is not None:
@@ -73,7 +69,7 @@ class Twins:
         out.copy_(g)
 
     def norm_backward(
-        self, G: Tensor, W: Tensor, P: Tensor, squares: Tensor | None, dots: Tensor | None,
+        self, name: str, G: Tensor, W: Tensor, P: Tensor, squares: Tensor | None, dots: Tensor | None,
         stream: Tensor, stream_out: Tensor, out: Tensor, sums: Tensor | None = None,
         features: Tensor | None = None, tokens: int = 0,
     ) -> None:  # fmt: skip
@@ -115,7 +111,7 @@ class Twins:
     def weight_gradient(
         self, G: Tensor, X: Tensor, W: Tensor, gain: Tensor | None, out: Tensor, gain_out: Tensor | None
     ) -> None:
-        """out = sum over passes and rows of G X^T for the folded weight W diag(gain), handed on to W and to the gain.
+        """Sum over passes and rows of G X^T, the gradient of W diag(gain), handed on to W and to the gain.
 
         G (E, passes, R, out) and X (E, passes, R, in).
         """

@@ -69,10 +69,10 @@ class Tape:
     mixed: Tensor
     U: Tensor  # the input of the FFN part
     hidden: Tensor  # (E, pass, R, width)
-    squares_P: Tensor  # (E, pass, parts, R)
-    squares_U: Tensor
+    squares_in: Tensor  # (E, pass, parts, R)
+    squares_middle: Tensor
     d_qkv: Tensor  # gradients; those of qkv and hidden are over the scale of the norm before them
-    d_U: Tensor
+    d_middle: Tensor
     d_hidden: Tensor
     d_out: Tensor
     sums_hidden: Tensor  # (E, pass, parts, width): column sums of the gradients, for b_1 and b_2
@@ -105,14 +105,14 @@ class Unrolled:
         self.starts_with_iterate = not len(blocks.pre) and not blocks.inject
         (E, _, d), width = weights[0].qkv.shape, weights[0].W_1.shape[1]
         stream = torch.empty(E, batch * tokens, d, dtype=weights[0].qkv.dtype, device=weights[0].qkv.device)
-        rows = torch.empty_like(stream, dtype=dtype)
+        rows, wide = (stream.new_empty(E, batch * tokens, columns, dtype=dtype) for columns in (d, width))
         self.two_streams = dtype != stream.dtype
         self.features = stream.new_zeros(E, batch, self.order[-1].block + 1, d)
         self.prompt, self.d_prompt, *self.streams = (torch.empty_like(stream) for _ in range(4))
         self.out, self.d_mixed, self.d_input = (torch.empty_like(rows) for _ in range(3))
-        self.squares_out = stream.new_empty(E, kernels.square_parts(rows, d), batch * tokens)
+        self.squares_out = stream.new_empty(E, kernels.row_parts("W_2", wide, d), batch * tokens)
         self.dots_heads = stream.new_empty(E, self.heads, batch * tokens)
-        self.dots_hidden = stream.new_empty(E, kernels.dot_parts(rows, width), batch * tokens)
+        self.dots_hidden = stream.new_empty(E, kernels.row_parts("d_hidden", rows, width), batch * tokens)
         passes = [sum(a.layer == k for a in self.order) for k in range(len(layers))]
         self.tapes = [_tape(stream, rows, width, count, kernels) for count in passes]
         self.prepared = [LayerTensors(*(torch.empty_like(W, dtype=dtype) for W in w[:4]), *w[4:]) for w in weights]
@@ -125,7 +125,7 @@ class Unrolled:
         if self.starts_with_iterate:
             self.features[:, :, 0].copy_(X[:, self.tokens - 1 :: self.tokens])
         first.P[:, 0].copy_(X)
-        torch.sum(X.square(), 2, out=first.squares_P[:, 0, 0])
+        torch.sum(X.square(), 2, out=first.squares_in[:, 0, 0])
         stream = self.prompt
         for k in range(len(self.order)):
             stream = self._forward_layer(k, stream)
@@ -149,22 +149,22 @@ class Unrolled:
         """Pass k; ``stream`` is its input in the stream's precision. Returns the output in the same."""
         here, kernels = self.order[k], self.kernels
         w, tape, turn = self.prepared[here.layer], self.tapes[here.layer], here.turn
-        squares_P, squares_U = self._squares(k)
+        squares_in, squares_middle = self._squares(k)
         out, squares_out, inject = self.out, self.squares_out, None
         if k + 1 < len(self.order):
             following = self.tapes[self.order[k + 1].layer]
-            out, squares_out = (tensor[:, self.order[k + 1].turn] for tensor in (following.P, following.squares_P))
+            out, squares_out = (tensor[:, self.order[k + 1].turn] for tensor in (following.P, following.squares_in))
             inject = self.prompt if self.inject and here.ends else None
         middle, end = self.streams if self.two_streams else (tape.U[:, turn], out)
-        kernels.project("qkv", tape.P[:, turn], w.qkv, tape.qkv[:, turn], squares_P)
+        kernels.project("qkv", tape.P[:, turn], w.qkv, tape.qkv[:, turn], squares_in)
         kernels.attend(tape.qkv[:, turn], self.heads, self.tokens, self.causal, tape.mixed[:, turn])
         kernels.add_projected(
-            tape.mixed[:, turn], w.W_O, None, stream, middle, tape.U[:, turn], tape.squares_U[:, turn]
+            "W_O", tape.mixed[:, turn], w.W_O, None, stream, middle, tape.U[:, turn], tape.squares_middle[:, turn]
         )
-        kernels.project("hidden", tape.U[:, turn], w.W_1, tape.hidden[:, turn], squares_U, w.b_1, relu=True)
+        kernels.project("W_1", tape.U[:, turn], w.W_1, tape.hidden[:, turn], squares_middle, w.b_1, relu=True)
         features = self.features[:, :, here.block] if here.ends else None
         kernels.add_projected(
-            tape.hidden[:, turn], w.W_2, w.b_2, middle, end, out, squares_out, features, self.tokens, inject
+            "W_2", tape.hidden[:, turn], w.W_2, w.b_2, middle, end, out, squares_out, features, self.tokens, inject
         )
         return end
 
@@ -193,29 +193,29 @@ class Unrolled:
         """Pass k; ``stream`` is the gradient of its output in the stream's precision. Returns that of its input."""
         here, kernels = self.order[k], self.kernels
         w, tape, turn = self.prepared[here.layer], self.tapes[here.layer], here.turn
-        squares_P, squares_U = self._squares(k)
+        squares_in, squares_middle = self._squares(k)
         out, sums, features = self.d_input, None, None
         if k and self.order[k - 1].block >= self.gradient_from:
             before = self.order[k - 1]
             earlier = self.tapes[before.layer]
             out, sums = earlier.d_out[:, before.turn], earlier.sums_out[:, before.turn]
             features = d_features[:, :, before.block] if before.ends else None
-        middle, end = (self.streams[1], self.streams[0]) if self.two_streams else (tape.d_U[:, turn], out)
+        middle, end = (self.streams[1], self.streams[0]) if self.two_streams else (tape.d_middle[:, turn], out)
         kernels.relu_backward(
-            tape.d_out[:, turn], w.W_2.mT, tape.hidden[:, turn], w.b_1, squares_U,
+            "d_hidden", tape.d_out[:, turn], w.W_2.mT, tape.hidden[:, turn], w.b_1, squares_middle,
             tape.d_hidden[:, turn], self.dots_hidden, tape.sums_hidden[:, turn],
         )  # fmt: skip
         kernels.norm_backward(
-            tape.d_hidden[:, turn], w.W_1.mT, tape.U[:, turn], squares_U, self.dots_hidden,
-            stream, middle, tape.d_U[:, turn],
+            "d_U", tape.d_hidden[:, turn], w.W_1.mT, tape.U[:, turn], squares_middle, self.dots_hidden,
+            stream, middle, tape.d_middle[:, turn],
         )  # fmt: skip
-        kernels.project("mixed_backward", tape.d_U[:, turn], w.W_O.mT, self.d_mixed)
+        kernels.project("d_mixed", tape.d_middle[:, turn], w.W_O.mT, self.d_mixed)
         kernels.attend_backward(
-            tape.qkv[:, turn], self.d_mixed, squares_P, self.heads, self.tokens, self.causal,
+            tape.qkv[:, turn], self.d_mixed, squares_in, self.heads, self.tokens, self.causal,
             tape.d_qkv[:, turn], self.dots_heads,
         )  # fmt: skip
         kernels.norm_backward(
-            tape.d_qkv[:, turn], w.qkv.mT, tape.P[:, turn], squares_P, self.dots_heads,
+            "d_P", tape.d_qkv[:, turn], w.qkv.mT, tape.P[:, turn], squares_in, self.dots_heads,
             middle, end, out, sums, features, self.tokens,
         )  # fmt: skip
         if self.inject and here.starts:
@@ -230,7 +230,7 @@ class Unrolled:
         if self.weights[here.layer].gain_1 is None:
             return None, None
         tape = self.tapes[here.layer]
-        return tape.squares_P[:, here.turn], tape.squares_U[:, here.turn]
+        return tape.squares_in[:, here.turn], tape.squares_middle[:, here.turn]
 
     def _weight_gradients(self, k: int) -> None:
         """One product per weight over all passes; the gains' gradients follow from those of the folded weights."""
@@ -238,7 +238,7 @@ class Unrolled:
         torch.sum(tape.sums_hidden, (1, 2), out=gradient.b_1)
         torch.sum(tape.sums_out, (1, 2), out=gradient.b_2)
         kernels.weight_gradient(tape.d_qkv, tape.P, weight.qkv, weight.gain_1, gradient.qkv, gradient.gain_1)
-        kernels.weight_gradient(tape.d_U, tape.mixed, weight.W_O, None, gradient.W_O, None)
+        kernels.weight_gradient(tape.d_middle, tape.mixed, weight.W_O, None, gradient.W_O, None)
         kernels.weight_gradient(tape.d_hidden, tape.U, weight.W_1, weight.gain_2, gradient.W_1, gradient.gain_2)
         kernels.weight_gradient(tape.d_out, tape.hidden, weight.W_2, None, gradient.W_2, None)
 
@@ -246,13 +246,16 @@ class Unrolled:
 def _tape(stream: Tensor, rows: Tensor, width: int, passes: int, kernels: TritonKernels | Twins) -> Tape:
     """A tape of zeros: passes without gradient, and sums whose tiles no kernel fills, count as nothing."""
     E, R, d = rows.shape
-    squares = kernels.square_parts(rows, d)
-    hidden, out = (kernels.sum_parts(*of) for of in (("hidden_backward", rows, width), ("norm_backward", rows, d)))
-    wide = {"P": d, "qkv": 3 * d, "mixed": d, "U": d, "hidden": width}
-    wide |= {"d_qkv": 3 * d, "d_U": d, "d_hidden": width, "d_out": d}
+    columns = {"P": d, "qkv": 3 * d, "mixed": d, "U": d, "hidden": width}
+    columns |= {"d_qkv": 3 * d, "d_middle": d, "d_hidden": width, "d_out": d}
+    buffers = {name: rows.new_zeros(E, passes, R, count) for name, count in columns.items()}
+    parts = {name: kernels.row_parts(name, buffers[of][:, 0], d) for name, of in (("W_O", "mixed"), ("W_2", "hidden"))}
+    tiles = {"d_hidden": kernels.column_parts("d_hidden", rows, width)}
+    tiles |= {"d_P": kernels.column_parts("d_P", buffers["d_qkv"][:, 0], d)}
     return Tape(
-        **{name: rows.new_zeros(E, passes, R, columns) for name, columns in wide.items()},
-        **{name: stream.new_zeros(E, passes, squares, R) for name in ("squares_P", "squares_U")},
-        sums_hidden=stream.new_zeros(E, passes, hidden, width),
-        sums_out=stream.new_zeros(E, passes, out, d),
+        **buffers,
+        squares_in=stream.new_zeros(E, passes, parts["W_2"], R),
+        squares_middle=stream.new_zeros(E, passes, parts["W_O"], R),
+        sums_hidden=stream.new_zeros(E, passes, tiles["d_hidden"], width),
+        sums_out=stream.new_zeros(E, passes, tiles["d_P"], d),
     )

@@ -22,7 +22,7 @@ def _squares_kernel(G, PARTS, size, BLOCK: tl.constexpr):
 
 @triton.jit
 def _decide_kernel(
-    PARTS, WATCHING, CLIP, LOSS, INTERMEDIATE, ALIVE, FACTOR, REPORT, blocks, CHUNK: tl.constexpr
+    PARTS, WATCHING, CLIP, LOSS, INTERMEDIATE, ALIVE, FACTOR, REPORT, blocks: tl.constexpr, CHUNK: tl.constexpr
 ):
     e = tl.program_id(0)
     own = tl.zeros((CHUNK,), tl.float32)
