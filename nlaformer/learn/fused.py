@@ -27,7 +27,6 @@ from nlaformer.learn.recipes import Config
 from nlaformer.learn.twins import Moments, Outcome, Rates, Twins, Update
 from nlaformer.learn.unrolled import Unrolled
 
-
 # A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
 _RECORDING = Lock()
 

@@ -28,6 +28,14 @@ from nlaformer.learn.tiles import Tile, attention_rows, gradient_parts, tile_for
 
 
 @triton.jit
+def _after_the_kernel_before(OVERLAP: tl.constexpr):
+    """Start while the kernel before is still finishing, wait here for what it wrote, and let the next one start."""
+    if OVERLAP:
+        tl.extra.cuda.gdc_wait()
+        tl.extra.cuda.gdc_launch_dependents()
+
+
+@triton.jit
 def _product(
     X, W, stride_x, stride_n, stride_k, rows, columns, R,
     K: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
@@ -65,7 +73,9 @@ def _project_kernel(
     stride_xe, stride_xr, stride_we, stride_wn, stride_wk, stride_oe, stride_or, stride_se, stride_be,
     N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    _after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) // (N // BLOCK_N) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.program_id(0) % (N // BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -91,7 +101,9 @@ def _add_projected_kernel(
     N: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, TWO_STREAMS: tl.constexpr, FEATURE_EVERY: tl.constexpr,
     HAS_INJECT: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    _after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) % (N // BLOCK_N)
     rows = tl.program_id(0) // (N // BLOCK_N) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -124,7 +136,9 @@ def _relu_backward_kernel(
     stride_ue,
     N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    _after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     tile_r = tl.program_id(0) // (N // BLOCK_N)
     tile_n = tl.program_id(0) % (N // BLOCK_N)
@@ -155,7 +169,9 @@ def _norm_backward_kernel(
     N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, DOT_PARTS: tl.constexpr, TWO_STREAMS: tl.constexpr,
     HAS_SUMS: tl.constexpr, FEATURE_EVERY: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    _after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (N // BLOCK_N)
     rows = tile * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -201,7 +217,9 @@ def _attend_kernel(
     QKV, OUT, R, stride_e, stride_oe,
     D: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    _after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     local = tl.arange(0, BLOCK)
     rows = tl.program_id(1) * (BLOCK // TOKENS * TOKENS) + local
@@ -222,7 +240,9 @@ def _attend_backward_kernel(
     QKV, G, SQUARES, OUT, DOTS, R, epsilon, stride_e, stride_ge, stride_se, stride_oe, stride_de,
     D: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CAUSAL: tl.constexpr, PARTS: tl.constexpr,
     BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    _after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     head = tl.program_id(0)
     local = tl.arange(0, BLOCK)
@@ -259,7 +279,9 @@ def _attend_backward_kernel(
 def _collect_kernel(
     FOLDED, W, GAIN, OUT, GAIN_OUT, N, stride_fe, stride_we, stride_ge, stride_oe, stride_qe,
     K: tl.constexpr, PARTS: tl.constexpr, HAS_GAIN: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    OVERLAP: tl.constexpr,
 ):  # fmt: skip
+    _after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -280,6 +302,8 @@ class TritonKernels:
 
     def __init__(self, epsilon: float, precision: str = "ieee", tiles: Mapping[str, Tile] | None = None):
         self.epsilon, self.precision, self.tiles = epsilon, precision, tiles or {}
+        # Hopper starts a kernel while the one before it drains; Triton's interpreter knows nothing of that.
+        self.launch = {"OVERLAP": True, "launch_pdl": True} if torch.cuda.is_available() else {"OVERLAP": False}
 
     def tile(self, name: str, X: Tensor, columns: int) -> Tile:
         """The tile of product ``name``, of X (E, R, inner) with a weight of so many columns."""
@@ -292,6 +316,10 @@ class TritonKernels:
 
     def column_parts(self, name: str, X: Tensor, columns: int) -> int:
         return triton.cdiv(X.shape[1], self.tile(name, X, columns).rows)
+
+    def transposed(self, W: Tensor) -> Tensor:
+        """Where W^T is read from: tensor cores take 32-bit operands with the inner axis contiguous only."""
+        return W.mT if W.element_size() == 2 else torch.empty_like(W.mT, memory_format=torch.contiguous_format)
 
     def project(
         self, name: str, X: Tensor, W: Tensor, out: Tensor,
@@ -351,7 +379,19 @@ class TritonKernels:
         E, R, d = out.shape
         block = attention_rows(tokens)
         _attend_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
-            qkv, out, R, qkv.stride(0), out.stride(0), d, d // heads, tokens, causal, block, self.precision, num_warps=4
+            qkv,
+            out,
+            R,
+            qkv.stride(0),
+            out.stride(0),
+            d,
+            d // heads,
+            tokens,
+            causal,
+            block,
+            self.precision,
+            num_warps=4,
+            **self.launch,
         )
 
     def attend_backward(
@@ -362,7 +402,7 @@ class TritonKernels:
         block = attention_rows(tokens)
         _attend_backward_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
             qkv, G, squares, out, dots, R, self.epsilon, qkv.stride(0), G.stride(0), *_lead(squares, out, dots),
-            d, d // heads, tokens, causal, _parts(squares), block, self.precision, num_warps=4,
+            d, d // heads, tokens, causal, _parts(squares), block, self.precision, num_warps=4, **self.launch,
         )  # fmt: skip
 
     def weight_gradient(
@@ -371,13 +411,13 @@ class TritonKernels:
         E, N, K = W.shape
         parts = gradient_parts(E, N, K, G.shape[1] * G.shape[2])
         g, x = (tensor.view(E * parts, -1, tensor.shape[3]) for tensor in (G, X))
-        folded = g.mT @ x if g.dtype == out.dtype else torch.bmm(g.mT, x, out_dtype=out.dtype)  # (E*parts, N, K)
+        folded = _product_in(out.dtype, g.mT, x)  # (E*parts, N, K)
         block = 32
         partial = None if gain is None else out.new_empty(E, triton.cdiv(N, block), K)
         block_k = min(K & -K, 64)
         _collect_kernel[(K // block_k, triton.cdiv(N, block), E)](
             folded, W, gain, out, partial, N, folded.stride(0), *_lead(W, gain, out, partial),
-            K, parts, gain is not None, block, block_k, num_warps=4,
+            K, parts, gain is not None, block, block_k, num_warps=4, **self.launch,
         )  # fmt: skip
         if partial is not None:
             torch.sum(partial, 1, out=gain_out)
@@ -386,7 +426,14 @@ class TritonKernels:
         return {
             "BLOCK_R": tile.rows, "BLOCK_N": tile.columns, "BLOCK_K": tile.inner,
             "num_warps": tile.warps, "num_stages": tile.stages, "PRECISION": self.precision,
-        }  # fmt: skip
+        } | self.launch  # fmt: skip
+
+
+def _product_in(dtype: torch.dtype, X: Tensor, Y: Tensor) -> Tensor:
+    """A batched product whose result is wider than its operands; torch has it on CUDA only."""
+    if X.dtype == dtype or not X.is_cuda:
+        return X.to(dtype) @ Y.to(dtype)
+    return torch.bmm(X, Y, out_dtype=dtype)
 
 
 def _lead(*tensors: Tensor | None) -> tuple[int, ...]:

@@ -28,6 +28,10 @@ class Twins:
         """How many tiles of product ``name`` share a column: the parts of its sums."""
         return 1
 
+    def transposed(self, W: Tensor) -> Tensor:
+        """Where W^T is read from: a view of W, or a tensor of its own."""
+        return W.mT
+
     def project(
         self, name: str, X: Tensor, W: Tensor, out: Tensor,
         squares: Tensor | None = None, bias: Tensor | None = None, relu: bool = False,

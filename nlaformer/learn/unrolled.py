@@ -116,6 +116,7 @@ class Unrolled:
         passes = [sum(a.layer == k for a in self.order) for k in range(len(layers))]
         self.tapes = [_tape(stream, rows, width, count, kernels) for count in passes]
         self.prepared = [LayerTensors(*(torch.empty_like(W, dtype=dtype) for W in w[:4]), *w[4:]) for w in weights]
+        self.transposed = [LayerTensors(*(kernels.transposed(W) for W in w[:4]), *w[4:]) for w in self.prepared]
 
     def forward(self, X: Tensor) -> Tensor:
         """The last token (E, B, iterate, d) at every iterate, for the prompt read in, X (E, R, d)."""
@@ -133,17 +134,15 @@ class Unrolled:
 
     def _prepare(self) -> None:
         """The weights as the products take them: gains folded in, in their dtype."""
-        for weight, ready in zip(self.weights, self.prepared, strict=True):
-            for W, gain, out in (
-                (weight.qkv, weight.gain_1, ready.qkv),
-                (weight.W_O, None, ready.W_O),
-                (weight.W_1, weight.gain_2, ready.W_1),
-                (weight.W_2, None, ready.W_2),
-            ):
+        for weight, ready, transposed in zip(self.weights, self.prepared, self.transposed, strict=True):
+            gains = (weight.gain_1, None, weight.gain_2, None)
+            for W, gain, out, turned in zip(weight[:4], gains, ready[:4], transposed[:4], strict=True):
                 if gain is None:
                     out.copy_(W)
                 else:
                     torch.mul(W, gain.unsqueeze(1), out=out)
+                if turned.data_ptr() != out.data_ptr():
+                    turned.copy_(out.mT)
 
     def _forward_layer(self, k: int, stream: Tensor) -> Tensor:
         """Pass k; ``stream`` is its input in the stream's precision. Returns the output in the same."""
@@ -192,7 +191,7 @@ class Unrolled:
     def _backward_layer(self, k: int, stream: Tensor, d_features: Tensor) -> Tensor:
         """Pass k; ``stream`` is the gradient of its output in the stream's precision. Returns that of its input."""
         here, kernels = self.order[k], self.kernels
-        w, tape, turn = self.prepared[here.layer], self.tapes[here.layer], here.turn
+        w, tape, turn = self.transposed[here.layer], self.tapes[here.layer], here.turn
         squares_in, squares_middle = self._squares(k)
         out, sums, features = self.d_input, None, None
         if k and self.order[k - 1].block >= self.gradient_from:
@@ -202,20 +201,20 @@ class Unrolled:
             features = d_features[:, :, before.block] if before.ends else None
         middle, end = (self.streams[1], self.streams[0]) if self.two_streams else (tape.d_middle[:, turn], out)
         kernels.relu_backward(
-            "d_hidden", tape.d_out[:, turn], w.W_2.mT, tape.hidden[:, turn], w.b_1, squares_middle,
+            "d_hidden", tape.d_out[:, turn], w.W_2, tape.hidden[:, turn], w.b_1, squares_middle,
             tape.d_hidden[:, turn], self.dots_hidden, tape.sums_hidden[:, turn],
         )  # fmt: skip
         kernels.norm_backward(
-            "d_U", tape.d_hidden[:, turn], w.W_1.mT, tape.U[:, turn], squares_middle, self.dots_hidden,
+            "d_U", tape.d_hidden[:, turn], w.W_1, tape.U[:, turn], squares_middle, self.dots_hidden,
             stream, middle, tape.d_middle[:, turn],
         )  # fmt: skip
-        kernels.project("d_mixed", tape.d_middle[:, turn], w.W_O.mT, self.d_mixed)
+        kernels.project("d_mixed", tape.d_middle[:, turn], w.W_O, self.d_mixed)
         kernels.attend_backward(
             tape.qkv[:, turn], self.d_mixed, squares_in, self.heads, self.tokens, self.causal,
             tape.d_qkv[:, turn], self.dots_heads,
         )  # fmt: skip
         kernels.norm_backward(
-            "d_P", tape.d_qkv[:, turn], w.qkv.mT, tape.P[:, turn], squares_in, self.dots_heads,
+            "d_P", tape.d_qkv[:, turn], w.qkv, tape.P[:, turn], squares_in, self.dots_heads,
             middle, end, out, sums, features, self.tokens,
         )  # fmt: skip
         if self.inject and here.starts:
