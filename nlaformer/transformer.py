@@ -284,14 +284,14 @@ class NLAFormer(nn.Module):
         X0 = P.mT  # (..., token, row)
         X = torch.zeros_like(X0) if self.inject else X0
         yield State("input", 0, 0, X.mT)
-        for number, (name, iteration, layers) in enumerate(self._blocks(loops)):
+        for number, (name, iteration, layers) in enumerate(self.passes(loops)):
             differentiate = torch.is_grad_enabled() and number >= gradient_from
             for k, layer in enumerate(layers):
                 with torch.set_grad_enabled(differentiate):
                     X = layer(X + X0 if self.inject and k == 0 else X, kernels)
                 yield State(name, iteration, k, X.mT)
 
-    def _blocks(self, loops: int) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:
+    def passes(self, loops: int) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:
         """The pre block, the passes of the loop block, the post block."""
         if self.unshared and loops > self.unshared:
             raise OptionError(f"asked for {loops} passes of a loop that is spelt out {self.unshared} times only")

@@ -54,8 +54,14 @@ class Engine(Protocol):
 
 
 def make_engine(configs: Sequence[Config], device: torch.device | str, share: tuple[int, int] = (0, 1)) -> Engine:
-    """The engine for a device."""
+    """The engine for a device: the fused one on CUDA, if its kernels can run the shape and nobody shares the batch."""
     check_stack(configs)
+    config = configs[0]
+    if torch.device(device).type == "cuda" and share[1] == 1:
+        from nlaformer.learn import fused, tiles
+
+        if tiles.unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is None:
+            return fused.FusedEngine(configs, device)
     return PlainEngine(configs, device, share)
 
 

@@ -47,17 +47,21 @@ class Solver(nn.Module):
         """E, or 0 for one model without the leading axis."""
         return self.positions.shape[0] if self.positions.dim() == 3 else 0
 
+    def tokens(self, A: Tensor, b: Tensor) -> Tensor:
+        """The prompt [0 | a_i ; b_i] read in: (..., token, d)."""
+        P = self.layout.empty(A.shape[:-2], A.dtype, A.device)
+        self.layout.write(P, "a", A.mT)  # column i is the i-th row of A
+        self.layout.write(P, "b", b.unsqueeze(-2))
+        positions = self.positions.unsqueeze(1) if self.stacked else self.positions
+        return self.read_in(P.mT) + positions
+
     def features(
         self, A: Tensor, b: Tensor, iterations: int | None = None, kernels: Kernels = DEFINITION, gradient_from: int = 0
     ) -> Tensor:
         """The last token at every iterate: (..., iterations+1, d)."""
         iterations = self.config.T if iterations is None else iterations
         loops = iterations - (len(self.blocks.post) > 0)
-        P = self.layout.empty(A.shape[:-2], A.dtype, A.device)
-        self.layout.write(P, "a", A.mT)  # column i is the i-th row of A
-        self.layout.write(P, "b", b.unsqueeze(-2))
-        positions = self.positions.unsqueeze(1) if self.stacked else self.positions
-        X = self.read_in(P.mT) + positions  # (..., token, d)
+        X = self.tokens(A, b)
         last = {}
         for state in self.blocks.states(X.mT, max(loops, 0), kernels, gradient_from):
             t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
@@ -77,7 +81,10 @@ class Solver(nn.Module):
         Where ``attached`` (a flag, or flags that broadcast against the features) is false, the (r, d) probe reads
         detached features: it learns to see what is there and shapes nothing.
         """
-        X = self.features(A, b, None, kernels, gradient_from)
+        return self.read_out(self.features(A, b, None, kernels, gradient_from), attached)
+
+    def read_out(self, X: Tensor, attached: Tensor | bool = True) -> tuple[Tensor, Tensor]:
+        """The probes of ``forward`` on features X (..., T+1, d)."""
         seen = torch.where(torch.as_tensor(attached, device=X.device), X, X.detach())
         return self.probe_x(X), self.probe_rd(seen)
 
