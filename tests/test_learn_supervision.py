@@ -109,10 +109,35 @@ def test_the_watching_probe_does_not_change_the_models_steps():
     assert small["blocks.W"].item() == pytest.approx(0.3)
 
 
+TRAINED = BASE.replace(d=16, batch=32, steps=150, warmup=10, lr=3e-3, chunk=32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inject": True, "pre_layers": 0, "post_layers": 0},
+        {"inject": True, "pre_layers": 0, "post_layers": 0, "truncate": True, "window": 3},
+        {"shared": False},
+        {"norm": "none", "output_scale": 0.02, "clip": 0.1},
+        {"causal": True},
+        {"T": 1},
+    ],
+    ids=["looped", "truncated", "deep", "literal", "causal", "one step"],
+)
+def test_every_architecture_trains(changes):
+    engine = PlainEngine([TRAINED.replace(supervision="solution", **changes)])
+    engine.step(0)
+    before = engine.report().loss.item()
+    for number in range(1, 100):
+        engine.step(number)
+    engine.step(0)
+    assert engine.report().loss.item() < 0.8 * before
+
+
 def test_training_lowers_every_loss():
     kinds = [{"supervision": "result"}, {"supervision": "joint"}, {"supervision": "step+solution", "teacher": "pcg"},
              {"supervision": "solution", "scale_free": True}]  # fmt: skip
-    configs = [BASE.replace(d=16, batch=32, steps=150, warmup=10, lr=3e-3, chunk=32, **kind) for kind in kinds]
+    configs = [TRAINED.replace(**kind) for kind in kinds]
     engine = PlainEngine(configs)
     engine.step(0)
     before = engine.report()
