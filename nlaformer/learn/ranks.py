@@ -21,10 +21,12 @@ class Ranks(NamedTuple):
     rank: int = 0
     world: int = 1
 
-    def members(self, count: int) -> list[int]:
+    def members(self, count: int, batch: int) -> list[int]:
         """Which members of a stack of ``count`` this rank trains; one model is trained by all ranks."""
         if count > 1 and self.world > count:
             raise OptionError(f"{self.world} processes for a stack of {count} models: start at most {count}")
+        if count == 1 and self.world > batch:
+            raise OptionError(f"{self.world} processes for a batch of {batch} systems: start at most {batch}")
         return [0] if count == 1 else list(range(self.rank, count, self.world))
 
     def share(self, count: int) -> tuple[int, int]:

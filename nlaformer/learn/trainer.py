@@ -47,7 +47,7 @@ class Run:
     solver: Solver
     steps: int
     diverged: bool
-    """The loss stopped being finite: the weights are the last finite ones, after ``steps`` steps."""
+    """The loss or its gradient stopped being finite; the weights are those of before."""
 
 
 def train(
@@ -136,7 +136,7 @@ class _Training:
         checkpoint_every: int,
         log_every: int,
     ):
-        mine = group.members(len(configs))
+        mine = group.members(len(configs), configs[0].batch)
         self.configs, self.folders = [configs[k] for k in mine], [folders[k] for k in mine]
         self.device, self.group, self.steps = device, group, configs[0].steps
         self.checkpoint_every, self.log_every = checkpoint_every, log_every
