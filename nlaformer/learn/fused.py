@@ -10,10 +10,11 @@ residual stream, softmax, norms, read-in, probes, loss, and the weights that Ada
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -26,6 +27,10 @@ from nlaformer.learn.model import Solver, initial, stack
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.twins import Moments, Outcome, Rates, Twins, Update
 from nlaformer.learn.unrolled import Unrolled
+
+if TYPE_CHECKING:
+    from nlaformer.learn.kernels import TritonKernels
+    from nlaformer.learn.update import TritonUpdate
 
 # A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
 _RECORDING = Lock()
@@ -51,7 +56,8 @@ class FusedEngine:
             parameter.data = views[name]
         self.outside = {n: p for n, p in self.model.named_parameters() if not n.startswith("blocks.")}
         self.outcome = Outcome(
-            *(torch.full((E,), torch.nan, device=self.device) for _ in range(2)),
+            loss=torch.full((E,), torch.nan, device=self.device),
+            intermediate=torch.full((E,), torch.nan, device=self.device),
             alive=torch.ones(E, dtype=torch.int32, device=self.device),
             report=torch.full((E, 3), torch.nan, device=self.device),
         )
@@ -67,13 +73,14 @@ class FusedEngine:
         self.following = -1  # the step the device's counter points at
         self.number = -1
 
-    def _programs(self, config: Config) -> tuple[Unrolled, Callable[[Moments, Tensor, Outcome, Rates], None]]:
+    def _programs(self, config: Config) -> tuple[Unrolled, TritonUpdate | Update]:
         """The passes and the update, with Triton's kernels or with their twins."""
         epsilon = torch.finfo(torch.float32).eps  # torch's own choice for a norm of float32
         clip = torch.tensor([c.clip for c in self.configs], device=self.device)
         settings = (self.flat.watching, self.flat.lr_scale, clip, (config.beta1, config.beta2), EPSILON)
         dtype = torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32
-        kernels, update = Twins(epsilon), Update(*settings)
+        kernels: TritonKernels | Twins = Twins(epsilon)
+        update: TritonUpdate | Update = Update(*settings)
         if self.triton:
             from nlaformer.learn.kernels import TritonKernels
             from nlaformer.learn.update import TritonUpdate
@@ -211,6 +218,8 @@ class _Pool:
             self.chunk = batch
         for old, new in zip(self.chunk, batch, strict=True):
             old.copy_(new)
+            if self.stream is not None:  # its memory may serve the next draw only when this copy is done
+                new.record_stream(torch.cuda.current_stream())
         self.index = index
 
     def take(self, within: Tensor) -> Batch:

@@ -91,7 +91,8 @@ class Twins:
 
     def attend(self, qkv: Tensor, heads: int, tokens: int, causal: bool, out: Tensor) -> None:
         """Softmax attention from the rows of Q, K and V side by side."""
-        out.copy_(_join(attention(*_split(qkv, 3, heads, tokens), causal)))
+        Q, K, V = _split(qkv, 3, heads, tokens)
+        out.copy_(_join(attention(Q, K, V, causal)))
 
     def attend_backward(
         self, qkv: Tensor, G: Tensor, squares: Tensor | None, heads: int, tokens: int, causal: bool,
