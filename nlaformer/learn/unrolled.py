@@ -123,12 +123,13 @@ class Unrolled:
         """The last token (E, B, iterate, d) at every iterate, for the prompt read in, X (E, R, d)."""
         self._prepare()
         first = self.tapes[self.order[0].layer]
-        self.prompt.copy_(X)
+        if self.inject:
+            self.prompt.copy_(X)
         if self.starts_with_iterate:
             self.features[:, :, 0].copy_(X[:, self.tokens - 1 :: self.tokens])
         first.P[:, 0].copy_(X)
         torch.sum(X.square(), 2, out=first.squares_in[:, 0, 0])
-        stream = self.prompt
+        stream = X
         for k in range(len(self.order)):
             stream = self._forward_layer(k, stream)
         return self.features
@@ -177,17 +178,16 @@ class Unrolled:
         torch.sum(d_last, 1, out=tape.sums_out[:, last.turn, 0])
         stream = self.streams[0].zero_() if self.two_streams else tape.d_out[:, last.turn]
         stream[:, every] = d_last
-        self.d_prompt.zero_()
+        if self.inject:
+            self.d_prompt.zero_()
         for k in range(len(self.order) - 1, -1, -1):
             if self.order[k].block >= self.gradient_from:
                 stream = self._backward_layer(k, stream, d_features)
-        if not self.inject:
-            self.d_prompt.copy_(stream)
-        if self.starts_with_iterate:
-            self.d_prompt[:, every] += d_features[:, :, 0]
         for k in range(len(self.tapes)):
             self._weight_gradients(k)
-        return self.d_prompt
+        if self.starts_with_iterate:
+            stream[:, every] += d_features[:, :, 0]
+        return self.d_prompt if self.inject else stream
 
     def _backward_layer(self, k: int, stream: Tensor, d_features: Tensor) -> Tensor:
         """Pass k; ``stream`` is the gradient of its output in the stream's precision. Returns that of its input."""
