@@ -25,6 +25,7 @@ from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, W
 
 FORMAT = "nlaformer"
 VERSION = 1
+_BLOCKS = ("pre", "loop", "post")
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 _EXTRA = "extra."
 
@@ -46,7 +47,7 @@ def save(
         "version": VERSION,
         "kind": kind,
         "config": config,
-        "model": {name: [_describe(layer) for layer in block] for name, block in model.named_children()}  # type: ignore[union-attr, arg-type]
+        "model": {name: [_describe(layer) for layer in getattr(model, name)] for name in _BLOCKS}
         | {"inject": model.inject, "unshared": model.unshared},
     }
     weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
@@ -72,7 +73,7 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, 
         structure = document["model"]
         blocks = {
             name: [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(structure[name])]
-            for name in ("pre", "loop", "post")
+            for name in _BLOCKS
         }
         model = NLAFormer(**blocks, inject=structure.get("inject", False), unshared=structure.get("unshared", 0))
         extra = {name.removeprefix(_EXTRA): value for name, value in tensors.items() if name.startswith(_EXTRA)}
@@ -173,7 +174,7 @@ def _build(description: dict[str, Any], prefix: str, tensors: dict[str, Tensor])
     heads, ffn = description.get("heads"), description.get("ffn")
     norm = (tensors[f"{prefix}gain_1"], tensors[f"{prefix}gain_2"]) if description["norm"] else None
     return Layer(
-        heads and Heads(*(weight(f"heads.{name}", heads[name]) for name in _WEIGHTS), count=heads["count"]),
+        heads and Heads(**{name: weight(f"heads.{name}", heads[name]) for name in _WEIGHTS}, count=heads["count"]),
         ffn
         and FFN(
             weight("ffn.W_1", ffn["W_1"]),

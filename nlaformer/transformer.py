@@ -18,6 +18,7 @@ P, and evaluation may know it). Trained weights may carry a leading axis over mo
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple, cast
 
@@ -109,10 +110,8 @@ class Sparse(nn.Module):
 
     def _accumulate(self, out: Tensor, X: Tensor) -> Tensor:
         if self._sources:
-            total = X[..., self._sources[0]] * self.coefficient0
-            for k, source in enumerate(self._sources[1:], start=1):
-                total = total + X[..., source] * getattr(self, f"coefficient{k}")
-            out[..., self._short] += total
+            terms = (X[..., source] * getattr(self, f"coefficient{k}") for k, source in enumerate(self._sources))
+            out[..., self._short] += functools.reduce(torch.add, terms)
         if len(self.block):
             out[..., self._long] += X[..., self._columns] @ self.block.mT
         return out

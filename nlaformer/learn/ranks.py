@@ -6,9 +6,8 @@ ranks, which then have nothing to say to each other but hello and goodbye.
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -46,21 +45,15 @@ class Ranks(NamedTuple):
         return bool(flags.item())
 
 
-@contextmanager
-def ranks(device: torch.device) -> Iterator[Ranks]:
+def ranks(device: torch.device) -> Ranks:
     """The ranks that torchrun announces in the environment; alone without it."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        yield Ranks()
-        return
-    ours = not torch.distributed.is_initialized()
-    if ours:
+        return Ranks()
+    if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    try:
-        yield Ranks(torch.distributed.get_rank(), world)
-    finally:
-        if ours:
-            torch.distributed.destroy_process_group()
+        atexit.register(torch.distributed.destroy_process_group)  # once: a second group could not be started
+    return Ranks(torch.distributed.get_rank(), world)
 
 
 def pick_device(wanted: str | torch.device | None) -> torch.device:

@@ -313,7 +313,7 @@ def _describe(kind: Any) -> str:
 
 def quickstart() -> Config:
     """Two minutes on a laptop: iterates that beat CG's first ones on systems of eight unknowns."""
-    return Config(n=8, T=8, d=64, heads=4, supervision="step+solution", lr=4e-3, steps=1500, warmup=100)
+    return Config(n=8, T=8, d=64, heads=4, supervision="step+solution", lr=4e-3, steps=2000, warmup=100)
 
 
 def cg_imitation() -> Config:

@@ -55,7 +55,6 @@ def write_manifest(folder: Path, config: Config, device: torch.device, **more: A
     document = {
         "config": config.to_json(),
         "seed": config.seed,
-        "precision": config.precision if device.type == "cuda" else "float32",
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
         "processors": os.cpu_count(),
         "system": platform.platform(),

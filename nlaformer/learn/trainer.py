@@ -27,8 +27,8 @@ from torch import Tensor
 from nlaformer.errors import FileError, OptionError
 from nlaformer.io import load
 from nlaformer.learn import checkpoint, evaluate
-from nlaformer.learn.data import family_of
-from nlaformer.learn.engine import Engine, Report, make_engine
+from nlaformer.learn.data import Batch, family_of, with_teacher
+from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
 from nlaformer.learn.model import Solver, member
 from nlaformer.learn.progress import Display
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
@@ -116,11 +116,11 @@ def train_into(
     if checkpoint_every < 1 or log_every < 1:
         raise OptionError(f"checkpoint_every={checkpoint_every} and log_every={log_every} must be at least 1")
     where = pick_device(device)
-    with ranks(where) as group:
-        training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
-        training.run(tensorboard)
-        group.wait()
-        return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
+    group = ranks(where)
+    training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
+    training.run(tensorboard)
+    group.wait()
+    return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
 
 class _Training:
@@ -149,7 +149,7 @@ class _Training:
             states = [self.resumption.states[k] for k in mine]
             self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
         self.display = Display(_title(configs), self.steps, self.resumption.step, progress and group.rank == 0)
-        self.validation = [family_of(c).sample(VALIDATION, evaluate.SEED) for c in self.configs]
+        self.validation = [_validation_systems(config) for config in self.configs]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
 
@@ -190,19 +190,28 @@ class _Training:
         for folder, config in zip(self.folders, self.configs, strict=True):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
+                for left_by_a_kill in folder.glob(".*.tmp"):
+                    left_by_a_kill.unlink()
             except OSError as error:
                 raise FileError(f"cannot make the folder {folder}: {error.strerror or error}") from error
             self.metrics.append(Metrics(folder, self.resumption.step))
             self.boards += [_board(folder)] if tensorboard else []
-            write_manifest(folder, config, self.device, world=self.group.world, state="running")
+            self._write_manifest(folder, config, state="running")
 
     def _close_folders(self, done: int, alive: Tensor, seconds: float) -> None:
         ran = {"steps": done, "steps_of_this_process": done - self.resumption.step, "seconds": round(seconds, 3)}
         for folder, config, living in zip(self.folders, self.configs, alive.tolist(), strict=True):
             state = "finished" if living else "diverged"
-            write_manifest(folder, config, self.device, world=self.group.world, state=state, **ran)
+            self._write_manifest(folder, config, state=state, **ran)
         for board in self.boards:
             board.close()
+
+    def _write_manifest(self, folder: Path, config: Config, **more: Any) -> None:
+        precision = "float32" if isinstance(self.engine, PlainEngine) else config.precision
+        engine = type(self.engine).__name__
+        write_manifest(
+            folder, config, self.device, precision=precision, engine=engine, processes=self.group.world, **more
+        )
 
     def _log(self, done: int, alive_before: Tensor) -> Tensor:
         report: Report = self.engine.report()
@@ -237,12 +246,17 @@ class _Training:
 
     def _models(self) -> list[Solver]:
         together = self.engine.solver()
-        return [member(together, k, config).cpu() for k, config in enumerate(self.configs)]
+        return [member(together, k, config) for k, config in enumerate(self.configs)]
 
 
 def _read_run(folder: Path, config: Config) -> Run:
     manifest = read_manifest(folder)
     return Run(folder, config, load(folder), manifest["steps"], manifest["state"] == "diverged")
+
+
+def _validation_systems(config: Config) -> Batch:
+    A, b, x = family_of(config).sample(VALIDATION, evaluate.SEED)
+    return with_teacher(A, b, x, config.teacher, config.T)
 
 
 def _title(configs: Sequence[Config]) -> str:

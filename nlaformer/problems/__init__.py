@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from nlaformer.errors import unknown_name
-from nlaformer.problems.family import Family, Systems, refuse
+from nlaformer.problems.base import Family, Systems, refuse
 from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, PrescribedSpectrum, RBFKernel
 from nlaformer.problems.matrix_market import MatrixMarket, from_matrix_market, read_matrix_market
 from nlaformer.problems.spd import SPD

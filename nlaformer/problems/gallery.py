@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nlaformer.problems.family import Draws, Family, as_reals, is_reals, option, real, symmetric, whole
+from nlaformer.problems.base import Draws, Family, as_reals, is_reals, option, real, symmetric, whole
 
 _FROM_0 = "a finite number from 0 on"
 _POSITIVE = "a finite number above 0"

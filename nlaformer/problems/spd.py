@@ -21,7 +21,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nlaformer.problems.family import Draws, Family, as_reals, is_reals, option, symmetric, whole
+from nlaformer.problems.base import Draws, Family, as_reals, is_reals, option, symmetric, whole
 
 
 @dataclass(frozen=True)

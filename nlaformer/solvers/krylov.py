@@ -123,7 +123,8 @@ def _trajectory(A: Tensor, M: Apply, b: Tensor, x0: Tensor, iterations: int) -> 
         raise OptionError(f"iterations must be a whole number from 0 on, not {iterations!r}")
 
     def product(v: Tensor) -> Tensor:
-        return (A @ v[..., None])[..., 0]
+        # Many right-hand sides of one matrix are one product of matrices, many matrices a batch of them.
+        return v @ A.mT if A.ndim == 2 else (A @ v[..., None])[..., 0]
 
     states = [start(product, M, b, x0)]
     for _ in range(steps):
@@ -171,7 +172,10 @@ def _preconditioner(M: Any, A: Tensor, b: Tensor) -> Apply:
 
 
 def _float64(name: str, value: Any, device: torch.device | None = None) -> Tensor:
-    tensor = torch.as_tensor(value)
+    try:
+        tensor = torch.as_tensor(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise DTypeError(f"{name} is a {type(value).__name__} ({error}); expected an array of numbers") from error
     if tensor.is_complex():
         raise DTypeError(f"{name} is complex ({tensor.dtype}); only real systems can be solved")
     return tensor.to(device=device, dtype=torch.float64)

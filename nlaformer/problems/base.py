@@ -5,7 +5,7 @@ the numbers come from is somebody else's business:
 
 - ``sample(count, seed)`` is for evaluation. A seed means the same systems everywhere: the numbers come from
   NumPy's PCG64 on the CPU in float64, one stream per name, one row per system, so that the first systems of a
-  larger sample are those of a smaller one. Only rounding differs between machines (LAPACK builds, about 1e-11).
+  larger sample are those of a smaller one. Only rounding differs between machines.
 - ``stream(count, generator)`` is for training. Everything happens on the generator's device and in the wanted
   dtype, as fast as the device goes; the generator's state is the position in the data.
 
@@ -132,7 +132,12 @@ class Family:
 
         Deterministic for one device and version of torch, but other numbers than those of ``sample``.
         """
-        refuse("stream", _count_complaints(count))
+        found = _count_complaints(count)
+        if not isinstance(generator, torch.Generator):
+            found.append(f"generator must be a torch.Generator, not {generator!r}; torch.Generator().manual_seed(0)")
+        if dtype not in (torch.float32, torch.float64):
+            found.append(f"dtype must be torch.float32 or torch.float64, not {dtype!r}")
+        refuse("stream", found)
         draw = DeviceDraws(generator, dtype)
         return _join([self._systems(draw, size) for size in self._chunks(count)])
 

@@ -1,0 +1,276 @@
+"""The remark after statement (i): f(a_i, b_i) for any composition f of + - * /.
+
+``trace`` runs the user's function on symbols and records its steps as plain data; ``compose`` turns the steps into
+layers. Sums, differences and factors known in advance are linear forms and cost nothing; a product costs one layer
+and a quotient three, side by side where they do not need each other. f need not be homogeneous, so the operands
+cannot be scaled: they are taken as they are, up to ``bound``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nlaformer.errors import DomainError, OptionError
+from nlaformer.express.heads import Form, Head, Unit, add_form, assemble, product_heads, replace, times
+from nlaformer.express.linearize import Linearization, design_product, rounding_unit
+from nlaformer.express.operation import Construction, Operand, Options
+from nlaformer.express.pointwise import Quotient, check_divisor, pointwise_layout
+from nlaformer.prompt import Layout
+
+DEFAULT_BOUND = 8.0
+
+
+class _Symbol:
+    """A traced number."""
+
+    def __init__(self, steps: list[list[Any]], index: int):
+        self.steps, self.index = steps, index
+
+    def _step(self, name: str, left: Any, right: Any) -> _Symbol:
+        operands = []
+        for value in (left, right):
+            if isinstance(value, _Symbol):
+                operands.append(value.index)
+            elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+                self.steps.append(["constant", float(value)])
+                operands.append(len(self.steps) - 1)
+            else:
+                raise OptionError(f"f combines its arguments with {value!r}; it may use + - * / and finite numbers")
+        self.steps.append([name, *operands])
+        return _Symbol(self.steps, len(self.steps) - 1)
+
+    def __add__(self, other: Any) -> _Symbol:
+        return self._step("+", self, other)
+
+    def __radd__(self, other: Any) -> _Symbol:
+        return self._step("+", other, self)
+
+    def __sub__(self, other: Any) -> _Symbol:
+        return self._step("-", self, other)
+
+    def __rsub__(self, other: Any) -> _Symbol:
+        return self._step("-", other, self)
+
+    def __mul__(self, other: Any) -> _Symbol:
+        return self._step("*", self, other)
+
+    def __rmul__(self, other: Any) -> _Symbol:
+        return self._step("*", other, self)
+
+    def __truediv__(self, other: Any) -> _Symbol:
+        return self._step("/", self, other)
+
+    def __rtruediv__(self, other: Any) -> _Symbol:
+        return self._step("/", other, self)
+
+    def __neg__(self) -> _Symbol:
+        return self._step("*", self, -1.0)
+
+    def __pow__(self, power: Any) -> _Symbol:
+        if not isinstance(power, int) or not 1 <= power <= 16:
+            raise OptionError(f"f raises to the power {power!r}; whole powers from 1 to 16 are products")
+        result = self
+        for _ in range(power - 1):
+            result = result * self
+        return result
+
+    def __bool__(self) -> bool:
+        raise OptionError("f branches on its argument; a transformer has no branches. Use + - * / alone")
+
+
+def trace(f: Callable[[Any, Any], Any]) -> list[list[Any]]:
+    """The steps of a composition of + - * / as plain data; the last one is the result.
+
+    >>> trace(lambda a, b: a * b + b / 3)
+    [['a'], ['b'], ['*', 0, 1], ['constant', 3.0], ['/', 1, 3], ['+', 2, 4]]
+    """
+    steps: list[list[Any]] = [["a"], ["b"]]
+    try:
+        result = f(_Symbol(steps, 0), _Symbol(steps, 1))
+    except (TypeError, AttributeError, ValueError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"f cannot be traced ({error}); it must combine two numbers by + - * /") from error
+    if not isinstance(result, _Symbol):
+        raise OptionError(f"f returned {result!r}; it must return a combination of its two arguments")
+    if result.index != len(steps) - 1:
+        result + 0.0
+    return steps
+
+
+class Known(NamedTuple):
+    """What is known of a step on given data: its value, a bound on its error, and the size of what it sums."""
+
+    value: Tensor
+    error: Tensor
+    size: Tensor
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A step as weights: a linear form over rows, the first layer that may read it, the largest it can be."""
+
+    form: Form
+    ready: int
+    largest: float
+    constant: float | None = None
+    lin: Linearization | None = None
+    quotient: Quotient | None = None
+
+
+@dataclass
+class _Builder:
+    """Places the steps, one after the other, into layers and work rows."""
+
+    options: Options
+    layout: Layout
+    bound: float
+    nodes: list[_Node] = field(default_factory=list)
+    stages: list[tuple[list[Head], list[Unit]]] = field(default_factory=list)
+    used: int = 0
+
+    def put(self, layer: int, heads: Sequence[Head], units: Sequence[Unit]) -> None:
+        while len(self.stages) <= layer:
+            self.stages.append(([], []))
+        self.stages[layer][0].extend(heads)
+        self.stages[layer][1].extend(units)
+
+    def rows(self, count: int) -> list[int]:
+        self.used += count
+        return list(self.layout["work"])[self.used - count : self.used]
+
+    def place(self, step: list[Any]) -> None:
+        name = step[0]
+        if name in ("a", "b"):
+            self.nodes.append(_Node({self.layout[name][0]: 1.0}, 0, self.bound))
+        elif name == "constant":
+            data = list(self.layout["position"])[self.layout.data_tokens]
+            self.nodes.append(_Node(dict.fromkeys(data, step[1]), 0, abs(step[1]), constant=step[1]))
+        else:
+            left, right = self.nodes[step[1]], self.nodes[step[2]]
+            self.nodes.append(
+                {"+": self.sum, "-": self.difference, "*": self.product, "/": self.ratio}[name](left, right)
+            )
+
+    def sum(self, left: _Node, right: _Node, sign: float = 1.0) -> _Node:
+        form = dict(left.form)
+        for row, w in right.form.items():
+            form[row] = form.get(row, 0.0) + sign * w
+        return _Node(form, max(left.ready, right.ready), left.largest + right.largest)
+
+    def difference(self, left: _Node, right: _Node) -> _Node:
+        return self.sum(left, right, -1.0)
+
+    def scaled(self, node: _Node, factor: float) -> _Node:
+        constant = None if node.constant is None else factor * node.constant
+        return _Node(times(node.form, factor), node.ready, abs(factor) * node.largest, constant)
+
+    def product(self, left: _Node, right: _Node) -> _Node:
+        if right.constant is not None:
+            return self.scaled(left, right.constant)
+        if left.constant is not None:
+            return self.scaled(right, left.constant)
+        layer, (row,) = max(left.ready, right.ready), self.rows(1)
+        options = self.options
+        lin = design_product(options.torch_dtype, right.largest / 4, order=options.order, scheme=options.scheme)
+        self.put(layer, product_heads(self.layout, lin, right.form, [left.form], [row]), [])
+        return _Node({row: 1.0}, layer + 1, left.largest * right.largest, lin=lin)
+
+    def ratio(self, left: _Node, right: _Node) -> _Node:
+        if right.constant is not None:
+            if right.constant == 0:
+                raise OptionError("f divides by the constant 0")
+            return self.scaled(left, 1 / right.constant)
+        layer, low = max(left.ready, right.ready), self.options.minimum
+        if right.largest <= low:
+            raise OptionError(f"f has a divisor that is never above minimum={low:g}; choose a smaller minimum")
+        *work, row = self.rows(Quotient.ROWS + 1)
+        quotient = Quotient(self.layout, left.form, right.form, work, low, right.largest, self.options.torch_dtype)
+        for k, (heads, units) in enumerate(quotient.stages(row)):
+            self.put(layer + k, heads, units)
+        return _Node({row: 1.0}, layer + 3, left.largest / low, quotient=quotient)
+
+
+def compose(options: Options) -> Construction:
+    """Weights for the traced composition in ``options.expression``."""
+    steps = options.expression or []
+    work = sum({"*": 1, "/": 1 + Quotient.ROWS}.get(step[0], 0) for step in steps)
+    layout = pointwise_layout(options, work=work, scaled=False)
+    builder = _Builder(options, layout, options.bound or DEFAULT_BOUND)
+    for step in steps:
+        builder.place(step)
+    result = builder.nodes[-1]
+    clear = [unit for row in (layout["work"] if work else ()) for unit in replace(row)]
+    builder.put(max(result.ready - 1, 0), [], add_form(result.form, layout["result"][0]) + clear)
+
+    def bound(a: Tensor, b: Tensor) -> Tensor:
+        known = _evaluate(builder, steps, a, b)
+        return 1.01 * _read(known, result, options) + 4 * rounding_unit(options.torch_dtype) * known.value.abs()
+
+    return Construction(
+        layout,
+        [assemble(layout, heads, units) for heads, units in builder.stages],
+        (Operand("a", "row", measure="none"), Operand("b", "row", measure="none")),
+        read=lambda P: layout.read(P, "result")[..., 0, :],
+        bound=bound,
+        check=lambda a, b: _check(builder, steps, a, b),
+    )
+
+
+def _check(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -> None:
+    for name, x in (("a", a), ("b", b)):
+        if bool((x.abs() > builder.bound).any()):
+            worst = float(x.reshape(-1)[int(x.abs().argmax())])
+            raise DomainError(
+                f"pointwise: entry {worst:.6g} of {name} lies beyond bound={builder.bound:g}; build with a larger one"
+            )
+    _evaluate(builder, steps, a.double(), b.double())
+
+
+def _evaluate(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -> Known:
+    """The last step on given data, in float64, with a bound on what the transformer makes of it.
+
+    Errors travel as in any forward analysis: |x'y' - xy| <= |x| e_y + |y| e_x + e_x e_y for products,
+    (e_x + |x/y| e_y) / (|y| - e_y) for quotients, to which the operation's own error is added.
+    """
+    known: list[Known] = []
+    options = builder.options
+    for step, node in zip(steps, builder.nodes, strict=True):
+        if step[0] in ("a", "b"):
+            x = a if step[0] == "a" else b
+            known.append(Known(x, torch.zeros_like(x), x.abs()))
+            continue
+        if step[0] == "constant":
+            x = torch.full_like(a, step[1])
+            known.append(Known(x, torch.zeros_like(x), x.abs()))
+            continue
+        (x, e_x, size_x), (y, e_y, size_y) = known[step[1]], known[step[2]]
+        if node.lin is not None:
+            e_x, e_y = (_read(known[k], builder.nodes[k], options) for k in step[1:])
+            error = x.abs() * e_y + y.abs() * e_x + e_x * e_y + node.lin.product_bound(x.abs() + e_x, y.abs() + e_y)
+            known.append(Known(x * y, error, (x * y).abs() + error))
+        elif node.quotient is not None:
+            e_x, e_y = (_read(known[k], builder.nodes[k], options) for k in step[1:])
+            check_divisor("in f", y.abs() - e_y, options)
+            error = (e_x + (x / y).abs() * e_y) / (y.abs() - e_y)
+            error = error + node.quotient.relative_error * ((x / y).abs() + error)
+            known.append(Known(x / y, error, (x / y).abs() + error))
+        elif step[0] in "+-":
+            value = x + y if step[0] == "+" else x - y
+            known.append(Known(value, e_x + e_y, size_x + size_y))
+        elif step[0] == "*":
+            known.append(Known(x * y, x.abs() * e_y + y.abs() * e_x, size_x * size_y))
+        else:
+            known.append(Known(x / y, e_x / y.abs(), size_x / y.abs()))
+    return known[-1]
+
+
+def _read(known: Known, node: _Node, options: Options) -> Tensor:
+    """The error of a form when a weight evaluates it: one rounding for each of its terms, and one more."""
+    return known.error + (len(node.form) + 3) * rounding_unit(options.torch_dtype) * (known.size + known.error)

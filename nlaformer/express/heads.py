@@ -1,0 +1,243 @@
+"""The builders everything is made of: attention heads and pieces of feed-forward networks.
+
+Weights are written as *forms*: a form is a linear combination of rows, ``{row: coefficient}``. A head has a form
+for every component of its query, key and value, and a target row for every value; a hidden unit of an FFN has a
+form, a bias and the rows it is added to. ``assemble`` turns heads and units into a layer.
+
+All attention of a layer reads the old P; the FFN then reads the sum.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from nlaformer.express.linearize import Linearization
+from nlaformer.prompt import Layout
+from nlaformer.transformer import FFN, Heads, Layer, Sparse
+
+Form = dict[int, float]
+
+# A difference of scores that makes a softmax weight exactly zero, in float64 as in float32.
+OFF = 1024.0
+
+
+@dataclass(frozen=True)
+class Head:
+    """One attention head: forms for query, key and value components, and the row each value is added to."""
+
+    query: Sequence[Form]
+    key: Sequence[Form]
+    value: Sequence[Form]
+    target: Sequence[int]
+    gain: float = 1.0
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One hidden unit: ReLU(form + bias), added to each output row with its coefficient."""
+
+    form: Form
+    bias: float
+    output: Form
+
+
+def select(rows: Iterable[int]) -> list[Form]:
+    """Each of these rows, as it is."""
+    return [{row: 1.0} for row in rows]
+
+
+def times(form: Form, factor: float) -> Form:
+    """A form times a number."""
+    return {row: factor * coefficient for row, coefficient in form.items()}
+
+
+def everywhere(layout: Layout) -> Form:
+    """The form that is 1 in every token: the sum of the position rows."""
+    return dict.fromkeys(layout["position"], 1.0)
+
+
+# --- heads -----------------------------------------------------------------------------------------------------
+
+
+def linear_heads(
+    layout: Layout,
+    lin: Linearization,
+    *,
+    key: Sequence[Form],
+    query: Sequence[Form],
+    value: Sequence[Form],
+    target: Sequence[int],
+) -> list[Head]:
+    """target_j += sum_i value_i (key_i . query_j), by linearizing the softmax (see ``linearize``).
+
+    Key, query and value must vanish on the sink column.
+    """
+    sink = layout["position"][0]
+    return [
+        Head(
+            query=[*(times(form, multiple * lin.c) for form in query), everywhere(layout)],
+            key=[*key, {sink: lin.C}],
+            value=value,
+            target=target,
+            gain=gain,
+        )
+        for multiple, gain in lin.heads
+    ]
+
+
+def product_heads(
+    layout: Layout, lin: Linearization, factor: Form, value: Sequence[Form], target: Sequence[int]
+) -> list[Head]:
+    """target_j += value_j factor_j, token by token: every token sees itself and the sink, nothing else.
+
+    ``lin`` is ``linearize.design_product``'s.
+    """
+    own, others, data = _itself(layout)
+    return [
+        Head([*own, times(factor, multiple * lin.c)], [*others, data], value, target, gain)
+        for multiple, gain in lin.heads
+    ]
+
+
+def exponential_head(
+    layout: Layout, exponent: Form, value: Sequence[Form], target: Sequence[int], ceiling: float
+) -> Head:
+    """target_j += value_j e^{exponent_j} for exponents well below ``ceiling``.
+
+    The sink has score ``ceiling`` and takes nearly all attention: the weight of the token itself is
+    e^{exponent - ceiling} / (1 + e^{exponent - ceiling}). The sink's own column attends to the sink alone, so that
+    it stays zero.
+    """
+    own, others, data = _itself(layout)
+    sink = layout["position"][0]
+    return Head(
+        query=[*own, exponent, everywhere(layout), {sink: OFF}],
+        key=[*others, data, {sink: ceiling}, {sink: 1.0}],
+        value=value,
+        target=target,
+        gain=math.exp(ceiling),
+    )
+
+
+def gate_head(layout: Layout, condition: Form, value: Sequence[Form], target: Sequence[int]) -> Head:
+    """target_j += value_j where condition_j > 0: the weight is the logistic function of the condition.
+
+    Exact where the condition is 0 or beyond +-OFF. (At 0, in the sink, all values are 0.)
+    """
+    own, others, data = _itself(layout)
+    sink = layout["position"][0]
+    return Head([*own, condition, {sink: OFF}], [*others, data, {sink: 1.0}], value, target)
+
+
+def pick_head(layout: Layout, source: Sequence[int], value: Sequence[Form], target: Sequence[int]) -> Head:
+    """target_j += value at token ``source[j]``: hard attention, exact."""
+    position = layout["position"]
+    readers = [{position[j]: OFF for j in range(layout.tokens) if source[j] == i} for i in range(layout.tokens)]
+    return Head(query=readers, key=select(position), value=value, target=target)
+
+
+def _itself(layout: Layout) -> tuple[list[Form], list[Form], Form]:
+    """Query and key forms under which a data token scores 0 with itself and -OFF with every other data token.
+
+    The key is OFF (e_i - 1) rather than OFF e_i with OFF taken off afterwards: the token's own score is then an
+    exact zero, and what is added to it is not rounded to the grid of OFF.
+    """
+    data = list(layout["position"])[layout.data_tokens]
+    others = [dict.fromkeys([row for row in data if row != own], -OFF) for own in data]
+    return select(data), others, dict.fromkeys(data, 1.0)
+
+
+# --- feed-forward pieces ---------------------------------------------------------------------------------------
+
+
+def add_form(form: Form, target: int) -> list[Unit]:
+    """Target += form, exactly: x = ReLU(x) - ReLU(-x). Width 2."""
+    return [Unit(form, 0.0, {target: 1.0}), Unit(times(form, -1.0), 0.0, {target: -1.0})]
+
+
+def replace(target: int, form: Form | None = None) -> list[Unit]:
+    """Target = form, or 0: the difference is added, exactly. Width 2."""
+    form = form or {}
+    return add_form({**form, target: form.get(target, 0.0) - 1.0}, target)
+
+
+def exchange(first: int, second: int) -> list[Unit]:
+    """Swap two rows: their difference goes to one and is taken from the other. Width 2."""
+    return [
+        Unit({second: 1.0, first: -1.0}, 0.0, {first: 1.0, second: -1.0}),
+        Unit({first: 1.0, second: -1.0}, 0.0, {first: -1.0, second: 1.0}),
+    ]
+
+
+def piecewise_linear(
+    form: Form, knots: Sequence[float], values: Sequence[float], output: Form, sink: int | None = None
+) -> list[Unit]:
+    """Output += g(form) for the interpolant g through increasing knots; as many units as knots.
+
+    g goes on straight to the left of the first knot and is constant to the right of the last. All units face left,
+    ReLU(knot - x): for a concave increasing g, the logarithm, their weights then have one sign and nothing cancels;
+    facing right they cancel to a relative error of 1e8 over twelve decades. ``sink`` is the position row of the
+    sink, in whose column nothing is added.
+    """
+    gate = {} if sink is None else {sink: -2 * max(abs(knots[0]), abs(knots[-1]))}
+    slopes = [(values[k] - values[k - 1]) / (knots[k] - knots[k - 1]) for k in range(1, len(knots))]
+    units = [
+        Unit({**times(form, -1.0), **gate}, knot, times(output, after - before))
+        for knot, before, after in zip(knots[1:], slopes, [*slopes[1:], 0.0], strict=True)
+    ]
+    constant = Unit({} if sink is None else {sink: -1.0}, 1.0, times(output, values[-1]))
+    return [*units, constant]
+
+
+# --- assembly --------------------------------------------------------------------------------------------------
+
+
+def assemble(layout: Layout, heads: Sequence[Head] = (), units: Sequence[Unit] = ()) -> Layer:
+    """A layer, in float64, from heads and hidden units. Narrower heads are padded with zeros."""
+    rows = layout.rows
+    attention = ffn = None
+    if heads:
+        inner, width = max(len(h.query) for h in heads), max(len(h.value) for h in heads)
+        attention = Heads(
+            _weight([h.query for h in heads], inner, rows),
+            _weight([h.key for h in heads], inner, rows),
+            _weight([h.value for h in heads], width, rows),
+            _sparse(
+                ((row, i * width + k, h.gain) for i, h in enumerate(heads) for k, row in enumerate(h.target)),
+                (rows, len(heads) * width),
+            ),
+            count=len(heads),
+        )
+    if units:
+        ffn = FFN(
+            _weight([[unit.form for unit in units]], len(units), rows),
+            torch.tensor([unit.bias for unit in units], dtype=torch.float64),
+            _sparse(
+                ((row, k, w) for k, unit in enumerate(units) for row, w in unit.output.items()), (rows, len(units))
+            ),
+            torch.zeros(rows, dtype=torch.float64),
+        )
+    return Layer(attention, ffn).requires_grad_(False)
+
+
+def _weight(groups: Sequence[Sequence[Form]], height: int, rows: int) -> Sparse:
+    """Groups of forms below each other, each group padded to ``height``."""
+    return _sparse(
+        (
+            (i * height + k, row, w)
+            for i, forms in enumerate(groups)
+            for k, form in enumerate(forms)
+            for row, w in form.items()
+        ),
+        (len(groups) * height, rows),
+    )
+
+
+def _sparse(entries: Iterable[tuple[int, int, float]], shape: tuple[int, int]) -> Sparse:
+    nonzero = [entry for entry in entries if entry[2] != 0.0]
+    index = torch.tensor([(i, j) for i, j, _ in nonzero], dtype=torch.long).reshape(-1, 2).T.contiguous()
+    return Sparse(index, torch.tensor([w for _, _, w in nonzero], dtype=torch.float64), shape)

@@ -1,0 +1,328 @@
+"""One operation as a transformer: a prompt, a model, a read-out, a bound.
+
+``Construction`` is what a builder in ``operations.py`` returns: layout, layers, where the operands go, where the
+result stands and how wrong it can be. ``Operation`` is what a user holds: it checks the operands, scales them,
+writes the prompt, runs the model and reads the result in the kind of array that came in.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer import io
+from nlaformer.errors import DomainError, DTypeError, ShapeError
+from nlaformer.express.cost import Cost
+from nlaformer.prompt import Layout, exponent, scale
+from nlaformer.transformer import Layer, NLAFormer
+
+# Prompts are evaluated in pieces of about this many entries, so that they stay in the processor's cache.
+_ENTRIES_AT_ONCE = 2**19
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An argument of an operation and its place in the prompt."""
+
+    name: str
+    kind: Literal["row", "column", "matrix"]
+    tokens: slice | None = None
+    measure: Literal["none", "largest", "column norm"] = "largest"
+    register: str | None = None
+
+    def shape(self, n: int) -> tuple[int, ...]:
+        return (n, n) if self.kind == "matrix" else (n,)
+
+    def lift(self, value: Tensor) -> Tensor:
+        """The operand as a block of the prompt: (..., rows, tokens)."""
+        return {"row": lambda: value[..., None, :], "column": lambda: value[..., :, None], "matrix": lambda: value}[
+            self.kind
+        ]()
+
+    def magnitude(self, value: Tensor) -> Tensor:
+        """What is scaled to about 1: the largest entry, or the largest column norm; (...)."""
+        block = self.lift(value)
+        largest = block.abs().amax((-2, -1))
+        if self.measure == "largest":
+            return largest
+        # The norm of a matrix scaled by its largest entry can neither overflow nor vanish.
+        e = exponent(largest)
+        norm = torch.linalg.vector_norm(scale(block, -e[..., None, None]), dim=-2).amax(-1)
+        return scale(norm, e)
+
+
+@dataclass(frozen=True)
+class Construction:
+    """What a builder returns.
+
+    ``read`` takes the result out of P; ``bound`` takes the scaled operands in float64 to a bound on the scaled result;
+    ``result_exponent`` combines the operands' powers of two into the result's. ``check`` may refuse scaled operands.
+    """
+
+    layout: Layout
+    layers: Sequence[Layer]
+    operands: tuple[Operand, ...]
+    read: Callable[[Tensor], Any]
+    bound: Callable[..., Any]
+    result_exponent: Callable[..., Tensor] = lambda *exponents: sum(exponents)  # type: ignore[return-value, assignment]
+    check: Callable[..., None] = lambda *operands: None
+
+
+@dataclass(frozen=True)
+class Options:
+    """Everything that determines the weights of an operation; what ``save`` writes."""
+
+    name: str
+    n: int
+    order: int = 1
+    scheme: str = "antisymmetric"
+    dtype: str = "float64"
+    form: str = "accurate"
+    width: int | None = None
+    minimum: float = 2.0**-20
+    normalize: bool = True
+    bound: float | None = None
+    score_bound: float | None = None
+    expression: list[Any] | None = None
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        return {"float64": torch.float64, "float32": torch.float32}[self.dtype]
+
+    @property
+    def largest(self) -> float:
+        """The largest magnitude an entry can have in the prompt."""
+        return 2**0.5 if self.normalize else float(self.bound)  # type: ignore[arg-type]
+
+
+class Operation:
+    """A numerical linear algebra operation as an ordinary softmax transformer. Made by ``nf.operation``.
+
+    Attributes
+    ----------
+    model : NLAFormer, the transformer
+    layout : the named rows of its prompt
+    cost : what it costs, see ``Cost``
+    """
+
+    def __init__(self, options: Options, construction: Construction, model: NLAFormer):
+        self.options = options
+        self.model = model
+        self.layout = construction.layout
+        self._construction = construction
+
+    def __repr__(self) -> str:
+        return f"<operation {self.name!r}, n={self.n}: {self.cost}>"
+
+    @property
+    def name(self) -> str:
+        return self.options.name
+
+    @property
+    def n(self) -> int:
+        return self.options.n
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.options.torch_dtype
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.buffers()).device
+
+    @property
+    def cost(self) -> Cost:
+        return Cost.of(self.model, self.layout.rows, self.layout.tokens)
+
+    def to(self, device: torch.device | str) -> Operation:
+        """The same operation on another device."""
+        return Operation(self.options, self._construction, self.model.to(device))
+
+    def __call__(self, *operands: Any) -> Any:
+        """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
+        kind, tensors = self._take(operands)
+        batch = tensors[0].shape[: tensors[0].dim() - len(self._shapes[0])]
+        flat = [t.reshape(-1, *shape) for t, shape in zip(tensors, self._shapes, strict=True)]
+        pieces = [self._run(*piece) for piece in zip(*(t.split(self._piece) for t in flat), strict=True)]
+        return _each(lambda *p: _give(torch.cat(p).reshape((*batch, *p[0].shape[1:])), kind), *pieces)
+
+    def prompt(self, *operands: Any) -> Any:
+        """The token matrix P, (..., rows, tokens), operands scaled; NumPy for NumPy, torch for torch."""
+        kind, tensors = self._take(operands)
+        return _give(self._prompt(tensors), kind)
+
+    def read(self, P: Any) -> Any:
+        """The result that stands in a token matrix the model returned, scaled back."""
+        kind = _kind(P)
+        P = torch.as_tensor(P)
+        if P.shape[-2:] != (self.layout.rows, self.layout.tokens):
+            raise ShapeError(
+                f"{self.name}: P has shape {tuple(P.shape)}; expected (..., {self.layout.rows}, {self.layout.tokens})"
+            )
+        return _each(lambda r: _give(r, kind), self._read(P))
+
+    def error_bound(self, *operands: Any) -> Any:
+        """A proven bound on the error of each entry of ``self(*operands)``; same shape as the result.
+
+        It covers linearization, the sink's e^-C terms and rounding, on the data of this call; ``linearize`` derives it.
+        """
+        kind, tensors = self._take(operands)
+        scaled, e = self._scale(tensors)
+        numbers = torch.finfo(self.dtype)
+        bounds = self._construction.bound(*(t.double() for t in scaled))
+
+        def finish(bound: Tensor, result: Tensor) -> Tensor:
+            # Scaling back into the subnormal range rounds once more; a result beyond the range has no bound.
+            bound = scale(bound, _spread(e, bound)) + 2 * numbers.smallest_normal * numbers.eps
+            return torch.where(torch.isfinite(result), bound, torch.inf)
+
+        return _each(lambda b, r: _give(finish(b, r), kind), bounds, self(*tensors))
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
+        return io.save(path, "operation", self.model, asdict(self.options))
+
+    # --- inside ---
+
+    @property
+    def _shapes(self) -> list[tuple[int, ...]]:
+        return [operand.shape(self.n) for operand in self._construction.operands]
+
+    @property
+    def _piece(self) -> int:
+        return max(1, _ENTRIES_AT_ONCE // self.cost.entries)
+
+    def _run(self, *tensors: Tensor) -> Any:
+        with torch.no_grad():
+            return self._read(self.model(self._prompt(tensors)))
+
+    def _scale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+        """Operands scaled by powers of two into the compact set, checked, and the exponent of the result."""
+        operands, scaled, exponents = self._construction.operands, list(tensors), []
+        batch = tensors[0].shape[: tensors[0].dim() - len(self._shapes[0])]
+        for k, operand in enumerate(operands):
+            if self.options.normalize and operand.measure != "none":
+                e = exponent(operand.magnitude(tensors[k]))
+                scaled[k] = scale(tensors[k], -_spread(e, tensors[k]))
+                exponents.append(e)
+            else:
+                exponents.append(torch.zeros(batch, dtype=torch.int32, device=tensors[k].device))
+            if not self.options.normalize:
+                self._check_bound(operand.name, tensors[k])
+        self._construction.check(*scaled)
+        return scaled, self._construction.result_exponent(*exponents)
+
+    def _prompt(self, tensors: Sequence[Tensor]) -> Tensor:
+        scaled, e = self._scale(tensors)
+        layout = self.layout
+        P = layout.empty(tuple(e.shape), self.dtype, scaled[0].device)
+        for operand, value in zip(self._construction.operands, scaled, strict=True):
+            layout.write(P, operand.register or operand.name, operand.lift(value), operand.tokens)
+        if "exponent" in layout.names:
+            layout.write(P, "exponent", e[..., None, None].to(self.dtype), slice(0, 1))
+        return P
+
+    def _read(self, P: Tensor) -> Any:
+        def back(result: Tensor) -> Tensor:
+            if "exponent" not in self.layout.names:
+                return result
+            e = self.layout.read(P, "exponent", slice(0, 1))[..., 0, 0].to(torch.int32)
+            return scale(result, _spread(e, result))
+
+        return _each(back, self._construction.read(P))
+
+    def _check_bound(self, name: str, value: Tensor) -> None:
+        largest = value.abs().reshape(-1)
+        if largest.numel() and float(largest.max()) > self.options.largest:
+            where = np.unravel_index(int(largest.argmax()), value.shape)
+            index = "".join(f"[{int(k)}]" for k in where)
+            raise DomainError(
+                f"{self.name}: entry {name}{index} = {float(value[where]):.6g} lies beyond the declared "
+                f"bound={self.options.bound:g}; declare a larger bound, or leave normalize=True"
+            )
+
+    def _take(self, operands: Sequence[Any]) -> tuple[str, list[Tensor]]:
+        """Check the operands and turn them into tensors of one batch shape."""
+        expected = self._construction.operands
+        if len(operands) != len(expected):
+            names = ", ".join(operand.name for operand in expected)
+            raise ShapeError(f"{self.name} takes {len(expected)} operands ({names}); {len(operands)} were given")
+        kinds = {_kind(value) for value in operands}
+        kind = "torch" if "torch" in kinds else "numpy" if "numpy" in kinds else "list"
+        tensors = [self._tensor(o.name, value, o.shape(self.n)) for o, value in zip(expected, operands, strict=True)]
+        batches = [t.shape[: t.dim() - len(shape)] for t, shape in zip(tensors, self._shapes, strict=True)]
+        try:
+            batch = torch.broadcast_shapes(*batches)
+        except RuntimeError:
+            given = " and ".join(str(tuple(t.shape)) for t in tensors)
+            raise ShapeError(f"{self.name}: the batch dimensions of {given} do not broadcast") from None
+        return kind, [t.expand(*batch, *shape) for t, shape in zip(tensors, self._shapes, strict=True)]
+
+    def _tensor(self, name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
+        tensor = _to_tensor(name, value)
+        if tensor.is_complex():
+            raise DTypeError(f"{self.name}: {name} is complex; the operations are real. Pass real and imaginary parts")
+        if not tensor.is_floating_point():
+            exact = tensor
+            tensor = tensor.to(self.dtype)
+            if exact.dtype != torch.bool and bool((tensor.to(exact.dtype) != exact).any()):
+                raise DTypeError(f"{self.name}: an integer in {name} is too large for {self.options.dtype}")
+        if tensor.dtype != self.dtype:
+            given = str(tensor.dtype).removeprefix("torch.")
+            raise DTypeError(
+                f"{self.name}: {name} is {given}, the operation was built for {self.options.dtype}; "
+                f"convert {name}, or build with dtype=torch.{given if given == 'float32' else 'float64'}"
+            )
+        if tensor.shape[tensor.dim() - len(shape) :] != shape or tensor.dim() < len(shape):
+            wanted = ", ".join(["...", *map(str, shape)])
+            raise ShapeError(f"{self.name}: {name} has shape {tuple(tensor.shape)}; expected ({wanted})")
+        if not bool(torch.isfinite(tensor).all()):
+            raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
+        return tensor.detach().to(self.device)
+
+
+def _spread(e: Tensor, like: Tensor) -> Tensor:
+    """One exponent for each system, with axes of length one for the entries."""
+    return e.reshape((*e.shape, *[1] * (like.dim() - e.dim())))
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return "torch"
+    return "numpy" if isinstance(value, (np.ndarray, np.generic)) else "list"
+
+
+def _to_tensor(name: str, value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value
+    try:
+        array = np.asarray(value)
+        if array.dtype == object or array.dtype.kind not in "biufc":
+            raise DTypeError(f"{name} holds {array.dtype} values; expected numbers in a rectangular array")
+        return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)))
+    except (ValueError, TypeError) as error:
+        if isinstance(error, DTypeError):
+            raise
+        raise DTypeError(f"{name} cannot be read as an array of numbers: {error}") from error
+
+
+def _give(tensor: Tensor, kind: str) -> Any:
+    """The tensor in the kind of array the caller uses."""
+    if kind == "torch":
+        return tensor
+    array = tensor.cpu().numpy()
+    return array if kind == "numpy" else array.tolist()
+
+
+def _each(function: Callable[..., Any], *results: Any) -> Any:
+    """Apply a function to a result, or to each of a pair of results."""
+    if isinstance(results[0], tuple):
+        return tuple(function(*parts) for parts in zip(*results, strict=True))
+    return function(*results)

@@ -1,0 +1,484 @@
+"""The operations of the paper's theorem, one short function each, and ``operation``, which a user calls.
+
+Each builder states the prompt and the weights; the prompts are the theorem's, with the corrections that
+``docs/errata.md`` lists. The attention writes the result itself, because its gain already holds the factor 1/c that
+the paper leaves to the FFN; an FFN is then needed only where the result replaces an operand, and it is exact.
+Where operands are scaled, one more row, ``exponent``, carries the power of two of the result; no weight reads it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.errors import OptionError, unknown_name
+from nlaformer.express import composition, pointwise
+from nlaformer.express.heads import (
+    Form,
+    add_form,
+    assemble,
+    exchange,
+    linear_heads,
+    pick_head,
+    replace,
+    select,
+)
+from nlaformer.express.linearize import Linearization, check_scheme, design, rounding_unit, typical_of_largest
+from nlaformer.express.operation import Construction, Operand, Operation, Options
+from nlaformer.prompt import Layout
+from nlaformer.transformer import NLAFormer
+
+FORMS = ("accurate", "ffn")
+
+
+def operation(
+    name: str,
+    n: int,
+    *,
+    order: int = 1,
+    scheme: str = "antisymmetric",
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    f: Callable[[Any, Any], Any] | None = None,
+    form: str = "accurate",
+    width: int | None = None,
+    minimum: float | None = None,
+    normalize: bool = True,
+    bound: float | None = None,
+    score_bound: float | None = None,
+) -> Operation:
+    """A numerical linear algebra operation as an ordinary softmax transformer.
+
+    Parameters
+    ----------
+    name : one of ``nf.operations()``
+    n : length of the vectors, size of the matrices
+    order : 1, 2 or 3; 2, 4 or 6 heads, and an error of that many more orders in c
+    scheme : "antisymmetric", heads +c and -c; or "paper", heads c and 0
+    dtype : torch.float64 or torch.float32
+    device : where the weights live
+    f : for "pointwise", a function of two numbers composed of + - * / and constants
+    form : for "multiply" and "divide", "accurate" (attention) or "ffn" (the paper's single FFN)
+    width : hidden units of the "ffn" form (default 1024)
+    minimum : for division, the smallest magnitude of a divisor, after scaling (default 2^-20; 2^-4 for "ffn")
+    normalize : scale the operands by exact powers of two, so that any magnitude is in the domain
+    bound, score_bound : with ``normalize=False``, the compact set: the largest entry, and the largest score
+
+    Returns
+    -------
+    Operation
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> A, B = np.random.default_rng(0).normal(size=(2, 20, 20))
+    >>> multiply = nf.operation("matmul", n=20)
+    >>> error = np.abs(multiply(A, B) - A @ B).max()
+    >>> bool(error <= multiply.error_bound(A, B).max() < 1e-7)
+    True
+    """
+    if name not in _BUILDERS:
+        raise unknown_name("operation", name, _BUILDERS)
+    if (f is None) == (name == "pointwise"):
+        raise OptionError(f"f goes with 'pointwise' and only with it; the operation is {name!r} and f is {f!r}")
+    options = Options(
+        name=name,
+        n=n,
+        order=order,
+        scheme=scheme,
+        dtype=str(dtype).removeprefix("torch."),
+        form=form,
+        width=width,
+        minimum=minimum if minimum is not None else 2.0**-4 if form == "ffn" else 2.0**-20,
+        normalize=normalize,
+        bound=bound,
+        score_bound=score_bound,
+        expression=None if f is None else composition.trace(f),
+    )
+    check(options)
+    construction = _BUILDERS[name](options)
+    model = NLAFormer(pre=construction.layers).to(dtype).to(device)
+    return Operation(options, construction, model)
+
+
+def operations() -> tuple[str, ...]:
+    """The names of the operations.
+
+    >>> import nlaformer as nf
+    >>> "matvec" in nf.operations()
+    True
+    """
+    return tuple(_BUILDERS)
+
+
+def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
+    """An operation from its saved options and weights."""
+    options = Options(**config)
+    check(options)
+    return Operation(options, _BUILDERS[options.name](options), model)
+
+
+def check(options: Options) -> None:
+    """Refuse options that make no sense, all of them at once."""
+    check_scheme(options.order, options.scheme)
+    problems = []
+    if isinstance(options.n, bool) or not isinstance(options.n, int) or options.n < 1:
+        problems.append(f"n is {options.n!r}; it must be a positive integer")
+    if options.dtype not in ("float64", "float32"):
+        problems.append(f"dtype is {options.dtype}; it must be torch.float64 or torch.float32")
+    if options.form not in FORMS:
+        problems.append(f"form is {options.form!r}; it must be one of {', '.join(FORMS)}")
+    if options.form == "ffn" and options.name not in ("multiply", "divide"):
+        problems.append(f"form='ffn' is for multiply and divide; {options.name} has one form")
+    if options.width is not None and (
+        options.form != "ffn" or not isinstance(options.width, int) or options.width < 16
+    ):
+        problems.append(f"width is {options.width!r}; it goes with form='ffn' and must be an integer of 16 or more")
+    if not 0 < options.minimum <= 0.5:
+        problems.append(f"minimum is {options.minimum!r}; it must lie in (0, 0.5]")
+    for name in ("bound", "score_bound"):
+        value = getattr(options, name)
+        if value is not None and not (math.isfinite(value) and value > 0):
+            problems.append(f"{name} is {value!r}; it must be positive and finite")
+        if value is not None and options.normalize and options.name != "pointwise":
+            problems.append(f"{name} goes with normalize=False; with normalize=True any magnitude is in the domain")
+    if not options.normalize and options.bound is None:
+        problems.append("normalize=False needs bound=, the largest magnitude of an entry")
+    if problems:
+        raise OptionError(f"operation {options.name!r}: " + "; ".join(problems))
+
+
+# --- linear in one FFN: statement (i), addition and subtraction, and the row shift of (ii) -----------------------
+
+
+def _sum(options: Options, sign: float) -> Construction:
+    """P = [a; b; 0] over n tokens -> [a; b; a +- b]. No attention, FFN of width 2, exact up to one rounding."""
+    layout = Layout((("a", 1), ("b", 1), ("result", 1)), tokens=options.n, sink=False)
+    form: Form = {layout["a"][0]: 1.0, layout["b"][0]: sign}
+    u = rounding_unit(options.torch_dtype)
+    return Construction(
+        layout,
+        [assemble(layout, units=add_form(form, layout["result"][0]))],
+        (Operand("a", "row", measure="none"), Operand("b", "row", measure="none")),
+        read=lambda P: layout.read(P, "result")[..., 0, :],
+        bound=lambda a, b: 3 * u * (a.abs() + b.abs()),
+    )
+
+
+def _row_shift(options: Options) -> Construction:
+    """P = [a; b] over n tokens -> [b; a]. No attention, no positions: FFN of width 2 on the difference."""
+    layout = Layout((("a", 1), ("b", 1)), tokens=options.n, sink=False)
+    u = rounding_unit(options.torch_dtype)
+    return Construction(
+        layout,
+        [assemble(layout, units=exchange(layout["a"][0], layout["b"][0]))],
+        (Operand("a", "row", measure="none"), Operand("b", "row", measure="none")),
+        read=lambda P: (layout.read(P, "a")[..., 0, :], layout.read(P, "b")[..., 0, :]),
+        bound=lambda a, b: (3 * u * (a.abs() + b.abs()),) * 2,
+    )
+
+
+# --- attention --------------------------------------------------------------------------------------------------
+
+
+def _column_shift(options: Options) -> Construction:
+    """P = [0 a b; 0 0 0; e_1 e_2 e_3] -> [0 b a; 0 0 0; e_1 e_2 e_3].
+
+    The paper linearizes a softmax whose scores are a permutation times c. A permutation needs no linearization:
+    scores that are large instead of small make hard attention, exact and with one head. ``scheme="paper"`` gives
+    the paper's pair.
+    """
+    n = options.n
+    layout = Layout((("data", n), ("work", n), ("position", 3)), tokens=3)
+    data, work, position = layout["data"], layout["work"], layout["position"]
+    first, second = slice(1, 2), slice(2, 3)
+    u = rounding_unit(options.torch_dtype)
+    lin = design(2, options.torch_dtype, 1.0, scheme="paper", summands=2) if options.scheme == "paper" else None
+    if lin is None:
+        heads = [pick_head(layout, (0, 2, 1), select(data), work)]
+    else:
+        swapped = [{position[2]: 1.0}, {position[1]: 1.0}]
+        heads = linear_heads(layout, lin, key=select(position[1:]), query=swapped, value=select(data), target=work)
+
+    def bound(a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        moved = 4 * u * (a.abs() + b.abs())
+        if lin is None:
+            return moved, moved
+        swap = torch.eye(2, dtype=torch.float64, device=a.device).flip(0)
+        attention = lin.error_bound(torch.stack([a, b], -2), swap, swap, inner=3, summands=2)  # (..., n, 2)
+        return attention[..., 0] + moved, attention[..., 1] + moved
+
+    return Construction(
+        layout,
+        [assemble(layout, heads, _replace_block(data, work))],
+        (Operand("a", "column", first, "none", "data"), Operand("b", "column", second, "none", "data")),
+        read=lambda P: (layout.read(P, "data", first)[..., 0], layout.read(P, "data", second)[..., 0]),
+        bound=bound,
+    )
+
+
+def _vector_transpose(options: Options) -> Construction:
+    """P = [0 a^T; 0 0; e_1 .. e_{n+1}] -> [0 .. 0 a; 0 .. 0 0; e_1 .. e_{n+1}]: a row becomes the last column.
+
+    Key a_i, query c at the last token, value e_i. Rows 1..n of the output overlap the row a came in, so the
+    attention writes one row lower and the FFN moves the block up.
+    """
+    n = options.n
+    layout = _layout(options, (("a", 1), ("work", n), ("position", n + 1)))
+    lin = _design(options, n)
+    heads = linear_heads(
+        layout,
+        lin,
+        key=select(layout["a"]),
+        query=[{layout["position"][n]: 1.0}],
+        value=_positions(layout),
+        target=layout["work"],
+    )
+    block = [*layout["a"], *layout["work"]]
+    up = [unit for here, below in itertools.pairwise(block) for unit in replace(here, {below: 1.0})]
+    last = slice(n, n + 1)
+    u = rounding_unit(options.torch_dtype)
+
+    def bound(a: Tensor) -> Tensor:
+        scores = a[..., :, None]
+        moved = 4 * u * (2 * a.abs().amax(-1, keepdim=True)[..., None] + scores.abs())
+        return lin.error_bound(_eye(n), scores, scores.abs(), inner=2, summands=1) + moved
+
+    return Construction(
+        layout,
+        [assemble(layout, heads, [*up, *replace(block[-1])])],
+        (Operand("a", "row"),),
+        read=lambda P: torch.cat([layout.read(P, "a", last), layout.read(P, "work", last)[..., : n - 1, :]], -2),
+        bound=bound,
+    )
+
+
+def _inner_product(options: Options) -> Construction:
+    """P = [0 a^T; 0 b^T; 0 0; e_1 .. e_{n+1}] -> a^T b in the third row of the last column.
+
+    Key a_i, query c at the last token, value b_i (the paper's W_V lacks e^C and overwrites b: errata).
+    """
+    n = options.n
+    layout = _layout(options, (("a", 1), ("b", 1), ("result", 1), ("position", n + 1)))
+    lin = _design(options, n, summands=math.isqrt(n))  # roundings of one sum mostly cancel
+    heads = linear_heads(
+        layout,
+        lin,
+        key=select(layout["a"]),
+        query=[{layout["position"][n]: 1.0}],
+        value=select(layout["b"]),
+        target=layout["result"],
+    )
+
+    def bound(a: Tensor, b: Tensor) -> Tensor:
+        scores = a[..., :, None]
+        return lin.error_bound(b[..., :, None], scores, scores.abs(), inner=2, summands=n)[..., 0, 0]
+
+    return Construction(
+        layout,
+        [assemble(layout, heads)],
+        (Operand("a", "row"), Operand("b", "row")),
+        read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0, 0],
+        bound=bound,
+    )
+
+
+def _outer_product(options: Options) -> Construction:
+    """P = [0 a^T; 0 b^T; 0 0; e_1 .. e_{n+1}] -> a b^T in the work rows. Key a_i, query c b_j, value e_i."""
+    n = options.n
+    layout = _layout(options, (("a", 1), ("b", 1), ("result", n), ("position", n + 1)))
+    lin = _design(options, n, factors=2)
+    heads = linear_heads(
+        layout,
+        lin,
+        key=select(layout["a"]),
+        query=select(layout["b"]),
+        value=_positions(layout),
+        target=layout["result"],
+    )
+
+    def bound(a: Tensor, b: Tensor) -> Tensor:
+        scores = a[..., :, None] * b[..., None, :]
+        return lin.error_bound(_eye(n), scores, scores.abs(), inner=2, summands=1)
+
+    return Construction(
+        layout,
+        [assemble(layout, heads)],
+        (Operand("a", "row"), Operand("b", "row")),
+        read=lambda P: layout.read(P, "result"),
+        bound=bound,
+    )
+
+
+def _matrix_transpose(options: Options) -> Construction:
+    """P = [0 A; 0 0; e_1 .. e_{n+1}] -> [0 A^T; 0 0; e_1 .. e_{n+1}]. Key column a_i, query c e_j, value e_i."""
+    n = options.n
+    layout = _layout(options, (("A", n), ("work", n), ("position", n + 1)))
+    lin = _design(options, n * n)
+    heads = linear_heads(
+        layout,
+        lin,
+        key=select(layout["A"]),
+        query=_positions(layout),
+        value=_positions(layout),
+        target=layout["work"],
+    )
+    u = rounding_unit(options.torch_dtype)
+
+    def bound(A: Tensor) -> Tensor:
+        scores = A.mT
+        attention = lin.error_bound(_eye(n), scores, scores.abs(), inner=n + 1, summands=1)
+        return attention + 4 * u * (A.abs() + scores.abs())
+
+    return Construction(
+        layout,
+        [assemble(layout, heads, _replace_block(layout["A"], layout["work"]))],
+        (Operand("A", "matrix"),),
+        read=lambda P: layout.read(P, "A"),
+        bound=bound,
+    )
+
+
+def _transposed_matmul(options: Options) -> Construction:
+    """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A^T B in the work rows. Key column a_i, query c b_j, value e_i.
+
+    The scores are the result, so they are bounded by the columns' norms, not by the largest entry: that is what
+    the operands are scaled by.
+    """
+    n = options.n
+    layout = _layout(options, (("A", n), ("B", n), ("result", n), ("position", n + 1)))
+    typical = 1 / math.sqrt(n)  # of unit vectors in random directions, norms rounded to powers of two
+    if not options.normalize:
+        typical = (options.score_bound or n * options.largest**2) / (4 * math.sqrt(n))
+    lin = design(n, options.torch_dtype, typical, order=options.order, scheme=options.scheme)
+    heads = linear_heads(
+        layout,
+        lin,
+        key=select(layout["A"]),
+        query=select(layout["B"]),
+        value=_positions(layout),
+        target=layout["result"],
+    )
+    return Construction(
+        layout,
+        [assemble(layout, heads)],
+        (Operand("A", "matrix", measure="column norm"), Operand("B", "matrix", measure="column norm")),
+        read=lambda P: layout.read(P, "result"),
+        bound=lambda A, B: lin.error_bound(_eye(n), A.mT @ B, A.abs().mT @ B.abs(), inner=n + 1, summands=1),
+    )
+
+
+def _matmul(options: Options) -> Construction:
+    """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A B in the work rows, in ONE layer.
+
+    The paper transposes A and then computes A^T B, two layers. But A b_j = sum_i a_i B_ij is itself a sum over
+    tokens: value a_i, key e_i, query c b_j.
+    """
+    n = options.n
+    layout = _layout(options, (("A", n), ("B", n), ("result", n), ("position", n + 1)))
+    lin = _design(options, n * n, summands=n)
+    heads = linear_heads(
+        layout,
+        lin,
+        key=_positions(layout),
+        query=select(layout["B"]),
+        value=select(layout["A"]),
+        target=layout["result"],
+    )
+    return Construction(
+        layout,
+        [assemble(layout, heads)],
+        (Operand("A", "matrix"), Operand("B", "matrix")),
+        read=lambda P: layout.read(P, "result"),
+        bound=lambda A, B: lin.error_bound(A.mT, B, B.abs(), inner=n + 1, summands=n),
+    )
+
+
+def _matvec(options: Options) -> Construction:
+    """P = [0 A; 0 b^T; 0 0; e_1 .. e_{n+1}] -> A b in the work rows of the last column, in ONE layer.
+
+    Value a_i, key b_i, query c at the last token; the paper uses two layers.
+    """
+    n = options.n
+    layout = _layout(options, (("A", n), ("b", 1), ("result", n), ("position", n + 1)))
+    lin = _design(options, n, summands=math.isqrt(n))
+    heads = linear_heads(
+        layout,
+        lin,
+        key=select(layout["b"]),
+        query=[{layout["position"][n]: 1.0}],
+        value=select(layout["A"]),
+        target=layout["result"],
+    )
+
+    def bound(A: Tensor, b: Tensor) -> Tensor:
+        scores = b[..., :, None]
+        return lin.error_bound(A.mT, scores, scores.abs(), inner=2, summands=n)[..., 0]
+
+    return Construction(
+        layout,
+        [assemble(layout, heads)],
+        (Operand("A", "matrix"), Operand("b", "row")),
+        read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0],
+        bound=bound,
+    )
+
+
+# --- shared pieces ----------------------------------------------------------------------------------------------
+
+
+def _layout(options: Options, registers: tuple[tuple[str, int], ...]) -> Layout:
+    """The theorem's rows over n + 1 tokens; where operands are scaled, the row that carries the power of two."""
+    exponent = (("exponent", 1),) if options.normalize else ()
+    return Layout((*registers, *exponent), tokens=options.n + 1)
+
+
+def _design(options: Options, count: int, *, factors: int = 1, summands: int = 1) -> Linearization:
+    """C and c for scores that are entries, or products of ``factors`` entries, of operands with ``count`` of them."""
+    largest = (options.score_bound or options.largest**factors) / 2 ** (factors / 2)
+    # Products of normal numbers have heavier tails than normal numbers: count them as larger.
+    typical = largest * typical_of_largest(count) ** factors * 2.5 ** (factors - 1)
+    return design(
+        options.n, options.torch_dtype, typical, order=options.order, scheme=options.scheme, summands=summands
+    )
+
+
+def _positions(layout: Layout) -> list[Form]:
+    """The unit vectors of the data tokens."""
+    return select(list(layout["position"])[layout.data_tokens])
+
+
+def _replace_block(data: Sequence[int], work: Sequence[int]) -> list[Any]:
+    """Data = work, work = 0: what the FFN does where a result takes its operand's place."""
+    return [
+        unit
+        for row, source in zip(data, work, strict=True)
+        for unit in (*replace(row, {source: 1.0}), *replace(source))
+    ]
+
+
+def _eye(n: int) -> Tensor:
+    return torch.eye(n, dtype=torch.float64)
+
+
+_BUILDERS: dict[str, Callable[[Options], Construction]] = {
+    "add": lambda options: _sum(options, 1.0),
+    "subtract": lambda options: _sum(options, -1.0),
+    "multiply": pointwise.multiply,
+    "divide": pointwise.divide,
+    "pointwise": composition.compose,
+    "column_shift": _column_shift,
+    "row_shift": _row_shift,
+    "vector_transpose": _vector_transpose,
+    "inner_product": _inner_product,
+    "outer_product": _outer_product,
+    "matrix_transpose": _matrix_transpose,
+    "transposed_matmul": _transposed_matmul,
+    "matmul": _matmul,
+    "matvec": _matvec,
+}
