@@ -97,22 +97,22 @@ def replay(engine: FusedEngine) -> None:
 
 
 def kernels() -> dict[str, Any]:
-    """Every kernel against float64 at the paper's size."""
+    """Every kernel against float64 at the paper's size, with the tiles of one model and with those of a stack."""
     from nlaformer.learn.kernels import TritonKernels
 
-    size = Dimensions(E=2, B=64, tokens=21, d=256, heads=8, width=1024)
-    found = {}
+    found: dict[str, dict[str, float]] = {}
     for name, dtype, precision in (
         ("float32", torch.float32, "ieee"), ("tf32", torch.float32, "tf32"), ("bf16", torch.bfloat16, "ieee"),
     ):  # fmt: skip
-        try:
-            found[name] = kernel_errors(TritonKernels(1e-7, precision), dtype, "cuda", size)
-        except Exception:
-            traceback.print_exc()
-    names = list(next(iter(found.values())))
-    print(f"{'kernel':32s}" + "".join(f"{precision:>10s}" for precision in found))
-    for name in names:
-        print(f"{name:32s}" + "".join(f"{errors[name]:10.1e}" for errors in found.values()))
+        for E in (1, 4):
+            try:
+                size = Dimensions(E=E, B=64, tokens=21, d=256, heads=8, width=1024)
+                found[f"{name} E={E}"] = kernel_errors(TritonKernels(1e-7, precision), dtype, "cuda", size)
+            except Exception:
+                traceback.print_exc()
+    print(f"{'kernel':32s}" + "".join(f"{column:>13s}" for column in found))
+    for name in next(iter(found.values())):
+        print(f"{name:32s}" + "".join(f"{errors[name]:13.1e}" for errors in found.values()))
     return found
 
 
