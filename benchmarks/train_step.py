@@ -3,8 +3,8 @@
     python benchmarks/train_step.py [--json FILE] [--only SECTION ...]
 
 The paper's configuration: n=20, T=20 (pre block, 19 loops, post block), d=256, 8 heads, FFN width 1024, batch 64.
-Sections: machine, kernels, gradients, losses, stack, data, eager, time, profile. Every section runs on its own; one
-that fails prints its traceback and the others go on. The figures of record are in results/.
+Sections: machine, overlap, kernels, gradients, losses, stack, data, eager, time, profile. Every section runs on its
+own; one that fails prints its traceback and the others go on.
 """
 
 from __future__ import annotations
@@ -66,23 +66,53 @@ def machine() -> dict[str, Any]:
     return found
 
 
-def kernels() -> dict[str, Any]:
-    """Every kernel against float64 at the paper's size."""
+def overlap() -> dict[str, Any]:
+    """Whether kernels may start while the one before drains: the same numbers, and how much faster."""
     from nlaformer.learn.kernels import TritonKernels
 
-    size = Dimensions(E=2, B=64, tokens=21, d=256, heads=8, width=1024)
-    found = {}
+    found: dict[str, Any] = {}
+    states = []
+    for allowed in (False, True):
+        TritonKernels.overlap = allowed
+        try:
+            engine = FusedEngine(configs(1, "bf16"))
+            for number in range(8):
+                engine.step(number)
+            states.append(engine.state())
+            found[str(allowed)] = statistics.median(event_times(lambda engine=engine: replay(engine), 50))  # type: ignore[misc]
+        except Exception:
+            traceback.print_exc()
+            TritonKernels.overlap = False
+    found["equal"] = len(states) == 2 and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    if not found["equal"]:
+        TritonKernels.overlap = False
+    print(f"one model, bf16: ms without and with overlap, same bits: {found}")
+    return found
+
+
+def replay(engine: FusedEngine) -> None:
+    """The captured step, on the first systems of the pool."""
+    engine.rates.within.zero_()
+    engine.graph.replay()  # type: ignore[union-attr]
+
+
+def kernels() -> dict[str, Any]:
+    """Every kernel against float64 at the paper's size, with the tiles of one model and with those of a stack."""
+    from nlaformer.learn.kernels import TritonKernels
+
+    found: dict[str, dict[str, float]] = {}
     for name, dtype, precision in (
         ("float32", torch.float32, "ieee"), ("tf32", torch.float32, "tf32"), ("bf16", torch.bfloat16, "ieee"),
     ):  # fmt: skip
-        try:
-            found[name] = kernel_errors(TritonKernels(1e-7, precision), dtype, "cuda", size)
-        except Exception:
-            traceback.print_exc()
-    names = list(next(iter(found.values())))
-    print(f"{'kernel':32s}" + "".join(f"{precision:>10s}" for precision in found))
-    for name in names:
-        print(f"{name:32s}" + "".join(f"{errors[name]:10.1e}" for errors in found.values()))
+        for E in (1, 4):
+            try:
+                size = Dimensions(E=E, B=64, tokens=21, d=256, heads=8, width=1024)
+                found[f"{name} E={E}"] = kernel_errors(TritonKernels(1e-7, precision), dtype, "cuda", size)
+            except Exception:
+                traceback.print_exc()
+    print(f"{'kernel':32s}" + "".join(f"{column:>13s}" for column in found))
+    for name in next(iter(found.values())):
+        print(f"{name:32s}" + "".join(f"{errors[name]:13.1e}" for errors in found.values()))
     return found
 
 
@@ -228,12 +258,7 @@ def timings() -> dict[str, Any]:
                 engine.step(number)
             torch.cuda.synchronize()
             whole = 1000 * (time.perf_counter() - begun) / steps
-
-            def replay(engine: FusedEngine = engine) -> None:
-                engine.rates.within.zero_()
-                engine.graph.replay()  # type: ignore[union-attr]
-
-            ms = statistics.median(event_times(replay, 50))
+            ms = statistics.median(event_times(lambda engine=engine: replay(engine), 50))  # type: ignore[misc]
             row = {"ms_per_step": ms, "ms_per_model": ms / E, "share_of_floor": FLOPS * E / PEAK / (ms / 1000),
                    "ms_with_data": whole, "build_s": built,
                    "memory_gb": torch.cuda.max_memory_allocated() / 1e9}  # fmt: skip
@@ -246,7 +271,10 @@ def timings() -> dict[str, Any]:
 
 
 def profile() -> dict[str, Any]:
-    """Where a step's time goes, by kernel."""
+    """Where a step's time goes, by kernel; without overlap, where a kernel's time would include its waiting."""
+    from nlaformer.learn.kernels import TritonKernels
+
+    TritonKernels.overlap = False
     found = {}
     for precision, E in (("bf16", 8), ("bf16", 1), ("tf32", 8)):
         try:
@@ -255,8 +283,7 @@ def profile() -> dict[str, Any]:
             replays = 5
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
                 for _ in range(replays):
-                    engine.rates.within.zero_()
-                    engine.graph.replay()  # type: ignore[union-attr]
+                    replay(engine)
                 torch.cuda.synchronize()
             totals: dict[str, list[float]] = defaultdict(list)
             for event in recorded.events():
@@ -275,8 +302,8 @@ def profile() -> dict[str, Any]:
 
 
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
-    "machine": machine, "kernels": kernels, "gradients": gradients, "losses": losses, "stack": stack, "data": data,
-    "eager": eager, "time": timings, "profile": profile,
+    "machine": machine, "overlap": overlap, "kernels": kernels, "gradients": gradients, "losses": losses,
+    "stack": stack, "data": data, "eager": eager, "time": timings, "profile": profile,
 }  # fmt: skip
 
 

@@ -59,9 +59,9 @@ class Flat:
             E, d, _ = view["heads.W_Q.weight"].shape
             start = self.starts[f"{names[id(layer)]}.heads.W_Q.weight"]
             qkv = self._view(flat, start, torch.Size((E, 3 * d, d)))
-            matrices = (view[f"{name}.weight"] for name in ("heads.W_O", "ffn.W_1", "ffn.W_2"))
-            vectors = (view["ffn.b_1"], view["ffn.b_2"], view.get("gain_1"), view.get("gain_2"))
-            found.append(LayerTensors(qkv, *matrices, *vectors))
+            W_O, W_1, W_2 = (view[f"{name}.weight"] for name in ("heads.W_O", "ffn.W_1", "ffn.W_2"))
+            gains = (view.get("gain_1"), view.get("gain_2"))
+            found.append(LayerTensors(qkv, W_O, W_1, W_2, view["ffn.b_1"], view["ffn.b_2"], *gains))
         return found
 
     def _view(self, flat: Tensor, start: int, shape: torch.Size) -> Tensor:

@@ -14,18 +14,23 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from nlaformer.learn import supervision
+from nlaformer.learn import supervision, twins
 from nlaformer.learn.data import Batch, draw_chunk
 from nlaformer.learn.engine import EPSILON, Report, learning_rate
 from nlaformer.learn.flat import Flat
 from nlaformer.learn.model import Solver, initial, stack
 from nlaformer.learn.recipes import Config
-from nlaformer.learn.twins import Moments, Outcome, Rates, Twins, Update
+from nlaformer.learn.twins import Graded, Moments, Outcome, Rates, Twins, Update
 from nlaformer.learn.unrolled import Unrolled
+
+if TYPE_CHECKING:
+    from nlaformer.learn.kernels import TritonKernels
+    from nlaformer.learn.update import TritonUpdate
 
 # A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
 _RECORDING = Lock()
@@ -49,9 +54,9 @@ class FusedEngine:
         for name, parameter in self.model.named_parameters():
             views[name].copy_(parameter.data)
             parameter.data = views[name]
-        self.outside = {n: p for n, p in self.model.named_parameters() if not n.startswith("blocks.")}
         self.outcome = Outcome(
-            *(torch.full((E,), torch.nan, device=self.device) for _ in range(2)),
+            loss=torch.full((E,), torch.nan, device=self.device),
+            intermediate=torch.full((E,), torch.nan, device=self.device),
             alive=torch.ones(E, dtype=torch.int32, device=self.device),
             report=torch.full((E, 3), torch.nan, device=self.device),
         )
@@ -61,23 +66,26 @@ class FusedEngine:
             torch.zeros(1, dtype=torch.int64, device=self.device),
         )
         self.objective = supervision.objective(configs, self.device)
+        self.graded: Callable[[Tensor, Tensor, Batch, supervision.Objective], Graded] = twins.graded
         self.unrolled, self.update = self._programs(config)
         self.pool = _Pool(self.configs, self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.following = -1  # the step the device's counter points at
         self.number = -1
 
-    def _programs(self, config: Config) -> tuple[Unrolled, Callable[[Moments, Tensor, Outcome, Rates], None]]:
+    def _programs(self, config: Config) -> tuple[Unrolled, TritonUpdate | Update]:
         """The passes and the update, with Triton's kernels or with their twins."""
         epsilon = torch.finfo(torch.float32).eps  # torch's own choice for a norm of float32
         clip = torch.tensor([c.clip for c in self.configs], device=self.device)
         settings = (self.flat.watching, self.flat.lr_scale, clip, (config.beta1, config.beta2), EPSILON)
         dtype = torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32
-        kernels, update = Twins(epsilon), Update(*settings)
+        kernels: TritonKernels | Twins = Twins(epsilon)
+        update: TritonUpdate | Update = Update(*settings)
         if self.triton:
             from nlaformer.learn.kernels import TritonKernels
-            from nlaformer.learn.update import TritonUpdate
+            from nlaformer.learn.update import TritonUpdate, graded
 
+            self.graded = graded
             kernels = TritonKernels(epsilon, "tf32" if config.precision == "tf32" else "ieee")
             update = TritonUpdate(*settings)
         unrolled = Unrolled(
@@ -122,24 +130,30 @@ class FusedEngine:
         """The loss and the gradient of the current step."""
         batch = self.pool.take(self.rates.within)
         X = self.model.tokens(batch.A, batch.b)  # (E, B, token, d)
-        with torch.no_grad(), _products(self.configs[0].precision):
-            features = self.unrolled.forward(X.detach().flatten(1, 2))
-        features = features.detach().requires_grad_()
-        x, rd = self.model.read_out(features, self.objective.attached)
-        squared = supervision.distances(x, rd, batch.x, batch.rd, batch.x_true)
-        loss = supervision.loss(squared, self.objective)
-        total = (loss + supervision.probe_loss(squared, self.objective)).sum()
-        names = [name for name in self.outside if name.startswith("probe")]
-        d_features, *found = torch.autograd.grad(total, [features, *(self.outside[name] for name in names)])
-        with torch.no_grad(), _products(self.configs[0].precision):
-            d_X = self.unrolled.backward(d_features)
-        rest = [name for name in self.outside if name not in names]
-        found += torch.autograd.grad(X, [self.outside[name] for name in rest], d_X.view_as(X))
-        into = self.flat.views(self.gradient)
-        for name, value in zip([*names, *rest], found, strict=True):
-            into[name].copy_(value)
-        self.outcome.loss.copy_(loss.detach())
-        self.outcome.intermediate.copy_(squared[:, 2].detach().mean(-1))
+        with torch.no_grad():
+            with _products(self.configs[0].precision):
+                features = self.unrolled.forward(X.flatten(1, 2))  # (E, B, T+1, d)
+            found = self.graded(self.model.probe_x(features), self.model.probe_rd(features), batch, self.objective)
+            d_features = self._probe_gradients(features, found)
+            with _products(self.configs[0].precision):
+                d_X = self.unrolled.backward(d_features)
+        torch.sum(found.loss, 1, out=self.outcome.loss)
+        torch.mean(found.intermediate, 1, out=self.outcome.intermediate)
+        views = self.flat.views(self.gradient)
+        names = ("read_in.weight", "positions")
+        read_in = torch.autograd.grad(X, [self.model.read_in.weight, self.model.positions], d_X.view_as(X))
+        for name, value in zip(names, read_in, strict=True):
+            views[name].copy_(value)
+
+    def _probe_gradients(self, features: Tensor, found: Graded) -> Tensor:
+        """Through the probes: fills their gradients, returns that of the features."""
+        views = self.flat.views(self.gradient)
+        seen = features.flatten(1, 2)  # (E, B*(T+1), d)
+        d_x, d_rd, d_shaping = (tensor.flatten(1, 2) for tensor in found[:3])
+        torch.bmm(d_x.mT, seen, out=views["probe_x.weight"])
+        torch.bmm(d_rd.mT, seen, out=views["probe_rd.weight"])
+        d_seen = torch.baddbmm(d_x @ self.model.probe_x.weight, d_shaping, self.model.probe_rd.weight)
+        return d_seen.view_as(features)
 
     def _capture(self) -> None:
         """Record one step. The runs that warm up leave no trace."""
@@ -211,6 +225,8 @@ class _Pool:
             self.chunk = batch
         for old, new in zip(self.chunk, batch, strict=True):
             old.copy_(new)
+            if self.stream is not None:  # its memory may serve the next draw only when this copy is done
+                new.record_stream(torch.cuda.current_stream())
         self.index = index
 
     def take(self, within: Tensor) -> Batch:

@@ -15,6 +15,7 @@ Tensors are (E, R, columns): models, rows (batch x token), columns; the last two
 (``squares``, ``dots``, ``sums``) have an axis for the tiles that wrote them; no atomics, so a step is reproducible.
 """
 
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
 from __future__ import annotations
 
 from collections.abc import Mapping
@@ -300,10 +301,12 @@ def _collect_kernel(
 class TritonKernels:
     """The kernels; ``precision`` is "ieee" or "tf32" for float32 tensors, ``tiles`` replaces those of ``tiles.py``."""
 
+    overlap = True  # Hopper can start a kernel while the one before it drains
+
     def __init__(self, epsilon: float, precision: str = "ieee", tiles: Mapping[str, Tile] | None = None):
         self.epsilon, self.precision, self.tiles = epsilon, precision, tiles or {}
-        # Hopper starts a kernel while the one before it drains; Triton's interpreter knows nothing of that.
-        self.launch = {"OVERLAP": True, "launch_pdl": True} if torch.cuda.is_available() else {"OVERLAP": False}
+        overlap = self.overlap and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
+        self.launch = {"OVERLAP": True, "launch_pdl": True} if overlap else {"OVERLAP": False}
 
     def tile(self, name: str, X: Tensor, columns: int) -> Tile:
         """The tile of product ``name``, of X (E, R, inner) with a weight of so many columns."""
@@ -422,7 +425,7 @@ class TritonKernels:
         if partial is not None:
             torch.sum(partial, 1, out=gain_out)
 
-    def _meta(self, tile: Tile) -> dict[str, int | str]:
+    def _meta(self, tile: Tile) -> dict[str, object]:
         return {
             "BLOCK_R": tile.rows, "BLOCK_N": tile.columns, "BLOCK_K": tile.inner,
             "num_warps": tile.warps, "num_stages": tile.stages, "PRECISION": self.precision,

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nlaformer.learn.data import Batch
+from nlaformer.learn.supervision import Objective, distances
 from nlaformer.transformer import attention
 
 
@@ -91,7 +93,8 @@ class Twins:
 
     def attend(self, qkv: Tensor, heads: int, tokens: int, causal: bool, out: Tensor) -> None:
         """Softmax attention from the rows of Q, K and V side by side."""
-        out.copy_(_join(attention(*_split(qkv, 3, heads, tokens), causal)))
+        Q, K, V = _split(qkv, 3, heads, tokens)
+        out.copy_(_join(attention(Q, K, V, causal)))
 
     def attend_backward(
         self, qkv: Tensor, G: Tensor, squares: Tensor | None, heads: int, tokens: int, causal: bool,
@@ -138,6 +141,36 @@ def _split(X: Tensor, count: int, heads: int, tokens: int) -> tuple[Tensor, ...]
 def _join(X: Tensor) -> Tensor:
     """(E, B, head, token, width) as (E, R, d)."""
     return X.transpose(2, 3).flatten(3).flatten(1, 2)
+
+
+class Graded(NamedTuple):
+    """The loss at every iterate, and its gradient at what the probes read."""
+
+    d_x: Tensor  # (E, B, T+1, n)
+    d_rd: Tensor  # (E, B, T+1, 2n)
+    d_rd_shaping: Tensor  # the same where the (r, d) probe shapes the model, zero where it only watches
+    loss: Tensor  # (E, T+1): the terms of the loss
+    intermediate: Tensor  # (E, T+1): the squared distance of the (r, d) probe
+
+
+def graded(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> Graded:
+    """The derivative of ``supervision.loss`` plus ``supervision.probe_loss``, written out."""
+    squared = distances(x, rd, batch.x, batch.rd, batch.x_true)  # (E, 3, T+1)
+    iterate = (objective.mix.unsqueeze(-1) * squared).sum(1)  # (E, T+1): l_t
+    shifted = iterate + objective.floor
+    slope = objective.window * torch.where(objective.scale_free, 1 / shifted, 1.0)
+    value = objective.window * torch.where(objective.scale_free, shifted.log(), iterate)
+    B, T_1, n = x.shape[1:]
+    step, solution, intermediate = (2 / (n * B) * slope * objective.mix[:, k, None] for k in range(3))
+    attached = objective.attached.flatten(1)  # (E, 1)
+    intermediate = torch.where(attached, intermediate, 2 / (n * B * T_1))
+
+    def per_iterate(weight: Tensor) -> Tensor:
+        return weight[:, None, :, None]
+
+    d_x = per_iterate(step) * (x - batch.x) + per_iterate(solution) * (x - batch.x_true.unsqueeze(2))
+    d_rd = per_iterate(intermediate) * (rd - batch.rd)
+    return Graded(d_x, d_rd, d_rd * objective.attached, value, squared[:, 2])
 
 
 class Moments(NamedTuple):

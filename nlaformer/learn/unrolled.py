@@ -8,6 +8,7 @@ or of its twins. The residual stream keeps the parameters' precision; what the p
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -115,19 +116,20 @@ class Unrolled:
         self.dots_hidden = stream.new_empty(E, kernels.row_parts("d_hidden", rows, width), batch * tokens)
         passes = [sum(a.layer == k for a in self.order) for k in range(len(layers))]
         self.tapes = [_tape(stream, rows, width, count, kernels) for count in passes]
-        self.prepared = [LayerTensors(*(torch.empty_like(W, dtype=dtype) for W in w[:4]), *w[4:]) for w in weights]
-        self.transposed = [LayerTensors(*(kernels.transposed(W) for W in w[:4]), *w[4:]) for w in self.prepared]
+        self.prepared = [_for_matrices(w, lambda W: torch.empty_like(W, dtype=dtype)) for w in weights]
+        self.transposed = [_for_matrices(w, kernels.transposed) for w in self.prepared]
 
     def forward(self, X: Tensor) -> Tensor:
         """The last token (E, B, iterate, d) at every iterate, for the prompt read in, X (E, R, d)."""
         self._prepare()
         first = self.tapes[self.order[0].layer]
-        self.prompt.copy_(X)
+        if self.inject:
+            self.prompt.copy_(X)
         if self.starts_with_iterate:
             self.features[:, :, 0].copy_(X[:, self.tokens - 1 :: self.tokens])
         first.P[:, 0].copy_(X)
         torch.sum(X.square(), 2, out=first.squares_in[:, 0, 0])
-        stream = self.prompt
+        stream = X
         for k in range(len(self.order)):
             stream = self._forward_layer(k, stream)
         return self.features
@@ -176,17 +178,16 @@ class Unrolled:
         torch.sum(d_last, 1, out=tape.sums_out[:, last.turn, 0])
         stream = self.streams[0].zero_() if self.two_streams else tape.d_out[:, last.turn]
         stream[:, every] = d_last
-        self.d_prompt.zero_()
+        if self.inject:
+            self.d_prompt.zero_()
         for k in range(len(self.order) - 1, -1, -1):
             if self.order[k].block >= self.gradient_from:
                 stream = self._backward_layer(k, stream, d_features)
-        if not self.inject:
-            self.d_prompt.copy_(stream)
-        if self.starts_with_iterate:
-            self.d_prompt[:, every] += d_features[:, :, 0]
         for k in range(len(self.tapes)):
             self._weight_gradients(k)
-        return self.d_prompt
+        if self.starts_with_iterate:
+            stream[:, every] += d_features[:, :, 0]
+        return self.d_prompt if self.inject else stream
 
     def _backward_layer(self, k: int, stream: Tensor, d_features: Tensor) -> Tensor:
         """Pass k; ``stream`` is the gradient of its output in the stream's precision. Returns that of its input."""
@@ -240,6 +241,12 @@ class Unrolled:
         kernels.weight_gradient(tape.d_middle, tape.mixed, weight.W_O, None, gradient.W_O, None)
         kernels.weight_gradient(tape.d_hidden, tape.U, weight.W_1, weight.gain_2, gradient.W_1, gradient.gain_2)
         kernels.weight_gradient(tape.d_out, tape.hidden, weight.W_2, None, gradient.W_2, None)
+
+
+def _for_matrices(layer: LayerTensors, make: Callable[[Tensor], Tensor]) -> LayerTensors:
+    """The layer with other matrices, one made of each."""
+    W_O, W_1, W_2 = make(layer.W_O), make(layer.W_1), make(layer.W_2)
+    return layer._replace(qkv=make(layer.qkv), W_O=W_O, W_1=W_1, W_2=W_2)
 
 
 def _tape(stream: Tensor, rows: Tensor, width: int, passes: int, kernels: TritonKernels | Twins) -> Tape:

@@ -1,16 +1,89 @@
-"""Clipping, the divergence test and Adam over a stack's flat parameters: three kernels (Triton).
+"""What stands around the passes of a step: the loss with its gradient, clipping, the divergence test, Adam (Triton).
 
-``twins.Update`` is the same in plain torch, and says what is computed.
+``twins.graded`` and ``twins.Update`` are the same in plain torch, and say what is computed.
 """
 
+# mypy: disallow-untyped-defs=False, check-untyped-defs=False
 from __future__ import annotations
 
+import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
+from nlaformer.learn.data import Batch
 from nlaformer.learn.flat import BLOCK
-from nlaformer.learn.twins import Moments, Outcome, Rates
+from nlaformer.learn.supervision import Objective
+from nlaformer.learn.twins import Graded, Moments, Outcome, Rates
+
+
+@triton.jit
+def _graded_kernel(
+    X, RD, X_TEACHER, RD_TEACHER, X_TRUE, MIX, WINDOW, ATTACHED, SCALE_FREE, FLOOR, D_X, D_RD, D_SHAPING, LOSS,
+    INTERMEDIATE, B: tl.constexpr, n: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    t, T_1 = tl.program_id(0), tl.num_programs(0)
+    e = tl.program_id(1).to(tl.int64)
+    column = tl.arange(0, BLOCK_N)[None, :]
+    pair = tl.arange(0, 2 * BLOCK_N)[None, :]
+    step_squares = tl.zeros((BLOCK_B, BLOCK_N), tl.float32)
+    solution_squares = tl.zeros((BLOCK_B, BLOCK_N), tl.float32)
+    intermediate_squares = tl.zeros((BLOCK_B, 2 * BLOCK_N), tl.float32)
+    for start in range(0, B, BLOCK_B):
+        row = start + tl.arange(0, BLOCK_B)[:, None]
+        here = (e * B + row) * T_1 + t
+        x_inside = (row < B) & (column < n)
+        rd_inside = (row < B) & (pair < 2 * n)
+        x = tl.load(X + here * n + column, mask=x_inside, other=0.0)
+        step = x - tl.load(X_TEACHER + here * n + column, mask=x_inside, other=0.0)
+        solution = x - tl.load(X_TRUE + (e * B + row) * n + column, mask=x_inside, other=0.0)
+        rd = tl.load(RD + here * 2 * n + pair, mask=rd_inside, other=0.0)
+        rd -= tl.load(RD_TEACHER + here * 2 * n + pair, mask=rd_inside, other=0.0)
+        step_squares += step * step
+        solution_squares += solution * solution
+        intermediate_squares += rd * rd
+    scale = 1.0 / (B * n)
+    intermediate = tl.sum(tl.sum(intermediate_squares, 1), 0) * scale
+    step_mix, solution_mix = tl.load(MIX + 3 * e), tl.load(MIX + 3 * e + 1)
+    intermediate_mix = tl.load(MIX + 3 * e + 2)
+    iterate = step_mix * tl.sum(tl.sum(step_squares, 1), 0) * scale
+    iterate += solution_mix * tl.sum(tl.sum(solution_squares, 1), 0) * scale + intermediate_mix * intermediate
+    window = tl.load(WINDOW + e * T_1 + t)
+    scale_free = tl.load(SCALE_FREE + e) != 0
+    shifted = tl.where(scale_free, iterate + tl.load(FLOOR + e), 1.0)
+    tl.store(LOSS + e * T_1 + t, window * tl.where(scale_free, tl.log(shifted), iterate))
+    tl.store(INTERMEDIATE + e * T_1 + t, intermediate)
+    slope = 2 * scale * window / shifted
+    attached = tl.load(ATTACHED + e) != 0
+    rd_slope = tl.where(attached, slope * intermediate_mix, 2 * scale / T_1)
+    shaping = tl.where(attached, rd_slope, 0.0)
+    for start in range(0, B, BLOCK_B):
+        row = start + tl.arange(0, BLOCK_B)[:, None]
+        here = (e * B + row) * T_1 + t
+        x_inside = (row < B) & (column < n)
+        rd_inside = (row < B) & (pair < 2 * n)
+        x = tl.load(X + here * n + column, mask=x_inside, other=0.0)
+        step = x - tl.load(X_TEACHER + here * n + column, mask=x_inside, other=0.0)
+        solution = x - tl.load(X_TRUE + (e * B + row) * n + column, mask=x_inside, other=0.0)
+        rd = tl.load(RD + here * 2 * n + pair, mask=rd_inside, other=0.0)
+        rd -= tl.load(RD_TEACHER + here * 2 * n + pair, mask=rd_inside, other=0.0)
+        d_x = slope * (step_mix * step + solution_mix * solution)
+        tl.store(D_X + here * n + column, d_x, mask=x_inside)
+        tl.store(D_RD + here * 2 * n + pair, rd_slope * rd, mask=rd_inside)
+        tl.store(D_SHAPING + here * 2 * n + pair, shaping * rd, mask=rd_inside)
+
+
+def graded(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> Graded:
+    """The loss and its gradient in one kernel, a program for each iterate of each model."""
+    E, B, T_1, n = x.shape
+    found = Graded(*(torch.empty_like(y) for y in (x, rd, rd)), *(x.new_empty(E, T_1) for _ in range(2)))
+    flags = (objective.attached.view(torch.uint8), objective.scale_free.view(torch.uint8))
+    block = triton.next_power_of_2(n)
+    _graded_kernel[(T_1, E)](
+        x, rd, batch.x, batch.rd, batch.x_true, objective.mix, objective.window, *flags, objective.floor, *found,
+        B, n, min(64, max(1, 2048 // block)), block,
+    )  # fmt: skip
+    return found
 
 
 @triton.jit
