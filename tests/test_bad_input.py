@@ -112,7 +112,7 @@ def test_divisors_under_the_minimum_are_named():
     op = nf.operation("divide", n=3)
     with pytest.raises(DomainError, match=r"divisor b\[1\] is 0 after scaling"):
         op(v, np.array([1.0, 0.0, 2.0]))
-    with pytest.raises(DomainError, match="minimum=0.25"):
+    with pytest.raises(DomainError, match=r"minimum=0.25"):
         nf.operation("divide", n=3, minimum=0.25)(v, np.array([1.0, 0.1, 2.0]))
     with pytest.raises(DomainError):
         op(v, np.zeros(3))
