@@ -86,4 +86,4 @@ def test_every_order_buys_accuracy(order):
         return np.abs(op(*operands) - wanted).max(), op.error_bound(*operands).max()
 
     for coarse, fine in zip(error_and_bound(order - 1), error_and_bound(order), strict=True):
-        assert fine <= coarse / 5
+        assert fine <= coarse / 3

@@ -51,8 +51,14 @@ def test_magnitude_costs_no_accuracy(name, factors):
 @pytest.mark.parametrize("n", [2, 5, 20, 64, 256, 512])
 @pytest.mark.parametrize(
     ("name", "target"),
-    [("add", 1e-15), ("subtract", 1e-15), ("row_shift", 1e-15), ("column_shift", 1e-15)]
-    + [("multiply", 1e-9), ("divide", 1e-12)],
+    {
+        "add": 1e-15,
+        "subtract": 1e-15,
+        "row_shift": 1e-15,
+        "column_shift": 1e-15,
+        "multiply": 1e-9,
+        "divide": 1e-12,
+    }.items(),
 )
 def test_pointwise_operations_and_shifts_reach_their_accuracy(name, target, n):
     assert relative_errors(nf.operation(name, n=n), batch_of(name, n)).max() <= target

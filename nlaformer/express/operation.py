@@ -49,7 +49,7 @@ class Operand:
     def magnitude(self, value: Tensor) -> Tensor:
         """What is scaled to about 1: the largest entry, or the largest column norm; (...)."""
         block = self.lift(value)
-        largest = block.abs().amax((-2, -1))
+        largest = torch.maximum(block.amax((-2, -1)), -block.amin((-2, -1)))
         if self.measure == "largest":
             return largest
         # The norm of a matrix scaled by its largest entry can neither overflow nor vanish.
@@ -148,15 +148,17 @@ class Operation:
     def __call__(self, *operands: Any) -> Any:
         """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
         kind, tensors = self._take(operands)
-        batch = tensors[0].shape[: tensors[0].dim() - len(self._shapes[0])]
-        flat = [t.reshape(-1, *shape) for t, shape in zip(tensors, self._shapes, strict=True)]
-        pieces = [self._run(*piece) for piece in zip(*(t.split(self._piece) for t in flat), strict=True)]
-        return _each(lambda *p: _give(torch.cat(p).reshape((*batch, *p[0].shape[1:])), kind), *pieces)
+        scaled, e = self._scale(tensors)
+        flat = [t.reshape(-1, *shape) for t, shape in zip(scaled, self._shapes, strict=True)]
+        pieces = zip(*(t.split(self._piece) for t in (e.reshape(-1), *flat)), strict=True)
+        results = [self._run(*piece) for piece in pieces]
+        return _each(lambda *r: _give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
 
     def prompt(self, *operands: Any) -> Any:
         """The token matrix P, (..., rows, tokens), operands scaled; NumPy for NumPy, torch for torch."""
         kind, tensors = self._take(operands)
-        return _give(self._prompt(tensors), kind)
+        scaled, e = self._scale(tensors)
+        return _give(self._write(e, *scaled), kind)
 
     def read(self, P: Any) -> Any:
         """The result that stands in a token matrix the model returned, scaled back."""
@@ -199,9 +201,9 @@ class Operation:
     def _piece(self) -> int:
         return max(1, _ENTRIES_AT_ONCE // self.cost.entries)
 
-    def _run(self, *tensors: Tensor) -> Any:
+    def _run(self, e: Tensor, *scaled: Tensor) -> Any:
         with torch.no_grad():
-            return self._read(self.model(self._prompt(tensors)))
+            return self._read(self.model(self._write(e, *scaled)))
 
     def _scale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
         """Operands scaled by powers of two into the compact set, checked, and the exponent of the result."""
@@ -219,8 +221,7 @@ class Operation:
         self._construction.check(*scaled)
         return scaled, self._construction.result_exponent(*exponents)
 
-    def _prompt(self, tensors: Sequence[Tensor]) -> Tensor:
-        scaled, e = self._scale(tensors)
+    def _write(self, e: Tensor, *scaled: Tensor) -> Tensor:
         layout = self.layout
         P = layout.empty(tuple(e.shape), self.dtype, scaled[0].device)
         for operand, value in zip(self._construction.operands, scaled, strict=True):
@@ -283,7 +284,8 @@ class Operation:
         if tensor.shape[tensor.dim() - len(shape) :] != shape or tensor.dim() < len(shape):
             wanted = ", ".join(["...", *map(str, shape)])
             raise ShapeError(f"{self.name}: {name} has shape {tuple(tensor.shape)}; expected ({wanted})")
-        if not bool(torch.isfinite(tensor).all()):
+        # NaN and infinity survive aminmax, which is ten times as quick as isfinite.
+        if tensor.numel() and not all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor)):
             raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
         return tensor.detach().to(self.device)
 
@@ -306,7 +308,9 @@ def _to_tensor(name: str, value: Any) -> Tensor:
         array = np.asarray(value)
         if array.dtype == object or array.dtype.kind not in "biufc":
             raise DTypeError(f"{name} holds {array.dtype} values; expected numbers in a rectangular array")
-        return torch.from_numpy(np.ascontiguousarray(array.astype(array.dtype.newbyteorder("="), copy=False)))
+        array = array.astype(array.dtype.newbyteorder("="), copy=False)
+        # torch takes neither negative strides nor, without a warning, memory it may not write to.
+        return torch.from_numpy(array if array.flags.c_contiguous and array.flags.writeable else array.copy())
     except (ValueError, TypeError) as error:
         if isinstance(error, DTypeError):
             raise
