@@ -20,6 +20,7 @@ from torch import Tensor
 from nlaformer import io
 from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
+from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -64,6 +65,7 @@ class Construction:
 
     ``read`` takes the result out of P; ``bound`` takes the scaled operands in float64 to a bound on the scaled result;
     ``result_exponent`` combines the operands' powers of two into the result's. ``check`` may refuse scaled operands.
+    ``linearization`` holds C and c where there are any.
     """
 
     layout: Layout
@@ -73,6 +75,7 @@ class Construction:
     bound: Callable[..., Any]
     result_exponent: Callable[..., Tensor] = lambda *exponents: sum(exponents)  # type: ignore[return-value, assignment]
     check: Callable[..., None] = lambda *operands: None
+    linearization: Linearization | None = None
 
 
 @dataclass(frozen=True)
@@ -140,6 +143,11 @@ class Operation:
     @property
     def cost(self) -> Cost:
         return Cost.of(self.model, self.layout.rows, self.layout.tokens)
+
+    @property
+    def linearization(self) -> Linearization | None:
+        """The constants C and c of the heads that linearize the softmax, if any do."""
+        return self._construction.linearization
 
     def to(self, device: torch.device | str) -> Operation:
         """The same operation on another device."""
