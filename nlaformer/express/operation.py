@@ -22,10 +22,7 @@ from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
 from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout, exponent, scale
-from nlaformer.transformer import Layer, NLAFormer
-
-# Prompts are evaluated in pieces of about this many entries, so that they stay in the processor's cache.
-_ENTRIES_AT_ONCE = 2**19
+from nlaformer.transformer import ENTRIES_AT_ONCE, Layer, NLAFormer
 
 
 @dataclass(frozen=True)
@@ -206,7 +203,7 @@ class Operation:
 
     @property
     def _piece(self) -> int:
-        return max(1, _ENTRIES_AT_ONCE // self.cost.entries)
+        return max(1, ENTRIES_AT_ONCE // self.cost.entries)
 
     def _run(self, *tensors: Tensor) -> Any:
         with torch.no_grad():
