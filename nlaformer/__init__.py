@@ -17,6 +17,9 @@ _HOME = {
     "Cost": "nlaformer.express.cost",
     "NLAFormer": "nlaformer.transformer",
     "load": "nlaformer.io",
+    "recipe": "nlaformer.learn.recipes",
+    "recipes": "nlaformer.learn.recipes",
+    "train": "nlaformer.learn.trainer",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

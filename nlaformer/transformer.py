@@ -20,11 +20,13 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from nlaformer.errors import OptionError
 
 # A row of a sparse weight with more entries than this is cheaper as part of a dense block than as gathers.
 _GATHERS = 6
@@ -248,6 +250,10 @@ class State(NamedTuple):
 class NLAFormer(nn.Module):
     """A pre block, a looped block and a post block of layers.
 
+    ``inject`` adds the prompt to the input of every block, the state starting at zero (Yang et al.: z <- f(z + P)).
+    ``unshared`` spells the loop out: ``loop`` then holds the layers of that many passes, one after another, and
+    no two passes share weights, which makes it an ordinary deep transformer.
+
     Examples
     --------
     An operation is a pre block alone; an iterative method loops:
@@ -258,9 +264,17 @@ class NLAFormer(nn.Module):
     (1, 0, 0)
     """
 
-    def __init__(self, pre: Sequence[Layer] = (), loop: Sequence[Layer] = (), post: Sequence[Layer] = ()):
+    def __init__(
+        self,
+        pre: Sequence[Layer] = (),
+        loop: Sequence[Layer] = (),
+        post: Sequence[Layer] = (),
+        inject: bool = False,
+        unshared: int = 0,
+    ):
         super().__init__()
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
+        self.inject, self.unshared = inject, unshared
         self.compiled = not any(isinstance(module, Dense) for module in self.modules())
 
     def forward(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Tensor:
@@ -268,26 +282,38 @@ class NLAFormer(nn.Module):
         pieces: Sequence[Tensor] = [P]
         if self.compiled and P.dim() == 3 and P.device.type == "cpu":
             pieces = P.split(max(1, ENTRIES_AT_ONCE // P.shape[1:].numel()))
-        results = [self._pass(piece, loops, kernels) for piece in pieces]
+        results = [self._last(piece, loops, kernels) for piece in pieces]
         return results[0] if len(results) == 1 else torch.cat(results)
 
-    def _pass(self, P: Tensor, loops: int, kernels: Kernels) -> Tensor:
-        X = P.mT
-        for block, repeats in ((self.pre, 1), (self.loop, loops), (self.post, 1)):
-            for _ in range(repeats):
-                for layer in block:
-                    X = layer(X, kernels)
-        return X.mT
+    def _last(self, P: Tensor, loops: int, kernels: Kernels) -> Tensor:
+        for state in self.states(P, loops, kernels):
+            X = state.P
+        return X
 
-    def states(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Iterator[State]:
-        """Every intermediate P, the input first."""
-        yield State("input", 0, 0, P)
-        X = P.mT
-        for name, block, repeats in (("pre", self.pre, 1), ("loop", self.loop, loops), ("post", self.post, 1)):
-            for iteration in range(repeats):
-                for k, layer in enumerate(block):
-                    X = layer(X, kernels)
-                    yield State(name, iteration, k, X.mT)  # type: ignore[arg-type]
+    def states(
+        self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION, gradient_from: int = 0
+    ) -> Iterator[State]:
+        """Every intermediate P, the input first; blocks before number ``gradient_from`` are not differentiated."""
+        X0 = P.mT  # (..., token, row)
+        X = torch.zeros_like(X0) if self.inject else X0
+        yield State("input", 0, 0, X.mT)
+        for number, (name, iteration, layers) in enumerate(self.passes(loops)):
+            differentiate = torch.is_grad_enabled() and number >= gradient_from
+            for k, layer in enumerate(layers):
+                with torch.set_grad_enabled(differentiate):
+                    X = layer(X + X0 if self.inject and k == 0 else X, kernels)
+                yield State(name, iteration, k, X.mT)
+
+    def passes(self, loops: int) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:
+        """The pre block, the passes of the loop block, the post block."""
+        if self.unshared and loops > self.unshared:
+            raise OptionError(f"asked for {loops} passes of a loop that is spelt out {self.unshared} times only")
+        loop = cast(Sequence[Layer], self.loop)
+        height = len(loop) // self.unshared if self.unshared else 0
+        yield "pre", 0, cast(Sequence[Layer], self.pre)
+        for i in range(loops):
+            yield "loop", i, loop[i * height : (i + 1) * height] if self.unshared else loop
+        yield "post", 0, cast(Sequence[Layer], self.post)
 
 
 def _per_model(bias: Tensor, X: Tensor) -> Tensor:

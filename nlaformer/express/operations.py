@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import FileError, OptionError, unknown_name
 from nlaformer.express import composition, pointwise
 from nlaformer.express.heads import (
     Form,
@@ -118,9 +118,21 @@ def operations() -> tuple[str, ...]:
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
     """An operation from its saved options and weights."""
-    options = Options(**config)
+    try:
+        options = Options(**config)
+    except TypeError as error:
+        raise FileError(f"the config of the saved operation is not one: {error}") from error
+    if options.name not in _BUILDERS:
+        raise unknown_name("operation", options.name, _BUILDERS)
     check(options)
-    return Operation(options, _BUILDERS[options.name](options), model)
+    construction = _BUILDERS[options.name](options)
+    shapes = [
+        {name: tuple(w.shape) for name, w in NLAFormer(pre=layers).state_dict().items()}
+        for layers in (construction.layers, model.pre)
+    ]
+    if shapes[0] != shapes[1]:
+        raise FileError(f"the saved weights do not fit operation {options.name!r} of size n={options.n}")
+    return Operation(options, construction, model)
 
 
 def check(options: Options) -> None:
@@ -267,7 +279,7 @@ def _inner_product(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("a", 1), ("b", 1), ("result", 1), ("position", n + 1)))
-    lin = _design(options, n, summands=n)
+    lin = _design(options, n, summands=math.isqrt(n))  # roundings of one sum mostly cancel
     heads = linear_heads(
         layout,
         lin,
@@ -413,7 +425,7 @@ def _matvec(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("A", n), ("b", 1), ("result", n), ("position", n + 1)))
-    lin = _design(options, n, summands=n)
+    lin = _design(options, n, summands=math.isqrt(n))
     heads = linear_heads(
         layout,
         lin,
