@@ -26,6 +26,9 @@ _HOME = {
     "algorithm": "nlaformer.compiler.algorithms",
     "algorithms": "nlaformer.compiler.algorithms",
     "Status": "nlaformer.compiler.reference",
+    "recipe": "nlaformer.learn.recipes",
+    "recipes": "nlaformer.learn.recipes",
+    "train": "nlaformer.learn.trainer",
 }
 
 __all__ = ["__version__", *sorted(_HOME)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -27,27 +27,39 @@ FORMAT = "nlaformer"
 VERSION = 1
 _BLOCKS = ("pre", "loop", "post")
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
+_EXTRA = "extra."
 
 
-def save(path: str | os.PathLike[str], kind: str, model: NLAFormer, config: dict[str, Any]) -> Path:
-    """Write an artefact of a kind ("operation", "algorithm", ...) with its JSON-able configuration."""
+def save(
+    path: str | os.PathLike[str],
+    kind: str,
+    model: NLAFormer,
+    config: dict[str, Any],
+    extra: Mapping[str, Tensor] | None = None,
+) -> Path:
+    """Write an artefact of a kind ("operation", "algorithm", ...) with its JSON-able configuration.
+
+    ``extra`` holds weights that stand outside the blocks: a trained model's read-in and probes.
+    """
     folder = Path(path)
     document = {
         "format": FORMAT,
         "version": VERSION,
         "kind": kind,
         "config": config,
-        "model": {name: [_describe(layer) for layer in getattr(model, name)] for name in _BLOCKS},
+        "model": {name: [_describe(layer) for layer in getattr(model, name)] for name in _BLOCKS}
+        | {"inject": model.inject, "unshared": model.unshared},
     }
-    tensors = {name: value.detach().contiguous().cpu() for name, value in model.state_dict().items()}
+    weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
+    tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
     folder.mkdir(parents=True, exist_ok=True)
     replace_file(folder / "model.safetensors", save_tensors(tensors, metadata={"format": FORMAT}))
     replace_file(folder / "config.json", (json.dumps(document, indent=1) + "\n").encode())
     return folder
 
 
-def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer]:
-    """The kind, configuration and model that ``save`` wrote."""
+def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, dict[str, Tensor]]:
+    """The kind, configuration, model and extra weights that ``save`` wrote."""
     folder = Path(path)
     document = _read_document(folder / "config.json")
     weights = folder / "model.safetensors"
@@ -58,13 +70,14 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer]:
     except SafetensorError as error:
         raise FileError(f"{weights} is truncated or not a safetensors file ({error}); save it again") from error
     try:
-        model = NLAFormer(
-            *(
-                [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(document["model"][name])]
-                for name in _BLOCKS
-            )
-        )
-        return document["kind"], document["config"], model
+        structure = document["model"]
+        blocks = {
+            name: [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(structure[name])]
+            for name in _BLOCKS
+        }
+        model = NLAFormer(**blocks, inject=structure.get("inject", False), unshared=structure.get("unshared", 0))
+        extra = {name.removeprefix(_EXTRA): value for name, value in tensors.items() if name.startswith(_EXTRA)}
+        return document["kind"], document["config"], model, extra
     except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
         raise FileError(f"{folder}: config.json and model.safetensors do not fit together ({error!r})") from error
 
@@ -80,27 +93,32 @@ def load(path: str | os.PathLike[str]) -> Any:
     ...     round(nf.load(folder)([1.0, 2.0], [3.0, 4.0]), 6)
     11.0
     """
-    kind, config, model = read(path)
+    kind, config, model, extra = read(path)
     loaders = _loaders()
     if kind not in loaders:
         raise unknown_name("kind of artefact", kind, loaders)
-    return loaders[kind]()(config, model)
+    return loaders[kind]()(config, model, **extra)
 
 
-def _loaders() -> dict[str, Callable[[], Callable[[dict[str, Any], NLAFormer], Any]]]:
-    """How each kind comes back to life; imported only when needed."""
+def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
+    """How each kind comes back to life, from (config, model, **extra); imported only when needed."""
 
-    def operation() -> Callable[[dict[str, Any], NLAFormer], Any]:
+    def operation() -> Callable[..., Any]:
         from nlaformer.express.operations import from_config
 
         return from_config
 
-    def algorithm() -> Callable[[dict[str, Any], NLAFormer], Any]:
+    def algorithm() -> Callable[..., Any]:
         from nlaformer.compiler.artifact import from_config
 
         return from_config
 
-    return {"operation": operation, "algorithm": algorithm}
+    def solver() -> Callable[..., Any]:
+        from nlaformer.learn.model import from_config
+
+        return from_config
+
+    return {"operation": operation, "algorithm": algorithm, "solver": solver}
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -87,7 +87,7 @@ def exponent(magnitude: Tensor) -> Tensor:
     [0, 1, 0, -1061]
     """
     mantissa, e = torch.frexp(magnitude)  # magnitude = mantissa 2^e, mantissa in [1/2, 1)
-    return torch.where(mantissa < 2**-0.5, e - 1, e)
+    return torch.where((mantissa > 0) & (mantissa < 2**-0.5), e - 1, e)
 
 
 def scale(X: Tensor, e: Tensor) -> Tensor:
@@ -96,7 +96,7 @@ def scale(X: Tensor, e: Tensor) -> Tensor:
     In four factors: 2^e itself need not be representable where the product is.
 
     >>> scale(torch.tensor(3e-320, dtype=torch.float64), torch.tensor(1064)).item()
-    5.93...
+    5.9296875
     """
     for k in range(4):
         X = X * _power_of_two(torch.div(e + k, 4, rounding_mode="floor"), X.dtype)

@@ -20,14 +20,21 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from nlaformer.errors import OptionError
+
 # A row of a sparse weight with more entries than this is cheaper as part of a dense block than as gathers.
 _GATHERS = 6
+# Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
+_RUNS = 16
+# On a processor, compiled weights take prompts in pieces of about this many entries, which stay in its cache: memory
+# that is new to the process costs several times as much as the arithmetic on it.
+ENTRIES_AT_ONCE = 2**18
 
 
 class Dense(nn.Module):
@@ -78,8 +85,8 @@ class Sparse(nn.Module):
 
         # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
         short = (count > 0) & (count <= _GATHERS)
-        self._short = _as_slice(torch.nonzero(short).flatten())
-        self._sources: list[slice | Tensor] = []
+        self._short = _runs(torch.nonzero(short).flatten())
+        self._sources: list[Rows] = []
         place = torch.cumsum(short, 0) - 1
         for k in range(int(count[short].max()) if bool(short.any()) else 0):
             entry = short[out] & (rank == k)
@@ -87,7 +94,7 @@ class Sparse(nn.Module):
             coefficient = torch.zeros(len(gather), dtype=values.dtype)
             gather[place[out[entry]]] = source[entry]
             coefficient[place[out[entry]]] = values[entry]
-            self._sources.append(_as_slice(gather))
+            self._sources.append(_runs(gather))
             self.register_buffer(f"coefficient{k}", coefficient, persistent=False)
 
         # The dense block of the long rows.
@@ -96,7 +103,7 @@ class Sparse(nn.Module):
         columns, column = torch.unique(source[entry], return_inverse=True)
         block = torch.zeros(len(long_row), len(columns), dtype=values.dtype)
         block[torch.searchsorted(long_row, out[entry]), column] = values[entry]
-        self._long, self._columns = _as_slice(long_row), _as_slice(columns)
+        self._long, self._columns = _runs(long_row), _runs(columns)
         self.register_buffer("block", block, persistent=False)
 
     def forward(self, X: Tensor) -> Tensor:
@@ -108,10 +115,10 @@ class Sparse(nn.Module):
 
     def _accumulate(self, out: Tensor, X: Tensor) -> Tensor:
         if self._sources:
-            terms = (X[..., source] * getattr(self, f"coefficient{k}") for k, source in enumerate(self._sources))
-            out[..., self._short] += functools.reduce(torch.add, terms)
+            terms = (_gather(X, source) * getattr(self, f"coefficient{k}") for k, source in enumerate(self._sources))
+            _add(out, self._short, functools.reduce(torch.add, terms))
         if len(self.block):
-            out[..., self._long] += X[..., self._columns] @ self.block.mT
+            _add(out, self._long, _gather(X, self._columns) @ self.block.mT)
         return out
 
     def dense(self) -> Tensor:
@@ -243,6 +250,10 @@ class State(NamedTuple):
 class NLAFormer(nn.Module):
     """A pre block, a looped block and a post block of layers.
 
+    ``inject`` adds the prompt to the input of every block, the state starting at zero (Yang et al.: z <- f(z + P)).
+    ``unshared`` spells the loop out: ``loop`` then holds the layers of that many passes, one after another, and
+    no two passes share weights, which makes it an ordinary deep transformer.
+
     Examples
     --------
     An operation is a pre block alone; an iterative method loops:
@@ -253,28 +264,56 @@ class NLAFormer(nn.Module):
     (1, 0, 0)
     """
 
-    def __init__(self, pre: Sequence[Layer] = (), loop: Sequence[Layer] = (), post: Sequence[Layer] = ()):
+    def __init__(
+        self,
+        pre: Sequence[Layer] = (),
+        loop: Sequence[Layer] = (),
+        post: Sequence[Layer] = (),
+        inject: bool = False,
+        unshared: int = 0,
+    ):
         super().__init__()
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
+        self.inject, self.unshared = inject, unshared
+        self.compiled = not any(isinstance(module, Dense) for module in self.modules())
 
     def forward(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Tensor:
         """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""
-        X = P.mT
-        for block, repeats in ((self.pre, 1), (self.loop, loops), (self.post, 1)):
-            for _ in range(repeats):
-                for layer in block:
-                    X = layer(X, kernels)
-        return X.mT
+        pieces: Sequence[Tensor] = [P]
+        if self.compiled and P.dim() == 3 and P.device.type == "cpu":
+            pieces = P.split(max(1, ENTRIES_AT_ONCE // P.shape[1:].numel()))
+        results = [self._last(piece, loops, kernels) for piece in pieces]
+        return results[0] if len(results) == 1 else torch.cat(results)
 
-    def states(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Iterator[State]:
-        """Every intermediate P, the input first."""
-        yield State("input", 0, 0, P)
-        X = P.mT
-        for name, block, repeats in (("pre", self.pre, 1), ("loop", self.loop, loops), ("post", self.post, 1)):
-            for iteration in range(repeats):
-                for k, layer in enumerate(block):
-                    X = layer(X, kernels)
-                    yield State(name, iteration, k, X.mT)  # type: ignore[arg-type]
+    def _last(self, P: Tensor, loops: int, kernels: Kernels) -> Tensor:
+        for state in self.states(P, loops, kernels):
+            X = state.P
+        return X
+
+    def states(
+        self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION, gradient_from: int = 0
+    ) -> Iterator[State]:
+        """Every intermediate P, the input first; blocks before number ``gradient_from`` are not differentiated."""
+        X0 = P.mT  # (..., token, row)
+        X = torch.zeros_like(X0) if self.inject else X0
+        yield State("input", 0, 0, X.mT)
+        for number, (name, iteration, layers) in enumerate(self.passes(loops)):
+            differentiate = torch.is_grad_enabled() and number >= gradient_from
+            for k, layer in enumerate(layers):
+                with torch.set_grad_enabled(differentiate):
+                    X = layer(X + X0 if self.inject and k == 0 else X, kernels)
+                yield State(name, iteration, k, X.mT)
+
+    def passes(self, loops: int) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:
+        """The pre block, the passes of the loop block, the post block."""
+        if self.unshared and loops > self.unshared:
+            raise OptionError(f"asked for {loops} passes of a loop that is spelt out {self.unshared} times only")
+        loop = cast(Sequence[Layer], self.loop)
+        height = len(loop) // self.unshared if self.unshared else 0
+        yield "pre", 0, cast(Sequence[Layer], self.pre)
+        for i in range(loops):
+            yield "loop", i, loop[i * height : (i + 1) * height] if self.unshared else loop
+        yield "post", 0, cast(Sequence[Layer], self.post)
 
 
 def _per_model(bias: Tensor, X: Tensor) -> Tensor:
@@ -282,8 +321,29 @@ def _per_model(bias: Tensor, X: Tensor) -> Tensor:
     return bias if bias.dim() == 1 else bias.reshape(bias.shape[0], *[1] * (X.dim() - 2), -1)
 
 
-def _as_slice(index: Tensor) -> slice | Tensor:
-    """Consecutive indices as a slice: a view instead of a copy."""
-    if len(index) and bool((index == torch.arange(len(index)) + index[0]).all()):
-        return slice(int(index[0]), int(index[-1]) + 1)
-    return index
+Rows = tuple[slice, ...] | Tensor
+
+
+def _runs(index: Tensor) -> Rows:
+    """Row numbers as runs of consecutive ones, if there are few: views are many times as quick as a gather."""
+    breaks = torch.nonzero(index.diff() != 1).flatten() + 1
+    if len(breaks) >= _RUNS:
+        return index
+    runs = index.tensor_split(breaks)
+    return tuple(slice(int(run[0]), int(run[-1]) + 1) for run in runs if len(run))
+
+
+def _gather(X: Tensor, rows: Rows) -> Tensor:
+    """X[..., rows]."""
+    if isinstance(rows, Tensor):
+        return X[..., rows]
+    return X[..., rows[0]] if len(rows) == 1 else torch.cat([X[..., run] for run in rows], dim=-1)
+
+
+def _add(out: Tensor, rows: Rows, terms: Tensor) -> None:
+    """out[..., rows] += terms, in place."""
+    if isinstance(rows, Tensor):
+        out[..., rows] += terms
+        return
+    for run, part in zip(rows, terms.split([run.stop - run.start for run in rows], dim=-1), strict=True):
+        out[..., run] += part

@@ -1,18 +1,18 @@
 """What the compiler has to know about a traced program before it chooses instructions.
 
-*Units.* A run scales A and b by powers of two, exactly, into the range the weights are made for. That is harmless if the
-program commutes with it: if multiplying A by 2^a and b by 2^β multiplies every value by a power of two of its own. Each
-value's exponent is linear in (a, β) and some unknowns (x0's, the states'); sums force exponents to agree, exp and log
-force them to vanish, and Gaussian elimination over the fractions tells which of a and β remain free. A constant step size
-in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as it is, within a declared bound.
+*Units.* A run scales A and b by powers of two, exactly, into the range the weights are made for. That is harmless if
+the program commutes with it: if multiplying A by 2^a and b by 2^β multiplies every value by a power of two of its own.
+Each value's exponent is linear in (a, β) and some unknowns (x0's, the states'); sums force exponents to agree, exp and
+log force them to vanish, and Gaussian elimination over the fractions tells which of a and β remain free. A constant step
+size in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as it is, within a declared bound.
 
 *Signs.* A logarithm exists only of positive values. Signs are inferred from squares, norms, exponentials and what the
 program declares, optimistically for states: assumed positive until a step shows otherwise. Whatever rests on a
 declaration becomes a *promise* that every run checks on its data.
 
 *Scale groups.* Vectors that are added to each other share one exponent; a product with a computed scalar starts a new
-group. A group that holds the answer or b stays at fixed scale; the others float: they are kept as mantissas of norm about
-1 with one common logarithm of their scale, so a residual may fall by any factor without losing a digit.
+group. A group that holds the answer or b stays at fixed scale; the others float: they are kept as mantissas of norm
+about 1 with one common logarithm of their scale, so a residual may fall by any factor without losing a digit.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from fractions import Fraction
 from nlaformer.compiler.language import Node, Trace, describe, refuse_all
 
 Exponent = dict[str, Fraction]
+# Operations that leave their second argument in its scale group.
+_KEEP_SCALE = {("matmul", "A"), ("matmul", "transpose"), ("multiply", "constant")}
 
 
 @dataclass(frozen=True)
@@ -256,9 +258,7 @@ def scale_groups(traced: Trace) -> tuple[dict[int, int], dict[int, list[str]]]:
         args = [argument for argument in node.args if argument.kind != "scalar"]
         if node.op in ("add", "positive"):
             join([id(node), *(id(argument) for argument in args)])
-        elif node.op == "matmul" and node.args[0].op in ("A", "transpose"):
-            join([id(node), id(node.args[1])])
-        elif node.op == "multiply" and node.args[0].op == "constant":
+        elif (node.op, node.args and node.args[0].op) in _KEEP_SCALE:
             join([id(node), id(node.args[1])])
         elif node.op == "divide" and len(args) == 2 and _depends_on_inputs_only(node.args[1]):
             join([id(node), id(node.args[0])])

@@ -15,7 +15,7 @@ class Cost:
     --------
     >>> import nlaformer as nf
     >>> print(nf.operation("matmul", n=20).cost)
-    81 rows x 21 tokens = 1,701 entries; 1 layer, 2 heads, FFN width 0
+    82 rows x 21 tokens = 1,722 entries; 1 layer, 2 heads, FFN width 0
     """
 
     rows: int

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import FileError, OptionError, unknown_name
 from nlaformer.express import composition, pointwise
 from nlaformer.express.heads import (
     Form,
@@ -118,9 +118,19 @@ def operations() -> tuple[str, ...]:
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
     """An operation from its saved options and weights."""
-    options = Options(**config)
+    try:
+        options = Options(**config)
+    except TypeError as error:
+        raise FileError(f"the config of the saved operation is not one: {error}") from error
+    if options.name not in _BUILDERS:
+        raise unknown_name("operation", options.name, _BUILDERS)
     check(options)
-    return Operation(options, _BUILDERS[options.name](options), model)
+    construction = _BUILDERS[options.name](options)
+    expected = NLAFormer(pre=construction.layers).state_dict()
+    saved = model.state_dict()
+    if {name: w.shape for name, w in expected.items()} != {name: w.shape for name, w in saved.items()}:
+        raise FileError(f"the saved weights do not fit operation {options.name!r} of size n={options.n}")
+    return Operation(options, construction, model)
 
 
 def check(options: Options) -> None:
@@ -219,6 +229,7 @@ def _column_shift(options: Options) -> Construction:
         (Operand("a", "column", first, "none", "data"), Operand("b", "column", second, "none", "data")),
         read=lambda P: (layout.read(P, "data", first)[..., 0], layout.read(P, "data", second)[..., 0]),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -255,6 +266,7 @@ def _vector_transpose(options: Options) -> Construction:
         (Operand("a", "row"),),
         read=lambda P: torch.cat([layout.read(P, "a", last), layout.read(P, "work", last)[..., : n - 1, :]], -2),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -265,7 +277,7 @@ def _inner_product(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("a", 1), ("b", 1), ("result", 1), ("position", n + 1)))
-    lin = _design(options, n, summands=n)
+    lin = _design(options, n, summands=math.isqrt(n))  # roundings of one sum mostly cancel
     heads = linear_heads(
         layout,
         lin,
@@ -285,6 +297,7 @@ def _inner_product(options: Options) -> Construction:
         (Operand("a", "row"), Operand("b", "row")),
         read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0, 0],
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -312,6 +325,7 @@ def _outer_product(options: Options) -> Construction:
         (Operand("a", "row"), Operand("b", "row")),
         read=lambda P: layout.read(P, "result"),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -341,6 +355,7 @@ def _matrix_transpose(options: Options) -> Construction:
         (Operand("A", "matrix"),),
         read=lambda P: layout.read(P, "A"),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -370,6 +385,7 @@ def _transposed_matmul(options: Options) -> Construction:
         (Operand("A", "matrix", measure="column norm"), Operand("B", "matrix", measure="column norm")),
         read=lambda P: layout.read(P, "result"),
         bound=lambda A, B: lin.error_bound(_eye(n), A.mT @ B, A.abs().mT @ B.abs(), inner=n + 1, summands=1),
+        linearization=lin,
     )
 
 
@@ -396,6 +412,7 @@ def _matmul(options: Options) -> Construction:
         (Operand("A", "matrix"), Operand("B", "matrix")),
         read=lambda P: layout.read(P, "result"),
         bound=lambda A, B: lin.error_bound(A.mT, B, B.abs(), inner=n + 1, summands=n),
+        linearization=lin,
     )
 
 
@@ -406,7 +423,7 @@ def _matvec(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("A", n), ("b", 1), ("result", n), ("position", n + 1)))
-    lin = _design(options, n, summands=n)
+    lin = _design(options, n, summands=math.isqrt(n))
     heads = linear_heads(
         layout,
         lin,
@@ -426,6 +443,7 @@ def _matvec(options: Options) -> Construction:
         (Operand("A", "matrix"), Operand("b", "row")),
         read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0],
         bound=bound,
+        linearization=lin,
     )
 
 

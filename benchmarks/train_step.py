@@ -1,0 +1,331 @@
+"""One training step on one GPU: is it right, and how long does it take?
+
+    python benchmarks/train_step.py [--json FILE] [--only SECTION ...]
+
+The paper's configuration: n=20, T=20 (pre block, 19 loops, post block), d=256, 8 heads, FFN width 1024, batch 64.
+Sections: machine, overlap, kernels, gradients, losses, stack, data, eager, time, profile. Every section runs on its
+own; one that fails prints its traceback and the others go on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import time
+import traceback
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nlaformer as nf
+from nlaformer.learn import supervision
+from nlaformer.learn.check import Dimensions, kernel_errors
+from nlaformer.learn.data import draw_chunk
+from nlaformer.learn.engine import PlainEngine
+from nlaformer.learn.fused import FusedEngine
+
+FLOPS = 127e9  # per model and step: counted from the products of the 21 layers, forward and backward
+PEAK = 790e12  # measured: a large bf16 product on one H200
+CASES = [("bf16", 8), ("tf32", 8), ("bf16", 1), ("tf32", 1), ("float32", 1), ("bf16", 16)]
+
+
+def configs(count: int, precision: str, **changes: Any) -> list[Any]:
+    base = nf.recipe("cg-imitation", precision=precision, **changes)
+    return [base.replace(seed=k) for k in range(count)]
+
+
+def perturb(engine: FusedEngine | PlainEngine, seed: int = 0) -> None:
+    """Move every weight off its start: the probes begin at zero, where most gradients vanish."""
+    state = engine.state()
+    generator = torch.Generator().manual_seed(seed)
+    for name, tensor in state.items():
+        if name.startswith("weight."):
+            state[name] = tensor + 0.02 * torch.randn(tensor.shape[1:], generator=generator)
+    engine.load(state)
+
+
+def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float((found.double() - expected.double()).norm() / expected.double().norm())
+
+
+def machine() -> dict[str, Any]:
+    import triton
+
+    properties = torch.cuda.get_device_properties(0)
+    found = {
+        "device": properties.name, "multiprocessors": properties.multi_processor_count, "torch": torch.__version__,
+        "triton": triton.__version__, "cuda": torch.version.cuda, "python": platform.python_version(),
+    }  # fmt: skip
+    print(" ".join(f"{key}={value}" for key, value in found.items()))
+    return found
+
+
+def overlap() -> dict[str, Any]:
+    """Whether kernels may start while the one before drains: the same numbers, and how much faster."""
+    from nlaformer.learn.kernels import TritonKernels
+
+    found: dict[str, Any] = {}
+    states = []
+    for allowed in (False, True):
+        TritonKernels.overlap = allowed
+        try:
+            engine = FusedEngine(configs(1, "bf16"))
+            for number in range(8):
+                engine.step(number)
+            states.append(engine.state())
+            found[str(allowed)] = statistics.median(event_times(lambda engine=engine: replay(engine), 50))  # type: ignore[misc]
+        except Exception:
+            traceback.print_exc()
+            TritonKernels.overlap = False
+    found["equal"] = len(states) == 2 and all(torch.equal(states[0][name], states[1][name]) for name in states[0])
+    if not found["equal"]:
+        TritonKernels.overlap = False
+    print(f"one model, bf16: ms without and with overlap, same bits: {found}")
+    return found
+
+
+def replay(engine: FusedEngine) -> None:
+    """The captured step, on the first systems of the pool."""
+    engine.rates.within.zero_()
+    engine.graph.replay()  # type: ignore[union-attr]
+
+
+def kernels() -> dict[str, Any]:
+    """Every kernel against float64 at the paper's size, with the tiles of one model and with those of a stack."""
+    from nlaformer.learn.kernels import TritonKernels
+
+    found: dict[str, dict[str, float]] = {}
+    for name, dtype, precision in (
+        ("float32", torch.float32, "ieee"), ("tf32", torch.float32, "tf32"), ("bf16", torch.bfloat16, "ieee"),
+    ):  # fmt: skip
+        for E in (1, 4):
+            try:
+                size = Dimensions(E=E, B=64, tokens=21, d=256, heads=8, width=1024)
+                found[f"{name} E={E}"] = kernel_errors(TritonKernels(1e-7, precision), dtype, "cuda", size)
+            except Exception:
+                traceback.print_exc()
+    print(f"{'kernel':32s}" + "".join(f"{column:>13s}" for column in found))
+    for name in next(iter(found.values())):
+        print(f"{name:32s}" + "".join(f"{errors[name]:13.1e}" for errors in found.values()))
+    return found
+
+
+def reference_gradients(engine: FusedEngine, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+    """The gradients of the engine's current step by autograd through the definition."""
+    import copy
+
+    model = copy.deepcopy(engine.model).to(dtype)
+    batch = [tensor.to(dtype) for tensor in engine.pool.take(engine.rates.within)]
+    objective = supervision.Objective(*(t.to(dtype) if t.is_floating_point() else t for t in engine.objective))
+    x, rd = model(batch[0], batch[1], objective.attached)
+    squared = supervision.distances(x, rd, batch[3], batch[4], batch[2])
+    total = (supervision.loss(squared, objective) + supervision.probe_loss(squared, objective)).sum()
+    found = torch.autograd.grad(total, list(model.parameters()))
+    return dict(zip(dict(model.named_parameters()), found, strict=True))
+
+
+def gradients() -> dict[str, Any]:
+    """First-step gradients against autograd through the definition, in float32 and in float64."""
+    found = {}
+    for precision in ("float32", "tf32", "bf16"):
+        engine = FusedEngine(configs(1, precision, supervision="joint"))
+        perturb(engine)
+        engine.pool.load(0)
+        engine.gradients()
+        views = engine.flat.views(engine.gradient)
+        row: dict[str, float] = {}
+        for dtype in (torch.float32, torch.float64):
+            expected = reference_gradients(engine, dtype)
+            flat = [torch.cat([tensors[name].flatten().double() for name in expected]) for tensors in (views, expected)]
+            row[f"all against {dtype}"] = relative(*flat)
+            errors = {name: relative(views[name], expected[name]) for name in expected}
+            worst = max(errors, key=errors.__getitem__)
+            row[f"worst parameter against {dtype}"] = errors[worst]
+            print(
+                f"{precision:8s} against autograd in {dtype}: all {relative(*flat):.1e}, "
+                f"worst {worst} {errors[worst]:.1e}"
+            )
+        found[precision] = row
+    return found
+
+
+def losses(steps: int = 100) -> dict[str, Any]:
+    """Losses over the first steps, warm-up included, against the eager float32 engine."""
+    plain = PlainEngine(configs(1, "float32"), "cuda")
+    fast = {precision: FusedEngine(configs(1, precision)) for precision in ("float32", "tf32", "bf16")}
+    paths = defaultdict(list)
+    for number in range(steps):
+        for name, engine in [("eager", plain), *fast.items()]:
+            engine.step(number)
+            paths[name].append(float(engine.report().loss))
+    found = {}
+    for name in fast:
+        gap = max(abs(a - b) / abs(b) for a, b in zip(paths[name], paths["eager"], strict=True))
+        found[name] = gap
+        print(f"{name:8s} loss over {steps} steps: largest relative difference from eager float32 {gap:.1e}")
+    print(f"eager loss: first {paths['eager'][0]:.4f}, last {paths['eager'][-1]:.4f}")
+    return found | {"eager": paths["eager"]}
+
+
+def stack(steps: int = 20) -> dict[str, Any]:
+    """A member of a stack against the same config trained alone."""
+    found = {}
+    for precision in ("float32", "bf16"):
+        together = configs(3, precision, steps=1000, warmup=10)
+        together[1] = together[1].replace(supervision="joint", lr=3e-4)
+        together[2] = together[2].replace(supervision="step+solution", scale_free=True, sigma=(1.0, 1.4))
+        engine = FusedEngine(together)
+        for number in range(steps):
+            engine.step(number)
+        states = engine.state()
+        for k, config in enumerate(together):
+            alone = FusedEngine([config])
+            for number in range(steps):
+                alone.step(number)
+            weights = {name: tensor for name, tensor in alone.state().items() if name.startswith("weight.")}
+            pair = [torch.cat([t.flatten() for t in tensors]) for tensors in
+                    ([states[name][k] for name in weights], list(weights.values()))]  # fmt: skip
+            loss = [float(e.report().loss[i]) for e, i in ((engine, k), (alone, 0))]
+            found[f"{precision} member {k}"] = {"weights": relative(*pair), "loss": abs(loss[0] / loss[1] - 1)}
+            print(
+                f"{precision:8s} member {k}: weights after {steps} steps {relative(*pair):.1e}, "
+                f"loss {loss[0]:.6f} {loss[1]:.6f}"
+            )
+    return found
+
+
+def data() -> dict[str, Any]:
+    """Drawing a chunk of steps on the device."""
+    config = configs(1, "bf16")[0]
+    draw_chunk(config, 0, "cuda")
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for index in range(4):
+        draw_chunk(config, index, "cuda")
+    torch.cuda.synchronize()
+    found = {"ms_per_chunk": 250 * (time.perf_counter() - begun), "steps_per_chunk": config.chunk}
+    print(f"a chunk of {config.chunk} steps for one member: {found['ms_per_chunk']:.2f} ms")
+    return found
+
+
+def event_times(run: Callable[[], None], repeats: int, warmup: int = 5) -> list[float]:
+    """Milliseconds of each call, by CUDA events."""
+    for _ in range(warmup):
+        run()
+    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+    marks[0].record()
+    for mark in marks[1:]:
+        run()
+        mark.record()
+    torch.cuda.synchronize()
+    return [a.elapsed_time(b) for a, b in pairwise(marks)]
+
+
+def eager() -> dict[str, Any]:
+    """The plain engine, one model."""
+    engine = PlainEngine(configs(1, "float32"), "cuda")
+    numbers = iter(range(1000))
+    ms = statistics.median(event_times(lambda: engine.step(next(numbers)), 20))
+    print(f"eager float32, one model: {ms:.2f} ms a step")
+    return {"ms": ms}
+
+
+def timings() -> dict[str, Any]:
+    """The captured step, and the same with its data, for every precision and stack."""
+    found = {}
+    print("precision    E   ms/step  ms/model   floor  with data  build s    GB")
+    for precision, E in CASES:
+        try:
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+            begun = time.perf_counter()
+            engine = FusedEngine(configs(E, precision))
+            engine.step(0)
+            torch.cuda.synchronize()
+            built = time.perf_counter() - begun
+            steps = 192
+            for number in range(1, 64):
+                engine.step(number)
+            torch.cuda.synchronize()
+            begun = time.perf_counter()
+            for number in range(64, 64 + steps):
+                engine.step(number)
+            torch.cuda.synchronize()
+            whole = 1000 * (time.perf_counter() - begun) / steps
+            ms = statistics.median(event_times(lambda engine=engine: replay(engine), 50))  # type: ignore[misc]
+            row = {"ms_per_step": ms, "ms_per_model": ms / E, "share_of_floor": FLOPS * E / PEAK / (ms / 1000),
+                   "ms_with_data": whole, "build_s": built,
+                   "memory_gb": torch.cuda.max_memory_allocated() / 1e9}  # fmt: skip
+            found[f"{precision} E={E}"] = row
+            print(f"{precision:10s}{E:4d}{ms:10.3f}{ms / E:10.3f}{row['share_of_floor']:8.1%}{whole:11.3f}"
+                  f"{built:9.1f}{row['memory_gb']:6.1f}", flush=True)  # fmt: skip
+        except Exception:
+            traceback.print_exc()
+    return found
+
+
+def profile() -> dict[str, Any]:
+    """Where a step's time goes, by kernel; without overlap, where a kernel's time would include its waiting."""
+    from nlaformer.learn.kernels import TritonKernels
+
+    TritonKernels.overlap = False
+    found = {}
+    for precision, E in (("bf16", 8), ("bf16", 1), ("tf32", 8)):
+        try:
+            engine = FusedEngine(configs(E, precision))
+            engine.step(0)
+            replays = 5
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
+                for _ in range(replays):
+                    replay(engine)
+                torch.cuda.synchronize()
+            totals: dict[str, list[float]] = defaultdict(list)
+            for event in recorded.events():
+                if event.device_type != torch.autograd.DeviceType.CPU:
+                    totals[event.name].append(event.time_range.elapsed_us())
+            rows = sorted(((sum(t) / replays, len(t) / replays, name) for name, t in totals.items()), reverse=True)
+            found[f"{precision} E={E}"] = rows
+            print(
+                f"{precision} E={E}: {sum(r[0] for r in rows) / 1000:.3f} ms in {sum(r[1] for r in rows):.0f} kernels"
+            )
+            for us, count, name in rows[:18]:
+                print(f"  {us:9.1f} us {count:6.0f} x {us / count:7.2f}  {name[:90]}")
+        except Exception:
+            traceback.print_exc()
+    return found
+
+
+SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "machine": machine, "overlap": overlap, "kernels": kernels, "gradients": gradients, "losses": losses,
+    "stack": stack, "data": data, "eager": eager, "time": timings, "profile": profile,
+}  # fmt: skip
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    chosen = parser.parse_args(arguments)
+    found: dict[str, Any] = {}
+    for name in chosen.only:
+        begun = time.perf_counter()
+        print(f"== {name}", flush=True)
+        try:
+            found[name] = SECTIONS[name]()
+        except Exception:
+            traceback.print_exc()
+            found[name] = {"failed": traceback.format_exc()}
+        torch.cuda.empty_cache()
+        print(f"   ({time.perf_counter() - begun:.1f} s)", flush=True)
+        if chosen.json:
+            chosen.json.write_text(json.dumps(found, indent=1))
+
+
+if __name__ == "__main__":
+    main()

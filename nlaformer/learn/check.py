@@ -1,0 +1,125 @@
+"""Every kernel against its twin in float64, on random inputs: relative errors by kernel and output."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nlaformer.learn.twins import Twins
+
+if TYPE_CHECKING:
+    from nlaformer.learn.kernels import TritonKernels
+
+
+class Dimensions(NamedTuple):
+    """Of the layer to check: E models, B systems each."""
+
+    E: int = 2
+    B: int = 7
+    tokens: int = 5
+    d: int = 64
+    heads: int = 2
+    width: int = 128
+
+
+def kernel_errors(
+    kernels: TritonKernels | Twins,
+    dtype: torch.dtype,
+    device: torch.device | str = "cpu",
+    size: Dimensions = Dimensions(),  # noqa: B008
+    seed: int = 0,
+) -> dict[str, float]:
+    """Relative error ||found - expected|| / ||expected|| of every output of every kernel, NaN where one is unwritten.
+
+    Examples
+    --------
+    >>> from nlaformer.learn.twins import Twins
+    >>> max(kernel_errors(Twins(1e-7), torch.float32).values()) < 1e-5
+    True
+    """
+    found = _outputs(kernels, _Inputs(size, dtype, torch.float32, device, seed))
+    expected = _outputs(Twins(kernels.epsilon), _Inputs(size, dtype, torch.float64, device, seed))
+    return {
+        name: float((value.double() - expected[name]).norm() / expected[name].norm()) for name, value in found.items()
+    }
+
+
+class _Inputs:
+    """Random tensors: rounded to ``dtype`` in both runs, so that both see the same numbers."""
+
+    def __init__(self, size: Dimensions, dtype: torch.dtype, stream: torch.dtype, device: object, seed: int):
+        self.size, self.rounded, self.device = size, dtype, device
+        self.stream = stream
+        self.dtype = torch.float64 if stream == torch.float64 else dtype
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def compute(self, *shape: int, scale: float = 1.0) -> Tensor:
+        value = scale * torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+        return value.to(self.rounded).to(self.device, self.dtype)  # type: ignore[call-overload]
+
+    def full(self, *shape: int) -> Tensor:
+        value = torch.randn(*shape, generator=self.generator, dtype=torch.float64)
+        return value.float().to(self.device, self.stream)  # type: ignore[call-overload]
+
+    def out(self, *shape: int, full: bool = False) -> Tensor:
+        """An output, poisoned."""
+        return torch.full(shape, torch.nan, dtype=self.stream if full else self.dtype, device=self.device)  # type: ignore[call-overload]
+
+
+def _outputs(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]:
+    """All kernels on the same inputs; sums of parts are added up, since twins and kernels split them differently."""
+    size = make.size
+    E, d, width, R = size.E, size.d, size.width, size.B * size.tokens
+    heads = (size.heads, size.tokens)
+    rows, wide = make.compute(E, R, d), make.compute(E, R, width).relu()
+    square, d_rows = make.full(E, 1, R).abs() * d + 1.0, make.compute(E, R, d)
+    stream, features = make.full(E, R, d), make.full(E, size.B, 3, d)
+    qkv = make.compute(E, R, 3 * d, scale=0.5)
+    W_qkv, W_1 = make.compute(E, 3 * d, d, scale=d**-0.5), make.compute(E, width, d, scale=d**-0.5)
+    W_2, b_1, b_2 = make.compute(E, d, width, scale=width**-0.5), make.full(E, width), make.full(E, d)
+    outputs: dict[str, Tensor] = {}
+
+    outputs["project"] = make.out(E, R, 3 * d)
+    kernels.project("qkv", rows, W_qkv, outputs["project"], square)
+    outputs["project relu"] = make.out(E, R, width)
+    kernels.project("W_1", rows, W_1, outputs["project relu"], square, b_1, relu=True)
+    outputs["project transposed"] = make.out(E, R, d)
+    kernels.project("d_mixed", qkv, W_qkv.mT, outputs["project transposed"])
+
+    out, stream_out, last = make.out(E, R, d), make.out(E, R, d, full=True), make.out(E, size.B, 3, d, full=True)
+    squares = make.out(E, kernels.row_parts("W_2", wide, d), R, full=True)
+    stream_out = stream_out if out.dtype != stream.dtype else out
+    kernels.add_projected("W_2", wide, W_2, b_2, stream, stream_out, out, squares, last[:, :, 1], size.tokens, stream)
+    outputs |= {"add_projected": out, "add_projected stream": stream_out, "add_projected squares": squares.sum(1)}
+    outputs["add_projected features"] = last[:, :, 1]
+
+    for causal in (False, True):
+        name = "attend causal" if causal else "attend"
+        outputs[name] = make.out(E, R, d)
+        kernels.attend(qkv, *heads, causal, outputs[name])
+        outputs[f"{name} backward"], dots = make.out(E, R, 3 * d), make.out(E, size.heads, R, full=True)
+        kernels.attend_backward(qkv, d_rows, square, *heads, causal, outputs[f"{name} backward"], dots)
+        outputs[f"{name} backward dots"] = dots.sum(1)
+
+    outputs["relu_backward"] = make.out(E, R, width)
+    dots = make.out(E, kernels.row_parts("d_hidden", rows, width), R, full=True)
+    sums = make.out(E, kernels.column_parts("d_hidden", rows, width), width, full=True)
+    kernels.relu_backward("d_hidden", d_rows, W_2.mT, wide, b_1, square, outputs["relu_backward"], dots, sums)
+    outputs |= {"relu_backward dots": dots.sum(1), "relu_backward sums": sums.sum(1)}
+
+    out, stream_out = make.out(E, R, d), make.out(E, R, d, full=True)
+    stream_out = stream_out if out.dtype != stream.dtype else out
+    sums = make.out(E, kernels.column_parts("d_U", wide, d), d, full=True)
+    given = make.full(E, 2, R)
+    kernels.norm_backward(
+        "d_U", wide, W_1.mT, rows, square, given, stream, stream_out, out, sums, features[:, :, 1], size.tokens
+    )
+    outputs |= {"norm_backward": out, "norm_backward stream": stream_out, "norm_backward sums": sums.sum(1)}
+
+    gain, outputs["gain_gradient"] = make.full(E, d), make.out(E, d, full=True)
+    outputs["weight_gradient"] = make.out(E, width, d, full=True)
+    G, X, W = make.compute(E, 3, R, width), make.compute(E, 3, R, d), make.full(E, width, d)
+    kernels.weight_gradient(G, X, W, gain, outputs["weight_gradient"], outputs["gain_gradient"])
+    return outputs

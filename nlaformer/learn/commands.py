@@ -1,0 +1,179 @@
+"""The commands ``train``, ``sweep`` and ``evaluate``; torch is imported when one of them runs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nlaformer.learn.recipes import Config
+    from nlaformer.learn.trainer import Run
+
+Name = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe: quickstart, cg-imitation, cg-joint, ...")]
+Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the recipe.")]
+Out = Annotated[Path | None, typer.Option(help="Folder of the run; default runs/RECIPE. A run found there is resumed.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
+CheckpointEvery = Annotated[
+    int | None, typer.Option(help="Steps between checkpoints; default: a twentieth of the run.")
+]
+LogEvery = Annotated[int | None, typer.Option(help="Steps between lines of metrics.jsonl.")]
+TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's event files.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Count = Annotated[int, typer.Option(help="Systems per evaluation.", min=1)]
+Seed = Annotated[int, typer.Option(help="Seed of the evaluation systems.", min=0)]
+
+
+def train(
+    recipe: Name,
+    settings: Settings = None,
+    out: Out = None,
+    device: Device = None,
+    checkpoint_every: CheckpointEvery = None,
+    log_every: LogEvery = None,
+    tensorboard: TensorBoard = False,
+    as_json: Json = False,
+) -> None:
+    """Train a model and evaluate it. The same command again resumes.
+
+    Under torchrun, the processes share every batch.
+    """
+    from nlaformer.learn.recipes import recipe as named
+
+    config = named(recipe).set(settings or [])
+    options = {"device": device, "checkpoint_every": checkpoint_every, "log_every": log_every}
+    run = _train([config], out or Path("runs") / recipe, options | {"tensorboard": tensorboard}, alone=True)[0]
+    if _speaks():
+        _show_evaluation(run.solver, 512, None, as_json, {"folder": str(run.folder), "diverged": run.diverged})
+    if run.diverged:
+        raise typer.Exit(1)
+
+
+def sweep(
+    recipe: Name,
+    vary: Annotated[
+        list[str], typer.Option("--vary", metavar="KEY=A,B,...", help="A field and its values; repeatable.")
+    ],
+    settings: Settings = None,
+    out: Out = None,
+    device: Device = None,
+    checkpoint_every: CheckpointEvery = None,
+    log_every: LogEvery = None,
+    tensorboard: TensorBoard = False,
+    as_json: Json = False,
+) -> None:
+    """Train every combination of the varied fields, those of one shape together as one program.
+
+    A mixture of sigmas is one value: --vary sigma=1.0,1.0+1.2+1.4 makes two. Under torchrun, the
+    processes share the members.
+    """
+    from nlaformer.learn.recipes import recipe as named
+
+    configs = _grid(named(recipe).set(settings or []), vary)
+    options = {"device": device, "checkpoint_every": checkpoint_every, "log_every": log_every}
+    runs = _train(configs, out or Path("runs") / f"{recipe}-sweep", options | {"tensorboard": tensorboard})
+    if _speaks():
+        _show_sweep(runs, as_json)
+    if any(run.diverged for run in runs):
+        raise typer.Exit(1)
+
+
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A folder with a trained model, or the name of a bundled one.")],
+    count: Count = 512,
+    seed: Seed = 7_000_000,
+    as_json: Json = False,
+) -> None:
+    """Squared relative error of each iterate beside CG and PCG, also out of distribution."""
+    from nlaformer import load
+    from nlaformer.errors import OptionError
+    from nlaformer.learn.model import Solver
+
+    solver = load(model)
+    if not isinstance(solver, Solver):
+        raise OptionError(f"{model} holds a compiled {type(solver).__name__}, not a trained solver")
+    _show_evaluation(solver, count, seed, as_json, {"model": model})
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    for command in (train, sweep, evaluate):
+        app.command()(command)
+
+
+def _grid(config: Config, vary: list[str]) -> list[Config]:
+    """Every combination of the varied fields."""
+    from nlaformer.errors import OptionError
+
+    axes: list[list[str]] = []
+    for entry in vary:
+        key, separator, values = entry.partition("=")
+        if not separator or not values:
+            raise OptionError(f"--vary takes key=value,value,..., given {entry!r}")
+        axes.append([f"{key}={value}" for value in values.split(",")])
+    return [config.set(settings) for settings in itertools.product(*axes)]
+
+
+def _train(configs: list[Config], out: Path, options: dict[str, Any], alone: bool = False) -> list[Run]:
+    """Train configs, those of one shape together; every problem of every config is found before the first step."""
+    from nlaformer.learn import trainer
+    from nlaformer.learn.recipes import shape_of
+    from nlaformer.learn.runs import member_folders
+
+    for config in configs:
+        config.validate()
+    if alone:
+        return [trainer.train(configs[0], out, **options)]
+    folders = member_folders(out, configs)
+    shapes: dict[str, list[int]] = {}
+    for k, config in enumerate(configs):
+        shapes.setdefault(repr(shape_of(config)), []).append(k)
+    runs: list[Run] = []
+    for members in shapes.values():
+        group, places = [configs[k] for k in members], [folders[k] for k in members]
+        runs += trainer.train_into(group, places, **options)
+    return runs
+
+
+def _speaks() -> bool:
+    """Whether this process prints: under torchrun, the first one does."""
+    import os
+
+    return os.environ.get("RANK", "0") == "0"
+
+
+def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, about: dict[str, Any]) -> None:
+    from rich.console import Console
+
+    from nlaformer.learn import evaluate as evaluation
+
+    rows = evaluation.evaluate(solver, count, evaluation.SEED if seed is None else seed)
+    if as_json:
+        print(json.dumps(about | {"evaluations": [row.to_json() for row in rows]}))
+    else:
+        Console().print(evaluation.tables(rows))
+
+
+def _show_sweep(runs: list[Run], as_json: bool) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from nlaformer.learn.runs import read_metrics
+
+    ends = [[line["validation"] for line in read_metrics(run.folder) if "validation" in line][-1] for run in runs]
+    if as_json:
+        rows = [{"folder": str(r.folder), "diverged": r.diverged, **end} for r, end in zip(runs, ends, strict=True)]
+        print(json.dumps({"runs": rows}))
+        return
+    table = Table(title="Squared relative error at the end of training")
+    last = len(ends[0]["squared_relative_error"]) - 1
+    for heading in ("member", *(f"t={t}" for t in (1, 2, 4) if t < last), f"t={last}", "(r, d) discrepancy", ""):
+        table.add_column(heading, justify="left" if heading == "member" else "right")
+    for run, end in zip(runs, ends, strict=True):
+        errors = [end["squared_relative_error"][t] for t in (*(t for t in (1, 2, 4) if t < last), last)]
+        values = ["-" if value is None else f"{value:.2g}" for value in (*errors, end["discrepancy"])]
+        table.add_row(run.folder.name, *values, "diverged" if run.diverged else "")
+    Console().print(table)

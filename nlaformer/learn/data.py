@@ -1,0 +1,71 @@
+"""The training systems and the teachers' trajectories: a stream determined by the config and the step alone.
+
+Systems are drawn in chunks of ``config.chunk`` steps. Chunk c of a member depends on its seed and on c only, so a
+run that resumes, a member of a stack and a model alone all see the same systems at the same step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nlaformer.learn.recipes import Config
+
+
+class Batch(NamedTuple):
+    """Systems with their solutions and the teacher's trajectory; leading axes (B) or (chunk, B)."""
+
+    A: Tensor  # (..., n, n)
+    b: Tensor  # (..., n)
+    x_true: Tensor  # (..., n)
+    x: Tensor  # (..., T+1, n)
+    rd: Tensor  # (..., T+1, 2n): r_t, d_t
+
+
+def family_of(config: Config) -> Any:
+    """The family of systems a config trains on."""
+    from nlaformer import problems
+
+    spread = {"sigma": config.sigma} if config.family == "spd" else {}
+    return problems.family(config.family, n=config.n, **spread)
+
+
+def with_teacher(A: Tensor, b: Tensor, x_true: Tensor, teacher: str, T: int) -> Batch:
+    """Systems (float64) with T iterations of their teacher, still in float64."""
+    from nlaformer.solvers import krylov
+
+    path = krylov.cg(A, b, T) if teacher == "cg" else krylov.pcg(A, b, T)
+    return Batch(A, b, x_true, path.x, torch.cat([path.r, path.d], -1))
+
+
+def chunk_seed(config: Config, index: int) -> int:
+    """The seed of chunk ``index``, hashed: torch's CPU generator looks at the lower 32 bits of a seed only."""
+    digest = hashlib.sha256(f"nlaformer training systems {config.seed} {index}".encode()).digest()
+    return int.from_bytes(digest[:8]) >> 1
+
+
+def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
+    """Chunk ``index`` of a member's stream, as float32: every tensor (chunk, B, ...)."""
+    generator = torch.Generator(device).manual_seed(chunk_seed(config, index))
+    systems = family_of(config).stream(config.chunk * config.batch, generator, dtype=torch.float64)
+    batch = with_teacher(systems.A, systems.b, systems.x, config.teacher, config.T)
+    return Batch(*(tensor.float().unflatten(0, (config.chunk, config.batch)) for tensor in batch))
+
+
+class Stream:
+    """The batches of one member, by step."""
+
+    def __init__(self, config: Config, device: torch.device | str = "cpu"):
+        self.config, self.device = config, device
+        self._index = -1
+        self._chunk: Batch | None = None
+
+    def batch(self, step: int) -> Batch:
+        """The systems of a training step."""
+        index, within = divmod(step, self.config.chunk)
+        if self._chunk is None or index != self._index:
+            self._index, self._chunk = index, draw_chunk(self.config, index, self.device)
+        return Batch(*(tensor[within] for tensor in self._chunk))

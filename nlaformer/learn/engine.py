@@ -1,0 +1,196 @@
+"""One training step of a stack of models: forward over all iterates, loss, backward, clipping, Adam.
+
+The interface, which the trainer relies on and every engine has::
+
+    engine = make_engine(configs, device, share)   # E configs of one shape; this rank's share of a batch
+    engine.step(number)                            # steps are numbered from 0; returns nothing and waits for nothing
+    engine.report()  -> Report                     # of the latest step, NaN before the first; waits for the device
+    engine.state()   -> dict[str, Tensor]          # weights, Adam's moments, alive: on the CPU, leading with E
+    engine.load(state)                             # the reverse; then step(number) goes on as if never interrupted
+    engine.solver()  -> Solver                     # the stack of models, on the device, sharing the engine's weights
+
+A step is a function of the state, the configs and its number. A member whose loss or gradient is not finite is frozen:
+its weights stay as they were before that step, ``alive`` tells, and the others go on.
+
+On the CPU a stack is trained member by member, so that a member's numbers are those of a model trained alone, bit
+for bit. On CUDA the stack is one program.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from nlaformer.learn import supervision
+from nlaformer.learn.data import Batch, Stream
+from nlaformer.learn.model import Solver, initial, lr_scale, stack
+from nlaformer.learn.recipes import Config, check_stack
+
+EPSILON = 1e-8  # Adam's
+
+
+class Report(NamedTuple):
+    """The latest step of every member: CPU tensors (E,)."""
+
+    loss: Tensor
+    intermediate: Tensor  # mean squared error of the (r, d) probe
+    gradient_norm: Tensor  # before clipping, without the (r, d) probe
+    lr: Tensor
+    alive: Tensor  # bool
+
+
+class Engine(Protocol):
+    """What the trainer needs; see the top of the file."""
+
+    def step(self, number: int) -> None: ...
+    def report(self) -> Report: ...
+    def state(self) -> dict[str, Tensor]: ...
+    def load(self, state: dict[str, Tensor]) -> None: ...
+    def solver(self) -> Solver: ...
+
+
+def make_engine(configs: Sequence[Config], device: torch.device | str, share: tuple[int, int] = (0, 1)) -> Engine:
+    """The engine for a device: the fused one on CUDA, if its kernels can run the shape and nobody shares the batch."""
+    check_stack(configs)
+    config = configs[0]
+    if torch.device(device).type == "cuda" and share[1] == 1:
+        from nlaformer.learn import fused, tiles
+
+        if tiles.unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is None:
+            return fused.FusedEngine(configs, device)
+    return PlainEngine(configs, device, share)
+
+
+def learning_rate(config: Config, number: int) -> float:
+    """Linear warm-up, then a cosine from lr to final_lr * lr at the last step."""
+    if number < config.warmup:
+        return config.lr * (number + 1) / config.warmup
+    progress = (number - config.warmup) / max(config.steps - 1 - config.warmup, 1)
+    return config.lr * (config.final_lr + (1 - config.final_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2)
+
+
+class PlainEngine:
+    """The step in plain torch, one member after another: the reference, and the CPU's engine."""
+
+    def __init__(self, configs: Sequence[Config], device: torch.device | str = "cpu", share: tuple[int, int] = (0, 1)):
+        self.members = [_Member(config, device, share) for config in configs]
+
+    def step(self, number: int) -> None:
+        for member in self.members:
+            if member.alive:
+                member.step(number)
+
+    def report(self) -> Report:
+        rows = [member.latest for member in self.members]
+        loss, intermediate, norm, lr = (torch.tensor([row[k] for row in rows]) for k in range(4))
+        return Report(loss, intermediate, norm, lr, torch.tensor([member.alive for member in self.members]))
+
+    def state(self) -> dict[str, Tensor]:
+        states = [member.state() for member in self.members]
+        return {name: torch.cat([state[name] for state in states]) for name in states[0]}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for k, member in enumerate(self.members):
+            member.load({name: tensor[k : k + 1] for name, tensor in state.items()})
+
+    def solver(self) -> Solver:
+        if len(self.members) == 1:
+            return self.members[0].model
+        together = stack([m.model for m in self.members])
+        for parameter in together.parameters():
+            parameter.data = parameter.data.flatten(0, 1)  # (E, 1, ...) -> (E, ...)
+        return together
+
+
+class _Member:
+    """One model in training: a stack of one."""
+
+    def __init__(self, config: Config, device: torch.device | str, share: tuple[int, int]):
+        self.config, self.share = config, share
+        self.model = stack([initial(config)]).to(device)
+        self.parameters = dict(self.model.named_parameters())
+        self.mean = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.square = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
+        self.objective = supervision.objective([config], device)
+        self.stream = Stream(config, device)
+        self.alive = True
+        self.latest = (math.nan, math.nan, math.nan, 0.0)
+
+    def step(self, number: int) -> None:
+        squared = self._distances(self.stream.batch(number))
+        value = supervision.loss(squared, self.objective)
+        total = (value + supervision.probe_loss(squared, self.objective)).sum()
+        found = torch.autograd.grad(total, list(self.parameters.values()), materialize_grads=True)
+        gradients = dict(zip(self.parameters, found, strict=True))
+        if self.share[1] > 1:
+            gradients = _sum_over_ranks(gradients)
+        gradients, norm = clip(gradients, self.config.clip)
+        rate = learning_rate(self.config, number)
+        self.latest = (value.item(), squared[:, 2].mean().item(), norm.item(), rate)
+        self.alive = math.isfinite(self.latest[0]) and math.isfinite(self.latest[2])
+        if self.alive:
+            self._adam(gradients, rate, number + 1)
+
+    def _distances(self, batch: Batch) -> Tensor:
+        rank, world = self.share
+        A, b, x_true, x_teacher, rd_teacher = (tensor[rank::world].unsqueeze(0) for tensor in batch)
+        gradient_from = self.config.first if self.config.truncate else 0
+        x, rd = self.model(A, b, self.objective.attached, gradient_from=gradient_from)
+        squared = supervision.distances(x, rd, x_teacher, rd_teacher, x_true)
+        if world == 1:
+            return squared
+        # The loss is a function of the mean over the whole batch: every rank gets that value, and the gradient of
+        # its own part of it.
+        part = squared * (A.shape[1] / len(batch.A))
+        everyone = part.detach().clone()
+        torch.distributed.all_reduce(everyone)
+        return part + (everyone - part.detach())
+
+    @torch.no_grad()
+    def _adam(self, gradients: dict[str, Tensor], rate: float, count: int) -> None:
+        beta1, beta2 = self.config.beta1, self.config.beta2
+        for name, parameter in self.parameters.items():
+            mean, square = self.mean[name], self.square[name]
+            mean.lerp_(gradients[name], 1 - beta1)
+            square.mul_(beta2).addcmul_(gradients[name], gradients[name], value=1 - beta2)
+            scale = rate * lr_scale(name, self.config) / (1 - beta1**count)
+            parameter.addcdiv_(mean, (square / (1 - beta2**count)).sqrt_().add_(EPSILON), value=-scale)
+
+    def state(self) -> dict[str, Tensor]:
+        tensors = {f"weight.{name}": p.detach() for name, p in self.parameters.items()}
+        tensors |= {f"mean.{name}": m for name, m in self.mean.items()}
+        tensors |= {f"square.{name}": s for name, s in self.square.items()}
+        return {name: t.cpu() for name, t in tensors.items()} | {"alive": torch.tensor([self.alive])}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        with torch.no_grad():
+            for kind, tensors in (("weight", self.parameters), ("mean", self.mean), ("square", self.square)):
+                for name, tensor in tensors.items():
+                    tensor.copy_(state[f"{kind}.{name}"])
+        self.alive = bool(state["alive"])
+
+
+def clip(gradients: dict[str, Tensor], largest: float) -> tuple[dict[str, Tensor], Tensor]:
+    """A model's gradient scaled to a norm of at most ``largest``, and the norm it had.
+
+    The (r, d) probe is clipped on its own: where it only watches, it must not change the model's steps.
+    """
+    clipped: dict[str, Tensor] = {}
+    for watching in (True, False):
+        group = {name: g for name, g in gradients.items() if name.startswith("probe_rd") == watching}
+        norm = torch.stack([gradient.square().sum() for gradient in group.values()]).sum().sqrt()
+        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
+        clipped |= {name: gradient * factor for name, gradient in group.items()}
+    return clipped, norm
+
+
+def _sum_over_ranks(gradients: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The gradients of all ranks added up, in one message."""
+    flat = torch.cat([gradient.flatten() for gradient in gradients.values()])
+    torch.distributed.all_reduce(flat)
+    parts = flat.split([gradient.numel() for gradient in gradients.values()])
+    return {name: part.view_as(gradients[name]) for name, part in zip(gradients, parts, strict=True)}

@@ -1,0 +1,168 @@
+"""How good a trained solver is: its iterates beside those of CG and PCG, on fresh systems and on unfamiliar ones.
+
+Errors are the paper's squared relative errors ||x_t - x||^2 / ||x||^2, averaged over the systems. The discrepancy of
+the intermediate variables is the paper's, 1/n sum_{t=2}^n 1/(n-1) ||NLAF_in^t - (r_t, d_t)||^2; a model with T < n
+iterates has the terms up to T only, and their number in place of n - 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.learn.data import Batch, family_of, with_teacher
+from nlaformer.learn.model import Solver
+from nlaformer.problems import Systems
+
+if TYPE_CHECKING:
+    from rich.console import Group
+
+SEED = 7_000_000  # of the evaluation systems: nobody trains on `sample`
+THRESHOLDS = tuple(10.0**-k for k in range(1, 7))
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Mean squared relative errors of x_0, ..., x_T on one set of systems."""
+
+    label: str
+    count: int
+    model: tuple[float, ...]
+    cg: tuple[float, ...]
+    pcg: tuple[float, ...]
+    intermediate: tuple[float, ...]
+    """1/n ||NLAF_in^t - (r_t, d_t)||^2 for t = 0, ..., T."""
+    discrepancy: float
+    """The paper's mean of it over t = 2, ..., n."""
+
+    def iterations_to(self) -> dict[str, list[int | None]]:
+        """The first iterate of each method below 1e-1, ..., 1e-6; None if there is none."""
+        curves = {"model": self.model, "cg": self.cg, "pcg": self.pcg}
+        return {
+            name: [next((t for t, error in enumerate(curve) if error <= bound), None) for bound in THRESHOLDS]
+            for name, curve in curves.items()
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything, as JSON takes it."""
+        return asdict(self) | {"iterations_to": self.iterations_to()}
+
+
+def evaluate(solver: Solver, count: int = 512, seed: int = SEED) -> list[Evaluation]:
+    """The evaluation of a solver: on its own family first, then out of distribution.
+
+    Examples
+    --------
+    >>> import nlaformer as nf
+    >>> from nlaformer.learn.model import initial
+    >>> rows = evaluate(initial(nf.recipe("quickstart")), count=16)
+    >>> rows[0].label, rows[0].model[0]
+    ('spd, sigma 1.2', 1.0)
+    """
+    return [measure(solver, label, systems) for label, systems in _sets(solver, count, seed)]
+
+
+@torch.no_grad()
+def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
+    """The evaluation on given systems, float64."""
+    config, x = solver.config, systems.x
+    cg, pcg = (with_teacher(*systems, name, config.T) for name in ("cg", "pcg"))
+    teacher = cg if config.teacher == "cg" else pcg
+    learned, intermediate = _run(solver, teacher)
+    return Evaluation(
+        label,
+        len(x),
+        _squared_relative_error(learned, x),
+        _squared_relative_error(cg.x, x),
+        _squared_relative_error(pcg.x, x),
+        tuple(intermediate.tolist()),
+        _discrepancy(intermediate, config.n),
+    )
+
+
+@torch.no_grad()
+def validation(solver: Solver, batch: Batch) -> dict[str, Any]:
+    """The short evaluation made during training: the errors and the discrepancy, on systems with their teacher."""
+    learned, intermediate = _run(solver, batch)
+    error = _squared_relative_error(learned, batch.x_true)
+    return {"squared_relative_error": error, "discrepancy": _discrepancy(intermediate, solver.config.n)}
+
+
+def _run(solver: Solver, batch: Batch) -> tuple[Tensor, Tensor]:
+    """The iterates, (count, T+1, n), and 1/n ||NLAF_in^t - (r_t, d_t)||^2 averaged over the systems, (T+1,)."""
+    learned, seen = (
+        value.double().cpu() for value in solver(batch.A.to(solver.positions), batch.b.to(solver.positions))
+    )
+    return learned, (seen - batch.rd).square().sum(-1).mean(0) / solver.config.n
+
+
+def _discrepancy(intermediate: Tensor, n: int) -> float:
+    terms = intermediate[2 : n + 1]
+    return terms.mean().item() if len(terms) else float("nan")
+
+
+def _squared_relative_error(iterates: Tensor, x: Tensor) -> tuple[float, ...]:
+    error = (iterates - x.unsqueeze(1)).square().sum(-1) / x.square().sum(-1, keepdim=True)  # (count, T+1)
+    return tuple(error.mean(0).tolist())
+
+
+def _sets(solver: Solver, count: int, seed: int) -> Iterator[tuple[str, Systems]]:
+    """The solver's own family, then other spreads of its diagonal, other scales, other families."""
+    from nlaformer import problems
+
+    config = solver.config
+    systems = family_of(config).sample(count, seed)
+    A, b, x = systems
+    own = f"{config.family}, sigma {'+'.join(map(str, config.sigma))}" if config.family == "spd" else config.family
+    yield own, systems
+    for sigma in (0.8, 1.0, 1.2, 1.4, 1.8):
+        if config.family != "spd" or (sigma,) != config.sigma:
+            yield f"spd, sigma {sigma}", problems.SPD(n=config.n, sigma=(sigma,)).sample(count, seed)
+    yield "A and b times 2", Systems(2 * A, 2 * b, x)
+    yield "b times 4", Systems(A, 4 * b, 4 * x)
+    for name in problems.families():
+        if name not in ("spd", "matrix-market", config.family) and not problems.complaints(name, n=config.n):
+            yield name, problems.family(name, n=config.n).sample(count, seed)
+
+
+def tables(rows: list[Evaluation]) -> Group:
+    """The evaluation for people: errors by iterate, iterations to each threshold, out of distribution."""
+    from rich.console import Group
+    from rich.table import Table
+
+    own, others = rows[0], rows[1:]
+    errors = Table(title=f"Squared relative error, mean of {own.count} systems ({own.label})", title_justify="left")
+    for heading in ("t", "learned", "CG", "PCG"):
+        errors.add_column(heading, justify="right")
+    for t, values in enumerate(zip(own.model, own.cg, own.pcg, strict=True)):
+        errors.add_row(str(t), *(_bold(value, value == min(values)) for value in values))
+
+    reached = Table(title="Iterations to a squared relative error of", title_justify="left")
+    reached.add_column("")
+    for bound in THRESHOLDS:
+        reached.add_column(f"{bound:.0e}", justify="right")
+    for name, counts in own.iterations_to().items():
+        title = {"model": "learned", "cg": "CG", "pcg": "PCG"}[name]
+        reached.add_row(title, *("-" if count is None else str(count) for count in counts))
+
+    shown = [t for t in (1, 3) if t < len(own.model) - 1] + [len(own.model) - 1]
+    unfamiliar = Table(title="Out of distribution: learned / CG at iterate t", title_justify="left")
+    unfamiliar.add_column("systems", no_wrap=True)
+    for t in shown:
+        unfamiliar.add_column(f"t={t}", justify="right")
+    for row in others:
+        unfamiliar.add_row(row.label, *(f"{_short(row.model[t])} / {_short(row.cg[t])}" for t in shown))
+    discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}"
+    return Group(errors, "", reached, "", discrepancy, "", unfamiliar)
+
+
+def _bold(value: float, best: bool) -> str:
+    return f"[bold]{_short(value)}[/bold]" if best else _short(value)
+
+
+def _short(value: float) -> str:
+    return f"{value:.2g}"

@@ -1,0 +1,211 @@
+"""The trained model: the prompt [0 | a_i ; b_i] read in, an NLAFormer, and two linear probes at every iterate.
+
+The paper's token matrix has n + 1 columns, the sink and one column [a_i ; b_i] per equation. A read-in maps its
+n + 1 rows to d and adds learned positions; the blocks follow, and at every iterate t the last column is read by
+two probes: NLAF_x^t, the iterate x_t, and NLAF_in^t, the pair (r_t, d_t). Iterate 0 is read after the pre block,
+iterate t after t loops, iterate T after the post block.
+
+A ``Solver`` is one model, or a stack of E models of one shape: every weight then leads with an axis E, and so do
+the systems it is given. Configurations of this class: the paper's (pre, loop, post), a looped transformer after
+Yang et al. (``inject``, no pre, no post) and an ordinary deep transformer (``shared=False``).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlaformer import io
+from nlaformer.errors import OptionError, ShapeError
+from nlaformer.learn.recipes import Config
+from nlaformer.prompt import Layout
+from nlaformer.transformer import DEFINITION, FFN, Dense, Heads, Kernels, Layer, NLAFormer
+
+
+class Solver(nn.Module):
+    """A learned iterative solver, or a stack of them."""
+
+    def __init__(
+        self, config: Config, blocks: NLAFormer, read_in: Tensor, positions: Tensor, probe_x: Tensor, probe_rd: Tensor
+    ):
+        super().__init__()
+        self.config, self.blocks = config, blocks
+        self.read_in = Dense(read_in)  # (d, n+1); a stack leads with E, here and below
+        self.positions = nn.Parameter(positions)  # (n+1, d)
+        self.probe_x, self.probe_rd = Dense(probe_x), Dense(probe_rd)  # (n, d), (2n, d)
+        self.layout = Layout((("a", config.n), ("b", 1)), tokens=config.n + 1)
+
+    @property
+    def stacked(self) -> int:
+        """E, or 0 for one model without the leading axis."""
+        return self.positions.shape[0] if self.positions.dim() == 3 else 0
+
+    def tokens(self, A: Tensor, b: Tensor) -> Tensor:
+        """The prompt [0 | a_i ; b_i] read in: (..., token, d)."""
+        P = self.layout.empty(A.shape[:-2], A.dtype, A.device)
+        self.layout.write(P, "a", A.mT)  # column i is the i-th row of A
+        self.layout.write(P, "b", b.unsqueeze(-2))
+        positions = self.positions.unsqueeze(1) if self.stacked else self.positions
+        return self.read_in(P.mT) + positions
+
+    def features(
+        self, A: Tensor, b: Tensor, iterations: int | None = None, kernels: Kernels = DEFINITION, gradient_from: int = 0
+    ) -> Tensor:
+        """The last token at every iterate: (..., iterations+1, d)."""
+        iterations = self.config.T if iterations is None else iterations
+        loops = iterations - (len(self.blocks.post) > 0)
+        X = self.tokens(A, b)
+        last = {}
+        for state in self.blocks.states(X.mT, max(loops, 0), kernels, gradient_from):
+            t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
+            last[t] = state.P[..., -1]
+        return torch.stack([last[t] for t in range(iterations + 1)], -2)
+
+    def forward(
+        self,
+        A: Tensor,
+        b: Tensor,
+        attached: Tensor | bool = True,
+        kernels: Kernels = DEFINITION,
+        gradient_from: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """x_t (..., T+1, n) and (r_t, d_t) (..., T+1, 2n) for systems A (..., n, n), b (..., n).
+
+        Where ``attached`` (a flag, or flags that broadcast against the features) is false, the (r, d) probe reads
+        detached features: it learns to see what is there and shapes nothing.
+        """
+        return self.read_out(self.features(A, b, None, kernels, gradient_from), attached)
+
+    def read_out(self, X: Tensor, attached: Tensor | bool = True) -> tuple[Tensor, Tensor]:
+        """The probes of ``forward`` on features X (..., T+1, d)."""
+        seen = torch.where(torch.as_tensor(attached, device=X.device), X, X.detach())
+        return self.probe_x(X), self.probe_rd(seen)
+
+    @torch.no_grad()
+    def iterates(self, A: Any, b: Any, iterations: int | None = None) -> Any:
+        """The iterates x_0, ..., x_T for systems with any leading batch dimensions.
+
+        Parameters
+        ----------
+        A, b : arrays (..., n, n) and (..., n), NumPy or torch
+        iterations : int, optional
+            Loop more often, or less, than in training. The last iterate comes out of the post block.
+
+        Returns
+        -------
+        array (..., iterations+1, n) of the kind and precision that came in
+
+        Examples
+        --------
+        >>> import numpy as np, nlaformer as nf
+        >>> model = initial(nf.recipe("quickstart", n=3, d=8, heads=2))
+        >>> model.iterates(np.eye(3), np.ones(3)).shape
+        (9, 3)
+        """
+        iterations = self.config.T if iterations is None else iterations
+        matrices, right = torch.as_tensor(A), torch.as_tensor(b)
+        n = self.config.n
+        if matrices.shape[-2:] != (n, n) or right.shape[-1:] != (n,):
+            raise ShapeError(
+                f"this model solves systems of {n} unknowns: A (..., {n}, {n}) and b (..., {n}); "
+                f"given A {tuple(matrices.shape)} and b {tuple(right.shape)}"
+            )
+        if self.stacked:
+            raise OptionError("a stack has no iterates of its own; take one of its models with member(solver, k)")
+        if not isinstance(iterations, int) or iterations < 0:
+            raise OptionError(f"iterations={iterations!r} must be a whole number, 0 or more")
+        batch = torch.broadcast_shapes(matrices.shape[:-2], right.shape[:-1])
+        matrices, right = matrices.expand(*batch, n, n), right.expand(*batch, n)
+        x = self.probe_x(self.features(matrices.to(self.positions), right.to(self.positions), iterations))
+        x = x.to(right.device, right.dtype if right.is_floating_point() else torch.get_default_dtype())
+        return x if isinstance(b, Tensor) else x.numpy()
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``config.json`` and ``model.safetensors`` into a folder; ``nf.load`` reads them."""
+        extra = {"read_in": self.read_in.weight, "positions": self.positions}
+        extra |= {"probe_x": self.probe_x.weight, "probe_rd": self.probe_rd.weight}
+        return io.save(path, "solver", self.blocks, self.config.to_json(), extra)
+
+
+def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> Solver:
+    """A solver from what ``Solver.save`` wrote."""
+    return Solver(Config.from_json(config), model, **weights)
+
+
+def initial(config: Config) -> Solver:
+    """The model before training; the weights are drawn on the CPU, so a seed means the same everywhere."""
+    generator = torch.Generator().manual_seed(config.seed)
+    unshared = 0 if config.shared else config.loops
+
+    def block(layers: int) -> list[Layer]:
+        return [_initial_layer(config, generator) for _ in range(layers)]
+
+    blocks = NLAFormer(
+        block(config.pre_layers),
+        block(config.loop_layers * max(unshared, 1)),
+        block(config.post_layers),
+        inject=config.inject,
+        unshared=unshared,
+    )
+    n, d = config.n, config.d
+    positions = 0.5 * torch.randn(n + 1, d, generator=generator)
+    read_in = _normal(d, n + 1, generator)
+    return Solver(config, blocks, read_in, positions, torch.zeros(n, d), torch.zeros(2 * n, d))
+
+
+def _initial_layer(config: Config, generator: torch.Generator) -> Layer:
+    d, width = config.d, config.ffn_width
+    W_Q, W_K, W_U, W_O = (_normal(d, d, generator) for _ in range(4))
+    W_1, W_2 = _normal(width, d, generator), _normal(d, width, generator)
+    W_Q *= query_scale(config)
+    W_O *= config.output_scale
+    W_2 *= config.output_scale
+    return Layer(
+        Heads(Dense(W_Q), Dense(W_K), Dense(W_U), Dense(W_O), config.heads),
+        FFN(Dense(W_1), torch.zeros(width), Dense(W_2), torch.zeros(d)),
+        (torch.ones(d), torch.ones(d)) if config.norm == "rms" else None,
+        config.causal,
+    )
+
+
+def query_scale(config: Config) -> float:
+    """The 1/sqrt(head width) of common implementations, which is part of W_Q here."""
+    return math.sqrt(config.heads / config.d)
+
+
+def lr_scale(name: str, config: Config) -> float:
+    """The factor on a parameter's learning rate.
+
+    Adam's steps do not shrink with the parameter: W_Q, which carries ``query_scale``, must take steps that much
+    smaller to train as it would with the factor outside.
+    """
+    return query_scale(config) if name.endswith("W_Q.weight") else 1.0
+
+
+def stack(solvers: Sequence[Solver]) -> Solver:
+    """Models of one shape as one model with a leading axis."""
+    together = copy.deepcopy(solvers[0])
+    sources = [dict(solver.named_parameters()) for solver in solvers]
+    for name, parameter in together.named_parameters():
+        parameter.data = torch.stack([source[name].data for source in sources])
+    return together
+
+
+def member(solver: Solver, k: int, config: Config | None = None) -> Solver:
+    """One model of a stack, without the leading axis."""
+    alone = copy.deepcopy(solver)
+    for parameter in alone.parameters():
+        parameter.data = parameter.data[k].clone()
+    alone.config = config or alone.config
+    return alone
+
+
+def _normal(out: int, into: int, generator: torch.Generator) -> Tensor:
+    return torch.randn(out, into, generator=generator) / math.sqrt(into)

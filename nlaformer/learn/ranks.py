@@ -1,0 +1,78 @@
+"""More than one process: the same command under ``torchrun``.
+
+One model: every rank takes its share of each batch (data parallel). A stack: its members are dealt out to the
+ranks, which then have nothing to say to each other but hello and goodbye.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+from typing import NamedTuple
+
+import torch
+
+from nlaformer.errors import OptionError
+
+
+class Ranks(NamedTuple):
+    """A process among those of a run."""
+
+    rank: int = 0
+    world: int = 1
+
+    def members(self, count: int, batch: int) -> list[int]:
+        """Which members of a stack of ``count`` this rank trains; one model is trained by all ranks."""
+        if count > 1 and self.world > count:
+            raise OptionError(f"{self.world} processes for a stack of {count} models: start at most {count}")
+        if count == 1 and self.world > batch:
+            raise OptionError(f"{self.world} processes for a batch of {batch} systems: start at most {batch}")
+        return [0] if count == 1 else list(range(self.rank, count, self.world))
+
+    def share(self, count: int) -> tuple[int, int]:
+        """The share of every batch: (rank, world) for one model, all of it for the members of a stack."""
+        return (self.rank, self.world) if count == 1 else (0, 1)
+
+    def wait(self) -> None:
+        """Until every rank is here."""
+        if self.world > 1:
+            torch.distributed.barrier()
+
+    def any(self, flag: bool) -> bool:
+        """Whether the flag is set on any rank."""
+        if self.world == 1:
+            return flag
+        flags = torch.tensor([int(flag)], device="cuda" if torch.distributed.get_backend() == "nccl" else "cpu")
+        torch.distributed.all_reduce(flags)
+        return bool(flags.item())
+
+
+def ranks(device: torch.device) -> Ranks:
+    """The ranks that torchrun announces in the environment; alone without it."""
+    world = int(os.environ.get("WORLD_SIZE", "1"))
+    if world == 1:
+        return Ranks()
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
+        atexit.register(torch.distributed.destroy_process_group)  # once: a second group could not be started
+    return Ranks(torch.distributed.get_rank(), world)
+
+
+def pick_device(wanted: str | torch.device | None) -> torch.device:
+    """The device to train on: CUDA where there is one, this rank's own under torchrun."""
+    if wanted is None:
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    try:
+        device = torch.device(wanted)
+    except RuntimeError as error:
+        raise OptionError(f"there is no device {wanted!r}; use cpu, cuda or cuda:0") from error
+    if device.type not in ("cpu", "cuda"):
+        raise OptionError(f"cannot train on {device.type!r}; use cpu or cuda")
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise OptionError(f"device {wanted!r} was asked for and torch finds no CUDA here; use device='cpu'")
+        device = torch.device(
+            "cuda", device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
+        )
+        torch.cuda.set_device(device)
+    return device

@@ -1,0 +1,118 @@
+"""The folder of a run: ``manifest.json`` (where the numbers come from) and ``metrics.jsonl`` (the numbers)."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import nlaformer
+from nlaformer.errors import FileError
+from nlaformer.io import replace_file
+from nlaformer.learn.recipes import Config
+
+METRICS, MANIFEST = "metrics.jsonl", "manifest.json"
+
+
+class Metrics:
+    """Lines appended to ``metrics.jsonl``; a run that resumes at a step first drops the lines after it."""
+
+    def __init__(self, folder: Path, step: int):
+        self.path = folder / METRICS
+        kept = [line for line in read_metrics(folder) if line["step"] <= step] if step else []
+        replace_file(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def add(self, **values: Any) -> None:
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(json.dumps(values) + "\n")
+        except OSError as error:
+            raise FileError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a run's ``metrics.jsonl``; a last line cut short by a kill is left out."""
+    path = Path(folder) / METRICS
+    lines = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
+
+
+def write_manifest(folder: Path, config: Config, device: torch.device, **more: Any) -> None:
+    """Where a run's numbers come from."""
+    document = {
+        "config": config.to_json(),
+        "seed": config.seed,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
+        "processors": os.cpu_count(),
+        "system": platform.platform(),
+        "versions": {
+            "nlaformer": nlaformer.__version__,
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+        },
+        "commit": _commit(),
+        "command": sys.argv,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        **more,
+    }
+    replace_file(folder / MANIFEST, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What ``write_manifest`` wrote."""
+    try:
+        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read {folder / MANIFEST}: {error}") from error
+
+
+def member_folders(out: Path, configs: Sequence[Config]) -> list[Path]:
+    """One folder per member, named after the fields in which the members differ."""
+    if not configs:
+        return []
+    differing = {name for config in configs for name in configs[0].differences(config)}
+    order = [name for name in configs[0].to_json() if name in differing and name != "recipe"]
+    names = [",".join(f"{name.strip('_')}={_written(getattr(config, name))}" for name in order) for config in configs]
+    if len(set(names)) < len(names) or any(len(name) > 120 for name in names):
+        names = [f"{k:03d}" for k in range(len(configs))]
+    return [out / (name or "000") for name in names]
+
+
+def _written(value: Any) -> str:
+    text = "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text.replace("/", "-")
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def _commit() -> str | None:
+    """The commit of the checkout this package runs from, if it runs from one."""
+    root = Path(nlaformer.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    try:
+        git = ["git", "-C", str(root)]
+        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+        return commit + (" with changes" if changed.stdout.strip() else "")
+    except (OSError, subprocess.CalledProcessError):
+        return None

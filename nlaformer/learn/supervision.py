@@ -1,0 +1,107 @@
+"""The losses of the paper's section 4, and our scale-free form beside them.
+
+With l_t the mean over a batch of a weighted sum of the squared distances::
+
+    step          1/n ||NLAF_x^t - x_t||^2           to the teacher's iterate
+    solution      1/n ||NLAF_x^t - x||^2             to the solution
+    intermediate  1/n ||NLAF_in^t - (r_t, d_t)||^2   to the teacher's residual and direction
+
+every loss is a mean of l_t over the window T_0, ..., T: it is given by the three weights in l_t and by T_0. One
+function per loss states them. The scale-free form replaces l_t by log(l_t + floor): each iterate keeps its
+minimizer, and its gradient is divided by its own error, so that the late, small ones count as much as the early.
+
+Where the loss has no intermediate term, the (r, d) probe learns on detached features, from its own mean squared
+error over all iterates: it measures the model and does not shape it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from nlaformer.learn.recipes import Config
+
+
+class Weights(NamedTuple):
+    """The weights of one loss: of the three squared distances in l_t, and the first iterate of the window."""
+
+    step: float
+    solution: float
+    intermediate: float
+    first: int
+
+
+def result(config: Config) -> Weights:
+    """1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2."""
+    return Weights(step=1.0, solution=0.0, intermediate=0.0, first=config.first)
+
+
+def joint(config: Config) -> Weights:
+    """1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2 + eta ||NLAF_in^t - (r_t, d_t)||^2."""
+    return Weights(step=1.0, solution=0.0, intermediate=config.eta, first=config.first)
+
+
+def step_and_solution(config: Config) -> Weights:
+    """1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x_t||^2 + lambda ||NLAF_x^t - x||^2."""
+    return Weights(step=1.0, solution=config.lambda_, intermediate=0.0, first=config.first)
+
+
+def solution(config: Config) -> Weights:
+    """1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x||^2."""
+    return Weights(step=0.0, solution=1.0, intermediate=0.0, first=config.first)
+
+
+_LOSSES = {"result": result, "joint": joint, "step+solution": step_and_solution, "solution": solution}
+
+
+class Objective(NamedTuple):
+    """The losses of a stack as tensors over its E members."""
+
+    mix: Tensor  # (E, 3): the weights of step, solution, intermediate
+    window: Tensor  # (E, T+1): 1/(T-T_0+1) from T_0 on, 0 before
+    attached: Tensor  # (E, 1, 1, 1) bool: whether the (r, d) probe shapes the model
+    scale_free: Tensor  # (E, 1) bool
+    floor: Tensor  # (E, 1)
+
+
+def objective(configs: Sequence[Config], device: torch.device | str = "cpu") -> Objective:
+    """The losses of a stack of configs."""
+    weights = [_LOSSES[config.supervision](config) for config in configs]
+    T = configs[0].T
+    mix = torch.tensor([[w.step, w.solution, w.intermediate] for w in weights], device=device)
+    t = torch.arange(T + 1, device=device)
+    first = torch.tensor([w.first for w in weights], device=device).unsqueeze(1)
+    return Objective(
+        mix,
+        (t >= first) / (T - first + 1.0),
+        (mix[:, 2] > 0).reshape(-1, 1, 1, 1),
+        torch.tensor([config.scale_free for config in configs], device=device).unsqueeze(1),
+        torch.tensor([config.floor for config in configs], device=device).unsqueeze(1),
+    )
+
+
+def distances(x: Tensor, rd: Tensor, x_teacher: Tensor, rd_teacher: Tensor, x_true: Tensor) -> Tensor:
+    """The three squared distances over n of every iterate, averaged over the batch: (E, 3, T+1).
+
+    x, x_teacher (E, B, T+1, n); rd, rd_teacher (E, B, T+1, 2n); x_true (E, B, n).
+    """
+    n = x.shape[-1]
+    gaps = (x - x_teacher, x - x_true.unsqueeze(-2), rd - rd_teacher)
+    return torch.stack([gap.square().sum(-1).mean(1) / n for gap in gaps], 1)
+
+
+def loss(squared: Tensor, objective: Objective) -> Tensor:
+    """The loss of every member, (E,), from ``distances``; without the detached probe's own error."""
+    iterate = (objective.mix.unsqueeze(-1) * squared).sum(1)  # (E, T+1): l_t
+    # The logarithm sees 1 where it is not asked for: no gradient of it may leak through the selection.
+    safe = torch.where(objective.scale_free, iterate + objective.floor, 1.0)
+    value = torch.where(objective.scale_free, safe.log(), iterate)
+    return (objective.window * value).sum(-1)
+
+
+def probe_loss(squared: Tensor, objective: Objective) -> Tensor:
+    """The error the detached (r, d) probe learns from, (E,); zero where the loss itself teaches the probe."""
+    return torch.where(objective.attached.flatten(), 0.0, squared[:, 2].mean(-1))

@@ -1,0 +1,305 @@
+"""The training run: resume, step, log, checkpoint, stop cleanly.
+
+One process, or several (the same call in every process that torchrun starts)::
+
+    nlaformer train cg-accelerated --out runs/cg
+    torchrun --nproc-per-node 2 -m nlaformer train cg-accelerated --out runs/cg
+
+A folder that holds a checkpoint of the same config is resumed; whatever happened to the first process, the final
+weights are those of a run that was never disturbed (on the CPU, bit for bit).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.errors import FileError, OptionError
+from nlaformer.io import load
+from nlaformer.learn import checkpoint, evaluate
+from nlaformer.learn.data import Batch, family_of, with_teacher
+from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
+from nlaformer.learn.model import Solver, member
+from nlaformer.learn.progress import Display
+from nlaformer.learn.ranks import Ranks, pick_device, ranks
+from nlaformer.learn.recipes import Config, check_stack
+from nlaformer.learn.runs import Metrics, member_folders, read_manifest, write_manifest
+
+VALIDATION = 256  # systems
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished run of one model."""
+
+    folder: Path
+    config: Config
+    solver: Solver
+    steps: int
+    diverged: bool
+    """The loss or its gradient stopped being finite; the weights are those of before."""
+
+
+def train(
+    config: Config | Sequence[Config],
+    out: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None = None,
+    checkpoint_every: int | None = None,
+    log_every: int | None = None,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> Any:
+    """Train one model, or a stack of models of one shape as one program.
+
+    Parameters
+    ----------
+    config : Config or list of Config
+    out : the folder of the run; for a list, of one folder per member. If it holds a checkpoint, the run goes on there.
+    device : "cpu", "cuda"; the default is CUDA where there is one
+    checkpoint_every, log_every : steps between checkpoints (default: a twentieth of the run) and lines of metrics
+    progress : show a bar, or lines where there is no terminal
+    tensorboard : also write TensorBoard's event files (needs the tensorboard package)
+
+    Returns
+    -------
+    Run, or a list of them
+
+    Examples
+    --------
+    >>> import tempfile, nlaformer as nf
+    >>> tiny = nf.recipe("quickstart", n=3, T=3, d=8, heads=2, batch=4, steps=4, warmup=1)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = nf.train(tiny, out=folder, device="cpu", progress=False)
+    ...     nf.load(folder).config == run.config
+    True
+    """
+    configs = [config] if isinstance(config, Config) else list(config)
+    folders = [Path(out)] if isinstance(config, Config) else member_folders(Path(out), configs)
+    runs = train_into(
+        configs,
+        folders,
+        device=device,
+        checkpoint_every=checkpoint_every,
+        log_every=log_every,
+        progress=progress,
+        tensorboard=tensorboard,
+    )
+    return runs[0] if isinstance(config, Config) else runs
+
+
+def train_into(
+    configs: Sequence[Config],
+    folders: Sequence[Path],
+    *,
+    device: str | torch.device | None = None,
+    checkpoint_every: int | None = None,
+    log_every: int | None = None,
+    progress: bool = True,
+    tensorboard: bool = False,
+) -> list[Run]:
+    """``train`` for a stack whose members have folders of their own."""
+    check_stack([config.validate() for config in configs])
+    steps = configs[0].steps
+    checkpoint_every = max(steps // 20, 1) if checkpoint_every is None else checkpoint_every
+    log_every = max(steps // 200, 1) if log_every is None else log_every
+    if checkpoint_every < 1 or log_every < 1:
+        raise OptionError(f"checkpoint_every={checkpoint_every} and log_every={log_every} must be at least 1")
+    board = _board_class() if tensorboard else None
+    where = pick_device(device)
+    group = ranks(where)
+    training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
+    training.run(board)
+    group.wait()
+    return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
+
+
+class _Training:
+    """The members that this process trains, and their folders."""
+
+    def __init__(
+        self,
+        configs: list[Config],
+        folders: list[Path],
+        device: torch.device,
+        group: Ranks,
+        progress: bool,
+        checkpoint_every: int,
+        log_every: int,
+    ):
+        mine = group.members(len(configs), configs[0].batch)
+        self.configs, self.folders = [configs[k] for k in mine], [folders[k] for k in mine]
+        self.device, self.group, self.steps = device, group, configs[0].steps
+        self.checkpoint_every, self.log_every = checkpoint_every, log_every
+        self.share = group.share(len(configs))
+        self.writes = self.share[0] == 0
+        self.resumption = checkpoint.resume(folders, configs)
+        group.wait()  # nobody writes before everybody has read
+        self.engine: Engine = make_engine(self.configs, device, self.share)
+        if self.resumption.step:
+            states = [self.resumption.states[k] for k in mine]
+            self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
+        self.display = Display(_title(configs), self.steps, self.resumption.step, progress and group.rank == 0)
+        self.validation = [_validation_systems(config) for config in self.configs]
+        self.metrics: list[Metrics] = []
+        self.boards: list[Any] = []
+
+    def run(self, board: Callable[[str], Any] | None) -> None:
+        """Train to the last step, unless a run found in the folders has got there."""
+        done, alive = self.resumption.step, self.engine.report().alive
+        for error in self.resumption.refused:
+            self.display.say(f"refused: {error}; going on from the generation before it")
+        if done:
+            self.display.say(f"{self.display.title}: found at step {done} of {self.steps}")
+        if done == self.steps or not bool(alive.any()):
+            return
+        if self.writes:
+            self._open_folders(board)
+        begun = time.monotonic()
+        with self.display, _signals() as asked:
+            while done < self.steps and bool(alive.any()):
+                self.engine.step(done)
+                done += 1
+                logs = done % self.log_every == 0 or done == self.steps
+                if logs:
+                    alive = self._log(done, alive)
+                stop = self._stop(asked, logs)
+                if done % self.checkpoint_every == 0 or done == self.steps or stop or not bool(alive.any()):
+                    self._save(done)
+                if stop and done < self.steps:
+                    raise KeyboardInterrupt
+        if self.writes:
+            self._close_folders(done, alive, time.monotonic() - begun)
+
+    def _stop(self, asked: list[int], logs: bool) -> bool:
+        """Whether to stop here; processes that share a batch must stop at the same step."""
+        if self.share[1] == 1:
+            return bool(asked)
+        return logs and self.group.any(bool(asked))
+
+    def _open_folders(self, board: Callable[[str], Any] | None) -> None:
+        for folder, config in zip(self.folders, self.configs, strict=True):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                for left_by_a_kill in folder.glob(".*.tmp"):
+                    left_by_a_kill.unlink()
+            except OSError as error:
+                raise FileError(f"cannot make the folder {folder}: {error.strerror or error}") from error
+            self.metrics.append(Metrics(folder, self.resumption.step))
+            self.boards += [board(str(folder))] if board else []
+            self._write_manifest(folder, config, state="running")
+
+    def _close_folders(self, done: int, alive: Tensor, seconds: float) -> None:
+        ran = {"steps": done, "steps_of_this_process": done - self.resumption.step, "seconds": round(seconds, 3)}
+        for folder, config, living in zip(self.folders, self.configs, alive.tolist(), strict=True):
+            state = "finished" if living else "diverged"
+            self._write_manifest(folder, config, state=state, **ran)
+        for board in self.boards:
+            board.close()
+
+    def _write_manifest(self, folder: Path, config: Config, **more: Any) -> None:
+        precision = "float32" if isinstance(self.engine, PlainEngine) else config.precision
+        engine = type(self.engine).__name__
+        write_manifest(
+            folder, config, self.device, precision=precision, engine=engine, processes=self.group.world, **more
+        )
+
+    def _log(self, done: int, alive_before: Tensor) -> Tensor:
+        report: Report = self.engine.report()
+        living = report.loss[report.alive]
+        self.display.update(done, float(living.mean()) if len(living) else float("nan"))
+        for k in range(len(self.configs)):
+            if not alive_before[k]:
+                continue
+            values = {name: float(getattr(report, name)[k]) for name in ("loss", "intermediate", "gradient_norm", "lr")}
+            if not report.alive[k]:
+                self.display.say(
+                    f"{self.folders[k].name}: the loss is not finite by step {done}; this member is frozen"
+                )
+            if self.metrics:
+                self.metrics[k].add(step=done, **_finite(values), diverged=not bool(report.alive[k]))
+            if self.boards:
+                for name, value in values.items():
+                    self.boards[k].add_scalar(name, value, done)
+        return report.alive
+
+    def _save(self, done: int) -> None:
+        """Checkpoint, model and validation error of every member."""
+        if not self.writes:
+            return
+        state = self.engine.state()
+        for k, (folder, config, model) in enumerate(zip(self.folders, self.configs, self._models(), strict=True)):
+            measured = evaluate.validation(model, self.validation[k])
+            self.metrics[k].add(step=done, validation=_finite(measured))
+            model.save(folder)
+            own = {name: tensor[k].clone() for name, tensor in state.items()}
+            checkpoint.write(folder, checkpoint.Checkpoint(done, config, own))
+
+    def _models(self) -> list[Solver]:
+        together = self.engine.solver()
+        return [member(together, k, config) for k, config in enumerate(self.configs)]
+
+
+def _read_run(folder: Path, config: Config) -> Run:
+    manifest = read_manifest(folder)
+    return Run(folder, config, load(folder), manifest["steps"], manifest["state"] == "diverged")
+
+
+def _validation_systems(config: Config) -> Batch:
+    A, b, x = family_of(config).sample(VALIDATION, evaluate.SEED)
+    return with_teacher(A, b, x, config.teacher, config.T)
+
+
+def _title(configs: Sequence[Config]) -> str:
+    names = " ".join(dict.fromkeys(config.recipe for config in configs))
+    return names if len(configs) == 1 else f"{names} (stack of {len(configs)})"
+
+
+def _finite(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no NaN: what is not finite becomes null."""
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, list | tuple):
+            return [clean(entry) for entry in value]
+        return value if abs(value) < float("inf") else None
+
+    return {name: clean(value) for name, value in values.items()}
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Ctrl-C and SIGTERM ask for a stop after the step under way; a second Ctrl-C does not wait."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _board_class() -> Callable[[str], Any]:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise OptionError("TensorBoard's files need its package: pip install 'nlaformer[tensorboard]'") from error
+    return SummaryWriter

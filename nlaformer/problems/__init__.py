@@ -1,0 +1,78 @@
+"""Families of linear systems A x = b: batched, seeded, on any device.
+
+``SPD`` is the paper's; the others are the gallery. Each is a small frozen object with
+``sample(count, seed, device, dtype)`` for evaluation and ``stream(count, generator, dtype)`` for training.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nlaformer.errors import unknown_name
+from nlaformer.problems.base import Family, Systems, refuse
+from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, PrescribedSpectrum, RBFKernel
+from nlaformer.problems.matrix_market import MatrixMarket, from_matrix_market, read_matrix_market
+from nlaformer.problems.spd import SPD
+
+__all__ = [
+    "SPD",
+    "Family",
+    "GraphLaplacian",
+    "MatrixMarket",
+    "Poisson1D",
+    "Poisson2D",
+    "PrescribedSpectrum",
+    "RBFKernel",
+    "Systems",
+    "complaints",
+    "families",
+    "family",
+    "from_matrix_market",
+    "read_matrix_market",
+]
+
+_FAMILIES: dict[str, type[Family]] = {
+    cls.name: cls for cls in (SPD, Poisson1D, Poisson2D, RBFKernel, GraphLaplacian, PrescribedSpectrum, MatrixMarket)
+}
+
+
+def families() -> tuple[str, ...]:
+    """The names that ``family`` takes.
+
+    >>> families()
+    ('spd', 'poisson-1d', 'poisson-2d', 'rbf', 'graph-laplacian', 'spectrum', 'matrix-market')
+    """
+    return tuple(_FAMILIES)
+
+
+def family(name: str, **options: Any) -> Family:
+    """A family by its name.
+
+    Raises
+    ------
+    UnknownNameError : there is no family of that name
+    OptionError : options that do not exist or make no sense, all listed at once
+
+    Examples
+    --------
+    >>> family("spd", n=8, sigma=1.4)
+    SPD(n=8, sigma=(1.4,))
+    >>> family("spd", n=0, sigme=-1)
+    Traceback (most recent call last):
+    nlaformer.errors.OptionError: spd: 2 problems
+    - n must be a whole number from 1 on, not 0
+    - there is no option 'sigme'; did you mean 'sigma'? known: n, sigma
+    """
+    refuse(name, complaints(name, **options))
+    return _FAMILIES[name](**options)
+
+
+def complaints(name: str, **options: Any) -> list[str]:
+    """What is wrong with the options of a family, one sentence each; for configurations that collect their own.
+
+    >>> complaints("poisson-2d", n=20)
+    ['n must be a square number, such as 16 or 25, not 20']
+    """
+    if name not in _FAMILIES:
+        raise unknown_name("family", name, _FAMILIES)
+    return _FAMILIES[name].complaints(options)

@@ -1,0 +1,228 @@
+"""What every family of linear systems A x = b is made of: its options, its random numbers, its two ways to draw.
+
+A family is a small frozen object. It says how its matrices are made from random numbers (``matrices``) and where
+the numbers come from is somebody else's business:
+
+- ``sample(count, seed)`` is for evaluation. A seed means the same systems everywhere: the numbers come from
+  NumPy's PCG64 on the CPU in float64, one stream per name, one row per system, so that the first systems of a
+  larger sample are those of a smaller one. Only rounding differs between machines.
+- ``stream(count, generator)`` is for training. Everything happens on the generator's device and in the wanted
+  dtype, as fast as the device goes; the generator's state is the position in the data.
+
+The solution is drawn first, x ~ N(0, I), and b = A x.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import math
+from collections.abc import Callable, Mapping
+from numbers import Integral, Real
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.errors import OptionError
+
+LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
+LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
+
+
+class Systems(NamedTuple):
+    """Linear systems A x = b with their solutions."""
+
+    A: Tensor  # (count, n, n)
+    b: Tensor  # (count, n)
+    x: Tensor  # (count, n)
+
+
+class Draws(Protocol):
+    """A source of random numbers; ``name`` keeps the kinds of numbers apart."""
+
+    def uniform(self, name: str, *shape: int) -> Tensor: ...
+
+    def normal(self, name: str, *shape: int) -> Tensor: ...
+
+
+class SeededDraws:
+    """Numbers that a seed fixes on every machine: float64, CPU, one NumPy stream per name."""
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._streams: dict[str, np.random.Generator] = {}
+
+    def _stream(self, name: str) -> np.random.Generator:
+        if name not in self._streams:
+            self._streams[name] = np.random.default_rng([self._seed, *name.encode()])
+        return self._streams[name]
+
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        return torch.from_numpy(self._stream(name).random(shape))
+
+    def normal(self, name: str, *shape: int) -> Tensor:
+        return torch.from_numpy(self._stream(name).standard_normal(shape))
+
+
+@dataclasses.dataclass(frozen=True)
+class DeviceDraws:
+    """Numbers from a torch generator, made on its device in the given dtype."""
+
+    generator: torch.Generator
+    dtype: torch.dtype
+
+    def uniform(self, name: str, *shape: int) -> Tensor:
+        return torch.rand(shape, generator=self.generator, device=self.generator.device, dtype=self.dtype)
+
+    def normal(self, name: str, *shape: int) -> Tensor:
+        return torch.randn(shape, generator=self.generator, device=self.generator.device, dtype=self.dtype)
+
+
+class Family:
+    """Base of the families: subclasses are frozen dataclasses of ``option`` fields that define ``matrices``."""
+
+    name: ClassVar[str]
+    n: int
+
+    def __post_init__(self) -> None:
+        for field in _options(type(self)):
+            object.__setattr__(self, field.name, field.metadata["convert"](getattr(self, field.name)))
+        refuse(self.name, self.complaints(self.options))
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """The options by name: ``problems.family(f.name, **f.options) == f``."""
+        return {field.name: getattr(self, field.name) for field in _options(type(self))}
+
+    @classmethod
+    def complaints(cls, options: Mapping[str, Any]) -> list[str]:
+        """Everything that is wrong with these options, one sentence each."""
+        fields = {field.name: field for field in _options(cls)}
+        found = []
+        for name, value in options.items():
+            if name not in fields:
+                near = difflib.get_close_matches(name, fields, n=1, cutoff=0.4)
+                hint = f"did you mean {near[0]!r}? " if near else ""
+                found.append(f"there is no option {name!r}; {hint}known: {', '.join(fields)}")
+            elif not fields[name].metadata["valid"](fields[name].metadata["convert"](value)):
+                found.append(f"{name} must be {fields[name].metadata['expected']}, not {value!r}")
+        return found
+
+    def matrices(self, draw: Draws, count: int) -> Tensor:
+        """The matrices A, (count, n, n), from random numbers."""
+        raise NotImplementedError
+
+    def sample(
+        self, count: int, seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+    ) -> Systems:
+        """The first ``count`` systems of a seed, the same on every machine; for evaluation.
+
+        They are made on the CPU in float64, then rounded to ``dtype`` and moved to ``device``.
+        """
+        refuse(
+            "sample", _count_complaints(count) + ([] if _whole(seed, 0) else [f"seed must be {_WHOLE_0}, not {seed!r}"])
+        )
+        draw = SeededDraws(int(seed))
+        return _join([_to(self._systems(draw, size), device, dtype) for size in self._chunks(count)])
+
+    def stream(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Systems:
+        """The next ``count`` systems of a generator, made on its device; for training.
+
+        Deterministic for one device and version of torch, but other numbers than those of ``sample``.
+        """
+        found = _count_complaints(count)
+        if not isinstance(generator, torch.Generator):
+            found.append(f"generator must be a torch.Generator, not {generator!r}; torch.Generator().manual_seed(0)")
+        if dtype not in (torch.float32, torch.float64):
+            found.append(f"dtype must be torch.float32 or torch.float64, not {dtype!r}")
+        refuse("stream", found)
+        draw = DeviceDraws(generator, dtype)
+        return _join([self._systems(draw, size) for size in self._chunks(count)])
+
+    def _chunks(self, count: int) -> list[int]:
+        largest = max(1, min(LARGEST_BATCH, LARGEST_CHUNK // self.n**2))
+        return [min(largest, count - start) for start in range(0, count, largest)] or [0]
+
+    def _systems(self, draw: Draws, count: int) -> Systems:
+        A = self.matrices(draw, count)
+        x = draw.normal("x", count, self.n)
+        # Not a matrix product: in float32 that might run in tf32, and b would not be A x.
+        return Systems(A, (A * x[:, None, :]).sum(-1), x)
+
+
+def symmetric(A: Tensor) -> Tensor:
+    """A with A = A^T to the last bit, which a product like S S^T need not have."""
+    return (A + A.mT) / 2
+
+
+def refuse(what: str, complaints: list[str]) -> None:
+    """Raise one OptionError that lists all complaints, if there are any."""
+    if len(complaints) == 1:
+        raise OptionError(f"{what}: {complaints[0]}")
+    if complaints:
+        raise OptionError(f"{what}: {len(complaints)} problems\n" + "\n".join(f"- {line}" for line in complaints))
+
+
+# Options: the field of a dataclass with the values it takes ------------------------------------------------------
+
+_WHOLE_0 = "a whole number from 0 on"
+
+
+def option(default: Any, expected: str, valid: Callable[[Any], bool], convert: Callable[[Any], Any]) -> Any:
+    """A field whose value is converted, then checked; ``expected`` completes "must be ..."."""
+    return dataclasses.field(default=default, metadata={"expected": expected, "valid": valid, "convert": convert})
+
+
+def whole(default: int, least: int) -> Any:
+    """An option that is an integer."""
+    return option(default, f"a whole number from {least} on", lambda value: _whole(value, least), _as_int)
+
+
+def real(default: float, expected: str, valid: Callable[[float], bool]) -> Any:
+    """An option that is a finite number."""
+    return option(default, expected, lambda value: _finite(value) and valid(value), _as_float)
+
+
+def as_reals(value: Any) -> Any:
+    """A number or a list of numbers as a tuple of floats; anything else as it is."""
+    values = value if isinstance(value, list | tuple) else (value,)
+    return tuple(float(v) for v in values) if all(_finite(v) for v in values) else value
+
+
+def is_reals(value: Any, valid: Callable[[float], bool] = lambda v: True) -> bool:
+    """Whether ``as_reals`` made a tuple of one or more valid numbers."""
+    return isinstance(value, tuple) and bool(value) and all(_finite(v) and valid(v) for v in value)
+
+
+def _options(family: type) -> list[dataclasses.Field[Any]]:
+    return [field for field in dataclasses.fields(family) if field.init]
+
+
+def _whole(value: Any, least: int) -> bool:
+    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
+
+
+def _finite(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _as_int(value: Any) -> Any:
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
+
+
+def _as_float(value: Any) -> Any:
+    return float(value) if _finite(value) else value
+
+
+def _count_complaints(count: Any) -> list[str]:
+    return [] if _whole(count, 0) else [f"count must be {_WHOLE_0}, not {count!r}"]
+
+
+def _to(systems: Systems, device: torch.device | str, dtype: torch.dtype) -> Systems:
+    return Systems(*(part.to(device=device, dtype=dtype) for part in systems))
+
+
+def _join(parts: list[Systems]) -> Systems:
+    return parts[0] if len(parts) == 1 else Systems(*(torch.cat(part) for part in zip(*parts, strict=True)))

@@ -1,0 +1,205 @@
+"""Families beyond the paper's: the systems that numerical analysts meet.
+
+Discretized differential equations and graphs are written through an incidence matrix B (edges x nodes), whose rows
+hold the difference of an edge's two ends: A = B^T diag(a) B with the edges' coefficients a. An edge to the boundary,
+where the solution is zero, has one end only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from nlaformer.problems.base import Draws, Family, as_reals, is_reals, option, real, symmetric, whole
+
+_FROM_0 = "a finite number from 0 on"
+_POSITIVE = "a finite number above 0"
+
+
+@dataclass(frozen=True)
+class Poisson1D(Family):
+    """-(a u')' = f on an interval, zero at both ends, with a log-normal coefficient a on every edge of the grid.
+
+    Parameters
+    ----------
+    n : inner grid points
+    sigma : of the logarithm of the coefficient; 0 gives the constant-coefficient matrix tridiag(-1, 2, -1)
+
+    Examples
+    --------
+    >>> Poisson1D(n=3, sigma=0.0).sample(1, seed=0).A[0]
+    tensor([[ 2., -1.,  0.],
+            [-1.,  2., -1.],
+            [ 0., -1.,  2.]], dtype=torch.float64)
+    """
+
+    name: ClassVar[str] = "poisson-1d"
+    n: int = whole(20, least=1)
+    sigma: float = real(1.0, _FROM_0, lambda v: v >= 0)
+
+    def matrices(self, draw: Draws, count: int) -> Tensor:
+        return _stiffness(_differences(self.n), torch.exp(self.sigma * draw.normal("edges", count, self.n + 1)))
+
+
+@dataclass(frozen=True)
+class Poisson2D(Family):
+    """-div(a grad u) = f on a square, zero on its boundary: the five-point stencil, log-normal a on every edge.
+
+    Parameters
+    ----------
+    n : inner grid points, a square number: 25 is a grid of 5 x 5
+    sigma : of the logarithm of the coefficient
+
+    Examples
+    --------
+    >>> Poisson2D(n=4, sigma=0.0).sample(1, seed=0).A[0]
+    tensor([[ 4., -1., -1.,  0.],
+            [-1.,  4.,  0., -1.],
+            [-1.,  0.,  4., -1.],
+            [ 0., -1., -1.,  4.]], dtype=torch.float64)
+    """
+
+    name: ClassVar[str] = "poisson-2d"
+    n: int = whole(25, least=1)
+    sigma: float = real(1.0, _FROM_0, lambda v: v >= 0)
+
+    @classmethod
+    def complaints(cls, options: Mapping[str, Any]) -> list[str]:
+        found, n = super().complaints(options), options.get("n", cls.n)
+        if not any(line.startswith("n ") for line in found) and math.isqrt(n) ** 2 != n:
+            side = math.isqrt(n)
+            found.append(f"n must be a square number, such as {side**2} or {(side + 1) ** 2}, not {n}")
+        return found
+
+    def matrices(self, draw: Draws, count: int) -> Tensor:
+        side = math.isqrt(self.n)
+        line, eye = _differences(side), torch.eye(side, dtype=torch.float64)
+        B = torch.cat([torch.kron(line, eye), torch.kron(eye, line)])  # (2 side (side + 1), n)
+        return _stiffness(B, torch.exp(self.sigma * draw.normal("edges", count, len(B))))
+
+
+@dataclass(frozen=True)
+class RBFKernel(Family):
+    """The kernel matrix of Gaussian-process and kernel ridge regression: exp(-|p_i - p_j|^2 / (2 length^2)) + ridge I.
+
+    Parameters
+    ----------
+    n : data points, uniform in the unit cube
+    dimension : of the cube
+    length : the length scale; the larger, the worse the condition
+    ridge : added to the diagonal (the variance of the noise)
+
+    Examples
+    --------
+    >>> A = RBFKernel(n=4, ridge=0.5).sample(2, seed=0).A
+    >>> A.diagonal(dim1=-2, dim2=-1).unique()
+    tensor([1.5000], dtype=torch.float64)
+    """
+
+    name: ClassVar[str] = "rbf"
+    n: int = whole(20, least=1)
+    dimension: int = whole(2, least=1)
+    length: float = real(0.3, _POSITIVE, lambda v: v > 0)
+    ridge: float = real(0.1, _FROM_0, lambda v: v >= 0)
+
+    def matrices(self, draw: Draws, count: int) -> Tensor:
+        points = draw.uniform("points", count, self.n, self.dimension) / self.length
+        # Differences first: |p|^2 + |q|^2 - 2 p.q cancels, and A might end up indefinite.
+        distance = (points[:, :, None] - points[:, None, :]).square().sum(-1)  # (count, n, n)
+        return torch.exp(-distance / 2) + self.ridge * torch.eye(self.n, dtype=points.dtype, device=points.device)
+
+
+@dataclass(frozen=True)
+class GraphLaplacian(Family):
+    """L + shift I with the Laplacian L of a random graph: every two nodes are joined with the same chance.
+
+    Parameters
+    ----------
+    n : nodes
+    degree : expected number of neighbours of a node
+    shift : added to the diagonal, since L alone is singular
+
+    Examples
+    --------
+    >>> A = GraphLaplacian(n=6, shift=0.25).sample(1, seed=0).A
+    >>> A.sum(-1).unique()
+    tensor([0.2500], dtype=torch.float64)
+    """
+
+    name: ClassVar[str] = "graph-laplacian"
+    n: int = whole(20, least=1)
+    degree: float = real(4.0, _FROM_0, lambda v: v >= 0)
+    shift: float = real(0.1, _POSITIVE, lambda v: v > 0)
+
+    def matrices(self, draw: Draws, count: int) -> Tensor:
+        chance = draw.uniform("edges", count, self.n, self.n)
+        joined = (chance * (self.n - 1) < self.degree).to(chance.dtype).triu(1)
+        W = joined + joined.mT
+        return torch.diag_embed(W.sum(-1) + self.shift) - W
+
+
+@dataclass(frozen=True)
+class PrescribedSpectrum(Family):
+    """Q diag(eigenvalues) Q^T with a uniformly distributed (Haar) orthogonal Q.
+
+    Parameters
+    ----------
+    n : the size of the systems
+    cond : spaces the eigenvalues evenly in their logarithm from 1 to ``cond``; 100 if nothing is given
+    eigenvalues : n finite numbers instead; negative ones make A indefinite, zeros singular
+
+    Examples
+    --------
+    >>> A = PrescribedSpectrum(n=3, eigenvalues=(1, 10, 100)).sample(1, seed=0).A
+    >>> torch.linalg.eigvalsh(A).round(decimals=9)
+    tensor([[  1.,  10., 100.]], dtype=torch.float64)
+    """
+
+    name: ClassVar[str] = "spectrum"
+    n: int = whole(20, least=1)
+    cond: float | None = option(
+        None, "a finite number from 1 on", lambda v: v is None or (is_reals((v,)) and v >= 1), lambda v: v
+    )
+    eigenvalues: tuple[float, ...] | None = option(
+        None, "n finite numbers", lambda v: v is None or is_reals(v), lambda v: v if v is None else as_reals(v)
+    )
+
+    @classmethod
+    def complaints(cls, options: Mapping[str, Any]) -> list[str]:
+        found, eigenvalues = super().complaints(options), as_reals(options.get("eigenvalues"))
+        if eigenvalues is None:
+            return found
+        if options.get("cond") is not None:
+            found.append("cond and eigenvalues contradict each other; give one of them")
+        n = options.get("n", cls.n)
+        if is_reals(eigenvalues) and len(eigenvalues) != n:
+            found.append(f"eigenvalues must be n = {n!r} numbers, not {len(eigenvalues)}")
+        return found
+
+    def matrices(self, draw: Draws, count: int) -> Tensor:
+        Q, R = torch.linalg.qr(draw.normal("Q", count, self.n, self.n))
+        # With a positive diagonal of R the factorization is unique, the same on every machine, and Q is Haar.
+        Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
+        exponents = torch.linspace(0, 1, self.n, dtype=torch.float64)
+        spectrum = (
+            torch.tensor(self.eigenvalues, dtype=torch.float64)
+            if self.eigenvalues
+            else (self.cond or 100.0) ** exponents
+        )
+        return symmetric((Q * spectrum.to(Q)) @ Q.mT)
+
+
+def _differences(n: int) -> Tensor:
+    """The incidence matrix of n points on a line with a boundary edge at either end: (n + 1, n)."""
+    return torch.eye(n + 1, n, dtype=torch.float64) - torch.eye(n + 1, n + 1, dtype=torch.float64)[:, 1:]
+
+
+def _stiffness(B: Tensor, a: Tensor) -> Tensor:
+    """B^T diag(a) B for every row of coefficients a: (count, n, n)."""
+    B = B.to(a)
+    return symmetric(B.mT @ (a[..., None] * B))

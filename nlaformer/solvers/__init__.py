@@ -1,0 +1,1 @@
+"""Classical methods, batched; their states are the teachers' trajectories."""

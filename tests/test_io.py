@@ -1,0 +1,100 @@
+"""Saving and loading: bit for bit, and clear about every way a file can be wrong."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import FileError, NLAFormerError, UnknownNameError
+from tests.reference import OPERANDS, draw, one_array
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
+def test_save_and_load_is_bitwise_equal(name, dtype, tmp_path):
+    op = nf.operation(name, n=5, dtype=dtype, order=2)
+    op.save(tmp_path / "op")
+    loaded = nf.load(tmp_path / "op")
+    before, after = op.model.state_dict(), loaded.model.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+    operands = draw(name, 5, np.random.default_rng(0), dtype)
+    np.testing.assert_array_equal(one_array(op(*operands)), one_array(loaded(*operands)))
+    np.testing.assert_array_equal(one_array(op.error_bound(*operands)), one_array(loaded.error_bound(*operands)))
+    assert op.options == loaded.options
+
+
+@pytest.fixture
+def saved(tmp_path):
+    return nf.operation("matmul", n=3).save(tmp_path / "op")
+
+
+def edit(saved, change):
+    path = saved / "config.json"
+    document = json.loads(path.read_text())
+    change(document)
+    path.write_text(json.dumps(document))
+
+
+@pytest.mark.parametrize(
+    ("damage", "words"),
+    [
+        (lambda p: (p / "config.json").unlink(), "cannot read"),
+        (lambda p: (p / "model.safetensors").unlink(), "cannot read"),
+        (lambda p: (p / "config.json").write_text("{"), "not valid JSON"),
+        (lambda p: (p / "config.json").write_bytes(b"\xff\xfe"), "not valid JSON"),
+        (lambda p: (p / "config.json").write_text("[]"), "not written by nlaformer"),
+        (lambda p: (p / "config.json").write_text('{"format": "other"}'), "not written by nlaformer"),
+        (lambda p: (p / "config.json").write_text('{"format": "nlaformer", "version": 99}'), "version 99"),
+        (lambda p: (p / "model.safetensors").write_bytes(b""), "truncated or not a safetensors file"),
+        (lambda p: (p / "model.safetensors").write_bytes(b"x" * 100), "truncated or not a safetensors file"),
+        (lambda p: _truncate(p / "model.safetensors"), "truncated or not a safetensors file"),
+        (lambda p: edit(p, lambda d: d.pop("model")), "lacks its"),
+        (lambda p: edit(p, lambda d: d["model"]["pre"].append(d["model"]["pre"][0])), "do not fit together"),
+        (lambda p: edit(p, lambda d: d["model"]["pre"][0]["heads"].update(W_Q=[1, 1])), "do not fit together"),
+        (lambda p: edit(p, lambda d: d["config"].update(n=4)), "do not fit operation"),
+        (lambda p: edit(p, lambda d: d["config"].update(colour="red")), "config"),
+        (lambda p: edit(p, lambda d: d["config"].update(order="x")), "order is 'x'"),
+    ],
+)
+def test_damaged_files_are_refused(saved, damage, words):
+    damage(saved)
+    with pytest.raises(NLAFormerError, match=words):
+        nf.load(saved)
+
+
+def _truncate(path):
+    path.write_bytes(path.read_bytes()[:-8])
+
+
+def test_unknown_kinds_and_missing_folders(saved, tmp_path):
+    edit(saved, lambda d: d.update(kind="operatoin"))
+    with pytest.raises(UnknownNameError, match="did you mean 'operation'"):
+        nf.load(saved)
+    with pytest.raises(FileError, match="cannot read"):
+        nf.load(tmp_path / "nowhere")
+
+
+def test_a_full_disk_leaves_the_old_file(saved):
+    """A real limit on the size of files, in a process of its own: saving fails, what was there still loads."""
+    script = (
+        "import resource, sys, nlaformer, nlaformer.errors, nlaformer as nf\n"
+        "op = nf.operation('matmul', n=40)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (2048, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))\n"
+        "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "try:\n"
+        "    op.save(sys.argv[1])\n"
+        "except nlaformer.errors.FileError as error:\n"
+        "    print(error); sys.exit(3)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, str(saved)], capture_output=True, text=True)
+    assert done.returncode == 3, done.stderr
+    assert "what was there before is intact" in done.stdout
+    assert nf.load(saved).n == 3
+    assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] != 2048

@@ -1,0 +1,120 @@
+"""The fast step's parts: the passes written out against autograd through the definition, the kernels against float64.
+
+The Triton kernels run where there is CUDA, or on a CPU with TRITON_INTERPRET=1 (bfloat16 not: the interpreter cannot).
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.learn import tiles
+from nlaformer.learn.check import Dimensions, kernel_errors
+from nlaformer.learn.flat import Flat
+from nlaformer.learn.model import initial, stack
+from nlaformer.learn.twins import Twins
+from nlaformer.learn.unrolled import Unrolled, schedule
+
+CUDA = torch.cuda.is_available()
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
+SIZES = [
+    Dimensions(),
+    Dimensions(E=1, B=64 if CUDA else 4, tokens=21, d=256, heads=8, width=1024),
+    Dimensions(E=3, B=5, tokens=70, d=96, heads=3, width=96),
+]
+VARIANTS = {
+    "the paper's": {},
+    "causal, two layers": {"causal": True, "loop_layers": 2},
+    "no normalization": {"norm": "none", "output_scale": 0.1},
+    "loop alone": {"pre_layers": 0, "post_layers": 0},
+    "Yang et al.": {"pre_layers": 0, "post_layers": 0, "inject": True},
+    "Yang et al., truncated": {"pre_layers": 0, "post_layers": 0, "inject": True, "truncate": True, "window": 3},
+    "injected, truncated": {"inject": True, "truncate": True, "window": 3},
+    "ordinary deep transformer": {"shared": False, "loop_layers": 2},
+    "no loops": {"T": 1},
+}
+
+
+def error(found: torch.Tensor, expected: torch.Tensor) -> float:
+    return float(((found - expected).norm() / expected.norm().clamp(min=1e-9)).detach())
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_passes_and_their_gradients_are_those_of_autograd(variant: str) -> None:
+    config = nf.recipe("quickstart", n=4, d=32, heads=2, **{"T": 5} | VARIANTS[variant])
+    E, B, n = 2, 3, config.n
+    generator = torch.Generator().manual_seed(1)
+    solver = stack([initial(config.replace(seed=k)) for k in range(E)]).double()
+    for parameter in solver.parameters():  # off the start, where probes are zero and gains are one
+        parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator, dtype=torch.float64)
+    A, b = (torch.randn(E, B, *s, generator=generator, dtype=torch.float64) for s in ((n, n), (n,)))
+    gradient_from = config.first if config.truncate else 0
+    expected = solver.features(A, b, gradient_from=gradient_from)
+    d_features = torch.randn(expected.shape, generator=generator, dtype=torch.float64)
+    parameters = dict(solver.named_parameters())
+    wanted = torch.autograd.grad(expected, list(parameters.values()), d_features, materialize_grads=True)
+
+    flat = Flat(solver)
+    weight, gradient = (torch.zeros(E, flat.size, dtype=torch.float64) for _ in range(2))
+    for name, view in flat.views(weight).items():
+        view.copy_(parameters[name].detach())
+    layers = [flat.layers(tensor, solver, config.loops) for tensor in (weight, gradient)]
+    kernels = Twins(torch.finfo(torch.float64).eps)
+    passes = Unrolled(solver.blocks, config.loops, B, n + 1, *layers, kernels, torch.float64, gradient_from)
+    for _ in range(2):  # the buffers are used again at every step
+        X = solver.tokens(A, b)
+        features = passes.forward(X.detach().flatten(1, 2))
+        d_X = passes.backward(d_features).view_as(X)
+    views = flat.views(gradient)
+    for name, value in zip(
+        ("read_in.weight", "positions"),
+        torch.autograd.grad(X, [solver.read_in.weight, solver.positions], d_X),
+        strict=True,
+    ):
+        views[name].copy_(value)
+    assert error(features, expected) < 1e-12
+    for name, value in zip(parameters, wanted, strict=True):
+        if not name.startswith("probe"):
+            assert error(views[name], value) < 1e-11, name
+
+
+def test_every_pass_of_the_loop_is_scheduled_once() -> None:
+    layers, order = schedule(initial(nf.recipe("quickstart", loop_layers=2)).blocks, loops=3)
+    assert len(layers) == 4
+    assert [(a.layer, a.turn, a.block) for a in order] == [
+        (0, 0, 0), (1, 0, 1), (2, 0, 1), (1, 1, 2), (2, 1, 2), (1, 2, 3), (2, 2, 3), (3, 0, 4),
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_twins_in_float32_stay_near_float64(size: Dimensions) -> None:
+    errors = kernel_errors(Twins(1e-7), torch.float32, size=size)
+    assert all(value < 20 * torch.finfo(torch.float32).eps for value in errors.values()), errors
+
+
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs CUDA, or Triton with TRITON_INTERPRET=1")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16 if CUDA else torch.float16], ids=str)
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_triton_kernels_stay_near_float64(size: Dimensions, dtype: torch.dtype) -> None:
+    from nlaformer.learn.kernels import TritonKernels
+
+    errors = kernel_errors(TritonKernels(1e-7), dtype, "cuda" if CUDA else "cpu", size)
+    assert all(value < 20 * torch.finfo(dtype).eps for value in errors.values()), errors
+
+
+def test_tiles_divide_the_products() -> None:
+    for rows in (63, 1344, 10_752):
+        for name in ("qkv", "W_O", "W_1", "W_2", "d_hidden", "d_U", "d_mixed", "d_P"):
+            for columns, inner in ((768, 256), (256, 1024), (96, 32)):
+                tile = tiles.tile_for(name, rows, columns, inner, torch.bfloat16)
+                assert columns % tile.columns == 0 and inner % tile.inner == 0 and tile.inner >= 16
+
+
+def test_shapes_the_kernels_cannot_run_are_named() -> None:
+    assert tiles.unsupported(d=256, heads=8, width=1024, tokens=21) is None
+    assert "power of two" in str(tiles.unsupported(d=96, heads=4, width=96, tokens=5))
+    assert "tokens" in str(tiles.unsupported(d=256, heads=8, width=1024, tokens=500))

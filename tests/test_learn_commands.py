@@ -1,0 +1,60 @@
+"""The commands train, sweep and evaluate, as a user types them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from nlaformer.errors import NLAFormerError
+from nlaformer.learn.commands import register
+
+SETTINGS = {"n": 3, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 6, "warmup": 1}
+TINY = ["--device=cpu", *(f"--set={key}={value}" for key, value in SETTINGS.items())]
+
+
+@pytest.fixture
+def command():
+    app = typer.Typer()
+    register(app)
+
+    def run(*arguments, code=0):
+        outcome = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert outcome.exit_code == code, outcome.output
+        return outcome
+
+    return run
+
+
+def test_train_then_evaluate(command, tmp_path):
+    trained = command("train", "quickstart", *TINY, "--out", tmp_path / "run")
+    assert "Squared relative error" in trained.stdout and "step 6/6" in trained.stderr
+    again = command("train", "quickstart", *TINY, "--out", tmp_path / "run", "--json")
+    document = json.loads(again.stdout)
+    assert len(document["evaluations"][0]["model"]) == 4 and not document["diverged"]
+    evaluated = json.loads(command("evaluate", tmp_path / "run", "--count", 512, "--json").stdout)
+    assert evaluated["evaluations"] == document["evaluations"]
+
+
+def test_sweep_trains_every_combination(command, tmp_path):
+    vary = ["--vary", "lr=1e-3,1e-4", "--vary", "sigma=1.0,1.0+1.4", "--vary", "d=8,16"]
+    outcome = command("sweep", "quickstart", *TINY, *vary, "--out", tmp_path, "--json")
+    runs = json.loads(outcome.stdout)["runs"]
+    assert len(runs) == 8 and len({run["folder"] for run in runs}) == 8
+    assert (tmp_path / "sigma=1.0+1.4,d=16,lr=0.0001" / "model.safetensors").exists()
+    assert "t=3" in command("sweep", "quickstart", *TINY, *vary, "--out", tmp_path).stdout
+
+
+def test_mistakes_are_refused_with_all_that_is_wrong(command, tmp_path):
+    outcome = command("train", "quickstart", "--set", "d=30", "--set", "sigma=-1", "--out", tmp_path / "run", code=1)
+    assert isinstance(outcome.exception, NLAFormerError)
+    assert "d=30" in str(outcome.exception) and "sigma=(-1.0,)" in str(outcome.exception)
+    assert "did you mean 'lr'" in str(command("train", "quickstart", "--set", "lrr=1", code=1).exception)
+    assert "did you mean 'quickstart'" in str(command("train", "quickstrat", code=1).exception)
+
+
+def test_a_run_that_diverges_answers_no(command, tmp_path):
+    wild = ["--set", "lr=1e30", "--set", "warmup=0", "--set", "clip=1e30"]
+    command("train", "quickstart", *TINY, *wild, "--out", tmp_path / "run", code=1)

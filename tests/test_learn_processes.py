@@ -1,0 +1,170 @@
+"""Training in real processes: killed, out of disk space, interrupted, under torchrun."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import OptionError
+from nlaformer.learn import checkpoint
+from nlaformer.learn.ranks import Ranks
+from nlaformer.learn.recipes import Config
+from nlaformer.learn.runs import read_metrics
+
+ROOT = Path(__file__).parent.parent
+CONFIG = Config(n=4, T=4, d=16, heads=2, batch=8, steps=300, warmup=20, chunk=16)
+
+processes = multiprocessing.get_context("forkserver")
+processes.set_forkserver_preload(["nlaformer.learn.trainer", "nlaformer.learn.evaluate", "nlaformer.problems"])
+
+
+def work(config, out, every, limit=None):
+    torch.set_num_threads(1)
+    if limit is not None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+    nf.train(config, out=out, device="cpu", progress=False, checkpoint_every=every, log_every=10)
+
+
+def start(*arguments):
+    process = processes.Process(target=work, args=arguments)
+    process.start()
+    return process
+
+
+def state(folder):
+    return checkpoint.read(Path(folder) / checkpoint.LATEST).state
+
+
+def assert_equal(one, other):
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_ten_kills_change_no_bit(tmp_path):
+    begun = time.monotonic()
+    undisturbed = start(CONFIG, tmp_path / "undisturbed", 4)
+    undisturbed.join()
+    duration = time.monotonic() - begun
+    chance = random.Random(2024)
+    kills = 0
+    for _ in range(10):
+        process = start(CONFIG, tmp_path / "killed", 4)
+        time.sleep(chance.uniform(0.02, 0.35) * duration)
+        process.kill()
+        process.join()
+        kills += process.exitcode == -signal.SIGKILL
+    assert kills > 0
+    last = start(CONFIG, tmp_path / "killed", 4)
+    last.join()
+    assert last.exitcode == 0
+    assert_equal(state(tmp_path / "killed"), state(tmp_path / "undisturbed"))
+    weights = "model.safetensors"
+    assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "undisturbed" / weights).read_bytes()
+    assert not list((tmp_path / "killed").glob(".*.tmp"))
+    steps = [line["step"] for line in read_metrics(tmp_path / "killed") if "loss" in line]
+    assert steps == list(range(10, CONFIG.steps + 1, 10))
+
+
+def test_a_full_disk_stops_training_and_spares_the_last_checkpoint(tmp_path):
+    first = start(CONFIG.replace(steps=20), tmp_path / "full", 5)
+    first.join()
+    size = (tmp_path / "full" / checkpoint.LATEST).stat().st_size
+    for path in (tmp_path / "full").iterdir():
+        path.unlink()
+    begin = start(CONFIG, tmp_path / "full", 5)
+    while begin.is_alive() and not (tmp_path / "full" / checkpoint.PREVIOUS).exists():
+        time.sleep(0.01)
+    begin.kill()
+    begin.join()
+    step = checkpoint.resume([tmp_path / "full"], [CONFIG]).step
+    assert 0 < step < CONFIG.steps
+    code = (
+        "import sys, resource, nlaformer as nf; from nlaformer.learn.recipes import Config; import json\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, {size // 2}))\n"
+        "config = Config.from_json(json.loads(sys.argv[1]))\n"
+        "nf.train(config, out=sys.argv[2], device='cpu', progress=False, checkpoint_every=5, log_every=10)"
+    )
+    import json
+
+    arguments = [sys.executable, "-c", code, json.dumps(CONFIG.to_json()), str(tmp_path / "full")]
+    outcome = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
+    assert outcome.returncode != 0
+    assert "FileError" in outcome.stderr and "what was there before is intact" in outcome.stderr
+    assert checkpoint.resume([tmp_path / "full"], [CONFIG]).step == step
+    nf.train(CONFIG, out=tmp_path / "full", device="cpu", progress=False, checkpoint_every=100)
+    assert state(tmp_path / "full")["alive"].item()
+
+
+def test_an_interrupted_run_saves_where_it_stands(tmp_path):
+    process = start(CONFIG.replace(steps=5000), tmp_path, 4000)
+    while not (tmp_path / "metrics.jsonl").exists() or not read_metrics(tmp_path):
+        time.sleep(0.01)
+    os.kill(process.pid, signal.SIGINT)
+    process.join()
+    assert process.exitcode != 0
+    assert 0 < checkpoint.read(tmp_path / checkpoint.LATEST).step < 4000
+
+
+TORCHRUN = """
+import sys
+import nlaformer as nf
+from nlaformer.learn.ranks import Ranks
+from nlaformer.learn.recipes import Config
+import test_learn_processes as this
+options = dict(device="cpu", progress=False, checkpoint_every=10)
+nf.train(this.SHARED, out=sys.argv[1] + "/shared", **options)
+runs = nf.train(this.SPREAD, out=sys.argv[1] + "/spread", **options)
+assert len(runs) == 4
+"""
+SHARED = CONFIG.replace(steps=20, warmup=5, batch=9, scale_free=True)  # nine systems over two ranks: unequal shares
+SPREAD = [CONFIG.replace(steps=10, warmup=5, seed=seed) for seed in range(4)]
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("torchrun")
+    script = folder / "script.py"
+    script.write_text(TORCHRUN)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    outcome = subprocess.run(
+        [*command, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(folder)],
+        capture_output=True,
+        text=True,
+        env=environment,
+    )
+    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    return folder
+
+
+def test_two_processes_share_a_batch_as_one_would_take_it(two_processes, tmp_path):
+    work(SHARED, tmp_path, 10)
+    alone, shared = state(tmp_path), state(two_processes / "shared")
+    for name in alone:
+        if name.startswith("weight."):
+            scale = alone[name].norm()
+            assert (alone[name] - shared[name]).norm() <= 1e-5 * scale, name
+
+
+def test_two_processes_share_out_the_members_of_a_stack(two_processes, tmp_path):
+    runs = nf.train(SPREAD, out=tmp_path, device="cpu", progress=False, checkpoint_every=10)
+    for run in runs:
+        assert_equal(state(run.folder), state(two_processes / "spread" / run.folder.name))
+
+
+def test_more_processes_than_work_are_refused():
+    assert Ranks(1, 2).members(4, batch=1) == [1, 3] and Ranks(1, 2).members(1, batch=2) == [0]
+    for count, batch in ((2, 64), (1, 2)):
+        with pytest.raises(OptionError, match="3 processes"):
+            Ranks(0, 3).members(count, batch)

@@ -1,0 +1,82 @@
+"""Configs: typed settings, all problems at once, what a stack must share."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import nlaformer as nf
+from nlaformer.errors import OptionError, UnknownNameError
+from nlaformer.learn.recipes import Config, check_stack
+
+
+@pytest.mark.parametrize("name", list(nf.recipes()))
+def test_every_recipe_is_valid_and_survives_json(name):
+    config = nf.recipe(name).validate()
+    assert config.recipe == name
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_settings_take_the_type_of_their_field():
+    config = Config().set(["steps=2e4", "lr=3e-4", "sigma=1.0,1.4", "causal=yes", "window=none", "lambda=7", "ffn=12"])
+    assert (config.steps, config.lr, config.sigma, config.causal, config.window) == (
+        20_000,
+        3e-4,
+        (1.0, 1.4),
+        True,
+        None,
+    )
+    assert (config.lambda_, config.ffn) == (7.0, 12)
+
+
+def test_a_misspelt_setting_gets_a_suggestion():
+    with pytest.raises(UnknownNameError, match="did you mean 'warmup'"):
+        Config().set(["warmpu=10"])
+    with pytest.raises(UnknownNameError, match="did you mean 'cg-joint'"):
+        nf.recipe("cg-jiont")
+
+
+@pytest.mark.parametrize(
+    "setting", ["steps=many", "steps=1.5", "causal=perhaps", "norm=layer", "lr=fast", "sigma=a,b", "supervision=joined"]
+)
+def test_a_value_of_the_wrong_type_is_refused(setting):
+    with pytest.raises(OptionError, match=setting.partition("=")[0]):
+        Config().set([setting])
+
+
+def test_replace_checks_types_too():
+    for changes in ({"n": "20"}, {"causal": 1}, {"steps": True}, {"sigma": "1.2"}):
+        with pytest.raises(OptionError):
+            Config().replace(**changes)
+    assert Config().replace(sigma=1).sigma == (1.0,)
+
+
+def test_all_problems_are_listed_at_once():
+    config = Config().replace(d=30, heads=8, window=40, sigma=(-1.0,), family="spdd", batch=0, warmup=30_000, beta2=1.0)
+    with pytest.raises(OptionError) as caught:
+        config.validate()
+    for word in ("heads=8", "window=40", "sigma=(-1.0,)", "'spdd'", "batch=0", "warmup=30000", "beta2=1.0"):
+        assert word in str(caught.value)
+
+
+def test_not_a_number_is_a_problem():
+    assert len(Config().replace(lr=float("nan"), eta=float("nan"), sigma=(float("nan"),)).problems()) == 3
+
+
+def test_truncation_without_injection_is_refused():
+    with pytest.raises(OptionError, match="inject"):
+        Config(truncate=True, window=5).validate()
+
+
+def test_bad_configs_are_refused_before_any_work(tmp_path):
+    with pytest.raises(OptionError, match="divisible"):
+        nf.train(nf.recipe("quickstart", d=30), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_stack_names_every_field_that_must_agree():
+    check_stack([Config(lr=1e-3, seed=1), Config(lr=1e-4, seed=2, sigma=(1.0,), teacher="pcg", window=3)])
+    with pytest.raises(OptionError) as caught:
+        check_stack([Config(), Config(d=128, batch=32, lr=1e-4)])
+    assert "d: 256, 128" in str(caught.value) and "batch: 64, 32" in str(caught.value) and "lr" not in str(caught.value)

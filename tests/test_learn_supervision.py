@@ -1,0 +1,150 @@
+"""The losses, against the paper's formulas written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nlaformer.learn import supervision
+from nlaformer.learn.data import Stream
+from nlaformer.learn.engine import PlainEngine, clip
+from nlaformer.learn.model import initial, stack
+from nlaformer.learn.recipes import Config
+
+T, N, BATCH = 4, 3, 5
+BASE = Config(n=N, T=T, d=8, heads=2, batch=BATCH, chunk=2, steps=4, warmup=1)
+
+
+@pytest.fixture
+def trajectory():
+    generator = torch.Generator().manual_seed(3)
+
+    def draw(*shape):
+        return torch.randn(1, BATCH, *shape, generator=generator, dtype=torch.float64)
+
+    return draw(T + 1, N), draw(T + 1, 2 * N), draw(T + 1, N), draw(T + 1, 2 * N), draw(N)
+
+
+def value(config, trajectory):
+    return supervision.loss(supervision.distances(*trajectory), supervision.objective([config])).item()
+
+
+def by_hand(trajectory, first, step=0.0, solution=0.0, eta=0.0):
+    x, rd, x_teacher, rd_teacher, x_true = (tensor[0] for tensor in trajectory)
+    total = 0.0
+    for system in range(BATCH):
+        for t in range(first, T + 1):
+            total += step * ((x[system, t] - x_teacher[system, t]) ** 2).sum()
+            total += solution * ((x[system, t] - x_true[system]) ** 2).sum()
+            total += eta * ((rd[system, t] - rd_teacher[system, t]) ** 2).sum()
+    return float(total) / (BATCH * N * (T - first + 1))
+
+
+def test_each_loss_is_the_papers(trajectory):
+    for changes, expected in (
+        ({"supervision": "result"}, by_hand(trajectory, 0, step=1)),
+        ({"supervision": "joint", "eta": 0.3}, by_hand(trajectory, 0, step=1, eta=0.3)),
+        ({"supervision": "step+solution", "lambda": 7}, by_hand(trajectory, 0, step=1, solution=7)),
+        ({"supervision": "step+solution", "lambda": 7, "window": 2}, by_hand(trajectory, 3, step=1, solution=7)),
+        ({"supervision": "step+solution", "lambda": 0, "window": T + 1}, by_hand(trajectory, 0, step=1)),
+        ({"supervision": "solution"}, by_hand(trajectory, 0, solution=1)),
+    ):
+        assert value(BASE.replace(**changes), trajectory) == pytest.approx(expected, rel=1e-6)
+
+
+def test_the_scale_free_form_divides_each_iterates_gradient_by_its_error(trajectory):
+    config = BASE.replace(supervision="result", scale_free=True, floor=1e-6)
+    x = trajectory[0].clone().requires_grad_()
+    squared = supervision.distances(x, *trajectory[1:])
+    (free,) = torch.autograd.grad(
+        supervision.loss(squared, supervision.objective([config])).sum(), x, retain_graph=True
+    )
+    plain_objective = supervision.objective([config.replace(scale_free=False)])
+    (plain,) = torch.autograd.grad(supervision.loss(squared, plain_objective).sum(), x)
+    error = squared[:, 0].detach()  # (1, T+1)
+    torch.testing.assert_close(free, plain / (error + 1e-6).reshape(1, 1, -1, 1), rtol=1e-5, atol=1e-8)
+
+
+def test_a_member_without_logarithm_is_untouched_by_it():
+    squared = torch.zeros(2, 3, T + 1, requires_grad=True)
+    configs = [BASE.replace(scale_free=True), BASE]
+    total = supervision.loss(squared, supervision.objective(configs)).sum()
+    (gradient,) = torch.autograd.grad(total, squared)
+    assert torch.isfinite(gradient).all() and gradient[1, 0].eq(1 / (T + 1)).all()
+
+
+def test_a_stack_of_losses_is_each_members_own(trajectory):
+    configs = [
+        BASE.replace(supervision="joint", eta=0.1),
+        BASE.replace(supervision="step+solution", window=3),
+        BASE.replace(supervision="solution", scale_free=True),
+    ]
+    squared = supervision.distances(*trajectory).expand(3, -1, -1)
+    together = supervision.loss(squared, supervision.objective(configs))
+    assert together.tolist() == pytest.approx([value(config, trajectory) for config in configs], rel=1e-6)
+
+
+def test_a_watching_probe_learns_and_shapes_nothing():
+    for kind, shapes in (("result", False), ("joint", True)):
+        config = BASE.replace(supervision=kind)
+        model = stack([initial(config)])
+        model.probe_rd.weight.data.normal_(generator=torch.Generator().manual_seed(1))
+        A, b, _, _, rd_teacher = (tensor.unsqueeze(0) for tensor in Stream(config).batch(0))
+        _, rd = model(A, b, supervision.objective([config]).attached)
+        error = (rd - rd_teacher).square().sum()
+        gradients = torch.autograd.grad(error, list(model.parameters()), materialize_grads=True)
+        named = dict(zip(dict(model.named_parameters()), gradients, strict=True))
+        assert named["probe_rd.weight"].any()
+        assert bool(named["read_in.weight"].any()) == shapes
+
+
+def test_the_watching_probe_does_not_change_the_models_steps():
+    """Clipping it together with the model would: its error is by far the largest at the start."""
+    gradients = {"blocks.W": torch.tensor([3.0, 4.0]), "probe_rd.weight": torch.tensor([300.0, 400.0])}
+    clipped, norm = clip(gradients, 1.0)
+    assert norm.item() == pytest.approx(5.0)
+    assert clipped["blocks.W"].norm().item() == pytest.approx(1.0, rel=1e-5)
+    assert clipped["probe_rd.weight"].norm().item() == pytest.approx(1.0, rel=1e-5)
+    small, _ = clip({"blocks.W": torch.tensor([0.3]), "probe_rd.weight": torch.tensor([0.1])}, 1.0)
+    assert small["blocks.W"].item() == pytest.approx(0.3)
+
+
+TRAINED = BASE.replace(d=16, batch=32, steps=150, warmup=10, lr=3e-3, chunk=32)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inject": True, "pre_layers": 0, "post_layers": 0},
+        {"inject": True, "pre_layers": 0, "post_layers": 0, "truncate": True, "window": 3},
+        {"shared": False},
+        {"norm": "none", "output_scale": 0.02, "clip": 0.1},
+        {"causal": True},
+        {"T": 1},
+    ],
+    ids=["looped", "truncated", "deep", "literal", "causal", "one step"],
+)
+def test_every_architecture_trains(changes):
+    engine = PlainEngine([TRAINED.replace(supervision="solution", **changes)])
+    engine.step(0)
+    before = engine.report().loss.item()
+    for number in range(1, 100):
+        engine.step(number)
+    engine.step(0)
+    assert engine.report().loss.item() < 0.8 * before
+
+
+def test_training_lowers_every_loss():
+    kinds = [{"supervision": "result"}, {"supervision": "joint"}, {"supervision": "step+solution", "teacher": "pcg"},
+             {"supervision": "solution", "scale_free": True}]  # fmt: skip
+    configs = [TRAINED.replace(**kind) for kind in kinds]
+    engine = PlainEngine(configs)
+    engine.step(0)
+    before = engine.report()
+    for number in range(1, 150):
+        engine.step(number)
+    engine.step(0)  # the same systems again
+    after = engine.report()
+    scale_free = torch.tensor([False, False, False, True])
+    assert (after.loss[~scale_free] < 0.6 * before.loss[~scale_free]).all() and after.loss[3] < before.loss[3] - 0.5
+    assert (after.intermediate < 0.95 * before.intermediate).all()

@@ -1,0 +1,270 @@
+"""Runs: stacks equal solo runs, resuming changes nothing, divergence is contained, the folder tells all."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import sys
+import types
+
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import FileError, OptionError
+from nlaformer.learn import checkpoint
+from nlaformer.learn.engine import PlainEngine, learning_rate
+from nlaformer.learn.recipes import Config
+from nlaformer.learn.runs import read_manifest, read_metrics
+
+TINY = Config(n=3, T=3, d=8, heads=2, batch=4, steps=12, warmup=2, chunk=4)
+
+
+def train(config, out, **options):
+    return nf.train(
+        config, out=out, device="cpu", progress=False, **({"checkpoint_every": 3, "log_every": 1} | options)
+    )
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def final(folder):
+    return checkpoint.read(folder / checkpoint.LATEST).state
+
+
+def interrupt_at(step, monkeypatch):
+    """Let the process die, without a word, in a step."""
+    original = PlainEngine.step
+
+    def dying(self, number):
+        if number == step:
+            raise SystemExit
+        original(self, number)
+
+    monkeypatch.setattr(PlainEngine, "step", dying)
+
+
+def test_a_run_leaves_its_whole_story(tmp_path):
+    run = train(TINY.replace(supervision="joint"), tmp_path)
+    assert run.steps == 12 and not run.diverged
+    names = {
+        "config.json",
+        "manifest.json",
+        "metrics.jsonl",
+        "model.safetensors",
+        checkpoint.LATEST,
+        checkpoint.PREVIOUS,
+    }
+    assert {path.name for path in tmp_path.iterdir()} == names
+    lines = read_metrics(tmp_path)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    assert [line["step"] for line in lines if "validation" in line] == [3, 6, 9, 12]
+    assert len(lines[-1]["validation"]["squared_relative_error"]) == TINY.T + 1
+    manifest = read_manifest(tmp_path)
+    assert manifest["state"] == "finished" and manifest["precision"] == "float32" and manifest["seed"] == 0
+    assert manifest["versions"]["torch"] == torch.__version__ and manifest["config"] == run.config.to_json()
+    assert nf.load(tmp_path).config == run.config
+
+
+def test_training_again_changes_nothing(tmp_path):
+    train(TINY, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    train(TINY, tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("step", [1, 4, 6, 11])
+def test_a_resumed_run_ends_in_the_same_bits(step, tmp_path, monkeypatch):
+    train(TINY, tmp_path / "undisturbed")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        interrupt_at(step, patch)
+        train(TINY, tmp_path / "run")
+    train(TINY, tmp_path / "run")
+    assert equal(final(tmp_path / "run"), final(tmp_path / "undisturbed"))
+    assert read_metrics(tmp_path / "run") == read_metrics(tmp_path / "undisturbed")
+
+
+MEMBERS = [
+    TINY,
+    TINY.replace(lr=3e-3, warmup=5, clip=0.1),
+    TINY.replace(seed=7, sigma=(1.0, 1.4), teacher="pcg", supervision="joint", eta=0.01),
+    TINY.replace(supervision="step+solution", window=2, scale_free=True),
+]
+
+
+def test_a_member_of_a_stack_is_the_model_trained_alone(tmp_path):
+    runs = train(MEMBERS, tmp_path / "stack")
+    for k, config in enumerate(MEMBERS):
+        train(config, tmp_path / f"alone{k}")
+        assert runs[k].folder.parent == tmp_path / "stack"
+        assert equal(final(runs[k].folder), final(tmp_path / f"alone{k}"))
+
+
+def test_a_stack_resumes_at_the_last_step_all_members_have(tmp_path, monkeypatch):
+    undisturbed = train(MEMBERS, tmp_path / "undisturbed")
+    written = []
+    original = checkpoint.write
+
+    def dying(folder, what):
+        if len(written) == 6:  # the second round of checkpoints, after two of four members
+            raise SystemExit
+        written.append(folder)
+        original(folder, what)
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr(checkpoint, "write", dying)
+        train(MEMBERS, tmp_path / "stack")
+    resumed = train(MEMBERS, tmp_path / "stack")
+    for one, other in zip(undisturbed, resumed, strict=True):
+        assert equal(final(one.folder), final(other.folder))
+
+
+def test_a_diverging_member_is_frozen_and_the_others_go_on(tmp_path):
+    wild = TINY.replace(lr=1e30, warmup=0, clip=1e30)
+    runs = train([TINY, wild], tmp_path / "stack")
+    assert [run.diverged for run in runs] == [False, True]
+    train(TINY, tmp_path / "alone")
+    assert equal(final(runs[0].folder), final(tmp_path / "alone"))
+    lines = [line for line in read_metrics(runs[1].folder) if "loss" in line]
+    assert lines[-1]["diverged"] and lines[-1]["step"] < TINY.steps
+    assert all(tensor.isfinite().all() for tensor in final(runs[1].folder).values())
+    assert read_manifest(runs[1].folder)["state"] == "diverged"
+
+
+def test_a_model_alone_that_diverges_stops(tmp_path):
+    run = train(TINY.replace(lr=1e30, warmup=0, clip=1e30), tmp_path)
+    assert run.diverged and run.steps < TINY.steps
+
+
+def test_another_config_does_not_continue_a_run(tmp_path):
+    train(TINY, tmp_path)
+    with pytest.raises(OptionError, match=r"lr: 0.001 there, 0.01 given"):
+        train(TINY.replace(lr=0.01), tmp_path)
+
+
+def test_the_learning_rate_warms_up_and_falls_to_its_end():
+    config = TINY.replace(steps=101, warmup=10, lr=1.0, final_lr=0.02)
+    rates = [learning_rate(config, number) for number in range(101)]
+    assert rates[0] == pytest.approx(0.1) and rates[9] == rates[10] == 1.0
+    assert rates[100] == pytest.approx(0.02) and rates[55] == pytest.approx(0.51)
+    assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
+
+
+def test_adam_is_torchs_adam():
+    config = TINY.replace(clip=1e9, d=8, heads=8, norm="none")  # heads of width one: W_Q carries no factor
+    engine = PlainEngine([config])
+    member = engine.members[0]
+    reference = PlainEngine([config]).members[0]
+    parameters = list(reference.parameters.values())
+    adam = torch.optim.Adam(parameters, betas=(config.beta1, config.beta2))
+    gradients = {}
+    member._adam = lambda g, rate, count, own=member._adam: (gradients.update(g), own(g, rate, count))[1]
+    for number in range(5):
+        engine.step(number)
+        for (name, _), parameter in zip(reference.parameters.items(), parameters, strict=True):
+            parameter.grad = gradients[name].clone()
+        adam.param_groups[0]["lr"] = learning_rate(config, number)
+        adam.step()
+    for name, parameter in reference.parameters.items():
+        torch.testing.assert_close(member.parameters[name], parameter, rtol=1e-5, atol=1e-7)
+
+
+def test_seeds_and_steps_make_the_data():
+    from nlaformer.learn.data import Stream
+
+    stream, again = Stream(TINY), Stream(TINY)
+    assert torch.equal(stream.batch(9).A, again.batch(9).A)
+    others = [Stream(TINY.replace(seed=1)).batch(9).A, stream.batch(8).A, stream.batch(9 + TINY.chunk).A]
+    assert all(not torch.equal(stream.batch(9).A, other) for other in others)
+    batch = stream.batch(0)
+    torch.testing.assert_close((batch.A @ batch.x_true.unsqueeze(-1)).squeeze(-1), batch.b, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(batch.x[:, -1], batch.x_true, rtol=1e-3, atol=1e-3)  # CG ends after n = T iterations
+
+
+class TestCheckpoints:
+    """Two generations; what is not whole is refused."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        train(TINY, tmp_path)
+        return tmp_path
+
+    @pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "empty", "header"])
+    def test_a_damaged_one_is_refused_and_the_previous_loads(self, folder, damage):
+        latest = folder / checkpoint.LATEST
+        whole, content = final(folder), bytearray(latest.read_bytes())
+        if damage == "truncated":
+            content = content[:-10]
+        elif damage == "edited":
+            content[-5] ^= 1
+        elif damage == "empty":
+            content = bytearray()
+        elif damage == "header":
+            content = content.replace(b'\\"lr\\": 0.001', b'\\"lr\\": 0.002')
+        else:
+            content = bytearray((folder / "model.safetensors").read_bytes())
+        assert content != latest.read_bytes()
+        latest.write_bytes(content)
+        with pytest.raises(FileError, match=r"truncated|digest|not a checkpoint"):
+            checkpoint.read(latest)
+        resumption = checkpoint.resume([folder], [TINY])
+        assert resumption.step == 9 and len(resumption.refused) == 1
+        train(TINY, folder)
+        assert equal(final(folder), whole)
+
+    def test_if_no_generation_is_whole_nothing_starts_over(self, folder):
+        for name in (checkpoint.LATEST, checkpoint.PREVIOUS):
+            (folder / name).write_bytes(b"nonsense")
+        with pytest.raises(FileError, match="no whole checkpoint"):
+            train(TINY, folder)
+
+    def test_a_damaged_latest_never_pushes_out_the_previous(self, folder):
+        previous = checkpoint.read(folder / checkpoint.PREVIOUS)
+        (folder / checkpoint.LATEST).write_bytes(b"nonsense")
+        checkpoint.write(folder, checkpoint.Checkpoint(12, TINY, previous.state))
+        assert checkpoint.read(folder / checkpoint.PREVIOUS).step == 9
+
+    def test_they_describe_themselves(self, folder):
+        stored = checkpoint.read(folder / checkpoint.LATEST)
+        assert stored.step == 12 and stored.config == TINY
+        assert json.dumps(stored.config.to_json())
+
+
+def test_a_last_line_cut_short_is_left_out(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
+    assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
+
+
+def test_no_metric_is_lost_to_json(tmp_path):
+    train(TINY.replace(lr=1e30, warmup=0, clip=1e30), tmp_path)
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert math.isfinite(read_metrics(tmp_path)[0]["loss"])
+
+
+def test_tensorboard_is_asked_for_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(OptionError, match="tensorboard"):
+        train(TINY, tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_gets_every_line(tmp_path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+        def close(self):
+            written.append("closed")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=SummaryWriter))
+    train(TINY, tmp_path, tensorboard=True)
+    assert ("loss", 1) in written and ("lr", TINY.steps) in written and written[-1] == "closed"

@@ -1,0 +1,264 @@
+"""The loop-transformer baseline: every row of Table 1 runs, costs what is counted, and is an ordinary transformer."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, UnknownNameError
+from nlaformer.express import loop_computer
+from nlaformer.express.loop_machine import Machine, bits
+
+REFERENCE = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+    "column_shift": lambda a, b: (b, a),
+    "row_shift": lambda a, b: (b, a),
+    "vector_transpose": lambda a: a[:, None],
+    "inner_product": lambda a, b: a @ b,
+    "outer_product": np.outer,
+    "matrix_transpose": lambda A: A.T,
+    "transposed_matmul": lambda A, B: A.T @ B,
+    "matmul": lambda A, B: A @ B,
+    "matvec": lambda A, b: A @ b,
+}
+MATRICES = [name for name in REFERENCE if loop_computer.PAPER[name][0] == "O(n^3)"]
+LINEARIZED = {"multiply", "inner_product", "outer_product", "transposed_matmul", "matmul", "matvec"}
+DTYPES = [torch.float64, torch.float32]
+SIZES = [2, 3, 5, 8, 16]
+
+
+def tolerance(name: str, n: int, dtype: torch.dtype) -> float:
+    """Relative error allowed: a linearized softmax costs sqrt(C eps), a gate rounds to the length of its code."""
+    eps = torch.finfo(dtype).eps
+    if name in LINEARIZED:
+        return 6 * math.sqrt(31 * eps / 2)
+    if name == "divide":
+        return 5e-13 + 64 * eps
+    if name.endswith("transpose"):
+        return 8 * bits(n + 3) * eps
+    return 2 * eps
+
+
+def operands(name: str, machine: Machine, seed: int) -> list[np.ndarray]:
+    generator = np.random.default_rng(seed)
+    dtype = machine.constants.numpy().dtype
+    values = [generator.standard_normal(slot.shape) for slot in machine.slots]
+    if name == "divide":
+        values[1] += 0.05 * np.sign(values[1])
+    return [value.astype(dtype) for value in values]
+
+
+def error(name: str, result: object, values: list[np.ndarray]) -> float:
+    """Relative to the Frobenius norm of the result; of an inner product, to |a| |b|."""
+    wide = [value.astype(np.float64) for value in values]
+    exact = np.asarray(REFERENCE[name](*wide))
+    size = np.prod([np.linalg.norm(v) for v in wide]) if name == "inner_product" else np.linalg.norm(exact)
+    assert np.shape(result) == exact.shape
+    return float(np.linalg.norm(np.asarray(result) - exact) / size)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", REFERENCE)
+def test_every_row_of_table_1_runs(name, n, dtype):
+    machine = loop_computer.build(name, n, dtype)
+    for seed in range(3):
+        values = operands(name, machine, seed)
+        result = machine(*values)
+        assert np.asarray(result).dtype == values[0].dtype
+        assert error(name, result, values) < tolerance(name, n, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("name", ["matrix_transpose", "transposed_matmul", "matmul"])
+def test_matrices_of_order_32(name, dtype):
+    machine = loop_computer.build(name, 32, dtype)
+    values = operands(name, machine, seed=0)
+    assert error(name, machine(*values), values) < tolerance(name, 32, dtype)
+
+
+@pytest.mark.parametrize("n", [1, 2, 7])
+@pytest.mark.parametrize("name", REFERENCE)
+def test_the_function_block_alone_computes_the_same(name, n):
+    machine = loop_computer.build(name, n)
+    if machine.block is None:
+        assert machine.block_cost == machine.cost
+        return
+    values = operands(name, machine, seed=n)
+    if machine.calls == 1:
+        result = machine.block(*values)
+    else:
+        result = np.concatenate([machine.block(*(value[k : k + 1] for value in values)) for k in range(machine.calls)])
+    assert error(name, result, values) < tolerance(name, n, torch.float64)
+
+
+@pytest.mark.parametrize("n", [1, *SIZES, 32])
+@pytest.mark.parametrize("name", REFERENCE)
+def test_the_counted_cost_is_that_of_the_weights(name, n):
+    machine = loop_computer.build(name, n)
+    assert (machine.cost, machine.block_cost) == loop_computer.count(name, n)
+    assert machine.prompt(*operands(name, machine, 0)).shape == (machine.cost.rows, machine.cost.tokens)
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_it_means_the_same_as_our_operation(name):
+    machine, operation = loop_computer.build(name, 6), nf.operation(name, n=6)
+    values = operands(name, machine, seed=4)
+    theirs, ours = machine(*values), operation(*values)
+    assert np.shape(theirs) == np.shape(ours)
+    np.testing.assert_allclose(theirs, ours, rtol=0, atol=1e-5)
+
+
+def growth(name: str, which: int) -> float:
+    sizes = [16, 32, 64, 128, 256, 512]
+    entries = [loop_computer.count(name, n)[which].entries for n in sizes]
+    return np.polyfit(np.log(sizes), np.log(entries), 1)[0]
+
+
+def test_entries_grow_like_the_cube_for_matrices():
+    for name in MATRICES:
+        assert 2.8 < growth(name, 0) < 3.0
+        # A^T B alone needs no transpose, and so no n^2 columns.
+        expected = 2 if name == "transposed_matmul" else 3
+        assert expected - 0.15 < growth(name, 1) < expected + 0.05
+    for name in set(REFERENCE) - set(MATRICES):
+        assert growth(name, 0) < 1.25
+
+
+def test_layers_grow_as_the_docstring_says():
+    for n in (2, 9):
+        layers = {name: [cost.layers for cost in loop_computer.count(name, n)] for name in loop_computer.names()}
+        assert layers["add"] == layers["subtract"] == layers["multiply"] == [4 * n, n]
+        assert layers["divide"] == [7 * n, 4 * n]
+        assert layers["column_shift"] == [4, 4]
+        assert layers["row_shift"] == [4 * n, 4 * n]
+        assert layers["vector_transpose"] == layers["matrix_transpose"] == [5, 3]
+        assert layers["transposed_matmul"] == [4, 1]
+        for name in ("inner_product", "outer_product", "matmul", "matvec"):
+            assert layers[name] == [7, 4]
+
+
+def test_names_are_those_of_table_1():
+    assert loop_computer.names() == list(REFERENCE)
+
+
+# --- how it works -----------------------------------------------------------------------------------------------
+
+
+def numpy_layer(P: np.ndarray, weights: dict) -> np.ndarray:
+    """Equation (1), from the paper's matrices."""
+    U = P.copy()
+    for head in weights["heads"]:
+        scores = P.T @ head["W_K"].numpy().T @ head["W_Q"].numpy() @ P
+        S = np.exp(scores - scores.max(0))
+        U += head["W_V"].numpy() @ P @ (S / S.sum(0))
+    if "W_1" not in weights:
+        return U
+    W_1, b_1, W_2, b_2 = (weights[key].numpy() for key in ("W_1", "b_1", "W_2", "b_2"))
+    return U + W_2 @ np.maximum(W_1 @ U + b_1[:, None], 0) + b_2[:, None]
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_the_weights_are_an_ordinary_transformer(name):
+    machine = loop_computer.build(name, 3)
+    values = operands(name, machine, seed=1)
+    P = machine.prompt(*values).numpy()
+    for block, repeats in ((machine.model.pre, 1), (machine.model.loop, machine.passes)):
+        for layer in [layer for _ in range(repeats) for layer in block]:
+            P = numpy_layer(P, layer.dense())
+    result = machine.read(torch.from_numpy(P))
+    assert error(name, result, values) < tolerance(name, 3, torch.float64)
+
+
+def test_a_read_copies_bit_for_bit_whatever_else_is_in_memory():
+    machine = loop_computer.build("row_shift", 5)
+    a, b = np.array([1e-300, 1.0, -1e300, 1 / 3, 0.0]), np.full(5, 1e307)
+    passes = [state for state in machine.model.states(machine.prompt(a, b), loops=5) if state.block == "loop"]
+    for k in range(5):
+        after_first_read = passes[4 * k].P
+        assert float(machine.layout.read(after_first_read, "left", slice(1, 2))) == a[k]
+
+
+def test_pointers_advance_by_one_a_pass():
+    machine = loop_computer.build("add", 11)
+    states = list(machine.model.states(machine.prompt(np.zeros(11), np.zeros(11)), loops=11))
+    for k, state in enumerate(states[::4]):
+        for start, pointer in ((0, "left pointer"), (11, "right pointer"), (22, "result pointer")):
+            rows = machine.layout.read(state.P, pointer, slice(None))
+            address = sum(2**bit for bit, value in enumerate(rows[:, 1]) if value > 0)
+            # After the last pass a pointer may stand one beyond the memory, or wrap around.
+            assert address == (start + k) % 2 ** len(rows)
+            assert set(rows[:, 1].tolist()) <= {1.0, -1.0}
+            assert rows[:, 2:].abs().max() == 0
+
+
+@pytest.mark.parametrize("name", ["multiply", "divide", "transposed_matmul", "matmul"])
+def test_memory_keeps_its_operands(name):
+    machine = loop_computer.build(name, 4)
+    P = machine.prompt(*operands(name, machine, seed=2))
+    Q = machine.model(P, machine.passes)
+    for slot in machine.slots:
+        before, after = (machine.layout.read(X, slot.register, slot.tokens) for X in (P, Q))
+        assert torch.equal(before, after)
+
+
+# --- what it takes ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", REFERENCE)
+def test_a_batch_is_the_loop_over_it(name):
+    machine = loop_computer.build(name, 3)
+    values = [operands(name, machine, seed) for seed in range(4)]
+    together = machine(*(np.stack(column).reshape(2, 2, *column[0].shape) for column in zip(*values, strict=True)))
+    parts = together if isinstance(together, tuple) else (together,)
+    for k, single in enumerate(machine(*value) for value in values):
+        for part, expected in zip(parts, single if isinstance(single, tuple) else (single,), strict=True):
+            np.testing.assert_allclose(part.reshape(4, *expected.shape)[k], expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [1e-70, 1e-8, 1e8, 1e70])
+@pytest.mark.parametrize("name", REFERENCE)
+def test_the_magnitude_of_the_operands_does_not_matter(name, size):
+    machine = loop_computer.build(name, 4)
+    values = [size * value for value in operands(name, machine, seed=3)]
+    assert error(name, machine(*values), values) < tolerance(name, 4, torch.float64)
+
+
+def test_torch_in_torch_out_and_lists_are_taken():
+    machine = loop_computer.build("add", 2)
+    assert torch.equal(machine(torch.tensor([1, 2]), torch.tensor([3.0, 4.0])), torch.tensor([4.0, 6.0]).double())
+    assert machine([1, 2], [3, 4]).tolist() == [4.0, 6.0]
+
+
+def test_bad_input_is_refused_in_words():
+    machine = loop_computer.build("divide", 2)
+    good = np.ones(2)
+    with pytest.raises(ShapeError, match=r"expected \(\.\.\., 2\)"):
+        machine(np.ones(3), good)
+    with pytest.raises(ShapeError, match="2 operand"):
+        machine(good)
+    with pytest.raises(ShapeError, match="do not broadcast"):
+        machine(np.ones((2, 2)), np.ones((3, 2)))
+    with pytest.raises(DTypeError, match="complex"):
+        machine(good, good * 1j)
+    with pytest.raises(DTypeError, match="numbers"):
+        machine(good, ["a", "b"])
+    with pytest.raises(DomainError, match="NaN"):
+        machine(good, np.array([1.0, np.nan]))
+    with pytest.raises(DomainError, match="divisor"):
+        machine(good, np.array([1.0, 1e-7]))
+    with pytest.raises(UnknownNameError, match="matmul"):
+        loop_computer.build("matmull", 2)
+    with pytest.raises(OptionError, match="whole number"):
+        loop_computer.count("matmul", 0)
+    with pytest.raises(OptionError, match="count"):
+        loop_computer.build("matmul", 128)
+    with pytest.raises(OptionError, match="float16"):
+        loop_computer.build("matmul", 2, torch.float16)

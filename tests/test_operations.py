@@ -1,0 +1,146 @@
+"""The operations: accuracy, cost, batches and kinds of arrays, through the public interface."""
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from tests.reference import ATTENTION, OPERANDS, draw, exact, one_array, relative_errors
+
+SEEDS = 20
+# (order, dtype): largest median and largest error over the seeds, for n >= 20.
+TARGETS = {
+    (1, torch.float64): (1e-9, 5e-9),
+    (3, torch.float64): (1e-11, 5e-11),
+    (1, torch.float32): (5e-4, 1e-3),
+}
+
+
+def batch_of(name: str, n: int, dtype: torch.dtype = torch.float64) -> list[np.ndarray]:
+    """Twenty seeds, one system each, as a batch."""
+    systems = [draw(name, n, np.random.default_rng(seed), dtype) for seed in range(SEEDS)]
+    return [np.stack(operand) for operand in zip(*systems, strict=True)]
+
+
+@pytest.mark.parametrize("n", [20, 64, 256, 512])
+@pytest.mark.parametrize(("order", "dtype"), TARGETS, ids=lambda value: str(value).removeprefix("torch."))
+@pytest.mark.parametrize("name", ATTENTION)
+def test_attention_operations_reach_their_accuracy(name, order, dtype, n):
+    errors = relative_errors(nf.operation(name, n=n, order=order, dtype=dtype), batch_of(name, n, dtype))
+    median, largest = TARGETS[order, dtype]
+    assert np.median(errors) <= median
+    assert errors.max() <= largest
+
+
+@pytest.mark.parametrize("n", [2, 5])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_small_sizes_work_too(name, n):
+    """No target is set below n = 20, where a small result may stand beside large operands; the median holds."""
+    assert np.median(relative_errors(nf.operation(name, n=n), batch_of(name, n))) <= 1e-9
+
+
+@pytest.mark.parametrize("factors", [(1e8, 1.0), (1.0, 1e-8), (1e8, 1e-8), (1e-8, 1e-8), (1e8, 1e8)])
+@pytest.mark.parametrize("name", ATTENTION)
+def test_magnitude_costs_no_accuracy(name, factors):
+    operands = [x * factor for x, factor in zip(batch_of(name, 20), factors, strict=False)]
+    errors = relative_errors(nf.operation(name, n=20), operands)
+    assert np.median(errors) <= 1e-9
+    assert errors.max() <= 5e-9
+
+
+@pytest.mark.parametrize("n", [2, 5, 20, 64, 256, 512])
+@pytest.mark.parametrize(
+    ("name", "target"),
+    {
+        "add": 1e-15,
+        "subtract": 1e-15,
+        "row_shift": 1e-15,
+        "column_shift": 1e-15,
+        "multiply": 1e-9,
+        "divide": 1e-12,
+    }.items(),
+)
+def test_pointwise_operations_and_shifts_reach_their_accuracy(name, target, n):
+    assert relative_errors(nf.operation(name, n=n), batch_of(name, n)).max() <= target
+
+
+@pytest.mark.parametrize("name", [*ATTENTION, "column_shift", "multiply"])
+def test_the_papers_pair_of_heads_runs_and_is_far_less_accurate(name):
+    operands = batch_of(name, 20)
+    paper = relative_errors(nf.operation(name, n=20, scheme="paper"), operands)
+    ours = relative_errors(nf.operation(name, n=20), operands)
+    assert np.median(paper) <= 1e-5
+    assert np.median(paper) >= 30 * np.median(ours)
+
+
+# Layers and heads of the theorem; accurate products and quotients as the project promises them.
+THEOREM = {
+    **dict.fromkeys(["add", "subtract", "row_shift"], (1, 1)),
+    **dict.fromkeys(["column_shift", "vector_transpose", "inner_product", "outer_product"], (1, 2)),
+    **dict.fromkeys(["matrix_transpose", "transposed_matmul", "matmul", "matvec"], (1, 2)),
+    "multiply": (1, 2),
+    "divide": (3, 2),
+}
+
+
+@pytest.mark.parametrize("name", THEOREM)
+def test_cost_is_never_above_the_theorem(name):
+    layers, heads = THEOREM[name]
+    cost = nf.operation(name, n=12).cost
+    assert cost.layers <= layers
+    assert cost.heads <= heads
+
+
+@pytest.mark.parametrize("name", [name for name, letters in OPERANDS.items() if "m" in letters])
+def test_entries_grow_with_the_square_of_n(name):
+    sizes = np.array([16, 32, 64, 128])
+    entries = [nf.operation(name, n=int(n)).cost.entries for n in sizes]
+    slope = np.polyfit(np.log(sizes), np.log(entries), 1)[0]
+    assert 1.9 <= slope <= 2.1
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_a_batch_equals_the_loop_over_it(name):
+    op = nf.operation(name, n=5)
+    operands = draw(name, 5, np.random.default_rng(3), batch=(2, 3))
+    together = one_array(op(*operands))
+    pair = name.endswith("shift")
+    for i in np.ndindex(2, 3):
+        alone = one_array(op(*(x[i] for x in operands)))
+        np.testing.assert_allclose(together[(slice(None), *i)] if pair else together[i], alone, rtol=1e-8, atol=1e-8)
+
+
+def test_batch_dimensions_broadcast():
+    op = nf.operation("matvec", n=4)
+    rng = np.random.default_rng(4)
+    A, b = rng.normal(size=(4, 4)), rng.normal(size=(3, 4))
+    np.testing.assert_allclose(op(A, b), b @ A.T, rtol=1e-7, atol=1e-8)
+    assert op(A, b[:0]).shape == (0, 4)
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+def test_the_kind_of_array_that_comes_in_goes_out(name):
+    op = nf.operation(name, n=3)
+    operands = draw(name, 3, np.random.default_rng(5))
+    array, tensor = op(*operands), op(*map(torch.from_numpy, operands))
+    listed = op(*(x.tolist() for x in operands))
+    pair = (array, tensor, listed) if isinstance(array, tuple) else ((array,), (tensor,), (listed,))
+    for a, t, one in zip(*pair, strict=True):
+        assert isinstance(a, (np.ndarray, np.generic))
+        assert isinstance(t, torch.Tensor)
+        assert isinstance(one, (list, float))
+        np.testing.assert_array_equal(a, t.numpy())
+        np.testing.assert_array_equal(a, np.asarray(one))
+    assert one_array(array).shape == exact(name, *operands).shape
+
+
+def test_prompt_model_and_read_make_the_call():
+    op = nf.operation("transposed_matmul", n=6)
+    A, B = np.random.default_rng(6).normal(size=(2, 6, 6)) * 1e5
+    P = op.model(torch.from_numpy(op.prompt(A, B)))
+    assert tuple(P.shape) == (op.cost.rows, op.cost.tokens)
+    np.testing.assert_array_equal(op.read(P.numpy()), op(A, B))
+
+
+def test_names_are_listed():
+    assert set(nf.operations()) == {*OPERANDS, "pointwise"}

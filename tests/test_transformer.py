@@ -1,0 +1,128 @@
+"""The forward pass: eq. (1) as NumPy and as torch's own attention see it; sparse and dense weights; stacks."""
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.transformer import DEFINITION, FFN, Dense, Heads, Kernels, Layer, NLAFormer, Sparse, rms_norm
+from tests.reference import OPERANDS, draw, equation_one, one_array
+
+
+def dense_layers(model: NLAFormer) -> list[dict]:
+    """The paper's matrices of every layer, as NumPy arrays."""
+
+    def array(value):
+        return [{k: v.numpy() for k, v in head.items()} for head in value] if isinstance(value, list) else value.numpy()
+
+    return [{name: array(value) for name, value in layer.dense().items()} for layer in model.pre]
+
+
+@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("order", [1, 3])
+def test_numpy_evaluation_of_equation_one_agrees_within_the_bound(name, order):
+    op = nf.operation(name, n=6, order=order)
+    operands = draw(name, 6, np.random.default_rng(1))
+    P = equation_one(op.prompt(*operands), dense_layers(op.model))
+    difference = np.abs(one_array(op.read(P)) - one_array(op(*operands)))
+    assert (difference <= 2 * one_array(op.error_bound(*operands))).all()
+
+
+@pytest.mark.parametrize("name", [name for name in OPERANDS if name not in ("add", "subtract", "row_shift")])
+def test_same_weights_through_scaled_dot_product_attention(name):
+    def attention(Q, K, V, causal):
+        return torch.nn.functional.scaled_dot_product_attention(Q, K, V, scale=1.0, is_causal=causal)
+
+    op = nf.operation(name, n=7)
+    operands = draw(name, 7, np.random.default_rng(2))
+    P = op.model(torch.from_numpy(op.prompt(*operands)), kernels=Kernels(attention=attention))
+    difference = np.abs(one_array(op.read(P.numpy())) - one_array(op(*operands)))
+    assert (difference <= 2 * one_array(op.error_bound(*operands))).all()
+
+
+def test_sparse_weight_equals_its_dense_matrix():
+    torch.manual_seed(0)
+    W = torch.randn(9, 12, dtype=torch.float64) * (torch.rand(9, 12) < 0.3)
+    W[2] = torch.randn(12)  # a row too long for gathers
+    W[5] = 0
+    index = torch.nonzero(W).T
+    sparse = Sparse(index, W[index[0], index[1]], (9, 12))
+    X, Y = torch.randn(4, 3, 9, dtype=torch.float64), torch.randn(4, 3, 12, dtype=torch.float64)
+    assert torch.equal(sparse.dense(), W)
+    torch.testing.assert_close(sparse(Y), Y @ W.mT)
+    torch.testing.assert_close(sparse.added_to(X, Y), X + Y @ W.mT)
+    torch.testing.assert_close(sparse.float()(Y.float()), (Y @ W.mT).float(), rtol=1e-5, atol=1e-5)
+
+
+def random_layer(stack: tuple[int, ...], rows: int = 8, norm: bool = True, causal: bool = False) -> Layer:
+    def weight(out: int, source: int) -> torch.Tensor:
+        return torch.randn(*stack, out, source, dtype=torch.float64) / source**0.5
+
+    def vector(size: int) -> torch.Tensor:
+        return torch.randn(*stack, size, dtype=torch.float64)
+
+    heads = Heads(Dense(weight(6, rows)), Dense(weight(6, rows)), Dense(weight(4, rows)), Dense(weight(rows, 4)), 2)
+    ffn = FFN(Dense(weight(16, rows)), vector(16), Dense(weight(rows, 16)), vector(rows))
+    return Layer(heads, ffn, (vector(rows), vector(rows)) if norm else None, causal)
+
+
+def member(layer: Layer, e: int) -> Layer:
+    """One model of a stacked layer."""
+    h, f = layer.heads, layer.ffn
+
+    def pick(W: Dense) -> Dense:
+        return Dense(W.weight[e].detach())
+
+    norm = None if layer.gain_1 is None else (layer.gain_1[e].detach(), layer.gain_2[e].detach())
+    heads = Heads(pick(h.W_Q), pick(h.W_K), pick(h.W_U), pick(h.W_O), h.count)
+    return Layer(heads, FFN(pick(f.W_1), f.b_1[e].detach(), pick(f.W_2), f.b_2[e].detach()), norm, layer.causal)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("causal", [True, False])
+def test_a_stack_is_its_members_side_by_side(norm, causal):
+    torch.manual_seed(1)
+    layer = random_layer((3,), norm=norm, causal=causal)
+    X = torch.randn(3, 5, 4, 8, dtype=torch.float64)  # (E, batch, token, row)
+    together = layer(X)
+    for e in range(3):
+        torch.testing.assert_close(together[e], member(layer, e)(X[e]))
+
+
+def test_causal_tokens_do_not_see_later_ones():
+    torch.manual_seed(2)
+    layer = random_layer((), causal=True)
+    X = torch.randn(4, 8, dtype=torch.float64)
+    changed = X.clone()
+    changed[3] += 1.0
+    torch.testing.assert_close(layer(X)[:3], layer(changed)[:3])
+    assert not torch.allclose(random_layer(())(X)[:3], random_layer(())(changed)[:3])
+
+
+def test_norm_gives_rows_of_mean_square_one():
+    X = torch.randn(3, 8, dtype=torch.float64)
+    normalized = rms_norm(X, torch.ones(8, dtype=torch.float64))
+    torch.testing.assert_close(normalized.square().mean(-1), torch.ones(3, dtype=torch.float64))
+
+
+def test_states_are_the_forward_pass_step_by_step():
+    torch.manual_seed(3)
+    model = NLAFormer([random_layer(())], [random_layer(()), random_layer(())], [random_layer(())])
+    P = torch.randn(8, 5, dtype=torch.float64)
+    states = list(model.states(P, loops=3))
+    assert [(s.block, s.iteration, s.layer) for s in states[:4]] == [
+        ("input", 0, 0),
+        ("pre", 0, 0),
+        ("loop", 0, 0),
+        ("loop", 0, 1),
+    ]
+    assert len(states) == 1 + 1 + 3 * 2 + 1
+    assert torch.equal(states[0].P, P)
+    assert torch.equal(states[-1].P, model(P, loops=3))
+
+
+def test_trained_weights_have_gradients_and_compiled_ones_do_not():
+    layer = random_layer(())
+    layer(torch.randn(4, 8, dtype=torch.float64), DEFINITION).sum().backward()
+    assert all(parameter.grad is not None for parameter in layer.parameters())
+    assert not any(parameter.requires_grad for parameter in nf.operation("matmul", n=3).model.parameters())
