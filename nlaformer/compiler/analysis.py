@@ -3,8 +3,8 @@
 *Units.* A run scales A and b by powers of two, exactly, into the range the weights are made for. That is harmless if
 the program commutes with it: if multiplying A by 2^a and b by 2^β multiplies every value by a power of two of its own.
 Each value's exponent is linear in (a, β) and some unknowns (x0's, the states'); sums force exponents to agree, exp and
-log force them to vanish, and Gaussian elimination over the fractions tells which of a and β remain free. A constant step
-size in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as it is, within a declared bound.
+log force them to vanish, and Gaussian elimination over the fractions tells which of a and β remain free. A constant
+step size in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as it is, within a declared bound.
 
 *Signs.* A logarithm exists only of positive values. Signs are inferred from squares, norms, exponentials and what the
 program declares, optimistically for states: assumed positive until a step shows otherwise. Whatever rests on a

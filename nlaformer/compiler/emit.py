@@ -98,8 +98,8 @@ class Emitter:
     # --- blocks ---
 
     def model(self) -> NLAFormer:
-        blocks: dict[Block, list[Layer]] = {block: self._block(block) for block in ("pre", "loop", "post")}
-        return NLAFormer(**blocks).to(self.precision.dtype)
+        model = NLAFormer(self._block("pre"), self._block("loop"), self._block("post"))
+        return model.to(self.precision.dtype)
 
     def _block(self, block: Block) -> list[Layer]:
         layers = []

@@ -179,7 +179,7 @@ def kernel_head(
     """target_j += gain e^{exponent_j} sum_i e^{L_ji} value_i, with row j of L standing in token j as ``logs``.
 
     A matrix kept as logarithms needs no linearization: the kernel of softmax attention is the exponential.
-    ``transpose`` takes L_ij instead. Scores stay well below ``ceiling``, the sink's; its own column sees the sink alone.
+    ``transpose`` takes L_ij instead. Scores stay well below ``ceiling``, the sink's; its own column sees it alone.
     """
     data = list(layout["position"])[layout.data_tokens]
     sink = layout["position"][0]
