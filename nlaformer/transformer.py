@@ -30,6 +30,8 @@ from nlaformer.errors import OptionError
 
 # A row of a sparse weight with more entries than this is cheaper as part of a dense block than as gathers.
 _GATHERS = 6
+# Where many rows use no more columns than this, they are part of the dense block all the same.
+_FEW_COLUMNS = 64
 # Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
 _RUNS = 16
 # On a processor, compiled weights take prompts in pieces of about this many entries, which stay in its cache: memory
@@ -85,6 +87,9 @@ class Sparse(nn.Module):
 
         # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
         short = (count > 0) & (count <= _GATHERS)
+        used = len(torch.unique(source[short[out]]))
+        if used <= _FEW_COLUMNS and int(short.sum()) >= 8 * used:
+            short = torch.zeros_like(short)  # many units on few rows: one small product is quicker than gathers
         self._short = _runs(torch.nonzero(short).flatten())
         self._sources: list[Rows] = []
         place = torch.cumsum(short, 0) - 1
@@ -98,8 +103,9 @@ class Sparse(nn.Module):
             self.register_buffer(f"coefficient{k}", coefficient, persistent=False)
 
         # The dense block of the long rows.
-        long_row = torch.nonzero(count > _GATHERS).flatten()
-        entry = count[out] > _GATHERS
+        long = (count > 0) & ~short
+        long_row = torch.nonzero(long).flatten()
+        entry = long[out]
         columns, column = torch.unique(source[entry], return_inverse=True)
         block = torch.zeros(len(long_row), len(columns), dtype=values.dtype)
         block[torch.searchsorted(long_row, out[entry]), column] = values[entry]

@@ -12,7 +12,7 @@ import torch
 
 from nlaformer.compiler.artifact import Algorithm, compile
 from nlaformer.compiler.language import Program, diag, dot, exp, identity_like, norm, positive, zeros_like
-from nlaformer.errors import unknown_name
+from nlaformer.errors import OptionError, unknown_name
 
 State = dict[str, Any]
 
@@ -253,9 +253,11 @@ def algorithm(
     name: str,
     n: int,
     *,
-    order: int = 3,
+    order: int | None = None,
     dtype: torch.dtype = torch.float64,
     verify: bool = True,
+    form: str = "compiled",
+    **paper: Any,
 ) -> Algorithm:
     """A classical algorithm as a looped transformer.
 
@@ -263,6 +265,8 @@ def algorithm(
     ----------
     name : one of ``nf.algorithms()``
     n, order, dtype, verify : as in ``nf.compile``
+    form : "compiled", or "paper" for cg as in the paper's Theorem 3.1, one layer an iteration; then ``ffn`` ("ideal" or
+        "fitted"), ``width`` (of the fitted FFN) and ``scheme`` ("antisymmetric" or "paper") may be given
 
     Examples
     --------
@@ -275,4 +279,14 @@ def algorithm(
     >>> cg.cost.loop.layers
     7
     """
-    return compile(program(name), n, order=order, dtype=dtype, verify=verify)
+    if form == "paper":
+        from nlaformer.compiler.paper_form import paper_cg
+
+        if name != "cg":
+            raise OptionError(f"the paper gives a form of its own for 'cg' only; {name!r} has form='compiled'")
+        return paper_cg(n, order=1 if order is None else order, dtype=dtype, verified=verify, **paper)
+    if form != "compiled":
+        raise unknown_name("form", form, ("compiled", "paper"))
+    if paper:
+        raise OptionError(f"{', '.join(paper)} go with form='paper' only")
+    return compile(program(name), n, order=3 if order is None else order, dtype=dtype, verify=verify)

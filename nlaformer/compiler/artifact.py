@@ -33,7 +33,7 @@ from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
 # Attention weights and prompt entries evaluated at once.
-_ENTRIES_AT_ONCE = 2**22
+_ENTRIES_AT_ONCE = 2**20
 _AXES = {"A": 2, "b": 1, "x0": 1}
 _DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -138,6 +138,7 @@ class Plan:
     promises: list[Any]
     schedule: dict[str, Any]
     warnings: list[str]
+    form: str = "compiled"
     verification: dict[str, Any] = field(default_factory=dict)
 
 
@@ -299,11 +300,14 @@ class Algorithm:
         P = self.layout.empty((count,), self.dtype, self.device)
         self.layout.write(P, "one", torch.ones(1, self.n, dtype=self.dtype, device=self.device))
         for name, value in inputs.items():
-            e = self._exponent_of(name, exponents)
-            scaled = scale(value, -e.reshape(-1, *[1] * (value.dim() - 1)))
+            scaled = self._scaled(name, value, exponents)
             # Token j holds row j of A: the paper's [a_1 ... a_n] for A = [a_1 ... a_n]^T.
             self.layout.write(P, name, scaled.mT if name == "A" else scaled[:, None, :])
         return P
+
+    def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
+        e = self._exponent_of(name, exponents)
+        return scale(value, -e.reshape(-1, *[1] * (value.dim() - 1)))
 
     def _exponents(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The powers of two that A and b are divided by; multiples of what makes every state's exponent whole."""
@@ -418,4 +422,9 @@ def _written(layers: Schedule, block: Any, emitter: Emitter) -> list[str]:
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     """The algorithm that ``save`` wrote."""
-    return Algorithm(Plan(**config), model)
+    plan = Plan(**config)
+    if plan.form == "paper":
+        from nlaformer.compiler.paper_form import PaperAlgorithm
+
+        return PaperAlgorithm(plan, model)
+    return Algorithm(plan, model)
