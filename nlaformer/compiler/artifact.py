@@ -23,7 +23,7 @@ from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.emit import Emitter
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.language import Program, trace
-from nlaformer.compiler.reference import Run, check_iterations, finish_run
+from nlaformer.compiler.reference import Checks, Run, check_iterations, finish_run
 from nlaformer.compiler.schedule import Schedule, schedule
 from nlaformer.compiler.select import Precision, Selection, Selector, StateRows
 from nlaformer.errors import DomainError, OptionError, ShapeError
@@ -94,6 +94,7 @@ def compile(
         registers=[list(register) for register in emitter.layout.registers],
         residual=None if traced.residual is None else list(Expression.of(traced.residual).nodes),
         promises=[list(Expression.of(node).nodes) for node in analysis.promises],
+        steps={name: list(Expression.of(node).nodes) for name, node in traced.step.items()},
         schedule=_describe(selection, layers, emitter),
         warnings=list(dict.fromkeys(selection.warnings)),
     )
@@ -136,6 +137,7 @@ class Plan:
     registers: list[Any]
     residual: list[Any] | None
     promises: list[Any]
+    steps: dict[str, Any]
     schedule: dict[str, Any]
     warnings: list[str]
     form: str = "compiled"
@@ -236,9 +238,7 @@ class Algorithm:
             scaled = scale(value, e.reshape(-1, *[1] * (value.dim() - 1)))
             values[name] = scaled.reshape(*batch, *scaled.shape[1:])
         answer = values.pop("answer")
-        residual = None if self.plan.residual is None else Expression(tuple(self.plan.residual))
-        promises = [Expression(tuple(nodes)) for nodes in self.plan.promises]
-        return finish_run(answer, self.plan.answer["kind"], values, inputs, residual, promises, use_torch)
+        return finish_run(answer, self.plan.answer["kind"], values, inputs, self._checks, use_torch)
 
     def prompt(self, A: Any = None, b: Any = None, x0: Any = None) -> Any:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
@@ -250,6 +250,14 @@ class Algorithm:
         return P if use_torch else P.cpu().numpy()
 
     # --- inside ---
+
+    @property
+    def _checks(self) -> Checks:
+        return Checks(
+            None if self.plan.residual is None else Expression(tuple(self.plan.residual)),
+            tuple(Expression(tuple(nodes)) for nodes in self.plan.promises),
+            {name: Expression(tuple(nodes)) for name, nodes in self.plan.steps.items()},
+        )
 
     def _entries(self, block: Any) -> int:
         heads = max((layer.heads.count for layer in block if layer.heads is not None), default=1)

@@ -267,6 +267,7 @@ def _plan(n: int, dtype: torch.dtype, order: int, layout: Layout, ffn: str) -> P
         registers=[list(register) for register in layout.registers],
         residual=list(Expression.of(traced.residual).nodes),
         promises=[list(Expression.of(node).nodes) for node in analysis.promises],
+        steps={},
         schedule={"pre": [["Theorem 3.1: r = d = b - A x0 in column n + 1"]], "loop": [loop], "post": []},
         warnings=[],
         form="paper",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -28,6 +28,10 @@ class Status(enum.Enum):
     NOT_POSITIVE = (
         "not positive: a value the program takes to be positive was not, so the answer must not be used; for the "
         "conjugate gradient family this means that A is not symmetric positive definite"
+    )
+    INACCURATE = (
+        "inaccurate: a step of the transformer differed from the program's own, because a value left the range the "
+        "weights were made for; the answer must not be used. Keep the values of the program near 1"
     )
     DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
     NONFINITE = "not finite: the iteration left the range of the numbers; the answer must not be used"
@@ -91,7 +95,7 @@ def run_reference(program: Program, A: Any, b: Any, x0: Any, iterations: int) ->
     answer = gather([run[1] for run in runs])
     tensors = {name: _as_tensor(value) for name, value in arrays.items()}
     residual = None if traced.residual is None else Expression.of(traced.residual)
-    return finish_run(answer, traced.answer.kind, states, tensors, residual, [], use_torch)
+    return finish_run(answer, traced.answer.kind, states, tensors, Checks(residual), use_torch)
 
 
 def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[list[dict[str, Any]], list[Any]]:
@@ -105,38 +109,43 @@ def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[
         return states, [call(program.finish, inputs | state) for state in states]
 
 
+@dataclass(frozen=True)
+class Checks:
+    """What a run is judged by: its residual, the promises, and each state's step."""
+
+    residual: Expression | None = None
+    promises: tuple[Expression, ...] = ()
+    steps: dict[str, Expression] = field(default_factory=dict)
+
+
 def finish_run(
-    answer: Tensor,
-    kind: str,
-    states: dict[str, Tensor],
-    inputs: dict[str, Tensor],
-    residual: Expression | None,
-    promises: Sequence[Expression],
-    use_torch: bool,
+    answer: Tensor, kind: str, states: dict[str, Tensor], inputs: dict[str, Tensor], checks: Checks, use_torch: bool
 ) -> Run:
     """Measure the residuals, judge how the run ended, and hand everything out in the caller's kind of array."""
-    axis = -1 - {"scalar": 0, "vector": 1, "matrix": 2}[kind]
+    axis = _time_axis(kind)
     batch, count = answer.shape[: answer.dim() + axis], answer.shape[axis]
     # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
     lifted = {name: value.unsqueeze(-3 if name == "A" else -2) for name, value in inputs.items()}
     known = {"A": lifted.get("A"), "b": lifted.get("b"), "x0": lifted.get("x0")} | states
     values = {name: value for name, value in known.items() if value is not None}
-    norms = None
+    norms, residual = None, checks.residual
     finite = torch.isfinite(answer).reshape(*batch, count, -1).all(-1)
     if residual is not None:
         norms = size(residual(values | {"answer": answer}), residual.kind).expand(*batch, count)
         zero = size(residual(values | {"answer": torch.zeros_like(answer)}), residual.kind).expand(*batch, count)
         scale = torch.maximum(zero[..., 0], norms[..., 0])
     broken = torch.zeros(*batch, count, dtype=torch.bool)
-    for promise in promises:
+    for promise in checks.promises:
         value = promise(values)
         wrong = value < 0 if promise.kind == "scalar" else (value < 0).any(-1)
         broken = broken | wrong.expand(*batch, count).cpu()
+    strayed = _strayed(checks.steps, states, lifted, answer.dtype).expand(batch).cpu().numpy()
     if norms is None:
         status = np.full(batch, Status.FINISHED, dtype=object)
+        status[strayed] = Status.INACCURATE
         status[~finite[..., -1].cpu().numpy()] = Status.NONFINITE
     else:
-        status = _judge(norms.cpu(), scale.cpu(), finite.cpu(), broken, answer.dtype)
+        status = _judge(norms.cpu(), scale.cpu(), finite.cpu(), broken, strayed, answer.dtype)
 
     def give(value: Tensor) -> Any:
         return value if use_torch else value.cpu().numpy()
@@ -149,7 +158,40 @@ def finish_run(
     )
 
 
-def _judge(norms: Tensor, scale: Tensor, finite: Tensor, broken: Tensor, dtype: torch.dtype) -> np.ndarray:
+def _strayed(
+    steps: dict[str, Expression], states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype
+) -> Tensor:
+    """Whether any step of a system differs from the program's own step from the same state; (...).
+
+    Relative to the largest the state has been: the digits a value loses as it decays are the business of the residual.
+    """
+    tolerance = 1e-6 if dtype == torch.float64 else 1e-2
+    found = torch.tensor(False)
+    before = dict(inputs)
+    for name, step in steps.items():
+        before[name] = states[name].narrow(_time_axis(step.kind), 0, _steps(states[name], step.kind))
+    for name, step in steps.items():
+        axis, value = _time_axis(step.kind), states[name]
+        after = value.narrow(axis, 1, _steps(value, step.kind))
+        wanted = step(before).expand(after.shape)
+        largest = torch.maximum(size(before[name], step.kind), size(wanted, step.kind))
+        scale = torch.cummax(largest.nan_to_num(0.0), -1).values
+        # 0 / 0 after convergence is no judge.
+        found = found | (size(after - wanted, step.kind) > tolerance * scale).any(-1)
+    return found
+
+
+def _time_axis(kind: str) -> int:
+    return -1 - {"scalar": 0, "vector": 1, "matrix": 2}[kind]
+
+
+def _steps(value: Tensor, kind: str) -> int:
+    return value.shape[_time_axis(kind)] - 1
+
+
+def _judge(
+    norms: Tensor, scale: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray, dtype: torch.dtype
+) -> np.ndarray:
     """A status for each system from its residual norms (..., T + 1)."""
     tolerance = 1e-10 if dtype == torch.float64 else 1e-4
     small = norms <= tolerance * scale[..., None]
@@ -162,6 +204,7 @@ def _judge(norms: Tensor, scale: Tensor, finite: Tensor, broken: Tensor, dtype: 
     status = np.full(norms.shape[:-1], Status.STAGNATED, dtype=object)
     status[falling.numpy()] = Status.RUNNING
     status[(last > 10 * scale).numpy()] = Status.DIVERGED
+    status[strayed] = Status.INACCURATE
     status[small[..., -1].numpy()] = Status.CONVERGED
     status[(broken & before).any(-1).numpy()] = Status.NOT_POSITIVE
     status[(~(finite[..., -1] & torch.isfinite(last))).numpy()] = Status.NONFINITE

@@ -349,10 +349,10 @@ class Selector:
         """Where the logarithm is interpolated: from the noise of a dot to well above its bound."""
         bound = self._bound(source)
         noise = [self.out.linearizations[r] for r, _ in source if r in self.out.linearizations]
-        tiny = 1e-22 if self.precision.dtype == torch.float64 else 1e-9
         if noise:
             return self.noise(noise[0]) ** 2 * bound, 1e3 * self.n * bound
-        return tiny**0.75 * bound, max(1e4, 1e3 * self.n) * bound
+        reach = 1e16 if self.precision.dtype == torch.float64 else 1e7
+        return bound / reach, bound * reach
 
     def noise(self, lin: Linearization) -> float:
         """Ten times the rounding of a linearized dot, relative to its factors."""
