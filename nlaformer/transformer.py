@@ -32,6 +32,9 @@ from nlaformer.errors import OptionError
 _GATHERS = 6
 # Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
 _RUNS = 16
+# On a processor, compiled weights take prompts in pieces of about this many entries, which stay in its cache: memory
+# that is new to the process costs several times as much as the arithmetic on it.
+ENTRIES_AT_ONCE = 2**18
 
 
 class Dense(nn.Module):
@@ -272,9 +275,17 @@ class NLAFormer(nn.Module):
         super().__init__()
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
         self.inject, self.unshared = inject, unshared
+        self.compiled = not any(isinstance(module, Dense) for module in self.modules())
 
     def forward(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Tensor:
         """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""
+        pieces: Sequence[Tensor] = [P]
+        if self.compiled and P.dim() == 3 and P.device.type == "cpu":
+            pieces = P.split(max(1, ENTRIES_AT_ONCE // P.shape[1:].numel()))
+        results = [self._last(piece, loops, kernels) for piece in pieces]
+        return results[0] if len(results) == 1 else torch.cat(results)
+
+    def _last(self, P: Tensor, loops: int, kernels: Kernels) -> Tensor:
         for state in self.states(P, loops, kernels):
             X = state.P
         return X

@@ -20,11 +20,9 @@ from torch import Tensor
 from nlaformer import io
 from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
+from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout, exponent, scale
-from nlaformer.transformer import Layer, NLAFormer
-
-# Prompts are evaluated in pieces of about this many entries, so that they stay in the processor's cache.
-_ENTRIES_AT_ONCE = 2**19
+from nlaformer.transformer import ENTRIES_AT_ONCE, Layer, NLAFormer
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,7 @@ class Construction:
 
     ``read`` takes the result out of P; ``bound`` takes the scaled operands in float64 to a bound on the scaled result;
     ``result_exponent`` combines the operands' powers of two into the result's. ``check`` may refuse scaled operands.
+    ``linearization`` holds C and c where there are any.
     """
 
     layout: Layout
@@ -73,6 +72,7 @@ class Construction:
     bound: Callable[..., Any]
     result_exponent: Callable[..., Tensor] = lambda *exponents: sum(exponents)  # type: ignore[return-value, assignment]
     check: Callable[..., None] = lambda *operands: None
+    linearization: Linearization | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +141,11 @@ class Operation:
     def cost(self) -> Cost:
         return Cost.of(self.model, self.layout.rows, self.layout.tokens)
 
+    @property
+    def linearization(self) -> Linearization | None:
+        """The constants C and c of the heads that linearize the softmax, if any do."""
+        return self._construction.linearization
+
     def to(self, device: torch.device | str) -> Operation:
         """The same operation on another device."""
         return Operation(self.options, self._construction, self.model.to(device))
@@ -199,7 +204,7 @@ class Operation:
 
     @property
     def _piece(self) -> int:
-        return max(1, _ENTRIES_AT_ONCE // self.cost.entries)
+        return max(1, ENTRIES_AT_ONCE // self.cost.entries)
 
     def _run(self, e: Tensor, *scaled: Tensor) -> Any:
         with torch.no_grad():

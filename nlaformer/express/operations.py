@@ -231,6 +231,7 @@ def _column_shift(options: Options) -> Construction:
         (Operand("a", "column", first, "none", "data"), Operand("b", "column", second, "none", "data")),
         read=lambda P: (layout.read(P, "data", first)[..., 0], layout.read(P, "data", second)[..., 0]),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -267,6 +268,7 @@ def _vector_transpose(options: Options) -> Construction:
         (Operand("a", "row"),),
         read=lambda P: torch.cat([layout.read(P, "a", last), layout.read(P, "work", last)[..., : n - 1, :]], -2),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -297,6 +299,7 @@ def _inner_product(options: Options) -> Construction:
         (Operand("a", "row"), Operand("b", "row")),
         read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0, 0],
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -324,6 +327,7 @@ def _outer_product(options: Options) -> Construction:
         (Operand("a", "row"), Operand("b", "row")),
         read=lambda P: layout.read(P, "result"),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -353,6 +357,7 @@ def _matrix_transpose(options: Options) -> Construction:
         (Operand("A", "matrix"),),
         read=lambda P: layout.read(P, "A"),
         bound=bound,
+        linearization=lin,
     )
 
 
@@ -382,6 +387,7 @@ def _transposed_matmul(options: Options) -> Construction:
         (Operand("A", "matrix", measure="column norm"), Operand("B", "matrix", measure="column norm")),
         read=lambda P: layout.read(P, "result"),
         bound=lambda A, B: lin.error_bound(_eye(n), A.mT @ B, A.abs().mT @ B.abs(), inner=n + 1, summands=1),
+        linearization=lin,
     )
 
 
@@ -408,6 +414,7 @@ def _matmul(options: Options) -> Construction:
         (Operand("A", "matrix"), Operand("B", "matrix")),
         read=lambda P: layout.read(P, "result"),
         bound=lambda A, B: lin.error_bound(A.mT, B, B.abs(), inner=n + 1, summands=n),
+        linearization=lin,
     )
 
 
@@ -438,6 +445,7 @@ def _matvec(options: Options) -> Construction:
         (Operand("A", "matrix"), Operand("b", "row")),
         read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0],
         bound=bound,
+        linearization=lin,
     )
 
 

@@ -56,7 +56,7 @@ def multiply(options: Options) -> Construction:
     typical = options.largest / 2**0.5 * typical_of_largest(options.n)
     lin = design_product(options.torch_dtype, typical, order=options.order, scheme=options.scheme)
     heads = product_heads(layout, lin, {b: 1.0}, [{a: 1.0}], [result])
-    return _construction(layout, [(heads, [])], bound=lin.product_bound)
+    return _construction(layout, [(heads, [])], bound=lin.product_bound, linearization=lin)
 
 
 def divide(options: Options) -> Construction:

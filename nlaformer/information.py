@@ -1,0 +1,35 @@
+"""The command ``info``: versions, devices, threads."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from nlaformer.console import Sheet, print_json, print_sheets
+
+
+def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+    """Versions, devices and threads: what to put into a bug report."""
+    from nlaformer.provenance import provenance, versions
+
+    where = provenance()
+    where["versions"] |= versions()
+    if as_json:
+        print_json(where)
+        return
+    machine = where["machine"]
+    lines = [(name, version or "not installed") for name, version in where["versions"].items()]
+    lines += [
+        ("processor", f"{machine['processor']}, {machine['cores']} cores"),
+        ("threads", f"{machine['threads']} (torch; OMP_NUM_THREADS changes it)"),
+        ("accelerators", ", ".join(machine["accelerators"]) or "none"),
+        ("system", machine["system"]),
+        ("commit", where["commit"] or "not a checkout"),
+    ]
+    print_sheets([Sheet("nlaformer", ("", ""), tuple(lines))])
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(info)

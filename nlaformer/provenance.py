@@ -1,0 +1,93 @@
+"""Where a number comes from: machine, versions, commit, date. It stands beside every number that is kept."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import nlaformer
+
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "matplotlib", "jinja2")
+
+
+def provenance() -> dict[str, Any]:
+    """Machine, versions, commit and date, as plain data.
+
+    >>> sorted(provenance())
+    ['commit', 'date', 'machine', 'versions']
+    """
+    return {
+        "machine": machine(),
+        "versions": {"nlaformer": nlaformer.__version__, "python": platform.python_version(), **versions(PACKAGES[:2])},
+        "commit": commit(),
+        "date": datetime.now(UTC).date().isoformat(),
+    }
+
+
+def machine() -> dict[str, Any]:
+    """Processor, accelerators and the threads torch uses."""
+    import torch
+
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "system": platform.platform(terse=True),
+        "accelerators": [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())],
+    }
+
+
+def processor() -> str:
+    """The processor's name; Python's own answer is empty on Linux."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
+    """The installed versions, without importing anything; None where a package is missing."""
+    return {package: _version(package) for package in packages}
+
+
+def commit() -> str | None:
+    """The commit of the checkout this package runs from, if it runs from one."""
+    root = Path(nlaformer.__file__).parent.parent
+    if not (root / ".git").exists():
+        return None
+    git = ["git", "-C", str(root)]
+    try:
+        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
+        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return head + (" with changes" if changed.stdout.strip() else "")
+
+
+def in_words(where: dict[str, Any]) -> str:
+    """A provenance in one line.
+
+    >>> in_words(provenance())
+    '...'
+    """
+    device, versions = where["machine"], where["versions"]
+    parts = [
+        f"{device['processor']}, {device['cores']} cores, {device['threads']} thread(s)",
+        ", ".join(f"{name} {version}" for name, version in versions.items()),
+        f"commit {where['commit'] or 'unknown'}",
+        where["date"],
+    ]
+    return "; ".join(parts)
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None

@@ -1,0 +1,35 @@
+"""The commands ``report ...``: pictures for the documentation."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+pictures = typer.Typer(help="Pictures.", no_args_is_help=True)
+
+
+@pictures.callback()
+def _group() -> None:
+    """Pictures."""
+
+
+@pictures.command()
+def layer(
+    out: Annotated[Path, typer.Option(help="The PNG file to write.")] = Path("layer.png"),
+    name: Annotated[
+        str, typer.Option("--operation", help="The operation whose first layer is drawn.")
+    ] = "matrix_transpose",
+    n: Annotated[int, typer.Option("--n", help="Its size.")] = 20,
+) -> None:
+    """The paper's diagram of a layer, eq. (1), drawn from the shapes of a real one."""
+    from nlaformer.express.verify import build
+    from nlaformer.report.diagram import draw_layer
+
+    print(f"The first layer of {name}, n = {n}: {draw_layer(build(name, n), out)}")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    app.add_typer(pictures, name="report")

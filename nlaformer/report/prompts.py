@@ -1,0 +1,71 @@
+"""The token matrix P before, between and after the layers of an operation, register by register."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from nlaformer.express.operation import Operation
+from nlaformer.prompt import Layout
+from nlaformer.report.figure import FAINT, INK, save
+from nlaformer.transformer import Layer, NLAFormer
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+def draw_prompts(op: Operation, operands: Sequence[Any], path: Path) -> Path:
+    """Draw P for one call of an operation, without batch dimensions, and return where it was written."""
+    from matplotlib.figure import Figure
+
+    P = torch.as_tensor(op.prompt(*operands))
+    with torch.no_grad():
+        states = list(half_steps(op.model, P))
+    largest = max(float(_entries(op.layout, state).abs().max()) for _, state in states)
+    height = min(12.0, 2.5 + 0.09 * op.layout.rows)
+    width = min(6.0, 1.3 + height * op.layout.tokens / op.layout.rows)
+    figure = Figure(figsize=(1.6 + len(states) * width, height), layout="constrained")
+    axes = figure.subplots(1, len(states), squeeze=False)[0]
+    for axis, (title, state) in zip(axes, states, strict=True):
+        image = axis.imshow(state, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+        axis.set_title(title, fontsize=10, color=INK)
+        _rule(axis, op.layout, named=axis is axes[0])
+    figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+    figure.suptitle(f"{op.name}, n = {op.n}: {op.layout.rows} rows x {op.layout.tokens} tokens", color=INK)
+    return save(figure, path)
+
+
+def half_steps(model: NLAFormer, P: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """P, and P after the attention and after the FFN of every layer of the pre block, each with a title."""
+    yield "P", P
+    X = P.mT
+    for k, layer in enumerate(cast(Iterable[Layer], model.pre), start=1):
+        for part, half in (("attention", Layer(heads=layer.heads)), ("FFN", Layer(ffn=layer.ffn))):
+            if half.heads is not None or half.ffn is not None:
+                X = half(X)
+                yield f"after the {part}\nof layer {k}", X.mT
+
+
+def _entries(layout: Layout, P: Tensor) -> Tensor:
+    """Everything but the powers of two, which are not on the scale of the data."""
+    rows = [row for name in layout.names if name != "exponent" for row in layout[name]]
+    return P[rows]
+
+
+def _rule(axis: Axes, layout: Layout, named: bool) -> None:
+    """Lines between registers and after the sink, names on the left, no other ticks."""
+    starts = [layout[name].start for name in layout.names]
+    for start in starts[1:]:
+        axis.axhline(start - 0.5, color=FAINT, linewidth=0.7)
+    if layout.sink:
+        axis.axvline(0.5, color=FAINT, linewidth=0.7, linestyle=":")
+        axis.set_xticks([0, layout.tokens - 1], ["sink", str(layout.tokens)], fontsize=8)
+    else:
+        axis.set_xticks([0, layout.tokens - 1], ["1", str(layout.tokens)], fontsize=8)
+    middles = [(layout[name].start + layout[name].stop - 1) / 2 for name in layout.names]
+    axis.set_yticks(middles, layout.names if named else [""] * len(middles), fontsize=9)
+    axis.tick_params(length=0)
