@@ -31,7 +31,9 @@ def draw_prompts(op: Operation, operands: Sequence[Any], path: Path) -> Path:
     figure = Figure(figsize=(1.6 + len(states) * width, height), layout="constrained")
     axes = figure.subplots(1, len(states), squeeze=False)[0]
     for axis, (title, state) in zip(axes, states, strict=True):
-        image = axis.imshow(state, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+        image = axis.imshow(
+            state.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest"
+        )
         axis.set_title(title, fontsize=10, color=INK)
         _rule(axis, op.layout, named=axis is axes[0])
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
