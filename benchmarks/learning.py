@@ -15,6 +15,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import nlaformer as nf
 from nlaformer.learn.evaluate import evaluate
 from nlaformer.learn.recipes import Config
@@ -63,7 +65,8 @@ def run(name: str, lines: dict[str, Config], folder: Path, count: int) -> list[d
     finished = nf.train(list(lines.values()), out=folder / name, checkpoint_every=lines_every(lines))
     rows = []
     for line, result in zip(lines, finished, strict=True):
-        evaluations = [row.to_json() for row in evaluate(result.solver, count=count)]
+        solver = result.solver.to("cuda" if torch.cuda.is_available() else "cpu")
+        evaluations = [row.to_json() for row in evaluate(solver, count=count)]
         rows.append(
             {
                 "plan": name,
