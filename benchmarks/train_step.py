@@ -1,15 +1,17 @@
 """One training step on one GPU: is it right, and how long does it take?
 
-    python benchmarks/train_step.py [--json FILE] [--only SECTION ...]
+    python benchmarks/train_step.py [--json FILE] [--commit COMMIT] [--only SECTION ...]
 
 The paper's configuration: n=20, T=20 (pre block, 19 loops, post block), d=256, 8 heads, FFN width 1024, batch 64.
-Sections: machine, overlap, kernels, gradients, losses, stack, data, eager, time, profile. Every section runs on its
-own; one that fails prints its traceback and the others go on.
+Sections: machine, overlap, kernels, gradients, losses, stack, data, eager, time, profile; without kernels, data and
+profile it takes a minute and a half. Every section runs on its own; one that fails prints its traceback and the
+others go on. ``train_step_table.py`` makes a table of the file.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import platform
 import statistics
@@ -29,6 +31,7 @@ from nlaformer.learn.check import Dimensions, kernel_errors
 from nlaformer.learn.data import draw_chunk
 from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.fused import FusedEngine
+from nlaformer.provenance import provenance
 
 FLOPS = 127e9  # per model and step: counted from the products of the 21 layers, forward and backward
 PEAK = 790e12  # measured: a large bf16 product on one H200
@@ -236,35 +239,42 @@ def eager() -> dict[str, Any]:
     return {"ms": ms}
 
 
+def timing(precision: str, E: int) -> dict[str, float]:
+    """Of one precision and stack. Memory is what this engine adds at most, whatever others have left behind."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats()
+    before, begun = torch.cuda.memory_allocated(), time.perf_counter()
+    engine = FusedEngine(configs(E, precision))
+    engine.step(0)
+    torch.cuda.synchronize()
+    built = time.perf_counter() - begun
+    steps, replays = (64, 20) if precision == "float32" else (128, 50)
+    for number in range(1, 64):
+        engine.step(number)
+    torch.cuda.synchronize()
+    begun = time.perf_counter()
+    for number in range(64, 64 + steps):
+        engine.step(number)
+    torch.cuda.synchronize()
+    whole = 1000 * (time.perf_counter() - begun) / steps
+    ms = statistics.median(event_times(lambda: replay(engine), replays))
+    return {
+        "ms_per_step": ms, "ms_per_model": ms / E, "share_of_floor": FLOPS * E / PEAK / (ms / 1000),
+        "ms_with_data": whole, "build_s": built, "memory_gb": (torch.cuda.max_memory_allocated() - before) / 1e9,
+    }  # fmt: skip
+
+
 def timings() -> dict[str, Any]:
     """The captured step, and the same with its data, for every precision and stack."""
     found = {}
     print("precision    E   ms/step  ms/model   floor  with data  build s    GB")
     for precision, E in CASES:
         try:
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-            begun = time.perf_counter()
-            engine = FusedEngine(configs(E, precision))
-            engine.step(0)
-            torch.cuda.synchronize()
-            built = time.perf_counter() - begun
-            steps = 192
-            for number in range(1, 64):
-                engine.step(number)
-            torch.cuda.synchronize()
-            begun = time.perf_counter()
-            for number in range(64, 64 + steps):
-                engine.step(number)
-            torch.cuda.synchronize()
-            whole = 1000 * (time.perf_counter() - begun) / steps
-            ms = statistics.median(event_times(lambda engine=engine: replay(engine), 50))  # type: ignore[misc]
-            row = {"ms_per_step": ms, "ms_per_model": ms / E, "share_of_floor": FLOPS * E / PEAK / (ms / 1000),
-                   "ms_with_data": whole, "build_s": built,
-                   "memory_gb": torch.cuda.max_memory_allocated() / 1e9}  # fmt: skip
-            found[f"{precision} E={E}"] = row
-            print(f"{precision:10s}{E:4d}{ms:10.3f}{ms / E:10.3f}{row['share_of_floor']:8.1%}{whole:11.3f}"
-                  f"{built:9.1f}{row['memory_gb']:6.1f}", flush=True)  # fmt: skip
+            row = found[f"{precision} E={E}"] = timing(precision, E)
+            print(f"{precision:10s}{E:4d}{row['ms_per_step']:10.3f}{row['ms_per_model']:10.3f}"
+                  f"{row['share_of_floor']:8.1%}{row['ms_with_data']:11.3f}{row['build_s']:9.1f}"
+                  f"{row['memory_gb']:6.1f}", flush=True)  # fmt: skip
         except Exception:
             traceback.print_exc()
     return found
@@ -290,7 +300,7 @@ def profile() -> dict[str, Any]:
                 if event.device_type != torch.autograd.DeviceType.CPU:
                     totals[event.name].append(event.time_range.elapsed_us())
             rows = sorted(((sum(t) / replays, len(t) / replays, name) for name, t in totals.items()), reverse=True)
-            found[f"{precision} E={E}"] = rows
+            found[f"{precision} E={E}"] = rows[:40]
             print(
                 f"{precision} E={E}: {sum(r[0] for r in rows) / 1000:.3f} ms in {sum(r[1] for r in rows):.0f} kernels"
             )
@@ -310,9 +320,11 @@ SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
+    parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     chosen = parser.parse_args(arguments)
-    found: dict[str, Any] = {}
+    where = provenance()
+    found: dict[str, Any] = {"provenance": where | {"commit": chosen.commit or where["commit"]}}
     for name in chosen.only:
         begun = time.perf_counter()
         print(f"== {name}", flush=True)
@@ -324,7 +336,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.cuda.empty_cache()
         print(f"   ({time.perf_counter() - begun:.1f} s)", flush=True)
         if chosen.json:
-            chosen.json.write_text(json.dumps(found, indent=1))
+            chosen.json.parent.mkdir(parents=True, exist_ok=True)
+            chosen.json.write_text(json.dumps(found, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from nlaformer import demo, information
 from nlaformer.bench import commands as bench
 from nlaformer.errors import NLAFormerError
 from nlaformer.express import commands as express
+from nlaformer.learn import commands as learn
 from nlaformer.report import commands as report
 
 app = typer.Typer(
@@ -23,7 +24,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for room in (demo, express, bench, report, information):
+for room in (demo, express, learn, bench, report, information):
     room.register(app)
 
 

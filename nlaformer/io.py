@@ -52,7 +52,7 @@ def save(
     }
     weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
     tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
-    folder.mkdir(parents=True, exist_ok=True)
+    make_folder(folder)
     replace_file(folder / "model.safetensors", save_tensors(tensors, metadata={"format": FORMAT}))
     replace_file(folder / "config.json", (json.dumps(document, indent=1) + "\n").encode())
     return folder
@@ -119,6 +119,14 @@ def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
         return from_config
 
     return {"operation": operation, "algorithm": algorithm, "solver": solver}
+
+
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, unless it is there."""
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FileError(f"cannot make the folder {path}: {error.strerror or error}") from error
 
 
 def replace_file(path: Path, content: bytes) -> None:

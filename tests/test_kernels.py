@@ -16,6 +16,7 @@ from nlaformer.learn import tiles
 from nlaformer.learn.check import Dimensions, kernel_errors
 from nlaformer.learn.flat import Flat
 from nlaformer.learn.model import initial, stack
+from nlaformer.learn.read_in import ReadIn
 from nlaformer.learn.twins import Twins
 from nlaformer.learn.unrolled import Unrolled, schedule
 
@@ -65,21 +66,16 @@ def test_passes_and_their_gradients_are_those_of_autograd(variant: str) -> None:
     layers = [flat.layers(tensor, solver, config.loops) for tensor in (weight, gradient)]
     kernels = Twins(torch.finfo(torch.float64).eps)
     passes = Unrolled(solver.blocks, config.loops, B, n + 1, *layers, kernels, torch.float64, gradient_from)
+    views = [flat.views(tensor) for tensor in (weight, gradient)]
+    read_in = ReadIn(*(view[name] for view in views for name in ("read_in.weight", "positions")), B, kernels)
     for _ in range(2):  # the buffers are used again at every step
-        X = solver.tokens(A, b)
-        features = passes.forward(X.detach().flatten(1, 2))
-        d_X = passes.backward(d_features).view_as(X)
-    views = flat.views(gradient)
-    for name, value in zip(
-        ("read_in.weight", "positions"),
-        torch.autograd.grad(X, [solver.read_in.weight, solver.positions], d_X),
-        strict=True,
-    ):
-        views[name].copy_(value)
+        read_in.forward(A, b, *passes.input)
+        features = passes.forward()
+        read_in.backward(passes.backward(d_features))
     assert error(features, expected) < 1e-12
     for name, value in zip(parameters, wanted, strict=True):
         if not name.startswith("probe"):
-            assert error(views[name], value) < 1e-11, name
+            assert error(views[1][name], value) < 1e-11, name
 
 
 def test_every_pass_of_the_loop_is_scheduled_once() -> None:

@@ -268,3 +268,20 @@ def test_tensorboard_gets_every_line(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=SummaryWriter))
     train(TINY, tmp_path, tensorboard=True)
     assert ("loss", 1) in written and ("lr", TINY.steps) in written and written[-1] == "closed"
+
+
+def test_the_number_of_threads_is_the_runs_own(tmp_path):
+    before, seen = torch.get_num_threads(), []
+    original = PlainEngine.step
+
+    class Watching(PlainEngine):
+        def step(self, number):
+            seen.append(torch.get_num_threads())
+            original(self, number)
+
+    from nlaformer.learn import trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "make_engine", lambda configs, device, share: Watching(configs, device, share))
+        train(TINY.replace(threads=before + 1), tmp_path)
+    assert set(seen) == {before + 1} and torch.get_num_threads() == before

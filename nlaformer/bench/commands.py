@@ -29,19 +29,19 @@ def operations(
     import torch
 
     from nlaformer.bench import operations as bench
+    from nlaformer.io import make_folder, replace_file
     from nlaformer.provenance import in_words, provenance
 
+    if out is not None:
+        make_folder(out)
     torch.set_num_threads(threads)
     cases = bench.QUICK_CASES if quick else bench.CASES
     found = [bench.measure(name, n, batch) for name in bench.names(quick) for n, batch in cases]
     where = provenance()
     document = {"measurements": bench.as_data(found), "provenance": where}
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "operations.json").write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-        (out / "operations.md").write_text(
-            f"{to_markdown(bench.sheet(found))}\n\n{in_words(where)}\n", encoding="utf-8"
-        )
+        replace_file(out / "operations.json", (json.dumps(document, indent=1) + "\n").encode())
+        replace_file(out / "operations.md", f"{to_markdown(bench.sheet(found))}\n\n{in_words(where)}\n".encode())
     if as_json:
         print_json(document)
         return

@@ -27,6 +27,8 @@ from nlaformer.express.operations import operations
 CASES = tuple(
     case for n, batch in ((20, 4096), (64, 512), (128, 64), (256, 16), (512, 4)) for case in ((n, None), (n, batch))
 )
+# About how many seconds the repeated runs of a case may take.
+BUDGET = 1.0
 QUICK_CASES = ((20, None), (20, 4096), (64, None))
 QUICK_NAMES = ("matrix_transpose", "matmul", "matvec")
 
@@ -70,15 +72,15 @@ class Measurement:
         return self.call_seconds / self.torch_seconds
 
 
-def measure(name: str, n: int, batch: int | None, budget: float = 1.0) -> Measurement:
-    """Measure one case; ``budget`` is about how many seconds its repeated runs may take."""
+def measure(name: str, n: int, batch: int | None) -> Measurement:
+    """Measure one case."""
     op = verify.build(name, n)
     operands = _operands(name, n, batch)
     P = op.prompt(*operands)
     own = _TORCH[name]
     with torch.no_grad():
         theirs, forward, call = interleaved(
-            [lambda: own(*operands), lambda: op.model(P), lambda: op(*operands)], budget
+            [lambda: own(*operands), lambda: op.model(P), lambda: op(*operands)], BUDGET
         )
         return Measurement(
             name,

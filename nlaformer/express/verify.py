@@ -8,7 +8,7 @@ norm, so that it can be read beside the error. Extended precision is NumPy's lon
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -83,13 +83,14 @@ class LoopRow:
 
 @dataclass(frozen=True)
 class Row:
-    """One operation of the measured Table 1.
+    """One operation of the measured Table 1, in one of its forms.
 
     ``growth`` is the exponent of the prompt's entries in n; ``paper_scheme`` the accuracy of the paper's own pair of
     heads, empty where the operation linearizes nothing; ``loop`` is None for what the paper's table does not list.
     """
 
     name: str
+    form: str
     n: int
     cost: Cost
     growth: float
@@ -117,13 +118,14 @@ def relative(name: str, deviation: Any, exact: Any, operands: Sequence[Any]) -> 
 
 
 def draw(name: str, n: int, dtype: str = "float64", seeds: Sequence[int] = SEEDS) -> list[np.ndarray]:
-    """N(0, 1) operands, one of each seed; divisors are kept 2^-10 away from zero."""
+    """N(0, 1) operands, one of each seed; divisors are kept a tenth of the largest one away from zero."""
     shapes = [(n, n) if kind == "matrix" else (n,) for kind in _OPERANDS.get(name, _VECTORS)]
     generators = [np.random.default_rng([seed, n]) for seed in seeds]
     drawn = [[generator.normal(size=shape) for shape in shapes] for generator in generators]
     operands = [np.stack(values) for values in zip(*drawn, strict=True)]
     if name == "divide":
-        operands[1] = np.copysign(np.maximum(np.abs(operands[1]), 2.0**-10), operands[1])
+        size = np.abs(operands[1])
+        operands[1] = np.copysign(np.maximum(size, 0.1 * size.max(-1, keepdims=True)), operands[1])
     return [operand.astype(dtype) for operand in operands]
 
 
@@ -154,27 +156,40 @@ def growth(cost: Callable[[int], Cost], sizes: Sequence[int] = GROWTH_SIZES) -> 
     return float(np.polyfit([math.log(n) for n in sizes], [math.log(e) for e in entries], 1)[0])
 
 
-def build(name: str, n: int, order: int = 1, scheme: str = "antisymmetric", dtype: str = "float64") -> Operation:
+def build(
+    name: str,
+    n: int,
+    order: int = 1,
+    scheme: str = "antisymmetric",
+    dtype: str = "float64",
+    form: str = "accurate",
+) -> Operation:
     """An operation for the table; ``pointwise`` is ``example``."""
     f = example if name == "pointwise" else None
-    return operation(name, n=n, order=order, scheme=scheme, dtype=DTYPES[dtype], f=f)
+    return operation(name, n=n, order=order, scheme=scheme, dtype=DTYPES[dtype], form=form, f=f)
 
 
 def measure(
-    name: str, n: int = 20, order: int = 1, scheme: str = "antisymmetric", dtypes: Sequence[str] = tuple(DTYPES)
+    name: str,
+    n: int = 20,
+    order: int = 1,
+    scheme: str = "antisymmetric",
+    dtypes: Sequence[str] = tuple(DTYPES),
+    form: str = "accurate",
 ) -> Row:
     """One row of the measured Table 1: build, run, compare; the loop-transformer beside it."""
-    ours = {dtype: build(name, n, order, scheme, dtype) for dtype in dtypes}
-    papers = {dtype: build(name, n, 1, "paper", dtype) for dtype in dtypes}
+    ours = {dtype: build(name, n, order, scheme, dtype, form) for dtype in dtypes}
+    papers = {dtype: build(name, n, 1, "paper", dtype, form) for dtype in dtypes}
     papers = {dtype: theirs for dtype, theirs in papers.items() if not _same_weights(ours[dtype], theirs)}
     return Row(
         name=name,
+        form=form,
         n=n,
         cost=next(iter(ours.values())).cost,
-        growth=growth(lambda size: build(name, size, order, scheme).cost),
+        growth=growth(lambda size: build(name, size, order, scheme, form=form).cost),
         accuracy={dtype: accuracy(name, n, op, dtype) for dtype, op in ours.items()},
         paper_scheme={dtype: accuracy(name, n, op, dtype) for dtype, op in papers.items()},
-        loop=measure_loop(name, n, dtypes) if name in loop_computer.names() else None,
+        loop=measure_loop(name, n, dtypes) if name in loop_computer.names() and form == "accurate" else None,
     )
 
 
@@ -198,8 +213,15 @@ def measure_loop(name: str, n: int, dtypes: Sequence[str] = tuple(DTYPES)) -> Lo
 def measure_all(
     n: int = 20, order: int = 1, scheme: str = "antisymmetric", dtypes: Sequence[str] = tuple(DTYPES)
 ) -> list[Row]:
-    """Every row of the measured Table 1."""
-    return [measure(name, n, order, scheme, dtypes) for name in operations()]
+    """Every row of the measured Table 1: multiply and divide in both of their forms."""
+    return [measure(name, n, order, scheme, dtypes, form) for name, form in _lines()]
+
+
+def _lines() -> Iterator[tuple[str, str]]:
+    for name in operations():
+        yield name, "accurate"
+        if name in ("multiply", "divide"):
+            yield name, "ffn"
 
 
 def _norm(values: Any) -> np.ndarray:

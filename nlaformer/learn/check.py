@@ -122,4 +122,34 @@ def _outputs(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]
     outputs["weight_gradient"] = make.out(E, width, d, full=True)
     G, X, W = make.compute(E, 3, R, width), make.compute(E, 3, R, d), make.full(E, width, d)
     kernels.weight_gradient(G, X, W, gain, outputs["weight_gradient"], outputs["gain_gradient"])
+    return outputs | _outputs_at_the_ends(kernels, make)
+
+
+def _outputs_at_the_ends(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]:
+    """What runs once per step, before the passes and after them."""
+    size = make.size
+    E, d, width, n, R = size.E, size.d, size.width, size.tokens - 1, size.B * size.tokens
+    outputs = {"fold": make.out(E, width, d)}
+    turned = kernels.transposed(outputs["fold"])
+    kernels.fold(make.full(E, width, d), make.full(E, d), outputs["fold"], turned)
+    outputs["fold transposed"] = turned
+
+    A, b, W, positions = (
+        make.full(E, size.B, n, n),
+        make.full(E, size.B, n),
+        make.full(E, d, n + 1),
+        make.full(E, n + 1, d),
+    )
+    prompt, out = torch.zeros_like(make.out(E, R, n + 8, full=True)), make.out(E, R, d)
+    stream = make.out(E, R, d, full=True) if out.dtype != A.dtype else out
+    squares = make.out(E, R, full=True)
+    kernels.read_in(A, b, W, positions, prompt, stream, out, squares)
+    outputs |= {"read_in": out, "read_in stream": stream, "read_in prompt": prompt, "read_in squares": squares}
+
+    features, out = make.full(E, size.B, 3, d), make.out(E, R, d)
+    stream = make.out(E, R, d, full=True) if out.dtype != A.dtype else out
+    sums = make.out(E, kernels.column_parts("d_P", make.out(E, R, 3 * d), d), d, full=True)
+    kernels.spread(features[:, :, 1], size.tokens, stream, out, sums)
+    outputs |= {"spread": out, "spread stream": stream, "column_sums": make.out(E, d, full=True)}
+    kernels.column_sums(sums, outputs["column_sums"])
     return outputs

@@ -24,6 +24,7 @@ from nlaformer.learn.data import Batch, draw_chunk
 from nlaformer.learn.engine import EPSILON, Report, learning_rate
 from nlaformer.learn.flat import Flat
 from nlaformer.learn.model import Solver, initial, stack
+from nlaformer.learn.read_in import ReadIn
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.twins import Graded, Moments, Outcome, Rates, Twins, Update
 from nlaformer.learn.unrolled import Unrolled
@@ -68,6 +69,11 @@ class FusedEngine:
         self.objective = supervision.objective(configs, self.device)
         self.graded: Callable[[Tensor, Tensor, Batch, supervision.Objective], Graded] = twins.graded
         self.unrolled, self.update = self._programs(config)
+        d_views = self.flat.views(self.gradient)
+        self.read_in = ReadIn(
+            views["read_in.weight"], views["positions"], d_views["read_in.weight"], d_views["positions"],
+            config.batch, self.unrolled.kernels,
+        )  # fmt: skip
         self.pool = _Pool(self.configs, self.device)
         self.graph: torch.cuda.CUDAGraph | None = None
         self.following = -1  # the step the device's counter points at
@@ -129,29 +135,25 @@ class FusedEngine:
     def gradients(self) -> None:
         """The loss and the gradient of the current step."""
         batch = self.pool.take(self.rates.within)
-        X = self.model.tokens(batch.A, batch.b)  # (E, B, token, d)
         with torch.no_grad():
+            self.read_in.forward(batch.A, batch.b, *self.unrolled.input)
             with _products(self.configs[0].precision):
-                features = self.unrolled.forward(X.flatten(1, 2))  # (E, B, T+1, d)
+                features = self.unrolled.forward()  # (E, B, T+1, d)
             found = self.graded(self.model.probe_x(features), self.model.probe_rd(features), batch, self.objective)
             d_features = self._probe_gradients(features, found)
             with _products(self.configs[0].precision):
                 d_X = self.unrolled.backward(d_features)
+            self.read_in.backward(d_X)
         torch.sum(found.loss, 1, out=self.outcome.loss)
         torch.mean(found.intermediate, 1, out=self.outcome.intermediate)
-        views = self.flat.views(self.gradient)
-        names = ("read_in.weight", "positions")
-        read_in = torch.autograd.grad(X, [self.model.read_in.weight, self.model.positions], d_X.view_as(X))
-        for name, value in zip(names, read_in, strict=True):
-            views[name].copy_(value)
 
     def _probe_gradients(self, features: Tensor, found: Graded) -> Tensor:
         """Through the probes: fills their gradients, returns that of the features."""
-        views = self.flat.views(self.gradient)
+        views, kernels = self.flat.views(self.gradient), self.unrolled.kernels
         seen = features.flatten(1, 2)  # (E, B*(T+1), d)
         d_x, d_rd, d_shaping = (tensor.flatten(1, 2) for tensor in found[:3])
-        torch.bmm(d_x.mT, seen, out=views["probe_x.weight"])
-        torch.bmm(d_rd.mT, seen, out=views["probe_rd.weight"])
+        for name, d_read in (("probe_x.weight", d_x), ("probe_rd.weight", d_rd)):
+            kernels.weight_gradient(d_read.unsqueeze(1), seen.unsqueeze(1), views[name], None, views[name], None)
         d_seen = torch.baddbmm(d_x @ self.model.probe_x.weight, d_shaping, self.model.probe_rd.weight)
         return d_seen.view_as(features)
 

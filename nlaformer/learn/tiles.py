@@ -17,27 +17,52 @@ class Tile(NamedTuple):
     stages: int
 
 
-# The products of a layer, forward and backward. Few rows need small tiles, so that every multiprocessor gets one.
+# The products of a layer, forward and backward, by bytes of a number. Few rows need small tiles, so that every
+# multiprocessor gets one.
 _MANY = 4096  # rows of the whole stack from which the large tiles pay
 _LARGE = {
-    "qkv": Tile(128, 128, 64, 8, 3),
-    "W_O": Tile(128, 64, 64, 4, 4),
-    "W_1": Tile(128, 128, 64, 8, 3),
-    "W_2": Tile(128, 64, 64, 4, 4),
-    "d_hidden": Tile(128, 128, 64, 8, 3),
-    "d_U": Tile(128, 64, 64, 8, 4),
-    "d_mixed": Tile(128, 64, 64, 4, 3),
-    "d_P": Tile(128, 64, 64, 8, 4),
+    2: {
+        "qkv": Tile(64, 128, 64, 4, 2),
+        "W_O": Tile(64, 64, 64, 4, 3),
+        "W_1": Tile(64, 128, 64, 4, 2),
+        "W_2": Tile(64, 128, 64, 8, 4),
+        "d_hidden": Tile(128, 128, 64, 4, 3),
+        "d_U": Tile(64, 64, 64, 4, 4),
+        "d_mixed": Tile(64, 128, 64, 4, 3),
+        "d_P": Tile(64, 64, 64, 4, 4),
+    },
+    4: {
+        "qkv": Tile(128, 128, 32, 8, 3),
+        "W_O": Tile(64, 64, 64, 4, 2),
+        "W_1": Tile(64, 128, 32, 4, 3),
+        "W_2": Tile(64, 128, 64, 4, 4),
+        "d_hidden": Tile(64, 64, 32, 4, 3),
+        "d_U": Tile(128, 128, 32, 4, 3),
+        "d_mixed": Tile(64, 128, 32, 4, 3),
+        "d_P": Tile(64, 64, 32, 4, 4),
+    },
 }
 _SMALL = {
-    "qkv": Tile(64, 64, 64, 4, 4),
-    "W_O": Tile(64, 32, 64, 4, 4),
-    "W_1": Tile(64, 64, 64, 4, 4),
-    "W_2": Tile(64, 32, 128, 4, 4),
-    "d_hidden": Tile(64, 64, 64, 4, 4),
-    "d_U": Tile(64, 32, 128, 4, 4),
-    "d_mixed": Tile(64, 32, 64, 4, 4),
-    "d_P": Tile(64, 32, 128, 4, 4),
+    2: {
+        "qkv": Tile(64, 128, 64, 4, 3),
+        "W_O": Tile(64, 64, 64, 4, 4),
+        "W_1": Tile(64, 128, 64, 4, 3),
+        "W_2": Tile(64, 64, 128, 4, 3),
+        "d_hidden": Tile(64, 64, 64, 4, 4),
+        "d_U": Tile(64, 64, 64, 4, 4),
+        "d_mixed": Tile(64, 64, 64, 4, 4),
+        "d_P": Tile(64, 64, 64, 4, 4),
+    },
+    4: {
+        "qkv": Tile(64, 128, 32, 4, 3),
+        "W_O": Tile(64, 64, 64, 4, 3),
+        "W_1": Tile(64, 64, 32, 4, 4),
+        "W_2": Tile(64, 64, 64, 4, 4),
+        "d_hidden": Tile(64, 64, 32, 4, 4),
+        "d_U": Tile(64, 64, 64, 4, 4),
+        "d_mixed": Tile(64, 64, 32, 4, 4),
+        "d_P": Tile(64, 64, 64, 4, 4),
+    },
 }
 
 
@@ -48,11 +73,10 @@ def tile_for(name: str, rows: int, columns: int, inner: int, dtype: torch.dtype)
     --------
     >>> import torch
     >>> tile_for("qkv", rows=1344, columns=768, inner=256, dtype=torch.bfloat16).columns
-    64
+    128
     """
-    tile = (_LARGE if rows >= _MANY else _SMALL)[name]
-    depth = tile.inner if dtype == torch.bfloat16 else tile.inner // 2  # the same bytes of shared memory
-    return tile._replace(columns=_divisor(columns, tile.columns), inner=_divisor(inner, depth))
+    tile = (_LARGE if rows >= _MANY else _SMALL)[dtype.itemsize][name]
+    return tile._replace(columns=divisor(columns, tile.columns), inner=divisor(inner, tile.inner))
 
 
 def attention_rows(tokens: int) -> int:
@@ -88,6 +112,6 @@ def unsupported(d: int, heads: int, width: int, tokens: int) -> str | None:
     return None
 
 
-def _divisor(size: int, most: int) -> int:
+def divisor(size: int, most: int) -> int:
     """The largest power of two that divides ``size`` and is at most ``most``."""
     return min(size & -size, most)

@@ -31,7 +31,7 @@ from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
 from nlaformer.learn.model import Solver, member
 from nlaformer.learn.progress import Display
-from nlaformer.learn.ranks import Ranks, pick_device, ranks
+from nlaformer.learn.ranks import Ranks, cpu_threads, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack
 from nlaformer.learn.runs import Metrics, member_folders, read_manifest, write_manifest
 
@@ -118,8 +118,9 @@ def train_into(
     board = _board_class() if tensorboard else None
     where = pick_device(device)
     group = ranks(where)
-    training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
-    training.run(board)
+    with cpu_threads(configs[0].threads):
+        training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
+        training.run(board)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 

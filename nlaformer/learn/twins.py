@@ -129,6 +129,36 @@ class Twins:
             out.copy_(folded * gain.unsqueeze(1))
             gain_out.copy_((folded * W).sum(1))
 
+    def column_sums(self, X: Tensor, out: Tensor) -> None:
+        """The sums of X (E, rows, columns) over the rows."""
+        torch.sum(X, 1, out=out)
+
+    def fold(self, W: Tensor, gain: Tensor | None, out: Tensor, transposed: Tensor) -> None:
+        """W diag(gain) as the products take it, and its transpose where that is a tensor of its own."""
+        out.copy_(W if gain is None else W * gain.unsqueeze(1))
+        if transposed.data_ptr() != out.data_ptr():
+            transposed.copy_(out.mT)
+
+    def read_in(
+        self, A: Tensor, b: Tensor, W: Tensor, positions: Tensor, prompt: Tensor, stream: Tensor, out: Tensor,
+        squares: Tensor,
+    ) -> None:  # fmt: skip
+        """The prompt [0 | a_i ; b_i] into the first columns of ``prompt``; stream = out = W prompt + positions."""
+        n = b.shape[2]
+        rows = torch.cat([A, b.unsqueeze(3)], 3)  # (E, B, n, n+1)
+        rows = torch.cat([torch.zeros_like(rows[:, :, :1]), rows], 2)  # (E, B, token, n+1)
+        prompt[:, :, : n + 1] = rows.flatten(1, 2)
+        X = (rows @ W.unsqueeze(1).mT + positions.unsqueeze(1)).flatten(1, 2)
+        stream.copy_(X)
+        out.copy_(X)
+        squares.copy_(X.square().sum(2))
+
+    def spread(self, features: Tensor, tokens: int, stream: Tensor, out: Tensor, sums: Tensor) -> None:
+        """The features (E, B, d) at the last tokens, zero elsewhere, as stream and out; their sums over the rows."""
+        out.zero_()[:, tokens - 1 :: tokens] = features.to(out.dtype)
+        stream.zero_()[:, tokens - 1 :: tokens] = features
+        sums.copy_(features.sum(1, keepdim=True))
+
     def _inverse_scale(self, squares: Tensor, d: int) -> Tensor:
         return torch.rsqrt(squares.sum(1) / d + self.epsilon).unsqueeze(2)  # (E, R, 1)
 

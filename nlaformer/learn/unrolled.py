@@ -83,8 +83,8 @@ class Tape:
 class Unrolled:
     """All passes of a stack's blocks, over buffers that stay where they are, so that a CUDA graph can replay them.
 
-    ``forward`` gives the last token at every iterate; ``backward`` takes their gradient, returns that of the input
-    and fills the gradients of the layers. All layers have the same heads and width.
+    ``input`` is where a read-in writes. ``forward`` gives the last token at every iterate; ``backward`` takes their
+    gradient, returns that of the input and fills the gradients of the layers. All layers have the same heads and width.
     """
 
     def __init__(
@@ -109,42 +109,31 @@ class Unrolled:
         rows, wide = (stream.new_empty(E, batch * tokens, columns, dtype=dtype) for columns in (d, width))
         self.two_streams = dtype != stream.dtype
         self.features = stream.new_zeros(E, batch, self.order[-1].block + 1, d)
-        self.prompt, self.d_prompt, *self.streams = (torch.empty_like(stream) for _ in range(4))
+        self.d_prompt, *self.streams = (torch.empty_like(stream) for _ in range(3))
         self.out, self.d_mixed, self.d_input = (torch.empty_like(rows) for _ in range(3))
         self.squares_out = stream.new_empty(E, kernels.row_parts("W_2", wide, d), batch * tokens)
         self.dots_heads = stream.new_empty(E, self.heads, batch * tokens)
         self.dots_hidden = stream.new_empty(E, kernels.row_parts("d_hidden", rows, width), batch * tokens)
         passes = [sum(a.layer == k for a in self.order) for k in range(len(layers))]
         self.tapes = [_tape(stream, rows, width, count, kernels) for count in passes]
+        first = self.tapes[self.order[0].layer]
+        self.prompt = torch.empty_like(stream) if self.two_streams else first.P[:, 0]
+        self.input = (self.prompt, first.P[:, 0], first.squares_in[:, 0, 0])
         self.prepared = [_for_matrices(w, lambda W: torch.empty_like(W, dtype=dtype)) for w in weights]
         self.transposed = [_for_matrices(w, kernels.transposed) for w in self.prepared]
 
-    def forward(self, X: Tensor) -> Tensor:
-        """The last token (E, B, iterate, d) at every iterate, for the prompt read in, X (E, R, d)."""
-        self._prepare()
-        first = self.tapes[self.order[0].layer]
-        if self.inject:
-            self.prompt.copy_(X)
+    def forward(self) -> Tensor:
+        """The last token (E, B, iterate, d) at every iterate, for the prompt in ``input``."""
+        for weight, ready, transposed in zip(self.weights, self.prepared, self.transposed, strict=True):
+            gains = (weight.gain_1, None, weight.gain_2, None)
+            for matrices in zip(weight[:4], gains, ready[:4], transposed[:4], strict=True):
+                self.kernels.fold(*matrices)  # type: ignore[arg-type]
+        stream = self.prompt
         if self.starts_with_iterate:
-            self.features[:, :, 0].copy_(X[:, self.tokens - 1 :: self.tokens])
-        first.P[:, 0].copy_(X)
-        torch.sum(X.square(), 2, out=first.squares_in[:, 0, 0])
-        stream = X
+            self.features[:, :, 0].copy_(stream[:, self.tokens - 1 :: self.tokens])
         for k in range(len(self.order)):
             stream = self._forward_layer(k, stream)
         return self.features
-
-    def _prepare(self) -> None:
-        """The weights as the products take them: gains folded in, in their dtype."""
-        for weight, ready, transposed in zip(self.weights, self.prepared, self.transposed, strict=True):
-            gains = (weight.gain_1, None, weight.gain_2, None)
-            for W, gain, out, turned in zip(weight[:4], gains, ready[:4], transposed[:4], strict=True):
-                if gain is None:
-                    out.copy_(W)
-                else:
-                    torch.mul(W, gain.unsqueeze(1), out=out)
-                if turned.data_ptr() != out.data_ptr():
-                    turned.copy_(out.mT)
 
     def _forward_layer(self, k: int, stream: Tensor) -> Tensor:
         """Pass k; ``stream`` is its input in the stream's precision. Returns the output in the same."""
@@ -173,11 +162,10 @@ class Unrolled:
         """The gradient of the input (E, R, d), for that of the features; fills ``gradients``."""
         last, every = self.order[-1], slice(self.tokens - 1, None, self.tokens)
         tape = self.tapes[last.layer]
-        d_last = d_features[:, :, last.block]
-        tape.d_out[:, last.turn].zero_()[:, every] = d_last.to(tape.d_out.dtype)
-        torch.sum(d_last, 1, out=tape.sums_out[:, last.turn, 0])
-        stream = self.streams[0].zero_() if self.two_streams else tape.d_out[:, last.turn]
-        stream[:, every] = d_last
+        stream = self.streams[0] if self.two_streams else tape.d_out[:, last.turn]
+        self.kernels.spread(
+            d_features[:, :, last.block], self.tokens, stream, tape.d_out[:, last.turn], tape.sums_out[:, last.turn]
+        )
         if self.inject:
             self.d_prompt.zero_()
         for k in range(len(self.order) - 1, -1, -1):
@@ -235,8 +223,8 @@ class Unrolled:
     def _weight_gradients(self, k: int) -> None:
         """One product per weight over all passes; the gains' gradients follow from those of the folded weights."""
         tape, weight, gradient, kernels = self.tapes[k], self.weights[k], self.gradients[k], self.kernels
-        torch.sum(tape.sums_hidden, (1, 2), out=gradient.b_1)
-        torch.sum(tape.sums_out, (1, 2), out=gradient.b_2)
+        kernels.column_sums(tape.sums_hidden.flatten(1, 2), gradient.b_1)
+        kernels.column_sums(tape.sums_out.flatten(1, 2), gradient.b_2)
         kernels.weight_gradient(tape.d_qkv, tape.P, weight.qkv, weight.gain_1, gradient.qkv, gradient.gain_1)
         kernels.weight_gradient(tape.d_middle, tape.mixed, weight.W_O, None, gradient.W_O, None)
         kernels.weight_gradient(tape.d_hidden, tape.U, weight.W_1, weight.gain_2, gradient.W_1, gradient.gain_2)

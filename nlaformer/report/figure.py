@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlaformer.errors import FileError
+from nlaformer.io import make_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -18,8 +19,8 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     """Write a figure as PNG, making the folder if it is missing."""
     if path.suffix.lower() != ".png":
         raise FileError(f"pictures are written as PNG; {path} does not end in .png")
+    make_folder(path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=dpi, facecolor="white", metadata={"Software": None})
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error

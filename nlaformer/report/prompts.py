@@ -26,14 +26,20 @@ def draw_prompts(op: Operation, operands: Sequence[Any], path: Path) -> Path:
     with torch.no_grad():
         states = list(half_steps(op.model, P))
     largest = max(float(_entries(op.layout, state).abs().max()) for _, state in states)
-    height = min(12.0, 2.5 + 0.09 * op.layout.rows)
-    width = min(6.0, 1.3 + height * op.layout.tokens / op.layout.rows)
-    figure = Figure(figsize=(1.6 + len(states) * width, height), layout="constrained")
-    axes = figure.subplots(1, len(states), squeeze=False)[0]
-    for axis, (title, state) in zip(axes, states, strict=True):
-        image = axis.imshow(state, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+    across = min(len(states), 4)
+    down = -(-len(states) // across)
+    height = min(12.0, 2.2 + 0.09 * op.layout.rows)
+    width = min(4.0, 1.3 + height * op.layout.tokens / op.layout.rows)
+    figure = Figure(figsize=(1.6 + across * width, 0.3 + down * height), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    for axis in axes.flat[len(states) :]:
+        axis.axis("off")
+    for k, (axis, (title, state)) in enumerate(zip(axes.flat, states, strict=False)):
+        image = axis.imshow(
+            state.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest"
+        )
         axis.set_title(title, fontsize=10, color=INK)
-        _rule(axis, op.layout, named=axis is axes[0])
+        _rule(axis, op.layout, named=k % across == 0)
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
     figure.suptitle(f"{op.name}, n = {op.n}: {op.layout.rows} rows x {op.layout.tokens} tokens", color=INK)
     return save(figure, path)

@@ -1,0 +1,211 @@
+"""The command line: exit codes, one clear line for a mistake, plain output, JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.bench import operations as bench
+from nlaformer.cli import main
+from nlaformer.express import verify
+
+HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numpy")
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    """Run a command in this process: exit code, standard output, standard error."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nlaformer", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        return exit.value.code or 0, *capsys.readouterr()
+
+    return command
+
+
+@pytest.fixture(scope="module")
+def measured() -> list[verify.Row]:
+    return verify.measure_all(5)
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, measured: list[verify.Row]) -> None:
+    """The table of all operations, but of size 5."""
+    monkeypatch.setattr(verify, "measure_all", lambda *arguments, **more: measured)
+
+
+def test_help_loads_nothing_heavy():
+    code = f"""
+import sys
+from nlaformer.cli import main
+sys.argv = ["nlaformer", "--help"]
+try:
+    main()
+except SystemExit as exit:
+    print("loaded:", [name for name in {HEAVY} if name in sys.modules], exit.code)
+"""
+    root = Path(nf.__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
+    assert "loaded: [] 0" in done.stdout
+    for command in ("demo", "operations", "bench", "report", "info"):
+        assert command in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["operations", "matmull"], "did you mean 'matmul'?"),
+        (["operations", "matmul", "--n", "0"], "positive integer"),
+        (["operations", "matmul", "--order", "7"], "1, 2 or 3"),
+        (["operations", "matmul", "--dtype", "float16"], "float32"),
+        (["operations", "matmul", "--scheme", "papers"], "did you mean 'paper'?"),
+        (["operations", "--json", "--markdown"], "choose one"),
+        (["operations", "--show"], "name it"),
+        (["report", "layer", "--out", "layer.svg"], "PNG"),
+        (["report", "layer", "--operation", "transpose"], "matrix_transpose"),
+    ],
+)
+def test_a_mistake_is_one_clear_line_and_code_2(run, arguments: list[str], says: str):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert says in err and len(err.splitlines()) == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("arguments", [["operation"], ["operations", "--nn", "3"], ["operations", "--n", "five"]])
+def test_a_mistyped_command_or_option_is_code_2(run, arguments: list[str]):
+    code, _, err = run(*arguments)
+    assert code == 2 and "Traceback" not in err
+
+
+def test_an_interrupt_is_code_130(run, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(verify, "measure", interrupted)
+    assert run("operations", "matmul")[0] == 130
+
+
+def test_operations_as_json(run):
+    code, out, _ = run("operations", "matmul", "--n", "5", "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["registers"] == {"A": 5, "B": 5, "result": 5, "position": 6, "exponent": 1}
+    assert found["cost"]["layers"] == 1 and found["cost"]["heads"] == 2
+    assert 0 < found["accuracy"]["float64"]["error"] < found["accuracy"]["float64"]["bound"]
+    assert found["constants"]["float64"]["c"] < found["constants"]["float32"]["c"]
+
+
+def test_the_table_as_json_has_every_operation_and_its_origin(run, small):
+    found = json.loads(run("operations", "--json")[1])
+    assert {line["operation"] for line in found["operations"]} == set(nf.operations())
+    assert found["provenance"]["versions"]["nlaformer"] == nf.__version__
+
+
+def test_the_table_is_plain_text_of_eighty_columns(run, small):
+    code, out, _ = run("operations")
+    assert code == 0
+    assert "\x1b" not in out
+    assert max(len(line) for line in out.splitlines()) <= 80
+    assert "…" not in out
+
+
+def test_the_table_in_markdown(run, small):
+    out = run("operations", "--markdown")[1]
+    assert "| matmul | 22 x 6 | 132 |" in out and out.count("**") == 10
+
+
+def test_only_the_dtype_asked_for_is_measured(run):
+    found = json.loads(run("operations", "matvec", "--n", "4", "--dtype", "float32", "--json")[1])
+    assert list(found["accuracy"]) == ["float32"]
+
+
+def test_show_draws_and_says_where(run, tmp_path: Path):
+    code, out, _ = run("operations", "matrix_transpose", "--n", "4", "--show", "--out", str(tmp_path))
+    picture = tmp_path / "matrix_transpose-n4.png"
+    assert code == 0 and picture.exists()
+    assert str(picture) in out
+
+
+def test_demo_shows_the_table_and_says_what_it_shows(run, small):
+    code, out, _ = run("demo")
+    assert code == 0
+    for words in ("rows x", "no error is above its bound", "loop-transformer", "nf.operation(", "proven bound"):
+        assert words in out
+    assert "\x1b" not in out and max(len(line) for line in out.splitlines()) <= 80
+
+
+def test_report_layer(run, tmp_path: Path):
+    code, out, _ = run("report", "layer", "--out", str(tmp_path / "layer.png"))
+    assert code == 0 and (tmp_path / "layer.png").stat().st_size < 200_000
+    assert "layer.png" in out
+
+
+def test_info(run):
+    code, out, _ = run("info")
+    assert code == 0 and torch.__version__ in out
+    found = json.loads(run("info", "--json")[1])
+    assert found["versions"]["torch"] == torch.__version__ and found["machine"]["threads"] >= 1
+
+
+# --- bench -------------------------------------------------------------------------------------------------------
+
+
+def test_peak_memory_counts_what_lives_at_once():
+    """Three blocks of 8 kB are made; at most two live at a time."""
+
+    def work() -> torch.Tensor:
+        first = torch.ones(1000, dtype=torch.float64)
+        second = first + first
+        del first
+        return second.exp()
+
+    assert bench.peak_bytes(work) == 16_000
+
+
+def test_turns_are_taken_and_medians_returned():
+    calls: list[str] = []
+    medians = bench.interleaved([lambda: calls.append("a"), lambda: calls.append("b")], budget=0.0)
+    assert calls == ["a", "b"] * 6 and len(medians) == 2 and min(medians) >= 0
+
+
+@pytest.mark.parametrize("name", nf.operations())
+def test_bench_compares_with_the_same_operation(name: str):
+    """A ratio to something else would mean nothing."""
+    operands = bench._operands(name, 6, 7)
+    theirs, ours = bench._TORCH[name](*operands), verify.build(name, 6)(*operands)
+    for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in (theirs, ours)), strict=True):
+        assert one.shape == other.shape
+        assert torch.allclose(one, other, rtol=0, atol=1e-6)
+
+
+def test_bench_writes_its_table_with_provenance(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bench, "QUICK_CASES", ((4, None), (4, 8)))
+    monkeypatch.setattr(bench, "QUICK_NAMES", ("matmul",))
+    monkeypatch.setattr(bench, "BUDGET", 0.01)
+    threads = torch.get_num_threads()
+    try:
+        code, out, _ = run("bench", "operations", "--quick", "--json", "--out", str(tmp_path))
+    finally:
+        torch.set_num_threads(threads)
+    found = json.loads(out)
+    assert code == 0 and [line["batch"] for line in found["measurements"]] == [None, 8]
+    assert found["measurements"][0]["call_bytes"] > found["measurements"][0]["torch_bytes"] > 0
+    assert json.loads((tmp_path / "operations.json").read_text()) == found
+    assert "| matmul | 4 | 8 |" in (tmp_path / "operations.md").read_text()
+    assert found["provenance"]["machine"]["threads"] == 1
+
+
+def test_bench_finds_out_at_once_that_it_cannot_write(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(bench, "measure", lambda *case: pytest.fail("measured before it knew where to write"))
+    (tmp_path / "file").write_text("in the way")
+    code, _, err = run("bench", "operations", "--out", str(tmp_path / "file"))
+    assert code == 2 and "cannot make the folder" in err

@@ -1,0 +1,61 @@
+"""Pictures: what they are drawn from is right, and they are files one can look at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from nlaformer.errors import FileError
+from nlaformer.express import verify
+from nlaformer.report.diagram import draw_layer
+from nlaformer.report.prompts import draw_prompts, half_steps
+
+PNG = b"\x89PNG\r\n\x1a\n"
+
+
+@pytest.mark.parametrize(("name", "count"), [("add", 2), ("matmul", 2), ("matrix_transpose", 3), ("divide", 7)])
+def test_half_steps_end_where_the_model_ends(name: str, count: int):
+    """Attention and FFN one after the other are the layer; a part that is missing is no step."""
+    op = verify.build(name, 4)
+    P = torch.as_tensor(op.prompt(*(operand[0] for operand in verify.draw(name, 4))))
+    steps = list(half_steps(op.model, P))
+    assert len(steps) == count
+    assert torch.equal(steps[0][1], P)
+    assert torch.equal(steps[-1][1], op.model(P))
+
+
+@pytest.mark.parametrize("name", ["add", "column_shift", "matmul", "divide", "pointwise"])
+def test_prompts_are_drawn(name: str, tmp_path: Path):
+    op = verify.build(name, 3)
+    operands = [operand[0] for operand in verify.draw(name, 3)]
+    path = draw_prompts(op, operands, tmp_path / "new folder" / "P.png")
+    assert path.read_bytes().startswith(PNG)
+
+
+@pytest.mark.parametrize("name", ["add", "matmul", "matrix_transpose"])
+def test_a_layer_is_drawn_with_or_without_heads_and_ffn(name: str, tmp_path: Path):
+    assert draw_layer(verify.build(name, 20), tmp_path / "layer.png").read_bytes().startswith(PNG)
+
+
+def test_the_diagram_names_the_shapes_of_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    words: list[str] = []
+    from nlaformer.report import diagram
+
+    real = diagram._text
+    monkeypatch.setattr(
+        diagram, "_text", lambda axis, x, y, text, size: (words.append(text), real(axis, x, y, text, size))
+    )
+    op = verify.build("matrix_transpose", 20)
+    draw_layer(op, tmp_path / "layer.png")
+    assert words.count(f"{op.cost.rows} x {op.cost.tokens}") == 5  # P, W_V P, mixed values, W_2, TF(P)
+    assert f"{op.cost.ffn_width} x {op.cost.tokens}" in words
+
+
+def test_a_picture_that_cannot_be_written_is_our_error(tmp_path: Path):
+    with pytest.raises(FileError, match=r"PNG"):
+        draw_layer(verify.build("add", 3), tmp_path / "layer.jpg")
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(FileError, match="cannot make the folder"):
+        draw_layer(verify.build("add", 3), tmp_path / "file" / "layer.png")

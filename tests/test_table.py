@@ -1,0 +1,173 @@
+"""The measured Table 1: the measurement can be trusted, and it shows what it is said to show."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.console import to_markdown
+from nlaformer.express import loop_computer, table, verify
+from nlaformer.express.cost import Cost
+
+MATRIX = ("vector_transpose", "outer_product", "matrix_transpose", "transposed_matmul", "matmul", "matvec")
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[verify.Row]:
+    return verify.measure_all(n=6)
+
+
+@pytest.fixture(scope="module")
+def by_name(rows: list[verify.Row]) -> dict[str, verify.Row]:
+    return {row.name: row for row in rows if row.form == "accurate"}
+
+
+# --- the measurement ---------------------------------------------------------------------------------------------
+
+
+def test_reference_is_more_precise_than_float64():
+    a, b = np.array([1.0, 2.0**-60]), np.array([1.0, 1.0])
+    if np.finfo(np.longdouble).eps < np.finfo(np.float64).eps:
+        assert verify.reference("inner_product", a, b) != np.longdouble(1)
+    a, b = (np.random.default_rng(0).normal(size=(2, 50)),) * 2
+    assert float(verify.reference("inner_product", a, b)[0]) == pytest.approx(math.fsum(a[0] ** 2), rel=1e-15)
+
+
+@pytest.mark.parametrize("name", nf.operations())
+def test_accuracy_finds_a_transformer_that_is_one_percent_wrong(name: str):
+    """A measurement that could not see a wrong result would prove nothing."""
+
+    def wrong(*operands: np.ndarray) -> object:
+        right = verify.reference(name, *operands)
+        return tuple(1.01 * part for part in right) if isinstance(right, tuple) else 1.01 * right
+
+    expected = 0.01
+    if name == "inner_product":
+        a, b = verify.draw(name, 7)
+        expected *= np.median(np.abs((a * b).sum(-1)) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)))
+    assert verify.accuracy(name, 7, wrong).error == pytest.approx(expected, rel=1e-10)
+
+
+def test_an_inner_product_that_vanishes_has_a_finite_error():
+    operands = [np.array([[1.0, 1.0]]), np.array([[1.0, -1.0]])]
+    exact = verify.reference("inner_product", *operands)
+    assert verify.relative("inner_product", np.array([1e-3]), exact, operands)[0] == pytest.approx(5e-4)
+
+
+def test_draws_depend_on_the_seed_and_nothing_else():
+    first, again = verify.draw("divide", 9), verify.draw("divide", 9)
+    assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
+    assert len({row.tobytes() for row in first[0]}) == len(verify.SEEDS)
+    size = np.abs(first[1])
+    assert (size >= 0.1 * size.max(-1, keepdims=True)).all()
+
+
+def test_growth_of_a_known_power():
+    assert verify.growth(lambda n: Cost(n, n * n, 1, 1, 0)) == pytest.approx(3.0)
+
+
+def test_loop_transformer_is_counted_beyond_the_largest_that_runs():
+    counted = verify.measure_loop("matmul", verify.LOOP_LARGEST + 1, ["float64"])
+    assert counted.accuracy == {}
+    assert (counted.cost, counted.block_cost) == loop_computer.count("matmul", verify.LOOP_LARGEST + 1)
+
+
+# --- what it shows -----------------------------------------------------------------------------------------------
+
+
+def test_every_operation_has_a_row_and_both_forms_of_multiply_and_divide(rows: list[verify.Row]):
+    assert {row.name for row in rows} == set(nf.operations())
+    assert sorted(row.name for row in rows if row.form == "ffn") == ["divide", "multiply"]
+    assert all(row.loop is not None for row in rows if row.form == "accurate" and row.name != "pointwise")
+
+
+def test_errors_are_below_their_bounds(rows: list[verify.Row]):
+    for row in rows:
+        for dtype, found in row.accuracy.items():
+            assert found.error <= found.bound, (row.name, dtype)
+
+
+def test_layers_and_heads_are_never_above_the_theorems(by_name: dict[str, verify.Row]):
+    allowed = {"multiply": (1, 2), "divide": (3, 1), "pointwise": (1, 2)}
+    for name, row in by_name.items():
+        printed = table.PRINTED[name]
+        layers, heads = allowed.get(name, (int(printed.layers), int(printed.heads)))
+        assert row.cost.layers <= layers and row.cost.heads <= heads, name
+    assert by_name["matmul"].cost.layers == by_name["matvec"].cost.layers == 1
+
+
+def test_entries_grow_as_the_paper_says(by_name: dict[str, verify.Row]):
+    for name in MATRIX:
+        assert 1.9 <= by_name[name].growth <= 2.1, name
+        assert 2.75 <= by_name[name].loop.growth <= 3.1, name
+    for name in ("add", "subtract", "column_shift", "row_shift"):
+        assert 0.95 <= by_name[name].growth <= 1.05, name
+
+
+def test_the_papers_heads_are_shown_where_something_is_linearized(by_name: dict[str, verify.Row]):
+    without = {name for name, row in by_name.items() if not row.paper_scheme}
+    assert without == {"add", "subtract", "divide", "row_shift"}
+    assert by_name["matmul"].paper_scheme["float64"].error > 10 * by_name["matmul"].accuracy["float64"].error
+
+
+def test_printed_values_are_the_papers():
+    sizes = {name: printed.size for name, printed in table.PRINTED.items()}
+    assert {name for name, size in sizes.items() if size == "n^2"} == {*MATRIX, "inner_product"}
+    assert {name for name, printed in table.PRINTED.items() if printed.layers == "2"} == {"matmul", "matvec"}
+    assert set(table.PRINTED) == set(nf.operations())
+
+
+# --- how it is shown ---------------------------------------------------------------------------------------------
+
+
+def test_sheets_hold_the_numbers_of_the_rows(rows: list[verify.Row], by_name: dict[str, verify.Row]):
+    size, float64, float32, loop, block = table.sheets(rows)
+    matmul = by_name["matmul"]
+    line = next(line for line in size.lines if line[0] == "matmul")
+    assert line[1:3] == (f"{matmul.cost.rows} x {matmul.cost.tokens}", str(matmul.cost.entries))
+    assert line[4] == "1 (2)"
+    line = next(line for line in float32.lines if line[0] == "matmul")
+    assert float(line[1]) == pytest.approx(matmul.accuracy["float32"].error, rel=0.05)
+    assert next(line for line in loop.lines if line[0] == "matmul")[4] == "7 (10)"
+    assert next(line for line in block.lines if line[0] == "matmul")[4] == "4"
+    assert [line[0] for line in size.lines] == [line[0] for line in float64.lines]
+
+
+def test_sheets_are_rectangular_in_markdown(rows: list[verify.Row]):
+    for sheet in table.sheets(rows):
+        lines = [line for line in to_markdown(sheet).splitlines() if line.startswith("|")]
+        assert len(lines) == len(sheet.lines) + 2
+        assert len({line.count("|") for line in lines}) == 1
+
+
+def test_data_survive_json(rows: list[verify.Row], by_name: dict[str, verify.Row]):
+    data = {(line["operation"], line["form"]): line for line in json.loads(json.dumps(table.as_data(rows)))}
+    matmul = data["matmul", "accurate"]
+    assert matmul["cost"]["entries"] == by_name["matmul"].cost.entries
+    assert matmul["loop_transformer"]["printed"] == {"entries": "O(n^3)", "layers": "10"}
+    assert matmul["accuracy"]["float64"]["error"] == by_name["matmul"].accuracy["float64"].error
+    assert data["multiply", "ffn"]["loop_transformer"] is None
+
+
+def test_findings_say_so_if_a_bound_fails(rows: list[verify.Row]):
+    assert "no error is above its bound" in table.findings(rows)[0]
+    broken = [
+        row
+        if row.name != "matvec"
+        else verify.Row(**{**vars(row), "accuracy": {"float64": verify.Accuracy(1e-3, 1e-9)}})
+        for row in rows
+    ]
+    assert "BEYOND ITS BOUND: matvec" in table.findings(broken)[0]
+
+
+def test_an_operation_tells_its_constants():
+    lin = nf.operation("matmul", n=6).linearization
+    assert lin is not None and lin.C > 0 and 0 < lin.c < 1
+    key = nf.operation("matmul", n=6).model.pre[0].dense()["heads"][0]["W_K"]
+    assert torch.isclose(key.max(), torch.tensor(lin.C, dtype=torch.float64))
+    assert nf.operation("add", n=6).linearization is None
