@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -20,12 +19,14 @@ from torch import Tensor
 
 from nlaformer import io
 from nlaformer.compiler.analysis import analyse
+from nlaformer.compiler.display import describe_schedule, show
 from nlaformer.compiler.emit import Emitter
 from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.instructions import Precision, StateRows
 from nlaformer.compiler.language import Program, trace
 from nlaformer.compiler.reference import Checks, Run, check_iterations, finish_run
-from nlaformer.compiler.schedule import Schedule, schedule
-from nlaformer.compiler.select import Precision, Selection, Selector, StateRows
+from nlaformer.compiler.schedule import schedule
+from nlaformer.compiler.select import Selector
 from nlaformer.errors import DomainError, OptionError, ShapeError
 from nlaformer.express.cost import Cost
 from nlaformer.express.operation import _kind, _to_tensor
@@ -95,7 +96,7 @@ def compile(
         residual=None if traced.residual is None else list(Expression.of(traced.residual).nodes),
         promises=[list(Expression.of(node).nodes) for node in analysis.promises],
         steps={name: list(Expression.of(node).nodes) for name, node in traced.step.items()},
-        schedule=_describe(selection, layers, emitter),
+        schedule=describe_schedule(selection, layers),
         warnings=list(dict.fromkeys(selection.warnings)),
     )
     algorithm = Algorithm(plan, emitter.model())
@@ -202,9 +203,7 @@ class Algorithm:
         return f"<algorithm {self.name!r}, n={self.n}: {self.cost.loop.layers} layers an iteration>"
 
     def __str__(self) -> str:
-        from nlaformer.compiler.display import show
-
-        return show(self)
+        return show(self.plan, self.model, self.layout)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
@@ -406,26 +405,6 @@ def _places(rows: StateRows | None, emitter: Emitter) -> dict[str, Any]:
     assert rows is not None
     names = [emitter.names[row] for row in rows.rows]
     return {"kind": rows.kind, "rows": names, "scale": None if rows.scale is None else emitter.names[rows.scale]}
-
-
-def _describe(selection: Selection, layers: Schedule, emitter: Emitter) -> dict[str, Any]:
-    """The schedule in words, by block and layer."""
-    return {
-        block: [
-            [f"{i.op}: {i.text}" for i in instructions] + (_written(layers, block, emitter) if last else [])
-            for instructions, last in _with_last(layers.layers[block])
-        ]
-        for block in ("pre", "loop", "post")
-    }
-
-
-def _with_last(items: Sequence[Any]) -> list[tuple[Any, bool]]:
-    return [(item, k == len(items) - 1) for k, item in enumerate(items)]
-
-
-def _written(layers: Schedule, block: Any, emitter: Emitter) -> list[str]:
-    names = [emitter.names[register] for register in layers.writes[block]]
-    return ["write: " + ", ".join(names)] if names else []
 
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 
 import torch
 
+from nlaformer.compiler.instructions import Block, Instruction, Precision, Selection
 from nlaformer.compiler.schedule import Schedule
-from nlaformer.compiler.select import Block, Instruction, Precision, Selection
 from nlaformer.compiler.values import Combination
 from nlaformer.express.heads import (
     Form,

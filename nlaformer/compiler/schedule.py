@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from nlaformer.compiler.select import ATTENTION, ENTRY, Block, Instruction, Selection
+from nlaformer.compiler.instructions import ATTENTION, ENTRY, Block, Instruction, Selection
 from nlaformer.compiler.values import Combination
 
 

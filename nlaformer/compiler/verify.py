@@ -65,8 +65,7 @@ def deviations(program: Program, algorithm: Algorithm, inputs: dict[str, Any], i
     reference = program.run(**exact, iterations=iterations).x
     found = algorithm.run(**inputs, iterations=iterations).x
     reference, found = (x.reshape(len(x), iterations + 1, -1).astype("float64") for x in (reference, found))
-    finite = np.isfinite(reference).all(-1)
-    reference = _hold(reference, finite)
+    reference = hold(reference)
     scale = np.linalg.norm(reference, axis=-1).max(-1, keepdims=True)
     deviation = np.linalg.norm(found - reference, axis=-1) / np.where(scale > 0, scale, 1.0)
     deviation = np.where(np.isfinite(deviation), deviation, np.inf).max(0)
@@ -77,10 +76,10 @@ def deviations(program: Program, algorithm: Algorithm, inputs: dict[str, Any], i
     }
 
 
-def _hold(x: np.ndarray, finite: np.ndarray) -> np.ndarray:
+def hold(x: np.ndarray) -> np.ndarray:
     """The iterates, the last finite one kept: 0 / 0 after exact convergence is NumPy's answer, not the method's."""
     x = x.copy()
     for t in range(1, x.shape[1]):
-        lost = ~finite[:, t]
+        lost = ~np.isfinite(x[:, t]).reshape(len(x), -1).all(-1)
         x[lost, t] = x[lost, t - 1]
     return x
