@@ -41,7 +41,7 @@ ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
 MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
-_NOTHING = math.exp(-200.0)  # the number that stands for zero where only logarithms can be kept
+NOTHING = math.exp(-200.0)  # the number that stands for zero where only logarithms can be kept
 
 
 @dataclass
@@ -265,7 +265,7 @@ class Builder:
     def _log_of(self, source: Combination, policy: str, scalar: bool, groups: set[int]) -> tuple[float, Form]:
         """(c, F) with source = c e^F: interpolated, then refined; with a trip for the floating ``groups``."""
         if not source:
-            return _NOTHING, ()
+            return NOTHING, ()
         factor = max(abs(c) for _, c in source)
         source = tuple((register, c / factor) for register, c in source)
         lowest, highest = self._range(source)

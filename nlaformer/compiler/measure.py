@@ -177,5 +177,5 @@ def sheet(rows: Sequence[Row]) -> Sheet:
         f"Layers and heads: of one iteration. Deviation: |x_t - x_t of the program in NumPy| / |x|, worst of {SYSTEMS} "
         f"systems of the paper's family (sigma = 1.2), over {ITERATIONS} iterations. Error: |x_t - x| / |x|, and the "
         "iterations until its median falls below a level; in brackets NumPy's. The conjugate gradient family amplifies "
-        "any rounding on its way, NumPy's own too, and converges all the same: the last deviation is the one that stays.",
+        "rounding on its way, NumPy's own too, and converges all the same; the last deviation is the one that stays.",
     )

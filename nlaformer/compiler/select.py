@@ -10,7 +10,17 @@ from __future__ import annotations
 import math
 
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.instructions import FFN, HEADROOM, MATRIX_NORM, Block, Builder, Precision, Selection, StateRows
+from nlaformer.compiler.instructions import (
+    FFN,
+    HEADROOM,
+    MATRIX_NORM,
+    NOTHING,
+    Block,
+    Builder,
+    Precision,
+    Selection,
+    StateRows,
+)
 from nlaformer.compiler.language import Node, Trace, describe
 from nlaformer.compiler.values import Combination, Form, Operator, Term, Value, add, combination, combine, multiply
 from nlaformer.express.linearize import design, design_product
@@ -90,7 +100,9 @@ class Selector(Builder):
         return tuple(Term(c, self.one, f) for c, f in self.signed_logarithms(node, "num"))
 
     def signed_logarithms(self, node: Node, policy: str) -> tuple[tuple[float, Form], tuple[float, Form]]:
-        """((c, F), (-c, G)) with node = c e^F - c e^G, one of them zero."""
+        """((c, F), (-d, G)) with node = c e^F - d e^G, one of them zero."""
+        if self.analysis.is_positive(node):
+            return self.logarithm(node, policy), (-NOTHING, ())
         with self.within(self._home(node)):
             value = self.value(node)
             form = self.common_form(value, node)
