@@ -60,8 +60,11 @@ class Layout:
         return slice(1 if self.sink else 0, self.tokens)
 
     def empty(self, batch: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
-        """A prompt of zeros with the position rows, if there are any, in place."""
-        P = torch.zeros(*batch, self.rows, self.tokens, dtype=dtype, device=device)
+        """A prompt of zeros with the position rows, if there are any, in place.
+
+        In memory it lies token by token, the order in which the forward pass reads it.
+        """
+        P = torch.zeros(*batch, self.tokens, self.rows, dtype=dtype, device=device).mT
         if "position" in self.names:
             position = self["position"]
             P[..., position.start : position.stop, :] = torch.eye(self.tokens, dtype=dtype, device=device)

@@ -16,7 +16,9 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer.errors import OptionError
 from nlaformer.learn import checkpoint
+from nlaformer.learn.ranks import Ranks
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.runs import read_metrics
 
@@ -117,6 +119,7 @@ def test_an_interrupted_run_saves_where_it_stands(tmp_path):
 TORCHRUN = """
 import sys
 import nlaformer as nf
+from nlaformer.learn.ranks import Ranks
 from nlaformer.learn.recipes import Config
 import test_learn_processes as this
 options = dict(device="cpu", progress=False, checkpoint_every=10)
@@ -158,3 +161,10 @@ def test_two_processes_share_out_the_members_of_a_stack(two_processes, tmp_path)
     runs = nf.train(SPREAD, out=tmp_path, device="cpu", progress=False, checkpoint_every=10)
     for run in runs:
         assert_equal(state(run.folder), state(two_processes / "spread" / run.folder.name))
+
+
+def test_more_processes_than_work_are_refused():
+    assert Ranks(1, 2).members(4, batch=1) == [1, 3] and Ranks(1, 2).members(1, batch=2) == [0]
+    for count, batch in ((2, 64), (1, 2)):
+        with pytest.raises(OptionError, match="3 processes"):
+            Ranks(0, 3).members(count, batch)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import sys
+import types
 
 import pytest
 import torch
@@ -241,3 +243,45 @@ def test_no_metric_is_lost_to_json(tmp_path):
     for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert math.isfinite(read_metrics(tmp_path)[0]["loss"])
+
+
+def test_tensorboard_is_asked_for_before_any_work(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(OptionError, match="tensorboard"):
+        train(TINY, tmp_path / "run", tensorboard=True)
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_gets_every_line(tmp_path, monkeypatch):
+    written = []
+
+    class SummaryWriter:
+        def __init__(self, folder):
+            self.folder = folder
+
+        def add_scalar(self, name, value, step):
+            written.append((name, step))
+
+        def close(self):
+            written.append("closed")
+
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", types.SimpleNamespace(SummaryWriter=SummaryWriter))
+    train(TINY, tmp_path, tensorboard=True)
+    assert ("loss", 1) in written and ("lr", TINY.steps) in written and written[-1] == "closed"
+
+
+def test_the_number_of_threads_is_the_runs_own(tmp_path):
+    before, seen = torch.get_num_threads(), []
+    original = PlainEngine.step
+
+    class Watching(PlainEngine):
+        def step(self, number):
+            seen.append(torch.get_num_threads())
+            original(self, number)
+
+    from nlaformer.learn import trainer
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer, "make_engine", lambda configs, device, share: Watching(configs, device, share))
+        train(TINY.replace(threads=before + 1), tmp_path)
+    assert set(seen) == {before + 1} and torch.get_num_threads() == before

@@ -126,11 +126,9 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
         raise unknown_name("operation", options.name, _BUILDERS)
     check(options)
     construction = _BUILDERS[options.name](options)
-    shapes = [
-        {name: tuple(w.shape) for name, w in NLAFormer(pre=layers).state_dict().items()}
-        for layers in (construction.layers, model.pre)
-    ]
-    if shapes[0] != shapes[1]:
+    expected = NLAFormer(pre=construction.layers).state_dict()
+    saved = model.state_dict()
+    if {name: w.shape for name, w in expected.items()} != {name: w.shape for name, w in saved.items()}:
         raise FileError(f"the saved weights do not fit operation {options.name!r} of size n={options.n}")
     return Operation(options, construction, model)
 

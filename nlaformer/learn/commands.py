@@ -75,7 +75,8 @@ def sweep(
     configs = _grid(named(recipe).set(settings or []), vary)
     options = {"device": device, "checkpoint_every": checkpoint_every, "log_every": log_every}
     runs = _train(configs, out or Path("runs") / f"{recipe}-sweep", options | {"tensorboard": tensorboard})
-    _show_sweep(runs, as_json)
+    if _speaks():
+        _show_sweep(runs, as_json)
     if any(run.diverged for run in runs):
         raise typer.Exit(1)
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.model import Solver
+from nlaformer.learn.ranks import cpu_threads
 from nlaformer.problems import Systems
 
 if TYPE_CHECKING:
@@ -63,7 +64,8 @@ def evaluate(solver: Solver, count: int = 512, seed: int = SEED) -> list[Evaluat
     >>> rows[0].label, rows[0].model[0]
     ('spd, sigma 1.2', 1.0)
     """
-    return [measure(solver, label, systems) for label, systems in _sets(solver, count, seed)]
+    with cpu_threads(solver.config.threads):
+        return [measure(solver, label, systems) for label, systems in _sets(solver, count, seed)]
 
 
 @torch.no_grad()

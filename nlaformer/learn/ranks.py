@@ -1,4 +1,4 @@
-"""More than one process: the same command under ``torchrun``.
+"""Processes, threads and devices: the same command alone and under ``torchrun``.
 
 One model: every rank takes its share of each batch (data parallel). A stack: its members are dealt out to the
 ranks, which then have nothing to say to each other but hello and goodbye.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import atexit
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -21,10 +23,12 @@ class Ranks(NamedTuple):
     rank: int = 0
     world: int = 1
 
-    def members(self, count: int) -> list[int]:
+    def members(self, count: int, batch: int) -> list[int]:
         """Which members of a stack of ``count`` this rank trains; one model is trained by all ranks."""
         if count > 1 and self.world > count:
             raise OptionError(f"{self.world} processes for a stack of {count} models: start at most {count}")
+        if count == 1 and self.world > batch:
+            raise OptionError(f"{self.world} processes for a batch of {batch} systems: start at most {batch}")
         return [0] if count == 1 else list(range(self.rank, count, self.world))
 
     def share(self, count: int) -> tuple[int, int]:
@@ -54,6 +58,17 @@ def ranks(device: torch.device) -> Ranks:
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(torch.distributed.destroy_process_group)  # once: a second group could not be started
     return Ranks(torch.distributed.get_rank(), world)
+
+
+@contextmanager
+def cpu_threads(count: int | None) -> Iterator[None]:
+    """Let torch use so many threads on the CPU, and put its own number back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count or before)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def pick_device(wanted: str | torch.device | None) -> torch.device:

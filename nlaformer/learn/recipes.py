@@ -109,6 +109,8 @@ class Config:
     """Seed of the initial weights and of the training systems."""
     chunk: int = 64
     """Steps whose systems are drawn at once (part of the data stream's definition)."""
+    threads: int | None = None
+    """Threads of a CPU run; none: torch's choice. With one, the bits do not depend on the number of cores."""
     precision: Literal["float32", "tf32", "bf16"] = "tf32"
     """Arithmetic on CUDA, master weights float32 always; a CPU computes in float32."""
 
@@ -210,6 +212,7 @@ _LEAST = {
     "warmup": 0,
     "seed": 0,
     "chunk": 1,
+    "threads": 1,
     "eta": 0,
     "lambda_": 0,
 }
@@ -313,7 +316,7 @@ def _describe(kind: Any) -> str:
 
 def quickstart() -> Config:
     """Two minutes on a laptop: iterates that beat CG's first ones on systems of eight unknowns."""
-    return Config(n=8, T=8, d=64, heads=4, supervision="step+solution", lr=4e-3, steps=2000, warmup=100)
+    return Config(n=8, T=8, d=64, heads=4, supervision="step+solution", lr=4e-3, steps=1500, warmup=100, threads=1)
 
 
 def cg_imitation() -> Config:

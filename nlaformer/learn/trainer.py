@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
 from nlaformer.learn.model import Solver, member
 from nlaformer.learn.progress import Display
-from nlaformer.learn.ranks import Ranks, pick_device, ranks
+from nlaformer.learn.ranks import Ranks, cpu_threads, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack
 from nlaformer.learn.runs import Metrics, member_folders, read_manifest, write_manifest
 
@@ -47,7 +47,7 @@ class Run:
     solver: Solver
     steps: int
     diverged: bool
-    """The loss stopped being finite: the weights are the last finite ones, after ``steps`` steps."""
+    """The loss or its gradient stopped being finite; the weights are those of before."""
 
 
 def train(
@@ -115,10 +115,12 @@ def train_into(
     log_every = max(steps // 200, 1) if log_every is None else log_every
     if checkpoint_every < 1 or log_every < 1:
         raise OptionError(f"checkpoint_every={checkpoint_every} and log_every={log_every} must be at least 1")
+    board = _board_class() if tensorboard else None
     where = pick_device(device)
     group = ranks(where)
-    training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
-    training.run(tensorboard)
+    with cpu_threads(configs[0].threads):
+        training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
+        training.run(board)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
@@ -136,7 +138,7 @@ class _Training:
         checkpoint_every: int,
         log_every: int,
     ):
-        mine = group.members(len(configs))
+        mine = group.members(len(configs), configs[0].batch)
         self.configs, self.folders = [configs[k] for k in mine], [folders[k] for k in mine]
         self.device, self.group, self.steps = device, group, configs[0].steps
         self.checkpoint_every, self.log_every = checkpoint_every, log_every
@@ -153,7 +155,7 @@ class _Training:
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
 
-    def run(self, tensorboard: bool) -> None:
+    def run(self, board: Callable[[str], Any] | None) -> None:
         """Train to the last step, unless a run found in the folders has got there."""
         done, alive = self.resumption.step, self.engine.report().alive
         for error in self.resumption.refused:
@@ -163,7 +165,7 @@ class _Training:
         if done == self.steps or not bool(alive.any()):
             return
         if self.writes:
-            self._open_folders(tensorboard)
+            self._open_folders(board)
         begun = time.monotonic()
         with self.display, _signals() as asked:
             while done < self.steps and bool(alive.any()):
@@ -186,7 +188,7 @@ class _Training:
             return bool(asked)
         return logs and self.group.any(bool(asked))
 
-    def _open_folders(self, tensorboard: bool) -> None:
+    def _open_folders(self, board: Callable[[str], Any] | None) -> None:
         for folder, config in zip(self.folders, self.configs, strict=True):
             try:
                 folder.mkdir(parents=True, exist_ok=True)
@@ -195,7 +197,7 @@ class _Training:
             except OSError as error:
                 raise FileError(f"cannot make the folder {folder}: {error.strerror or error}") from error
             self.metrics.append(Metrics(folder, self.resumption.step))
-            self.boards += [_board(folder)] if tensorboard else []
+            self.boards += [board(str(folder))] if board else []
             self._write_manifest(folder, config, state="running")
 
     def _close_folders(self, done: int, alive: Tensor, seconds: float) -> None:
@@ -296,9 +298,9 @@ def _signals() -> Iterator[list[int]]:
             signal.signal(number, handler)
 
 
-def _board(folder: Path) -> Any:
+def _board_class() -> Callable[[str], Any]:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise OptionError("TensorBoard's files need its package: pip install 'nlaformer[tensorboard]'") from error
-    return SummaryWriter(str(folder))
+    return SummaryWriter

@@ -1,0 +1,115 @@
+"""What the recipes learn, and in how many steps: trains stacks of the paper's configuration and files the figures.
+
+    python benchmarks/learning.py --json results/learning.json                 # all plans, about 7 minutes on an H200
+    python benchmarks/learning.py --plan losses-20k --runs runs/learning       # one of them; a killed plan goes on
+    python benchmarks/learning.py --smoke                                      # the same code, seconds on a CPU
+
+Every line is one model: n = 20, T = 20, d = 256, 8 heads, batch 64, sigma 1.2 unless it says otherwise; the seeds are
+those written here. Errors are mean squared relative errors over 512 systems nobody trained on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+import nlaformer as nf
+from nlaformer.learn.evaluate import evaluate
+from nlaformer.learn.recipes import Config
+from nlaformer.provenance import provenance
+
+
+def plans() -> dict[str, dict[str, Config]]:
+    """The stacks: each a table of lines, trained as one program."""
+    imitation, joint = nf.recipe("cg-imitation"), nf.recipe("cg-joint")
+    faster, pcg = nf.recipe("cg-accelerated"), nf.recipe("pcg-accelerated")
+    free = {"scale_free": True}
+    return {
+        "losses-20k": {
+            "result": imitation,
+            "joint": joint,
+            "joint, seed 1": joint.replace(seed=1),
+            "joint, scale-free": joint.replace(**free),
+            "step + 10 solution": faster,
+            "step + 10 solution, scale-free": faster.replace(**free, floor=1e-8),
+            "step + 10 solution of PCG": pcg,
+            "step + 10 solution of PCG, scale-free": pcg.replace(**free, floor=1e-8),
+        },
+        "result-30k": {
+            "result": imitation.replace(steps=30_000),
+            "result, scale-free": imitation.replace(steps=30_000, **free),
+        },
+        "bf16-30k": {
+            name: config.replace(steps=30_000, precision="bf16")
+            for name, config in {
+                "result": imitation,
+                "result, scale-free": imitation.replace(**free),
+                "joint": joint,
+                "step + 10 solution": faster,
+            }.items()
+        },
+        # The models to keep: one each for all three spreads of the paper.
+        "models": {
+            name: nf.recipe(name, sigma=(1.0, 1.2, 1.4), steps=100_000, floor=1e-8, **free)
+            for name in ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated")
+        },
+    }
+
+
+def run(name: str, lines: dict[str, Config], folder: Path, count: int) -> list[dict[str, Any]]:
+    """Train a plan (or go on with it) and evaluate its members."""
+    finished = nf.train(list(lines.values()), out=folder / name, checkpoint_every=lines_every(lines))
+    rows = []
+    for line, result in zip(lines, finished, strict=True):
+        evaluations = [row.to_json() for row in evaluate(result.solver, count=count)]
+        rows.append(
+            {
+                "plan": name,
+                "line": line,
+                "config": result.config.to_json(),
+                "diverged": result.diverged,
+                "evaluations": evaluations,
+            }
+        )
+        own = evaluations[0]
+        errors = "  ".join(
+            f"{own['model'][t]:.1e}" for t in (1, 2, 4, 8, len(own["model"]) - 1) if t < len(own["model"])
+        )
+        print(f"{name:12s} {line:40s} t=1,2,4,8,T: {errors}  discrepancy {own['discrepancy']:.3f}", flush=True)
+    return rows
+
+
+def lines_every(lines: dict[str, Config]) -> int:
+    """Steps between checkpoints: ten in a run."""
+    return max(next(iter(lines.values())).steps // 10, 1)
+
+
+def small(config: Config) -> Config:
+    """The same line at a size a CPU trains in a second."""
+    return config.replace(n=4, T=4, d=16, heads=2, batch=8, steps=20, warmup=2, chunk=4)
+
+
+def main() -> None:
+    """Run the chosen plans and write what they gave."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    known = plans()
+    parser.add_argument(
+        "--plan", action="append", choices=sorted(known), help="may be repeated; default: all but models"
+    )
+    parser.add_argument("--runs", type=Path, default=Path("runs/learning"), help="where checkpoints go")
+    parser.add_argument("--json", type=Path, help="write the figures with their provenance")
+    parser.add_argument("--smoke", action="store_true", help="tiny models: does it run?")
+    arguments = parser.parse_args()
+    rows = []
+    for name in arguments.plan or [plan for plan in known if plan != "models"]:
+        lines = {line: small(config) if arguments.smoke else config for line, config in known[name].items()}
+        rows += run(name, lines, arguments.runs, count=16 if arguments.smoke else 512)
+        if arguments.json is not None:  # after every plan: what is done is not lost
+            arguments.json.parent.mkdir(parents=True, exist_ok=True)
+            arguments.json.write_text(json.dumps({"provenance": provenance(), "rows": rows}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
