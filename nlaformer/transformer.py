@@ -34,8 +34,8 @@ _GATHERS = 6
 _CROWD = 32
 # Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
 _RUNS = 16
-# On a processor, compiled weights take prompts in pieces of about this many entries, hidden units counted, which stay in
-# its cache: memory that is new to the process costs several times as much as the arithmetic on it.
+# On a processor, compiled weights take prompts in pieces of about this many entries, hidden units counted, that stay
+# in its cache: memory that is new to the process costs several times as much as the arithmetic on it.
 ENTRIES_AT_ONCE = 2**18
 
 
