@@ -30,12 +30,12 @@ from nlaformer.errors import OptionError
 
 # A row of a sparse weight with more entries than this is cheaper as part of a dense block than as gathers.
 _GATHERS = 6
-# Where many rows use no more columns than this, they are part of the dense block all the same.
-_FEW_COLUMNS = 64
+# Columns used by this many rows are crowded: rows that use no other column are cheaper in the dense block as well.
+_CROWD = 32
 # Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
 _RUNS = 16
-# On a processor, compiled weights take prompts in pieces of about this many entries, which stay in its cache: memory
-# that is new to the process costs several times as much as the arithmetic on it.
+# On a processor, compiled weights take prompts in pieces of about this many entries, hidden units counted, that stay
+# in its cache: memory that is new to the process costs several times as much as the arithmetic on it.
 ENTRIES_AT_ONCE = 2**18
 
 
@@ -66,8 +66,9 @@ class Dense(nn.Module):
 class Sparse(nn.Module):
     """A linear map on the rows given by its nonzero entries, ``W[index[0, k], index[1, k]] = values[k]``.
 
-    Rows of W with up to ``_GATHERS`` entries are sums of gathered rows of the input; longer ones form a dense
-    block over the columns they use. Rows without entries cost nothing.
+    Most rows of W are sums of a few gathered rows of the input. Those with more than ``_GATHERS`` entries, and those
+    that share every column with many others (the units of an interpolant), form one dense block over the columns they
+    use. Rows without entries cost nothing.
     """
 
     index: Tensor
@@ -86,10 +87,9 @@ class Sparse(nn.Module):
         rank = torch.arange(len(out)) - (torch.cumsum(count, 0) - count)[out]  # the k-th entry of its row
 
         # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
-        short = (count > 0) & (count <= _GATHERS)
-        used = len(torch.unique(source[short[out]]))
-        if used <= _FEW_COLUMNS and int(short.sum()) >= 8 * used:
-            short = torch.zeros_like(short)  # many units on few rows: one small product is quicker than gathers
+        crowded = torch.zeros_like(count).index_add(0, out, (torch.bincount(source)[source] < _CROWD).long()) == 0
+        block_row = (count > _GATHERS) | ((count > 0) & crowded)
+        short = (count > 0) & ~block_row
         self._short = _runs(torch.nonzero(short).flatten())
         self._sources: list[Rows] = []
         place = torch.cumsum(short, 0) - 1
@@ -102,14 +102,11 @@ class Sparse(nn.Module):
             self._sources.append(_runs(gather))
             self.register_buffer(f"coefficient{k}", coefficient, persistent=False)
 
-        # The dense block of the long rows.
-        long = (count > 0) & ~short
-        long_row = torch.nonzero(long).flatten()
-        entry = long[out]
+        rows, entry = torch.nonzero(block_row).flatten(), block_row[out]
         columns, column = torch.unique(source[entry], return_inverse=True)
-        block = torch.zeros(len(long_row), len(columns), dtype=values.dtype)
-        block[torch.searchsorted(long_row, out[entry]), column] = values[entry]
-        self._long, self._columns = _runs(long_row), _runs(columns)
+        block = torch.zeros(len(rows), len(columns), dtype=values.dtype)
+        block[torch.searchsorted(rows, out[entry]), column] = values[entry]
+        self._block_rows, self._block_columns = _runs(rows), _runs(columns)
         self.register_buffer("block", block, persistent=False)
 
     def forward(self, X: Tensor) -> Tensor:
@@ -124,7 +121,7 @@ class Sparse(nn.Module):
             terms = (_gather(X, source) * getattr(self, f"coefficient{k}") for k, source in enumerate(self._sources))
             _add(out, self._short, functools.reduce(torch.add, terms))
         if len(self.block):
-            _add(out, self._long, _gather(X, self._columns) @ self.block.mT)
+            _add(out, self._block_rows, _gather(X, self._block_columns) @ self.block.mT)
         return out
 
     def dense(self) -> Tensor:
@@ -282,14 +279,19 @@ class NLAFormer(nn.Module):
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
         self.inject, self.unshared = inject, unshared
         self.compiled = not any(isinstance(module, Dense) for module in self.modules())
+        self._widest = max((module.shape[0] for module in self.modules() if isinstance(module, Sparse)), default=1)
 
     def forward(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Tensor:
         """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""
         pieces: Sequence[Tensor] = [P]
         if self.compiled and P.dim() == 3 and P.device.type == "cpu":
-            pieces = P.split(max(1, ENTRIES_AT_ONCE // P.shape[1:].numel()))
+            pieces = P.split(self.piece(*P.shape[1:]))
         results = [self._last(piece, loops, kernels) for piece in pieces]
         return results[0] if len(results) == 1 else torch.cat(results)
+
+    def piece(self, rows: int, tokens: int) -> int:
+        """How many systems a processor should take at once."""
+        return max(1, ENTRIES_AT_ONCE // (tokens * max(rows, self._widest)))
 
     def _last(self, P: Tensor, loops: int, kernels: Kernels) -> Tensor:
         for state in self.states(P, loops, kernels):

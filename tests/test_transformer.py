@@ -54,6 +54,27 @@ def test_sparse_weight_equals_its_dense_matrix():
     torch.testing.assert_close(sparse.float()(Y.float()), (Y @ W.mT).float(), rtol=1e-5, atol=1e-5)
 
 
+def test_sparse_weight_with_crowded_columns_and_scattered_rows_equals_its_dense_matrix():
+    torch.manual_seed(0)
+    W = torch.zeros(90, 80, dtype=torch.float64)
+    W[:40, 3], W[:40, 70] = torch.randn(2, 40, dtype=torch.float64)  # forty rows over the same two columns
+    W[40, 3], W[40, 5] = 1.0, 2.0  # a crowded column, and one that is not
+    W[torch.arange(41, 81), torch.randperm(80)[:40]] = 1.0  # too scattered for runs
+    index = torch.nonzero(W).T
+    sparse = Sparse(index, W[index[0], index[1]], (90, 80))
+    X, Y = torch.randn(7, 90, dtype=torch.float64), torch.randn(7, 80, dtype=torch.float64)
+    torch.testing.assert_close(sparse(Y), Y @ W.mT)
+    torch.testing.assert_close(sparse.added_to(X, Y), X + Y @ W.mT)
+
+
+def test_pieces_of_a_batch_give_what_the_whole_gives():
+    op = nf.operation("divide", n=4)
+    a, b = torch.rand(2, 100, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
+    P = op.prompt(a, b)
+    assert op.model.piece(*P.shape[1:]) < len(P)
+    torch.testing.assert_close(op.model(P), torch.stack([op.model(one) for one in P]), rtol=0, atol=1e-12)
+
+
 def random_layer(stack: tuple[int, ...], rows: int = 8, norm: bool = True, causal: bool = False) -> Layer:
     def weight(out: int, source: int) -> torch.Tensor:
         return torch.randn(*stack, out, source, dtype=torch.float64) / source**0.5

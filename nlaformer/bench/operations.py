@@ -135,8 +135,8 @@ def sheet(measurements: Sequence[Measurement]) -> Sheet:
                 str(found.n),
                 str(found.batch or "-"),
                 _time(found.torch_seconds),
-                f"{found.forward_ratio:.1f} x",
-                f"{found.call_ratio:.1f} x",
+                _ratio(found.forward_ratio),
+                _ratio(found.call_ratio),
                 _size(found.torch_bytes),
                 _size(found.call_bytes),
             )
@@ -164,6 +164,10 @@ def _seconds(function: Callable[[], Any]) -> float:
     start = time.perf_counter()
     function()
     return time.perf_counter() - start
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.1f} x" if value < 100 else f"{value:,.0f} x"
 
 
 def _time(seconds: float) -> str:

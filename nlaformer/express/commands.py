@@ -57,7 +57,7 @@ def operations(
 
 def _table(n: int, order: int, scheme: str, dtypes: tuple[str, ...], as_json: bool, markdown: bool) -> None:
     from nlaformer.express import table, verify
-    from nlaformer.provenance import provenance
+    from nlaformer.provenance import in_words, provenance
 
     rows = verify.measure_all(n, order, scheme, dtypes)
     if as_json:
@@ -65,6 +65,8 @@ def _table(n: int, order: int, scheme: str, dtypes: tuple[str, ...], as_json: bo
         print_json({**about, "operations": table.as_data(rows), "provenance": provenance()})
     else:
         print_sheets(table.sheets(rows), markdown)
+        if markdown:
+            print(f"\n{in_words(provenance())}.")
 
 
 def _detail(

@@ -22,7 +22,7 @@ from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
 from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout, exponent, scale
-from nlaformer.transformer import ENTRIES_AT_ONCE, Layer, NLAFormer
+from nlaformer.transformer import Layer, NLAFormer
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,8 @@ class Operation:
         kind, tensors = self._take(operands)
         scaled, e = self._scale(tensors)
         flat = [t.reshape(-1, *shape) for t, shape in zip(scaled, self._shapes, strict=True)]
-        pieces = zip(*(t.split(self._piece) for t in (e.reshape(-1), *flat)), strict=True)
+        size = self.model.piece(self.layout.rows, self.layout.tokens)
+        pieces = zip(*(t.split(size) for t in (e.reshape(-1), *flat)), strict=True)
         results = [self._run(*piece) for piece in pieces]
         return _each(lambda *r: _give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
 
@@ -201,10 +202,6 @@ class Operation:
     @property
     def _shapes(self) -> list[tuple[int, ...]]:
         return [operand.shape(self.n) for operand in self._construction.operands]
-
-    @property
-    def _piece(self) -> int:
-        return max(1, ENTRIES_AT_ONCE // self.cost.entries)
 
     def _run(self, e: Tensor, *scaled: Tensor) -> Any:
         with torch.no_grad():

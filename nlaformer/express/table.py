@@ -130,7 +130,7 @@ def _accuracy(rows: Sequence[Row], dtype: str) -> Sheet:
             for row in rows
         ),
         "In the Frobenius norm, relative to the result (inner_product: to |a| |b|). The paper's heads: the pair c and "
-        "0, scheme=\"paper\"; '-' where nothing is linearized. Loop-transformer: '-' where it was not run.",
+        "0, scheme=\"paper\"; '-' where they make the same transformer. Loop-transformer: '-' where it was not run.",
     )
 
 
