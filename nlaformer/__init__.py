@@ -22,7 +22,7 @@ _HOME = {
         ("dot", "norm", "diag", "sqrt", "exp", "log", "zeros_like", "identity_like", "positive"),
         "nlaformer.compiler.language",
     ),
-    "compile": "nlaformer.compiler.artifact",
+    "compile": "nlaformer.compiler.compiling",
     "algorithm": "nlaformer.compiler.algorithms",
     "algorithms": "nlaformer.compiler.algorithms",
     "Status": "nlaformer.compiler.reference",

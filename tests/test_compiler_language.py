@@ -10,7 +10,7 @@ import nlaformer as nf
 from nlaformer.compiler.algorithms import ConjugateGradient, program
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.language import trace
+from nlaformer.compiler.tracing import trace
 from nlaformer.errors import CompileError
 from tests.systems import family
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import torch
 
-from nlaformer.compiler.artifact import Algorithm, compile
+from nlaformer.compiler.artifact import Algorithm
+from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.language import Program, diag, dot, exp, identity_like, norm, positive, zeros_like
 from nlaformer.errors import OptionError, unknown_name
 

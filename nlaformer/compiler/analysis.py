@@ -21,7 +21,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nlaformer.compiler.language import Node, Trace, describe, refuse_all
+from nlaformer.compiler.graph import Node, describe
+from nlaformer.compiler.tracing import Trace, refuse_all
 
 Exponent = dict[str, Fraction]
 # Operations that leave their second argument in its scale group.

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.language import Node
+from nlaformer.compiler.graph import Node
 
 
 @dataclass(frozen=True)

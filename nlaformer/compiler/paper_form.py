@@ -34,7 +34,7 @@ from nlaformer.compiler.algorithms import ConjugateGradient
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.artifact import Algorithm, Plan
 from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.language import trace
+from nlaformer.compiler.tracing import trace
 from nlaformer.compiler.verify import random_systems, verify
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express.heads import Head, Unit, assemble, linear_heads, replace, select

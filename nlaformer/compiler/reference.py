@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.language import Program, parameters, trace
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.tracing import parameters, trace
 from nlaformer.errors import OptionError, ShapeError
 
 

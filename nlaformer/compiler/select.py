@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 
 from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.graph import Node, describe
 from nlaformer.compiler.instructions import (
     FFN,
     HEADROOM,
@@ -21,7 +22,7 @@ from nlaformer.compiler.instructions import (
     Selection,
     StateRows,
 )
-from nlaformer.compiler.language import Node, Trace, describe
+from nlaformer.compiler.tracing import Trace
 from nlaformer.compiler.values import Combination, Form, Operator, Term, Value, add, combination, combine, multiply
 from nlaformer.express.linearize import design, design_product
 
