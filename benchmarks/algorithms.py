@@ -5,8 +5,8 @@
     python benchmarks/algorithms.py --fit            # the error of the paper's FFN against its width
 
 *Time.* NumPy's CG (batched matrix products, one step for all systems at once) and the transformer take turns in one
-process; the time of an iteration is the difference between runs of 5 and of 25 iterations, so that set-up, pre block and
-read-out do not count. *Memory.* The most that is allocated at once during a run of 5 iterations: torch's allocator for
+process; the time of an iteration is the difference between runs of 5 and of 25 iterations, so that set-up, pre block
+and read-out do not count. *Memory.* The most that is allocated at once during a run of 5 iterations: torch's allocator for
 the transformer, tracemalloc for NumPy. ``--json FILE`` keeps the numbers with their provenance.
 """
 

@@ -74,7 +74,7 @@ class Tracer:
         """What a method returns, or None if it raised."""
         arguments = {}
         for name in parameters(self.methods[method]):
-            arguments[name] = known.get(name) or self.graph.make("state", (), name, "vector")
+            arguments[name] = known[name] if name in known else self.graph.make("state", (), name, "vector")
             # If start could not be traced, the state is not known, and nothing is wrong with asking for it.
             if name not in known and (method == "start" or known.keys() - self.inputs.keys()):
                 self.refuse(method, f"{method} asks for {name!r}; it may ask for {', '.join(known)}")
