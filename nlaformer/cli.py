@@ -12,6 +12,7 @@ import typer
 
 from nlaformer import demo, information
 from nlaformer.bench import commands as bench
+from nlaformer.compiler import commands as compiler
 from nlaformer.errors import NLAFormerError
 from nlaformer.express import commands as express
 from nlaformer.learn import commands as learn
@@ -24,7 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for room in (demo, express, learn, bench, report, information):
+for room in (demo, express, compiler, learn, bench, report, information):
     room.register(app)
 
 

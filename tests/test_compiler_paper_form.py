@@ -30,6 +30,16 @@ def test_a_starting_vector_enters_with_its_sign():
     np.testing.assert_allclose(run.state["r"][:, 0], 0.5 * b, atol=1e-7 * np.abs(b).max())
 
 
+def test_the_step_length_has_no_limit_where_cg_converges():
+    A = np.diag([1.0, 4.0])
+    for size in (1.0, 1e-8, 1e-100):
+        steps = []
+        for direction in np.eye(2):
+            run = program("cg").run(A, size * direction, iterations=1)
+            steps.append(np.linalg.norm(run.x[1]) / size)
+        np.testing.assert_allclose(steps, [1.0, 0.25])
+
+
 def test_the_fitted_ffn_is_a_relu_network_that_improves_with_width(tmp_path):
     narrow, wide = (fitted_error(2, width)["median"] for width in (8, 64))
     assert wide < 0.75 * narrow and 1e-3 < wide < 0.3

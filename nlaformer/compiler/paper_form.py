@@ -9,10 +9,10 @@ Prompt (n data tokens after the sink; d, x, r and the work rows stand in the las
 What the lemma does and does not give. Its attention is constructive: A d within O(c) by the paper's heads (c and 0),
 within O(c^2) by the heads +c and -c. The corrections: one e^C and not two in W_V P, the cancelling head written out,
 1/c folded into W_V, the sign of A x0. The rest, x + alpha d, r - alpha A d and r' + beta d, is given to an FFN by the
-universal approximation theorem, from the claim that these are continuous; but alpha = r.r / d.Ad and beta are 0/0 where
-r = 0 and have no continuous extension there. So the theorem covers compact sets without a neighbourhood of the
-solution: single steps, not convergence. And d stands in the score: as it shrinks, rounding is divided by c |d|, so that
-even an exact FFN stagnates.
+universal approximation theorem, since these are continuous. But alpha = r.r / d.Ad and beta are quotients, not
+continuous where d.Ad = 0 and without a limit at r = 0; the theorem covers compact sets away from that, and there to
+an absolute error, which further iterations do not remove: single steps, not convergence. And d stands in the score: as
+it shrinks, rounding is divided by c |d|, so that even an exact FFN stagnates.
 
 ``ffn="ideal"`` puts the exact update in the FFN's place (no ReLU network; the error left is the attention's).
 ``ffn="fitted"`` is a genuine ReLU FFN, fitted to the updates CG makes on the paper's family while |r| >= 1/100. It acts
