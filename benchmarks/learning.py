@@ -27,7 +27,7 @@ def plans() -> dict[str, dict[str, Config]]:
     """The stacks: each a table of lines, trained as one program."""
     imitation, joint = nf.recipe("cg-imitation"), nf.recipe("cg-joint")
     faster, pcg = nf.recipe("cg-accelerated"), nf.recipe("pcg-accelerated")
-    free = {"scale_free": True}
+    free = {"power": 0.0}
     return {
         "losses-20k": {
             "result": imitation,

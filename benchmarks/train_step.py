@@ -182,7 +182,7 @@ def stack(steps: int = 20) -> dict[str, Any]:
     for precision in ("float32", "bf16"):
         together = configs(3, precision, steps=1000, warmup=10)
         together[1] = together[1].replace(supervision="joint", lr=3e-4)
-        together[2] = together[2].replace(supervision="step+solution", scale_free=True, sigma=(1.0, 1.4))
+        together[2] = together[2].replace(supervision="step+solution", power=0.0, sigma=(1.0, 1.4))
         engine = FusedEngine(together)
         for number in range(steps):
             engine.step(number)

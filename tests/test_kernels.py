@@ -12,8 +12,9 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.learn import tiles
+from nlaformer.learn import supervision, tiles, twins
 from nlaformer.learn.check import Dimensions, kernel_errors
+from nlaformer.learn.data import Batch
 from nlaformer.learn.flat import Flat
 from nlaformer.learn.model import initial, stack
 from nlaformer.learn.read_in import ReadIn
@@ -100,6 +101,52 @@ def test_triton_kernels_stay_near_float64(size: Dimensions, dtype: torch.dtype) 
 
     errors = kernel_errors(TritonKernels(1e-7), dtype, "cuda" if CUDA else "cpu", size)
     assert all(value < 20 * torch.finfo(dtype).eps for value in errors.values()), errors
+
+
+def losses(E: int, B: int, T: int, n: int) -> tuple[list[torch.Tensor], supervision.Objective]:
+    """Iterates and targets whose distance falls from 1 to 1e-3, as float32 gives them, and E losses over all powers."""
+    generator = torch.Generator().manual_seed(2)
+    shapes = (T + 1, n), (T + 1, 2 * n), (n, n), (n,), (n,), (T + 1, n), (T + 1, 2 * n)
+    x, rd, A, b, x_true, *gaps = (torch.randn(E, B, *shape, generator=generator) for shape in shapes)
+    fall = torch.logspace(0, -3, T + 1).unsqueeze(-1)
+    kinds = ("result", "joint", "step+solution", "solution")
+    configs = [nf.recipe("cg-joint", n=n, T=T, supervision=kinds[e % 4], power=(0.0, 0.5, 1.0)[e % 3],
+                         eta=0.1, window=None if e % 2 else T) for e in range(E)]  # fmt: skip
+    batch = [A, b, x_true, x + fall * gaps[0], rd + fall * gaps[1]]
+    return [x, rd, *batch], supervision.objective(configs)
+
+
+def test_the_written_out_gradient_of_the_loss_is_that_of_autograd() -> None:
+    tensors, objective = losses(E=12, B=5, T=4, n=3)
+    x, rd, *rest = (tensor.double() for tensor in tensors)
+    batch = Batch(*rest)
+    found = twins.graded(x, rd, batch, objective)
+    for tensor in (x, rd):
+        tensor.requires_grad_()
+    squared = supervision.distances(x, rd, batch.x, batch.rd, batch.x_true)
+    loss, probe = supervision.loss(squared, objective), supervision.probe_loss(squared, objective)
+    d_x, d_rd = torch.autograd.grad((loss + probe).sum(), (x, rd), retain_graph=True)
+    (d_rd_shaping,) = torch.autograd.grad(loss.sum(), rd)
+    shaping = torch.where(objective.attached, d_rd_shaping, 0.0)
+    expected = twins.Graded(d_x, d_rd, shaping, loss, squared[:, 2])
+    for one, other in zip(found._replace(loss=found.loss.sum(1)), expected, strict=True):
+        torch.testing.assert_close(one, other.detach(), rtol=1e-6, atol=1e-9)  # the objective is float32
+
+
+@pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs CUDA, or Triton with TRITON_INTERPRET=1")
+@pytest.mark.parametrize("size", [(12, 5, 4, 3), (12, 70, 3, 20)], ids=str)
+def test_the_loss_kernel_stays_near_float64(size: tuple[int, int, int, int]) -> None:
+    from nlaformer.learn.update import graded
+
+    tensors, objective = losses(*size)
+    x, rd, *batch = (tensor.double() for tensor in tensors)
+    expected = twins.graded(x, rd, Batch(*batch), objective)
+    device = "cuda" if CUDA else "cpu"
+    x, rd, *batch = (tensor.to(device) for tensor in tensors)
+    found = graded(x, rd, Batch(*batch), supervision.Objective(*(tensor.to(device) for tensor in objective)))
+    for name, one, other in zip(expected._fields, found, expected, strict=True):
+        for e in range(size[0]):  # each model on its own: a large one must not hide a small one
+            assert error(one[e].cpu(), other[e]) < 100 * torch.finfo(torch.float32).eps, (name, e)
 
 
 def test_tiles_divide_the_products() -> None:

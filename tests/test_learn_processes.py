@@ -127,7 +127,7 @@ nf.train(this.SHARED, out=sys.argv[1] + "/shared", **options)
 runs = nf.train(this.SPREAD, out=sys.argv[1] + "/spread", **options)
 assert len(runs) == 4
 """
-SHARED = CONFIG.replace(steps=20, warmup=5, batch=9, scale_free=True)  # nine systems over two ranks: unequal shares
+SHARED = CONFIG.replace(steps=20, warmup=5, batch=9, power=0.0)  # nine systems over two ranks: unequal shares
 SPREAD = [CONFIG.replace(steps=10, warmup=5, seed=seed) for seed in range(4)]
 
 

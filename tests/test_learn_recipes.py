@@ -55,13 +55,23 @@ def test_replace_checks_types_too():
 def test_all_problems_are_listed_at_once():
     config = Config().replace(d=30, heads=8, window=40, sigma=(-1.0,), family="spdd", batch=0, warmup=30_000, beta2=1.0)
     with pytest.raises(OptionError) as caught:
-        config.validate()
-    for word in ("heads=8", "window=40", "sigma=(-1.0,)", "'spdd'", "batch=0", "warmup=30000", "beta2=1.0"):
+        config.replace(power=1.5).validate()
+    for word in (
+        "heads=8",
+        "window=40",
+        "sigma=(-1.0,)",
+        "'spdd'",
+        "batch=0",
+        "warmup=30000",
+        "beta2=1.0",
+        "power=1.5",
+    ):
         assert word in str(caught.value)
 
 
 def test_not_a_number_is_a_problem():
-    assert len(Config().replace(lr=float("nan"), eta=float("nan"), sigma=(float("nan"),)).problems()) == 3
+    nan = float("nan")
+    assert len(Config().replace(lr=nan, eta=nan, power=nan, sigma=(nan,)).problems()) == 4
 
 
 def test_truncation_without_injection_is_refused():
@@ -76,7 +86,7 @@ def test_bad_configs_are_refused_before_any_work(tmp_path):
 
 
 def test_a_stack_names_every_field_that_must_agree():
-    check_stack([Config(lr=1e-3, seed=1), Config(lr=1e-4, seed=2, sigma=(1.0,), teacher="pcg", window=3)])
+    check_stack([Config(lr=1e-3, seed=1), Config(lr=1e-4, seed=2, sigma=(1.0,), teacher="pcg", window=3, power=0.5)])
     with pytest.raises(OptionError) as caught:
         check_stack([Config(), Config(d=128, batch=32, lr=1e-4)])
     assert "d: 256, 128" in str(caught.value) and "batch: 64, 32" in str(caught.value) and "lr" not in str(caught.value)

@@ -52,32 +52,55 @@ def test_each_loss_is_the_papers(trajectory):
         assert value(BASE.replace(**changes), trajectory) == pytest.approx(expected, rel=1e-6)
 
 
-def test_the_scale_free_form_divides_each_iterates_gradient_by_its_error(trajectory):
-    config = BASE.replace(supervision="result", scale_free=True, floor=1e-6)
+FLOOR = 0.01
+FLOORS = torch.tensor([1.0] + T * [FLOOR], dtype=torch.float64)  # iterate 0 is known in advance
+
+
+@pytest.mark.parametrize("power", [0.0, 1e-3, 0.5, 0.9])
+def test_a_power_takes_that_power_of_each_iterates_error(power, trajectory):
+    error = supervision.distances(*trajectory)[0, 0] + FLOORS
+    expected = error.log() if power == 0 else (error**power - 1) / power
+    config = BASE.replace(supervision="result", power=power, floor=FLOOR)
+    assert value(config, trajectory) == pytest.approx(float(expected.mean()), rel=1e-6)
+    windowed = config.replace(window=2)
+    assert value(windowed, trajectory) == pytest.approx(float(expected[-2:].mean()), rel=1e-6)
+
+
+@pytest.mark.parametrize("power", [0.0, 1e-3, 0.5, 0.9, 1.0])
+def test_a_power_divides_each_iterates_gradient_by_a_power_of_its_error(power, trajectory):
+    config = BASE.replace(supervision="result", floor=FLOOR)
     x = trajectory[0].clone().requires_grad_()
     squared = supervision.distances(x, *trajectory[1:])
-    (free,) = torch.autograd.grad(
-        supervision.loss(squared, supervision.objective([config])).sum(), x, retain_graph=True
+    powered, plain = (
+        torch.autograd.grad(supervision.loss(squared, supervision.objective([c])).sum(), x, retain_graph=True)[0]
+        for c in (config.replace(power=power), config)
     )
-    plain_objective = supervision.objective([config.replace(scale_free=False)])
-    (plain,) = torch.autograd.grad(supervision.loss(squared, plain_objective).sum(), x)
-    error = squared[:, 0].detach()  # (1, T+1)
-    torch.testing.assert_close(free, plain / (error + 1e-6).reshape(1, 1, -1, 1), rtol=1e-5, atol=1e-8)
+    slope = (squared[0, 0].detach() + FLOORS) ** (power - 1)  # (T+1,)
+    torch.testing.assert_close(powered, plain * slope.unsqueeze(-1), rtol=1e-5, atol=1e-8)
 
 
-def test_a_member_without_logarithm_is_untouched_by_it():
-    squared = torch.zeros(2, 3, T + 1, requires_grad=True)
-    configs = [BASE.replace(scale_free=True), BASE]
+def test_a_member_with_the_papers_loss_is_untouched_by_the_powers_of_others():
+    squared = torch.zeros(3, 3, T + 1, requires_grad=True)
+    configs = [BASE.replace(power=0.0), BASE, BASE.replace(power=0.5)]
     total = supervision.loss(squared, supervision.objective(configs)).sum()
     (gradient,) = torch.autograd.grad(total, squared)
     assert torch.isfinite(gradient).all() and gradient[1, 0].eq(1 / (T + 1)).all()
+
+
+def test_no_iterate_drowns_the_others_when_the_known_one_is_met():
+    squared = torch.full((1, 3, T + 1), 1e-3)
+    squared[:, :, 0] = 0.0
+    config = BASE.replace(supervision="result", power=0.0, floor=1e-8)
+    squared.requires_grad_()
+    (gradient,) = torch.autograd.grad(supervision.loss(squared, supervision.objective([config])).sum(), squared)
+    assert (gradient[0, 0, 0] < 0.01 * gradient[0, 0, 1:]).all()
 
 
 def test_a_stack_of_losses_is_each_members_own(trajectory):
     configs = [
         BASE.replace(supervision="joint", eta=0.1),
         BASE.replace(supervision="step+solution", window=3),
-        BASE.replace(supervision="solution", scale_free=True),
+        BASE.replace(supervision="solution", power=0.0),
     ]
     squared = supervision.distances(*trajectory).expand(3, -1, -1)
     together = supervision.loss(squared, supervision.objective(configs))
@@ -136,7 +159,7 @@ def test_every_architecture_trains(changes):
 
 def test_training_lowers_every_loss():
     kinds = [{"supervision": "result"}, {"supervision": "joint"}, {"supervision": "step+solution", "teacher": "pcg"},
-             {"supervision": "solution", "scale_free": True}]  # fmt: skip
+             {"supervision": "solution", "power": 0.0}, {"supervision": "result", "power": 0.5}]  # fmt: skip
     configs = [TRAINED.replace(**kind) for kind in kinds]
     engine = PlainEngine(configs)
     engine.step(0)
@@ -145,6 +168,7 @@ def test_training_lowers_every_loss():
         engine.step(number)
     engine.step(0)  # the same systems again
     after = engine.report()
-    scale_free = torch.tensor([False, False, False, True])
-    assert (after.loss[~scale_free] < 0.6 * before.loss[~scale_free]).all() and after.loss[3] < before.loss[3] - 0.5
+    plain = torch.tensor([config.power == 1 for config in configs])
+    assert (after.loss[plain] < 0.6 * before.loss[plain]).all()
+    assert (after.loss[~plain] < before.loss[~plain] - 0.3).all()
     assert (after.intermediate < 0.95 * before.intermediate).all()

@@ -91,7 +91,7 @@ MEMBERS = [
     TINY,
     TINY.replace(lr=3e-3, warmup=5, clip=0.1),
     TINY.replace(seed=7, sigma=(1.0, 1.4), teacher="pcg", supervision="joint", eta=0.01),
-    TINY.replace(supervision="step+solution", window=2, scale_free=True),
+    TINY.replace(supervision="step+solution", window=2, power=0.5),
 ]
 
 

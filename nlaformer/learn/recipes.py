@@ -83,10 +83,11 @@ class Config:
     """K: the loss takes the last K iterates; none: all T + 1."""
     truncate: bool = False
     """Iterates before the window run without gradient (Yang et al.); needs ``inject``."""
-    scale_free: bool = False
-    """Each iterate's error l_t enters as log(l_t + floor)."""
+    power: float = 1.0
+    """p: each iterate's error l_t enters as (l_t^p - 1)/p; 1 is the paper's loss, 0 the logarithm (scale-free): the
+    gradient of an iterate then counts like l_t^(p - 1/2), so 1/2 weighs early and late iterates alike."""
     floor: float = 1e-6
-    """The floor of the scale-free form."""
+    """Added to l_t where p < 1; to l_0 at least 1 (see nlaformer.learn.supervision)."""
 
     # Optimization
     steps: int = 20_000
@@ -171,8 +172,8 @@ class Config:
             found.append(f"sigma={self.sigma} must be one or more positive numbers")
         found += [f"{name}={getattr(self, name)} must lie in [0, 1)" for name in ("beta1", "beta2")
                   if not 0 <= getattr(self, name) < 1]  # fmt: skip
-        if not 0 <= self.final_lr <= 1:
-            found.append(f"final_lr={self.final_lr} must lie in [0, 1]")
+        found += [f"{name}={getattr(self, name)} must lie in [0, 1]" for name in ("power", "final_lr")
+                  if not 0 <= getattr(self, name) <= 1]  # fmt: skip
         if self.warmup > self.steps:
             found.append(f"warmup={self.warmup} exceeds steps={self.steps}")
         if self.truncate and not self.inject:
@@ -220,7 +221,7 @@ _POSITIVE = ("output_scale", "floor", "lr", "clip")
 
 # Fields that may differ within a stack: they become tensors over the members, or act on a member's data alone.
 PER_MEMBER = frozenset({
-    "recipe", "family", "sigma", "output_scale", "supervision", "teacher", "eta", "lambda_", "window", "scale_free",
+    "recipe", "family", "sigma", "output_scale", "supervision", "teacher", "eta", "lambda_", "window", "power",
     "floor", "lr", "warmup", "final_lr", "clip", "seed",
 })  # fmt: skip
 

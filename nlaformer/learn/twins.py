@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.learn.data import Batch
-from nlaformer.learn.supervision import Objective, distances
+from nlaformer.learn.supervision import Objective, distances, raised
 from nlaformer.transformer import attention
 
 
@@ -187,9 +187,8 @@ def graded(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> Graded:
     """The derivative of ``supervision.loss`` plus ``supervision.probe_loss``, written out."""
     squared = distances(x, rd, batch.x, batch.rd, batch.x_true)  # (E, 3, T+1)
     iterate = (objective.mix.unsqueeze(-1) * squared).sum(1)  # (E, T+1): l_t
-    shifted = iterate + objective.floor
-    slope = objective.window * torch.where(objective.scale_free, 1 / shifted, 1.0)
-    value = objective.window * torch.where(objective.scale_free, shifted.log(), iterate)
+    slope = objective.window * (iterate + objective.floor) ** (objective.power - 1)
+    value = objective.window * raised(iterate, objective)
     B, T_1, n = x.shape[1:]
     step, solution, intermediate = (2 / (n * B) * slope * objective.mix[:, k, None] for k in range(3))
     attached = objective.attached.flatten(1)  # (E, 1)

@@ -19,7 +19,7 @@ from nlaformer.learn.twins import Graded, Moments, Outcome, Rates
 
 @triton.jit
 def _graded_kernel(
-    X, RD, X_TEACHER, RD_TEACHER, X_TRUE, MIX, WINDOW, ATTACHED, SCALE_FREE, FLOOR, D_X, D_RD, D_SHAPING, LOSS,
+    X, RD, X_TEACHER, RD_TEACHER, X_TRUE, MIX, WINDOW, ATTACHED, POWER, FLOOR, D_X, D_RD, D_SHAPING, LOSS,
     INTERMEDIATE, B: tl.constexpr, n: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     t, T_1 = tl.program_id(0), tl.num_programs(0)
@@ -49,11 +49,13 @@ def _graded_kernel(
     iterate = step_mix * tl.sum(tl.sum(step_squares, 1), 0) * scale
     iterate += solution_mix * tl.sum(tl.sum(solution_squares, 1), 0) * scale + intermediate_mix * intermediate
     window = tl.load(WINDOW + e * T_1 + t)
-    scale_free = tl.load(SCALE_FREE + e) != 0
-    shifted = tl.where(scale_free, iterate + tl.load(FLOOR + e), 1.0)
-    tl.store(LOSS + e * T_1 + t, window * tl.where(scale_free, tl.log(shifted), iterate))
+    power = tl.load(POWER + e)
+    log = tl.log(iterate + tl.load(FLOOR + e * T_1 + t))
+    root = (tl.exp(power * log) - 1.0) / tl.where(power == 0.0, 1.0, power)
+    raised = tl.where(power == 1.0, iterate, tl.where(power == 0.0, log, root))
+    tl.store(LOSS + e * T_1 + t, window * raised)
     tl.store(INTERMEDIATE + e * T_1 + t, intermediate)
-    slope = 2 * scale * window / shifted
+    slope = 2 * scale * window * tl.where(power == 1.0, 1.0, tl.exp((power - 1.0) * log))
     attached = tl.load(ATTACHED + e) != 0
     rd_slope = tl.where(attached, slope * intermediate_mix, 2 * scale / T_1)
     shaping = tl.where(attached, rd_slope, 0.0)
@@ -77,11 +79,11 @@ def graded(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> Graded:
     """The loss and its gradient in one kernel, a program for each iterate of each model."""
     E, B, T_1, n = x.shape
     found = Graded(*(torch.empty_like(y) for y in (x, rd, rd)), *(x.new_empty(E, T_1) for _ in range(2)))
-    flags = (objective.attached.view(torch.uint8), objective.scale_free.view(torch.uint8))
+    attached = objective.attached.view(torch.uint8)
     block = triton.next_power_of_2(n)
     _graded_kernel[(T_1, E)](
-        x, rd, batch.x, batch.rd, batch.x_true, objective.mix, objective.window, *flags, objective.floor, *found,
-        B, n, min(64, max(1, 2048 // block)), block,
+        x, rd, batch.x, batch.rd, batch.x_true, objective.mix, objective.window, attached,
+        objective.power, objective.floor, *found, B, n, min(64, max(1, 2048 // block)), block,
     )  # fmt: skip
     return found
 
