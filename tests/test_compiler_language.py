@@ -102,7 +102,11 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
             if nf.norm(x) > 1:  # data-dependent branch
                 x = x + A  # shape mismatch
             y = x[0] * math.sqrt(nf.dot(x, x))  # single entry
-            return dict(x=b @ A + y, z=nf.maximum(x))  # attribute that is not there
+            y = y + nf.log(x)  # unknown sign
+            return dict(x=b @ A + y)  # vector times matrix
+
+        def finish(self, x):
+            return nf.maximum(x)  # attribute that is not there
 
     message = problems_of(Wrong())
     for marker, remedy in (
@@ -110,6 +114,8 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         ("# data-dependent branch", "write the step without it"),
         ("# shape mismatch", "nf.identity_like"),
         ("# single entry", "whole vectors"),
+        ("# vector times matrix", "A.T @ v"),
+        ("# unknown sign", "nf.positive"),
         ("# attribute that is not there", "maximum"),
     ):
         assert f"line {line_of(marker)}" in message and remedy in message

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from nlaformer.compiler.graph import Node, describe
-from nlaformer.compiler.tracing import Trace, refuse_all
+from nlaformer.compiler.tracing import Trace
 
 Exponent = dict[str, Fraction]
 # Operations that leave their second argument in its scale group.
@@ -49,18 +49,21 @@ class Analysis:
         return group if group in self.floating else None
 
 
+def unknown_signs(traced: Trace) -> list[str]:
+    """The problems of a program that takes logarithms or roots of values whose sign cannot be told."""
+    positive, _ = infer_signs(traced)
+    return [
+        f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
+        "write nf.positive(...) around it if you know that it is positive"
+        for node in _reachable(traced)
+        if node.op in ("log", "sqrt") and id(node.args[0]) not in positive
+    ]
+
+
 def analyse(traced: Trace) -> Analysis:
-    """Units, signs and scale groups of a program; refuses logarithms of values of unknown sign."""
+    """Units, signs and scale groups of a program."""
     units, scaled = solve_units(traced)
     positive, promises = infer_signs(traced)
-    problems = []
-    for node in _reachable(traced):
-        if node.op in ("log", "sqrt") and id(node.args[0]) not in positive:
-            problems.append(
-                f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
-                "write nf.positive(...) around it if you know that it is positive"
-            )
-    refuse_all(traced.program, problems)
     group, floating = scale_groups(traced)
     return Analysis(units, scaled, positive, promises, group, floating)
 

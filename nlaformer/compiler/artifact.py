@@ -27,8 +27,8 @@ from nlaformer.express.operation import _kind, _to_tensor
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
-# Attention weights and prompt entries evaluated at once.
-_ENTRIES_AT_ONCE = 2**20
+# Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
+_ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
 _AXES = {"A": 2, "b": 1, "x0": 1}
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
@@ -140,8 +140,7 @@ class Algorithm:
         with torch.no_grad():
             exponents = self._exponents(flat)
             X = self._start(flat, exponents)
-            piece = max(1, _ENTRIES_AT_ONCE // self._entries(self.model.loop))
-            pieces = [self._iterate(part, iterations) for part in X.split(piece)]
+            pieces = [self._iterate(part, iterations) for part in X.split(self._piece(self.model.loop))]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {}
         for name, value in raw.items():
@@ -170,17 +169,18 @@ class Algorithm:
             {name: Expression(tuple(nodes)) for name, nodes in self.plan.steps.items()},
         )
 
-    def _entries(self, block: Any) -> int:
+    def _piece(self, block: Any) -> int:
+        """How many systems pass through a block at once."""
         heads = max((layer.heads.count for layer in block if layer.heads is not None), default=1)
         width = max((layer.ffn.width for layer in block if layer.ffn is not None), default=1)
-        return max(heads * self.layout.tokens**2, (self.layout.rows + width) * self.layout.tokens)
+        entries = max(heads * self.layout.tokens**2, (self.layout.rows + width) * self.layout.tokens)
+        return max(1, _ENTRIES_AT_ONCE.get(self.device.type, 2**20) // entries)
 
     def _start(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
         """P^T after the pre block, (systems, token, row)."""
         X = self._prompt(inputs, exponents).mT
-        piece = max(1, _ENTRIES_AT_ONCE // self._entries(self.model.pre))
         parts = []
-        for part in X.split(piece):
+        for part in X.split(self._piece(self.model.pre)):
             for layer in self.model.pre:
                 part = layer(part)
             parts.append(part)
@@ -206,12 +206,12 @@ class Algorithm:
             X[..., self.layout.data_tokens, self.layout[name].start : self.layout[name].stop] for name in place["rows"]
         ]
         if place["kind"] == "scalar":
-            value = torch.exp(rows[0][..., 0, 0])
-            return value - torch.exp(rows[1][..., 0, 0]) if len(rows) == 2 else value
+            parts = [_exponential(row[..., 0, 0]) for row in rows]
+            return parts[0] - parts[1] if len(parts) == 2 else parts[0]
         value = rows[0] if place["kind"] == "matrix" else rows[0][..., 0]
         if place["scale"] is not None:
             log = X[..., self.layout.data_tokens, self.layout[place["scale"]].start][..., 0]
-            value = value * torch.exp(log).reshape(-1, *[1] * (value.dim() - 1))
+            value = value * _exponential(log).reshape(-1, *[1] * (value.dim() - 1))
         return value
 
     def _prompt(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
@@ -311,6 +311,11 @@ class Algorithm:
         if not bool(torch.isfinite(tensor).all()):
             raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
         return tensor
+
+
+def _exponential(log: Tensor) -> Tensor:
+    """e^log, at most the largest number: a state that was taken to zero must not become 0 times infinity."""
+    return torch.exp(log).clamp(max=torch.finfo(log.dtype).max)
 
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:

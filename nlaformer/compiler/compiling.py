@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nlaformer.compiler.analysis import analyse
+from nlaformer.compiler.analysis import analyse, unknown_signs
 from nlaformer.compiler.artifact import DTYPES, Algorithm, Plan
 from nlaformer.compiler.display import describe_schedule
 from nlaformer.compiler.emit import Emitter
@@ -56,7 +56,7 @@ def compile(
     """
     _check(program, n, order, dtype, bound)
     precision = Precision.of(dtype, order)
-    traced = trace(program)
+    traced = trace(program, also=unknown_signs)
     analysis = analyse(traced)
     selection = Selector(traced, analysis, n, precision, bound).select()
     layers = schedule(selection)

@@ -39,6 +39,7 @@ from nlaformer.transformer import Layer, NLAFormer
 
 _ZERO = 200.0  # e^-200 stands for zero
 _TRIP = 1000.0
+_REST = {torch.float64: 2.0**-30, torch.float32: 2.0**-12}
 # Sink scores of exponential heads. Exponents are rounded to the grid of their distance from it, which doubles beyond 64
 # (float32: 32); values up to e^19 (e^7) above keep their accuracy.
 _CEILING = {torch.float64: 56.0, torch.float32: 24.0}
@@ -222,12 +223,17 @@ class Emitter:
         return [], [Unit({**form, self.one: 1.0 + form.get(self.one, 0.0)}, 0.0, {self.rows(i.target)[0]: _TRIP})]
 
     def _log(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        """The logarithm between ``lowest`` and ``highest``, -_ZERO or _ZERO at 0, and nearly flat below."""
         lowest, highest, policy = i.parameters
         knots = self._knots(lowest, highest)
         logs = [math.log(knot) for knot in knots]
         end = -_ZERO if policy == "num" else _ZERO
-        output = {self.rows(i.target)[0]: 1.0}
-        return [], piecewise_linear(self.form(i.sources[0]), [0.0, *knots], [end, *logs], output, self.sink)
+        form, (target,) = self.form(i.sources[0]), self.rows(i.target)
+        units = piecewise_linear(form, [0.0, *knots], [end, *logs], {target: 1.0}, self.sink)
+        # All but a little of the slope is taken off where s < 0: what is left outweighs the rounding of the sum, so
+        # that the logarithm stays on its side of the end; all of it would drown the rows it is added to.
+        slope = (logs[0] - end) / lowest * (1.0 - _REST[self.precision.dtype])
+        return [], [*units, Unit(times(form, -1.0), 0.0, {target: slope})]
 
     def _knots(self, lowest: float, highest: float, count: int | None = None) -> list[float]:
         count = count or self.precision.log_units

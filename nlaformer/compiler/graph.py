@@ -315,10 +315,6 @@ class Graph:
         return self.make(name, (v,), None, v.kind)
 
 
-def is_ours(file: str) -> bool:
-    return file in _OURS
-
-
 def describe(node: Node, depth: int = 3) -> str:
     """The expression, as it might be typed."""
     if node.op == "constant":

@@ -203,7 +203,7 @@ def _judge(
     best = norms[..., :-quarter].amin(-1) if norms.shape[-1] > quarter else norms[..., 0]
     falling = norms[..., -quarter:].amin(-1) < 0.9 * best
     status = np.full(norms.shape[:-1], Status.STAGNATED, dtype=object)
-    status[falling.numpy()] = Status.RUNNING
+    status[falling.numpy() | (norms.shape[-1] == 1)] = Status.RUNNING
     status[(last > 10 * scale).numpy()] = Status.DIVERGED
     status[strayed] = Status.INACCURATE
     status[small[..., -1].numpy()] = Status.CONVERGED

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.graph import Graph, Node, Place, is_ours
+from nlaformer.compiler.graph import Graph, Node, Place
 from nlaformer.compiler.language import Program
 from nlaformer.errors import CompileError
 
@@ -38,8 +38,8 @@ def parameters(method: Callable[..., Any]) -> list[str]:
     return [name for name in inspect.signature(method).parameters if name != "self"]
 
 
-def trace(program: Program) -> Trace:
-    """Run the three methods on nodes. Raises CompileError with all problems."""
+def trace(program: Program, also: Callable[[Trace], list[str]] = lambda traced: []) -> Trace:
+    """Run the three methods on nodes. Raises CompileError with all problems, those that ``also`` finds included."""
     tracer = Tracer(program)
     inputs = tracer.inputs
     start = tracer.states("start", inputs)
@@ -48,8 +48,15 @@ def trace(program: Program) -> Trace:
     answer = tracer.call("finish", inputs | state) if state else None
     tracer.compare(start, step)
     residual = _trace_residual(program, tracer.graph, inputs, answer)
-    refuse_all(program, tracer.graph.problems)
-    return Trace(program, tracer.graph, inputs, start, state, step, tracer.graph.node(answer), residual)
+    if not step:
+        refuse_all(program, tracer.graph.problems)
+    if not isinstance(answer, Node):
+        if answer is not None:
+            tracer.refuse("finish", f"finish returns {answer!r:.40}; it must return a value computed from the state")
+        answer = next(iter(state.values()))
+    traced = Trace(program, tracer.graph, inputs, start, state, step, answer, residual)
+    refuse_all(program, [*tracer.graph.problems, *also(traced)])
+    return traced
 
 
 class Tracer:
@@ -136,10 +143,10 @@ def _trace_residual(program: Program, graph: Graph, inputs: dict[str, Node], ans
 
 
 def _place_of(error: Exception, otherwise: Place) -> Place:
-    """The last line of a traceback that is not ours."""
+    """The last line of a traceback in the user's own file."""
     traceback, place = error.__traceback__, otherwise
     while traceback is not None:
-        if not is_ours(traceback.tb_frame.f_code.co_filename):
+        if traceback.tb_frame.f_code.co_filename == otherwise.file:
             place = Place(traceback.tb_frame.f_code.co_filename, traceback.tb_lineno)
         traceback = traceback.tb_next
     return place
