@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
-from typer.core import TyperGroup
 
 import nlaformer
 from nlaformer import demo, information
@@ -22,18 +21,7 @@ from nlaformer.learn import commands as learn
 from nlaformer.report import commands as report
 
 
-class _Commands(TyperGroup):
-    def invoke(self, ctx: Any) -> Any:
-        """A reader that has seen enough, such as ``head``, is no error; typer would make it exit code 1."""
-        try:
-            return super().invoke(ctx)
-        except BrokenPipeError:
-            raise typer.Exit(0) from None
-
-
-app = typer.Typer(
-    cls=_Commands, no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 for room in (demo, express, learn, bench, report, information):
     room.register(app)
 
@@ -62,9 +50,13 @@ def main() -> None:
             sys.stdout.flush()
     except NLAFormerError as error:
         _fail(str(error))
+    except SystemExit as exit:
+        # A reader that has seen enough, such as head, is no error; typer and rich make it exit code 1.
+        if not isinstance(exit.__context__, BrokenPipeError):
+            raise
+        _stop_quietly()
     except BrokenPipeError:
-        _forget_output()
-        sys.exit(0)
+        _stop_quietly()
     except OSError as error:
         if error.filename is not None:
             raise
@@ -75,6 +67,11 @@ def main() -> None:
 def _fail(message: str) -> None:
     print(f"nlaformer: {message}", file=sys.stderr)
     sys.exit(2)
+
+
+def _stop_quietly() -> None:
+    _forget_output()
+    sys.exit(0)
 
 
 def _forget_output() -> None:

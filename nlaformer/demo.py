@@ -31,7 +31,7 @@ def operations() -> None:
     print()
     size, float64, *_ = table.sheets(rows)
     print_sheets([size, float64])
-    _say("`nlaformer operations` prints the rest: float32 and the loop-transformer, any n, order or scheme.")
+    print("`nlaformer operations` prints the rest: float32, the loop-transformer; any n.")
 
 
 def python() -> None:

@@ -41,8 +41,8 @@ def operations(
 ) -> None:
     """The operations as transformers, measured: the paper's Table 1.
 
-    Size, layers, heads, error and proven bound of each.     The loop-transformer stands beside it, built and run up to n = 32 and counted beyond, and so do the values the
-    paper prints.
+    Size, layers, heads, error and proven bound of each. The loop-transformer stands beside it, built and run up to
+    n = 32 and counted beyond, and so do the values the paper prints.
     """
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
@@ -108,7 +108,7 @@ def _properties(row: Row, ops: dict[str, Operation], order: int, scheme: str) ->
 
     call, printed = CALLS[row.name], PRINTED[row.name]
     lines = [
-        ("call", f"{call.call}, {call.operands}"),
+        ("call", f"{call.call} with {call.operands}"),
         ("result", call.result),
         ("prompt", f"{row.cost.rows} rows x {row.cost.tokens} tokens = {row.cost.entries:,} entries"),
         ("entries grow like", f"n^{row.growth:.2f} (the paper: {printed.size})"),

@@ -114,7 +114,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     transpose = "matrix_transpose"
     return [
         "Each line is an ordinary softmax transformer. Its weights were written down, not trained, and run on random "
-        f"numbers. The least accurate in float64 is {worst}, wrong by {error[worst]:.0e}; "
+        f"numbers. The single FFNs aside, the least accurate in float64 is {worst}, wrong by {error[worst]:.0e}; "
         + (f"BEYOND ITS BOUND: {', '.join(row.name for row in excess)}." if excess else "no error is above its bound."),
         f"Heads at +c and -c instead of the paper's c and 0: as many heads, {gains[0]:.0f} to {gains[-1]:,.0f} times "
         f"as accurate. matmul takes {ours['matmul'].cost.layers} layer where the paper takes 2.",

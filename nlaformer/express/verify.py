@@ -168,7 +168,7 @@ def build(
 ) -> Operation:
     """An operation for the table; ``pointwise`` is ``example``."""
     if isinstance(n, int) and n > LARGEST:
-        raise OptionError(f"n is {n}; the commands build and measure up to n = {LARGEST}, nf.operation any size")
+        raise OptionError(f"n is {n}; the commands measure up to n = {LARGEST}; for more, nf.operation in Python")
     f = example if name == "pointwise" else None
     return operation(name, n=n, order=order, scheme=scheme, dtype=DTYPES[dtype], form=form, f=f)
 

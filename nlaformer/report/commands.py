@@ -23,7 +23,7 @@ def layer(
     ] = "matrix_transpose",
     n: Annotated[int, typer.Option("--n", help="Its size.")] = 20,
 ) -> None:
-    """The paper's diagram of a layer, equation (1), with the shapes of a real one."""
+    """A layer, equation (1), drawn with the shapes of a real one."""
     from nlaformer.express.verify import build
     from nlaformer.report.diagram import draw_layer
 
