@@ -20,7 +20,6 @@ from nlaformer.express import commands as express
 from nlaformer.learn import commands as learn
 from nlaformer.report import commands as report
 
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 for room in (demo, express, learn, bench, report, information):
     room.register(app)
