@@ -51,8 +51,8 @@ def describe(op: Operation) -> str:
     """Name, size and every option that is not the default.
 
     >>> from nlaformer import operation
-    >>> describe(operation("matmul", n=5, order=3, scheme="paper"))
-    'matmul, n = 5, order 3, scheme paper'
+    >>> describe(operation("matmul", n=5, scheme="paper"))
+    'matmul, n = 5, scheme paper'
     """
     return ", ".join([op.name, f"n = {op.n}", *_unusual(op)])
 
