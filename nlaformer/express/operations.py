@@ -98,7 +98,7 @@ def operation(
         form=form,
         width=_plain(width),
         minimum=_plain(minimum) if minimum is not None else 2.0**-4 if form == "ffn" else 2.0**-20,
-        normalize=bool(normalize),
+        normalize=normalize,
         bound=_plain(bound),
         score_bound=_plain(score_bound),
         expression=None if f is None else composition.trace(f),
@@ -190,6 +190,8 @@ def check(options: Options) -> None:
             problems.append(f"{name} is {value!r}; it must lie in [{1 / largest:.1g}, {largest:.1g}]")
         if value is not None and options.normalize and options.name != "pointwise":
             problems.append(f"{name} goes with normalize=False; with normalize=True any magnitude is in the domain")
+    if not isinstance(options.normalize, bool):
+        problems.append(f"normalize is {options.normalize!r}; it must be True or False")
     if not options.normalize and options.bound is None:
         problems.append("normalize=False needs bound=, the largest magnitude of an entry")
     if problems:
