@@ -15,13 +15,14 @@ import typer
 import nlaformer
 from nlaformer import demo, information
 from nlaformer.bench import commands as bench
+from nlaformer.compiler import commands as compiler
 from nlaformer.errors import NLAFormerError
 from nlaformer.express import commands as express
 from nlaformer.learn import commands as learn
 from nlaformer.report import commands as report
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for room in (demo, express, learn, bench, report, information):
+for room in (demo, express, compiler, learn, bench, report, information):
     room.register(app)
 
 

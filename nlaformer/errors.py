@@ -30,6 +30,10 @@ class OptionError(NLAFormerError, ValueError):
     """An option has a value that makes no sense, or goes with another that it contradicts."""
 
 
+class CompileError(NLAFormerError, ValueError):
+    """A program holds something that cannot be turned into weights; the message lists every such place."""
+
+
 class FileError(NLAFormerError, ValueError):
     """A file is missing, truncated, foreign or was written by something else."""
 

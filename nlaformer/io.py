@@ -127,12 +127,17 @@ def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
 
         return from_config
 
+    def algorithm() -> Callable[..., Any]:
+        from nlaformer.compiler.artifact import from_config
+
+        return from_config
+
     def solver() -> Callable[..., Any]:
         from nlaformer.learn.model import from_config
 
         return from_config
 
-    return {"operation": operation, "solver": solver}
+    return {"operation": operation, "algorithm": algorithm, "solver": solver}
 
 
 def make_folder(path: Path) -> None:

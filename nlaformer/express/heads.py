@@ -56,8 +56,15 @@ def times(form: Form, factor: float) -> Form:
 
 
 def everywhere(layout: Layout) -> Form:
-    """The form that is 1 in every token: the sum of the position rows."""
-    return dict.fromkeys(layout["position"], 1.0)
+    """The form that is 1 in every token."""
+    return {**_ones(layout), layout["position"][0]: 1.0}
+
+
+def _ones(layout: Layout) -> Form:
+    """The form that is 1 in every data token: the register of ones where there is one, else a sum of position rows."""
+    if "one" in layout.names:
+        return {layout["one"][0]: 1.0}
+    return dict.fromkeys(list(layout["position"])[layout.data_tokens], 1.0)
 
 
 # --- heads -----------------------------------------------------------------------------------------------------
@@ -141,15 +148,70 @@ def pick_head(layout: Layout, source: Sequence[int], value: Sequence[Form], targ
     return Head(query=readers, key=select(position), value=value, target=target)
 
 
+def pick_exponential_head(
+    layout: Layout, source: int, exponent: Form, value: Sequence[Form], target: Sequence[int], ceiling: float
+) -> Head:
+    """target_j += (value e^{exponent}) at token ``source``, the same in every data token j to the last bit.
+
+    Only the source and the sink are seen; see ``exponential_head``.
+    """
+    position = layout["position"]
+    sink = position[0]
+    hidden = {row: -OFF for k, row in enumerate(position) if k not in (0, source)}
+    return Head(
+        query=[everywhere(layout), everywhere(layout), {sink: OFF}],
+        key=[{**exponent, **hidden}, {sink: ceiling}, {sink: 1.0}],
+        value=value,
+        target=target,
+        gain=math.exp(ceiling),
+    )
+
+
+def kernel_head(
+    layout: Layout,
+    logs: Sequence[Form],
+    transpose: bool,
+    exponent: Form,
+    value: Sequence[Form],
+    target: Sequence[int],
+    ceiling: float,
+    gain: float = 1.0,
+) -> Head:
+    """target_j += gain e^{exponent_j} sum_i e^{L_ji} value_i, with row j of L standing in token j as ``logs``.
+
+    A matrix kept as logarithms needs no linearization: the kernel of softmax attention is the exponential.
+    ``transpose`` takes L_ij instead. Scores stay well below ``ceiling``, the sink's; its own column sees it alone.
+    """
+    data = list(layout["position"])[layout.data_tokens]
+    sink = layout["position"][0]
+    query, key = (select(data), list(logs)) if transpose else (list(logs), select(data))
+    return Head(
+        query=[*query, exponent, everywhere(layout), {sink: OFF}],
+        key=[*key, _ones(layout), {sink: ceiling}, {sink: 1.0}],
+        value=value,
+        target=target,
+        gain=gain * math.exp(ceiling),
+    )
+
+
+def sum_head(layout: Layout, value: Sequence[Form], target: Sequence[int]) -> Head:
+    """target_j += sum_i value_i over all tokens, in every data token: uniform attention."""
+    sink = layout["position"][0]
+    return Head([{sink: OFF}], [{sink: 1.0}], value, target, gain=float(layout.tokens))
+
+
 def _itself(layout: Layout) -> tuple[list[Form], list[Form], Form]:
     """Query and key forms under which a data token scores 0 with itself and -OFF with every other data token.
 
     The key is OFF (e_i - 1) rather than OFF e_i with OFF taken off afterwards: the token's own score is then an
     exact zero, and what is added to it is not rounded to the grid of OFF.
     """
-    data = list(layout["position"])[layout.data_tokens]
-    others = [dict.fromkeys([row for row in data if row != own], -OFF) for own in data]
-    return select(data), others, dict.fromkeys(data, 1.0)
+    data, ones = list(layout["position"])[layout.data_tokens], _ones(layout)
+    if "one" in layout.names:
+        others = [{**times(ones, -OFF), own: OFF} for own in data]
+    else:
+        others = [dict.fromkeys([row for row in data if row != own], -OFF) for own in data]
+    return select(data), others, ones
 
 
 # --- feed-forward pieces ---------------------------------------------------------------------------------------

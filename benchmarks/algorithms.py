@@ -1,0 +1,158 @@
+"""Compiled CG against CG in NumPy: time per iteration, peak memory, and accuracy on many systems.
+
+    python benchmarks/algorithms.py                  # time and memory, a few minutes on one core
+    python benchmarks/algorithms.py --accuracy       # 256 systems for each sigma of the paper, 60 and 600 iterations
+    python benchmarks/algorithms.py --fit            # the error of the paper's FFN against its width
+
+*Time.* NumPy's CG (batched matrix products, one step for all systems at once) and the transformer take turns in one
+process; the time of an iteration is the difference between runs of 5 and of 25 iterations, so that set-up, pre block
+and read-out do not count. *Memory.* The most that is allocated at once during a run of 5 iterations: torch's allocator
+for the transformer, tracemalloc for NumPy. ``--json FILE`` keeps the numbers with their provenance.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import nlaformer as nf
+from nlaformer.bench.operations import interleaved, peak_bytes
+from nlaformer.compiler.algorithms import program
+from nlaformer.compiler.measure import systems
+from nlaformer.compiler.paper_form import fitted_error
+from nlaformer.compiler.verify import random_systems
+from nlaformer.console import Sheet, print_sheets
+from nlaformer.provenance import in_words, provenance
+
+CASES = ((20, None), (20, 1024), (64, None), (128, None), (128, 32))
+SHORT, LONG = 5, 25
+
+
+def numpy_cg(A: np.ndarray, b: np.ndarray, iterations: int) -> np.ndarray:
+    """CG for a batch of systems, all at once."""
+    x, r, d = np.zeros_like(b), b, b
+    rho = (r * r).sum(-1, keepdims=True)
+    for _ in range(iterations):
+        q = (A @ d[..., None])[..., 0]
+        alpha = rho / (d * q).sum(-1, keepdims=True)
+        x, r = x + alpha * d, r - alpha * q
+        rho, before = (r * r).sum(-1, keepdims=True), rho
+        d = r + rho / before * d
+    return x
+
+
+def measure(n: int, batch: int | None, budget: float) -> dict[str, Any]:
+    """One case: seconds of an iteration and peak bytes, NumPy and transformer."""
+    drawn = systems(n, count=8)
+    A, b = (drawn[name][np.arange(batch or 1) % 8] for name in ("A", "b"))
+    if batch is None:
+        A, b = A[0], b[0]
+    cg = nf.algorithm("cg", n, verify=False)
+    runs: list[Callable[[], Any]] = []
+    for iterations in (SHORT, LONG):
+        runs += [lambda t=iterations: numpy_cg(A, b, t), lambda t=iterations: cg.run(A, b, iterations=t)]
+    short, mine_short, long, mine_long = interleaved(runs, budget)
+    tracemalloc.start()
+    numpy_cg(A, b, SHORT)
+    memory = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    return {
+        "n": n,
+        "batch": batch,
+        "numpy_seconds": (long - short) / (LONG - SHORT),
+        "seconds": (mine_long - mine_short) / (LONG - SHORT),
+        "start_seconds": mine_short - SHORT * (mine_long - mine_short) / (LONG - SHORT),
+        "numpy_bytes": memory,
+        "bytes": peak_bytes(lambda: cg.run(A, b, iterations=SHORT)),
+    }
+
+
+def speed(budget: float) -> tuple[Sheet, list[dict[str, Any]]]:
+    found = [measure(n, batch, budget) for n, batch in CASES]
+    lines = tuple(
+        (
+            f"{row['n']}",
+            str(row["batch"] or "-"),
+            f"{row['numpy_seconds'] * 1e3:.3f} ms",
+            f"{row['seconds'] * 1e3:.2f} ms",
+            f"{row['seconds'] / row['numpy_seconds']:.0f} x",
+            f"{row['start_seconds'] * 1e3:.0f} ms",
+            f"{row['numpy_bytes'] / 1e6:.2f} MB",
+            f"{row['bytes'] / 1e6:.0f} MB",
+        )
+        for row in found
+    )
+    headings = ("n", "batch", "NumPy,\niteration", "transformer,\niteration", "ratio", "its start", "memory\nNumPy")
+    return Sheet("CG: an iteration of the transformer against NumPy", (*headings, "memory\ntransformer"), lines), found
+
+
+def accuracy() -> tuple[Sheet, list[dict[str, Any]]]:
+    """The paper's family, n = 20, one weight set."""
+    cg = nf.algorithm("cg", 20, verify=False)
+    found = []
+    for sigma in (1.0, 1.2, 1.4):
+        A = random_systems(20, 256, sigma, seed=23)
+        x = np.random.default_rng(23).standard_normal((256, 20))
+        b = (A @ x[..., None])[..., 0]
+        size = np.linalg.norm(x, axis=-1)
+        run, reference = cg.run(A, b, iterations=60), program("cg").run(A, b, iterations=5)
+        error = np.linalg.norm(run.x - x[:, None], axis=-1) / size[:, None]
+        deviation = np.linalg.norm(run.x[:, 5] - reference.x[:, 5], axis=-1) / size
+        later = (
+            np.linalg.norm(cg.run(A[:64], b[:64], iterations=600).x[:, 60:] - x[:64, None], axis=-1) / size[:64, None]
+        )
+        found.append(
+            {
+                "sigma": sigma,
+                "median_30": float(np.median(error[:, 30])),
+                "max_30": float(error[:, 30].max()),
+                "max_60": float(error[:, 60].max()),
+                "max_60_to_600": float(later.max()),
+                "median_deviation_5": float(np.median(deviation)),
+            }
+        )
+    lines = tuple(
+        tuple(f"{value:.1e}" if key != "sigma" else f"{value}" for key, value in row.items()) for row in found
+    )
+    headings = ("sigma", "t = 30\nmedian", "t = 30\nlargest", "t = 60\nlargest", "t = 60 .. 600\nlargest")
+    title = "Compiled CG, n = 20, float64, 256 systems: |x_t - x| / |x|, and its distance from NumPy's CG at t = 5"
+    return Sheet(title, (*headings, "from CG, t = 5\nmedian"), lines), found
+
+
+def fit() -> tuple[Sheet, list[dict[str, Any]]]:
+    found = [{"n": n, **fitted_error(n, width)} for n in (2, 3, 4) for width in (16, 64, 256, 1024)]
+    lines = tuple(
+        (str(row["n"]), str(row["width"]), f"{row['median']:.3f}", f"{row['nine_tenths']:.3f}") for row in found
+    )
+    title = "The paper's one FFN, fitted: relative error of one CG update on unseen systems"
+    return Sheet(title, ("n", "width", "median", "nine tenths below"), lines), found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--accuracy", action="store_true")
+    parser.add_argument("--fit", action="store_true")
+    parser.add_argument("--budget", type=float, default=10.0, help="seconds of repeated runs for each case")
+    parser.add_argument("--json", type=Path, help="file for the numbers")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    sheet, found = accuracy() if options.accuracy else fit() if options.fit else speed(options.budget)
+    print_sheets([sheet], markdown=True)
+    where = provenance()
+    print(f"\n{in_words(where)}")
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(
+            json.dumps({"measurements": found, "provenance": where}, indent=1) + "\n", encoding="utf-8"
+        )
+
+
+if __name__ == "__main__":
+    main()

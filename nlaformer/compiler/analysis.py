@@ -1,0 +1,300 @@
+"""What the compiler has to know about a traced program before it chooses instructions.
+
+*Units.* A run scales A and b by powers of two, exactly, into the range the weights are made for. That is harmless if
+the program commutes with it: if multiplying A by 2^a and b by 2^β multiplies every value by a power of two of its own.
+Each value's exponent is linear in (a, β) and some unknowns (x0's, the states'); sums force exponents to agree, exp and
+log force them to vanish, and Gaussian elimination over the fractions tells which of a and β remain free. A constant
+step size in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as it is, within a declared bound.
+
+*Signs.* A logarithm exists only of positive values. Signs are inferred from squares, norms, exponentials and what the
+program declares, optimistically for states: assumed positive until a step shows otherwise. Whatever rests on a
+declaration becomes a *promise* that every run checks on its data.
+
+*Scale groups.* Vectors that are added to each other share one exponent; a product with a computed scalar starts a new
+group. A group that holds the answer or b stays at fixed scale; the others float: they are kept as mantissas of norm
+about 1 with one common logarithm of their scale, so a residual may fall by any factor without losing a digit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from fractions import Fraction
+
+from nlaformer.compiler.graph import Node, describe
+from nlaformer.compiler.tracing import Trace
+
+Exponent = dict[str, Fraction]
+# Operations that leave their second argument in its scale group.
+_KEEP_SCALE = {("matmul", "A"), ("matmul", "transpose"), ("multiply", "constant")}
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """The result: units by name, which inputs may be scaled, signs, promises, scale groups."""
+
+    units: dict[str, tuple[Fraction, Fraction]]
+    scaled: frozenset[str]
+    positive: frozenset[int]
+    promises: tuple[Node, ...]
+    group: dict[int, int]
+    floating: dict[int, list[str]]
+
+    def is_positive(self, node: Node) -> bool:
+        return id(node) in self.positive
+
+    def group_of(self, node: Node) -> int | None:
+        """The floating group of a node, or None at fixed scale."""
+        group = self.group.get(id(node))
+        return group if group in self.floating else None
+
+
+def unknown_signs(traced: Trace) -> list[str]:
+    """The problems of a program that takes logarithms or roots of values whose sign cannot be told."""
+    positive, _ = infer_signs(traced)
+    return [
+        f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
+        "write nf.positive(...) around it if you know that it is positive"
+        for node in _reachable(traced)
+        if node.op in ("log", "sqrt") and id(node.args[0]) not in positive
+    ]
+
+
+def analyse(traced: Trace) -> Analysis:
+    """Units, signs and scale groups of a program."""
+    units, scaled = solve_units(traced)
+    positive, promises = infer_signs(traced)
+    group, floating = scale_groups(traced)
+    return Analysis(units, scaled, positive, promises, group, floating)
+
+
+def _reachable(traced: Trace) -> list[Node]:
+    """All nodes of start, step and answer, arguments first."""
+    seen: dict[int, Node] = {}
+
+    def visit(node: Node) -> None:
+        if id(node) not in seen:
+            for argument in node.args:
+                visit(argument)
+            seen[id(node)] = node
+
+    for node in (*traced.start.values(), *traced.step.values(), traced.answer):
+        visit(node)
+    return list(seen.values())
+
+
+# --- units -------------------------------------------------------------------------------------------------------
+
+
+def solve_units(traced: Trace) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
+    """Each input's, state's and the answer's exponent (of A, of b), and which of A and b may be scaled."""
+    equations: list[Exponent] = []
+    exponents: dict[int, Exponent] = {}
+    fresh = iter(range(10**9))
+
+    def equal(u: Exponent, v: Exponent) -> None:
+        difference = _combine(u, v, -1)
+        if difference:
+            equations.append(difference)
+
+    for node in _reachable(traced):
+        args = [exponents[id(argument)] for argument in node.args]
+        if node.op in ("A", "b", "x0", "state"):
+            value = {f"{node.op}:{node.extra}": Fraction(1)}
+        elif node.op == "zeros":
+            value = {f"zeros:{next(fresh)}": Fraction(1)}
+        elif node.op in ("constant", "identity"):
+            value = {}
+        elif node.op in ("multiply", "matmul", "dot"):
+            value = _combine(args[0], args[1], 1)
+        elif node.op == "divide":
+            value = _combine(args[0], args[1], -1)
+        elif node.op == "add":
+            equal(args[0], args[1])
+            value = args[0]
+        elif node.op in ("exp", "log"):
+            equal(args[0], {})
+            value = {}
+        elif node.op == "sqrt":
+            value = {name: coefficient / 2 for name, coefficient in args[0].items()}
+        else:
+            value = args[0]
+        exponents[id(node)] = value
+    for name in traced.state:
+        equal(exponents[id(traced.start[name])], {f"state:{name}": Fraction(1)})
+        equal(exponents[id(traced.step[name])], {f"state:{name}": Fraction(1)})
+    solution, free = _eliminate(equations)
+    scaled = frozenset(name for name in ("A", "b") if name in traced.inputs and f"{name}:{name}" in free)
+
+    def resolve(exponent: Exponent) -> tuple[Fraction, Fraction]:
+        total: Exponent = {}
+        for name, coefficient in exponent.items():
+            total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
+        zero = Fraction(0)
+        return tuple(total.get(f"{n}:{n}", zero) if n in scaled else zero for n in ("A", "b"))  # type: ignore[return-value]
+
+    named = {name: exponents[id(node)] for name, node in traced.inputs.items() if id(node) in exponents}
+    named |= {name: {f"state:{name}": Fraction(1)} for name in traced.state}
+    named["answer"] = exponents[id(traced.answer)]
+    return {name: resolve(exponent) for name, exponent in named.items()}, scaled
+
+
+def _combine(u: Exponent, v: Exponent, factor: Fraction | int) -> Exponent:
+    total = dict(u)
+    for name, coefficient in v.items():
+        total[name] = total.get(name, Fraction(0)) + factor * coefficient
+    return {name: coefficient for name, coefficient in total.items() if coefficient}
+
+
+def _eliminate(equations: list[Exponent]) -> tuple[dict[str, Exponent], set[str]]:
+    """Solve homogeneous equations for as many names as they determine, A and b last.
+
+    Returns each determined name as a combination of free ones; A or b is free if no equation fixes it.
+    """
+    solution: dict[str, Exponent] = {}
+    for equation in equations:
+        for name in list(equation):
+            if name in solution:
+                coefficient = equation[name]
+                equation = _combine({k: v for k, v in equation.items() if k != name}, solution[name], coefficient)
+        if not equation:
+            continue
+        # A and b are determined only where nothing else can be.
+        pivot = min(equation, key=lambda name: (name == "A:A", name == "b:b", name))
+        rest = {name: -c / equation[pivot] for name, c in equation.items() if name != pivot}
+        solution = {
+            name: _combine({k: v for k, v in value.items() if k != pivot}, rest, value.get(pivot, Fraction(0)))
+            for name, value in solution.items()
+        }
+        solution[pivot] = rest
+    free = {"A:A", "b:b"} - solution.keys()
+    if "b:b" in solution and solution["b:b"].get("A:A"):
+        # b could only be scaled together with A; neither is scaled.
+        free -= {"A:A"}
+    return solution, free
+
+
+# --- signs -------------------------------------------------------------------------------------------------------
+
+
+def infer_signs(traced: Trace) -> tuple[frozenset[int], tuple[Node, ...]]:
+    """The nodes known to be positive, and the promises on which that rests."""
+    nodes = _reachable(traced)
+    definite = traced.program.positive_definite
+    hopeful = {name for name, node in traced.state.items() if node.kind == "scalar"}
+    while True:
+        positive: set[int] = set()
+        promises: dict[int, Node] = {}
+        for node in nodes:
+            promised = _rests_on_promise(node, positive, definite)
+            if promised:
+                promises[id(node)] = node
+            if promised or _is_positive(node, positive, hopeful):
+                positive.add(id(node))
+        wrong = {
+            name for name in hopeful if id(traced.start[name]) not in positive or id(traced.step[name]) not in positive
+        }
+        if not wrong:
+            return frozenset(positive), tuple(promises.values())
+        hopeful -= wrong
+
+
+def _is_positive(node: Node, positive: set[int], hopeful: set[str]) -> bool:
+    known = [id(argument) in positive for argument in node.args]
+    if node.op == "constant":
+        return node.extra > 0
+    if node.op == "state":
+        return node.extra in hopeful
+    if node.op in ("exp", "positive"):
+        return True
+    if node.op in ("sqrt", "divide", "add"):
+        return all(known)
+    if node.op == "multiply":
+        return all(known) or node.args[0] is node.args[1]
+    if node.op == "dot":
+        u, v = node.args
+        return u is v or all(known) or _is_weighted(u, v, positive) or _is_weighted(v, u, positive)
+    return False
+
+
+def _is_weighted(u: Node, v: Node, positive: set[int]) -> bool:
+    """Whether v is u times or over something positive."""
+    if v.op == "multiply":
+        return any(v.args[k] is u and id(v.args[1 - k]) in positive for k in (0, 1))
+    return v.op == "divide" and v.args[0] is u and id(v.args[1]) in positive
+
+
+def _rests_on_promise(node: Node, positive: set[int], definite: bool) -> bool:
+    if node.op == "positive":
+        return True
+    if not definite:
+        return False
+    if node.op == "diag":
+        return True
+    if node.op == "dot" and node.args[0] is not node.args[1]:
+        u, v = node.args
+        return any(
+            q.op == "matmul" and q.args[0].op in ("A", "transpose") and q.args[1] is d for d, q in ((u, v), (v, u))
+        )
+    return False
+
+
+# --- scale groups ------------------------------------------------------------------------------------------------
+
+
+def scale_groups(traced: Trace) -> tuple[dict[int, int], dict[int, list[str]]]:
+    """The group of every vector node, and the floating groups with their state vectors."""
+    parent: dict[int, int] = {}
+
+    def find(key: int) -> int:
+        while parent.setdefault(key, key) != key:
+            key = parent[key]
+        return key
+
+    def join(keys: Iterable[int]) -> None:
+        first, *others = keys
+        for other in others:
+            parent[find(other)] = find(first)
+
+    nodes = [node for node in _reachable(traced) if node.kind != "scalar"]
+    for node in nodes:
+        find(id(node))
+        args = [argument for argument in node.args if argument.kind != "scalar"]
+        if node.op in ("add", "positive"):
+            join([id(node), *(id(argument) for argument in args)])
+        elif (node.op, node.args and node.args[0].op) in _KEEP_SCALE:
+            join([id(node), id(node.args[1])])
+        elif node.op == "divide" and len(args) == 2 and _depends_on_inputs_only(node.args[1]):
+            join([id(node), id(node.args[0])])
+    states = [name for name, node in traced.state.items() if node.kind != "scalar"]
+    for name in states:
+        join([id(traced.state[name]), id(traced.step[name])])
+    fixed = {find(id(traced.answer))} if traced.answer.kind != "scalar" else set()
+    step = {id(node) for node in _reachable_from(traced.step.values())}
+    for node in nodes:
+        if node.kind == "matrix" or node.op in ("exp", "log", "sqrt") or (node.op in ("b", "x0") and id(node) in step):
+            fixed.add(find(id(node)))
+        if node.op in ("exp", "log", "add") and any(argument.kind != node.kind for argument in node.args):
+            fixed.add(find(id(node)))  # a scalar added to a vector has a scale of its own
+        if node.op in ("exp", "log"):
+            fixed.add(find(id(node.args[0])))
+    floating: dict[int, list[str]] = {}
+    for name in states:
+        if find(id(traced.state[name])) not in fixed:
+            floating.setdefault(find(id(traced.state[name])), []).append(name)
+    return {id(node): find(id(node)) for node in nodes}, floating
+
+
+def _reachable_from(nodes: Iterable[Node]) -> list[Node]:
+    seen: dict[int, Node] = {}
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if id(node) not in seen:
+            seen[id(node)] = node
+            stack.extend(node.args)
+    return list(seen.values())
+
+
+def _depends_on_inputs_only(node: Node) -> bool:
+    return all(n.op != "state" for n in _reachable_from([node]))

@@ -1,0 +1,328 @@
+"""A compiled algorithm: its plan, its weights, its runs.
+
+A run scales A and b by powers of two, writes them into the prompt, passes it through the pre block once and through the
+loop block again and again, and reads every state after each pass. Nothing but the forward pass of ``transformer.py``
+computes; beside it, on the data of the run, stand only the residual norms and the check of the program's promises.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer import io
+from nlaformer.compiler.display import show
+from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.reference import Checks, Run, check_iterations, finish_run
+from nlaformer.errors import DomainError, ShapeError
+from nlaformer.express.cost import Cost
+from nlaformer.express.operation import _kind, _to_tensor
+from nlaformer.prompt import Layout, exponent, scale
+from nlaformer.transformer import NLAFormer
+
+# Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
+_ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
+_AXES = {"A": 2, "b": 1, "x0": 1}
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes."""
+
+    name: str
+    n: int
+    dtype: str
+    order: int
+    bound: float
+    inputs: list[str]
+    scaled: list[str]
+    units: dict[str, Any]
+    state: dict[str, Any]
+    answer: dict[str, Any]
+    registers: list[Any]
+    residual: list[Any] | None
+    promises: list[Any]
+    steps: dict[str, Any]
+    schedule: dict[str, Any]
+    warnings: list[str]
+    form: str = "compiled"
+    verification: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BlockCosts:
+    """What each of the three blocks costs."""
+
+    pre: Cost
+    loop: Cost
+    post: Cost
+
+
+class Algorithm:
+    """A program as a looped transformer. Made by ``nf.compile`` and ``nf.algorithm``; ``print`` shows the schedule.
+
+    Attributes
+    ----------
+    model : NLAFormer, the transformer
+    layout : the named rows of its prompt
+    cost : ``cost.pre``, ``cost.loop``, ``cost.post``, a ``Cost`` each; ``cost.loop.layers`` is layers for one iteration
+    verification : the error against the program itself on random and hard systems
+    """
+
+    def __init__(self, plan: Plan, model: NLAFormer):
+        self.plan, self.model = plan, model
+        self.layout = Layout(tuple((name, height) for name, height in plan.registers), tokens=plan.n + 1)
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def n(self) -> int:
+        return self.plan.n
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.plan.dtype]
+
+    @property
+    def verification(self) -> dict[str, Any]:
+        return self.plan.verification
+
+    @property
+    def device(self) -> torch.device:
+        return next((tensor.device for tensor in self.model.buffers()), torch.device("cpu"))
+
+    @property
+    def cost(self) -> BlockCosts:
+        rows, tokens = self.layout.rows, self.layout.tokens
+        blocks = (self.model.pre, self.model.loop, self.model.post)
+        return BlockCosts(*(Cost.of(NLAFormer(list(block)), rows, tokens) for block in blocks))  # type: ignore[arg-type]
+
+    def to(self, device: torch.device | str) -> Algorithm:
+        """The same algorithm on another device."""
+        return Algorithm(self.plan, self.model.to(device))
+
+    def __repr__(self) -> str:
+        return f"<algorithm {self.name!r}, n={self.n}: {self.cost.loop.layers} layers an iteration>"
+
+    def __str__(self) -> str:
+        return show(self.plan, self.model, self.layout)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
+        return io.save(path, "algorithm", self.model, asdict(self.plan))
+
+    def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
+        """Start, ``iterations`` steps, finish: every iterate, every state, the residuals and how it ended.
+
+        Parameters
+        ----------
+        A, b, x0 : arrays (..., n, n), (..., n), (..., n); NumPy in, NumPy out; torch in, torch out. x0 is 0 by default
+        iterations : passes of the loop block
+
+        Returns
+        -------
+        Run
+        """
+        check_iterations(iterations)
+        use_torch, inputs = self._take(A, b, x0)
+        batch = inputs[self.plan.inputs[0]].shape[: -_AXES[self.plan.inputs[0]]]
+        flat = {name: value.reshape(-1, *value.shape[len(batch) :]) for name, value in inputs.items()}
+        with torch.no_grad():
+            exponents = self._exponents(flat)
+            X = self._start(flat, exponents)
+            pieces = [self._iterate(part, iterations) for part in X.split(self._piece(self.model.loop))]
+            raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
+        values = {}
+        for name, value in raw.items():
+            e = self._exponent_of(name, exponents)
+            scaled = scale(value, e.reshape(-1, *[1] * (value.dim() - 1)))
+            values[name] = scaled.reshape(*batch, *scaled.shape[1:])
+        answer = values.pop("answer")
+        return finish_run(answer, self.plan.answer["kind"], values, inputs, self._checks, use_torch)
+
+    def prompt(self, A: Any = None, b: Any = None, x0: Any = None) -> Any:
+        """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
+        use_torch, inputs = self._take(A, b, x0)
+        batch = inputs[self.plan.inputs[0]].shape[: -_AXES[self.plan.inputs[0]]]
+        flat = {name: value.reshape(-1, *value.shape[len(batch) :]) for name, value in inputs.items()}
+        P = self._prompt(flat, self._exponents(flat))
+        P = P.reshape(*batch, *P.shape[1:])
+        return P if use_torch else P.cpu().numpy()
+
+    # --- inside ---
+
+    @property
+    def _checks(self) -> Checks:
+        return Checks(
+            None if self.plan.residual is None else Expression(tuple(self.plan.residual)),
+            tuple(Expression(tuple(nodes)) for nodes in self.plan.promises),
+            {name: Expression(tuple(nodes)) for name, nodes in self.plan.steps.items()},
+        )
+
+    def _piece(self, block: Any) -> int:
+        """How many systems pass through a block at once."""
+        heads = max((layer.heads.count for layer in block if layer.heads is not None), default=1)
+        width = max((layer.ffn.width for layer in block if layer.ffn is not None), default=1)
+        entries = max(heads * self.layout.tokens**2, (self.layout.rows + width) * self.layout.tokens)
+        return max(1, _ENTRIES_AT_ONCE.get(self.device.type, 2**20) // entries)
+
+    def _start(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
+        """P^T after the pre block, (systems, token, row)."""
+        X = self._prompt(inputs, exponents).mT
+        parts = []
+        for part in X.split(self._piece(self.model.pre)):
+            for layer in self.model.pre:
+                part = layer(part)
+            parts.append(part)
+        return torch.cat(parts)
+
+    def _iterate(self, X: Tensor, iterations: int) -> dict[str, Tensor]:
+        """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
+        records = [self._read(X)]
+        for _ in range(iterations):
+            for layer in self.model.loop:
+                X = layer(X)
+            records.append(self._read(X))
+        return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
+
+    def _read(self, X: Tensor) -> dict[str, Tensor]:
+        values = {name: self._value(X, place) for name, place in self.plan.state.items()}
+        for layer in self.model.post:
+            X = layer(X)
+        return values | {"answer": self._value(X, self.plan.answer)}
+
+    def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
+        rows = [
+            X[..., self.layout.data_tokens, self.layout[name].start : self.layout[name].stop] for name in place["rows"]
+        ]
+        if place["kind"] == "scalar":
+            parts = [_exponential(row[..., 0, 0]) for row in rows]
+            return parts[0] - parts[1] if len(parts) == 2 else parts[0]
+        value = rows[0] if place["kind"] == "matrix" else rows[0][..., 0]
+        if place["scale"] is not None:
+            log = X[..., self.layout.data_tokens, self.layout[place["scale"]].start][..., 0]
+            value = value * _exponential(log).reshape(-1, *[1] * (value.dim() - 1))
+        return value
+
+    def _prompt(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
+        count = len(next(iter(inputs.values())))
+        P = self.layout.empty((count,), self.dtype, self.device)
+        self.layout.write(P, "one", torch.ones(1, self.n, dtype=self.dtype, device=self.device))
+        for name, value in inputs.items():
+            scaled = self._scaled(name, value, exponents)
+            # Token j holds row j of A: the paper's [a_1 ... a_n] for A = [a_1 ... a_n]^T.
+            self.layout.write(P, name, scaled.mT if name == "A" else scaled[:, None, :])
+        return P
+
+    def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
+        e = self._exponent_of(name, exponents)
+        return scale(value, -e.reshape(-1, *[1] * (value.dim() - 1)))
+
+    def _exponents(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The powers of two that A and b are divided by; multiples of what makes every state's exponent whole."""
+        whole = math.lcm(*(denominator for pair in self.plan.units.values() for _, denominator in pair))
+        count = len(next(iter(inputs.values())))
+        zero = torch.zeros(count, dtype=torch.int64, device=self.device)
+        found = {"A": zero, "b": zero}
+        for name in ("A", "b"):
+            if name not in inputs:
+                continue
+            magnitude = size(inputs[name], "matrix" if name == "A" else "vector")
+            if name not in self.plan.scaled:
+                self._check_bound(name, magnitude)
+                continue
+            e = exponent(magnitude).to(torch.int64)
+            if name == "b" and "x0" in inputs and self._unit("x0")[1] == 1:
+                # A far-off x0 must fit too.
+                there = size(inputs["x0"], "vector")
+                e_x = exponent(there).to(torch.int64) - (self._unit("x0")[0].numerator * found["A"])
+                e = torch.where(
+                    magnitude > 0, torch.where(there > 0, torch.maximum(e, e_x), e), torch.where(there > 0, e_x, e)
+                )
+            found[name] = torch.div(e, whole, rounding_mode="floor") * whole
+        return found
+
+    def _unit(self, name: str) -> tuple[Fraction, Fraction]:
+        (p, q), (r, s) = self.plan.units[name]
+        return Fraction(p, q), Fraction(r, s)
+
+    def _exponent_of(self, name: str, exponents: dict[str, Tensor]) -> Tensor:
+        if name not in self.plan.units:
+            return torch.zeros_like(exponents["A"])
+        total = torch.zeros_like(exponents["A"])
+        for unit, e in zip(self._unit(name), (exponents["A"], exponents["b"]), strict=True):
+            total = total + torch.div(e * unit.numerator, unit.denominator, rounding_mode="floor")
+        return total
+
+    def _check_bound(self, name: str, magnitude: Tensor) -> None:
+        if bool((magnitude > self.plan.bound).any()):
+            raise DomainError(
+                f"{self.name}: the norm of {name} is {float(magnitude.max()):.6g}, beyond bound={self.plan.bound:g}; "
+                f"this program has constants that keep {name} from being scaled: compile it with a larger bound="
+            )
+
+    def _take(self, A: Any, b: Any, x0: Any) -> tuple[bool, dict[str, Tensor]]:
+        """Check the inputs and bring them to one batch shape."""
+        given = {"A": A, "b": b, "x0": x0}
+        for name, value in given.items():
+            if value is not None and name not in self.plan.inputs:
+                takes = ", ".join(self.plan.inputs)
+                raise ShapeError(f"{self.name} takes {takes}; {name} was given too. Leave it away")
+        missing = [name for name in self.plan.inputs if given[name] is None and name != "x0"]
+        if missing:
+            raise ShapeError(f"{self.name} needs {', '.join(missing)}; run({', '.join(self.plan.inputs)})")
+        use_torch = any(_kind(value) == "torch" for value in given.values() if value is not None)
+        tensors = {name: self._tensor(name, given[name]) for name in self.plan.inputs if given[name] is not None}
+        if "x0" in self.plan.inputs and x0 is None:
+            like = tensors["b"] if "b" in tensors else tensors["A"][..., 0, :]
+            tensors["x0"] = torch.zeros_like(like)
+        try:
+            batch = torch.broadcast_shapes(*(value.shape[: -_AXES[name]] for name, value in tensors.items()))
+        except RuntimeError:
+            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
+            raise ShapeError(f"{self.name}: the batch dimensions of {shapes} do not broadcast") from None
+        return use_torch, {name: v.expand(*batch, *v.shape[-_AXES[name] :]) for name, v in tensors.items()}
+
+    def _tensor(self, name: str, value: Any) -> Tensor:
+        tensor = _to_tensor(name, value)
+        if tensor.is_complex() or tensor.dtype == torch.bool:
+            raise ShapeError(f"{self.name}: {name} holds {tensor.dtype}; expected real numbers")
+        if tensor.is_floating_point() and tensor.dtype != self.dtype:
+            wanted = str(tensor.dtype).removeprefix("torch.")
+            raise ShapeError(
+                f"{self.name}: {name} is {wanted}, the algorithm was compiled for {self.plan.dtype}; "
+                f"convert {name}, or compile with dtype=torch.{wanted}"
+            )
+        tensor = tensor.detach().to(self.device, self.dtype)
+        axes = _AXES[name]
+        if tensor.dim() < axes or tensor.shape[-axes:] != (self.n,) * axes:
+            expected = ", ".join(["...", *[str(self.n)] * axes])
+            raise ShapeError(f"{self.name}: {name} has shape {tuple(tensor.shape)}; expected ({expected})")
+        if not bool(torch.isfinite(tensor).all()):
+            raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
+        return tensor
+
+
+def _exponential(log: Tensor) -> Tensor:
+    """e^log, at most the largest number: a state that was taken to zero must not become 0 times infinity."""
+    return torch.exp(log).clamp(max=torch.finfo(log.dtype).max)
+
+
+def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
+    """The algorithm that ``save`` wrote."""
+    plan = Plan(**config)
+    if plan.form == "paper":
+        from nlaformer.compiler.paper_form import PaperAlgorithm
+
+        return PaperAlgorithm(plan, model)
+    return Algorithm(plan, model)

@@ -1,0 +1,70 @@
+"""The command ``algorithms``: the table of all, or one in detail."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from nlaformer.console import print_json, print_sheets
+from nlaformer.errors import OptionError, unknown_name
+
+Name = Annotated[str | None, typer.Argument(help="One algorithm in detail; without it, the table of all.")]
+Size = Annotated[int, typer.Option("--n", help="Size of the systems.")]
+DType = Annotated[str, typer.Option("--dtype", help="float64 or float32.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
+Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")]
+Show = Annotated[bool, typer.Option("--show", help="Print the schedule and draw the convergence (PNG).")]
+Out = Annotated[Path, typer.Option(help="Folder for the drawing.")]
+
+
+def algorithms(
+    name: Name = None,
+    n: Size = 20,
+    dtype: DType = "float64",
+    as_json: Json = False,
+    markdown: Markdown = False,
+    show: Show = False,
+    out: Out = Path("."),
+) -> None:
+    """Iterative methods as looped transformers: layers, heads, deviation from NumPy, iterations to converge."""
+    if dtype not in ("float64", "float32"):
+        raise unknown_name("dtype", dtype, ("float64", "float32"))
+    if as_json and markdown:
+        raise OptionError("--json and --markdown were both given; choose one")
+    if show and name is None:
+        raise OptionError("--show draws one algorithm; name it: nlaformer algorithms cg --show")
+    import torch
+
+    from nlaformer.compiler import measure
+
+    kind = torch.float64 if dtype == "float64" else torch.float32
+    rows = measure.measure_all(n, kind) if name is None else [measure.measure(name, n, kind)]
+    picture = _show(name, n, kind, out, quiet=as_json) if name is not None and show else None
+    if as_json:
+        from nlaformer.provenance import provenance
+
+        about = {"n": n, "dtype": dtype, "systems": measure.SYSTEMS, "seed": measure.SEED}
+        document = {**about, "algorithms": measure.as_data(rows), "provenance": provenance()}
+        print_json(document | ({} if picture is None else {"picture": str(picture)}))
+        return
+    print_sheets([measure.sheet(rows)], markdown)
+    if picture is not None:
+        print(f"Convergence against NumPy: {picture}")
+
+
+def _show(name: str, n: int, dtype: object, out: Path, quiet: bool) -> Path:
+    """The schedule on standard output, the convergence as a picture."""
+    import nlaformer as nf
+    from nlaformer.report.algorithms import draw_convergence
+
+    compiled = nf.algorithm(name, n, dtype=dtype)
+    if not quiet:
+        print(f"{compiled}\n")
+    return draw_convergence(compiled, name, out / f"{name}-n{n}.png")
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(algorithms)

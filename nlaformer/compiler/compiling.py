@@ -1,0 +1,106 @@
+"""The compiler: one function that names its stages in order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from nlaformer.compiler.analysis import analyse, unknown_signs
+from nlaformer.compiler.artifact import DTYPES, Algorithm, Plan
+from nlaformer.compiler.display import describe_schedule
+from nlaformer.compiler.emit import Emitter
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.instructions import Precision, StateRows
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.schedule import schedule
+from nlaformer.compiler.select import Selector
+from nlaformer.compiler.tracing import trace
+from nlaformer.compiler.verify import verify as against_reference
+from nlaformer.errors import OptionError
+
+
+def compile(
+    program: Program,
+    n: int,
+    *,
+    order: int = 3,
+    dtype: torch.dtype = torch.float64,
+    bound: float = 1024.0,
+    verify: bool = True,
+) -> Algorithm:
+    """The weights of a looped transformer that runs a program on systems of size n.
+
+    Parameters
+    ----------
+    program : a Program
+    n : the size of the systems
+    order : accuracy of inner products, 1, 2 or 3 (2, 4 or 6 heads each)
+    dtype : torch.float64 or torch.float32
+    bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
+    verify : compare with the program itself on random and hard systems, and keep the error with the artefact
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> class Jacobi(nf.Program):
+    ...     def start(self, x0):
+    ...         return dict(x=x0)
+    ...
+    ...     def step(self, A, b, x):
+    ...         return dict(x=x + (b - A @ x) / nf.diag(A))
+    >>> jacobi = nf.compile(Jacobi(), n=2)
+    >>> A, b = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
+    >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
+    array([0.090909, 0.636364])
+    """
+    _check(program, n, order, dtype, bound)
+    precision = Precision.of(dtype, order)
+    traced = trace(program, also=unknown_signs)
+    analysis = analyse(traced)
+    selection = Selector(traced, analysis, n, precision, bound).select()
+    layers = schedule(selection)
+    matrix_bound = 2**0.5 if "A" in analysis.scaled else bound
+    emitter = Emitter(selection, layers, n, precision, matrix_bound)
+    plan = Plan(
+        name=program.name,
+        n=n,
+        dtype=str(dtype).removeprefix("torch."),
+        order=order,
+        bound=float(bound),
+        inputs=traced.needs,
+        scaled=sorted(analysis.scaled),
+        units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
+        state={name: _places(rows, emitter) for name, rows in selection.state.items()},
+        answer=_places(selection.answer, emitter),
+        registers=[list(register) for register in emitter.layout.registers],
+        residual=None if traced.residual is None else list(Expression.of(traced.residual).nodes),
+        promises=[list(Expression.of(node).nodes) for node in analysis.promises],
+        steps={name: list(Expression.of(node).nodes) for name, node in traced.step.items()},
+        schedule=describe_schedule(selection, layers),
+        warnings=list(dict.fromkeys(selection.warnings)),
+    )
+    algorithm = Algorithm(plan, emitter.model())
+    if verify:
+        algorithm.plan.verification.update(against_reference(program, algorithm))
+    return algorithm
+
+
+def _check(program: Program, n: int, order: int, dtype: torch.dtype, bound: float) -> None:
+    if not isinstance(program, Program):
+        hint = "; call it: Name()" if isinstance(program, type) and issubclass(program, Program) else ""
+        raise OptionError(f"compile takes an nf.Program; {program!r} was given{hint}")
+    if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+        raise OptionError(f"n is {n!r}; expected a whole number, 1 or more")
+    if order not in (1, 2, 3) or isinstance(order, bool):
+        raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads for an inner product)")
+    if dtype not in DTYPES.values():
+        raise OptionError(f"dtype is {dtype}; expected torch.float64 or torch.float32")
+    if not (isinstance(bound, (int, float)) and 0 < bound <= 2.0**20):
+        raise OptionError(f"bound is {bound!r}; expected a number between 0 and {2**20}")
+
+
+def _places(rows: StateRows | None, emitter: Emitter) -> dict[str, Any]:
+    assert rows is not None
+    names = [emitter.names[row] for row in rows.rows]
+    return {"kind": rows.kind, "rows": names, "scale": None if rows.scale is None else emitter.names[rows.scale]}

@@ -1,0 +1,319 @@
+"""From layers of instructions to weights, through the builders of ``express.heads``.
+
+P has the registers A (token j holds row j of A), one, position, and those the selection asked for; column 1 is the sink
+and stays zero in all of them. Instructions of one layer share heads where they can: scales with one exponent,
+products of A with one exponent, dots with one key.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+
+import torch
+
+from nlaformer.compiler.instructions import Block, Instruction, Precision, Selection
+from nlaformer.compiler.schedule import Schedule
+from nlaformer.compiler.values import Combination
+from nlaformer.express.heads import (
+    Form,
+    Head,
+    Unit,
+    add_form,
+    assemble,
+    exponential_head,
+    kernel_head,
+    linear_heads,
+    pick_exponential_head,
+    pick_head,
+    piecewise_linear,
+    product_heads,
+    replace,
+    select,
+    sum_head,
+    times,
+)
+from nlaformer.prompt import Layout
+from nlaformer.transformer import Layer, NLAFormer
+
+_ZERO = 200.0  # e^-200 stands for zero
+_TRIP = 1000.0
+_REST = {torch.float64: 2.0**-30, torch.float32: 2.0**-12}
+# Sink scores of exponential heads. Exponents are rounded to the grid of their distance from it, which doubles beyond 64
+# (float32: 32); values up to e^19 (e^7) above keep their accuracy.
+_CEILING = {torch.float64: 56.0, torch.float32: 24.0}
+_MATRIX_CEILING = {torch.float64: 46.0, torch.float32: 24.0}
+
+
+class Emitter:
+    """Registers to rows, instructions to heads and units."""
+
+    def __init__(self, selection: Selection, plan: Schedule, n: int, precision: Precision, matrix_bound: float):
+        self.selection, self.plan, self.n, self.precision = selection, plan, n, precision
+        self.matrix_bound = matrix_bound
+        self.layout = self._layout()
+        self.sink = self.layout["position"][0]
+        self.one = self.layout["one"][0]
+
+    def _layout(self) -> Layout:
+        used = {0, 1} | {
+            register
+            for layers in self.plan.layers.values()
+            for layer in layers
+            for i in layer
+            for register in (*i.reads, i.target, *i.extra)
+        }
+        for writes in self.plan.writes.values():
+            used |= set(writes) | {register for source in writes.values() for register, _ in source}
+        registers = [("A", self.n), ("one", 1), ("position", self.n + 1)]
+        self.names: dict[int, str] = {0: "one"}
+        taken = {"A", "one", "position"}
+        for k, register in enumerate(self.selection.registers):
+            if k > 1 and (k in used or register.block == "input"):
+                name, copy = register.name, 2
+                while name in taken:
+                    name, copy = f"{register.name} ({copy})", copy + 1
+                taken.add(name)
+                self.names[k] = name
+                registers.append((name, register.height))
+        return Layout(tuple(registers), tokens=self.n + 1)
+
+    def rows(self, register: int) -> list[int]:
+        if register == 1:  # the identity: the position rows of the data tokens
+            return list(self.layout["position"])[1:]
+        return list(self.layout[self.names[register]])
+
+    def forms(self, source: Combination) -> list[Form]:
+        """A combination of registers as one form for each of its rows."""
+        height = max((len(self.rows(register)) for register, _ in source), default=1)
+        forms: list[Form] = [{} for _ in range(height)]
+        for register, coefficient in source:
+            for form, row in zip(forms, self.rows(register), strict=True):
+                form[row] = form.get(row, 0.0) + coefficient
+        return forms
+
+    def form(self, source: Combination) -> Form:
+        return self.forms(source)[0]
+
+    # --- blocks ---
+
+    def model(self) -> NLAFormer:
+        model = NLAFormer(self._block("pre"), self._block("loop"), self._block("post"))
+        return model.to(self.precision.dtype)
+
+    def _block(self, block: Block) -> list[Layer]:
+        layers = []
+        depth = len(self.plan.layers[block])
+        for k, instructions in enumerate(self.plan.layers[block]):
+            heads, units = self.layer(instructions)
+            if k == depth - 1:
+                units += self._ending(block)
+            layers.append(assemble(self.layout, heads, units))
+        return layers
+
+    def _ending(self, block: Block) -> list[Unit]:
+        """Write the state, clear the work rows."""
+        units = []
+        for register, source in self.plan.writes[block].items():
+            forms = self.forms(source) if source else [{} for _ in self.rows(register)]
+            for row, form in zip(self.rows(register), forms, strict=True):
+                units += replace(row, form)
+        for register in self.plan.clears[block]:
+            units += [unit for row in self.rows(register) for unit in replace(row)]
+        return units
+
+    def layer(self, instructions: Sequence[Instruction]) -> tuple[list[Head], list[Unit]]:
+        heads: list[Head] = []
+        units: list[Unit] = []
+        shared: dict[tuple[object, ...], list[Instruction]] = defaultdict(list)
+        for i in instructions:
+            if i.op in ("scale", "matvec"):
+                shared[(i.op, i.form, i.parameters)].append(i)
+            elif i.op == "dot":
+                shared[(i.op, i.sources[0], i.parameters)].append(i)
+            else:
+                more_heads, more_units = getattr(self, "_" + i.op)(i)
+                heads += more_heads
+                units += more_units
+        for (op, *_), group in shared.items():
+            heads += getattr(self, f"_{op}")(group)
+        return heads, units
+
+    # --- instructions that share heads ---
+
+    def _scale(self, group: Sequence[Instruction]) -> list[Head]:
+        value, target = self._values(group, source=0)
+        return [exponential_head(self.layout, self.form(group[0].form), value, target, _CEILING[self.precision.dtype])]
+
+    def _matvec(self, group: Sequence[Instruction]) -> list[Head]:
+        value, target = self._values(group, source=0)
+        exponent = self.form(group[0].form) if group[0].form else {}
+        (operator,) = group[0].parameters
+        return self._kernel(1.0, operator == "A.T", exponent, value, target)
+
+    def _kernel(
+        self, power: float, transpose: bool, exponent: Form, value: Sequence[Form], target: Sequence[int]
+    ) -> list[Head]:
+        """target_j += sum_i |A_ji|^power sign_ji e^{exponent_j} value_i, a head for each sign."""
+        assert self.selection.matrix is not None
+        logs = self.rows(self.selection.matrix.logs)
+        masks = self.rows(self.selection.matrix.signs)
+        ceiling = _MATRIX_CEILING[self.precision.dtype] + max(0.0, math.log(self.matrix_bound))
+        heads = []
+        for sign, mask in ((1.0, masks[: self.n]), (-1.0, masks[self.n :])):
+            scores: list[Form] = [{a: power, m: 1.0} for a, m in zip(logs, mask, strict=True)]
+            heads.append(kernel_head(self.layout, scores, transpose, exponent, value, target, ceiling, sign**power))
+        return heads
+
+    def _dot(self, group: Sequence[Instruction]) -> list[Head]:
+        value, target = self._values(group, source=1)
+        (lin,) = group[0].parameters
+        key = [self.form(group[0].sources[0])]
+        return linear_heads(self.layout, lin, key=key, query=[{self.one: 1.0}], value=value, target=target)
+
+    def _values(self, group: Sequence[Instruction], source: int) -> tuple[list[Form], list[int]]:
+        value = [form for i in group for form in self.forms(i.sources[source])]
+        return value, [row for i in group for row in self.rows(i.target)]
+
+    # --- the others ---
+
+    def _product(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        (lin,) = i.parameters
+        factor, value = i.sources
+        return product_heads(self.layout, lin, self.form(factor), self.forms(value), self.rows(i.target)), []
+
+    def _matmul(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        """Token j holds row j of X and i row i of Y: sum_i X_ji Y_i."""
+        (lin,) = i.parameters
+        key = select(self.rows(1))
+        heads = linear_heads(
+            self.layout,
+            lin,
+            key=key,
+            query=self.forms(i.sources[0]),
+            value=self.forms(i.sources[1]),
+            target=self.rows(i.target),
+        )
+        return heads, []
+
+    def _squares(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        return self._kernel(2.0, False, {}, [{self.one: 1.0}], self.rows(i.target)), []
+
+    def _sum(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        return [sum_head(self.layout, self.forms(i.sources[0]), self.rows(i.target))], []
+
+    def _relu(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        return [], [Unit(self.form(i.sources[0]), 0.0, {self.rows(i.target)[0]: 1.0})]
+
+    def _diag(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        """The entry of register A that stands in the token of its own position; exact."""
+        (target,) = self.rows(i.target)
+        gate = 4.0 * self.matrix_bound
+        units = []
+        for row, position in zip(self.layout["A"], self.rows(1), strict=True):
+            for sign in (1.0, -1.0):
+                units.append(Unit({row: sign, position: gate}, -gate, {target: sign}))
+        return [], units
+
+    def _trip(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        """_TRIP max(0, 1 - s / lowest), 0 in the sink."""
+        (lowest,) = i.parameters
+        form = times(self.form(i.sources[0]), -1.0 / lowest)
+        return [], [Unit({**form, self.one: 1.0 + form.get(self.one, 0.0)}, 0.0, {self.rows(i.target)[0]: _TRIP})]
+
+    def _log(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        """The logarithm between ``lowest`` and ``highest``, -_ZERO or _ZERO at 0, and nearly flat below."""
+        lowest, highest, policy = i.parameters
+        knots = self._knots(lowest, highest)
+        logs = [math.log(knot) for knot in knots]
+        end = -_ZERO if policy == "num" else _ZERO
+        form, (target,) = self.form(i.sources[0]), self.rows(i.target)
+        units = piecewise_linear(form, [0.0, *knots], [end, *logs], {target: 1.0}, self.sink)
+        # All but a little of the slope is taken off where s < 0: what is left outweighs the rounding of the sum, so
+        # that the logarithm stays on its side of the end; all of it would drown the rows it is added to.
+        slope = (logs[0] - end) / lowest * (1.0 - _REST[self.precision.dtype])
+        return [], [*units, Unit(times(form, -1.0), 0.0, {target: slope})]
+
+    def _knots(self, lowest: float, highest: float, count: int | None = None) -> list[float]:
+        count = count or self.precision.log_units
+        h = math.log(highest / lowest) / (count - 1)
+        return [lowest * math.exp(h * k) for k in range(count)]
+
+    def _refine(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        lowest, highest, _, scalar = i.parameters
+        source, first, *trip = i.sources
+        (target,), (ratio,) = self.rows(i.target), self.rows(i.extra[0])
+        down = times(self.form(first), -1.0)
+        units = self._fine_log(
+            math.log(highest / lowest) / (self.precision.log_units - 1),
+            self.precision.refine_units,
+            {ratio: 1.0},
+            target,
+        )
+        ceiling = _CEILING[self.precision.dtype]
+        if not scalar:
+            head = exponential_head(self.layout, down, [self.form(source)], [ratio], ceiling)
+            return [head], units + add_form(self.form(first), target)
+        values, targets = [self.form(first)], [target]
+        if trip:
+            values, targets = [*values, self.form(trip[0])], [target, *self.rows(i.extra[1])]
+        token = [0] + [1] * self.n
+        heads = [
+            pick_exponential_head(self.layout, 1, down, [self.form(source)], [ratio], ceiling),
+            pick_head(self.layout, token, values, targets),
+        ]
+        return heads, units
+
+    def _fine_log(self, h: float, count: int, form: Form, target: int) -> list[Unit]:
+        """The logarithm of g for g = s e^-l, where l interpolates log s with steps h: 1 <= g <= e^{h^2/8}."""
+        slack = 1e-12 if self.precision.dtype == torch.float64 else 2e-4
+        reach = math.expm1(h**2 / 8) * 1.02 + slack
+        step = (reach + slack) / (count - 1)
+        knots = [1.0 - slack + step * k for k in range(count)]
+        return piecewise_linear(form, knots, [math.log(knot) for knot in knots], {target: 1.0}, self.sink)
+
+    # --- the logarithms of A ---
+
+    def _encode(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+        """Four layers: the parts of A; log |A| interpolated and the masks of the signs; two refinements by n heads."""
+        rows = self.selection.matrix
+        assert rows is not None
+        A, part = list(self.layout["A"]), self.rows(rows.part)
+        plus, minus = part[: self.n], part[self.n :]
+        signs, ratio, logs = self.rows(rows.signs), self.rows(rows.ratio), self.rows(rows.logs)
+        size: list[Form] = [{p: 1.0, m: 1.0} for p, m in zip(plus, minus, strict=True)]  # |A|
+        double = self.precision.dtype == torch.float64
+        counts = (96, 64, 48) if double else (64, 32, 0)
+        highest = 1.01 * self.matrix_bound
+        lowest = highest * (1e-19 if double else 1e-10)
+        h = math.log(highest / lowest) / (counts[0] - 1)
+        if i.layer == 0:
+            units = [Unit({a: 1.0}, 0.0, {p: 1.0}) for a, p in zip(A, plus, strict=True)]
+            return [], units + [Unit({a: -1.0}, 0.0, {m: 1.0}) for a, m in zip(A, minus, strict=True)]
+        if i.layer == 1:
+            knots = self._knots(lowest, highest, counts[0])
+            values = [-_ZERO, *(math.log(knot) for knot in knots)]
+            units = []
+            for form, row in zip(size, logs, strict=True):
+                units += piecewise_linear(form, [0.0, *knots], values, {row: 1.0}, self.sink)
+            for row, mask in zip(part, signs, strict=True):
+                # -_ZERO where the part vanishes, 0 from the smallest knot upwards.
+                units.append(Unit({row: -_ZERO / lowest, self.one: _ZERO}, 0.0, {mask: -1.0}))
+            return [], units
+        if counts[i.layer - 1] == 0:
+            return [], []
+        if i.layer == 3:
+            h = math.sqrt(8 * self._second_step(h, counts[1]))
+        heads = [
+            exponential_head(self.layout, {log: -1.0}, [form], [g], _CEILING[self.precision.dtype])
+            for log, form, g in zip(logs, size, ratio, strict=True)
+        ]
+        units = []
+        for log, g in zip(logs, ratio, strict=True):
+            units += self._fine_log(h, counts[i.layer - 1], {g: 1.0}, log) + replace(g)
+        return heads, units
+
+    def _second_step(self, h: float, count: int) -> float:
+        """How far log |A| may still be off after one refinement, as the g - 1 the next one has to cover."""
+        return (math.expm1(h**2 / 8) * 1.05 / (count - 1)) ** 2 / 8 * 1.5

@@ -1,0 +1,332 @@
+"""The graph of a traced program: nodes that compute like arrays and remember what was done to them.
+
+Nodes are hash-consed: equal expressions are one node. What cannot be compiled is noted with the line it stands on, and
+the trace goes on with a node of the likely kind, so that ``CompileError`` can list everything at once.
+"""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FUNCTIONS = "nf.dot, nf.norm, nf.diag, nf.sqrt, nf.exp, nf.log, nf.zeros_like, nf.identity_like, nf.positive"
+# Lines in these files are never the user's.
+_OURS = {str(Path(__file__).with_name(name)) for name in ("graph.py", "language.py", "tracing.py")}
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of the user's class."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        text = linecache.getline(self.file, self.line).strip()
+        name = Path(self.file).name
+        return f"{name}, line {self.line}" + (f": {text}" if text else "")
+
+
+class Node:
+    """A value in a traced program. ``kind`` is scalar, vector or matrix; ``extra`` a constant's number or a name."""
+
+    __array_priority__ = 1000.0
+    __hash__ = object.__hash__
+
+    def __init__(self, graph: Graph, op: str, args: tuple[Node, ...], extra: Any, kind: str, place: Place):
+        self.graph, self.op, self.args, self.extra, self.kind, self.place = graph, op, args, extra, kind, place
+
+    def __repr__(self) -> str:
+        return describe(self)
+
+    # What can be compiled.
+
+    def __add__(self, other: Any) -> Node:
+        return self.graph.add(self, other)
+
+    def __radd__(self, other: Any) -> Node:
+        return self.graph.add(other, self)
+
+    def __sub__(self, other: Any) -> Node:
+        return self.graph.add(self, self.graph.multiply(-1.0, other))
+
+    def __rsub__(self, other: Any) -> Node:
+        return self.graph.add(other, self.graph.multiply(-1.0, self))
+
+    def __neg__(self) -> Node:
+        return self.graph.multiply(-1.0, self)
+
+    def __pos__(self) -> Node:
+        return self
+
+    def __mul__(self, other: Any) -> Node:
+        return self.graph.multiply(self, other)
+
+    def __rmul__(self, other: Any) -> Node:
+        return self.graph.multiply(other, self)
+
+    def __truediv__(self, other: Any) -> Node:
+        return self.graph.divide(self, other)
+
+    def __rtruediv__(self, other: Any) -> Node:
+        return self.graph.divide(other, self)
+
+    def __matmul__(self, other: Any) -> Node:
+        return self.graph.matmul(self, other)
+
+    def __rmatmul__(self, other: Any) -> Node:
+        return self.graph.matmul(other, self)
+
+    def __pow__(self, power: Any) -> Node:
+        if power == 0.5:
+            return self.graph.function("sqrt", self)
+        if isinstance(power, int) and 1 <= power <= 8 and self.kind != "matrix":
+            result = self
+            for _ in range(power - 1):
+                result = self.graph.multiply(result, self)
+            return result
+        return self.graph.refuse(
+            f"the power {power!r}; write a whole number from 1 to 8, 0.5, or nf.exp(p * nf.log(v))", self
+        )
+
+    @property
+    def T(self) -> Node:
+        if self.kind != "matrix":
+            return self.graph.refuse("the transpose of a vector means nothing; leave .T away", self)
+        if self.op != "A":
+            return self.graph.refuse("only A itself can be transposed; write A.T", self)
+        return self.graph.make("transpose", (self,), None, "matrix")
+
+    # What cannot, noted and answered so that the trace can go on.
+
+    def _compare(self, other: Any) -> bool:
+        place = self.graph.place()
+        self.graph.refuse(
+            "a decision that depends on the data; the weights are fixed, so write the step without it "
+            "(run() stops being useful at convergence by itself: further loops leave the answer in place)",
+            self,
+        )
+        # True once: an `if` is traced through its first branch, a `while` ends.
+        self.graph.visits[place] = self.graph.visits.get(place, 0) + 1
+        return self.graph.visits[place] == 1
+
+    __lt__ = __le__ = __gt__ = __ge__ = _compare
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or self._compare(other)
+
+    def __ne__(self, other: object) -> bool:
+        return self is not other and self._compare(other)
+
+    def __bool__(self) -> bool:
+        return self._compare(None)
+
+    def __float__(self) -> float:
+        self.graph.refuse(
+            "an ordinary number is wanted here, but the value is known only when the weights run; "
+            f"write it with + - * / @ and {FUNCTIONS}",
+            self,
+        )
+        return 1.0
+
+    def __int__(self) -> int:
+        return int(self.__float__())
+
+    def __index__(self) -> int:
+        return self.__int__()
+
+    def __abs__(self) -> Node:
+        return self.graph.refuse("abs(v); write nf.sqrt(nf.positive(v * v))", self)
+
+    def __getitem__(self, index: Any) -> Node:
+        node = self.graph.refuse("single entries cannot be taken; write whole vectors, or nf.dot with a vector", self)
+        return self.graph.make("zeros", (), None, "scalar") if self.kind == "vector" else node
+
+    def __iter__(self) -> Any:
+        self.graph.refuse("a loop over the entries of a value; write whole vectors", self)
+        return iter(())
+
+    def __len__(self) -> int:
+        self.graph.refuse("len(v); the size is n of nf.compile, give it to the program as a constant", self)
+        return 1
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        self.graph.refuse(f"a NumPy function; write it with + - * / @ and {FUNCTIONS}", self)
+        return np.ones({"scalar": (), "vector": (2,), "matrix": (2, 2)}[self.kind])
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Node:
+        own = {"add": Node.__radd__, "subtract": Node.__rsub__, "multiply": Node.__rmul__, "divide": Node.__rtruediv__}
+        own |= {"true_divide": Node.__rtruediv__, "matmul": Node.__rmatmul__}
+        if ufunc.__name__ in own and method == "__call__" and isinstance(inputs[1], Node):
+            return own[ufunc.__name__](inputs[1], inputs[0])
+        return self.graph.refuse(f"np.{ufunc.__name__}; write it with + - * / @ and {FUNCTIONS}", self)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Node:
+        return self.graph.refuse(f"np.{function.__name__}; write it with + - * / @ and {FUNCTIONS}", self)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Node:
+        node = next(argument for argument in args if isinstance(argument, Node))
+        name = getattr(function, "__name__", "function")
+        return node.graph.refuse(f"torch.{name}; write it with + - * / @ and {FUNCTIONS}", node)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        self.graph.refuse(f".{name}; a traced value has + - * / @, .T on A, and {FUNCTIONS}", self)
+        return lambda *args, **kwargs: self
+
+
+@dataclass
+class Graph:
+    """The nodes of one program and the problems found while tracing it."""
+
+    nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+    visits: dict[Place, int] = field(default_factory=dict)
+
+    def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str) -> Node:
+        key = (op, *map(id, args), extra, kind)
+        if key not in self.nodes:
+            self.nodes[key] = Node(self, op, args, extra, kind, self.place())
+        return self.nodes[key]
+
+    def place(self) -> Place:
+        """The innermost line that is not ours: where the user wrote it."""
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename in _OURS:
+            frame = frame.f_back
+        return Place(frame.f_code.co_filename, frame.f_lineno)
+
+    def refuse(self, message: str, like: Node, place: Place | None = None) -> Node:
+        """Note a problem; answer with a node of the same kind."""
+        text = f"{place or self.place()}\n    {message}"
+        if text not in self.problems:
+            self.problems.append(text)
+        return like
+
+    def constant(self, value: Any) -> Node | None:
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+            return None
+        return self.make("constant", (), float(value), "scalar")
+
+    def node(self, value: Any, like: Node | None = None) -> Node:
+        if isinstance(value, Node):
+            return value
+        constant = self.constant(value)
+        if constant is None:
+            constant = self.make("constant", (), 1.0, "scalar")
+            self.refuse(
+                f"a {type(value).__name__} ({value!r:.40}) among traced values; constants must be numbers", constant
+            )
+        elif not np.isfinite(constant.extra):
+            self.refuse(f"the constant {constant.extra}; constants must be finite", constant)
+        return constant
+
+    def add(self, u: Any, v: Any) -> Node:
+        u, v = self.node(u), self.node(v)
+        if u.op == v.op == "constant":
+            return self.make("constant", (), u.extra + v.extra, "scalar")
+        for one, other in ((u, v), (v, u)):
+            nothing = one.op == "constant" and one.extra == 0.0
+            if nothing or (one.op == "zeros" and one.kind in (other.kind, "scalar")):
+                return other
+        if "matrix" in (u.kind, v.kind) and u.kind != v.kind:
+            return self.refuse(
+                f"a {u.kind} plus a {v.kind}; for a multiple of the identity write nf.identity_like(A)", u
+            )
+        return self.make("add", (u, v), None, "vector" if "vector" in (u.kind, v.kind) else u.kind)
+
+    def multiply(self, u: Any, v: Any) -> Node:
+        u, v = self.node(u), self.node(v)
+        if v.op == "constant":
+            u, v = v, u
+        if u.op == "constant":
+            if v.op == "constant":
+                return self.make("constant", (), u.extra * v.extra, "scalar")
+            if v.op == "multiply" and v.args[0].op == "constant":
+                return self.multiply(u.extra * v.args[0].extra, v.args[1])
+            if u.extra == 1.0:
+                return v
+        if u.op == "zeros" and v.kind in (u.kind, "scalar"):
+            return u
+        if v.op == "zeros" and u.kind in (v.kind, "scalar"):
+            return v
+        if "matrix" in (u.kind, v.kind) and "scalar" not in (u.kind, v.kind):
+            return self.refuse(f"a {u.kind} times a {v.kind}, entry by entry; for the product write @", v)
+        if v.kind == "scalar" and u.kind != "scalar":
+            u, v = v, u
+        return self.make("multiply", (u, v), None, v.kind)
+
+    def divide(self, u: Any, v: Any) -> Node:
+        u, v = self.node(u), self.node(v)
+        if v.op == "constant":
+            if v.extra == 0.0:
+                return self.refuse("a division by the constant 0", u)
+            return self.multiply(1.0 / v.extra, u)
+        if v.op == "zeros":
+            return self.refuse("a division by zeros", u)
+        if v.kind == "matrix" or (u.kind == "matrix" and v.kind != "scalar"):
+            return self.refuse(f"a {u.kind} divided by a {v.kind}; there is no inverse, write an iteration for it", u)
+        return self.make("divide", (u, v), None, u.kind if v.kind == "scalar" else "vector")
+
+    def matmul(self, u: Any, v: Any) -> Node:
+        u, v = self.node(u), self.node(v)
+        if (u.kind, v.kind) == ("vector", "vector"):
+            return self.dot(u, v)
+        if u.kind != "matrix" or v.kind == "scalar":
+            fix = "write A.T @ v" if v.kind == "matrix" else "write * for a product with a scalar"
+            return self.refuse(f"a {u.kind} @ a {v.kind}; {fix}", v if u.kind == "scalar" else u)
+        if "zeros" in (u.op, v.op):
+            return self.make("zeros", (), None, v.kind)
+        return self.make("matmul", (u, v), None, v.kind)
+
+    def dot(self, u: Any, v: Any) -> Node:
+        u, v = self.node(u), self.node(v)
+        scalar = self.make("constant", (), 1.0, "scalar")
+        if u.kind != v.kind or u.kind == "scalar":
+            return self.refuse(f"dot of a {u.kind} and a {v.kind}; both must be vectors", scalar)
+        if u.kind == "matrix" and not (u is v and u.op == "A"):
+            return self.refuse("dot of matrices; only nf.dot(A, A) and nf.norm(A) can be compiled", scalar)
+        if "zeros" in (u.op, v.op):
+            return self.make("zeros", (), None, "scalar")
+        return self.make("dot", (u, v), None, "scalar")
+
+    def function(self, name: str, v: Any) -> Node:
+        v = self.node(v)
+        if name == "zeros":
+            return self.make("zeros", (), None, v.kind)
+        if name == "identity":
+            if v.kind != "matrix":
+                return self.refuse(f"identity_like of a {v.kind}; write nf.identity_like(A)", v)
+            return self.make("identity", (), None, "matrix")
+        if name == "diag":
+            if v.op != "A":
+                vector = self.make("zeros", (), None, "vector")
+                return self.refuse(f"diag of {describe(v)}; only nf.diag(A) can be compiled", vector)
+            return self.make("diag", (v,), None, "vector")
+        if v.kind == "matrix":
+            return self.refuse(f"{name} of a matrix", v)
+        return self.make(name, (v,), None, v.kind)
+
+
+def describe(node: Node, depth: int = 3) -> str:
+    """The expression, as it might be typed."""
+    if node.op == "constant":
+        return f"{node.extra:g}"
+    if node.op in ("A", "b", "x0", "state"):
+        return str(node.extra or node.op)
+    if depth == 0:
+        return "…"
+    args = [describe(argument, depth - 1) for argument in node.args]
+    if node.op == "transpose":
+        return f"{args[0]}.T"
+    symbol = {"add": " + ", "multiply": "*", "divide": "/", "matmul": " @ "}.get(node.op)
+    if symbol is not None:
+        return "(" + symbol.join(args) + ")" if node.op in ("add", "matmul") else symbol.join(args)
+    return f"{node.op}({', '.join(args)})"

@@ -1,0 +1,303 @@
+"""Registers and instructions: what the compiler's target machine can do, and when.
+
+The instructions, all of them heads and hidden units of ``express.heads``:
+
+=========  ======================================================  ==========================================
+scale      t_j = v_j e^{F_j}                                       1 head
+matvec     t = e^F (A v), A kept as logarithms: exact, no c        2 heads
+dot        t = sum_i u_i v_i, the softmax linearized               2 heads for each order
+product    t_j = u_j v_j                                           2 heads for each order
+matmul     T = X Y for matrices                                    2 heads for each order
+log        l = log s, interpolated                                 FFN
+refine     g = s e^-l at the first token; l = l + log g            1 or 2 heads, FFN
+relu       t = max(s, 0)                                           FFN
+diag, sum, squares                                                 FFN; 1 head; 2 heads
+=========  ======================================================  ==========================================
+
+Three rules come from rounding. A scalar is read from the first token by all tokens (``refine``): a dot amplifies
+rounding by 1/c, and copies that differ in the last digits would break r = b - A x. A logarithm is refined, because
+interpolation alone leaves h^2/8. And where a dot falls into its own noise or turns negative, a *trip* row grows without
+bound and takes the floating states to zero: x then stays as it is (sudden convergence, b = 0, an indefinite A).
+
+An instruction is placed in the first layer its operands allow, at once: attention reads what earlier layers wrote, the
+FFN also what the attention of its own layer wrote, and there is no limit to the heads of a layer.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+
+from nlaformer.compiler.values import Combination, Form, Operator, Value, combination, combine
+from nlaformer.express.linearize import Linearization, design, exponent_rounding
+
+Block = Literal["input", "pre", "loop", "post"]
+ATTENTION, FFN = 0, 1
+ENTRY = (-1, FFN)  # written before the block began
+HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
+MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
+NOTHING = math.exp(-200.0)  # the number that stands for zero where only logarithms can be kept
+
+
+@dataclass
+class Register:
+    """Rows of P: ``time`` is the layer and the half of it that writes them, in their block."""
+
+    name: str
+    height: int
+    block: Block
+    time: tuple[int, int]
+    scalar: bool = False
+    bound: float = 1.0
+
+
+@dataclass(frozen=True)
+class Instruction:
+    """What is done in one layer; ``sources`` are combinations of registers, ``form`` an exponent."""
+
+    op: str
+    block: Block
+    layer: int
+    target: int
+    sources: tuple[Combination, ...]
+    form: Form = ()
+    parameters: tuple[Any, ...] = ()
+    extra: tuple[int, ...] = ()  # further registers it writes
+
+    @property
+    def reads(self) -> set[int]:
+        return {register for source in (*self.sources, self.form) for register, _ in source}
+
+
+@dataclass(frozen=True)
+class Precision:
+    """The numbers that depend on the dtype."""
+
+    dtype: torch.dtype
+    order: int
+    log_units: int
+    refine_units: int
+
+    @classmethod
+    def of(cls, dtype: torch.dtype, order: int) -> Precision:
+        return cls(dtype, order, 1024, 512) if dtype == torch.float64 else cls(dtype, order, 256, 48)
+
+
+@dataclass
+class Selection:
+    """Everything later stages need: registers, instructions by block, what each block writes back."""
+
+    registers: list[Register]
+    instructions: dict[Block, list[Instruction]] = field(default_factory=lambda: {"pre": [], "loop": [], "post": []})
+    writes: dict[Block, dict[int, Combination]] = field(default_factory=lambda: {"pre": {}, "loop": {}, "post": {}})
+    state: dict[str, StateRows] = field(default_factory=dict)
+    answer: StateRows | None = None
+    linearizations: dict[int, Linearization] = field(default_factory=dict)
+    matrix: MatrixRows | None = None
+    warnings: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class StateRows:
+    """Where a state stands: a row and the logarithm of its scale, or the logarithms of a scalar's two parts."""
+
+    kind: str
+    rows: tuple[int, ...]
+    scale: int | None = None
+
+
+@dataclass(frozen=True)
+class MatrixRows:
+    """The registers of the encoded A: its positive and negative part, the masks of both, work, log |A|."""
+
+    part: int
+    signs: int
+    ratio: int
+    logs: int
+
+
+class Builder:
+    """Makes registers and instructions, puts values into rows, takes logarithms."""
+
+    def __init__(self, n: int, precision: Precision, matrix_norm: float):
+        self.n, self.precision, self.matrix_norm = n, precision, matrix_norm
+        self.block: Block = "pre"
+        self.out = Selection([])
+        self.made: dict[tuple[Any, ...], int] = {}
+        self.trips: dict[Block, dict[int, set[int]]] = {"pre": {}, "loop": {}, "post": {}}
+        self.one = self._register("one", "input", scalar=True)
+        self.eye = self._register("eye", "input", height=n)
+
+    # --- registers and instructions ---
+
+    def _register(self, name: str, block: Block, **more: Any) -> int:
+        self.out.registers.append(Register(name, more.pop("height", 1), block, more.pop("time", ENTRY), **more))
+        return len(self.out.registers) - 1
+
+    def _temporary(self, **more: Any) -> int:
+        number = sum(register.block == self.block for register in self.out.registers) + 1
+        return self._register(f"{self.block} t{number}", self.block, **more)
+
+    def _time(self, register: int) -> tuple[int, int]:
+        known = self.out.registers[register]
+        return known.time if known.block == self.block else ENTRY
+
+    def _layer(self, reads: Sequence[int], half: int) -> int:
+        """The first layer in which attention, or the FFN, may read these registers."""
+        layer = 0
+        for register in reads:
+            written, by = self._time(register)
+            layer = max(layer, written if half == FFN and by == ATTENTION else written + 1)
+        return layer
+
+    def emit(
+        self,
+        op: str,
+        sources: Sequence[Combination],
+        form: Form = (),
+        parameters: tuple[Any, ...] = (),
+        *,
+        half: int = ATTENTION,
+        writes: int = ATTENTION,
+        extra: tuple[int, ...] = (),
+        reads: Sequence[int] = (),
+        **more: Any,
+    ) -> int:
+        """The register that holds the result; equal instructions are one."""
+        key = (self.block, op, tuple(sources), form, parameters)
+        if key in self.made:
+            return self.made[key]
+        read = [register for source in (*sources, form) for register, _ in source] + list(reads)
+        layer = self._layer(read, half)
+        target = self._temporary(time=(layer, writes), **more)
+        for other in extra:
+            self.out.registers[other].time = (layer, ATTENTION)
+        self.made[key] = target
+        self.out.instructions[self.block].append(
+            Instruction(op, self.block, layer, target, tuple(sources), form, parameters, extra)
+        )
+        return target
+
+    @contextmanager
+    def within(self, block: Block) -> Iterator[None]:
+        previous, self.block = self.block, block
+        try:
+            yield
+        finally:
+            self.block = previous
+
+    def _bound(self, source: Combination) -> float:
+        return sum(abs(c) * self.out.registers[register].bound for register, c in source)
+
+    # --- values in rows ---
+
+    def materialize(self, value: Value, target: Form = ()) -> Combination:
+        """A combination of rows that equals value / e^target; terms with the same exponent share a head."""
+        plain: dict[int, float] = {}
+        moved: dict[tuple[Operator, Form], dict[int, float]] = {}
+        for term in value:
+            difference = combine((1.0, term.form), (-1.0, target))
+            entries = plain
+            if term.operator or difference:
+                entries = moved.setdefault((term.operator, difference), {})
+            entries[term.register] = entries.get(term.register, 0.0) + term.coefficient
+        for (operator, difference), entries in moved.items():
+            source = combination(entries)
+            factor = source[0][1]  # taken out, so that q and -q are one row
+            row = self._moved(operator, difference, tuple((register, c / factor) for register, c in source))
+            plain[row] = plain.get(row, 0.0) + factor
+        return combination(plain)
+
+    def _moved(self, operator: Operator, form: Form, source: Combination) -> int:
+        height = self.out.registers[source[0][0]].height
+        if operator:
+            encoded = self._encoded_matrix()
+            time = self._layer([register for register, _ in form], ATTENTION)
+            if not form or time <= self._layer([register for register, _ in source] + encoded, ATTENTION):
+                # One layer either way: the exponent joins the logarithms of A in the score.
+                bound = self.matrix_norm * self._bound(source)
+                return self.emit("matvec", [source], form, (operator,), reads=encoded, height=height, bound=bound)
+            source = ((self._moved(operator, (), source), 1.0),)
+        scalar = all(self.out.registers[r].scalar for r, _ in (*source, *form))
+        bound = max(self._bound(source), HEADROOM) if not scalar else 1.0
+        return self.emit("scale", [source], form, height=height, scalar=scalar, bound=bound)
+
+    def _encoded_matrix(self) -> list[int]:
+        """The logarithms of |A| and the masks of its signs, made by the first four layers of the pre block."""
+        if self.out.matrix is None:
+            part = self._register("parts of A", "pre", height=2 * self.n, time=(0, FFN))
+            signs = self._register("signs of A", "pre", height=2 * self.n, time=(1, FFN))
+            ratio = self._register("ratios of A", "pre", height=self.n, time=(3, ATTENTION))
+            logs = self._register("log |A|", "pre", height=self.n, time=(3, FFN))
+            self.out.matrix = MatrixRows(part, signs, ratio, logs)
+            self.out.instructions["pre"] += [
+                Instruction("encode", "pre", layer, logs, (), extra=(part, signs, ratio)) for layer in range(4)
+            ]
+        return [self.out.matrix.logs, self.out.matrix.signs]
+
+    def _scalar_part(self, form: Form) -> Form:
+        return tuple((register, c) for register, c in form if self.out.registers[register].scalar)
+
+    # --- scalars ---
+
+    def _dot_of(self, u: Combination, v: Combination) -> int:
+        key, value = sorted((u, v), key=self._unruly)
+        typical = 2 * self._bound(key) / HEADROOM / math.sqrt(self.n)
+        lin = design(self.n, self.precision.dtype, typical, order=self.precision.order, summands=self.n)
+        row = self.emit("dot", [key, value], (), (lin,), bound=self._bound(u) * self._bound(v))
+        self.out.linearizations[row] = lin
+        return row
+
+    def _unruly(self, source: Combination) -> tuple[int, Combination]:
+        """How likely a vector is to outgrow its bound, which costs the accuracy of a key but not that of a value.
+
+        A v is tame, since A has norm 1; d = r + beta d may be hundreds of times longer than r on hard systems.
+        """
+        made_by = {i.target: i.op for i in self.out.instructions[self.block]}
+        ranks = {"matvec": 0, "scale": 2}
+        return max(ranks.get(made_by.get(register, ""), 1) for register, _ in source), source
+
+    def _log_of(self, source: Combination, policy: str, scalar: bool, groups: set[int]) -> tuple[float, Form]:
+        """(c, F) with source = c e^F: interpolated, then refined; with a trip for the floating ``groups``."""
+        if not source:
+            return NOTHING, ()
+        factor = max(abs(c) for _, c in source)
+        source = tuple((register, c / factor) for register, c in source)
+        lowest, highest = self._range(source)
+        first = self.emit("log", [source], (), (lowest, highest, policy), half=FFN, writes=FFN, scalar=scalar)
+        sources: list[Combination] = [source, ((first, 1.0),)]
+        extra = [self._work("ratio", source, policy, bool(groups))]
+        if groups:
+            sources.append(((self.emit("trip", [source], (), (lowest,), half=FFN, writes=FFN), 1.0),))
+            extra.append(self._work("tripped", source, policy, scalar=True))
+            self.trips[self.block].setdefault(extra[-1], set()).update(groups)
+        refined = self.emit(
+            "refine", sources, (), (lowest, highest, policy, scalar), writes=FFN, scalar=scalar, extra=tuple(extra)
+        )
+        return factor, ((refined, 1.0),)
+
+    def _work(self, *key: Any, **more: Any) -> int:
+        """A register that an instruction writes beside its result."""
+        key = (self.block, *key)
+        if key not in self.made:
+            self.made[key] = self._temporary(**more)
+        return self.made[key]
+
+    def _range(self, source: Combination) -> tuple[float, float]:
+        """Where the logarithm is interpolated: from the noise of a dot to well above its bound."""
+        bound = self._bound(source)
+        noise = [self.out.linearizations[r] for r, _ in source if r in self.out.linearizations]
+        if noise:
+            return self.noise(noise[0]) ** 2 * bound, 1e3 * self.n * bound
+        reach = 1e16 if self.precision.dtype == torch.float64 else 1e7
+        return bound / reach, bound * reach
+
+    def noise(self, lin: Linearization) -> float:
+        """Ten times the rounding of a linearized dot, relative to its factors."""
+        steps = sum(abs(gain) for _, gain in lin.heads) / (math.exp(lin.C) + lin.tokens)
+        return 10 * steps * exponent_rounding(lin.C, lin.dtype)

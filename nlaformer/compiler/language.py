@@ -1,0 +1,149 @@
+"""The language: an iterative method written as one writes NumPy.
+
+A ``Program`` has three methods, the three blocks of eq. (TFstructure): ``start`` -> pre block, ``step`` -> loop block,
+``finish`` -> post block. They run as they stand on NumPy or torch arrays, which is the reference (``Program.run``),
+and on the nodes of a graph, which is how they are compiled (``tracing.trace``). So do the functions below.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from nlaformer.compiler.graph import Graph, Node
+
+
+class Program:
+    """An iterative method. Write ``start`` and ``step``; ``finish`` and ``residual`` may be left out.
+
+    ``start`` takes any of A, b, x0 and returns the state by name; ``step`` takes any of A, b and the state and
+    returns the new state; ``finish`` takes any of A, b and the state and returns the answer, the state x if it is left
+    out. ``residual`` takes any of A, b, x; its norm is what a run reports and judges convergence by. Attributes of the
+    class are constants: they go into the weights.
+
+    ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)``
+    and ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> class Jacobi(nf.Program):
+    ...     def start(self, x0):
+    ...         return dict(x=x0)
+    ...
+    ...     def step(self, A, b, x):
+    ...         return dict(x=x + (b - A @ x) / nf.diag(A))
+    >>> A, b = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
+    >>> Jacobi().run(A, b, iterations=40).x[-1].round(6)
+    array([0.090909, 0.636364])
+    """
+
+    positive_definite = False
+
+    def start(self, *inputs: Any) -> dict[str, Any]:
+        raise NotImplementedError("a Program needs a start method that returns its state by name")
+
+    def step(self, *state: Any) -> dict[str, Any]:
+        raise NotImplementedError("a Program needs a step method that returns the new state by name")
+
+    def finish(self, x: Any) -> Any:
+        return x
+
+    def residual(self, *values: Any) -> Any:
+        A, b, x = values
+        return b - A @ x
+
+    @property
+    def name(self) -> str:
+        return type(self).__name__
+
+    def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Any:
+        """The reference: the program itself on NumPy or torch arrays, system by system, no transformer."""
+        from nlaformer.compiler.reference import run_reference
+
+        return run_reference(self, A, b, x0, iterations)
+
+
+# --- functions that work on nodes and on arrays -------------------------------------------------------------------
+
+
+def _graph(*values: Any) -> Graph | None:
+    return next((value.graph for value in values if isinstance(value, Node)), None)
+
+
+def _library(value: Any) -> Any:
+    """The module whose functions fit an array."""
+    if type(value).__module__.startswith("torch"):
+        import torch
+
+        return torch
+    return np
+
+
+def dot(u: Any, v: Any) -> Any:
+    """The inner product of two vectors; of A with itself, the square of its Frobenius norm.
+
+    >>> float(dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
+    11.0
+    """
+    graph = _graph(u, v)
+    return graph.dot(u, v) if graph else (u * v).sum()
+
+
+def norm(v: Any) -> Any:
+    """The Euclidean norm of a vector, the Frobenius norm of A.
+
+    >>> float(norm(np.array([3.0, 4.0])))
+    5.0
+    """
+    return sqrt(dot(v, v))
+
+
+def diag(A: Any) -> Any:
+    """The diagonal of A as a vector.
+
+    >>> diag(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
+    [1.0, 4.0]
+    """
+    graph = _graph(A)
+    return graph.function("diag", A) if graph else _library(A).diagonal(A)
+
+
+def sqrt(v: Any) -> Any:
+    """The square root, entry by entry; of a value whose sign the compiler can tell."""
+    graph = _graph(v)
+    return graph.function("sqrt", v) if graph else _library(v).sqrt(v)
+
+
+def exp(v: Any) -> Any:
+    """The exponential, entry by entry."""
+    graph = _graph(v)
+    return graph.function("exp", v) if graph else _library(v).exp(v)
+
+
+def log(v: Any) -> Any:
+    """The natural logarithm, entry by entry; of a value whose sign the compiler can tell."""
+    graph = _graph(v)
+    return graph.function("log", v) if graph else _library(v).log(v)
+
+
+def zeros_like(v: Any) -> Any:
+    """Zeros in the shape of v."""
+    graph = _graph(v)
+    return graph.function("zeros", v) if graph else _library(v).zeros_like(v)
+
+
+def identity_like(A: Any) -> Any:
+    """The identity matrix of A's size."""
+    graph = _graph(A)
+    if graph:
+        return graph.function("identity", A)
+    library = _library(A)
+    return library.eye(A.shape[0], dtype=A.dtype) + library.zeros_like(A)
+
+
+def positive(v: Any) -> Any:
+    """V itself, with the promise that it is positive; a run in which it is not says so in its status."""
+    graph = _graph(v)
+    return graph.function("positive", v) if graph else v

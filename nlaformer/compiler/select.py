@@ -1,0 +1,364 @@
+"""From the graph to instructions: each node becomes a value, each value that must stand in a row an instruction.
+
+``start``, ``step`` and ``finish`` are selected one after the other. What ``step`` computes from the inputs alone is
+computed once, in the pre block. A block ends with what it writes: fixed vectors as they are, floating ones divided by
+their group's new scale, scalars as logarithms.
+"""
+
+from __future__ import annotations
+
+import math
+
+from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.graph import Node, describe
+from nlaformer.compiler.instructions import (
+    FFN,
+    HEADROOM,
+    MATRIX_NORM,
+    NOTHING,
+    Block,
+    Builder,
+    Precision,
+    Selection,
+    StateRows,
+)
+from nlaformer.compiler.tracing import Trace
+from nlaformer.compiler.values import Combination, Form, Operator, Term, Value, add, combination, combine, multiply
+from nlaformer.express.linearize import design, design_product
+
+
+class Selector(Builder):
+    """One pass over start, step and finish."""
+
+    def __init__(self, traced: Trace, analysis: Analysis, n: int, precision: Precision, bound: float):
+        super().__init__(n, precision, MATRIX_NORM if "A" in analysis.scaled else bound)
+        self.traced, self.analysis = traced, analysis
+        self.values: dict[tuple[Block, int], Value] = {}
+        limit = MATRIX_NORM if "b" in analysis.scaled else bound
+        self.inputs = {name: self._register(name, "input", bound=limit) for name in traced.inputs if name != "A"}
+        self.scale_row: dict[int, int] = {}
+        for k, group in enumerate(analysis.floating, start=1):
+            number = "" if len(analysis.floating) == 1 else f" {k}"
+            self.scale_row[group] = self._register("scale" + number, "input", scalar=True)
+        for name, node in traced.state.items():
+            self.out.state[name] = self._state_rows(name, node)
+
+    def _state_rows(self, name: str, node: Node) -> StateRows:
+        if node.kind == "scalar":
+            signs = ("log ",) if self.analysis.is_positive(node) else ("log +", "log -")
+            return StateRows("scalar", tuple(self._register(s + name, "input", scalar=True) for s in signs))
+        group = self.analysis.group_of(node)
+        height = self.n if node.kind == "matrix" else 1
+        row = self._register(name, "input", height=height, bound=HEADROOM)
+        return StateRows(node.kind, (row,), None if group is None else self.scale_row[group])
+
+    def common_form(self, value: Value, node: Node | None) -> Form:
+        """The exponent at which a value is best put into a row: its own where all terms agree, else its group's."""
+        forms = {self._scalar_part(term.form) for term in value}
+        if len(forms) == 1:
+            return forms.pop()
+        if node is not None and node.kind != "scalar":
+            group = self.analysis.group_of(node)
+            return ((self.scale_row[group], 1.0),) if group is not None and self.block == "loop" else ()
+        rows = [term.form for term in value if term.register != self.one]
+        if rows:
+            return rows[0]
+        return () if () in forms or not value else value[0].form
+
+    # --- logarithms ---
+
+    def logarithm(self, node: Node, policy: str) -> tuple[float, Form]:
+        """(c, F) with node = c e^F, for a positive node; ``policy`` says where 0 goes (num: e^F = 0, den: e^-F = 0)."""
+        with self.within(self._home(node)):
+            value = self.value(node)
+            if len(value) == 1 and value[0].register == self.one and not value[0].operator and value[0].coefficient > 0:
+                return value[0].coefficient, value[0].form
+            form = self.common_form(value, node)
+            source = self.materialize(value, form)
+            factor, log = self._log_of(source, policy, node.kind == "scalar", self._groups(node))
+            return factor, combine((1.0, form), (1.0, log))
+
+    def _groups(self, node: Node) -> set[int]:
+        """The floating groups whose vectors a scalar is made of."""
+        found: set[int | None] = set()
+        stack = [node] if node.kind == "scalar" else []
+        while stack:
+            n = stack.pop()
+            if n.op == "dot" and n.args[0].kind == "vector":
+                found |= {self.analysis.group_of(argument) for argument in n.args}
+            elif n.kind == "scalar":
+                stack.extend(n.args)
+        return {group for group in found if group is not None}
+
+    def exponentials(self, node: Node) -> Value:
+        """A value as a sum of exponentials: scalars that multiply something."""
+        value = self.value(node)
+        if all(term.register == self.one and not term.operator for term in value):
+            return value
+        if self.analysis.is_positive(node):
+            factor, form = self.logarithm(node, "num")
+            return (Term(factor, self.one, form),)
+        return tuple(Term(c, self.one, f) for c, f in self.signed_logarithms(node, "num"))
+
+    def signed_logarithms(self, node: Node, policy: str) -> tuple[tuple[float, Form], tuple[float, Form]]:
+        """((c, F), (-d, G)) with node = c e^F - d e^G, one of them zero."""
+        if self.analysis.is_positive(node):
+            return self.logarithm(node, policy), (-NOTHING, ())
+        with self.within(self._home(node)):
+            value = self.value(node)
+            form = self.common_form(value, node)
+            source = self.materialize(value, form)
+            parts = []
+            for sign in (1.0, -1.0):
+                half = tuple((register, sign * c) for register, c in source)
+                row = self.emit(
+                    "relu",
+                    [half],
+                    half=FFN,
+                    writes=FFN,
+                    bound=self._bound(source),
+                    scalar=False,
+                )
+                for register, _ in source:
+                    if register in self.out.linearizations:
+                        self.out.linearizations[row] = self.out.linearizations[register]
+                factor, log = self._log_of(((row, 1.0),), policy, node.kind == "scalar", set())
+                parts.append((sign * factor, combine((1.0, form), (1.0, log))))
+            return parts[0], parts[1]
+
+    # --- nodes ---
+
+    def _home(self, node: Node) -> Block:
+        """What does not depend on the state is computed once, in the pre block."""
+        if self.block == "pre" or node.op in ("A", "b", "x0", "constant", "zeros", "identity", "transpose"):
+            return self.block
+        return "pre" if self._invariant(node) else self.block
+
+    def _invariant(self, node: Node) -> bool:
+        return node.op != "state" and all(self._invariant(argument) for argument in node.args)
+
+    def value(self, node: Node) -> Value:
+        block = self._home(node)
+        key = (block, id(node))
+        if key not in self.values:
+            with self.within(block):
+                self.values[key] = getattr(self, f"_{node.op.lower()}")(node)
+        return self.values[key]
+
+    def _constant(self, node: Node) -> Value:
+        return (Term(node.extra, self.one),) if node.extra else ()
+
+    def _zeros(self, node: Node) -> Value:
+        return ()
+
+    def _identity(self, node: Node) -> Value:
+        return (Term(1.0, self.eye),)
+
+    def _a(self, node: Node) -> Value:
+        return (Term(1.0, self.eye, (), "A"),)
+
+    def _transpose(self, node: Node) -> Value:
+        return (Term(1.0, self.eye, (), "A.T"),)
+
+    def _b(self, node: Node) -> Value:
+        return (Term(1.0, self.inputs[node.op]),)
+
+    _x0 = _b
+
+    def _state(self, node: Node) -> Value:
+        rows = self.out.state[node.extra]
+        if rows.kind == "scalar":
+            return tuple(Term(sign, self.one, ((row, 1.0),)) for sign, row in zip((1.0, -1.0), rows.rows, strict=False))
+        return (Term(1.0, rows.rows[0], () if rows.scale is None else ((rows.scale, 1.0),)),)
+
+    def _add(self, node: Node) -> Value:
+        return add(*(self.value(argument) for argument in node.args))
+
+    def _positive(self, node: Node) -> Value:
+        return self.value(node.args[0])
+
+    def _multiply(self, node: Node) -> Value:
+        u, v = node.args
+        if u.kind != "scalar" and v.kind != "scalar":
+            return self._entrywise(u, v)
+        if u.kind == "scalar" and v.kind == "scalar" and not self._is_exponential(u) and self._is_exponential(v):
+            u, v = v, u
+        return multiply(self.value(v), self.exponentials(u))
+
+    def _is_exponential(self, node: Node) -> bool:
+        return all(term.register == self.one and not term.operator for term in self.value(node))
+
+    def _entrywise(self, u: Node, v: Node) -> Value:
+        for one, other in ((u, v), (v, u)):
+            if self._is_exponential(one) or (self.analysis.is_positive(one) and self._invariant(one)):
+                return multiply(self.value(other), self.exponentials(one))
+        rows, forms = [], []
+        for node in (u, v):
+            value = self.value(node)
+            forms.append(self.common_form(value, node))
+            rows.append(self.materialize(value, forms[-1]))
+        if not all(rows):
+            return ()
+        rows.sort(key=self._bound)
+        lin = design_product(self.precision.dtype, min(self._bound(rows[0]), 8.0) / 2, order=self.precision.order)
+        bound = self._bound(rows[0]) * self._bound(rows[1])
+        row = self.emit("product", rows, (), (lin,), bound=bound)
+        return (Term(1.0, row, combine((1.0, forms[0]), (1.0, forms[1]))),)
+
+    def _divide(self, node: Node) -> Value:
+        u, v = node.args
+        if self.analysis.is_positive(v):
+            factor, form = self.logarithm(v, "den")
+            inverse: Value = (Term(1 / factor, self.one, combine((-1.0, form))),)
+        else:
+            inverse = tuple(Term(1 / c, self.one, combine((-1.0, f))) for c, f in self.signed_logarithms(v, "den"))
+        return multiply(self.value(u), inverse)
+
+    def _matmul(self, node: Node) -> Value:
+        left, right = node.args
+        value = self.value(right)
+        if left.op in ("A", "transpose"):
+            operator: Operator = "A" if left.op == "A" else "A.T"
+            plain = all(not term.operator and self._scalar_part(term.form) == term.form for term in value)
+            if not plain:
+                form = self.common_form(value, right)
+                value = tuple(Term(c, register, form) for register, c in self.materialize(value, form))
+            return tuple(Term(t.coefficient, t.register, t.form, operator) for t in value)
+        form = self.common_form(value, right)
+        X, Y = self.materialize(self.value(left)), self.materialize(value, form)
+        # An inverse may have entries far above 1, so c is small and the order high.
+        lin = design(self.n, self.precision.dtype, 8.0, order=3, summands=self.n)
+        row = self.emit(
+            "matmul",
+            [X, Y],
+            (),
+            (lin,),
+            height=self.out.registers[Y[0][0]].height,
+            bound=self._bound(X) * self._bound(Y),
+        )
+        return (Term(1.0, row, form),)
+
+    def _dot(self, node: Node) -> Value:
+        if node.args[0].kind == "matrix":
+            return self._squares()
+        rows, forms = [], []
+        for argument in node.args:
+            value = self.value(argument)
+            forms.append(self.common_form(value, argument))
+            rows.append(self.materialize(value, forms[-1]))
+        if not all(rows):
+            return ()
+        row = self._dot_of(*rows)
+        if any(self.analysis.group_of(argument) is None for argument in node.args) and self.block == "loop":
+            self.out.warnings.append(
+                f"{describe(node)} is a product of vectors at fixed scale: it loses its digits where they fall below "
+                "1e-8; a residual that is carried as a state floats and does not"
+            )
+        return (Term(1.0, row, combine((1.0, forms[0]), (1.0, forms[1]))),)
+
+    def _squares(self) -> Value:
+        encoded = self._encoded_matrix()
+        with self.within("pre"):
+            rows = self.emit("squares", [((self.one, 1.0),)], reads=encoded, bound=1.0)
+            total = self.emit("sum", [((rows, 1.0),)], bound=self.matrix_norm**2)
+        return (Term(1.0, total),)
+
+    def _diag(self, node: Node) -> Value:
+        row = self.emit("diag", [], half=FFN, writes=FFN, bound=self.matrix_norm)
+        return (Term(1.0, row),)
+
+    def _sqrt(self, node: Node) -> Value:
+        factor, form = self.logarithm(node.args[0], "num")
+        return (Term(math.sqrt(factor), self.one, combine((0.5, form))),)
+
+    def _log(self, node: Node) -> Value:
+        factor, form = self.logarithm(node.args[0], "num")
+        return add((Term(math.log(factor), self.one),), tuple(Term(c, register) for register, c in form))
+
+    def _exp(self, node: Node) -> Value:
+        source = dict(self.materialize(self.value(node.args[0])))
+        constant = math.exp(source.pop(self.one, 0.0))
+        return (Term(constant, self.one, combination(source)),)
+
+    # --- the blocks ---
+
+    def select(self) -> Selection:
+        """Instructions for start, step and finish."""
+        for block, nodes in (("pre", self.traced.start), ("loop", self.traced.step)):
+            self.block = block  # type: ignore[assignment]
+            self._write_states(nodes)
+        self.block = "post"
+        self._write_answer()
+        return self.out
+
+    def _write_states(self, nodes: dict[str, Node]) -> None:
+        writes = self.out.writes[self.block]
+        targets: dict[int, Form] = {}
+        for group, names in self.analysis.floating.items():
+            form = self._new_scale(group, names, nodes)
+            targets[group] = form
+            writes[self.scale_row[group]] = form
+        for name, node in nodes.items():
+            rows = self.out.state[name]
+            if rows.kind == "scalar":
+                self._write_scalar(writes, rows, node)
+                continue
+            home = next((g for g, names in self.analysis.floating.items() if name in names), None)
+            target: Form = ()
+            if home is not None:
+                target = targets[home]
+                tripped = [row for row, groups in self.trips[self.block].items() if home in groups]
+                target = combine((1.0, target), *((1.0, ((row, 1.0),)) for row in tripped))
+            writes[rows.rows[0]] = self.materialize(self.value(node), target)
+
+    def _write_scalar(self, writes: dict[int, Combination], rows: StateRows, node: Node) -> None:
+        signed = len(rows.rows) == 2
+        parts = self.signed_logarithms(node, "num") if signed else (self.logarithm(node, "num"),)
+        for row, (factor, form) in zip(rows.rows, parts, strict=True):
+            writes[row] = combine((1.0, form), (math.log(abs(factor)), ((self.one, 1.0),)))
+
+    def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Form:
+        """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry."""
+        own = self._own_scale(group, names)
+        if own is not None:
+            factor, form = self.logarithm(nodes[own], "num")
+            return combine((0.5, form), (0.5 * math.log(factor), ((self.one, 1.0),)))
+        if self.block == "loop":
+            base: Form = ((self.scale_row[group], 1.0),)
+            rows: list[Combination] = [((self.out.state[name].rows[0], 1.0),) for name in names]
+        else:
+            base = ()
+            rows = [self.materialize(self.value(nodes[name])) for name in names]
+        squares: dict[int, float] = {}
+        for row in rows:
+            if row:
+                squares[self._dot_of(row, row)] = 1.0
+        factor, log = self._log_of(combination(squares), "num", True, {group})
+        return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
+
+    def _own_scale(self, group: int, names: list[str]) -> str | None:
+        """A scalar state that is, after every step, a dot of two vectors of the group."""
+        for name, node in self.traced.step.items():
+            inner = node.args[0] if node.op == "positive" else node
+            if inner.op != "dot" or not self.analysis.is_positive(node) or inner.args[0].kind != "vector":
+                continue
+            begin = self.traced.start[name]
+            begin = begin.args[0] if begin.op == "positive" else begin
+            if begin.op == "dot" and all(self.analysis.group_of(argument) == group for argument in inner.args):
+                return name
+        return None
+
+    def _write_answer(self) -> None:
+        node = self.traced.answer
+        if node.op == "state":
+            self.out.answer = self.out.state[node.extra]
+            return
+        if node.kind == "scalar":
+            signs = ("log ",) if self.analysis.is_positive(node) else ("log +", "log -")
+            rows = StateRows("scalar", tuple(self._register(s + "answer", "input", scalar=True) for s in signs))
+            self._write_scalar(self.out.writes["post"], rows, node)
+        else:
+            height = self.n if node.kind == "matrix" else 1
+            rows = StateRows(node.kind, (self._register("answer", "input", height=height),))
+            self.out.writes["post"][rows.rows[0]] = self.materialize(self.value(node))
+        self.out.answer = rows

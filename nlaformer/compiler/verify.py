@@ -1,0 +1,85 @@
+"""Verification: a compiled algorithm against its own program on random and on hard systems.
+
+Deviations are |x_t - x_t^ref| / max_t |x_t^ref|, the largest over the systems: after the first step (is one step
+compiled right?), the largest over all steps (methods like CG amplify any rounding), and after the last (what stays).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nlaformer.compiler.language import Program
+
+if TYPE_CHECKING:
+    from nlaformer.compiler.artifact import Algorithm
+
+ITERATIONS = 12
+
+
+def random_systems(n: int, count: int, sigma: float = 1.2, seed: int = 0) -> np.ndarray:
+    """The paper's family: scikit-learn's make_spd_matrix plus a diagonal of lognormal(0, sigma); (count, n, n)."""
+    from sklearn.datasets import make_spd_matrix
+
+    rng = np.random.default_rng(seed)
+    matrices = [
+        make_spd_matrix(n, random_state=int(rng.integers(2**31))) + np.diag(rng.lognormal(0.0, sigma, n))
+        for _ in range(count)
+    ]
+    return np.stack(matrices)
+
+
+def hard_systems(n: int) -> dict[str, np.ndarray]:
+    """Sudden convergence, a model problem, a condition number of 1e4, a large scale."""
+    Q = np.linalg.qr(np.random.default_rng(1).standard_normal((n, n)))[0]
+    graded = (Q * np.geomspace(1.0, 1e4, n)) @ Q.T
+    return {
+        "identity": np.eye(n),
+        "two eigenvalues": (Q * np.where(np.arange(n) % 2, 1.0, 5.0)) @ Q.T,
+        "Laplacian": 2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1),
+        "condition 1e4": (graded + graded.T) / 2,
+        "scaled by 1e6": 1e6 * (2 * np.eye(n) - np.eye(n, k=1) - np.eye(n, k=-1)),
+    }
+
+
+def verify(program: Program, algorithm: Algorithm, iterations: int = ITERATIONS) -> dict[str, Any]:
+    """The deviations found, as plain data."""
+    n, plan = algorithm.n, algorithm.plan
+    rng = np.random.default_rng(2)
+    hard = hard_systems(n)
+    if "A" in plan.inputs and "A" not in plan.scaled:
+        hard = {name: A for name, A in hard.items() if np.linalg.norm(A) <= plan.bound}
+    families = {"random": random_systems(n, 3)} | {name: A[None] for name, A in hard.items()}
+    report: dict[str, Any] = {"iterations": iterations, "systems": {}}
+    for name, A in families.items():
+        given = {"A": A, "b": rng.standard_normal((len(A), n))}
+        inputs = {key: value.astype(plan.dtype) for key, value in given.items() if key in plan.inputs}
+        report["systems"][name] = deviations(program, algorithm, inputs, iterations)
+    return report
+
+
+def deviations(program: Program, algorithm: Algorithm, inputs: dict[str, Any], iterations: int) -> dict[str, float]:
+    """The deviation of the answer after the first, at the worst and after the last iteration."""
+    exact = {key: value.astype("float64") for key, value in inputs.items()}
+    reference = program.run(**exact, iterations=iterations).x
+    found = algorithm.run(**inputs, iterations=iterations).x
+    reference, found = (x.reshape(len(x), iterations + 1, -1).astype("float64") for x in (reference, found))
+    reference = hold(reference)
+    scale = np.linalg.norm(reference, axis=-1).max(-1, keepdims=True)
+    deviation = np.linalg.norm(found - reference, axis=-1) / np.where(scale > 0, scale, 1.0)
+    deviation = np.where(np.isfinite(deviation), deviation, np.inf).max(0)
+    return {
+        "first": float(deviation[min(1, iterations)]),
+        "largest": float(deviation.max()),
+        "last": float(deviation[-1]),
+    }
+
+
+def hold(x: np.ndarray) -> np.ndarray:
+    """The iterates, the last finite one kept: 0 / 0 after exact convergence is NumPy's answer, not the method's."""
+    x = x.copy()
+    for t in range(1, x.shape[1]):
+        lost = ~np.isfinite(x[:, t]).reshape(len(x), -1).all(-1)
+        x[lost, t] = x[lost, t - 1]
+    return x

@@ -1,0 +1,57 @@
+"""The command ``algorithms``, the picture, and the guide's example."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from nlaformer.compiler import commands, measure
+from nlaformer.errors import NLAFormerError
+
+
+@pytest.fixture
+def application():
+    app = typer.Typer()
+    app.command()(commands.algorithms)
+    return app
+
+
+def test_one_algorithm_as_json(application, monkeypatch):
+    monkeypatch.setattr(measure, "ITERATIONS", 40)
+    result = CliRunner().invoke(application, ["richardson", "--n", "4", "--json"])
+    document = json.loads(result.stdout)
+    (row,) = document["algorithms"]
+    assert row["name"] == "richardson" and row["layers"] == 1 and row["largest_deviation"] < 1e-10
+    assert document["provenance"]
+
+
+def test_show_prints_the_schedule_and_draws(application, tmp_path):
+    result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(tmp_path)])
+    assert "loop block (step): 7 layers" in result.stdout
+    picture = (tmp_path / "cg-n4.png").read_bytes()
+    assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+
+
+def test_the_table_names_every_algorithm():
+    rows = [measure.measure(name, n=4, iterations=20) for name in ("cg", "power", "newton_schulz", "scalar_newton")]
+    sheet = measure.sheet(rows)
+    assert [line[0] for line in sheet.lines] == ["cg", "power", "newton_schulz", "scalar_newton"]
+    assert all(row.last_deviation < 1e-10 for row in rows)
+    assert rows[0].iterations["1e-06"] is not None
+
+
+def test_mistakes(application):
+    for arguments in (["cgg"], ["--show"], ["cg", "--dtype", "float16"], ["cg", "--json", "--markdown"]):
+        assert isinstance(CliRunner().invoke(application, arguments).exception, NLAFormerError)
+
+
+def test_the_example_of_the_guide():
+    guide = (Path(__file__).parents[1] / "docs" / "compile.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    scope: dict = {"print": lambda *values: None}
+    exec(compile(example, "docs/compile.md", "exec"), scope)
+    assert scope["run"].x.shape == (301, 20) and np.isfinite(scope["run"].x).all()

@@ -1,0 +1,199 @@
+"""The language: programs run as plain arrays, trace into graphs, and say what cannot be compiled."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.compiler.algorithms import ConjugateGradient, program
+from nlaformer.compiler.analysis import analyse
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.tracing import trace
+from nlaformer.errors import CompileError
+from tests.systems import family
+
+
+class ConstantStep(nf.Program):
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        return dict(x=x + 0.02 * (b - A @ x))
+
+
+def problems_of(program):
+    with pytest.raises(CompileError) as caught:
+        nf.compile(program, n=4)
+    return str(caught.value)
+
+
+def line_of(text):
+    """The number of the line of this file that holds the text first."""
+    with open(__file__, encoding="utf-8") as source:
+        return next(number for number, line in enumerate(source, start=1) if text in line)
+
+
+def test_the_reference_is_the_program_on_numpy_and_on_torch():
+    A, b, x = family(5, 3, 1.0)
+    in_numpy = ConjugateGradient().run(A, b, iterations=5)
+    in_torch = ConjugateGradient().run(torch.tensor(A), torch.tensor(b), iterations=5)
+    assert isinstance(in_numpy.x, np.ndarray) and isinstance(in_torch.x, torch.Tensor)
+    assert in_numpy.x.shape == (3, 6, 5) and in_numpy.state["rho"].shape == (3, 6)
+    np.testing.assert_allclose(in_torch.x.numpy(), in_numpy.x, rtol=1e-9, atol=1e-12)
+    np.testing.assert_allclose(in_numpy.x[:, -1], x, rtol=1e-9)
+    single = ConjugateGradient().run(A[0], b[0], iterations=5)
+    assert np.array_equal(single.x, in_numpy.x[0]) and single.status is nf.Status.CONVERGED
+
+
+def test_equal_expressions_are_one_node():
+    class Twice(nf.Program):
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, A, x):
+            return dict(x=A @ x + 2.0 * (A @ x))
+
+    step = trace(Twice()).step["x"]
+    assert step.args[0] is step.args[1].args[1]
+
+
+def test_units_decide_what_may_be_scaled():
+    def scaled(program):
+        return analyse(trace(program)).scaled
+
+    class Dimensionless(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, b, x):
+            return dict(x=x - (x + nf.exp(x) - b) / (1 + nf.exp(x)))
+
+    assert scaled(ConstantStep()) == {"b"}
+    assert scaled(Dimensionless()) == frozenset()
+    assert scaled(program("cg")) == {"A", "b"}
+    assert scaled(program("heavy_ball")) == {"A", "b"}
+    units = analyse(trace(program("cg"))).units
+    assert units["x"] == (-1, 1) and units["rho"] == (0, 2)
+
+
+def test_expressions_evaluate_in_batches():
+    class Mixed(nf.Program):
+        def start(self, A, b):
+            return dict(x=(A.T @ b) / nf.diag(A) + nf.sqrt(nf.dot(b, b)) * b)
+
+        def step(self, x):
+            return dict(x=x)
+
+    expression = Expression.of(trace(Mixed()).start["x"])
+    A, b, _ = family(4, 3, 1.0)
+    found = expression({"A": torch.tensor(A), "b": torch.tensor(b)}).numpy()
+    wanted = [a.T @ v / np.diag(a) + np.linalg.norm(v) * v for a, v in zip(A, b, strict=True)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-12)
+
+
+def test_all_problems_are_listed_with_their_lines_and_a_remedy():
+    class Wrong(nf.Program):
+        def start(self, A, b, x0):
+            return dict(x=np.sin(b))  # unknown function
+
+        def step(self, A, b, x):
+            if nf.norm(x) > 1:  # data-dependent branch
+                x = x + A  # shape mismatch
+            y = x[0] * math.sqrt(nf.dot(x, x))  # single entry
+            y = y + nf.log(x)  # unknown sign
+            return dict(x=b @ A + y)  # vector times matrix
+
+        def finish(self, x):
+            return nf.maximum(x)  # attribute that is not there
+
+    message = problems_of(Wrong())
+    for marker, remedy in (
+        ("# unknown function", "nf.dot"),
+        ("# data-dependent branch", "write the step without it"),
+        ("# shape mismatch", "nf.identity_like"),
+        ("# single entry", "whole vectors"),
+        ("# vector times matrix", "A.T @ v"),
+        ("# unknown sign", "nf.positive"),
+        ("# attribute that is not there", "maximum"),
+    ):
+        assert f"line {line_of(marker)}" in message and remedy in message
+
+
+@pytest.mark.parametrize(
+    ("expression", "remedy"),
+    [
+        (lambda A, b, x: nf.log(x), "nf.positive"),
+        (lambda A, b, x: nf.sqrt(nf.dot(x, b)) * x, "nf.positive"),
+        (lambda A, b, x: x / A, "write an iteration"),
+        (lambda A, b, x: abs(x), "nf.sqrt"),
+        (lambda A, b, x: x @ A, "A.T @ v"),
+        (lambda A, b, x: x.T, "leave .T away"),
+        (lambda A, b, x: torch.relu(x), "torch.relu"),
+        (lambda A, b, x: x.sum() * x, ".sum"),
+        (lambda A, b, x: x + np.ones(4), "constants must be numbers"),
+        (lambda A, b, x: float("inf") * x, "finite"),
+        (lambda A, b, x: x / 0.0, "constant 0"),
+        (lambda A, b, x: x**2.5, "whole number"),
+        (lambda A, b, x: nf.dot(x, nf.norm(x)), "both must be vectors"),
+        (lambda A, b, x: nf.diag(A.T), "nf.diag(A)"),
+    ],
+)
+def test_what_cannot_be_compiled_is_refused(expression, remedy):
+    class Program(nf.Program):
+        def start(self, A, b, x0):
+            return dict(x=x0)
+
+        def step(self, A, b, x):
+            return dict(x=expression(A, b, x))
+
+    assert remedy in problems_of(Program())
+
+
+def test_states_must_agree():
+    class Names(nf.Program):
+        def start(self, b):
+            return dict(x=b, y=b)
+
+        def step(self, x, y):
+            return dict(x=x, z=y)
+
+    class Kinds(nf.Program):
+        def start(self, b):
+            return dict(x=b, y=b)
+
+        def step(self, x, y):
+            return dict(x=x, y=nf.norm(y))
+
+    class Unknown(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, x, momentum):
+            return dict(x=x + momentum)
+
+    class NoAnswer(nf.Program):
+        def start(self, b):
+            return dict(y=b)
+
+        def step(self, y):
+            return dict(y=y)
+
+    assert "'y'" in problems_of(Names()) and "'z'" in problems_of(Names())
+    assert "vector in start and a scalar in step" in problems_of(Kinds())
+    assert "asks for 'momentum'" in problems_of(Unknown())
+    assert "asks for 'x'" in problems_of(NoAnswer())
+
+
+def test_a_while_loop_on_data_is_refused_and_ends():
+    class Loop(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, x):
+            while nf.norm(x) > 1:
+                x = 0.5 * x
+            return dict(x=x)
+
+    assert "depends on the data" in problems_of(Loop())

@@ -1,0 +1,59 @@
+"""The paper's form of CG: one layer an iteration, its attention's error, and an FFN that can only be fitted."""
+
+import numpy as np
+import pytest
+
+import nlaformer as nf
+from nlaformer.compiler.algorithms import program
+from nlaformer.compiler.paper_form import fitted_error
+from nlaformer.errors import OptionError
+from tests.systems import family, relative_error
+
+
+@pytest.mark.parametrize(("scheme", "first", "floor"), [("paper", 1e-6, 1e-4), ("antisymmetric", 1e-8, 1e-6)])
+def test_one_layer_with_the_exact_update_follows_and_stagnates(scheme, first, floor):
+    cg = nf.algorithm("cg", n=20, form="paper", scheme=scheme, verify=False)
+    assert [layer.heads.count for layer in (*cg.model.pre, *cg.model.loop)] == [4, 2]
+    A, b, x = family(20, 16, 1.2)
+    run = cg.run(A, b, iterations=60)
+    reference = program("cg").run(A, b, iterations=1)
+    assert np.linalg.norm(run.x[:, 1] - reference.x[:, 1], axis=-1).max() <= first * np.linalg.norm(x, axis=-1).max()
+    error = np.median(relative_error(run.x, x), axis=0)
+    # The attention's rounding is divided by c |d|: the error stops falling far above that of the compiled form.
+    assert 1e-11 < error[-1] < floor
+    np.testing.assert_allclose(run.state["r"][:, 0], b, atol=1e-6 * np.abs(b).max())
+
+
+def test_a_starting_vector_enters_with_its_sign():
+    A, b, x = family(8, 4, 1.0)
+    run = nf.algorithm("cg", n=8, form="paper", verify=False).run(A, b, x0=0.5 * x, iterations=0)
+    np.testing.assert_allclose(run.state["r"][:, 0], 0.5 * b, atol=1e-7 * np.abs(b).max())
+
+
+def test_the_step_length_has_no_limit_where_cg_converges():
+    A = np.diag([1.0, 4.0])
+    for size in (1.0, 1e-8, 1e-100):
+        steps = []
+        for direction in np.eye(2):
+            run = program("cg").run(A, size * direction, iterations=1)
+            steps.append(np.linalg.norm(run.x[1]) / size)
+        np.testing.assert_allclose(steps, [1.0, 0.25])
+
+
+def test_the_fitted_ffn_is_a_relu_network_that_improves_with_width(tmp_path):
+    narrow, wide = (fitted_error(2, width)["median"] for width in (8, 64))
+    assert wide < 0.75 * narrow and 1e-3 < wide < 0.3
+    cg = nf.algorithm("cg", n=2, form="paper", ffn="fitted", width=64, verify=False)
+    assert cg.model.loop[0].ffn.width == 64 + 1 + 4
+    A, b, x = family(2, 32, 1.2)
+    run = cg.run(A, b, iterations=2)
+    assert np.median(relative_error(run.x, x)[:, 2]) < 0.4
+    again = nf.load(cg.save(tmp_path / "fitted"))
+    assert np.array_equal(again.run(A, b, iterations=2).x, run.x)
+
+
+def test_what_the_form_cannot_do_is_refused(tmp_path):
+    with pytest.raises(OptionError, match="cannot be fitted"):
+        nf.algorithm("cg", n=20, form="paper", ffn="fitted")
+    with pytest.raises(OptionError, match="no ReLU network"):
+        nf.algorithm("cg", n=3, form="paper", verify=False).save(tmp_path)
