@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
+from nlaformer.arrays import all_finite, give, kind_of, to_tensor, usable_device
 from nlaformer.errors import DomainError, DTypeError, ShapeError
-from nlaformer.express.arrays import all_finite, give, kind_of, to_tensor, usable_device
 from nlaformer.express.cost import Cost
 from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout, exponent, scale

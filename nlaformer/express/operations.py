@@ -18,9 +18,9 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
+from nlaformer.arrays import usable_device
 from nlaformer.errors import DomainError, FileError, OptionError, unknown_name
 from nlaformer.express import composition, pointwise
-from nlaformer.express.arrays import usable_device
 from nlaformer.express.heads import (
     Form,
     add_form,
