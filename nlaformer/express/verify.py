@@ -25,7 +25,7 @@ SEEDS = (0, 1, 2, 3, 4)
 GROWTH_SIZES = (16, 32, 64, 128, 256, 512)
 # The loop-transformer's attention looks at n^2 columns; beyond this n it is counted, not run.
 LOOP_LARGEST = 32
-# The reference in extended precision takes n^3 steps without BLAS: a minute at this n.
+# The reference in extended precision takes n^3 steps without BLAS: minutes at this n.
 LARGEST = 1024
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
