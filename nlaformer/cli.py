@@ -6,10 +6,13 @@ imports what it needs when it runs.
 
 from __future__ import annotations
 
+import os
 import sys
+from typing import Annotated
 
 import typer
 
+import nlaformer
 from nlaformer import demo, information
 from nlaformer.bench import commands as bench
 from nlaformer.compiler import commands as compiler
@@ -18,21 +21,59 @@ from nlaformer.express import commands as express
 from nlaformer.learn import commands as learn
 from nlaformer.report import commands as report
 
-app = typer.Typer(
-    help="Write, learn and use numerical linear algebra as transformers.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 for room in (demo, express, compiler, learn, bench, report, information):
     room.register(app)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"nlaformer {nlaformer.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Write, learn and use numerical linear algebra as transformers."""
+
+
 def main() -> None:
-    """Run a command; our own errors become one line and exit code 2."""
+    """Run a command; our own errors, and an output that cannot be written, become one line and exit code 2."""
     try:
-        app(prog_name="nlaformer")
+        try:
+            app(prog_name="nlaformer")
+        finally:
+            sys.stdout.flush()
     except NLAFormerError as error:
-        print(f"nlaformer: {error}", file=sys.stderr)
-        sys.exit(2)
+        _fail(str(error))
+    except SystemExit as exit:
+        # A reader that has seen enough, such as head, is no error; typer and rich make it exit code 1.
+        if not isinstance(exit.__context__, BrokenPipeError):
+            raise
+        _stop_quietly()
+    except BrokenPipeError:
+        _stop_quietly()
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        _forget_output()
+        _fail(f"cannot write the output: {error.strerror or error}")
+
+
+def _fail(message: str) -> None:
+    print(f"nlaformer: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _stop_quietly() -> None:
+    _forget_output()
+    sys.exit(0)
+
+
+def _forget_output() -> None:
+    """What is still buffered would fail once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

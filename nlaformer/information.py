@@ -27,7 +27,7 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON do
         ("system", machine["system"]),
         ("commit", where["commit"] or "not a checkout"),
     ]
-    print_sheets([Sheet("nlaformer", ("", ""), tuple(lines))])
+    print_sheets([Sheet("nlaformer", ("", ""), tuple(lines), words=True)])
 
 
 def register(app: typer.Typer) -> None:

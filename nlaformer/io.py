@@ -3,13 +3,15 @@
 The config describes the structure of the model (blocks, heads, widths, which weights are sparse) and what the
 model is for; the safetensors file holds every weight, bit for bit. No pickle, so loading runs no code.
 Both files are written beside their destination and moved into place, so a killed process or a full disk
-leaves either the old artefact or the new one.
+leaves either the old artefact or the new one, and the config holds a digest of the weights it belongs to.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
+import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from nlaformer.errors import FileError, unknown_name
+from nlaformer.errors import FileError, NLAFormerError, unknown_name
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, Weight
 
 FORMAT = "nlaformer"
@@ -28,6 +30,8 @@ VERSION = 1
 _BLOCKS = ("pre", "loop", "post")
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 _EXTRA = "extra."
+# What reading a document raises when it holds something else than it should.
+_MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RuntimeError)
 
 
 def save(
@@ -42,43 +46,53 @@ def save(
     ``extra`` holds weights that stand outside the blocks: a trained model's read-in and probes.
     """
     folder = Path(path)
+    weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
+    tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
+    content = save_tensors(tensors, metadata={"format": FORMAT})
     document = {
         "format": FORMAT,
         "version": VERSION,
         "kind": kind,
         "config": config,
-        "model": {name: [_describe(layer) for layer in getattr(model, name)] for name in _BLOCKS}
-        | {"inject": model.inject, "unshared": model.unshared},
+        "weights": hashlib.sha256(content).hexdigest(),
+        "model": structure(model),
     }
-    weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
-    tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
+    described = (json.dumps(document, indent=1) + "\n").encode()  # before anything is written: it may fail
     make_folder(folder)
-    replace_file(folder / "model.safetensors", save_tensors(tensors, metadata={"format": FORMAT}))
-    replace_file(folder / "config.json", (json.dumps(document, indent=1) + "\n").encode())
+    replace_file(folder / "model.safetensors", content)
+    replace_file(folder / "config.json", described)
     return folder
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, dict[str, Tensor]]:
     """The kind, configuration, model and extra weights that ``save`` wrote."""
-    folder = Path(path)
+    try:
+        folder = Path(path)
+    except TypeError as error:
+        raise FileError(f"{path!r} is not a path") from error
     document = _read_document(folder / "config.json")
     weights = folder / "model.safetensors"
     try:
-        tensors = load_tensors(weights.read_bytes())
+        content = weights.read_bytes()
+        tensors = load_tensors(content)
     except OSError as error:
         raise FileError(f"cannot read {weights}: {error.strerror or error}; save the model again") from error
     except SafetensorError as error:
         raise FileError(f"{weights} is truncated or not a safetensors file ({error}); save it again") from error
+    if document.get("weights") != hashlib.sha256(content).hexdigest():
+        raise FileError(
+            f"{weights} is not the file that {folder / 'config.json'} was written with; save the model again"
+        )
     try:
-        structure = document["model"]
+        described = document["model"]
         blocks = {
-            name: [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(structure[name])]
+            name: [_build(layer, f"{name}.{k}.", tensors) for k, layer in enumerate(described[name])]
             for name in _BLOCKS
         }
-        model = NLAFormer(**blocks, inject=structure.get("inject", False), unshared=structure.get("unshared", 0))
+        model = NLAFormer(**blocks, inject=described["inject"], unshared=described["unshared"])
         extra = {name.removeprefix(_EXTRA): value for name, value in tensors.items() if name.startswith(_EXTRA)}
         return document["kind"], document["config"], model, extra
-    except (KeyError, TypeError, ValueError, IndexError, RuntimeError) as error:
+    except _MALFORMED as error:
         raise FileError(f"{folder}: config.json and model.safetensors do not fit together ({error!r})") from error
 
 
@@ -95,9 +109,14 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     kind, config, model, extra = read(path)
     loaders = _loaders()
-    if kind not in loaders:
+    if not isinstance(kind, str) or kind not in loaders:
         raise unknown_name("kind of artefact", kind, loaders)
-    return loaders[kind]()(config, model, **extra)
+    try:
+        return loaders[kind]()(config, model, **extra)
+    except NLAFormerError:
+        raise
+    except _MALFORMED as error:
+        raise FileError(f"{path}: config.json does not describe a saved {kind} ({error!r})") from error
 
 
 def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
@@ -125,13 +144,13 @@ def make_folder(path: Path) -> None:
     """Make a folder, and those above it, unless it is there."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise FileError(f"cannot make the folder {path}: {error.strerror or error}") from error
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot make the folder {path}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that it is either the old or the new one at every moment."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as file:
             file.write(content)
@@ -148,7 +167,7 @@ def _read_document(path: Path) -> dict[str, Any]:
         document = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not valid JSON ({error}); it may be truncated") from error
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise FileError(f"{path} was not written by nlaformer")
@@ -157,6 +176,12 @@ def _read_document(path: Path) -> dict[str, Any]:
     if not isinstance(document.get("config"), dict) or not isinstance(document.get("model"), dict):
         raise FileError(f"{path} lacks its 'config' or 'model' section")
     return document
+
+
+def structure(model: NLAFormer) -> dict[str, Any]:
+    """A model without its numbers, as JSON takes it."""
+    blocks = {name: [_describe(layer) for layer in getattr(model, name)] for name in _BLOCKS}
+    return blocks | {"inject": model.inject, "unshared": model.unshared}
 
 
 def _describe(layer: Layer) -> dict[str, Any]:
@@ -180,7 +205,9 @@ def _build(description: dict[str, Any], prefix: str, tensors: dict[str, Tensor])
         if shape is None:
             return Dense(tensors[f"{prefix}{name}.weight"])
         index, values = tensors[f"{prefix}{name}.index"], tensors[f"{prefix}{name}.values"]
-        if index.shape != (2, len(values)) or (len(values) and bool((index.amax(1) >= torch.tensor(shape)).any())):
+        if index.shape != (2, len(values)) or (
+            len(values) and bool(((index.amax(1) >= torch.tensor(shape)) | (index.amin(1) < 0)).any())
+        ):
             raise ValueError(f"{prefix}{name}: entries outside its shape {shape}")
         return Sparse(index, values, (shape[0], shape[1]))
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import nlaformer
 
-PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "matplotlib", "jinja2")
+PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "matplotlib")
 
 
 def provenance() -> dict[str, Any]:

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterator, Sequence
-from typing import Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -82,9 +82,15 @@ class Sparse(nn.Module):
         self.shape = shape
         self.register_buffer("index", index)
         self.register_buffer("values", values)
-        out, source = index
+        self._plan()
+
+    def _plan(self) -> None:
+        """How to evaluate W, from its entries."""
+        (out, source), values, shape = self.index, self.values, self.shape
         count = torch.bincount(out, minlength=shape[0])
-        rank = torch.arange(len(out)) - (torch.cumsum(count, 0) - count)[out]  # the k-th entry of its row
+        rank = (
+            torch.arange(len(out), device=out.device) - (torch.cumsum(count, 0) - count)[out]
+        )  # the k-th entry of its row
 
         # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
         crowded = torch.zeros_like(count).index_add(0, out, (torch.bincount(source)[source] < _CROWD).long()) == 0
@@ -95,8 +101,8 @@ class Sparse(nn.Module):
         place = torch.cumsum(short, 0) - 1
         for k in range(int(count[short].max()) if bool(short.any()) else 0):
             entry = short[out] & (rank == k)
-            gather = torch.zeros(int(short.sum()), dtype=torch.long)
-            coefficient = torch.zeros(len(gather), dtype=values.dtype)
+            gather = source.new_zeros(int(short.sum()))
+            coefficient = values.new_zeros(len(gather))
             gather[place[out[entry]]] = source[entry]
             coefficient[place[out[entry]]] = values[entry]
             self._sources.append(_runs(gather))
@@ -104,10 +110,14 @@ class Sparse(nn.Module):
 
         rows, entry = torch.nonzero(block_row).flatten(), block_row[out]
         columns, column = torch.unique(source[entry], return_inverse=True)
-        block = torch.zeros(len(rows), len(columns), dtype=values.dtype)
+        block = values.new_zeros(len(rows), len(columns))
         block[torch.searchsorted(rows, out[entry]), column] = values[entry]
         self._block_rows, self._block_columns = _runs(rows), _runs(columns)
         self.register_buffer("block", block, persistent=False)
+
+    def _load_from_state_dict(self, *arguments: Any) -> None:
+        super()._load_from_state_dict(*arguments)
+        self._plan()
 
     def forward(self, X: Tensor) -> Tensor:
         return self._accumulate(X.new_zeros(*X.shape[:-1], self.shape[0]), X)
@@ -283,11 +293,10 @@ class NLAFormer(nn.Module):
 
     def forward(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Tensor:
         """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""
-        pieces: Sequence[Tensor] = [P]
-        if self.compiled and P.dim() == 3 and P.device.type == "cpu":
-            pieces = P.split(self.piece(*P.shape[1:]))
-        results = [self._last(piece, loops, kernels) for piece in pieces]
-        return results[0] if len(results) == 1 else torch.cat(results)
+        if not self.compiled or P.dim() < 3 or P.device.type != "cpu":
+            return self._last(P, loops, kernels)
+        pieces = P.flatten(0, -3).split(self.piece(*P.shape[-2:]))
+        return torch.cat([self._last(piece, loops, kernels) for piece in pieces]).reshape(P.shape)
 
     def piece(self, rows: int, tokens: int) -> int:
         """How many systems a processor should take at once."""

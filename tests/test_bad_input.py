@@ -75,7 +75,7 @@ def test_integers_and_booleans_are_converted():
         ({"bound": 2.0}, OptionError, "goes with normalize=False"),
         ({"normalize": False}, OptionError, "needs bound="),
         ({"normalize": False, "bound": -1.0}, OptionError, "bound is -1.0"),
-        ({"normalize": False, "bound": float("nan")}, OptionError, "positive and finite"),
+        ({"normalize": False, "bound": float("nan")}, OptionError, "must lie in"),
     ],
 )
 def test_bad_options(options, error, words):
@@ -102,7 +102,7 @@ def test_entries_beyond_a_declared_bound_are_named(name):
 
 def test_a_declared_bound_keeps_the_error_bound_true():
     rng = np.random.default_rng(0)
-    for score_bound in (None, 10.0):
+    for score_bound in (None, 60.0):
         op = nf.operation("transposed_matmul", n=8, normalize=False, bound=4.0, score_bound=score_bound)
         X, Y = rng.uniform(-4, 4, size=(2, 8, 8))
         assert (np.abs(op(X, Y) - X.T @ Y) <= op.error_bound(X, Y)).all()

@@ -70,6 +70,10 @@ except SystemExit as exit:
         (["operations", "matmul", "--scheme", "papers"], "did you mean 'paper'?"),
         (["operations", "--json", "--markdown"], "choose one"),
         (["operations", "--show"], "name it"),
+        (["operations", "matmul", "--n", "9" * 20], "up to n = 1024"),
+        (["operations", "matmul", "--show", "--out", "missing/folder"], "there is no folder missing"),
+        (["report", "layer", "--out", "missing/layer.png"], "there is no folder missing"),
+        (["report", "layer", "--n", "9" * 20], "up to n = 1024"),
         (["report", "layer", "--out", "layer.svg"], "PNG"),
         (["report", "layer", "--operation", "transpose"], "matrix_transpose"),
     ],
@@ -94,6 +98,38 @@ def test_an_interrupt_is_code_130(run, monkeypatch: pytest.MonkeyPatch):
     assert run("operations", "matmul")[0] == 130
 
 
+@pytest.mark.parametrize("arguments", [["--help"], ["info", "--json"], ["operations", "add", "--n", "3"]])
+def test_a_reader_that_has_seen_enough_is_no_error(arguments: list[str]):
+    command = [sys.executable, "-m", "nlaformer", *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process.stdout.close()
+    assert (process.stderr.read(), process.wait()) == ("", 0)
+    process.stderr.close()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
+@pytest.mark.parametrize("arguments", [["--help"], ["info", "--json"], ["operations", "add", "--n", "3"]])
+def test_an_output_that_cannot_be_written_is_one_line_and_code_2(arguments: list[str]):
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "nlaformer", *arguments], stdout=full, stderr=subprocess.PIPE)
+    assert done.returncode == 2
+    assert done.stderr.decode() == "nlaformer: cannot write the output: No space left on device\n"
+
+
+def test_version(run):
+    assert run("--version") == (0, f"nlaformer {nf.__version__}\n", "")
+
+
+def test_help_is_whole_sentences(run):
+    out = run("report", "--help")[1]
+    assert "shapes of a real one." in out
+
+
+def test_one_operation_says_how_it_is_called(run):
+    out = run("operations", "matvec", "--n", "3", "--dtype", "float64")[1]
+    assert "op(A, b) with A (n, n), b (n,)" in out and "A b, (n,)" in out
+
+
 def test_operations_as_json(run):
     code, out, _ = run("operations", "matmul", "--n", "5", "--json")
     found = json.loads(out)
@@ -116,6 +152,7 @@ def test_the_table_is_plain_text_of_eighty_columns(run, small):
     assert "\x1b" not in out
     assert max(len(line) for line in out.splitlines()) <= 80
     assert "…" not in out
+    assert all(line == line.rstrip() for line in out.splitlines())
 
 
 def test_the_table_in_markdown(run, small):
@@ -208,4 +245,4 @@ def test_bench_finds_out_at_once_that_it_cannot_write(run, tmp_path: Path, monke
     monkeypatch.setattr(bench, "measure", lambda *case: pytest.fail("measured before it knew where to write"))
     (tmp_path / "file").write_text("in the way")
     code, _, err = run("bench", "operations", "--out", str(tmp_path / "file"))
-    assert code == 2 and "cannot make the folder" in err
+    assert code == 2 and "is not a folder" in err

@@ -57,7 +57,7 @@ def edit(saved, change):
         (lambda p: edit(p, lambda d: d.pop("model")), "lacks its"),
         (lambda p: edit(p, lambda d: d["model"]["pre"].append(d["model"]["pre"][0])), "do not fit together"),
         (lambda p: edit(p, lambda d: d["model"]["pre"][0]["heads"].update(W_Q=[1, 1])), "do not fit together"),
-        (lambda p: edit(p, lambda d: d["config"].update(n=4)), "do not fit operation"),
+        (lambda p: edit(p, lambda d: d["config"].update(n=4)), "are not those of operation"),
         (lambda p: edit(p, lambda d: d["config"].update(colour="red")), "config"),
         (lambda p: edit(p, lambda d: d["config"].update(order="x")), "order is 'x'"),
     ],

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from matplotlib.axes import Axes
 
 from nlaformer.errors import FileError
 from nlaformer.express import verify
 from nlaformer.report.diagram import draw_layer
-from nlaformer.report.prompts import draw_prompts, half_steps
+from nlaformer.report.prompts import draw_prompts, file_name, half_steps
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -30,7 +32,7 @@ def test_half_steps_end_where_the_model_ends(name: str, count: int):
 def test_prompts_are_drawn(name: str, tmp_path: Path):
     op = verify.build(name, 3)
     operands = [operand[0] for operand in verify.draw(name, 3)]
-    path = draw_prompts(op, operands, tmp_path / "new folder" / "P.png")
+    path = draw_prompts(op, operands, tmp_path / "P.png")
     assert path.read_bytes().startswith(PNG)
 
 
@@ -57,5 +59,33 @@ def test_a_picture_that_cannot_be_written_is_our_error(tmp_path: Path):
     with pytest.raises(FileError, match=r"PNG"):
         draw_layer(verify.build("add", 3), tmp_path / "layer.jpg")
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(FileError, match="cannot make the folder"):
-        draw_layer(verify.build("add", 3), tmp_path / "file" / "layer.png")
+    for folder in ("file", "missing"):
+        with pytest.raises(FileError, match="there is no folder"):
+            draw_layer(verify.build("add", 3), tmp_path / folder / "layer.png")
+    assert not (tmp_path / "missing").exists()
+
+
+def test_the_exponent_has_no_colour_but_a_number(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """2^40 as a colour would be off the scale, and nobody would know."""
+    drawn: list[tuple[np.ndarray, float]] = []
+    words: list[str] = []
+    show, text = Axes.imshow, Axes.text
+    monkeypatch.setattr(Axes, "imshow", lambda axis, X, **k: (drawn.append((X, k["vmax"])), show(axis, X, **k))[1])
+    monkeypatch.setattr(Axes, "text", lambda axis, x, y, s, **k: (words.append(s), text(axis, x, y, s, **k))[1])
+    op = verify.build("matmul", 3)
+    A, B = (operand[0] * 2.0**20 for operand in verify.draw("matmul", 3))
+    draw_prompts(op, [A, B], tmp_path / "P.png")
+    exponent = int(op.layout.read(torch.as_tensor(op.prompt(A, B)), "exponent", slice(0, 1)))
+    assert abs(exponent) > 30 and words == [str(exponent)] * 2
+    for image, largest in drawn:
+        assert np.abs(image).max() <= largest < 10
+
+
+def test_pictures_of_different_operations_have_different_names():
+    names = {
+        file_name(verify.build("matmul", n, order, scheme, dtype))
+        for n in (3, 4)
+        for order, scheme in ((1, "antisymmetric"), (2, "antisymmetric"), (1, "paper"))
+        for dtype in ("float64", "float32")
+    }
+    assert len(names) == 12 and "matmul-n3.png" in names

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.console import to_markdown
+from nlaformer.console import Sheet, to_markdown, to_text
 from nlaformer.express import loop_computer, table, verify
 from nlaformer.express.cost import Cost
 
@@ -163,6 +165,42 @@ def test_findings_say_so_if_a_bound_fails(rows: list[verify.Row]):
         for row in rows
     ]
     assert "BEYOND ITS BOUND: matvec" in table.findings(broken)[0]
+
+
+def test_a_bound_of_the_size_of_the_result_is_marked(rows: list[verify.Row]):
+    float64, float32 = table.sheets(rows)[1:3]
+    marked = {line[0] for line in float32.lines if line[2].startswith("*")}
+    assert marked == {table.label(row) for row in rows if row.accuracy["float32"].bound > 0.1} != set()
+    assert "says nothing" in float32.note
+    assert "*" not in "".join(line[2] for line in float64.lines) + float64.note
+
+
+@pytest.mark.parametrize("name", nf.operations())
+def test_calls_are_as_the_table_says(name: str):
+    op, n = verify.build(name, 4), 4
+    call = table.CALLS[name]
+    shapes = re.findall(r"\w \(([^)]*)\)", call.operands)
+    assert [_shape(shape, n) for shape in shapes] == [operand.shape[1:] for operand in verify.draw(name, n)]
+    result = op(*(operand[0] for operand in verify.draw(name, n)))
+    results = result if isinstance(result, tuple) else (result,)
+    promised = re.findall(r"(?:, |and )\(((?:n,|n, n|n, 1)?)\)", call.result)
+    assert [_shape(shape, n) for shape in promised] == [np.shape(part) for part in results]
+
+
+def _shape(text: str, n: int) -> tuple[int, ...]:
+    return tuple(n if part.strip() == "n" else int(part) for part in text.split(",") if part.strip())
+
+
+def test_the_documentation_holds_the_table_of_calls():
+    text = (Path(nf.__file__).parent.parent / "docs" / "operations.md").read_text()
+    assert to_markdown(table.calls()).partition("\n\n")[2] in text
+
+
+def test_numbers_are_never_folded_and_words_are():
+    wide = Sheet("", ("name", "grows"), (("row_shift", "n^1.14 (n log n)"),))
+    assert to_text(wide, width=20).splitlines()[-1] == "row_shift n^1.14 (n log n)"
+    words = to_text(Sheet("", ("", ""), (("name", "one two " * 10),), words=True), width=30).splitlines()
+    assert len(words) > 1 and max(map(len, words)) <= 30 and all(line == line.rstrip() for line in words)
 
 
 def test_an_operation_tells_its_constants():

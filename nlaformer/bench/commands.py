@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from nlaformer.console import print_json, print_sheets, to_markdown
+from nlaformer.console import output_folder, print_json, print_sheets, to_markdown
 
 benchmarks = typer.Typer(help="Measure time and memory.", no_args_is_help=True)
 
@@ -29,11 +29,11 @@ def operations(
     import torch
 
     from nlaformer.bench import operations as bench
-    from nlaformer.io import make_folder, replace_file
+    from nlaformer.io import replace_file
     from nlaformer.provenance import in_words, provenance
 
     if out is not None:
-        make_folder(out)
+        output_folder(out)
     torch.set_num_threads(threads)
     cases = bench.QUICK_CASES if quick else bench.CASES
     found = [bench.measure(name, n, batch) for name in bench.names(quick) for n, batch in cases]

@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
+from nlaformer.arrays import kind_of, to_tensor
 from nlaformer.compiler.display import show
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.reference import Checks, Run, check_iterations, finish_run
 from nlaformer.errors import DomainError, ShapeError
 from nlaformer.express.cost import Cost
-from nlaformer.express.operation import _kind, _to_tensor
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
@@ -281,7 +281,7 @@ class Algorithm:
         missing = [name for name in self.plan.inputs if given[name] is None and name != "x0"]
         if missing:
             raise ShapeError(f"{self.name} needs {', '.join(missing)}; run({', '.join(self.plan.inputs)})")
-        use_torch = any(_kind(value) == "torch" for value in given.values() if value is not None)
+        use_torch = any(kind_of(value) == "torch" for value in given.values() if value is not None)
         tensors = {name: self._tensor(name, given[name]) for name in self.plan.inputs if given[name] is not None}
         if "x0" in self.plan.inputs and x0 is None:
             like = tensors["b"] if "b" in tensors else tensors["A"][..., 0, :]
@@ -294,7 +294,7 @@ class Algorithm:
         return use_torch, {name: v.expand(*batch, *v.shape[-_AXES[name] :]) for name, v in tensors.items()}
 
     def _tensor(self, name: str, value: Any) -> Tensor:
-        tensor = _to_tensor(name, value)
+        tensor = to_tensor(name, value)
         if tensor.is_complex() or tensor.dtype == torch.bool:
             raise ShapeError(f"{self.name}: {name} holds {tensor.dtype}; expected real numbers")
         if tensor.is_floating_point() and tensor.dtype != self.dtype:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlaformer.console import Sheet, print_json, print_sheets
+from nlaformer.console import Sheet, output_folder, print_json, print_sheets
 from nlaformer.errors import OptionError, unknown_name
 
 if TYPE_CHECKING:
@@ -38,10 +39,10 @@ def operations(
     show: Show = False,
     out: Out = Path("."),
 ) -> None:
-    """The measured Table 1: size, layers, heads, error and bound of every operation as a transformer.
+    """The operations as transformers, measured: the paper's Table 1.
 
-    The loop-transformer stands beside it, built and run up to n = 32 and counted beyond, and so do the values the
-    paper prints.
+    Size, layers, heads, error and proven bound of each. The loop-transformer stands beside it, built and run up to
+    n = 32 and counted beyond, and so do the values the paper prints.
     """
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
@@ -81,13 +82,20 @@ def _detail(
 ) -> None:
     from nlaformer.express import table, verify
 
+    if folder is not None:
+        output_folder(folder)
     row = verify.measure(name, n, order, scheme, dtypes)
     ops = {dtype: verify.build(name, n, order, scheme, dtype) for dtype in dtypes}
     picture = None if folder is None else _draw(ops[dtypes[0]], folder)
     if as_json:
         about = {"order": order, "scheme": scheme, "registers": dict(next(iter(ops.values())).layout.registers)}
+        call = asdict(table.CALLS[name])
         constants = {dtype: _constants(op) for dtype, op in ops.items()}
-        print_json(table.as_data([row])[0] | about | {"constants": constants, "picture": picture and str(picture)})
+        print_json(
+            table.as_data([row])[0]
+            | about
+            | {"signature": call, "constants": constants, "picture": picture and str(picture)}
+        )
         return
     print_sheets([_properties(row, ops, order, scheme), _registers(ops[dtypes[0]])], markdown)
     if picture is not None:
@@ -96,10 +104,12 @@ def _detail(
 
 def _properties(row: Row, ops: dict[str, Operation], order: int, scheme: str) -> Sheet:
     """What there is to know about one operation, in two columns."""
-    from nlaformer.express.table import PRINTED
+    from nlaformer.express.table import CALLS, PRINTED, says_nothing
 
-    printed = PRINTED[row.name]
+    call, printed = CALLS[row.name], PRINTED[row.name]
     lines = [
+        ("call", f"{call.call} with {call.operands}"),
+        ("result", call.result),
         ("prompt", f"{row.cost.rows} rows x {row.cost.tokens} tokens = {row.cost.entries:,} entries"),
         ("entries grow like", f"n^{row.growth:.2f} (the paper: {printed.size})"),
         ("layers", f"{row.cost.layers} (the paper: {printed.layers})"),
@@ -112,13 +122,14 @@ def _properties(row: Row, ops: dict[str, Operation], order: int, scheme: str) ->
         if constants is not None:
             lines.append((f"{dtype}: C, c", f"{constants['C']:g}, {constants['c']:.4g}"))
         measured = row.accuracy[dtype]
-        lines.append((f"{dtype}: relative error", f"{measured.error:.2e}, proven bound {measured.bound:.2e}"))
+        doubt = " (of the size of the result: says nothing)" if says_nothing(measured.bound) else ""
+        lines.append((f"{dtype}: relative error", f"{measured.error:.2e}, proven bound {measured.bound:.2e}{doubt}"))
         if dtype in row.paper_scheme:
             lines.append((f"{dtype}: the paper's heads", f"{row.paper_scheme[dtype].error:.2e}"))
     if row.loop is not None:
         lines.append(("loop-transformer", str(row.loop.cost)))
         lines.append(("its block alone", str(row.loop.block_cost)))
-    return Sheet(f"{row.name}, n = {row.n}", ("", ""), tuple(lines))
+    return Sheet(f"{row.name}, n = {row.n}", ("", ""), tuple(lines), words=True)
 
 
 def _registers(op: Operation) -> Sheet:
@@ -136,10 +147,10 @@ def _constants(op: Operation) -> dict[str, float] | None:
 
 def _draw(op: Operation, folder: Path) -> Path:
     from nlaformer.express import verify
-    from nlaformer.report.prompts import draw_prompts
+    from nlaformer.report.prompts import draw_prompts, file_name
 
     operands = [operand[0] for operand in verify.draw(op.name, op.n, op.options.dtype)]
-    return draw_prompts(op, operands, folder / f"{op.name}-n{op.n}.png")
+    return draw_prompts(op, operands, folder / file_name(op))
 
 
 def register(app: typer.Typer) -> None:

@@ -24,6 +24,8 @@ from nlaformer.express.pointwise import Quotient, check_divisor, pointwise_layou
 from nlaformer.prompt import Layout
 
 DEFAULT_BOUND = 8.0
+# Coefficients known in advance are multiplied out in float64, a few roundings each time.
+_FOLDING = 4 * 2.0**-53
 
 
 class _Symbol:
@@ -37,11 +39,11 @@ class _Symbol:
         for value in (left, right):
             if isinstance(value, _Symbol):
                 operands.append(value.index)
-            elif isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value):
+            elif isinstance(value, (int, float)) and not isinstance(value, bool) and _exact(value):
                 self.steps.append(["constant", float(value)])
                 operands.append(len(self.steps) - 1)
             else:
-                raise OptionError(f"f combines its arguments with {value!r}; it may use + - * / and finite numbers")
+                raise OptionError(f"f combines its arguments with {value!r}; it may use + - * / and float64 numbers")
         self.steps.append([name, *operands])
         return _Symbol(self.steps, len(self.steps) - 1)
 
@@ -80,8 +82,21 @@ class _Symbol:
             result = result * self
         return result
 
+    def __eq__(self, other: object) -> bool:
+        raise OptionError("f compares its argument; a transformer has no branches. Use + - * / alone")
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __bool__(self) -> bool:
         raise OptionError("f branches on its argument; a transformer has no branches. Use + - * / alone")
+
+
+def _exact(value: float) -> bool:
+    """Whether a number is finite and, if it is a whole one, held by float64 as it is."""
+    try:
+        return math.isfinite(float(value)) and float(value) == value
+    except OverflowError:
+        return False
 
 
 def trace(f: Callable[[Any, Any], Any]) -> list[list[Any]]:
@@ -93,9 +108,9 @@ def trace(f: Callable[[Any, Any], Any]) -> list[list[Any]]:
     steps: list[list[Any]] = [["a"], ["b"]]
     try:
         result = f(_Symbol(steps, 0), _Symbol(steps, 1))
-    except (TypeError, AttributeError, ValueError) as error:
-        if isinstance(error, OptionError):
-            raise
+    except OptionError:
+        raise
+    except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
         raise OptionError(f"f cannot be traced ({error}); it must combine two numbers by + - * /") from error
     if not isinstance(result, _Symbol):
         raise OptionError(f"f returned {result!r}; it must return a combination of its two arguments")
@@ -154,9 +169,14 @@ class _Builder:
             self.nodes.append(_Node(dict.fromkeys(data, step[1]), 0, abs(step[1]), constant=step[1]))
         else:
             left, right = self.nodes[step[1]], self.nodes[step[2]]
-            self.nodes.append(
-                {"+": self.sum, "-": self.difference, "*": self.product, "/": self.ratio}[name](left, right)
-            )
+            node = {"+": self.sum, "-": self.difference, "*": self.product, "/": self.ratio}[name](left, right)
+            limit = 2.0**100 if self.options.torch_dtype == torch.float64 else 2.0**40
+            if not node.largest <= limit:
+                raise OptionError(
+                    f"f can reach {node.largest:.1g} for operands up to bound={self.bound:g}, beyond the range its "
+                    f"weights are made for ({limit:.1g}); choose a smaller bound, or a larger minimum"
+                )
+            self.nodes.append(node)
 
     def sum(self, left: _Node, right: _Node, sign: float = 1.0) -> _Node:
         form = dict(left.form)
@@ -168,6 +188,8 @@ class _Builder:
         return self.sum(left, right, -1.0)
 
     def scaled(self, node: _Node, factor: float) -> _Node:
+        if factor == 0:
+            return _Node({}, 0, 0.0, constant=0.0)
         constant = None if node.constant is None else factor * node.constant
         return _Node(times(node.form, factor), node.ready, abs(factor) * node.largest, constant)
 
@@ -257,17 +279,18 @@ def _evaluate(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -
             known.append(Known(x * y, error, (x * y).abs() + error))
         elif node.quotient is not None:
             e_x, e_y = (_read(known[k], builder.nodes[k], options) for k in step[1:])
-            check_divisor("in f", y.abs() - e_y, options)
+            check_divisor("in f", y, y.abs() - e_y, options)
             error = (e_x + (x / y).abs() * e_y) / (y.abs() - e_y)
-            error = error + node.quotient.relative_error * ((x / y).abs() + error)
+            error = error + node.quotient.error_bound(x.abs() + e_x, y.abs() - e_y)
             known.append(Known(x / y, error, (x / y).abs() + error))
         elif step[0] in "+-":
             value = x + y if step[0] == "+" else x - y
             known.append(Known(value, e_x + e_y, size_x + size_y))
         elif step[0] == "*":
-            known.append(Known(x * y, x.abs() * e_y + y.abs() * e_x, size_x * size_y))
+            folded = _FOLDING * size_x * size_y
+            known.append(Known(x * y, x.abs() * e_y + y.abs() * e_x + folded, size_x * size_y))
         else:
-            known.append(Known(x / y, e_x / y.abs(), size_x / y.abs()))
+            known.append(Known(x / y, (e_x + _FOLDING * size_x) / y.abs(), size_x / y.abs()))
     return known[-1]
 
 

@@ -133,11 +133,12 @@ def exponential_head(
 def gate_head(layout: Layout, condition: Form, value: Sequence[Form], target: Sequence[int]) -> Head:
     """target_j += value_j where condition_j > 0: the weight is the logistic function of the condition.
 
-    Exact where the condition is 0 or beyond +-OFF. (At 0, in the sink, all values are 0.)
+    Exact where the condition is beyond +-OFF. It is the sink that scores -condition: the token itself keeps its exact
+    0 and the others their -OFF, which would be rounded away beside a large condition.
     """
-    own, others, data = _itself(layout)
+    own, others, _ = _itself(layout)
     sink = layout["position"][0]
-    return Head([*own, condition, {sink: OFF}], [*others, data, {sink: 1.0}], value, target)
+    return Head([*own, times(condition, -1.0), {sink: OFF}], [*others, {sink: 1.0}, {sink: 1.0}], value, target)
 
 
 def pick_head(layout: Layout, source: Sequence[int], value: Sequence[Form], target: Sequence[int]) -> Head:

@@ -99,13 +99,11 @@ class Linearization:
         """Sum of |gain| / factor over the heads: what rounding is multiplied by."""
         return sum(abs(gain) for _, gain in self.heads) / self._factor
 
-    def _truncation(self, F: list[Tensor]) -> Tensor:
-        """Lagrange's remainder, from the bounds F on Taylor coefficients."""
-        if self.scheme == "paper":
-            return self._factor * self.c * F[2]
+    def _truncation(self, coefficient: Tensor) -> Tensor:
+        """Lagrange's remainder, from a bound on the Taylor coefficient of the first degree that is not cancelled."""
         power = self._degree - 1
         weights = sum(abs(w) * (j * self.c) ** power for j, w in enumerate(RICHARDSON[self.order], start=1))
-        return self._factor * weights * F[self._degree]
+        return self._factor * weights * coefficient
 
     def error_bound(self, values: Tensor, scores: Tensor, sigma: Tensor, inner: int, summands: int) -> Tensor:
         """Bound on each entry of sum_i v_i s_i as the heads compute it; see the module's derivation.
@@ -126,9 +124,8 @@ class Linearization:
         size, magnitude = values.abs().mT, scores.abs()  # (..., r, n), (..., n, q)
         tilt = torch.exp(tau * magnitude)
         powers = [magnitude**m * tilt / e_C for m in range(self._degree + 1)]
-        truncation = self._truncation(
-            taylor_bound([size @ p for p in powers], [p.sum(-2, keepdim=True) for p in powers])
-        )
+        F = taylor_bound([size @ p for p in powers], [p.sum(-2, keepdim=True) for p in powers])
+        truncation = self._truncation(F[self._degree])
 
         total = values.sum(-2)[..., :, None].abs()  # (..., r, 1)
         bias = total * scores.sum(-2, keepdim=True).abs() / e_C
@@ -137,7 +134,8 @@ class Linearization:
 
         amount = size @ tilt  # sum |v_i| e^{tau |s_i|}: a head's output, all its terms taken positive
         output = torch.minimum(amount, total + size @ torch.expm1(tau * magnitude))
-        exponent = exponent_rounding(self.C + tau * float(magnitude.amax()), self.dtype)
+        top = self.C + tau * magnitude.amax((-2, -1), keepdim=True)  # the largest exponent of each system
+        exponent = u * torch.exp2(torch.floor(torch.log2(top)))
         each = exponent + (_WEIGHT_ROUNDING + summands + 1) * u
         common = (self.tokens + 2 * self.order + 8) * u + self.tokens / e_C * exponent
         rounding = self._steps * (each * amount + common * output)
@@ -146,14 +144,20 @@ class Linearization:
         return 1.01 * (truncation + bias + rounding) + underflow
 
     def product_bound(self, value: Tensor, factor: Tensor) -> Tensor:
-        """Bound on each entry of value * factor as ``heads.product_heads`` computes it."""
-        u, tau = rounding_unit(self.dtype), self.order * self.c
+        """Bound on each entry of value * factor as ``heads.product_heads`` computes it.
+
+        Here f(t) = v / (1 + e^{-ts}) = v (1 + tanh(ts/2)) / 2. In a disc of radius r < pi about a real number
+        |tanh(z/2)| <= tan(r/2), so that by Cauchy's estimate the m-th Taylor coefficient of f is at most
+        |v| |s|^m tan(r/2) / (2 r^m), for every r in [pi/2, pi).
+        """
+        u, m = rounding_unit(self.dtype), self._degree
         size, magnitude = value.abs(), factor.abs()
-        tilt = torch.exp(tau * magnitude)
-        powers = [magnitude**m * tilt / (1 + 1 / tilt) for m in range(self._degree + 1)]  # D(t) = 1 + e^{ts}
-        truncation = self._truncation(taylor_bound([size * p for p in powers], powers))
-        rounding = self._factor * self._steps * (_WEIGHT_ROUNDING + 2 * self.order + 6) * u * size * powers[0]
-        underflow = sum(abs(gain) for _, gain in self.heads) * torch.finfo(self.dtype).tiny
+        cauchy = min(math.tan(r / 2) / (2 * r**m) for r in (1.6 + 0.05 * k for k in range(30)))
+        truncation = self._truncation(cauchy * size * magnitude**m)
+        gain = sum(abs(g) for _, g in self.heads)
+        exponent = 2 * self.order * self.c * magnitude  # the score and its difference to the largest, each rounded
+        rounding = gain * u * (_WEIGHT_ROUNDING + 2 * self.order + 6 + exponent) * size
+        underflow = gain * torch.finfo(self.dtype).tiny
         return 1.01 * (truncation + rounding + 20 * u * size * magnitude) + underflow
 
 
@@ -169,8 +173,8 @@ def design(
     """Choose C and c for n data tokens whose scores have root mean square ``typical``.
 
     C is the largest number below a power of two (16, 32, ...) that makes the bias factor n e^-C harmless.
-    c balances the truncation against the rounding of the bound; a quarter of the summation's worst case is
-    counted, which measured errors never exceed, so that accuracy is not given away to a worst case.
+    c balances the truncation against the rounding of the bound; of the summation's worst case only a quarter is
+    counted, or accuracy would be given away to roundings that mostly cancel.
 
     >>> design(20, torch.float64, typical=0.2).C
     31.875
@@ -240,7 +244,7 @@ def check_scheme(order: int, scheme: str) -> None:
     """Refuse unknown schemes and orders, and an order where it means nothing."""
     if scheme not in SCHEMES:
         raise unknown_name("scheme", scheme, SCHEMES)
-    if order not in RICHARDSON or isinstance(order, bool):
+    if not isinstance(order, int) or isinstance(order, bool) or order not in RICHARDSON:
         raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads)")
     if scheme == "paper" and order != 1:
         raise OptionError(f"scheme='paper' is one pair of heads; order={order} needs scheme='antisymmetric'")

@@ -7,6 +7,7 @@ writes the prompt, runs the model and reads the result in the kind of array that
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,11 +19,15 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
+from nlaformer.arrays import all_finite, give, kind_of, to_tensor, usable_device
 from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
 from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import Layer, NLAFormer
+
+# No result has an exponent beyond the sum of two operands'.
+_LARGEST_EXPONENT = 4096
 
 
 @dataclass(frozen=True)
@@ -44,16 +49,15 @@ class Operand:
             self.kind
         ]()
 
-    def magnitude(self, value: Tensor) -> Tensor:
-        """What is scaled to about 1: the largest entry, or the largest column norm; (...)."""
+    def exponent(self, value: Tensor) -> Tensor:
+        """The power of two that the largest entry, or the largest column norm, is nearest to; (...)."""
         block = self.lift(value)
-        largest = torch.maximum(block.amax((-2, -1)), -block.amin((-2, -1)))
+        e = exponent(torch.maximum(block.amax((-2, -1)), -block.amin((-2, -1))))
         if self.measure == "largest":
-            return largest
+            return e
         # The norm of a matrix scaled by its largest entry can neither overflow nor vanish.
-        e = exponent(largest)
         norm = torch.linalg.vector_norm(scale(block, -e[..., None, None]), dim=-2).amax(-1)
-        return scale(norm, e)
+        return e + exponent(norm)
 
 
 @dataclass(frozen=True)
@@ -147,8 +151,13 @@ class Operation:
         return self._construction.linearization
 
     def to(self, device: torch.device | str) -> Operation:
-        """The same operation on another device."""
-        return Operation(self.options, self._construction, self.model.to(device))
+        """The same operation on another device; this one stays where it is."""
+        return Operation(self.options, self._construction, copy.deepcopy(self.model).to(usable_device(device)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from nlaformer.express.operations import from_config
+
+        return from_config, (asdict(self.options), self.model)
 
     def __call__(self, *operands: Any) -> Any:
         """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
@@ -158,23 +167,22 @@ class Operation:
         size = self.model.piece(self.layout.rows, self.layout.tokens)
         pieces = zip(*(t.split(size) for t in (e.reshape(-1), *flat)), strict=True)
         results = [self._run(*piece) for piece in pieces]
-        return _each(lambda *r: _give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
+        return _each(lambda *r: give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
 
     def prompt(self, *operands: Any) -> Any:
         """The token matrix P, (..., rows, tokens), operands scaled; NumPy for NumPy, torch for torch."""
         kind, tensors = self._take(operands)
         scaled, e = self._scale(tensors)
-        return _give(self._write(e, *scaled), kind)
+        return give(self._write(e, *scaled), kind)
 
     def read(self, P: Any) -> Any:
         """The result that stands in a token matrix the model returned, scaled back."""
-        kind = _kind(P)
-        P = torch.as_tensor(P)
+        kind, P = kind_of(P), to_tensor("P", P)
         if P.shape[-2:] != (self.layout.rows, self.layout.tokens):
             raise ShapeError(
                 f"{self.name}: P has shape {tuple(P.shape)}; expected (..., {self.layout.rows}, {self.layout.tokens})"
             )
-        return _each(lambda r: _give(r, kind), self._read(P))
+        return _each(lambda r: give(r, kind), self._read(P))
 
     def error_bound(self, *operands: Any) -> Any:
         """A proven bound on the error of each entry of ``self(*operands)``; same shape as the result.
@@ -189,9 +197,9 @@ class Operation:
         def finish(bound: Tensor, result: Tensor) -> Tensor:
             # Scaling back into the subnormal range rounds once more; a result beyond the range has no bound.
             bound = scale(bound, _spread(e, bound)) + 2 * numbers.smallest_normal * numbers.eps
-            return torch.where(torch.isfinite(result), bound, torch.inf)
+            return torch.where(torch.isfinite(result) & ~bound.isnan(), bound, torch.inf)
 
-        return _each(lambda b, r: _give(finish(b, r), kind), bounds, self(*tensors))
+        return _each(lambda b, r: give(finish(b, r), kind), bounds, self(*tensors))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
@@ -205,7 +213,10 @@ class Operation:
 
     def _run(self, e: Tensor, *scaled: Tensor) -> Any:
         with torch.no_grad():
-            return self._read(self.model(self._write(e, *scaled)))
+            result = self._read(self.model(self._write(e, *scaled)))
+        if any(bool(part.isnan().any()) for part in (result if isinstance(result, tuple) else (result,))):
+            raise DomainError(f"{self.name}: intermediate values leave the range of {self.options.dtype}")
+        return result
 
     def _scale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
         """Operands scaled by powers of two into the compact set, checked, and the exponent of the result."""
@@ -213,7 +224,7 @@ class Operation:
         batch = tensors[0].shape[: tensors[0].dim() - len(self._shapes[0])]
         for k, operand in enumerate(operands):
             if self.options.normalize and operand.measure != "none":
-                e = exponent(operand.magnitude(tensors[k]))
+                e = operand.exponent(tensors[k])
                 scaled[k] = scale(tensors[k], -_spread(e, tensors[k]))
                 exponents.append(e)
             else:
@@ -236,14 +247,16 @@ class Operation:
         def back(result: Tensor) -> Tensor:
             if "exponent" not in self.layout.names:
                 return result
-            e = self.layout.read(P, "exponent", slice(0, 1))[..., 0, 0].to(torch.int32)
-            return scale(result, _spread(e, result))
+            e = self.layout.read(P, "exponent", slice(0, 1))[..., 0, 0]
+            if not bool((e.abs() <= _LARGEST_EXPONENT).all()):
+                raise DomainError(f"{self.name}: the row 'exponent' of P does not hold an exponent of this dtype")
+            return scale(result, _spread(e.to(torch.int32), result))
 
         return _each(back, self._construction.read(P))
 
     def _check_bound(self, name: str, value: Tensor) -> None:
         largest = value.abs().reshape(-1)
-        if largest.numel() and float(largest.max()) > self.options.largest:
+        if largest.numel() and bool(largest.max() > torch.tensor(self.options.largest, dtype=self.dtype)):
             where = np.unravel_index(int(largest.argmax()), value.shape)
             index = "".join(f"[{int(k)}]" for k in where)
             raise DomainError(
@@ -254,10 +267,14 @@ class Operation:
     def _take(self, operands: Sequence[Any]) -> tuple[str, list[Tensor]]:
         """Check the operands and turn them into tensors of one batch shape."""
         expected = self._construction.operands
+        if any(weight.dtype != self.dtype for weight in self.model.buffers() if weight.is_floating_point()):
+            raise DTypeError(
+                f"{self.name}: the model's weights were converted; build the operation with another dtype="
+            )
         if len(operands) != len(expected):
             names = ", ".join(operand.name for operand in expected)
             raise ShapeError(f"{self.name} takes {len(expected)} operands ({names}); {len(operands)} were given")
-        kinds = {_kind(value) for value in operands}
+        kinds = {kind_of(value) for value in operands}
         kind = "torch" if "torch" in kinds else "numpy" if "numpy" in kinds else "list"
         tensors = [self._tensor(o.name, value, o.shape(self.n)) for o, value in zip(expected, operands, strict=True)]
         batches = [t.shape[: t.dim() - len(shape)] for t, shape in zip(tensors, self._shapes, strict=True)]
@@ -269,7 +286,7 @@ class Operation:
         return kind, [t.expand(*batch, *shape) for t, shape in zip(tensors, self._shapes, strict=True)]
 
     def _tensor(self, name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
-        tensor = _to_tensor(name, value)
+        tensor = to_tensor(name, value)
         if tensor.is_complex():
             raise DTypeError(f"{self.name}: {name} is complex; the operations are real. Pass real and imaginary parts")
         if not tensor.is_floating_point():
@@ -277,17 +294,19 @@ class Operation:
             tensor = tensor.to(self.dtype)
             if exact.dtype != torch.bool and bool((tensor.to(exact.dtype) != exact).any()):
                 raise DTypeError(f"{self.name}: an integer in {name} is too large for {self.options.dtype}")
+        elif kind_of(value) == "list":
+            tensor = tensor.to(self.dtype)  # a list has no dtype of its own
         if tensor.dtype != self.dtype:
             given = str(tensor.dtype).removeprefix("torch.")
+            other = f", or build with dtype=torch.{given}" if given in ("float32", "float64") else ""
             raise DTypeError(
                 f"{self.name}: {name} is {given}, the operation was built for {self.options.dtype}; "
-                f"convert {name}, or build with dtype=torch.{given if given == 'float32' else 'float64'}"
+                f"convert {name} to {self.options.dtype}{other}"
             )
         if tensor.shape[tensor.dim() - len(shape) :] != shape or tensor.dim() < len(shape):
             wanted = ", ".join(["...", *map(str, shape)])
             raise ShapeError(f"{self.name}: {name} has shape {tuple(tensor.shape)}; expected ({wanted})")
-        # NaN and infinity survive aminmax, which is ten times as quick as isfinite.
-        if tensor.numel() and not all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor)):
+        if not all_finite(tensor):
             raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
         return tensor.detach().to(self.device)
 
@@ -295,36 +314,6 @@ class Operation:
 def _spread(e: Tensor, like: Tensor) -> Tensor:
     """One exponent for each system, with axes of length one for the entries."""
     return e.reshape((*e.shape, *[1] * (like.dim() - e.dim())))
-
-
-def _kind(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return "torch"
-    return "numpy" if isinstance(value, (np.ndarray, np.generic)) else "list"
-
-
-def _to_tensor(name: str, value: Any) -> Tensor:
-    if isinstance(value, Tensor):
-        return value
-    try:
-        array = np.asarray(value)
-        if array.dtype == object or array.dtype.kind not in "biufc":
-            raise DTypeError(f"{name} holds {array.dtype} values; expected numbers in a rectangular array")
-        array = array.astype(array.dtype.newbyteorder("="), copy=False)
-        # torch takes neither negative strides nor, without a warning, memory it may not write to.
-        return torch.from_numpy(array if array.flags.c_contiguous and array.flags.writeable else array.copy())
-    except (ValueError, TypeError) as error:
-        if isinstance(error, DTypeError):
-            raise
-        raise DTypeError(f"{name} cannot be read as an array of numbers: {error}") from error
-
-
-def _give(tensor: Tensor, kind: str) -> Any:
-    """The tensor in the kind of array the caller uses."""
-    if kind == "torch":
-        return tensor
-    array = tensor.cpu().numpy()
-    return array if kind == "numpy" else array.tolist()
 
 
 def _each(function: Callable[..., Any], *results: Any) -> Any:

@@ -13,10 +13,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import FileError, OptionError, unknown_name
+from nlaformer import io
+from nlaformer.arrays import usable_device
+from nlaformer.errors import DomainError, FileError, OptionError, unknown_name
 from nlaformer.express import composition, pointwise
 from nlaformer.express.heads import (
     Form,
@@ -82,27 +85,27 @@ def operation(
     >>> bool(error <= multiply.error_bound(A, B).max() < 1e-7)
     True
     """
-    if name not in _BUILDERS:
+    if not isinstance(name, str) or name not in _BUILDERS:
         raise unknown_name("operation", name, _BUILDERS)
     if (f is None) == (name == "pointwise"):
         raise OptionError(f"f goes with 'pointwise' and only with it; the operation is {name!r} and f is {f!r}")
     options = Options(
         name=name,
-        n=n,
-        order=order,
+        n=_plain(n),
+        order=_plain(order),
         scheme=scheme,
         dtype=str(dtype).removeprefix("torch."),
         form=form,
-        width=width,
-        minimum=minimum if minimum is not None else 2.0**-4 if form == "ffn" else 2.0**-20,
+        width=_plain(width),
+        minimum=_plain(minimum) if minimum is not None else 2.0**-4 if form == "ffn" else 2.0**-20,
         normalize=normalize,
-        bound=bound,
-        score_bound=score_bound,
+        bound=_plain(bound),
+        score_bound=_plain(score_bound),
         expression=None if f is None else composition.trace(f),
     )
     check(options)
     construction = _BUILDERS[name](options)
-    model = NLAFormer(pre=construction.layers).to(dtype).to(device)
+    model = NLAFormer(pre=construction.layers).to(options.torch_dtype).to(usable_device(device))
     return Operation(options, construction, model)
 
 
@@ -122,22 +125,53 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
         options = Options(**config)
     except TypeError as error:
         raise FileError(f"the config of the saved operation is not one: {error}") from error
-    if options.name not in _BUILDERS:
+    if not isinstance(options.name, str) or options.name not in _BUILDERS:
         raise unknown_name("operation", options.name, _BUILDERS)
     check(options)
     construction = _BUILDERS[options.name](options)
-    expected = NLAFormer(pre=construction.layers).state_dict()
-    saved = model.state_dict()
-    if {name: w.shape for name, w in expected.items()} != {name: w.shape for name, w in saved.items()}:
-        raise FileError(f"the saved weights do not fit operation {options.name!r} of size n={options.n}")
+    if not _same(NLAFormer(pre=construction.layers).to(options.torch_dtype), model):
+        raise FileError(
+            f"the saved weights are not those of operation {options.name!r}, n={options.n}, as it is described"
+        )
     return Operation(options, construction, model)
+
+
+def _same(expected: NLAFormer, given: NLAFormer) -> bool:
+    """Whether a model has the structure and weights it should: a bound is proven for those and no others.
+
+    Weights may differ by a few roundings, as the exponential function of another machine makes them.
+    """
+    wanted, found = expected.state_dict(), given.state_dict()
+    if io.structure(expected) != io.structure(given) or wanted.keys() != found.keys():
+        return False
+    for name, w in wanted.items():
+        other = found[name].to(w.device)
+        if other.dtype != w.dtype or other.shape != w.shape:
+            return False
+        tolerance = 8 * torch.finfo(w.dtype).eps if w.is_floating_point() else 0.0
+        if not torch.allclose(other, w, rtol=tolerance, atol=0.0):
+            return False
+    return True
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's and torch's numbers as Python's own, which JSON takes; anything else as it is."""
+    return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def check(options: Options) -> None:
     """Refuse options that make no sense, all of them at once."""
     check_scheme(options.order, options.scheme)
     problems = []
-    if isinstance(options.n, bool) or not isinstance(options.n, int) or options.n < 1:
+    if not _whole(options.n) or options.n < 1:
         problems.append(f"n is {options.n!r}; it must be a positive integer")
     if options.dtype not in ("float64", "float32"):
         problems.append(f"dtype is {options.dtype}; it must be torch.float64 or torch.float32")
@@ -145,18 +179,19 @@ def check(options: Options) -> None:
         problems.append(f"form is {options.form!r}; it must be one of {', '.join(FORMS)}")
     if options.form == "ffn" and options.name not in ("multiply", "divide"):
         problems.append(f"form='ffn' is for multiply and divide; {options.name} has one form")
-    if options.width is not None and (
-        options.form != "ffn" or not isinstance(options.width, int) or options.width < 16
-    ):
+    if options.width is not None and (options.form != "ffn" or not _whole(options.width) or options.width < 16):
         problems.append(f"width is {options.width!r}; it goes with form='ffn' and must be an integer of 16 or more")
-    if not 0 < options.minimum <= 0.5:
-        problems.append(f"minimum is {options.minimum!r}; it must lie in (0, 0.5]")
+    smallest, largest = (2.0**-40, 2.0**50) if options.dtype == "float64" else (2.0**-24, 2.0**30)
+    if not _number(options.minimum) or not smallest <= options.minimum <= 0.5:
+        problems.append(f"minimum is {options.minimum!r}; it must lie in [{smallest:.1g}, 0.5]")
     for name in ("bound", "score_bound"):
         value = getattr(options, name)
-        if value is not None and not (math.isfinite(value) and value > 0):
-            problems.append(f"{name} is {value!r}; it must be positive and finite")
+        if value is not None and (not _number(value) or not 1 / largest <= value <= largest):
+            problems.append(f"{name} is {value!r}; it must lie in [{1 / largest:.1g}, {largest:.1g}]")
         if value is not None and options.normalize and options.name != "pointwise":
             problems.append(f"{name} goes with normalize=False; with normalize=True any magnitude is in the domain")
+    if not isinstance(options.normalize, bool):
+        problems.append(f"normalize is {options.normalize!r}; it must be True or False")
     if not options.normalize and options.bound is None:
         problems.append("normalize=False needs bound=, the largest magnitude of an entry")
     if problems:
@@ -258,7 +293,7 @@ def _vector_transpose(options: Options) -> Construction:
     def bound(a: Tensor) -> Tensor:
         scores = a[..., :, None]
         moved = 4 * u * (2 * a.abs().amax(-1, keepdim=True)[..., None] + scores.abs())
-        return lin.error_bound(_eye(n), scores, scores.abs(), inner=2, summands=1) + moved
+        return lin.error_bound(_eye(scores), scores, scores.abs(), inner=2, summands=1) + moved
 
     return Construction(
         layout,
@@ -267,6 +302,7 @@ def _vector_transpose(options: Options) -> Construction:
         read=lambda P: torch.cat([layout.read(P, "a", last), layout.read(P, "work", last)[..., : n - 1, :]], -2),
         bound=bound,
         linearization=lin,
+        check=_within(options, lambda a: a),
     )
 
 
@@ -298,6 +334,7 @@ def _inner_product(options: Options) -> Construction:
         read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0, 0],
         bound=bound,
         linearization=lin,
+        check=_within(options, lambda a, b: a),
     )
 
 
@@ -317,7 +354,7 @@ def _outer_product(options: Options) -> Construction:
 
     def bound(a: Tensor, b: Tensor) -> Tensor:
         scores = a[..., :, None] * b[..., None, :]
-        return lin.error_bound(_eye(n), scores, scores.abs(), inner=2, summands=1)
+        return lin.error_bound(_eye(scores), scores, scores.abs(), inner=2, summands=1)
 
     return Construction(
         layout,
@@ -326,6 +363,7 @@ def _outer_product(options: Options) -> Construction:
         read=lambda P: layout.read(P, "result"),
         bound=bound,
         linearization=lin,
+        check=_within(options, lambda a, b: a[..., :, None] * b[..., None, :]),
     )
 
 
@@ -346,7 +384,7 @@ def _matrix_transpose(options: Options) -> Construction:
 
     def bound(A: Tensor) -> Tensor:
         scores = A.mT
-        attention = lin.error_bound(_eye(n), scores, scores.abs(), inner=n + 1, summands=1)
+        attention = lin.error_bound(_eye(scores), scores, scores.abs(), inner=n + 1, summands=1)
         return attention + 4 * u * (A.abs() + scores.abs())
 
     return Construction(
@@ -356,6 +394,7 @@ def _matrix_transpose(options: Options) -> Construction:
         read=lambda P: layout.read(P, "A"),
         bound=bound,
         linearization=lin,
+        check=_within(options, lambda A: A),
     )
 
 
@@ -384,8 +423,9 @@ def _transposed_matmul(options: Options) -> Construction:
         [assemble(layout, heads)],
         (Operand("A", "matrix", measure="column norm"), Operand("B", "matrix", measure="column norm")),
         read=lambda P: layout.read(P, "result"),
-        bound=lambda A, B: lin.error_bound(_eye(n), A.mT @ B, A.abs().mT @ B.abs(), inner=n + 1, summands=1),
+        bound=lambda A, B: lin.error_bound(_eye(A), A.mT @ B, A.abs().mT @ B.abs(), inner=n + 1, summands=1),
         linearization=lin,
+        check=_within(options, lambda A, B: A.mT @ B),
     )
 
 
@@ -413,6 +453,7 @@ def _matmul(options: Options) -> Construction:
         read=lambda P: layout.read(P, "result"),
         bound=lambda A, B: lin.error_bound(A.mT, B, B.abs(), inner=n + 1, summands=n),
         linearization=lin,
+        check=_within(options, lambda A, B: B),
     )
 
 
@@ -444,6 +485,7 @@ def _matvec(options: Options) -> Construction:
         read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0],
         bound=bound,
         linearization=lin,
+        check=_within(options, lambda A, b: b),
     )
 
 
@@ -466,6 +508,24 @@ def _design(options: Options, count: int, *, factors: int = 1, summands: int = 1
     )
 
 
+def _within(options: Options, scores: Callable[..., Tensor]) -> Callable[..., None]:
+    """A check that refuses operands whose scores exceed a declared ``score_bound``."""
+
+    def check_scores(*operands: Tensor) -> None:
+        largest = scores(*(operand.double() for operand in operands)).abs()
+        if (
+            options.score_bound is not None
+            and largest.numel()
+            and float(largest.max()) > options.score_bound * (1 + 1e-6)
+        ):
+            raise DomainError(
+                f"{options.name}: a score reaches {float(largest.max()):.6g}, beyond the declared "
+                f"score_bound={options.score_bound:g}; declare a larger one"
+            )
+
+    return check_scores
+
+
 def _positions(layout: Layout) -> list[Form]:
     """The unit vectors of the data tokens."""
     return select(list(layout["position"])[layout.data_tokens])
@@ -480,8 +540,9 @@ def _replace_block(data: Sequence[int], work: Sequence[int]) -> list[Any]:
     ]
 
 
-def _eye(n: int) -> Tensor:
-    return torch.eye(n, dtype=torch.float64)
+def _eye(like: Tensor) -> Tensor:
+    """The unit vectors e_i as values of the n tokens of ``like``, (..., n, q)."""
+    return torch.eye(like.shape[-2], dtype=torch.float64, device=like.device)
 
 
 _BUILDERS: dict[str, Callable[[Options], Construction]] = {

@@ -73,9 +73,9 @@ def divide(options: Options) -> Construction:
     return _construction(
         layout,
         stages,
-        bound=lambda a, b: quotient.relative_error * (a / b).abs(),
+        bound=lambda a, b: quotient.error_bound(a, b),
         result_exponent=lambda e_a, e_b: e_a - e_b,
-        check=lambda a, b: check_divisor("b", b, options),
+        check=lambda a, b: check_divisor("b", b, b.abs(), options),
     )
 
 
@@ -130,7 +130,7 @@ def _divide_ffn(options: Options) -> Construction:
         [([], units)],
         bound=bound,
         result_exponent=lambda e_a, e_b: e_a - e_b,
-        check=lambda a, b: check_divisor("b", b, options),
+        check=lambda a, b: check_divisor("b", b, b.abs(), options),
     )
 
 
@@ -158,7 +158,13 @@ class Quotient:
         margin = 37.0 if dtype == torch.float64 else 17.0
         self.ceiling = -math.log(low) + margin
         exponential = exponent_rounding(self.ceiling + largest_log, dtype) + 16 * u + 2 * math.exp(-margin)
+        # Below this a value times e^-ceiling is no longer a normal number.
+        self.underflow = 2 * math.exp(self.ceiling) * torch.finfo(dtype).tiny
         self.relative_error = 1.01 * (step**2 / (8 * (1 - slack) ** 2) + 2 * exponential + 8 * u * largest_log)
+
+    def error_bound(self, x: Tensor, y: Tensor) -> Tensor:
+        """Bound on each entry of x / y as the three stages compute it."""
+        return self.relative_error * (x / y).abs() + self.underflow * (1 + 1 / y.abs())
 
     def stages(self, target: int) -> list[tuple[list[Head], list[Unit]]]:
         """Heads and units of the three layers; the quotient is added to ``target``."""
@@ -208,9 +214,9 @@ def pointwise_layout(options: Options, work: int = 0, positions: bool = True, sc
     return Layout(tuple(registers), tokens=options.n + positions, sink=positions)
 
 
-def check_divisor(name: str, divisor: Tensor, options: Options) -> None:
-    """Refuse divisors nearer to zero than the weights are made for."""
-    small = divisor.abs() < options.minimum
+def check_divisor(name: str, divisor: Tensor, magnitude: Tensor, options: Options) -> None:
+    """Refuse divisors whose magnitude may be nearer to zero than the weights are made for (or is not a number)."""
+    small = ~(magnitude >= options.minimum)
     if bool(small.any()):
         where = torch.nonzero(small)[0].tolist()
         index = "".join(f"[{k}]" for k in where)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlaformer.errors import unknown_name
+from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express import loop_computer
 from nlaformer.express.cost import Cost
 from nlaformer.express.operation import Operation
@@ -25,6 +25,8 @@ SEEDS = (0, 1, 2, 3, 4)
 GROWTH_SIZES = (16, 32, 64, 128, 256, 512)
 # The loop-transformer's attention looks at n^2 columns; beyond this n it is counted, not run.
 LOOP_LARGEST = 32
+# The reference in extended precision takes n^3 steps without BLAS: minutes at this n.
+LARGEST = 1024
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -165,6 +167,8 @@ def build(
     form: str = "accurate",
 ) -> Operation:
     """An operation for the table; ``pointwise`` is ``example``."""
+    if isinstance(n, int) and n > LARGEST:
+        raise OptionError(f"n is {n}; the commands measure up to n = {LARGEST}; for more, nf.operation in Python")
     f = example if name == "pointwise" else None
     return operation(name, n=n, order=order, scheme=scheme, dtype=DTYPES[dtype], form=form, f=f)
 

@@ -39,12 +39,8 @@ from nlaformer.learn.triton_products import (
 class TritonKernels:
     """The kernels; ``precision`` is "ieee" or "tf32" for float32 tensors, ``tiles`` replaces those of ``tiles.py``."""
 
-    overlap = True  # Hopper can start a kernel while the one before it drains
-
     def __init__(self, epsilon: float, precision: str = "ieee", tiles: Mapping[str, Tile] | None = None):
         self.epsilon, self.precision, self.tiles = epsilon, precision, tiles or {}
-        overlap = self.overlap and torch.cuda.is_available() and torch.cuda.get_device_capability() >= (9, 0)
-        self.launch = {"OVERLAP": True, "launch_pdl": True} if overlap else {"OVERLAP": False}
 
     def tile(self, name: str, X: Tensor, columns: int) -> Tile:
         """The tile of product ``name``, of X (E, R, inner) with a weight of so many columns."""
@@ -121,7 +117,7 @@ class TritonKernels:
         block = attention_rows(tokens)
         attend_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
             qkv, out, R, qkv.stride(0), out.stride(0),
-            d, d // heads, tokens, causal, block, self.precision, num_warps=4, **self.launch,
+            d, d // heads, tokens, causal, block, self.precision, num_warps=4,
         )  # fmt: skip
 
     def attend_backward(
@@ -132,7 +128,7 @@ class TritonKernels:
         block = attention_rows(tokens)
         attend_backward_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
             qkv, G, squares, out, dots, R, self.epsilon, qkv.stride(0), G.stride(0), *_lead(squares, out, dots),
-            d, d // heads, tokens, causal, _parts(squares), block, self.precision, num_warps=4, **self.launch,
+            d, d // heads, tokens, causal, _parts(squares), block, self.precision, num_warps=4,
         )  # fmt: skip
 
     def weight_gradient(
@@ -146,7 +142,7 @@ class TritonKernels:
         partial = None if gain is None else out.new_empty(E, triton.cdiv(N, block), K)
         collect_kernel[(K // block_k, triton.cdiv(N, block), E)](
             folded, W, gain, out, partial, N, folded.stride(0), *_lead(W, gain, out, partial),
-            K, parts, gain is not None, block, block_k, num_warps=4, **self.launch,
+            K, parts, gain is not None, block, block_k, num_warps=4,
         )  # fmt: skip
         if partial is not None and gain_out is not None:
             self.column_sums(partial, gain_out)
@@ -154,7 +150,7 @@ class TritonKernels:
     def column_sums(self, X: Tensor, out: Tensor) -> None:
         E, R, N = X.shape
         block = divisor(N, 32)
-        column_sums_kernel[(N // block, E)](X, out, *_lead(X, out), R, N, 64, block, num_warps=4, **self.launch)
+        column_sums_kernel[(N // block, E)](X, out, *_lead(X, out), R, N, 64, block, num_warps=4)
 
     def fold(self, W: Tensor, gain: Tensor | None, out: Tensor, transposed: Tensor) -> None:
         E, N, K = W.shape
@@ -162,7 +158,7 @@ class TritonKernels:
         block_k = divisor(K, 64)
         fold_kernel[(K // block_k, triton.cdiv(N, 32), E)](
             W, gain, out, turned, N, *_lead(W, gain, out, turned),
-            K, gain is not None, turned is not None, 32, block_k, num_warps=4, **self.launch,
+            K, gain is not None, turned is not None, 32, block_k, num_warps=4,
         )  # fmt: skip
 
     def read_in(
@@ -174,7 +170,7 @@ class TritonKernels:
         read_in_kernel[(triton.cdiv(R, rows), E)](
             A, b, W, positions, prompt, stream, out, squares, R, *_lead(W, positions, prompt, stream, out, squares),
             n, d, prompt.shape[2], out.dtype != stream.dtype, rows, divisor(d, 64), max(16, 1 << n.bit_length()),
-            num_warps=4, **self.launch,
+            num_warps=4,
         )  # fmt: skip
 
     def spread(self, features: Tensor, tokens: int, stream: Tensor, out: Tensor, sums: Tensor) -> None:
@@ -183,14 +179,14 @@ class TritonKernels:
         spread_kernel[(d // block, parts, E)](
             features, stream, out, sums, R, features.stride(0), features.stride(1), *_lead(stream, out, sums),
             d, tokens, out.dtype != stream.dtype, triton.next_power_of_2(triton.cdiv(R, parts)), block,
-            num_warps=4, **self.launch,
+            num_warps=4,
         )  # fmt: skip
 
     def _meta(self, tile: Tile) -> dict[str, object]:
         return {
             "BLOCK_R": tile.rows, "BLOCK_N": tile.columns, "BLOCK_K": tile.inner,
             "num_warps": tile.warps, "num_stages": tile.stages, "PRECISION": self.precision,
-        } | self.launch  # fmt: skip
+        }  # fmt: skip
 
 
 def _product_in(dtype: torch.dtype, X: Tensor, Y: Tensor) -> Tensor:

@@ -321,23 +321,24 @@ def quickstart() -> Config:
 
 
 def cg_imitation() -> Config:
-    """The paper's first setting, result supervision: the iterates of CG and nothing else."""
-    return Config(supervision="result")
+    """The paper's first setting, result supervision: the iterates of CG and nothing else (the paper's loss: power=1)."""
+    return Config(supervision="result", lr=3e-3, power=0.0)
 
 
 def cg_joint() -> Config:
-    """The paper's first setting, joint supervision: iterates, residuals and directions of CG."""
-    return Config(supervision="joint", eta=5e-4)
+    """The paper's first setting, joint supervision: iterates, residuals and directions of CG (the paper's loss:
+    power=1)."""
+    return Config(supervision="joint", eta=5e-4, lr=3e-3, power=0.5)
 
 
 def cg_accelerated() -> Config:
-    """The paper's second setting: step + 10 solution, converging faster than CG."""
-    return Config(supervision="step+solution", lambda_=10.0)
+    """The paper's second setting: step + 10 solution, converging faster than CG (the paper's loss: power=1)."""
+    return Config(supervision="step+solution", lambda_=10.0, lr=3e-3, power=0.5, floor=1e-8)
 
 
 def pcg_accelerated() -> Config:
-    """The paper's second setting with Jacobi-preconditioned CG as the teacher."""
-    return Config(supervision="step+solution", lambda_=10.0, teacher="pcg")
+    """The paper's second setting with Jacobi-preconditioned CG as the teacher (the paper's loss: power=1)."""
+    return cg_accelerated().replace(teacher="pcg")
 
 
 _RECIPES: dict[str, Callable[[], Config]] = {
@@ -372,4 +373,4 @@ def recipes() -> dict[str, str]:
     >>> sorted(nf.recipes())
     ['cg-accelerated', 'cg-imitation', 'cg-joint', 'pcg-accelerated', 'quickstart']
     """
-    return {name: (make.__doc__ or "").strip() for name, make in _RECIPES.items()}
+    return {name: " ".join((make.__doc__ or "").split()) for name, make in _RECIPES.items()}

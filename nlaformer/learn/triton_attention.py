@@ -6,7 +6,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from nlaformer.learn.triton_products import after_the_kernel_before, inverse_scale
+from nlaformer.learn.triton_products import inverse_scale
 
 
 @triton.jit
@@ -27,9 +27,7 @@ def attend_kernel(
     QKV, OUT, R, stride_e, stride_oe,
     D: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     local = tl.arange(0, BLOCK)
     rows = tl.program_id(1) * (BLOCK // TOKENS * TOKENS) + local
@@ -50,9 +48,7 @@ def attend_backward_kernel(
     QKV, G, SQUARES, OUT, DOTS, R, epsilon, stride_e, stride_ge, stride_se, stride_oe, stride_de,
     D: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CAUSAL: tl.constexpr, PARTS: tl.constexpr,
     BLOCK: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     head = tl.program_id(0)
     local = tl.arange(0, BLOCK)

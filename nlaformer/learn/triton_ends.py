@@ -9,16 +9,12 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from nlaformer.learn.triton_products import after_the_kernel_before
-
 
 @triton.jit
 def fold_kernel(
     W, GAIN, OUT, TURNED, N, stride_we, stride_ge, stride_oe, stride_te,
     K: tl.constexpr, HAS_GAIN: tl.constexpr, HAS_TURNED: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -39,9 +35,8 @@ def read_in_kernel(
     A, RIGHT, W, POSITIONS, PROMPT, STREAM, OUT, SQUARES, R,
     stride_we, stride_pe, stride_me, stride_re, stride_oe, stride_se,
     n: tl.constexpr, D: tl.constexpr, COLUMNS: tl.constexpr, TWO_STREAMS: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) * BLOCK_R + tl.arange(0, BLOCK_R)
     entries = tl.arange(0, BLOCK_K)
@@ -73,9 +68,7 @@ def read_in_kernel(
 def spread_kernel(
     FEATURES, STREAM, OUT, SUMS, R, stride_fe, stride_fb, stride_re, stride_oe, stride_ue,
     D: tl.constexpr, TOKENS: tl.constexpr, TWO_STREAMS: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_D: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(1) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.program_id(0) * BLOCK_D + tl.arange(0, BLOCK_D)
@@ -93,9 +86,7 @@ def spread_kernel(
 def collect_kernel(
     FOLDED, W, GAIN, OUT, GAIN_OUT, N, stride_fe, stride_we, stride_ge, stride_oe, stride_qe,
     K: tl.constexpr, PARTS: tl.constexpr, HAS_GAIN: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(2).to(tl.int64)
     rows = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     columns = tl.program_id(0) * BLOCK_K + tl.arange(0, BLOCK_K)
@@ -114,9 +105,8 @@ def collect_kernel(
 @triton.jit
 def column_sums_kernel(
     X, OUT, stride_xe, stride_oe, R: tl.constexpr, N: tl.constexpr,
-    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, OVERLAP: tl.constexpr,
+    BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     columns = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
     total = tl.zeros((BLOCK_R, BLOCK_N), tl.float32)

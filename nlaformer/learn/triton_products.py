@@ -11,14 +11,6 @@ import triton.language as tl
 
 
 @triton.jit
-def after_the_kernel_before(OVERLAP: tl.constexpr):
-    """Start while the kernel before is still finishing, wait here for what it wrote, and let the next one start."""
-    if OVERLAP:
-        tl.extra.cuda.gdc_wait()
-        tl.extra.cuda.gdc_launch_dependents()
-
-
-@triton.jit
 def _product(
     X, W, stride_x, stride_n, stride_k, rows, columns, R,
     K: tl.constexpr, BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
@@ -56,9 +48,7 @@ def project_kernel(
     stride_xe, stride_xr, stride_we, stride_wn, stride_wk, stride_oe, stride_or, stride_se, stride_be,
     N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, HAS_BIAS: tl.constexpr, RELU: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     rows = tl.program_id(0) // (N // BLOCK_N) * BLOCK_R + tl.arange(0, BLOCK_R)
     columns = tl.program_id(0) % (N // BLOCK_N) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -84,9 +74,7 @@ def add_projected_kernel(
     N: tl.constexpr, K: tl.constexpr, HAS_BIAS: tl.constexpr, TWO_STREAMS: tl.constexpr, FEATURE_EVERY: tl.constexpr,
     HAS_INJECT: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) % (N // BLOCK_N)
     rows = tl.program_id(0) // (N // BLOCK_N) * BLOCK_R + tl.arange(0, BLOCK_R)
@@ -119,9 +107,7 @@ def relu_backward_kernel(
     stride_ue,
     N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     tile_r = tl.program_id(0) // (N // BLOCK_N)
     tile_n = tl.program_id(0) % (N // BLOCK_N)
@@ -152,9 +138,7 @@ def norm_backward_kernel(
     N: tl.constexpr, K: tl.constexpr, PARTS: tl.constexpr, DOT_PARTS: tl.constexpr, TWO_STREAMS: tl.constexpr,
     HAS_SUMS: tl.constexpr, FEATURE_EVERY: tl.constexpr,
     BLOCK_R: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr,
-    OVERLAP: tl.constexpr,
 ):  # fmt: skip
-    after_the_kernel_before(OVERLAP)
     e = tl.program_id(1).to(tl.int64)
     tile = tl.program_id(0) // (N // BLOCK_N)
     rows = tile * BLOCK_R + tl.arange(0, BLOCK_R)

@@ -7,12 +7,12 @@ from typing import Annotated
 
 import typer
 
-pictures = typer.Typer(help="Pictures.", no_args_is_help=True)
+pictures = typer.Typer(help="Pictures for the documentation.", no_args_is_help=True)
 
 
 @pictures.callback()
 def _group() -> None:
-    """Pictures."""
+    """Pictures for the documentation."""
 
 
 @pictures.command()
@@ -23,7 +23,7 @@ def layer(
     ] = "matrix_transpose",
     n: Annotated[int, typer.Option("--n", help="Its size.")] = 20,
 ) -> None:
-    """The paper's diagram of a layer, eq. (1), drawn from the shapes of a real one."""
+    """A layer, equation (1), drawn with the shapes of a real one."""
     from nlaformer.express.verify import build
     from nlaformer.report.diagram import draw_layer
 

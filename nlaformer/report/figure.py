@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nlaformer.errors import FileError
-from nlaformer.io import make_folder
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -16,10 +15,11 @@ BLUE, ORANGE, GREEN, GREY = "#dbe7f5", "#fbe3cc", "#dcefdc", "#eef0f2"
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
-    """Write a figure as PNG, making the folder if it is missing."""
+    """Write a figure as PNG into a folder that exists."""
     if path.suffix.lower() != ".png":
         raise FileError(f"pictures are written as PNG; {path} does not end in .png")
-    make_folder(path.parent)
+    if not path.parent.is_dir():
+        raise FileError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     try:
         figure.savefig(path, dpi=dpi, facecolor="white", metadata={"Software": None})
     except OSError as error:

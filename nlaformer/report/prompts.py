@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -36,13 +37,34 @@ def draw_prompts(op: Operation, operands: Sequence[Any], path: Path) -> Path:
         axis.axis("off")
     for k, (axis, (title, state)) in enumerate(zip(axes.flat, states, strict=False)):
         image = axis.imshow(
-            state.numpy(), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest"
+            _drawn(op.layout, state), cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest"
         )
         axis.set_title(title, fontsize=10, color=INK)
         _rule(axis, op.layout, named=k % across == 0)
+        _write_exponent(axis, op.layout, state)
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
-    figure.suptitle(f"{op.name}, n = {op.n}: {op.layout.rows} rows x {op.layout.tokens} tokens", color=INK)
+    figure.suptitle(f"{describe(op)}: {op.layout.rows} rows x {op.layout.tokens} tokens", color=INK)
     return save(figure, path)
+
+
+def describe(op: Operation) -> str:
+    """Name, size and every option that is not the default.
+
+    >>> from nlaformer import operation
+    >>> describe(operation("matmul", n=5, scheme="paper"))
+    'matmul, n = 5, scheme paper'
+    """
+    return ", ".join([op.name, f"n = {op.n}", *_unusual(op)])
+
+
+def file_name(op: Operation) -> str:
+    """A name for a picture of an operation; no two operations that a command can draw share one.
+
+    >>> from nlaformer import operation
+    >>> file_name(operation("matmul", n=5, order=3, dtype=torch.float32))
+    'matmul-n5-order3-float32.png'
+    """
+    return "-".join([op.name, f"n{op.n}", *(word.replace(" ", "") for word in _unusual(op))]) + ".png"
 
 
 def half_steps(model: NLAFormer, P: Tensor) -> Iterator[tuple[str, Tensor]]:
@@ -56,10 +78,33 @@ def half_steps(model: NLAFormer, P: Tensor) -> Iterator[tuple[str, Tensor]]:
                 yield f"after the {part}\nof layer {k}", X.mT
 
 
+def _unusual(op: Operation) -> list[str]:
+    options = op.options
+    return [
+        *([f"order {options.order}"] if options.order != 1 else []),
+        *([options.dtype] if options.dtype != "float64" else []),
+        *([f"scheme {options.scheme}"] if options.scheme != "antisymmetric" else []),
+    ]
+
+
 def _entries(layout: Layout, P: Tensor) -> Tensor:
     """Everything but the powers of two, which are not on the scale of the data."""
     rows = [row for name in layout.names if name != "exponent" for row in layout[name]]
     return P[rows]
+
+
+def _drawn(layout: Layout, P: Tensor) -> np.ndarray:
+    """P without its powers of two, whose colour would be off the scale."""
+    P = P.clone()
+    if "exponent" in layout.names:
+        layout.write(P, "exponent", torch.zeros(()), slice(0, layout.tokens))
+    return P.numpy()
+
+
+def _write_exponent(axis: Axes, layout: Layout, P: Tensor) -> None:
+    if "exponent" in layout.names:
+        e = int(layout.read(P, "exponent", slice(0, 1)))
+        axis.text(-0.3, layout["exponent"].start, f"{e}", fontsize=7, color=INK, va="center_baseline", ha="left")
 
 
 def _rule(axis: Axes, layout: Layout, named: bool) -> None:

@@ -1,0 +1,28 @@
+"""The README's Python runs as it stands (but for training, which tests/test_learn_*.py do)."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    blocks = [block for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "nf.train" not in block]
+    assert len(blocks) == 3
+    scope: dict = {}
+    exec("\n".join(blocks), scope)
+    A, B = scope["A"], scope["B"]
+    assert np.abs(scope["product"](A, B) - A @ B).max() < 1e-9
+    assert np.abs(scope["run"].x[-1] - np.linalg.solve(A @ A.T + 20 * np.eye(20), B[0])).max() < 1e-9
+
+
+def test_the_names_in_the_map_from_paper_to_code_exist():
+    import nlaformer as nf
+
+    for name in re.findall(r'`nf\.operation\("(\w+)"', README):
+        assert name in nf.operations()
+    for module, attribute in re.findall(r"`(nlaformer(?:\.\w+)+)\.(\w+)`", README):
+        assert hasattr(__import__(module, fromlist=[attribute]), attribute), f"{module}.{attribute}"
