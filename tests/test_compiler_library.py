@@ -160,6 +160,19 @@ def test_a_constant_with_a_unit_is_taken_as_it_is():
         compiled.run(100 * A, b)
 
 
+@pytest.mark.parametrize("name", ["cg", "pcg", "cg_fused", "conjugate_residual", "cgnr"])
+def test_a_breakdown_stays_finite_and_is_named(name):
+    n = 20
+    index = np.arange(1.0, n + 1)
+    hilbert, singular = 1 / (index[:, None] + index - 1), np.ones((n, n))
+    algorithm = nf.algorithm(name, n=n, verify=False)
+    for A, b in ((hilbert, hilbert.sum(1)), (singular, np.sin(index)), (np.zeros((n, n)), np.ones(n))):
+        run = algorithm.run(A, b, iterations=150)
+        assert np.isfinite(run.x).all()
+        small = run.residual_norms[-1] <= 1e-10 * np.linalg.norm(b)
+        assert small or run.status is not nf.Status.CONVERGED
+
+
 def test_a_diverging_iteration_says_so():
     class TooFar(nf.Program):
         def start(self, A, x0):

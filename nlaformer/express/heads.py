@@ -153,13 +153,14 @@ def pick_exponential_head(
 ) -> Head:
     """target_j += (value e^{exponent}) at token ``source``, the same in every data token j to the last bit.
 
-    Only the source and the sink are seen; see ``exponential_head``.
+    Only the source and the sink are seen; see ``exponential_head``. The sink's own column never sees the source,
+    however large the exponent.
     """
     position = layout["position"]
     sink = position[0]
     hidden = {row: -OFF for k, row in enumerate(position) if k not in (0, source)}
     return Head(
-        query=[everywhere(layout), everywhere(layout), {sink: OFF}],
+        query=[_ones(layout), everywhere(layout), {sink: OFF}],
         key=[{**exponent, **hidden}, {sink: ceiling}, {sink: 1.0}],
         value=value,
         target=target,
