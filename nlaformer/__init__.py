@@ -11,9 +11,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "operation": "nlaformer.express.operations",
-    "operations": "nlaformer.express.operations",
-    "Operation": "nlaformer.express.operations",
+    "operation": "nlaformer.express.catalogue",
+    "operations": "nlaformer.express.catalogue",
+    "Operation": "nlaformer.express.operation",
     "Cost": "nlaformer.express.cost",
     "NLAFormer": "nlaformer.transformer",
     "load": "nlaformer.io",

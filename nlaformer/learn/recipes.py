@@ -327,7 +327,8 @@ def cg_imitation() -> Config:
 
 def cg_joint() -> Config:
     """The paper's first setting, joint supervision: iterates, residuals and directions of CG (the paper's loss:
-    power=1)."""
+    power=1).
+    """
     return Config(supervision="joint", eta=5e-4, lr=3e-3, power=0.5)
 
 
