@@ -64,7 +64,7 @@ except SystemExit as exit:
     ("arguments", "says"),
     [
         (["operations", "matmull"], "did you mean 'matmul'?"),
-        (["operations", "matmul", "--n", "0"], "positive integer"),
+        (["operations", "matmul", "--n", "0"], "integer from 1"),
         (["operations", "matmul", "--order", "7"], "1, 2 or 3"),
         (["operations", "matmul", "--dtype", "float16"], "float32"),
         (["operations", "matmul", "--scheme", "papers"], "did you mean 'paper'?"),
