@@ -23,6 +23,7 @@ class Display:
         self.title, self.steps, self.start, self.shown = title, steps, start, shown
         self._first_done = self._spoken = time.monotonic()
         self._bar: Progress | None = None
+        self._silent = True
 
     def __enter__(self) -> Self:
         if self.shown and self.console.is_terminal:
@@ -30,6 +31,8 @@ class Display:
             self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console)
             self._task = self._bar.add_task(self.title, total=self.steps, completed=self.start, note="")
             self._bar.start()
+        else:
+            self.say(f"{self.title}: {self.steps - self.start} steps to go; the first ones tell the speed")
         return self
 
     def __exit__(
@@ -45,15 +48,16 @@ class Display:
 
     def due(self, step: int) -> bool:
         """Whether to show the state after this step: after the first few, at the end, and by time; ask every step."""
-        now = time.monotonic()
-        if step - self.start == 1:
+        now, done = time.monotonic(), step - self.start
+        if done == 1:
             self._first_done = now
+            return self.shown and step == self.steps
         pause = _SECONDS if self._bar is None else _SECONDS_OF_BAR
-        return self.shown and (step - self.start == _FIRST or step == self.steps or now - self._spoken >= pause)
+        return self.shown and (done == _FIRST or step == self.steps or now - self._spoken >= pause)
 
     def update(self, step: int, loss: float) -> None:
         """Show the state after a step."""
-        self._spoken = time.monotonic()
+        self._spoken, self._silent = time.monotonic(), False
         speed = self._speed(step)
         note = f"loss {loss:.4g}, {speed:.3g} steps/s"
         if self._bar is not None:
@@ -62,8 +66,8 @@ class Display:
             self.say(f"{self.title}: step {step}/{self.steps}, {note}, {duration(self._left(step))} left")
 
     def forecast(self, step: int) -> None:
-        """After the first few steps on a CPU: how long the run will take, and where it belongs if that is long."""
-        if step - self.start != _FIRST or step == self.steps:
+        """Before the first update on a CPU: how long the run will take, and where it belongs if that is long."""
+        if not self._silent or step == self.steps:
             return
         left = self._left(step)
         advice = "; this recipe is meant for a GPU, quickstart for a CPU" if left > _LONG else ""
