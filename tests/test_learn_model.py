@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer import problems
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.learn.model import initial, member, stack
 from nlaformer.learn.recipes import Config
@@ -22,7 +23,7 @@ SHAPES = {
 
 
 def systems(count=5, n=3, seed=0):
-    A, b, _ = nf.problems.SPD(n=n).sample(count, seed, dtype=torch.float32)
+    A, b, _ = problems.SPD(n=n).sample(count, seed, dtype=torch.float32)
     return A, b
 
 

@@ -39,8 +39,9 @@ class Solver(nn.Module):
     Examples
     --------
     >>> import nlaformer as nf
+    >>> from nlaformer import problems
     >>> model = initial(nf.recipe("quickstart"))  # untrained; nf.load("runs/quickstart") gives a trained one
-    >>> A, b, x = nf.problems.SPD(n=8).sample(5, seed=1)
+    >>> A, b, x = problems.SPD(n=8).sample(5, seed=1)
     >>> model.iterates(A, b).shape, model.iterates(A, b).dtype  # x_0, ..., x_8 of five systems
     (torch.Size([5, 9, 8]), torch.float64)
     >>> x_t, rd_t = model(A.float(), b.float())
