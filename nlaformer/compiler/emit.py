@@ -228,12 +228,18 @@ class Emitter:
         knots = self._knots(lowest, highest)
         logs = [math.log(knot) for knot in knots]
         end = -_ZERO if policy == "num" else _ZERO
-        form, (target,) = self.form(i.sources[0]), self.rows(i.target)
-        units = piecewise_linear(form, [0.0, *knots], [end, *logs], {target: 1.0}, self.sink)
-        # All but a little of the slope is taken off where s < 0: what is left outweighs the rounding of the sum, so
-        # that the logarithm stays on its side of the end; all of it would drown the rows it is added to.
-        slope = (logs[0] - end) / lowest * (1.0 - _REST[self.precision.dtype])
-        return [], [*units, Unit(times(form, -1.0), 0.0, {target: slope})]
+        return [], self._flattened(self.form(i.sources[0]), [0.0, *knots], [end, *logs], self.rows(i.target)[0])
+
+    def _flattened(self, form: Form, knots: Sequence[float], values: Sequence[float], target: int) -> list[Unit]:
+        """An interpolant that is nearly flat to the left of its first knot.
+
+        The slope there would drown the rows that hold the value. All but a little of it is taken off: what is left
+        outweighs the rounding of the difference, so that the value does not end up on the other side.
+        """
+        units = piecewise_linear(form, knots, values, {target: 1.0}, self.sink)
+        slope = (values[1] - values[0]) / (knots[1] - knots[0]) * (1.0 - _REST[self.precision.dtype])
+        beyond = {**times(form, -1.0), self.sink: -2.0 * knots[0]}
+        return [*units, Unit(beyond, knots[0], {target: slope})]
 
     def _knots(self, lowest: float, highest: float, count: int | None = None) -> list[float]:
         count = count or self.precision.log_units
@@ -271,7 +277,7 @@ class Emitter:
         reach = math.expm1(h**2 / 8) * 1.02 + slack
         step = (reach + slack) / (count - 1)
         knots = [1.0 - slack + step * k for k in range(count)]
-        return piecewise_linear(form, knots, [math.log(knot) for knot in knots], {target: 1.0}, self.sink)
+        return self._flattened(form, knots, [math.log(knot) for knot in knots], target)
 
     # --- the logarithms of A ---
 
