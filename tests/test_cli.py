@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
+import nlaformer
 import nlaformer as nf
 from nlaformer.bench import operations as bench
 from nlaformer.cli import main
 from nlaformer.express import verify
+from nlaformer.learn import recipes
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numpy")
 
@@ -39,8 +41,10 @@ def measured() -> list[verify.Row]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, measured: list[verify.Row]) -> None:
-    """The table of all operations, but of size 5."""
+    """The table of all operations, but of size 5; the recipe quickstart, but of a hundred steps."""
     monkeypatch.setattr(verify, "measure_all", lambda *arguments, **more: measured)
+    short = recipes.recipe("quickstart", steps=100, warmup=10)
+    monkeypatch.setattr(nlaformer, "recipe", lambda name: short, raising=False)
 
 
 def test_help_loads_nothing_heavy():

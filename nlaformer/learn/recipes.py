@@ -366,8 +366,8 @@ def cg_imitation() -> Config:
 
 
 def cg_joint() -> Config:
-    """The paper's first setting, joint supervision: CG's x, r and d (the paper's loss: power=1)."""
-    return Config(supervision="joint", eta=5e-4, lr=3e-3, power=0.5)
+    """The paper's first setting, joint supervision: CG's x, r and d, with the paper's loss."""
+    return Config(supervision="joint", eta=5e-4, lr=3e-3)
 
 
 def cg_accelerated() -> Config:
