@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 
-import nlaformer
 import nlaformer as nf
 from nlaformer.bench import operations as bench
 from nlaformer.cli import main
@@ -44,7 +43,7 @@ def small(monkeypatch: pytest.MonkeyPatch, measured: list[verify.Row]) -> None:
     """The table of all operations, but of size 5; the recipe quickstart, but of a hundred steps."""
     monkeypatch.setattr(verify, "measure_all", lambda *arguments, **more: measured)
     short = recipes.recipe("quickstart", steps=100, warmup=10)
-    monkeypatch.setattr(nlaformer, "recipe", lambda name: short, raising=False)
+    monkeypatch.setattr(nf, "recipe", lambda name: short, raising=False)
 
 
 def test_help_loads_nothing_heavy():
