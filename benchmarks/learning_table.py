@@ -90,8 +90,8 @@ def _goals(rows: Sequence[Mapping[str, Any]]) -> str:
     return "\n".join(lines) + (
         "\n\nJoint supervision meets its goal sometimes, not reliably: the runs gave "
         f"{', '.join(f'{value:.3f}' for value in sorted(map(_discrepancy, joint_20k)))}, and those at most {JOINT} are "
-        f"of seed {' and '.join(map(str, seeds))}. The other losses were trained from one seed each. The lowest error of "
-        f"any learned iterate is {lowest:.1e}; CG in float64 goes on to {cg[20]:.1e}."
+        f"of seed {' and '.join(map(str, seeds))}. The other losses were trained from one seed each. The "
+        f"lowest error of any learned iterate is {lowest:.1e}; CG in float64 goes on to {cg[20]:.1e}."
     )
 
 

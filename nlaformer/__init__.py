@@ -11,9 +11,9 @@ from typing import Any
 __version__ = "0.1.0"
 
 _HOME = {
-    "operation": "nlaformer.express.operations",
-    "operations": "nlaformer.express.operations",
-    "Operation": "nlaformer.express.operations",
+    "operation": "nlaformer.express.catalogue",
+    "operations": "nlaformer.express.catalogue",
+    "Operation": "nlaformer.express.operation",
     "Cost": "nlaformer.express.cost",
     "NLAFormer": "nlaformer.transformer",
     "load": "nlaformer.io",
@@ -30,11 +30,14 @@ _HOME = {
     "recipes": "nlaformer.learn.recipes",
     "train": "nlaformer.learn.trainer",
 }
+_MODULES = ("errors", "problems")
 
-__all__ = ["__version__", *sorted(_HOME)]
+__all__ = ["__version__", *sorted((*_HOME, *_MODULES))]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"nlaformer.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'nlaformer' has no attribute {name!r}")
     value = getattr(importlib.import_module(_HOME[name]), name)

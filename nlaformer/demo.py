@@ -1,4 +1,4 @@
-"""The command ``demo``: what the package does, in a minute, section by section.
+"""The command ``demo``: what the package does, in two minutes, section by section.
 
 A section is a function that runs something, prints it and says in plain sentences what it shows.
 """
@@ -11,11 +11,11 @@ from typing import Any
 
 import typer
 
-from nlaformer.console import console, print_sheets
+from nlaformer.console import Sheet, console, print_sheets
 
 
 def demo() -> None:
-    """Show what there is, with real runs; under a minute."""
+    """Show what there is, with real runs; about two minutes."""
     for section in SECTIONS:
         section()
 
@@ -67,7 +67,7 @@ def algorithms() -> None:
     _heading("Algorithms: conjugate gradients, written as on paper, compiled into weights")
     print(textwrap.indent(textwrap.dedent(inspect.getsource(ConjugateGradient)).rstrip(), "    ") + "\n")
     cg = nf.algorithm("cg", n=20)
-    print(textwrap.indent(str(cg), "    "))
+    print(cg.schedule(width=76))
     curves = measure.converge(cg, "cg", measure.systems(20), iterations=40)
     found, theirs = (np.median(errors, axis=0) for errors in (curves.found, curves.reference))
     _say(
@@ -77,7 +77,27 @@ def algorithms() -> None:
     )
 
 
-SECTIONS = [python, operations, algorithms]
+def learning() -> None:
+    """The quickstart model trained before the user's eyes, and its iterates beside CG's."""
+    import tempfile
+
+    import nlaformer as nf
+    from nlaformer.learn.evaluate import evaluate, findings
+
+    _heading("Learning: a transformer that solves linear systems")
+    config = nf.recipe("quickstart")
+    _say(f"Training the recipe quickstart: {config.steps} steps, systems of {config.n} unknowns, on the CPU.")
+    with tempfile.TemporaryDirectory() as folder:
+        solver = nf.train(config, out=folder, device="cpu").solver
+    own = evaluate(solver)[0]
+    lines = tuple((f"t = {t}", f"{own.model[t]:.2g}", f"{own.cg[t]:.2g}") for t in range(1, config.T + 1))
+    title = f"Squared relative error on {own.count} systems not seen in training"
+    print()
+    print_sheets([Sheet(title, ("iterate", "learned", "CG"), lines)])
+    _say(findings(own))
+
+
+SECTIONS = [python, operations, algorithms, learning]
 
 
 def register(app: typer.Typer) -> None:

@@ -123,7 +123,7 @@ def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
     """How each kind comes back to life, from (config, model, **extra); imported only when needed."""
 
     def operation() -> Callable[..., Any]:
-        from nlaformer.express.operations import from_config
+        from nlaformer.express.catalogue import from_config
 
         return from_config
 

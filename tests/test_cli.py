@@ -14,6 +14,7 @@ import nlaformer as nf
 from nlaformer.bench import operations as bench
 from nlaformer.cli import main
 from nlaformer.express import verify
+from nlaformer.learn import recipes
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numpy")
 
@@ -39,8 +40,10 @@ def measured() -> list[verify.Row]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, measured: list[verify.Row]) -> None:
-    """The table of all operations, but of size 5."""
+    """The table of all operations, but of size 5; the recipe quickstart, but of a hundred steps."""
     monkeypatch.setattr(verify, "measure_all", lambda *arguments, **more: measured)
+    short = recipes.recipe("quickstart", steps=100, warmup=10)
+    monkeypatch.setattr(nf, "recipe", lambda name: short, raising=False)
 
 
 def test_help_loads_nothing_heavy():
@@ -64,7 +67,7 @@ except SystemExit as exit:
     ("arguments", "says"),
     [
         (["operations", "matmull"], "did you mean 'matmul'?"),
-        (["operations", "matmul", "--n", "0"], "positive integer"),
+        (["operations", "matmul", "--n", "0"], "integer from 1"),
         (["operations", "matmul", "--order", "7"], "1, 2 or 3"),
         (["operations", "matmul", "--dtype", "float16"], "float32"),
         (["operations", "matmul", "--scheme", "papers"], "did you mean 'paper'?"),

@@ -31,11 +31,20 @@ def command():
 def test_train_then_evaluate(command, tmp_path):
     trained = command("train", "quickstart", *TINY, "--out", tmp_path / "run")
     assert "Squared relative error" in trained.stdout and "step 6/6" in trained.stderr
+    assert "step 4/6" in trained.stderr, "the speed shows after the first steps"
+    assert f"nlaformer evaluate {tmp_path / 'run'}" in trained.stdout
     again = command("train", "quickstart", *TINY, "--out", tmp_path / "run", "--json")
     document = json.loads(again.stdout)
     assert len(document["evaluations"][0]["model"]) == 4 and not document["diverged"]
     evaluated = json.loads(command("evaluate", tmp_path / "run", "--count", 512, "--json").stdout)
-    assert evaluated["evaluations"] == document["evaluations"]
+    assert evaluated["evaluations"] == document["evaluations"] and evaluated["step"] == evaluated["steps"] == 6
+
+
+def test_evaluating_a_recipe_hints_at_its_folder(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "nlaformer train quickstart" in str(command("evaluate", "quickstart", code=1).exception)
+    (tmp_path / "runs" / "quickstart").mkdir(parents=True)
+    assert "did you mean runs/quickstart" in str(command("evaluate", "quickstart", code=1).exception)
 
 
 def test_sweep_trains_every_combination(command, tmp_path):

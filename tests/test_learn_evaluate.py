@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import nlaformer as nf
-from nlaformer.learn.evaluate import SEED, Evaluation, evaluate, measure, tables
+from nlaformer.learn.evaluate import SEED, Evaluation, evaluate, findings, measure, tables
 from nlaformer.learn.model import initial
 from nlaformer.learn.recipes import Config
 from nlaformer.solvers import krylov
@@ -41,6 +41,17 @@ def test_errors_and_discrepancy_are_the_papers(solver):
 def test_iterations_to_a_threshold():
     row = Evaluation("", 1, (1.0, 0.2, 0.1, 0.02), (1.0, 0.5, 0.009, 0.02), (1.0, 1e-7, 1.0, 1.0), (0.0,) * 4, 0.0)
     assert row.iterations_to() == {"model": [2] + [None] * 5, "cg": [2, 2] + [None] * 4, "pcg": [1] * 6}
+
+
+def test_a_sentence_says_where_the_model_stands():
+    def said(model, cg):
+        return findings(Evaluation("", 1, model, cg, cg, (0.0,) * len(cg), 0.0))
+
+    assert (
+        said((1.0, 0.6, 0.5), (1.0, 0.5, 0.1))
+        == "Behind CG from t = 1 on; from t = 1 on the error stays near 0.5, CG reaches 0.1."
+    )
+    assert said((1.0, 0.1, 0.01), (1.0, 0.2, 0.1)) == "Ahead of CG up to t = 2, by a factor of 10 at most."
 
 
 def test_unfamiliar_systems_come_after_the_own(solver):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import OptionError, ShapeError
+from nlaformer import problems
+from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.learn.model import initial, member, stack
 from nlaformer.learn.recipes import Config
 
@@ -22,7 +23,7 @@ SHAPES = {
 
 
 def systems(count=5, n=3, seed=0):
-    A, b, _ = nf.problems.SPD(n=n).sample(count, seed, dtype=torch.float32)
+    A, b, _ = problems.SPD(n=n).sample(count, seed, dtype=torch.float32)
     return A, b
 
 
@@ -147,3 +148,13 @@ def test_the_literal_layer_starts_near_the_identity():
     start = model.features(A, b)
     assert start[:, -1].norm() < 2 * start[:, 0].norm()
     assert loud.features(A, b)[:, -1].norm() > 10 * loud.features(A, b)[:, 0].norm()
+
+
+def test_iterates_come_back_as_they_went_in_and_the_model_names_its_precision():
+    model = initial(Config(n=3, T=2, d=8, heads=2))
+    A, b = np.eye(3), np.ones(3)
+    assert isinstance(model.iterates(A.tolist(), b.tolist()), list)
+    assert model.iterates(A, b).dtype == np.float64
+    for given in ((A, b), (torch.eye(3, dtype=torch.float64), torch.ones(3))):
+        with pytest.raises(DTypeError, match=r"torch\.float32.*model\.iterates"):
+            model(*given)

@@ -20,7 +20,7 @@ from nlaformer.errors import OptionError
 from nlaformer.learn import checkpoint
 from nlaformer.learn.ranks import Ranks
 from nlaformer.learn.recipes import Config
-from nlaformer.learn.runs import read_metrics
+from nlaformer.learn.runs import model_step, read_manifest, read_metrics
 
 ROOT = Path(__file__).parent.parent
 CONFIG = Config(n=4, T=4, d=16, heads=2, batch=8, steps=300, warmup=20, chunk=16)
@@ -113,7 +113,31 @@ def test_an_interrupted_run_saves_where_it_stands(tmp_path):
     os.kill(process.pid, signal.SIGINT)
     process.join()
     assert process.exitcode != 0
-    assert 0 < checkpoint.read(tmp_path / checkpoint.LATEST).step < 4000
+    step = checkpoint.read(tmp_path / checkpoint.LATEST).step
+    assert 0 < step < 4000
+    manifest = read_manifest(tmp_path)
+    assert (manifest["state"], manifest["steps"]) == ("interrupted", step)
+
+
+def test_ctrl_c_says_where_the_run_stands(tmp_path):
+    folder = tmp_path / "run"
+    settings = [f"--set={key}={value}" for key, value in {"n": 4, "T": 4, "d": 16, "heads": 2, "steps": 5000}.items()]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nlaformer", "train", "quickstart", *settings, "--device=cpu", "--out", str(folder)],
+        cwd=ROOT, stderr=subprocess.PIPE, text=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )  # fmt: skip
+    while process.poll() is None and not read_metrics(folder):
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[1]
+    step = model_step(folder)
+    assert process.returncode == 130 and "on this CPU the run will take about" in said
+    assert f"stopped at step {step}, saved in {folder}; the same command resumes" in said
+    evaluated = subprocess.run(
+        [sys.executable, "-m", "nlaformer", "evaluate", str(folder), "--count=4"],
+        cwd=ROOT, capture_output=True, text=True,
+    )  # fmt: skip
+    assert f"the model is that of step {step} of 5000" in evaluated.stdout
 
 
 TORCHRUN = """

@@ -64,7 +64,7 @@ def test_a_run_leaves_its_whole_story(tmp_path):
     assert [line["step"] for line in lines if "validation" in line] == [3, 6, 9, 12]
     assert len(lines[-1]["validation"]["squared_relative_error"]) == TINY.T + 1
     manifest = read_manifest(tmp_path)
-    assert manifest["state"] == "finished" and manifest["precision"] == "float32" and manifest["seed"] == 0
+    assert manifest["state"] == "finished" and manifest["arithmetic"] == "float32" and manifest["seed"] == 0
     assert manifest["versions"]["torch"] == torch.__version__ and manifest["config"] == run.config.to_json()
     assert nf.load(tmp_path).config == run.config
 
@@ -74,6 +74,17 @@ def test_training_again_changes_nothing(tmp_path):
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     train(TINY, tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_run_killed_before_its_manifest_is_closed_ends_finished(tmp_path, monkeypatch):
+    def dying(*arguments):
+        raise SystemExit
+
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        patch.setattr("nlaformer.learn.trainer._Training._close_folders", dying)
+        train(TINY, tmp_path)
+    assert read_manifest(tmp_path)["state"] == "running"
+    assert train(TINY, tmp_path).steps == 12 and read_manifest(tmp_path)["state"] == "finished"
 
 
 @pytest.mark.parametrize("step", [1, 4, 6, 11])

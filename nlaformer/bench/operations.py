@@ -21,7 +21,7 @@ from torch import Tensor
 
 from nlaformer.console import Sheet
 from nlaformer.express import verify
-from nlaformer.express.operations import operations
+from nlaformer.express.catalogue import operations
 
 # (n, batch): batches of about the same number of entries; None is a single call without batch dimensions.
 CASES = tuple(

@@ -32,7 +32,8 @@ class ConjugateGradient(Program):
         alpha = rho / dot(d, q)
         r = r - alpha * q
         rho_next = dot(r, r)
-        return dict(x=x + alpha * d, r=r, d=r + (rho_next / rho) * d, rho=rho_next)
+        beta = rho_next / rho
+        return dict(x=x + alpha * d, r=r, d=r + beta * d, rho=rho_next)
 
 
 class FusedConjugateGradient(Program):

@@ -115,7 +115,11 @@ class Algorithm:
         return f"<algorithm {self.name!r}, n={self.n}: {self.cost.loop.layers} layers an iteration>"
 
     def __str__(self) -> str:
-        return show(self.plan, self.model, self.layout)
+        return self.schedule()
+
+    def schedule(self, width: int = 118) -> str:
+        """What each layer computes, with its heads and its FFN width, in lines of up to ``width`` characters."""
+        return show(self.plan, self.model, self.layout, width)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""

@@ -81,7 +81,7 @@ class Words:
         return f"{self.name(i.target)} = {text}"
 
 
-def show(plan: Plan, model: NLAFormer, layout: Layout) -> str:
+def show(plan: Plan, model: NLAFormer, layout: Layout, width: int = 118) -> str:
     """The schedule: for every layer its heads, its FFN width and its assignments; then what was verified."""
     loop = len(model.loop)
     lines = [
@@ -94,10 +94,10 @@ def show(plan: Plan, model: NLAFormer, layout: Layout) -> str:
         lines.append(f"{title}: {len(layers)} layer" + ("" if len(layers) == 1 else "s"))
         for k, (layer, instructions) in enumerate(zip(layers, plan.schedule[block], strict=True), start=1):
             heads = 0 if layer.heads is None else layer.heads.count
-            width = 0 if layer.ffn is None else layer.ffn.width
-            first = f"  {k:2}  {heads:3} heads  FFN {width:5}  "
+            hidden = 0 if layer.ffn is None else layer.ffn.width
+            first = f"  {k:2}  {heads:3} heads  FFN {hidden:5}  "
             lines += textwrap.wrap(
-                "; ".join(instructions), 118, initial_indent=first, subsequent_indent=" " * len(first)
+                "; ".join(instructions), width, initial_indent=first, subsequent_indent=" " * len(first)
             ) or [first.rstrip()]
     lines += [f"note: {warning}" for warning in plan.warnings]
     for name, found in plan.verification.get("systems", {}).items():

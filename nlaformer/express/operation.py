@@ -23,6 +23,7 @@ from nlaformer.arrays import all_finite, give, kind_of, to_tensor, usable_device
 from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
 from nlaformer.express.linearize import Linearization
+from nlaformer.express.options import Options
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -79,33 +80,6 @@ class Construction:
     linearization: Linearization | None = None
 
 
-@dataclass(frozen=True)
-class Options:
-    """Everything that determines the weights of an operation; what ``save`` writes."""
-
-    name: str
-    n: int
-    order: int = 1
-    scheme: str = "antisymmetric"
-    dtype: str = "float64"
-    form: str = "accurate"
-    width: int | None = None
-    minimum: float = 2.0**-20
-    normalize: bool = True
-    bound: float | None = None
-    score_bound: float | None = None
-    expression: list[Any] | None = None
-
-    @property
-    def torch_dtype(self) -> torch.dtype:
-        return {"float64": torch.float64, "float32": torch.float32}[self.dtype]
-
-    @property
-    def largest(self) -> float:
-        """The largest magnitude an entry can have in the prompt."""
-        return 2**0.5 if self.normalize else float(self.bound)  # type: ignore[arg-type]
-
-
 class Operation:
     """A numerical linear algebra operation as an ordinary softmax transformer. Made by ``nf.operation``.
 
@@ -155,7 +129,7 @@ class Operation:
         return Operation(self.options, self._construction, copy.deepcopy(self.model).to(usable_device(device)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from nlaformer.express.operations import from_config
+        from nlaformer.express.catalogue import from_config
 
         return from_config, (asdict(self.options), self.model)
 

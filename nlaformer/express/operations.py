@@ -1,4 +1,4 @@
-"""The operations of the paper's theorem, one short function each, and ``operation``, which a user calls.
+"""The operations of the paper's theorem, one short function each.
 
 Each builder states the prompt and the weights; the prompts are the theorem's, with the corrections that
 ``docs/errata.md`` lists. The attention writes the result itself, because its gain already holds the factor 1/c that
@@ -13,14 +13,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer import io
-from nlaformer.arrays import usable_device
-from nlaformer.errors import DomainError, FileError, OptionError, unknown_name
-from nlaformer.express import composition, pointwise
+from nlaformer.errors import DomainError
 from nlaformer.express.heads import (
     Form,
     add_form,
@@ -31,177 +27,15 @@ from nlaformer.express.heads import (
     replace,
     select,
 )
-from nlaformer.express.linearize import Linearization, check_scheme, design, rounding_unit, typical_of_largest
-from nlaformer.express.operation import Construction, Operand, Operation, Options
+from nlaformer.express.linearize import Linearization, design, rounding_unit, typical_of_largest
+from nlaformer.express.operation import Construction, Operand
+from nlaformer.express.options import Options
 from nlaformer.prompt import Layout
-from nlaformer.transformer import NLAFormer
-
-FORMS = ("accurate", "ffn")
-
-
-def operation(
-    name: str,
-    n: int,
-    *,
-    order: int = 1,
-    scheme: str = "antisymmetric",
-    dtype: torch.dtype = torch.float64,
-    device: torch.device | str = "cpu",
-    f: Callable[[Any, Any], Any] | None = None,
-    form: str = "accurate",
-    width: int | None = None,
-    minimum: float | None = None,
-    normalize: bool = True,
-    bound: float | None = None,
-    score_bound: float | None = None,
-) -> Operation:
-    """A numerical linear algebra operation as an ordinary softmax transformer.
-
-    Parameters
-    ----------
-    name : one of ``nf.operations()``
-    n : length of the vectors, size of the matrices
-    order : 1, 2 or 3; 2, 4 or 6 heads, and an error of that many more orders in c
-    scheme : "antisymmetric", heads +c and -c; or "paper", heads c and 0
-    dtype : torch.float64 or torch.float32
-    device : where the weights live
-    f : for "pointwise", a function of two numbers composed of + - * / and constants
-    form : for "multiply" and "divide", "accurate" (attention) or "ffn" (the paper's single FFN)
-    width : hidden units of the "ffn" form (default 1024)
-    minimum : for division, the smallest magnitude of a divisor, after scaling (default 2^-20; 2^-4 for "ffn")
-    normalize : scale the operands by exact powers of two, so that any magnitude is in the domain
-    bound, score_bound : with ``normalize=False``, the compact set: the largest entry, and the largest score
-
-    Returns
-    -------
-    Operation
-
-    Examples
-    --------
-    >>> import numpy as np, nlaformer as nf
-    >>> A, B = np.random.default_rng(0).normal(size=(2, 20, 20))
-    >>> multiply = nf.operation("matmul", n=20)
-    >>> error = np.abs(multiply(A, B) - A @ B).max()
-    >>> bool(error <= multiply.error_bound(A, B).max() < 1e-7)
-    True
-    """
-    if not isinstance(name, str) or name not in _BUILDERS:
-        raise unknown_name("operation", name, _BUILDERS)
-    if (f is None) == (name == "pointwise"):
-        raise OptionError(f"f goes with 'pointwise' and only with it; the operation is {name!r} and f is {f!r}")
-    options = Options(
-        name=name,
-        n=_plain(n),
-        order=_plain(order),
-        scheme=scheme,
-        dtype=str(dtype).removeprefix("torch."),
-        form=form,
-        width=_plain(width),
-        minimum=_plain(minimum) if minimum is not None else 2.0**-4 if form == "ffn" else 2.0**-20,
-        normalize=normalize,
-        bound=_plain(bound),
-        score_bound=_plain(score_bound),
-        expression=None if f is None else composition.trace(f),
-    )
-    check(options)
-    construction = _BUILDERS[name](options)
-    model = NLAFormer(pre=construction.layers).to(options.torch_dtype).to(usable_device(device))
-    return Operation(options, construction, model)
-
-
-def operations() -> tuple[str, ...]:
-    """The names of the operations.
-
-    >>> import nlaformer as nf
-    >>> "matvec" in nf.operations()
-    True
-    """
-    return tuple(_BUILDERS)
-
-
-def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
-    """An operation from its saved options and weights."""
-    try:
-        options = Options(**config)
-    except TypeError as error:
-        raise FileError(f"the config of the saved operation is not one: {error}") from error
-    if not isinstance(options.name, str) or options.name not in _BUILDERS:
-        raise unknown_name("operation", options.name, _BUILDERS)
-    check(options)
-    construction = _BUILDERS[options.name](options)
-    if not _same(NLAFormer(pre=construction.layers).to(options.torch_dtype), model):
-        raise FileError(
-            f"the saved weights are not those of operation {options.name!r}, n={options.n}, as it is described"
-        )
-    return Operation(options, construction, model)
-
-
-def _same(expected: NLAFormer, given: NLAFormer) -> bool:
-    """Whether a model has the structure and weights it should: a bound is proven for those and no others.
-
-    Weights may differ by a few roundings, as the exponential function of another machine makes them.
-    """
-    wanted, found = expected.state_dict(), given.state_dict()
-    if io.structure(expected) != io.structure(given) or wanted.keys() != found.keys():
-        return False
-    for name, w in wanted.items():
-        other = found[name].to(w.device)
-        if other.dtype != w.dtype or other.shape != w.shape:
-            return False
-        tolerance = 8 * torch.finfo(w.dtype).eps if w.is_floating_point() else 0.0
-        if not torch.allclose(other, w, rtol=tolerance, atol=0.0):
-            return False
-    return True
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's and torch's numbers as Python's own, which JSON takes; anything else as it is."""
-    return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def check(options: Options) -> None:
-    """Refuse options that make no sense, all of them at once."""
-    check_scheme(options.order, options.scheme)
-    problems = []
-    if not _whole(options.n) or options.n < 1:
-        problems.append(f"n is {options.n!r}; it must be a positive integer")
-    if options.dtype not in ("float64", "float32"):
-        problems.append(f"dtype is {options.dtype}; it must be torch.float64 or torch.float32")
-    if options.form not in FORMS:
-        problems.append(f"form is {options.form!r}; it must be one of {', '.join(FORMS)}")
-    if options.form == "ffn" and options.name not in ("multiply", "divide"):
-        problems.append(f"form='ffn' is for multiply and divide; {options.name} has one form")
-    if options.width is not None and (options.form != "ffn" or not _whole(options.width) or options.width < 16):
-        problems.append(f"width is {options.width!r}; it goes with form='ffn' and must be an integer of 16 or more")
-    smallest, largest = (2.0**-40, 2.0**50) if options.dtype == "float64" else (2.0**-24, 2.0**30)
-    if not _number(options.minimum) or not smallest <= options.minimum <= 0.5:
-        problems.append(f"minimum is {options.minimum!r}; it must lie in [{smallest:.1g}, 0.5]")
-    for name in ("bound", "score_bound"):
-        value = getattr(options, name)
-        if value is not None and (not _number(value) or not 1 / largest <= value <= largest):
-            problems.append(f"{name} is {value!r}; it must lie in [{1 / largest:.1g}, {largest:.1g}]")
-        if value is not None and options.normalize and options.name != "pointwise":
-            problems.append(f"{name} goes with normalize=False; with normalize=True any magnitude is in the domain")
-    if not isinstance(options.normalize, bool):
-        problems.append(f"normalize is {options.normalize!r}; it must be True or False")
-    if not options.normalize and options.bound is None:
-        problems.append("normalize=False needs bound=, the largest magnitude of an entry")
-    if problems:
-        raise OptionError(f"operation {options.name!r}: " + "; ".join(problems))
-
 
 # --- linear in one FFN: statement (i), addition and subtraction, and the row shift of (ii) -----------------------
 
 
-def _sum(options: Options, sign: float) -> Construction:
+def add(options: Options, sign: float = 1.0) -> Construction:
     """P = [a; b; 0] over n tokens -> [a; b; a +- b]. No attention, FFN of width 2, exact up to one rounding."""
     layout = Layout((("a", 1), ("b", 1), ("result", 1)), tokens=options.n, sink=False)
     form: Form = {layout["a"][0]: 1.0, layout["b"][0]: sign}
@@ -215,7 +49,7 @@ def _sum(options: Options, sign: float) -> Construction:
     )
 
 
-def _row_shift(options: Options) -> Construction:
+def row_shift(options: Options) -> Construction:
     """P = [a; b] over n tokens -> [b; a]. No attention, no positions: FFN of width 2 on the difference."""
     layout = Layout((("a", 1), ("b", 1)), tokens=options.n, sink=False)
     u = rounding_unit(options.torch_dtype)
@@ -231,7 +65,7 @@ def _row_shift(options: Options) -> Construction:
 # --- attention --------------------------------------------------------------------------------------------------
 
 
-def _column_shift(options: Options) -> Construction:
+def column_shift(options: Options) -> Construction:
     """P = [0 a b; 0 0 0; e_1 e_2 e_3] -> [0 b a; 0 0 0; e_1 e_2 e_3].
 
     The paper linearizes a softmax whose scores are a permutation times c. A permutation needs no linearization:
@@ -268,7 +102,7 @@ def _column_shift(options: Options) -> Construction:
     )
 
 
-def _vector_transpose(options: Options) -> Construction:
+def vector_transpose(options: Options) -> Construction:
     """P = [0 a^T; 0 0; e_1 .. e_{n+1}] -> [0 .. 0 a; 0 .. 0 0; e_1 .. e_{n+1}]: a row becomes the last column.
 
     Key a_i, query c at the last token, value e_i. Rows 1..n of the output overlap the row a came in, so the
@@ -306,7 +140,7 @@ def _vector_transpose(options: Options) -> Construction:
     )
 
 
-def _inner_product(options: Options) -> Construction:
+def inner_product(options: Options) -> Construction:
     """P = [0 a^T; 0 b^T; 0 0; e_1 .. e_{n+1}] -> a^T b in the third row of the last column.
 
     Key a_i, query c at the last token, value b_i (the paper's W_V lacks e^C and overwrites b: errata).
@@ -338,7 +172,7 @@ def _inner_product(options: Options) -> Construction:
     )
 
 
-def _outer_product(options: Options) -> Construction:
+def outer_product(options: Options) -> Construction:
     """P = [0 a^T; 0 b^T; 0 0; e_1 .. e_{n+1}] -> a b^T in the work rows. Key a_i, query c b_j, value e_i."""
     n = options.n
     layout = _layout(options, (("a", 1), ("b", 1), ("result", n), ("position", n + 1)))
@@ -367,7 +201,7 @@ def _outer_product(options: Options) -> Construction:
     )
 
 
-def _matrix_transpose(options: Options) -> Construction:
+def matrix_transpose(options: Options) -> Construction:
     """P = [0 A; 0 0; e_1 .. e_{n+1}] -> [0 A^T; 0 0; e_1 .. e_{n+1}]. Key column a_i, query c e_j, value e_i."""
     n = options.n
     layout = _layout(options, (("A", n), ("work", n), ("position", n + 1)))
@@ -398,7 +232,7 @@ def _matrix_transpose(options: Options) -> Construction:
     )
 
 
-def _transposed_matmul(options: Options) -> Construction:
+def transposed_matmul(options: Options) -> Construction:
     """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A^T B in the work rows. Key column a_i, query c b_j, value e_i.
 
     The scores are the result, so they are bounded by the columns' norms, not by the largest entry: that is what
@@ -429,7 +263,7 @@ def _transposed_matmul(options: Options) -> Construction:
     )
 
 
-def _matmul(options: Options) -> Construction:
+def matmul(options: Options) -> Construction:
     """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A B in the work rows, in ONE layer.
 
     The paper transposes A and then computes A^T B, two layers. But A b_j = sum_i a_i B_ij is itself a sum over
@@ -457,7 +291,7 @@ def _matmul(options: Options) -> Construction:
     )
 
 
-def _matvec(options: Options) -> Construction:
+def matvec(options: Options) -> Construction:
     """P = [0 A; 0 b^T; 0 0; e_1 .. e_{n+1}] -> A b in the work rows of the last column, in ONE layer.
 
     Value a_i, key b_i, query c at the last token; the paper uses two layers.
@@ -543,21 +377,3 @@ def _replace_block(data: Sequence[int], work: Sequence[int]) -> list[Any]:
 def _eye(like: Tensor) -> Tensor:
     """The unit vectors e_i as values of the n tokens of ``like``, (..., n, q)."""
     return torch.eye(like.shape[-2], dtype=torch.float64, device=like.device)
-
-
-_BUILDERS: dict[str, Callable[[Options], Construction]] = {
-    "add": lambda options: _sum(options, 1.0),
-    "subtract": lambda options: _sum(options, -1.0),
-    "multiply": pointwise.multiply,
-    "divide": pointwise.divide,
-    "pointwise": composition.compose,
-    "column_shift": _column_shift,
-    "row_shift": _row_shift,
-    "vector_transpose": _vector_transpose,
-    "inner_product": _inner_product,
-    "outer_product": _outer_product,
-    "matrix_transpose": _matrix_transpose,
-    "transposed_matmul": _transposed_matmul,
-    "matmul": _matmul,
-    "matvec": _matvec,
-}

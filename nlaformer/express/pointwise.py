@@ -38,7 +38,8 @@ from nlaformer.express.heads import (
     times,
 )
 from nlaformer.express.linearize import design_product, exponent_rounding, rounding_unit, typical_of_largest
-from nlaformer.express.operation import Construction, Operand, Options
+from nlaformer.express.operation import Construction, Operand
+from nlaformer.express.options import Options
 from nlaformer.prompt import Layout
 
 FFN_WIDTH = 1024

@@ -17,9 +17,9 @@ import torch
 
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express import loop_computer
+from nlaformer.express.catalogue import operation, operations
 from nlaformer.express.cost import Cost
 from nlaformer.express.operation import Operation
-from nlaformer.express.operations import operation, operations
 
 SEEDS = (0, 1, 2, 3, 4)
 GROWTH_SIZES = (16, 32, 64, 128, 256, 512)

@@ -48,6 +48,9 @@ def train(
     run = _train([config], out or Path("runs") / recipe, options | {"tensorboard": tensorboard}, alone=True)[0]
     if _speaks():
         _show_evaluation(run.solver, 512, None, as_json, {"folder": str(run.folder), "diverged": run.diverged})
+        if not as_json:
+            print(f"\nThe model is in {run.folder}. Next: nlaformer evaluate {run.folder}")
+            print(f'In Python: nf.load("{run.folder}").iterates(A, b)')
     if run.diverged:
         raise typer.Exit(1)
 
@@ -82,7 +85,7 @@ def sweep(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A folder with a trained model, or the name of a bundled one.")],
+    model: Annotated[str, typer.Argument(help="The folder of a run, such as runs/quickstart.")],
     count: Count = 512,
     seed: Seed = 7_000_000,
     as_json: Json = False,
@@ -91,17 +94,36 @@ def evaluate(
     from nlaformer import load
     from nlaformer.errors import OptionError
     from nlaformer.learn.model import Solver
+    from nlaformer.learn.runs import model_step
 
+    _must_exist(model)
     solver = load(model)
     if not isinstance(solver, Solver):
         raise OptionError(f"{model} holds a compiled {type(solver).__name__}, not a trained solver")
-    _show_evaluation(solver, count, seed, as_json, {"model": model})
+    step, steps = model_step(model), solver.config.steps
+    if step is not None and step < steps and not as_json:
+        print(f"This run is not finished: the model is that of step {step} of {steps}.\n")
+    _show_evaluation(solver, count, seed, as_json, {"model": model, "step": step, "steps": steps})
 
 
 def register(app: typer.Typer) -> None:
     """Add the commands to an application."""
     for command in (train, sweep, evaluate):
         app.command()(command)
+
+
+def _must_exist(model: str) -> None:
+    """Refuse the name of a recipe where the folder of a run is due, with the folder or the command that is missing."""
+    from nlaformer.errors import FileError
+    from nlaformer.learn.recipes import recipes
+
+    if Path(model).exists():
+        return
+    usual = Path("runs") / model
+    if usual.exists():
+        raise FileError(f"there is no folder {model!r}; did you mean {usual}?")
+    hint = f"; train it first: nlaformer train {model}, which makes {usual}" if model in recipes() else ""
+    raise FileError(f"there is no folder {model!r}{hint}")
 
 
 def _grid(config: Config, vary: list[str]) -> list[Config]:

@@ -131,6 +131,26 @@ def _sets(solver: Solver, count: int, seed: int) -> Iterator[tuple[str, Systems]
             yield name, problems.family(name, n=config.n).sample(count, seed)
 
 
+def findings(own: Evaluation) -> str:
+    """In a sentence, how the learned iterates compare with CG's.
+
+    >>> findings(Evaluation("", 1, (1, 0.1, 0.02, 0.019), (1, 0.5, 0.1, 0.001), (1,) * 4, (0,) * 4, 0.0))
+    'Ahead of CG up to t = 2, by a factor of 5 at most; from t = 2 on the error stays near 0.019, CG reaches 0.001.'
+    """
+    last = len(own.model) - 1
+    ahead = next((t for t in range(1, last + 1) if own.model[t] >= own.cg[t]), last + 1) - 1
+    lowest = min(own.model)
+    stalls = next(t for t, error in enumerate(own.model) if error <= 1.25 * lowest)
+    if ahead == 0:
+        text = "Behind CG from t = 1 on"
+    else:
+        factor = max(own.cg[t] / own.model[t] for t in range(1, ahead + 1))
+        text = f"Ahead of CG up to t = {ahead}, by a factor of {factor:.2g} at most"
+    if stalls < last:
+        text += f"; from t = {stalls} on the error stays near {_short(lowest)}, CG reaches {_short(own.cg[-1])}"
+    return text + "."
+
+
 def tables(rows: list[Evaluation]) -> Group:
     """The evaluation for people: errors by iterate, iterations to each threshold, out of distribution."""
     from rich.console import Group
@@ -159,7 +179,7 @@ def tables(rows: list[Evaluation]) -> Group:
     for row in others:
         unfamiliar.add_row(row.label, *(f"{_short(row.model[t])} / {_short(row.cg[t])}" for t in shown))
     discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}"
-    return Group(errors, "", reached, "", discrepancy, "", unfamiliar)
+    return Group(errors, findings(own), "", reached, "", discrepancy, "", unfamiliar)
 
 
 def _bold(value: float, best: bool) -> str:

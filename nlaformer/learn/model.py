@@ -19,18 +19,35 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nlaformer import io
-from nlaformer.errors import OptionError, ShapeError
+from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
 from nlaformer.transformer import DEFINITION, FFN, Dense, Heads, Kernels, Layer, NLAFormer
 
 
 class Solver(nn.Module):
-    """A learned iterative solver, or a stack of them."""
+    """A learned iterative solver, or a stack of them.
+
+    ``iterates`` is the way to solve systems, in any precision; calling the model gives tensors with gradients, for
+    training.
+
+    Examples
+    --------
+    >>> import nlaformer as nf
+    >>> from nlaformer import problems
+    >>> model = initial(nf.recipe("quickstart"))  # untrained; nf.load("runs/quickstart") gives a trained one
+    >>> A, b, x = problems.SPD(n=8).sample(5, seed=1)
+    >>> model.iterates(A, b).shape, model.iterates(A, b).dtype  # x_0, ..., x_8 of five systems
+    (torch.Size([5, 9, 8]), torch.float64)
+    >>> x_t, rd_t = model(A.float(), b.float())
+    >>> x_t.shape, rd_t.shape
+    (torch.Size([5, 9, 8]), torch.Size([5, 9, 16]))
+    """
 
     def __init__(
         self, config: Config, blocks: NLAFormer, read_in: Tensor, positions: Tensor, probe_x: Tensor, probe_rd: Tensor
@@ -49,6 +66,12 @@ class Solver(nn.Module):
 
     def tokens(self, A: Tensor, b: Tensor) -> Tensor:
         """The prompt [0 | a_i ; b_i] read in: (..., token, d)."""
+        own = self.positions.dtype
+        if given := [_kind(value) for value in (A, b) if not isinstance(value, Tensor) or value.dtype != own]:
+            raise DTypeError(
+                f"this model takes tensors of {own}, given {' and '.join(given)}; convert them, or use "
+                "model.iterates(A, b), which takes any kind and precision"
+            )
         P = self.layout.empty(A.shape[:-2], A.dtype, A.device)
         self.layout.write(P, "a", A.mT)  # column i is the i-th row of A
         self.layout.write(P, "b", b.unsqueeze(-2))
@@ -94,13 +117,13 @@ class Solver(nn.Module):
 
         Parameters
         ----------
-        A, b : arrays (..., n, n) and (..., n), NumPy or torch
+        A, b : arrays (..., n, n) and (..., n): NumPy, torch or lists
         iterations : int, optional
             Loop more often, or less, than in training. The last iterate comes out of the post block.
 
         Returns
         -------
-        array (..., iterations+1, n) of the kind and precision that came in
+        array (..., iterations+1, n) of the kind and precision of b
 
         Examples
         --------
@@ -125,7 +148,9 @@ class Solver(nn.Module):
         matrices, right = matrices.expand(*batch, n, n), right.expand(*batch, n)
         x = self.probe_x(self.features(matrices.to(self.positions), right.to(self.positions), iterations))
         x = x.to(right.device, right.dtype if right.is_floating_point() else torch.get_default_dtype())
-        return x if isinstance(b, Tensor) else x.numpy()
+        if isinstance(b, Tensor):
+            return x
+        return x.numpy() if isinstance(b, np.ndarray) else x.tolist()
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``config.json`` and ``model.safetensors`` into a folder; ``nf.load`` reads them."""
@@ -205,6 +230,10 @@ def member(solver: Solver, k: int, config: Config | None = None) -> Solver:
         parameter.data = parameter.data[k].clone()
     alone.config = config or alone.config
     return alone
+
+
+def _kind(value: Any) -> str:
+    return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
 def _normal(out: int, into: int, generator: torch.Generator) -> Tensor:

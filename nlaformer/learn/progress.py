@@ -10,6 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _SECONDS = 5.0  # between plain lines
+_SECONDS_OF_BAR = 0.5  # between movements of the bar
+_FIRST = 4  # steps that tell the speed; the very first, which draws systems and warms up, is not counted
+_LONG = 600.0  # seconds from which on a CPU is the wrong device
 
 
 class Display:
@@ -18,9 +21,9 @@ class Display:
     def __init__(self, title: str, steps: int, start: int, shown: bool, console: Console | None = None):
         self.console = console or Console(stderr=True)
         self.title, self.steps, self.start, self.shown = title, steps, start, shown
-        self._begun = time.monotonic()
-        self._spoken = self._begun
+        self._first_done = self._spoken = time.monotonic()
         self._bar: Progress | None = None
+        self._silent = True
 
     def __enter__(self) -> Self:
         if self.shown and self.console.is_terminal:
@@ -28,6 +31,8 @@ class Display:
             self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console)
             self._task = self._bar.add_task(self.title, total=self.steps, completed=self.start, note="")
             self._bar.start()
+        else:
+            self.say(f"{self.title}: {self.steps - self.start} steps to go; the first ones tell the speed")
         return self
 
     def __exit__(
@@ -39,16 +44,48 @@ class Display:
     def say(self, message: str) -> None:
         """A message that stays."""
         if self.shown:
-            self.console.print(message, highlight=False, markup=False)
+            self.console.print(message, highlight=False, markup=False, soft_wrap=True)
+
+    def due(self, step: int) -> bool:
+        """Whether to show the state after this step: after the first few, at the end, and by time; ask every step."""
+        now, done = time.monotonic(), step - self.start
+        if done == 1:
+            self._first_done = now
+            return self.shown and step == self.steps
+        pause = _SECONDS if self._bar is None else _SECONDS_OF_BAR
+        return self.shown and (done == _FIRST or step == self.steps or now - self._spoken >= pause)
 
     def update(self, step: int, loss: float) -> None:
-        """The state after a step."""
-        now = time.monotonic()
-        speed = (step - self.start) / max(now - self._begun, 1e-9)
+        """Show the state after a step."""
+        self._spoken, self._silent = time.monotonic(), False
+        speed = self._speed(step)
         note = f"loss {loss:.4g}, {speed:.3g} steps/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, note=note)
-        elif self.shown and (now - self._spoken >= _SECONDS or step == self.steps):
-            self._spoken = now
-            left = (self.steps - step) / max(speed, 1e-9)
-            self.say(f"{self.title}: step {step}/{self.steps}, {note}, {left:.0f} s left")
+        else:
+            self.say(f"{self.title}: step {step}/{self.steps}, {note}, {duration(self._left(step))} left")
+
+    def forecast(self, step: int) -> None:
+        """Before the first update on a CPU: how long the run will take, and where it belongs if that is long."""
+        if not self._silent or step == self.steps:
+            return
+        left = self._left(step)
+        advice = "; this recipe is meant for a GPU, quickstart for a CPU" if left > _LONG else ""
+        self.say(f"{self.title}: on this CPU the run will take about {duration(left)}{advice}")
+
+    def _speed(self, step: int) -> float:
+        return max(step - self.start - 1, 1) / max(time.monotonic() - self._first_done, 1e-9)
+
+    def _left(self, step: int) -> float:
+        return (self.steps - step) / self._speed(step)
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them.
+
+    >>> duration(75.2), duration(600), duration(40000)
+    ('75 s', '10 min', '11 h')
+    """
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.0f} h"

@@ -24,6 +24,83 @@ Supervision = Literal["result", "joint", "step+solution", "solution"]
 class Config:
     """A training run, complete: two runs with equal configs give equal weights on one machine.
 
+    Parameters
+    ----------
+    recipe : str
+        The name this config started from.
+    family : str
+        The family of linear systems; "spd" is the paper's.
+    n : int
+        Unknowns of each system.
+    sigma : tuple[float, ...]
+        Spread of the log-normal diagonal of the family "spd"; several values are mixed in equal parts.
+    T : int
+        Iterates: pre block = iterate 0, T - 1 loops, post block = iterate T.
+    d : int
+        Rows of the token matrix (the embedding size).
+    heads : int
+        Attention heads of every layer.
+    ffn : int | None
+        Width of the feed-forward part; none: 4 d.
+    pre_layers : int
+        Layers of the pre block; 0: none (iterate 0 is then the read-in itself).
+    loop_layers : int
+        Layers of the loop block.
+    post_layers : int
+        Layers of the post block; 0: none (iterate T is then one more loop).
+    shared : bool
+        Every pass of the loop uses the same weights; false: an ordinary deep transformer.
+    inject : bool
+        The prompt is added to the input of every block, after Yang et al.
+    causal : bool
+        A token attends to itself and earlier ones only.
+    norm : {"rms", "none"}
+        RMS normalization before each part of a layer; "none" is the paper's literal layer.
+    output_scale : float
+        Factor on the initial W_O and W_2; the literal layer (norm none) trains with 0.02, clip 0.1, lr to 2e-4.
+    supervision : {"result", "joint", "step+solution", "solution"}
+        Which loss: see nlaformer.learn.supervision.
+    teacher : {"cg", "pcg"}
+        Whose iterates x_t, r_t, d_t are the targets.
+    eta : float
+        Weight of (r_t, d_t) under joint supervision.
+    lambda_ : float
+        Weight of the solution beside the steps; written ``lambda`` on the command line.
+    window : int | None
+        K: the loss takes the last K iterates; none: all T + 1.
+    truncate : bool
+        Iterates before the window run without gradient (Yang et al.); needs ``inject``.
+    power : float
+        p: each iterate's error l_t enters as (l_t^p - 1)/p; 1 is the paper's loss, 0 the logarithm (scale-
+        free): the gradient of an iterate then counts like l_t^(p - 1/2), so 1/2 weighs early and late iterates
+        alike.
+    floor : float
+        Added to l_t where p < 1; to l_0 at least 1 (see nlaformer.learn.supervision).
+    steps : int
+        Training steps (the paper says epochs).
+    batch : int
+        Fresh systems per step.
+    lr : float
+        Peak learning rate of Adam.
+    warmup : int
+        Steps of linear warm-up.
+    final_lr : float
+        Where the cosine after the warm-up ends, as a fraction of lr.
+    beta1 : float
+        Adam's decay of the mean.
+    beta2 : float
+        Adam's decay of the mean square.
+    clip : float
+        Largest norm of a model's gradient; the (r, d) probe has its own.
+    seed : int
+        Seed of the initial weights and of the training systems.
+    chunk : int
+        Steps whose systems are drawn at once (part of the data stream's definition).
+    threads : int | None
+        Threads of a CPU run; none: torch's choice. With one, the bits do not depend on the number of cores.
+    precision : {"float32", "tf32", "bf16"}
+        Arithmetic on CUDA, master weights float32 always; a CPU computes in float32.
+
     Examples
     --------
     >>> config = recipe("cg-joint", steps=2000)
@@ -34,86 +111,49 @@ class Config:
     """
 
     recipe: str = "custom"
-    """The name this config started from."""
 
     # The problem
     family: str = "spd"
-    """The family of linear systems; "spd" is the paper's."""
     n: int = 20
-    """Unknowns of each system."""
     sigma: tuple[float, ...] = (1.2,)
-    """Spread of the log-normal diagonal of the family "spd"; several values are mixed in equal parts."""
 
     # The model
     T: int = 20
-    """Iterates: pre block = iterate 0, T - 1 loops, post block = iterate T."""
     d: int = 256
-    """Rows of the token matrix (the embedding size)."""
     heads: int = 8
-    """Attention heads of every layer."""
     ffn: int | None = None
-    """Width of the feed-forward part; none: 4 d."""
     pre_layers: int = 1
-    """Layers of the pre block; 0: none (iterate 0 is then the read-in itself)."""
     loop_layers: int = 1
-    """Layers of the loop block."""
     post_layers: int = 1
-    """Layers of the post block; 0: none (iterate T is then one more loop)."""
     shared: bool = True
-    """Every pass of the loop uses the same weights; false: an ordinary deep transformer."""
     inject: bool = False
-    """The prompt is added to the input of every block, after Yang et al."""
     causal: bool = False
-    """A token attends to itself and earlier ones only."""
     norm: Literal["rms", "none"] = "rms"
-    """RMS normalization before each part of a layer; "none" is the paper's literal layer."""
     output_scale: float = 0.2
-    """Factor on the initial W_O and W_2; the literal layer (norm none) trains with 0.02, clip 0.1, lr to 2e-4."""
 
     # Supervision
     supervision: Supervision = "result"
-    """Which loss: see nlaformer.learn.supervision."""
     teacher: Literal["cg", "pcg"] = "cg"
-    """Whose iterates x_t, r_t, d_t are the targets."""
     eta: float = 5e-4
-    """Weight of (r_t, d_t) under joint supervision."""
     lambda_: float = 10.0
-    """Weight of the solution beside the steps; written ``lambda`` on the command line."""
     window: int | None = None
-    """K: the loss takes the last K iterates; none: all T + 1."""
     truncate: bool = False
-    """Iterates before the window run without gradient (Yang et al.); needs ``inject``."""
     power: float = 1.0
-    """p: each iterate's error l_t enters as (l_t^p - 1)/p; 1 is the paper's loss, 0 the logarithm (scale-free): the
-    gradient of an iterate then counts like l_t^(p - 1/2), so 1/2 weighs early and late iterates alike."""
     floor: float = 1e-6
-    """Added to l_t where p < 1; to l_0 at least 1 (see nlaformer.learn.supervision)."""
 
     # Optimization
     steps: int = 20_000
-    """Training steps (the paper says epochs)."""
     batch: int = 64
-    """Fresh systems per step."""
     lr: float = 1e-3
-    """Peak learning rate of Adam."""
     warmup: int = 1000
-    """Steps of linear warm-up."""
     final_lr: float = 0.02
-    """Where the cosine after the warm-up ends, as a fraction of lr."""
     beta1: float = 0.9
-    """Adam's decay of the mean."""
     beta2: float = 0.99
-    """Adam's decay of the mean square."""
     clip: float = 1.0
-    """Largest norm of a model's gradient; the (r, d) probe has its own."""
     seed: int = 0
-    """Seed of the initial weights and of the training systems."""
     chunk: int = 64
-    """Steps whose systems are drawn at once (part of the data stream's definition)."""
     threads: int | None = None
-    """Threads of a CPU run; none: torch's choice. With one, the bits do not depend on the number of cores."""
     precision: Literal["float32", "tf32", "bf16"] = "tf32"
-    """Arithmetic on CUDA, master weights float32 always; a CPU computes in float32."""
 
     @property
     def ffn_width(self) -> int:
@@ -321,14 +361,13 @@ def quickstart() -> Config:
 
 
 def cg_imitation() -> Config:
-    """The paper's first setting, result supervision: the iterates of CG and nothing else (the paper's loss: power=1)."""
+    """The paper's first setting, result supervision: the iterates of CG, nothing else (the paper's loss: power=1)."""
     return Config(supervision="result", lr=3e-3, power=0.0)
 
 
 def cg_joint() -> Config:
-    """The paper's first setting, joint supervision: iterates, residuals and directions of CG (the paper's loss:
-    power=1)."""
-    return Config(supervision="joint", eta=5e-4, lr=3e-3, power=0.5)
+    """The paper's first setting, joint supervision: CG's x, r and d, with the paper's loss."""
+    return Config(supervision="joint", eta=5e-4, lr=3e-3)
 
 
 def cg_accelerated() -> Config:
@@ -373,4 +412,4 @@ def recipes() -> dict[str, str]:
     >>> sorted(nf.recipes())
     ['cg-accelerated', 'cg-imitation', 'cg-joint', 'pcg-accelerated', 'quickstart']
     """
-    return {name: " ".join((make.__doc__ or "").split()) for name, make in _RECIPES.items()}
+    return {name: (make.__doc__ or "").strip() for name, make in _RECIPES.items()}

@@ -50,6 +50,12 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     return lines
 
 
+def model_step(folder: str | os.PathLike[str]) -> int | None:
+    """The step at which the model in a run's folder was saved, which is when it was last validated."""
+    steps = [line["step"] for line in read_metrics(folder) if "validation" in line]
+    return steps[-1] if steps else None
+
+
 def write_manifest(folder: Path, config: Config, device: torch.device, **more: Any) -> None:
     """Where a run's numbers come from."""
     document = {

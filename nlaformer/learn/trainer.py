@@ -163,24 +163,40 @@ class _Training:
         if done:
             self.display.say(f"{self.display.title}: found at step {done} of {self.steps}")
         if done == self.steps or not bool(alive.any()):
+            if self.writes and any(read_manifest(folder)["state"] == "running" for folder in self.folders):
+                self._close_folders(
+                    done, alive, 0.0, interrupted=False
+                )  # killed between the last step and its manifest
             return
         if self.writes:
             self._open_folders(board)
-        begun = time.monotonic()
+        begun, stop = time.monotonic(), False
         with self.display, _signals() as asked:
-            while done < self.steps and bool(alive.any()):
+            while done < self.steps and bool(alive.any()) and not stop:
                 self.engine.step(done)
                 done += 1
                 logs = done % self.log_every == 0 or done == self.steps
+                if self.display.due(done):
+                    self._show(done)
                 if logs:
                     alive = self._log(done, alive)
                 stop = self._stop(asked, logs)
                 if done % self.checkpoint_every == 0 or done == self.steps or stop or not bool(alive.any()):
                     self._save(done)
-                if stop and done < self.steps:
-                    raise KeyboardInterrupt
+        interrupted = stop and done < self.steps and bool(alive.any())
         if self.writes:
-            self._close_folders(done, alive, time.monotonic() - begun)
+            self._close_folders(done, alive, time.monotonic() - begun, interrupted)
+        if interrupted:
+            where = self.folders[0] if len(self.folders) == 1 else self.folders[0].parent
+            self.display.say(f"stopped at step {done}, saved in {where}; the same command resumes")
+            raise KeyboardInterrupt
+
+    def _show(self, done: int) -> None:
+        report = self.engine.report()
+        living = report.loss[report.alive]
+        if self.device.type == "cpu":
+            self.display.forecast(done)
+        self.display.update(done, float(living.mean()) if len(living) else float("nan"))
 
     def _stop(self, asked: list[int], logs: bool) -> bool:
         """Whether to stop here; processes that share a batch must stop at the same step."""
@@ -200,25 +216,24 @@ class _Training:
             self.boards += [board(str(folder))] if board else []
             self._write_manifest(folder, config, state="running")
 
-    def _close_folders(self, done: int, alive: Tensor, seconds: float) -> None:
+    def _close_folders(self, done: int, alive: Tensor, seconds: float, interrupted: bool) -> None:
         ran = {"steps": done, "steps_of_this_process": done - self.resumption.step, "seconds": round(seconds, 3)}
         for folder, config, living in zip(self.folders, self.configs, alive.tolist(), strict=True):
-            state = "finished" if living else "diverged"
+            state = "diverged" if not living else "interrupted" if interrupted else "finished"
             self._write_manifest(folder, config, state=state, **ran)
         for board in self.boards:
             board.close()
 
     def _write_manifest(self, folder: Path, config: Config, **more: Any) -> None:
-        precision = "float32" if isinstance(self.engine, PlainEngine) else config.precision
+        # The config's precision is what was asked for; the plain engine, a CPU's, computes in float32 whatever it is.
+        arithmetic = "float32" if isinstance(self.engine, PlainEngine) else config.precision
         engine = type(self.engine).__name__
         write_manifest(
-            folder, config, self.device, precision=precision, engine=engine, processes=self.group.world, **more
+            folder, config, self.device, arithmetic=arithmetic, engine=engine, processes=self.group.world, **more
         )
 
     def _log(self, done: int, alive_before: Tensor) -> Tensor:
         report: Report = self.engine.report()
-        living = report.loss[report.alive]
-        self.display.update(done, float(living.mean()) if len(living) else float("nan"))
         for k in range(len(self.configs)):
             if not alive_before[k]:
                 continue
