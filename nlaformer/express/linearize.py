@@ -146,17 +146,18 @@ class Linearization:
     def product_bound(self, value: Tensor, factor: Tensor) -> Tensor:
         """Bound on each entry of value * factor as ``heads.product_heads`` computes it.
 
-        Here f(t) = v / (1 + e^{-ts}) = v (1 + tanh(ts/2)) / 2. In a disc of radius r < pi about a real number
-        |tanh(z/2)| <= tan(r/2), so that by Cauchy's estimate the m-th Taylor coefficient of f is at most
-        |v| |s|^m tan(r/2) / (2 r^m), for every r in [pi/2, pi).
+        Here f(t) = v sigma(ts) with the logistic function sigma. Its derivative is the Fourier transform of the
+        positive function pi w / sinh(pi w), so that each odd derivative is largest at 0: |sigma^(m)| / m! is at most
+        1/48, 1/480, 17/80640 for m = 3, 5, 7; and 1 / (12 sqrt 3) for m = 2.
         """
         u, m = rounding_unit(self.dtype), self._degree
         size, magnitude = value.abs(), factor.abs()
-        cauchy = min(math.tan(r / 2) / (2 * r**m) for r in (1.6 + 0.05 * k for k in range(30)))
-        truncation = self._truncation(cauchy * size * magnitude**m)
+        largest = {2: 1 / (12 * math.sqrt(3)), 3: 1 / 48, 5: 1 / 480, 7: 17 / 80640}[m]
+        truncation = self._truncation(largest * size * magnitude**m)
         gain = sum(abs(g) for _, g in self.heads)
         exponent = 2 * self.order * self.c * magnitude  # the score and its difference to the largest, each rounded
-        rounding = gain * u * (_WEIGHT_ROUNDING + 2 * self.order + 6 + exponent) * size
+        output = size * torch.sigmoid(exponent)  # a head's output is v times a weight of about 1/2
+        rounding = gain * u * (_WEIGHT_ROUNDING + 2 * self.order + 6 + exponent) * output
         underflow = gain * torch.finfo(self.dtype).tiny
         return 1.01 * (truncation + rounding + 20 * u * size * magnitude) + underflow
 
