@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,10 +12,10 @@ from typing import Any
 
 import torch
 
-import nlaformer
 from nlaformer.errors import FileError
 from nlaformer.io import replace_file
 from nlaformer.learn.recipes import Config
+from nlaformer.provenance import processor, provenance
 
 METRICS, MANIFEST = "metrics.jsonl", "manifest.json"
 
@@ -61,15 +59,8 @@ def write_manifest(folder: Path, config: Config, device: torch.device, **more: A
     document = {
         "config": config.to_json(),
         "seed": config.seed,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
-        "processors": os.cpu_count(),
-        "system": platform.platform(),
-        "versions": {
-            "nlaformer": nlaformer.__version__,
-            "python": platform.python_version(),
-            "torch": torch.__version__,
-        },
-        "commit": _commit(),
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        **provenance(),
         "command": sys.argv,
         "written": datetime.now(UTC).isoformat(timespec="seconds"),
         **more,
@@ -100,25 +91,3 @@ def member_folders(out: Path, configs: Sequence[Config]) -> list[Path]:
 def _written(value: Any) -> str:
     text = "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
     return text.replace("/", "-")
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
-
-
-def _commit() -> str | None:
-    """The commit of the checkout this package runs from, if it runs from one."""
-    root = Path(nlaformer.__file__).parent.parent
-    if not (root / ".git").exists():
-        return None
-    try:
-        git = ["git", "-C", str(root)]
-        commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
-        return commit + (" with changes" if changed.stdout.strip() else "")
-    except (OSError, subprocess.CalledProcessError):
-        return None
