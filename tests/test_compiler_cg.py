@@ -156,3 +156,15 @@ def test_saved_and_loaded_it_runs_bitwise_equal(tmp_path):
     assert np.array_equal(first.x, second.x) and np.array_equal(first.state["rho"], second.state["rho"])
     assert again.verification == cg.verification and again.verification["systems"]["random"]["first"] < 1e-10
     assert str(again) == str(cg)
+
+
+@pytest.mark.parametrize("far", [1e6, 1e10, 1e18])
+def test_a_start_far_away_does_not_lower_the_bar(far):
+    """Converged means |b - A x| <= 1e-10 |b|, wherever the run began; in plain NumPy too."""
+    A, b = np.diag([4.0, 3, 2, 1]) + 0.5, np.ones(4)
+    for run in (
+        nf.algorithm("cg", n=4).run(A, b, np.full(4, far), iterations=40),
+        program("cg").run(A, b, np.full(4, far), iterations=40),
+    ):
+        if run.status is nf.Status.CONVERGED:
+            assert np.linalg.norm(b - A @ run.x[-1]) <= 1e-10 * np.linalg.norm(b)

@@ -197,3 +197,18 @@ def test_a_while_loop_on_data_is_refused_and_ends():
             return dict(x=x)
 
     assert "depends on the data" in problems_of(Loop())
+
+
+def test_a_program_that_changes_itself_is_refused():
+    class Decaying(nf.Program):
+        k = 0
+
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, A, b, x):
+            self.k = self.k + 1
+            return dict(x=x + 0.1 / self.k * (b - A @ x))
+
+    with pytest.raises(CompileError, match="changes its own attributes"):
+        nf.compile(Decaying(), n=3)

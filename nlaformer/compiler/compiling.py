@@ -17,7 +17,7 @@ from nlaformer.compiler.schedule import schedule
 from nlaformer.compiler.select import Selector
 from nlaformer.compiler.tracing import trace
 from nlaformer.compiler.verify import verify as against_reference
-from nlaformer.errors import OptionError
+from nlaformer.errors import CompileError, OptionError
 
 
 def compile(
@@ -56,7 +56,12 @@ def compile(
     """
     _check(program, n, order, dtype, bound)
     precision = Precision.of(dtype, order)
+    attributes = {name: id(value) for name, value in vars(program).items()}
     traced = trace(program, also=unknown_signs)
+    if attributes != {name: id(value) for name, value in vars(program).items()}:
+        raise CompileError(
+            f"{program.name} changes its own attributes while it runs; weights cannot. Return what changes as a state"
+        )
     analysis = analyse(traced)
     selection = Selector(traced, analysis, n, precision, bound).select()
     layers = schedule(selection)

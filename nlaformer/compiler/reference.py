@@ -134,7 +134,8 @@ def finish_run(
     if residual is not None:
         norms = size(residual(values | {"answer": answer}), residual.kind).expand(*batch, count)
         zero = size(residual(values | {"answer": torch.zeros_like(answer)}), residual.kind).expand(*batch, count)
-        scale = torch.maximum(zero[..., 0], norms[..., 0])
+        # Converged means small beside the residual of x = 0, |b|: a start far away must not lower the bar.
+        goal = torch.where(zero[..., 0] > 0, zero[..., 0], norms[..., 0])
     broken = torch.zeros(*batch, count, dtype=torch.bool)
     for promise in checks.promises:
         value = promise(values)
@@ -146,7 +147,7 @@ def finish_run(
         status[strayed] = Status.INACCURATE
         status[~finite[..., -1].cpu().numpy()] = Status.NONFINITE
     else:
-        status = _judge(norms.cpu(), scale.cpu(), finite.cpu(), broken, strayed, answer.dtype)
+        status = _judge(norms.cpu(), goal.cpu(), finite.cpu(), broken, strayed, answer.dtype)
 
     def give(value: Tensor) -> Any:
         return value if use_torch else value.cpu().numpy()
@@ -191,11 +192,11 @@ def _steps(value: Tensor, kind: str) -> int:
 
 
 def _judge(
-    norms: Tensor, scale: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray, dtype: torch.dtype
+    norms: Tensor, goal: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray, dtype: torch.dtype
 ) -> np.ndarray:
     """A status for each system from its residual norms (..., T + 1)."""
     tolerance = 1e-10 if dtype == torch.float64 else 1e-4
-    small = norms <= tolerance * scale[..., None]
+    small = norms <= tolerance * goal[..., None]
     last = norms[..., -1]
     # A promise broken after convergence is rounding noise.
     before = torch.cumsum(small, -1) == 0
@@ -204,7 +205,7 @@ def _judge(
     falling = norms[..., -quarter:].amin(-1) < 0.9 * best
     status = np.full(norms.shape[:-1], Status.STAGNATED, dtype=object)
     status[falling.numpy() | (norms.shape[-1] == 1)] = Status.RUNNING
-    status[(last > 10 * scale).numpy()] = Status.DIVERGED
+    status[(last > 10 * torch.maximum(goal, norms[..., 0])).numpy()] = Status.DIVERGED
     status[strayed] = Status.INACCURATE
     status[small[..., -1].numpy()] = Status.CONVERGED
     status[(broken & before).any(-1).numpy()] = Status.NOT_POSITIVE

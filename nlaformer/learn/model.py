@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io
-from nlaformer.errors import DTypeError, OptionError, ShapeError
+from nlaformer.arrays import all_finite, to_tensor
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
 from nlaformer.transformer import DEFINITION, FFN, Dense, Heads, Kernels, Layer, NLAFormer
@@ -133,8 +134,13 @@ class Solver(nn.Module):
         (9, 3)
         """
         iterations = self.config.T if iterations is None else iterations
-        matrices, right = torch.as_tensor(A), torch.as_tensor(b)
+        matrices, right = to_tensor("A", A), to_tensor("b", b)
         n = self.config.n
+        for name, value in (("A", matrices), ("b", right)):
+            if value.is_complex():
+                raise DTypeError(f"{name} is complex; the model solves real systems")
+            if not all_finite(value):
+                raise DomainError(f"{name} holds NaN or infinity; every entry must be finite")
         if matrices.shape[-2:] != (n, n) or right.shape[-1:] != (n,):
             raise ShapeError(
                 f"this model solves systems of {n} unknowns: A (..., {n}, {n}) and b (..., {n}); "
@@ -142,9 +148,13 @@ class Solver(nn.Module):
             )
         if self.stacked:
             raise OptionError("a stack has no iterates of its own; take one of its models with member(solver, k)")
-        if not isinstance(iterations, int) or iterations < 0:
+        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 0:
             raise OptionError(f"iterations={iterations!r} must be a whole number, 0 or more")
-        batch = torch.broadcast_shapes(matrices.shape[:-2], right.shape[:-1])
+        try:
+            batch = torch.broadcast_shapes(matrices.shape[:-2], right.shape[:-1])
+        except RuntimeError:
+            given = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
+            raise ShapeError(f"the batch dimensions of A and b, {given}, do not broadcast") from None
         matrices, right = matrices.expand(*batch, n, n), right.expand(*batch, n)
         x = self.probe_x(self.features(matrices.to(self.positions), right.to(self.positions), iterations))
         x = x.to(right.device, right.dtype if right.is_floating_point() else torch.get_default_dtype())
