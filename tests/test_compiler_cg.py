@@ -168,3 +168,15 @@ def test_a_start_far_away_does_not_lower_the_bar(far):
     ):
         if run.status is nf.Status.CONVERGED:
             assert np.linalg.norm(b - A @ run.x[-1]) <= 1e-10 * np.linalg.norm(b)
+
+
+@pytest.mark.parametrize("distance", [0.0, 1e-14, 1e-12, 1e-8])
+@pytest.mark.parametrize("name", ["cg", "pcg", "conjugate_residual", "steepest_descent"])
+def test_a_start_at_the_solution_stays_there(name, distance):
+    """A residual too small for its square to be told from noise ends the run at once; it must not grow again."""
+    rng = np.random.default_rng(0)
+    M = rng.normal(size=(8, 8))
+    A, solution = M @ M.T + 8 * np.eye(8), rng.normal(size=8)
+    run = nf.algorithm(name, n=8).run(A, A @ solution, solution * (1 + distance), iterations=100)
+    assert run.status is nf.Status.CONVERGED
+    assert np.linalg.norm(run.x[-1] - solution) <= 1e-11 * np.linalg.norm(solution)
