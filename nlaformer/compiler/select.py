@@ -80,15 +80,16 @@ class Selector(Builder):
 
     def _groups(self, node: Node) -> set[int]:
         """The floating groups whose vectors a scalar is made of; in the pre block, of those that it begins."""
-        begun = {id(self.traced.start[n]): g for g, names in self.analysis.floating.items() for n in names}
+        begun = {}
+        if self.block == "pre":
+            begun = {id(self.traced.start[n]): g for g, names in self.analysis.floating.items() for n in names}
         found: set[int | None] = set()
         stack = [node] if node.kind == "scalar" else []
         while stack:
             n = stack.pop()
             if n.op == "dot" and n.args[0].kind == "vector":
                 found |= {self.analysis.group_of(argument) for argument in n.args}
-                if self.block == "pre":
-                    found |= {begun.get(id(argument)) for argument in n.args}
+                found |= {begun.get(id(argument)) for argument in n.args}
             elif n.kind == "scalar":
                 stack.extend(n.args)
         return {group for group in found if group is not None}

@@ -32,7 +32,7 @@ a_m = sum_i |v_i| |s_i|^m e^{tau |s_i|} / (m! e^C) and d_l the same with |v_i| =
 *Bias.* |sum v| |sum s| / M, as above (for the paper's scheme, gain e^C / c, also n e^-C |sum v s|).
 
 *Rounding.* u = eps / 2. A frame's softmax subtracts the largest score, about C, so the exponent j c s_i - C is
-rounded to half a unit in the last place of C: ``_exponent_rounding``. That absolute error is a relative error of
+rounded to half a unit in the last place of C: ``exponent_rounding``. That absolute error is a relative error of
 the weight and dwarfs the others; it doubles whenever C passes a power of two, hence C just below one. To it come
 exp (two units in the last place: 4u) and the division (3u). The scores are inner products of K terms,
 (K + 2) u j c sigma_i with sigma_i = |k_i|.|q_j|; the sum over tokens has ``summands`` nonzero terms,
@@ -135,7 +135,7 @@ class Linearization:
         amount = size @ tilt  # sum |v_i| e^{tau |s_i|}: a head's output, all its terms taken positive
         output = torch.minimum(amount, total + size @ torch.expm1(tau * magnitude))
         top = self.C + tau * magnitude.amax((-2, -1), keepdim=True)  # the largest exponent of each system
-        exponent = u * torch.exp2(torch.floor(torch.log2(top)))
+        exponent = _exponent_rounding(top, self.dtype)
         each = exponent + (_WEIGHT_ROUNDING + summands + 1) * u
         common = (self.tokens + 2 * self.order + 8) * u + self.tokens / e_C * exponent
         rounding = self._steps * (each * amount + common * output)
@@ -238,7 +238,12 @@ def rounding_unit(dtype: torch.dtype) -> float:
 
 def exponent_rounding(top: float, dtype: torch.dtype) -> float:
     """Half a unit in the last place of a number as large as ``top``."""
-    return rounding_unit(dtype) * 2.0 ** math.floor(math.log2(top))
+    return float(_exponent_rounding(torch.tensor(top, dtype=torch.float64), dtype))
+
+
+def _exponent_rounding(top: Tensor, dtype: torch.dtype) -> Tensor:
+    """The same for each of several numbers: u times the power of two at or below it."""
+    return torch.ldexp(torch.full_like(top, rounding_unit(dtype)), torch.frexp(top).exponent - 1)
 
 
 def check_scheme(order: int, scheme: str) -> None:
