@@ -48,6 +48,8 @@ class Evaluation:
     """How far the mean of the model may be off, for the systems are a sample."""
     deviation: tuple[float, ...] = ()
     """||x^_t - x_t||^2 / ||x||^2, how far the model is from its teacher's own iterate."""
+    silence: tuple[float, ...] = ()
+    """1/n ||(r_t, d_t)||^2, the intermediate error of a probe that always says 0."""
 
     def iterations_to(self) -> dict[str, list[int | None]]:
         """The first iterate of each method below 1e-1, ..., 1e-6; None if there is none."""
@@ -116,6 +118,7 @@ def judge(solver: Solver, given: Trial) -> Evaluation:
         {name: _numbers(error.quantile(0.9, 0)) for name, error in errors.items()},
         _numbers(errors["model"].std(0, correction=0) / len(x) ** 0.5),
         _numbers(deviation.mean(0)),
+        _numbers(teacher.rd.square().sum(-1).mean(0) / solver.config.n),
     )
 
 

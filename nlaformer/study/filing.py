@@ -18,6 +18,7 @@ from nlaformer.learn.runs import read_manifest, read_metrics
 from nlaformer.study.plan import SIGMAS, Planned
 from nlaformer.study.results import RUNS, Record, Results
 
+THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
 COUNT = 512  # systems per evaluation, the paper's number
 CURVES = 12  # of the error over the iterates, in the course of training
 POINTS = 50  # of the learning rate and the loss
@@ -42,7 +43,8 @@ class Examiner:
                 self._known[key] = evaluate.trial(label, systems, config.T)
             row = evaluate.judge(solver, self._known[key]).to_json()
             if label in full:
-                found[label] = {**row, "loops": _more_loops(solver, self._known[key])}
+                more = {"loops": _more_loops(solver, self._known[key]), **_counts(solver, self._known[key])}
+                found[label] = row | more
             else:
                 found[label] = {name: row[name] for name in ("count", "model", "cg", "pcg", "discrepancy")}
         return found
@@ -54,6 +56,28 @@ def _more_loops(solver: Solver, given: Trial) -> list[float] | None:
         return None
     A, b, x = given.systems
     return evaluate.squared_relative_errors(solver.iterates(A, b, 2 * solver.config.T), x).mean(0).tolist()
+
+
+def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
+    """The iterations each system needs, T + 1 where they do not suffice: over all, and by quarters of its condition.
+
+    The thresholds are 1e-1, ..., 1e-4; the quarters go from the best conditioned systems to the worst.
+    """
+    A, b, x = given.systems
+    condition = torch.linalg.cond(A)
+    quarters = condition.argsort().tensor_split(4)
+    found: dict[str, Any] = {"condition": [condition[quarter].median().item() for quarter in quarters], "counts": {}}
+    for name, iterates in (("model", solver.iterates(A, b)), ("cg", given.cg.x), ("pcg", given.pcg.x)):
+        errors = evaluate.squared_relative_errors(iterates, x)
+        below = errors.unsqueeze(-1) <= torch.tensor(THRESHOLDS, dtype=errors.dtype)  # (count, T+1, threshold)
+        first = torch.where(below.any(1), below.int().argmax(1), errors.shape[1]).double()  # (count, threshold)
+        found["counts"][name] = {
+            "mean": first.mean(0).tolist(),
+            "deviation": first.std(0, correction=0).tolist(),
+            "reached": below.any(1).double().mean(0).tolist(),
+            "by_condition": [first[quarter].mean(0).tolist() for quarter in quarters],
+        }
+    return found
 
 
 def file_stack(stack: Sequence[Planned], folder: Path, results: Results, device: torch.device) -> list[Record]:
