@@ -138,7 +138,7 @@ def test_wrong_shapes_are_refused():
     model = initial(TINY)
     with pytest.raises(ShapeError, match="systems of 3 unknowns"):
         model.iterates(np.eye(4), np.ones(4))
-    with pytest.raises(OptionError, match="iterations=-1"):
+    with pytest.raises(OptionError, match="iterations is -1"):
         model.iterates(np.eye(3), np.ones(3), iterations=-1)
 
 

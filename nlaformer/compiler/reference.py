@@ -177,6 +177,11 @@ def finish_run(
     )
 
 
+def step_tolerance(dtype: torch.dtype) -> float:
+    """How far a step may differ from the program's own, relative to the values it moves."""
+    return 1e-6 if dtype == torch.float64 else 1e-2
+
+
 def _strayed(
     steps: dict[str, Expression], states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype
 ) -> Tensor:
@@ -184,7 +189,7 @@ def _strayed(
 
     Relative to the largest the state has been: the digits a value loses as it decays are the business of the residual.
     """
-    tolerance = 1e-6 if dtype == torch.float64 else 1e-2
+    tolerance = step_tolerance(dtype)
     found = torch.tensor(False)
     before = dict(inputs)
     for name, step in steps.items():

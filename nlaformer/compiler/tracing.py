@@ -39,7 +39,10 @@ class Trace:
 
 def parameters(method: Callable[..., Any]) -> list[str]:
     """The names a method of a program asks for."""
-    return [name for name in inspect.signature(method).parameters if name != "self"]
+    try:
+        return [name for name in inspect.signature(method).parameters if name != "self"]
+    except ValueError:  # some of Python's own callables do not say
+        return []
 
 
 def trace(program: Program, also: Callable[[Trace], list[str]] = lambda traced: []) -> Trace:

@@ -15,7 +15,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import whole
 from nlaformer.errors import FileError, OptionError
 from nlaformer.io import load
 from nlaformer.learn import checkpoint, evaluate
@@ -84,7 +85,12 @@ def train(
     ...     nf.load(folder).config == run.config
     True
     """
-    configs = [config] if isinstance(config, Config) else list(config)
+    configs = [config] if isinstance(config, Config) else list(config) if isinstance(config, Iterable) else []
+    if not configs or not all(isinstance(each, Config) for each in configs):
+        hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
+        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list of them; given {config!r:.60}{hint}")
+    if not isinstance(out, str | os.PathLike):
+        raise OptionError(f"out is {out!r:.60}; expected the folder of the run")
     folders = [Path(out)] if isinstance(config, Config) else member_folders(Path(out), configs)
     runs = train_into(
         configs,
@@ -111,10 +117,8 @@ def train_into(
     """``train`` for a stack whose members have folders of their own."""
     check_stack([config.validate() for config in configs])
     steps = configs[0].steps
-    checkpoint_every = max(steps // 20, 1) if checkpoint_every is None else checkpoint_every
-    log_every = max(steps // 200, 1) if log_every is None else log_every
-    if checkpoint_every < 1 or log_every < 1:
-        raise OptionError(f"checkpoint_every={checkpoint_every} and log_every={log_every} must be at least 1")
+    checkpoint_every = max(steps // 20, 1) if checkpoint_every is None else whole("checkpoint_every", checkpoint_every, 1)
+    log_every = max(steps // 200, 1) if log_every is None else whole("log_every", log_every, 1)
     board = _board_class() if tensorboard else None
     where = pick_device(device)
     group = ranks(where)
