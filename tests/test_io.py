@@ -124,7 +124,9 @@ def test_an_edit_of_any_byte_of_the_weights_is_refused(tmp_path):
                 nf.load(saved)
 
 
-@pytest.mark.parametrize("changes", [{"n": 4}, {"d": 16}, {"heads": 4}, {"ffn": 7}, {"loop_layers": 2}, {"norm": "none"}])
+@pytest.mark.parametrize(
+    "changes", [{"n": 4}, {"d": 16}, {"heads": 4}, {"ffn": 7}, {"loop_layers": 2}, {"norm": "none"}]
+)
 def test_a_solver_whose_weights_do_not_fit_its_config_is_refused(changes, tmp_path):
     saved = artefacts(tmp_path)[2]
     edit(saved, lambda d: d["config"].update(changes))

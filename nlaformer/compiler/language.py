@@ -15,7 +15,7 @@ from nlaformer.compiler.graph import Graph, Node
 
 
 class Program:
-    """An iterative method. Write ``start`` and ``step``; ``finish``, ``residual`` and ``residual_scale`` may be left out.
+    """An iterative method. Write ``start`` and ``step``; the other methods may be left out.
 
     ``start`` takes any of A, b, x0 and returns the state by name; ``step`` takes any of A, b and the state and
     returns the new state; ``finish`` takes any of A, b and the state and returns the answer, the state x if it is left

@@ -86,8 +86,8 @@ def run_reference(program: Program, A: Any, b: Any, x0: Any, iterations: int) ->
 
     states = {name: gather(kind, [[s[name] for s in run[0]] for run in runs]) for name, kind in kinds.items()}
     answer = gather(traced.answer.kind, [run[1] for run in runs])
-    checks = Checks(*(None if node is None else Expression.of(node) for node in (traced.residual, traced.scale)))
-    return finish_run(answer, traced.answer.kind, states, inputs, checks, use_torch)
+    residual, scale = (None if node is None else Expression.of(node) for node in (traced.residual, traced.scale))
+    return finish_run(answer, traced.answer.kind, states, inputs, Checks(residual, scale), use_torch)
 
 
 def _take(name: str, needs: Sequence[str], given: dict[str, Any]) -> dict[str, Tensor]:

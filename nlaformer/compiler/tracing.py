@@ -70,7 +70,9 @@ class Tracer:
 
     def __init__(self, program: Program):
         self.graph, self.program = Graph(), program
-        self.methods = {name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")}
+        self.methods = {
+            name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
+        }
         blocks = [self.methods[name] for name in ("start", "step", "finish")]
         asked = {name for method in blocks if callable(method) for name in parameters(method)}
         self.inputs = {name: self.graph.make(name, (), name, kind) for name, kind in KINDS.items() if name in asked}
@@ -99,7 +101,9 @@ class Tracer:
     def call(self, method: str, known: dict[str, Node]) -> Any:
         """What a method returns, or None if it is none or raised."""
         if not callable(self.methods[method]):
-            self.refuse(method, f"{method} is {self.methods[method]!r:.40}; it must be a method, def {method}(self, ...)")
+            self.refuse(
+                method, f"{method} is {self.methods[method]!r:.40}; it must be a method, def {method}(self, ...)"
+            )
             return None
         if method in ("start", "step") and not self.given(method):
             self.refuse(method, f"there is no {method}; write def {method}(self, ...) that returns the state by name")
@@ -139,7 +143,9 @@ class Tracer:
         if isinstance(result, Node):
             return result
         if len(self.graph.problems) == before:
-            self.refuse(method, f"{method} returns {result!r:.40}; it must return a value computed from what it asks for")
+            self.refuse(
+                method, f"{method} returns {result!r:.40}; it must return a value computed from what it asks for"
+            )
         return None
 
     def compare(self, start: dict[str, Node], step: dict[str, Node]) -> None:

@@ -117,7 +117,9 @@ def train_into(
     """``train`` for a stack whose members have folders of their own."""
     check_stack([config.validate() for config in configs])
     steps = configs[0].steps
-    checkpoint_every = max(steps // 20, 1) if checkpoint_every is None else whole("checkpoint_every", checkpoint_every, 1)
+    checkpoint_every = (
+        max(steps // 20, 1) if checkpoint_every is None else whole("checkpoint_every", checkpoint_every, 1)
+    )
     log_every = max(steps // 200, 1) if log_every is None else whole("log_every", log_every, 1)
     board = _board_class() if tensorboard else None
     where = pick_device(device)
