@@ -137,4 +137,6 @@ def memory(device: torch.device) -> float:
     """Bytes of memory a device has; infinity where the system does not say."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[1])
-    return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")) if hasattr(os, "sysconf") else math.inf
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return math.inf

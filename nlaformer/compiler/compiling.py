@@ -104,7 +104,7 @@ def compile(
 
 def check_options(n: Any, order: Any, dtype: Any) -> int:
     """The size as Python's own number, if it, order and dtype make sense."""
-    if order not in (1, 2, 3) or isinstance(order, bool):
+    if isinstance(order, bool) or not isinstance(order, int) or order not in (1, 2, 3):
         raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads for an inner product)")
     if dtype not in DTYPES.values():
         raise OptionError(f"dtype is {dtype}; expected torch.float64 or torch.float32")

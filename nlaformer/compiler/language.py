@@ -21,8 +21,8 @@ class Program:
     returns the new state; ``finish`` takes any of A, b and the state and returns the answer, the state x if it is left
     out. ``residual`` takes any of A, b, x, the answer; its norm is what a run reports. ``residual_scale`` takes
     the same and says what the residual is small beside: converged means |residual| <= 1e-10 |scale| (float32: 1e-4),
-    and where the scale is 0 nothing has converged. Left out, it is the residual of x = 0, which is b for b - A x.
-    Attributes of the class are constants: they go into the weights.
+    and beside 0 nothing has converged. Left out, it is the residual of x = 0, which is b for b - A x; where that is 0,
+    the first residual. Attributes of the class are constants: they go into the weights.
 
     ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)``
     and ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
