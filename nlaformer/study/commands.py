@@ -68,6 +68,8 @@ def reproduce(
         found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]
         return [plan.small(run) for run in found] if small else found
 
+    if small:
+        say("Tiny models, hardly trained: this shows that it works, and nothing else.")
     if what == "list":
         _list(kept, as_json)
     elif what == "next":
