@@ -5,9 +5,11 @@ from __future__ import annotations
 from nlaformer.errors import unknown_name
 from nlaformer.study import (
     architectures,
+    compiled,
     dimension,
     discrepancy,
     eta,
+    headline,
     imitation,
     lambda_,
     learning_rate,
@@ -20,6 +22,7 @@ from nlaformer.study.artefact import Artefact
 
 ARTEFACTS: tuple[Artefact, ...] = (
     operations.ARTEFACT,
+    compiled.ARTEFACT,
     discrepancy.FIRST_SETTING,
     learning_rate.ARTEFACT,
     eta.ARTEFACT,
@@ -32,6 +35,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
     window.ARTEFACT,
     architectures.ARTEFACT,
     loops.ARTEFACT,
+    headline.RUNS,
+    headline.PRETRAINED,
 )
 
 
