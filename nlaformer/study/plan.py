@@ -189,8 +189,9 @@ def small(run: Planned) -> Planned:
     """The same run at a size a CPU trains in a second: five times smaller, a thousandth of the steps."""
     config = run.config
     window = None if config.window is None else max(round(config.window * 4 / config.T), 1)
+    steps = max(config.steps // 2000, 2)
     changed = config.replace(
-        n=4, T=4, d=config.d // 16, heads=2, window=window, batch=8, steps=config.steps // 2000, warmup=5, chunk=10,
+        n=4, T=4, d=config.d // 16, heads=2, window=window, batch=8, steps=steps, warmup=min(5, steps // 2), chunk=10,
         threads=1,
     )  # fmt: skip
     return dataclasses.replace(run, config=changed)
