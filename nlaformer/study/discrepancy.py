@@ -167,7 +167,7 @@ def _first_sheets(results: Results) -> list[Sheet]:
 
 
 def _second_sheets(results: Results) -> list[Sheet]:
-    names = zip(("step + solution", "step + solution, power 1/2"), ACCELERATED, strict=True)
+    names = zip(("step + solution", "step + solution, our recipe"), ACCELERATED, strict=True)
     return sheets(results, list(names), "Discrepancy, second setting")
 
 
