@@ -40,8 +40,8 @@ def sheets(results: Results) -> list[Sheet]:
         return []
     headings = ("run", "steps", "seeds", "mean error", "error at T", "iterations to", "discrepancy")
     note = (
-        "Our recipes weigh the iterates by a power below 1. Mean error: geometric, over x_1 to x_T. Iterations to 1e-1, "
-        "1e-2, 1e-3, 1e-4 (of the first seed)."
+        "Our recipes weigh the iterates by a power below 1. Mean error: geometric, over x_1 to x_T. Iterations to "
+        "1e-1, 1e-2, 1e-3, 1e-4 (of the first seed)."
     )
     return [Sheet("Every kind of run at sigma 1.2", headings, lines, note)]
 
