@@ -152,7 +152,7 @@ def test_numbers_without_a_source_are_refused(tmp_path):
 def test_nothing_is_drawn_or_judged_from_nothing(tmp_path):
     results = Results(tmp_path)
     for entry in ARTEFACTS:
-        assert entry.draw is None or entry.draw(results) is None
+        assert not entry.drawable(results) and (entry.draw is None or entry.draw(results) is None)
         assert not entry.sheets or entry.sheets(results) == []
         for verdict in entry.verdicts(results) if entry.verdicts else []:
             assert verdict.judgement == "not yet run" or "Figure 4a" in verdict.where

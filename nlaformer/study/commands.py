@@ -131,7 +131,7 @@ def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
     make_folder(docs / "figures")
     for entry in chosen:
         absent = entry.missing(kept)
-        figure = entry.draw(kept) if entry.draw is not None else None
+        figure = entry.draw(kept) if entry.draw is not None and entry.drawable(kept) else None
         if figure is not None:
             for path in picture_files(entry, docs / "figures"):
                 save(figure, path)
