@@ -1,0 +1,250 @@
+"""Learned operations, after the paper's title: does training find what the theorem of section 2 constructs?
+
+The theorem gives weights for one layer of two heads. Here layers of the same shape, on the same prompt, are trained
+from random weights to write the same result to the same place, and are measured beside the construction on the same
+fresh inputs: operands uniform in [-1, 1], divisors at least ``SMALLEST_DIVISOR`` in magnitude. Nothing but the result
+is asked of a learned layer: what it leaves in the other rows does not count.
+
+All seeds and learning rates of an operation train as one stack, and a learning rate is chosen for each operation and
+variant by its median error on inputs of its own. Errors are relative: the norm of the errors of all test inputs over
+the norm of all results, so 1 is what the answer zero scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.express import verify
+from nlaformer.express.catalogue import operation, operations
+from nlaformer.express.operation import Operation
+from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
+
+SMALLEST_DIVISOR = 0.2
+_CHUNK = 50  # steps whose inputs are drawn at once
+_TRAINING, _VALIDATION, _TEST = 1, 2, 3  # streams of inputs
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A shape of the learned layer, and the part of the budget it trains for."""
+
+    name: str
+    heads: int = 2
+    ffn: int = 128
+    norm: bool = False
+    part: float = 1.0
+
+
+VARIANTS = (
+    Variant("eq. (1), two heads"),
+    Variant("eq. (1), a quarter of the steps", part=0.25),
+    Variant("with RMS normalization", norm=True),
+    Variant("four heads, FFN 256", heads=4, ffn=256),
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and on what the layers train."""
+
+    n: int = 5
+    steps: int = 4000
+    batch: int = 64
+    seeds: tuple[int, ...] = (0, 1, 2)
+    lrs: tuple[float, ...] = (1e-2, 3e-2)
+    warmup: int = 100
+    tested: int = 1024
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One operation learned by one variant: the test error of every seed at the learning rate chosen."""
+
+    operation: str
+    variant: str
+    lr: float
+    errors: tuple[float, ...]
+    largest_weight: float
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.errors))
+
+
+@dataclass(frozen=True)
+class Constructed:
+    """The construction of one operation on the same inputs, by form; its shape and its largest weight."""
+
+    operation: str
+    errors: dict[str, float]
+    layers: int
+    heads: int
+    ffn: int
+    largest_weight: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything measured."""
+
+    budget: Budget
+    learned: tuple[Learned, ...]
+    constructed: tuple[Constructed, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+
+def study(
+    names: Sequence[str] = operations(),
+    budget: Budget = Budget(),
+    variants: Sequence[Variant] = VARIANTS,
+    report: Callable[[Learned], None] = lambda found: None,
+) -> Findings:
+    """Learn every operation in every variant, and measure the constructions beside them.
+
+    Examples
+    --------
+    >>> found = study(["add"], Budget(n=2, steps=200, seeds=(0,), lrs=(1e-2,)), VARIANTS[:1])
+    >>> found.learned[0].median < 0.2, found.constructed[0].errors["order 1"] < 1e-15
+    (True, True)
+    """
+    learned = []
+    for name in names:
+        for variant in variants:
+            learned.append(learn(name, variant, budget))
+            report(learned[-1])
+    return Findings(budget, tuple(learned), tuple(construct(name, budget) for name in names))
+
+
+# --- learning ----------------------------------------------------------------------------------------------------
+
+
+def learn(name: str, variant: Variant, budget: Budget) -> Learned:
+    """Train a stack of layers, one for each learning rate and seed, and test those of the best learning rate."""
+    op = _build(name, budget.n, dtype=torch.float32)
+    members = [(lr, seed) for lr in budget.lrs for seed in budget.seeds]
+    stack = _stack([_initial(op.layout.rows, variant, seed) for _, seed in members])
+    _train(stack, op, torch.tensor([lr for lr, _ in members]), max(1, round(variant.part * budget.steps)), budget)
+    shape = len(budget.lrs), len(budget.seeds)
+    validation, test = (_errors(stack, op, budget, stream).reshape(shape) for stream in (_VALIDATION, _TEST))
+    best = int(validation.nan_to_num(torch.inf).median(1).values.argmin())
+    largest = max(float(p.detach().unflatten(0, shape)[best].abs().max()) for p in stack.parameters())
+    return Learned(name, variant.name, budget.lrs[best], tuple(test[best].tolist()), largest)
+
+
+def _train(stack: NLAFormer, op: Operation, lr: Tensor, steps: int, budget: Budget) -> None:
+    """Adam with a warm-up and a cosine, on the squared relative error of the result; fresh inputs at every step."""
+    parameters = list(stack.parameters())
+    mean, square = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    beta1, beta2 = 0.9, 0.99
+    rng = np.random.default_rng([_TRAINING, budget.n])
+    for step in range(steps):
+        if step % _CHUNK == 0:
+            prompts, wanted = _examples(op, (len(lr), _CHUNK * budget.batch), rng)
+            size = wanted.square().mean()
+        batch = slice(step % _CHUNK * budget.batch, (step % _CHUNK + 1) * budget.batch)
+        gap = _result(op, stack(prompts[:, batch])) - wanted[:, batch]  # (E, batch, entries)
+        gradients = torch.autograd.grad((gap.square().mean((1, 2)) / size).sum(), parameters)
+        t = step + 1
+        rate = lr * min(1.0, t / budget.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps)) / (1 - beta1**t)
+        with torch.no_grad():
+            for p, gradient, m, v in zip(parameters, gradients, mean, square, strict=True):
+                m.lerp_(gradient, 1 - beta1)
+                v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                p -= rate.reshape(-1, *[1] * (p.dim() - 1)) * m / ((v / (1 - beta2**t)).sqrt() + 1e-8)
+
+
+@torch.no_grad()
+def _errors(stack: NLAFormer, op: Operation, budget: Budget, stream: int) -> Tensor:
+    """The relative error of every member, (E,)."""
+    prompts, wanted = _examples(op, (1, budget.tested), np.random.default_rng([stream, budget.n]))
+    members = next(stack.parameters()).shape[0]
+    gap = _result(op, stack(prompts.expand(members, *prompts.shape[1:]))) - wanted
+    return gap.square().sum((1, 2)).sqrt() / wanted.norm()
+
+
+def _initial(rows: int, variant: Variant, seed: int) -> NLAFormer:
+    """A layer of eq. (1) with random weights: heads as wide as the prompt is high, small outputs."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(out: int, into: int, scale: float = 1.0) -> Dense:
+        return Dense(scale * torch.randn(out, into, generator=generator) / math.sqrt(into))
+
+    wide = variant.heads * rows
+    W_Q, W_K, W_U = normal(wide, rows, 1 / math.sqrt(rows)), normal(wide, rows), normal(wide, rows)
+    heads = Heads(W_Q, W_K, W_U, normal(rows, wide, 0.2), variant.heads)
+    ffn = FFN(normal(variant.ffn, rows), torch.zeros(variant.ffn), normal(rows, variant.ffn, 0.2), torch.zeros(rows))
+    return NLAFormer(pre=[Layer(heads, ffn, (torch.ones(rows), torch.ones(rows)) if variant.norm else None)])
+
+
+def _stack(models: Sequence[NLAFormer]) -> NLAFormer:
+    """Models of one shape as one with a leading axis; the first is used up."""
+    sources = [dict(model.named_parameters()) for model in models]
+    for name, parameter in models[0].named_parameters():
+        parameter.data = torch.stack([source[name].data for source in sources])
+    return models[0]
+
+
+# --- inputs, results, constructions --------------------------------------------------------------------------------
+
+
+def construct(name: str, budget: Budget) -> Constructed:
+    """The errors of the constructions, in float64, on the test inputs of the learned layers."""
+    forms = {"paper's pair": {"scheme": "paper"}, "order 1": {"order": 1}, "order 3": {"order": 3}}
+    built = {form: _build(name, budget.n, dtype=torch.float64, **options) for form, options in forms.items()}
+    errors = {}
+    for form, op in built.items():
+        rng = np.random.default_rng([_TEST, budget.n])
+        operands = [operand.astype(np.float64) for operand in _draw(name, budget.n, (1, budget.tested), rng)]
+        exact = verify.reference(name, *operands)
+        deviation = _entries(op(*operands), 2) - _entries(exact, 2)
+        errors[form] = float(np.sqrt(np.square(deviation).sum() / np.square(_entries(exact, 2)).sum()))
+    cost, model = built["order 1"].cost, built["order 1"].model
+    largest = max(float(w.abs().max()) for w in model.state_dict().values() if w.is_floating_point() and w.numel())
+    return Constructed(name, errors, cost.layers, cost.heads, cost.ffn_width, largest)
+
+
+def _build(name: str, n: int, dtype: torch.dtype, **options: Any) -> Operation:
+    """The operation with the paper's literal prompt: entries up to 1, no scaling."""
+    f = verify.example if name == "pointwise" else None
+    least = SMALLEST_DIVISOR if name == "divide" else None
+    return operation(name, n=n, dtype=dtype, f=f, normalize=False, bound=1.0, minimum=least, **options)
+
+
+def _draw(name: str, n: int, count: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
+    """Operands uniform in [-1, 1], float32."""
+    shapes = [operand.shape[1:] for operand in verify.draw(name, n, seeds=(0,))]
+    operands = [rng.uniform(-1, 1, (*count, *shape)).astype(np.float32) for shape in shapes]
+    if name == "divide":
+        size = SMALLEST_DIVISOR + (1 - SMALLEST_DIVISOR) * np.abs(operands[1])
+        operands[1] = np.copysign(np.minimum(size, np.float32(1)), operands[1])
+    return operands
+
+
+def _examples(op: Operation, count: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Prompts (E, count, rows, tokens) and the entries of their results (E, count, entries)."""
+    operands = _draw(op.name, op.n, count, rng)
+    wanted = _entries(verify.reference(op.name, *operands), 2).astype(np.float32)
+    return op.prompt(*(torch.from_numpy(operand) for operand in operands)), torch.from_numpy(wanted)
+
+
+def _result(op: Operation, P: Tensor) -> Tensor:
+    """The entries of the results that stand in P, (E, batch, entries)."""
+    result = op.read(P)
+    parts = result if isinstance(result, tuple) else (result,)
+    return torch.cat([part.reshape(*P.shape[:2], -1) for part in parts], -1)
+
+
+def _entries(result: Any, leading: int) -> np.ndarray:
+    """The same of NumPy results."""
+    parts = result if isinstance(result, tuple) else (result,)
+    return np.concatenate([part.reshape(*part.shape[:leading], -1) for part in parts], -1)
