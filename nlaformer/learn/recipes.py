@@ -372,7 +372,7 @@ def cg_joint() -> Config:
 
 def cg_accelerated() -> Config:
     """The paper's second setting: step + 10 solution, converging faster than CG (the paper's loss: power=1)."""
-    return Config(supervision="step+solution", lambda_=10.0, lr=3e-3, power=0.5, floor=1e-8)
+    return Config(supervision="step+solution", lambda_=10.0, window=20, lr=3e-3, power=0.5, floor=1e-8)
 
 
 def pcg_accelerated() -> Config:
