@@ -277,9 +277,9 @@ def draw(results: Results) -> Figure | None:
     axes[0, 0].set_yticks(range(len(_VECTORS)), _VECTORS)
     axes[0, 0].invert_yaxis()
     axes[1, 0].set_ylabel("R^2, trained network", fontsize=9)
-    for row in (0, 1):
-        handles, labels = axes[row, 0].get_legend_handles_labels()
-        axes[row, -1].legend(handles, labels, frameon=False, fontsize=7.5, loc="lower right" if row == 0 else "best")
+    upper, lower = (axes[row, 0].get_legend_handles_labels() for row in (0, 1))
+    figure.legend(*upper, frameon=False, fontsize=8.5, loc="outside upper center", ncols=3)
+    figure.legend(*lower, frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
     return figure
 
 

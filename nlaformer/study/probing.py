@@ -174,7 +174,7 @@ def probe(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
 
 
 def _left(X: Tensor, Y: Tensor, sizes: Sizes) -> Tensor:
-    """The squares that are left with each penalty, on the validation and on the test systems: (penalties, 2, ..., m)."""
+    """The squares that each penalty leaves, on the validation and on the test systems: (penalties, 2, ..., m)."""
     fitted = X[..., : sizes.train, :]
     X = (X - fitted.mean(-2, keepdim=True)) / (fitted.std(-2, keepdim=True) + 1e-300)
     X_train, Y_train = X[..., : sizes.train, :], Y[..., : sizes.train, :, :]
