@@ -46,6 +46,12 @@ class Record:
         """The evaluation on the systems it was trained on."""
         return self.evaluations[self.document["own"]]
 
+    def summary(self) -> str:
+        """In a line, how it ended: squared relative errors and the discrepancy of (r, d)."""
+        errors, last = self.own["model"], len(self.own["model"]) - 1
+        shown = ", ".join(f"t={t} {errors[t]:.1e}" for t in sorted({1, 2, last // 2, last}))
+        return f"{self.document['state']}, {shown}, discrepancy {self.own['discrepancy']:.3g}"
+
 
 class Results:
     """A folder of results."""
