@@ -303,7 +303,7 @@ def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
     axes.set_ylim(-0.08, 1.02)
 
 
-CONTROLS = Artefact(
+ARTEFACT = Artefact(
     name="controls",
     title="Whose quantities a trained state holds",
     paper="beyond the paper",

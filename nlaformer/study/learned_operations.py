@@ -361,7 +361,7 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-LEARNED_OPERATIONS = Artefact(
+ARTEFACT = Artefact(
     name="learned-operations",
     title="Operations learned from random weights, beside their constructions",
     paper="beyond the paper",
