@@ -148,7 +148,7 @@ def _list(kept: Results, as_json: bool) -> None:
     from nlaformer.study import plan, running
     from nlaformer.study.catalogue import ARTEFACTS
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": entry.name, "title": entry.title, "paper": entry.paper, "runs": len(entry.runs),
          "missing": entry.missing(kept)} for entry in ARTEFACTS
     ]  # fmt: skip
