@@ -5,11 +5,14 @@ from __future__ import annotations
 from nlaformer.errors import unknown_name
 from nlaformer.study import (
     architectures,
+    controls,
+    diagrams,
     dimension,
     discrepancy,
     eta,
     imitation,
     lambda_,
+    learned_operations,
     learning_rate,
     loops,
     operations,
@@ -19,7 +22,10 @@ from nlaformer.study import (
 from nlaformer.study.artefact import Artefact
 
 ARTEFACTS: tuple[Artefact, ...] = (
+    diagrams.TRANSFORMER,
     operations.ARTEFACT,
+    diagrams.STRUCTURE,
+    diagrams.PROBE,
     discrepancy.FIRST_SETTING,
     learning_rate.ARTEFACT,
     eta.ARTEFACT,
@@ -32,6 +38,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
     window.ARTEFACT,
     architectures.ARTEFACT,
     loops.ARTEFACT,
+    controls.ARTEFACT,
+    learned_operations.ARTEFACT,
 )
 
 

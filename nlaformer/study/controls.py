@@ -68,7 +68,7 @@ def measure(results: Results, quick: bool = False) -> None:
         solvers, sizes = {"quickstart, untrained": initial(recipe("quickstart"))}, Sizes(256, 64, 128)
     else:
         solvers, sizes = {name: io.load(name) for name in MODELS}, Sizes()
-    results.write(FILE, document(solvers, sizes))
+    results.write(FILE, {"command": ARTEFACT.command()} | document(solvers, sizes))
 
 
 def document(solvers: dict[str, Solver], sizes: Sizes) -> dict[str, Any]:
@@ -188,8 +188,11 @@ def average(model: dict[str, Any], source: str, vector: str) -> float:
 def sheets(results: Results) -> list[Sheet]:
     """R^2 of every vector in every model, the untrained network and the products beside it; the discrepancy."""
     found = results.file(FILE)
-    if found is None:
-        return []
+    return [] if found is None else tables(found)
+
+
+def tables(found: dict[str, Any]) -> list[Sheet]:
+    """The same for what ``document`` gave."""
     models = found["models"]
     lines = [
         (vector, *(" / ".join(f"{average(model, source, vector):.2f}" for source in SOURCES[:3])

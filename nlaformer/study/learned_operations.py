@@ -279,12 +279,13 @@ def _entries(result: Any, leading: int) -> np.ndarray:
 
 def measure(results: Results, quick: bool = False) -> None:
     """Half an hour on one core; quick: seconds, and errors that mean nothing."""
-    results.write(FILE, study(budget=QUICK if quick else FULL).to_json())
+    found = study(budget=QUICK if quick else FULL)
+    results.write(FILE, {"command": ARTEFACT.command()} | found.to_json())
 
 
 def _found(results: Results) -> Findings | None:
     document = results.file(FILE)
-    return None if document is None else Findings.from_json({k: v for k, v in document.items() if k != "provenance"})
+    return None if document is None else Findings.from_json(document)
 
 
 def sheets(results: Results) -> list[Sheet]:
