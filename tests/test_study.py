@@ -152,6 +152,8 @@ def test_numbers_without_a_source_are_refused(tmp_path):
 def test_nothing_is_drawn_or_judged_from_nothing(tmp_path):
     results = Results(tmp_path)
     for entry in ARTEFACTS:
+        if not entry.runs and not entry.files:
+            continue  # a diagram
         assert not entry.drawable(results) and (entry.draw is None or entry.draw(results) is None)
         assert not entry.sheets or entry.sheets(results) == []
         for verdict in entry.verdicts(results) if entry.verdicts else []:

@@ -6,12 +6,15 @@ from nlaformer.errors import unknown_name
 from nlaformer.study import (
     architectures,
     compiled,
+    controls,
+    diagrams,
     dimension,
     discrepancy,
     eta,
     headline,
     imitation,
     lambda_,
+    learned_operations,
     learning_rate,
     loops,
     operations,
@@ -21,8 +24,11 @@ from nlaformer.study import (
 from nlaformer.study.artefact import Artefact
 
 ARTEFACTS: tuple[Artefact, ...] = (
+    diagrams.TRANSFORMER,
     operations.ARTEFACT,
     compiled.ARTEFACT,
+    diagrams.STRUCTURE,
+    diagrams.PROBE,
     discrepancy.FIRST_SETTING,
     learning_rate.ARTEFACT,
     eta.ARTEFACT,
@@ -37,6 +43,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
     loops.ARTEFACT,
     headline.RUNS,
     headline.PRETRAINED,
+    controls.ARTEFACT,
+    learned_operations.ARTEFACT,
 )
 
 

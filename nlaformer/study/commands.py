@@ -1,4 +1,4 @@
-"""The command ``reproduce``: the study's tables and figures, from committed numbers or from runs made here."""
+"""The commands ``reproduce``, the tables and figures from numbers kept or from runs made here, and ``probe``."""
 
 from __future__ import annotations
 
@@ -85,9 +85,30 @@ def reproduce(
         _show(chosen, kept, docs or home / "docs")
 
 
+def probe(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Folders or names of trained models.")],
+    count: Annotated[int, typer.Option(help="Systems to fit the probes to; half as many test them.", min=64)] = 2048,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+) -> None:
+    """What a linear probe reads in the states of trained models: CG's vectors, other methods', and controls."""
+    from nlaformer.console import print_json, print_sheets
+    from nlaformer.report.architecture import named_solver
+    from nlaformer.study import controls
+    from nlaformer.study.probing import Sizes
+    from nlaformer.study.results import rounded
+
+    solvers = {Path(name).name: named_solver(name)[0] for name in models}
+    found = controls.document(solvers, Sizes(count, count // 4, count // 2))
+    if as_json:
+        print_json(rounded(found))
+    else:
+        print_sheets(controls.tables(found))
+
+
 def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
+    """Add the commands to an application."""
     app.command()(reproduce)
+    app.command()(probe)
 
 
 def _make(
