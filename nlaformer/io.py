@@ -96,7 +96,9 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, 
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Load what ``save`` wrote: an operation, a compiled algorithm or a trained model.
+    """Load what ``save`` wrote: an operation, a compiled algorithm or a trained model; or a bundled model by its name.
+
+    A path that exists comes first, so a folder of yours may have the name of a bundled model.
 
     Examples
     --------
@@ -106,6 +108,7 @@ def load(path: str | os.PathLike[str]) -> Any:
     ...     round(nf.load(folder)([1.0, 2.0], [3.0, 4.0]), 6)
     11.0
     """
+    path = _located(path)
     kind, config, model, extra = read(path)
     loaders = _loaders()
     if not isinstance(kind, str) or kind not in loaders:
@@ -115,6 +118,18 @@ def load(path: str | os.PathLike[str]) -> Any:
     except _MALFORMED as error:  # our own errors are among them
         reason = str(error) if isinstance(error, NLAFormerError) else repr(error)
         raise FileError(f"{path}: config.json does not describe a saved {kind} ({reason})") from error
+
+
+def _located(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
+    """The path itself if it exists or has several parts, else the folder of the bundled model of that name."""
+    from nlaformer import pretrained
+
+    if not isinstance(path, str) or Path(path).name != path or Path(path).exists():
+        return path
+    if (bundled := pretrained.folder(path)) is not None:
+        return bundled
+    known = ", ".join(pretrained.names()) or "none"
+    raise FileError(f"there is no folder {path!r}, and no bundled model of that name; bundled: {known}")
 
 
 def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:

@@ -111,14 +111,16 @@ def judge(solver: Solver, given: Trial) -> Evaluation:
     return Evaluation(
         given.label,
         len(x),
-        *(_numbers(error.mean(0)) for error in errors.values()),
-        _numbers(intermediate),
-        _discrepancy(intermediate, solver.config.n),
-        {name: _numbers(error.quantile(0.5, 0)) for name, error in errors.items()},
-        {name: _numbers(error.quantile(0.9, 0)) for name, error in errors.items()},
-        _numbers(errors["model"].std(0, correction=0) / len(x) ** 0.5),
-        _numbers(deviation.mean(0)),
-        _numbers(teacher.rd.square().sum(-1).mean(0) / solver.config.n),
+        model=_numbers(errors["model"].mean(0)),
+        cg=_numbers(errors["cg"].mean(0)),
+        pcg=_numbers(errors["pcg"].mean(0)),
+        intermediate=_numbers(intermediate),
+        discrepancy=_discrepancy(intermediate, solver.config.n),
+        median={name: _numbers(error.quantile(0.5, 0)) for name, error in errors.items()},
+        upper={name: _numbers(error.quantile(0.9, 0)) for name, error in errors.items()},
+        standard_error=_numbers(errors["model"].std(0, correction=0) / len(x) ** 0.5),
+        deviation=_numbers(deviation.mean(0)),
+        silence=_numbers(teacher.rd.square().sum(-1).mean(0) / solver.config.n),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nlaformer.errors import FileError
 
@@ -19,7 +19,7 @@ CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 # Without a date, a version or random names in it, a file changes only if its picture does.
 _PLAIN = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
-_STYLE = {"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}
+_STYLE: dict[Any, Any] = {"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}
 
 
 def panels(count: int, width: float = 3.4, height: float = 3.0, share: bool = True) -> tuple[Figure, list[Axes]]:
@@ -59,6 +59,7 @@ def errors(axes: Axes, lowest: float = 1e-8) -> None:
     """Squared relative errors on a logarithmic scale; what CG does below the accuracy of float32 is of no interest."""
     axes.set_yscale("log")
     axes.set_ylim(lowest, 3)
+    axes.minorticks_off()
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:

@@ -1,4 +1,4 @@
-"""The command ``reproduce``: the study's tables and figures, from committed numbers or from runs made here."""
+"""The commands ``reproduce``, the tables and figures from numbers kept or from runs made here, and ``probe``."""
 
 from __future__ import annotations
 
@@ -68,6 +68,8 @@ def reproduce(
         found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]
         return [plan.small(run) for run in found] if small else found
 
+    if small:
+        say("Tiny models, hardly trained: this shows that it works, and nothing else.")
     if what == "list":
         _list(kept, as_json)
     elif what == "next":
@@ -83,9 +85,30 @@ def reproduce(
         _show(chosen, kept, docs or home / "docs")
 
 
+def probe(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Folders or names of trained models.")],
+    count: Annotated[int, typer.Option(help="Systems to fit the probes to; half as many test them.", min=64)] = 2048,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+) -> None:
+    """What a linear probe reads in the states of trained models: CG's vectors, other methods', and controls."""
+    from nlaformer.console import print_json, print_sheets
+    from nlaformer.report.architecture import named_solver
+    from nlaformer.study import controls
+    from nlaformer.study.probing import Sizes
+    from nlaformer.study.results import rounded
+
+    solvers = {Path(name).name: named_solver(name)[0] for name in models}
+    found = controls.document(solvers, Sizes(count, count // 4, count // 2))
+    if as_json:
+        print_json(rounded(found))
+    else:
+        print_sheets(controls.tables(found))
+
+
 def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
+    """Add the commands to an application."""
     app.command()(reproduce)
+    app.command()(probe)
 
 
 def _make(
@@ -129,7 +152,7 @@ def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
     make_folder(docs / "figures")
     for entry in chosen:
         absent = entry.missing(kept)
-        figure = entry.draw(kept) if entry.draw is not None else None
+        figure = entry.draw(kept) if entry.draw is not None and entry.drawable(kept) else None
         if figure is not None:
             for path in picture_files(entry, docs / "figures"):
                 save(figure, path)
@@ -148,7 +171,7 @@ def _list(kept: Results, as_json: bool) -> None:
     from nlaformer.study import plan, running
     from nlaformer.study.catalogue import ARTEFACTS
 
-    rows = [
+    rows: list[dict[str, Any]] = [
         {"name": entry.name, "title": entry.title, "paper": entry.paper, "runs": len(entry.runs),
          "missing": entry.missing(kept)} for entry in ARTEFACTS
     ]  # fmt: skip

@@ -32,7 +32,7 @@ class Record:
         return Config.from_json(self.document["config"])
 
     @property
-    def history(self) -> dict[str, list[Any]]:
+    def history(self) -> dict[str, Any]:
         """Columns over the validations: step (0 is before training), discrepancy; and errors at some of them."""
         return self.document["history"]
 
@@ -91,7 +91,7 @@ class Results:
 
     def lengths(self, name: str) -> dict[int, Record]:
         """A run as it was planned and its shorter forms (their files end in "-20k"), by their number of steps."""
-        pattern = re.compile(re.escape(name) + r"(-\d+k)?\.json")
+        pattern = re.compile(re.escape(name) + r"(-\d+k?)?\.json")
         found = [self.run(path.stem) for path in sorted((self.folder / RUNS).glob(f"{name}*.json"))
                  if pattern.fullmatch(path.name)]  # fmt: skip
         return {record.config.steps: record for record in found if record is not None}
