@@ -83,7 +83,7 @@ def _gamma(k: int) -> float:
 
 
 def _accurate(A: Operator, b: Tensor, x: Tensor) -> Tensor:
-    """The residual b - A x as if summed in twice the precision of float64, then rounded (Dot2 of Ogita, Rump and Oishi)."""
+    """The residual b - A x as if summed in twice the precision of float64, rounded once (Ogita, Rump and Oishi)."""
     total, lost = b.clone(), torch.zeros_like(b)
     for a, factor, rows in A.products(-x):
         product, error = _two_product(a, factor)

@@ -2,8 +2,8 @@
 
 The number of dimensions says what b is. With one dimension less than A it holds a vector for every matrix,
 A (..., n, n) and b (..., n); with as many it holds columns, A (..., n, n) and b (..., n, k); a single vector (n,) goes
-with every matrix of a batch. So for A (n, n), b (n, n) is n columns, as in NumPy and SciPy, and for A (n, n, n), b (n, n) is
-n vectors, one per matrix.
+with every matrix of a batch. So for A (n, n), b (n, n) is n columns, as in NumPy and SciPy, and for A (n, n, n),
+b (n, n) is n vectors, one per matrix.
 
 A and b are scaled so that their largest entries are near 1: A x = b becomes (2^-i A) y = 2^-j b with x = 2^(j-i) y.
 Powers of two round nothing, and no product on the way overflows or vanishes.
