@@ -2,11 +2,15 @@
 
 The recursion's residual drifts away from b - A x. When it claims convergence, the true one is computed; if that
 misses, the iteration starts again from x (residual replacement), until starting again no longer helps.
+
+After a model's part, every direction is kept conjugate to the ones taken there (deflated CG, Saad, Yeung, Erhel and
+Guyomarc'h 2000), so that starting again loses little of what they did.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,6 +22,31 @@ from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.result import Status
 
 _LARGEST_DETOUR = 30  # claims of one lane that may fail; each must have lowered the residual, so few ever do
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A direction of earlier steps that new ones are kept conjugate to; zero for the lanes that have none."""
+
+    d: Tensor  # (m, n)
+    q: Tensor  # (m, n) A d
+    curvature: Tensor  # (m,) d.A d
+
+    @staticmethod
+    def of(lanes: Tensor, d: Tensor, q: Tensor, count: int) -> Direction:
+        """The direction of some lanes, among ``count``."""
+        full = (part.new_zeros(count, *part.shape[1:]) for part in (d, q, d[:, 0]))
+        return Direction(
+            *(f.index_copy_(0, lanes, part) for f, part in zip(full, (d, q, (d * q).sum(-1)), strict=True))
+        )
+
+    def take(self, lanes: Tensor) -> Direction:
+        return Direction(self.d[lanes], self.q[lanes], self.curvature[lanes])
+
+    def conjugate(self, d: Tensor, q: Tensor | None = None) -> tuple[Tensor, Any]:
+        """Make d conjugate to this direction; A d with it, where it is known."""
+        beta = torch.where(self.curvature > 0, (d * self.q).sum(-1) / self.curvature, 0.0)[:, None]
+        return d - beta * self.d, None if q is None else q - beta * self.q
 
 
 @dataclass
@@ -34,23 +63,30 @@ class _Search:
     target: Tensor  # (s,) what the recursion's residual must reach before it claims
     failures: Tensor  # (s,)
     reached: Tensor  # (s,) the true residual at the last failed claim
+    directions: list[Direction]
 
     def keep(self, at: Tensor) -> None:
         """Go on with some of the lanes."""
         self.A, self.M = self.A.take(at), self.M.take(at)
+        self.directions = [direction.take(at) for direction in self.directions]
         for name in ("lanes", "x", "r", "d", "rz", "target", "failures", "reached"):
             setattr(self, name, getattr(self, name)[at])
 
     def restart(self, at: Tensor, r: Tensor) -> None:
         """Begin again from x with its true residual."""
         self.r[at] = r
-        z = self.M.apply(self.r)[at]
-        self.d[at], self.rz[at] = z, (r * z).sum(-1)
+        z = self.M.apply(self.r)
+        self.d[at], self.rz[at] = self.deflated(z)[at], (r * z[at]).sum(-1)
+
+    def deflated(self, z: Tensor) -> Tensor:
+        for direction in self.directions:
+            z, _ = direction.conjugate(z)
+        return z
 
 
-def conjugate_gradients(progress: Progress, M: Preconditioner) -> None:
-    """Take every lane that is going to its end."""
-    search = _begin(progress, M)
+def conjugate_gradients(progress: Progress, M: Preconditioner, directions: list[Direction]) -> None:
+    """Take every lane that is going to its end, conjugate to the directions that the model's part has taken."""
+    search = _begin(progress, M, directions)
     if search is None:
         return
     progress.follow(search.d, search.lanes)
@@ -66,7 +102,7 @@ def conjugate_gradients(progress: Progress, M: Preconditioner) -> None:
         _step(progress, search, going)
 
 
-def _begin(progress: Progress, M: Preconditioner) -> _Search | None:
+def _begin(progress: Progress, M: Preconditioner, directions: list[Direction]) -> _Search | None:
     lanes = progress.going()
     if not len(lanes):
         return None
@@ -74,7 +110,7 @@ def _begin(progress: Progress, M: Preconditioner) -> _Search | None:
     r = progress.r[lanes]
     z = M.apply(r)
     target = problem.tolerance[lanes]
-    return _Search(
+    search = _Search(
         lanes,
         problem.A.take(lanes),
         M,
@@ -85,7 +121,10 @@ def _begin(progress: Progress, M: Preconditioner) -> _Search | None:
         target.clone(),
         torch.zeros_like(lanes),
         torch.full_like(target, torch.inf),
+        [direction.take(lanes) for direction in directions],
     )
+    search.d = search.deflated(search.d)
+    return search
 
 
 def _still_going(progress: Progress, search: _Search) -> Tensor:
@@ -109,7 +148,7 @@ def _step(progress: Progress, search: _Search, going: Tensor) -> None:
     rz = (r * z).sum(-1)
     broken = _breakdowns(progress, search, going, curvature, torch.isfinite(x).all(-1) & torch.isfinite(r).all(-1))
     good = going[~broken]
-    search.d[good] = z[good] + (rz / search.rz)[good, None] * search.d[good]
+    search.d[good] = search.deflated(z)[good] + (rz / search.rz)[good, None] * search.d[good]
     search.x[good], search.r[good], search.rz[good] = x[good], r[good], rz[good]
     if len(good):
         progress.advance(search.lanes[good], x[good], r[good])

@@ -17,12 +17,14 @@ from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, 
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import conjugate_gradients
 from nlaformer.solvers.krylov import Trajectory
+from nlaformer.solvers.learned import Learned
+from nlaformer.solvers.methods import POLICIES, Use, apply_model
 from nlaformer.solvers.preconditioners import read_preconditioner
 from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.reading import read
 from nlaformer.solvers.result import Contribution, SolveResult, Status
 
-METHODS = ("auto", "cg", "pcg")
+METHODS = ("auto", "cg", "pcg", "warm-start", "refine", "flexible")
 CHECKS = ("warn", "raise", "ignore")
 
 
@@ -62,8 +64,12 @@ def solve(
         The tolerance, for every right-hand side on its own.
     maxiter : int, optional
         The most iterations; 10 n by default.
-    method : {"auto", "cg", "pcg"}
-        "auto" is "pcg" where there is an M, else "cg".
+    method : {"auto", "cg", "pcg", "warm-start", "refine", "flexible"}
+        "warm-start" begins at the model's answer if that lowers the residual. "refine" asks the model again for each
+        residual, with an exact line search. "flexible" also makes its answers conjugate to each other (flexible CG).
+        All three leave what remains to CG, or PCG where there is an M. "auto" is "flexible" for systems no larger
+        than the model's, and for as long as every answer does about as much as three steps of CG would; a model whose
+        first answer does not costs one product with A. Without a model it is "pcg" where there is an M, else "cg".
     callback : function, optional
         Called as callback(x) after every iteration, with a copy of x in the shape and kind of the result.
     check : {"warn", "raise", "ignore"}
@@ -164,17 +170,28 @@ def _solve(
         raise unknown_name("check", check, CHECKS)
     if method == "cg" and M is not None:
         raise OptionError('method="cg" takes no preconditioner M; use method="pcg" or leave M out')
+    if model is None and method in POLICIES and method != "auto":
+        raise OptionError(f"method={method!r} needs a model; pass model=, or use method='auto'")
+    if model is not None and method not in POLICIES:
+        raise OptionError(f"method={method!r} takes no model; use one of {', '.join(POLICIES)}")
     problem = read(A, b, x0, rtol, atol)
     steps = _steps(maxiter, problem.b.shape[-1])
-    preconditioner = read_preconditioner("jacobi" if method == "pcg" and M is None else M, problem)
+    M = "jacobi" if method == "pcg" and M is None else M
+    preconditioner = read_preconditioner(M, problem)
+    learned = None if model is None else Learned(model, problem)
+    if learned is not None and method != "auto" and not problem.explicit:
+        raise OptionError(f"method={method!r} shows the model the entries of A, which a LinearOperator does not have")
     progress = Progress(problem, steps, callback, trajectory)
     _first_look(progress)
-    conjugate_gradients(progress, preconditioner)
+    use = None
+    if learned is not None:
+        use = apply_model(progress, learned, POLICIES[method], learned.unfit if method == "auto" else "")
+    conjugate_gradients(progress, preconditioner, use.directions if use else [])
     progress.finish()
-    words = "conjugate gradients" if M is None and method != "pcg" else "preconditioned conjugate gradients"
-    seconds = time.perf_counter() - begun
-    jacobi = isinstance(M, str) or (method == "pcg" and M is None)
-    result = _result(progress, words, None, 0.0, seconds, problem.exponent_a if jacobi else None)
+    classical = "conjugate gradients" if M is None else "preconditioned conjugate gradients"
+    words = classical if learned is None else f"{method} with the model, then {classical}"
+    jacobi = problem.exponent_a if isinstance(M, str) else None
+    result = _result(progress, words, learned, use, begun, jacobi)
     _report(result, check)
     return result
 
@@ -203,14 +220,14 @@ def _first_look(progress: Progress) -> None:
 
 
 def _result(
-    progress: Progress,
-    method: str,
-    model: Contribution | None,
-    model_seconds: float,
-    seconds: float,
-    jacobi: Tensor | None,
+    progress: Progress, method: str, model: Learned | None, use: Use | None, begun: float, jacobi: Tensor | None
 ) -> SolveResult:
     problem = progress.problem
+    contribution, model_seconds = None, 0.0
+    if model is not None and use is not None:
+        asked, accepted, reduction = map(problem.numbers, (model.applications, use.accepted, use.reduction))
+        reasons = tuple(reason for reason, count in model.refused.most_common() if count)
+        contribution, model_seconds = Contribution(asked, accepted, reduction, reasons), model.seconds
     exact = problem.unscaled(progress.x)
     statuses = np.empty(len(exact), dtype=object)
     statuses[:] = progress.status
@@ -230,9 +247,9 @@ def _result(
         tolerance=in_units(problem.tolerance),
         matvecs=problem.numbers(progress.matvecs),
         method=method,
-        model=model,
+        model=contribution,
         model_seconds=model_seconds,
-        classical_seconds=seconds - model_seconds,
+        classical_seconds=time.perf_counter() - begun - model_seconds,
         trajectory=_trajectory(progress, jacobi),
     )
 
