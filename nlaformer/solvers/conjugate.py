@@ -21,7 +21,8 @@ from nlaformer.solvers.preconditioners import Preconditioner
 from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.result import Status
 
-_LARGEST_DETOUR = 30  # claims of one lane that may fail; each must have lowered the residual, so few ever do
+_STRIKES = 3  # claims of one lane that may fail without having halved the true residual
+_LARGEST_DETOUR = 60  # claims of one lane that may fail at all
 
 
 @dataclass(frozen=True)
@@ -32,13 +33,14 @@ class Direction:
     q: Tensor  # (m, n) A d
     curvature: Tensor  # (m,) d.A d
 
-    @staticmethod
-    def of(lanes: Tensor, d: Tensor, q: Tensor, count: int) -> Direction:
-        """The direction of some lanes, among ``count``."""
-        full = (part.new_zeros(count, *part.shape[1:]) for part in (d, q, d[:, 0]))
-        return Direction(
-            *(f.index_copy_(0, lanes, part) for f, part in zip(full, (d, q, (d * q).sum(-1)), strict=True))
-        )
+    def without(self, lanes: Tensor) -> Direction:
+        """The direction, forgotten for some lanes."""
+        return Direction(*(part.index_fill(0, lanes, 0.0) for part in (self.d, self.q, self.curvature)))
+
+    def among(self, lanes: Tensor, count: int) -> Direction:
+        """The direction of some lanes as one of ``count`` lanes."""
+        parts = (self.d, self.q, self.curvature)
+        return Direction(*(part.new_zeros(count, *part.shape[1:]).index_copy_(0, lanes, part) for part in parts))
 
     def take(self, lanes: Tensor) -> Direction:
         return Direction(self.d[lanes], self.q[lanes], self.curvature[lanes])
@@ -62,14 +64,15 @@ class _Search:
     rz: Tensor  # (s,)
     target: Tensor  # (s,) what the recursion's residual must reach before it claims
     failures: Tensor  # (s,)
-    reached: Tensor  # (s,) the true residual at the last failed claim
+    reached: Tensor  # (s,) the smallest true residual at a failed claim
+    strikes: Tensor  # (s,) failed claims that did not lower it much
     directions: list[Direction]
 
     def keep(self, at: Tensor) -> None:
         """Go on with some of the lanes."""
         self.A, self.M = self.A.take(at), self.M.take(at)
         self.directions = [direction.take(at) for direction in self.directions]
-        for name in ("lanes", "x", "r", "d", "rz", "target", "failures", "reached"):
+        for name in ("lanes", "x", "r", "d", "rz", "target", "failures", "reached", "strikes"):
             setattr(self, name, getattr(self, name)[at])
 
     def restart(self, at: Tensor, r: Tensor) -> None:
@@ -121,6 +124,7 @@ def _begin(progress: Progress, M: Preconditioner, directions: list[Direction]) -
         target.clone(),
         torch.zeros_like(lanes),
         torch.full_like(target, torch.inf),
+        torch.zeros_like(lanes),
         [direction.take(lanes) for direction in directions],
     )
     search.d = search.deflated(search.d)
@@ -129,7 +133,7 @@ def _begin(progress: Progress, M: Preconditioner, directions: list[Direction]) -
 
 def _still_going(progress: Progress, search: _Search) -> Tensor:
     """The positions of the lanes that go on; those out of iterations end here."""
-    spent = progress.iterations[search.lanes] >= progress.maxiter
+    spent = progress.iterations[search.lanes] >= progress.limit[search.lanes]
     for lane in search.lanes[spent].tolist():
         if progress.status[lane] is None:
             progress.end([lane], Status.MAXITER)
@@ -198,13 +202,14 @@ def _verify_claims(progress: Progress, search: _Search) -> None:
         if progress.status[lane] is not None:
             continue
         search.failures[place] += 1
-        last, search.reached[place] = search.reached[place].item(), exact.norm[k]
+        search.strikes[place] += int(exact.norm[k] > 0.5 * search.reached[place])
+        search.reached[place] = torch.fmin(search.reached[place], exact.norm[k])
         if exact.holds[k]:
             # Only rounding to the user's precision stands in the way; a smaller residual may leave room for it.
             if noise[k] > 0.8 * tolerance[k] or search.failures[place] > 3:
                 progress.end([lane], Status.PRECISION)
             search.target[place] = 0.1 * search.target[place]
-        elif exact.norm[k] > 0.5 * last or search.failures[place] > _LARGEST_DETOUR:
+        elif search.strikes[place] > _STRIKES or search.failures[place] > _LARGEST_DETOUR:
             progress.end([lane], Status.STAGNATED)
         else:
             search.target[place] = 0.5 * search.target[place]

@@ -46,7 +46,6 @@ class Learned:
         self._blocks = _blocks(n, min(size, n), order).to(device)  # (k, s)
         self._share = 1 / torch.bincount(self._blocks.flatten(), minlength=n).double()
         self._A = problem.A.blocks(self._blocks)  # (m or 1, k, s, s)
-        self.three_steps = _three_steps(self._A[:, 0]).expand(m)
         if self._config is None:
             self._A = scale(self._A, problem.exponent_a[: len(self._A), None, None, None])
             self._back = scale(torch.ones_like(self._A[..., :1, 0]), problem.exponent_a[: len(self._A), None, None])
@@ -88,8 +87,10 @@ class Learned:
         whole.index_add_(1, self._blocks.flatten(), c.flatten(1))
         whole = whole * self._share
         fit = torch.isfinite(whole).all(-1) & (whole.abs().amax(-1) < 1e100)
-        self.refused["its answer is not finite"] += int((~fit).sum())
-        fit &= (whole != 0).any(-1)
+        self.refused["its answer is not finite, or far too large"] += int((~fit).sum())
+        zero = (whole == 0).all(-1)
+        self.refused["its answer is zero"] += int(zero.sum())
+        fit &= ~zero
         return torch.where(fit[:, None], whole, 0.0), fit
 
     def _ask(self, A: Tensor, b: Tensor) -> tuple[Tensor | None, str]:
@@ -151,17 +152,6 @@ def _usual_diagonal(config: Any) -> float:
 
     A = family_of(config).sample(256, seed=0).A
     return float(A.diagonal(dim1=-2, dim2=-1).log().mean().exp())
-
-
-def _three_steps(A: Tensor) -> Tensor:
-    """What three steps of a classical method may multiply a residual by, judged by the spread of A's eigenvalues.
-
-    A step of steepest descent on a random residual multiplies it by sqrt(1 - (tr A)^2 / (n |A|_F^2)), which is near 0
-    where the eigenvalues lie close together and near 1 where they are spread out. Never more than 1/3.
-    """
-    trace, square = A.diagonal(dim1=-2, dim2=-1).sum(-1), A.square().sum((-2, -1))
-    spread = 1 - trace.square() / (A.shape[-1] * square)
-    return spread.clamp(min=0).pow(1.5).nan_to_num(0.0).clamp(max=1 / 3)
 
 
 def _unfit(problem: Problem, size: int) -> str:

@@ -29,15 +29,16 @@ class Policy:
 
     Attributes
     ----------
-    pays : an answer pays if it multiplies the residual by no more than this; none: if it does what three steps of a
-        classical method would do, and at least divides it by 3
+    first : the first answer pays if it multiplies the residual by no more than this
+    pays : and any other one if it multiplies it by no more than this
     patience : answers in a row that may fail to pay before the model's part ends; they are used all the same
     memory : directions that a new one is made conjugate to
     applications : the most answers to ask for; none: half of the iterations, the others are the classical method's
     line_search : false takes the model's answer as it is
     """
 
-    pays: float | None
+    first: float
+    pays: float
     patience: int = 0
     memory: int = 0
     applications: int | None = None
@@ -48,14 +49,14 @@ class Policy:
 _NEW = 1e-10
 
 POLICIES = {
-    "auto": Policy(pays=None, memory=16),
-    "warm-start": Policy(pays=1.0, applications=1, line_search=False),
-    "refine": Policy(pays=0.5, patience=1),
-    "flexible": Policy(pays=0.9, patience=4, memory=16),
+    "auto": Policy(first=0.1, pays=1 / 3, memory=16),
+    "warm-start": Policy(first=1.0, pays=1.0, applications=1, line_search=False),
+    "refine": Policy(first=0.5, pays=0.5, patience=1),
+    "flexible": Policy(first=0.9, pays=0.9, patience=4, memory=16),
 }
 
 
-@dataclass(frozen=True)
+@dataclass
 class Use:
     """What the model's part came to, for each lane."""
 
@@ -74,60 +75,74 @@ def apply_model(progress: Progress, model: Learned, policy: Policy, unfit: str =
     if unfit:
         model.refused[unfit] += len(lanes)
         return use
-    poor = torch.zeros_like(progress.iterations)
     begun = _norm(progress.r)
-    pays = model.three_steps if policy.pays is None else torch.full_like(begun, policy.pays)
-    most = min(policy.applications or (progress.maxiter + 1) // 2, progress.maxiter)
-    for _ in range(most):
+    part = _Part(progress, use, policy)
+    for _ in range(min(policy.applications or (progress.maxiter + 1) // 2, progress.maxiter)):
         if not len(lanes):
             break
-        r = progress.r[lanes]
-        d, fit = model.correction(lanes, r)
-        lanes, r, d = lanes[fit], r[fit], d[fit]
-        if not len(lanes):
-            break
-        q = progress.apply(lanes, d)
-        alone = (d * q).sum(-1)
-        for before in use.directions:
-            d, q = before.take(lanes).conjugate(d, q)
-        curvature = (d * q).sum(-1)
-        alpha = (r * d).sum(-1) / curvature if policy.line_search else torch.ones_like(curvature)
-        r_next, x_next = r - alpha[:, None] * q, progress.x[lanes] + alpha[:, None] * d
-        ratio = _norm(r_next) / _norm(r)
-        usable = (
-            torch.isfinite(ratio)
-            & torch.isfinite(x_next).all(-1)
-            & ((curvature > _NEW * alone.abs()) | (not policy.line_search))
-        )
-        poor[lanes] = torch.where(ratio <= pays[lanes], 0, poor[lanes] + 1)
-        going = usable & (poor[lanes] <= policy.patience)
-        # An answer that did not pay but lowers the residual was paid for: after the first, it is used as the last one.
-        used = going | (usable & (ratio < 1) & (use.accepted[lanes] > 0))
-        model.refused["it does not lower the residual enough"] += int((~used).sum())
-        _advance(progress, use, lanes[used], x_next[used], r_next[used])
-        if policy.memory:
-            del use.directions[: len(use.directions) - policy.memory + 1]
-            use.directions.append(Direction.of(lanes[used], d[used], q[used], len(progress.x)))
-        lanes = _end_claims(progress, lanes[going])
+        c, fit = model.correction(lanes, progress.r[lanes])
+        lanes, c = lanes[fit], c[fit]
+        if len(lanes):
+            lanes, refused = part.step(lanes, c)
+            model.refused["it does not lower the residual enough"] += refused
     touched = use.accepted > 0
     use.reduction[touched] = (_norm(progress.r) / begun)[touched]
+    use.directions = [direction.without((~touched).nonzero()[:, 0]) for direction in use.directions]
     return use
 
 
-def _advance(progress: Progress, use: Use, lanes: Tensor, x: Tensor, r: Tensor) -> None:
-    if len(lanes):
-        progress.advance(lanes, x, r)
-        use.accepted[lanes] += 1
+class _Part:
+    """The model's part while it runs."""
 
+    def __init__(self, progress: Progress, use: Use, policy: Policy) -> None:
+        self.progress, self.use, self.policy = progress, use, policy
+        self.poor = torch.zeros_like(progress.iterations)  # answers in a row that did not pay
 
-def _end_claims(progress: Progress, lanes: Tensor) -> Tensor:
-    """Judge the lanes whose running residual is small enough; the ones that go on with the model."""
-    small = _norm(progress.r[lanes]) <= progress.problem.tolerance[lanes]
-    claims = lanes[small]
-    if len(claims):
-        exact, _ = progress.judge(claims)
-        progress.r[claims] = exact.r
-    return lanes[~small]
+    def step(self, lanes: Tensor, c: Tensor) -> tuple[Tensor, int]:
+        """Use the model's answers c where they are worth it: the lanes that go on with it, and how many refused."""
+        progress, policy, use = self.progress, self.policy, self.use
+        x, r, direction, fresh = self._along(lanes, c)
+        ratio = _norm(r) / _norm(progress.r[lanes])
+        usable = torch.isfinite(ratio) & torch.isfinite(x).all(-1) & fresh
+        pays = torch.where(use.accepted[lanes] > 0, policy.pays, policy.first)
+        self.poor[lanes] = torch.where(ratio <= pays, 0, self.poor[lanes] + 1)
+        going = usable & (self.poor[lanes] <= policy.patience)
+        # An answer that did not pay but lowers the residual was paid for: after the first, it is used as the last one.
+        used = going | (usable & (ratio < 1) & (use.accepted[lanes] > 0))
+        self._accept(lanes[used], x[used], r[used])
+        if policy.memory:
+            del use.directions[: len(use.directions) - policy.memory + 1]
+            use.directions.append(direction.take(used).among(lanes[used], len(progress.x)))
+        return self._end_claims(lanes[going]), int((~used).sum())
+
+    def _along(self, lanes: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Direction, Tensor]:
+        """The x and r after a step along d, once conjugate to the directions before it; whether any of d is left."""
+        q = self.progress.apply(lanes, d)
+        alone = (d * q).sum(-1)
+        for before in self.use.directions:
+            d, q = before.take(lanes).conjugate(d, q)
+        x, r, curvature = self.progress.x[lanes], self.progress.r[lanes], (d * q).sum(-1)
+        if self.policy.line_search:
+            alpha, fresh = (r * d).sum(-1) / curvature, curvature > _NEW * alone.abs()
+        else:
+            alpha, fresh = torch.ones_like(curvature), torch.ones_like(curvature, dtype=torch.bool)
+        return x + alpha[:, None] * d, r - alpha[:, None] * q, Direction(d, q, curvature), fresh
+
+    def _accept(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
+        if len(lanes):
+            self.progress.advance(lanes, x, r)
+            self.progress.limit[lanes] += 1
+            self.use.accepted[lanes] += 1
+
+    def _end_claims(self, lanes: Tensor) -> Tensor:
+        """Judge the lanes whose running residual is small enough; the ones that go on with the model."""
+        progress = self.progress
+        small = _norm(progress.r[lanes]) <= progress.problem.tolerance[lanes]
+        claims = lanes[small]
+        if len(claims):
+            exact, _ = progress.judge(claims)
+            progress.r[claims] = exact.r
+        return lanes[~small]
 
 
 def _norm(v: Tensor) -> Tensor:

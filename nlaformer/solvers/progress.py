@@ -29,6 +29,7 @@ class Progress:
         self.x = torch.zeros_like(problem.b) if problem.x0 is None else problem.x0.clone()
         self.handed = torch.zeros_like(self.x)  # x as it will be handed out, in the units of the lanes
         self.iterations = torch.zeros(m, dtype=torch.long, device=device)
+        self.limit = torch.full_like(self.iterations, maxiter)  # the classical method's iterations are counted
         self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
         self.norm = torch.full((m,), torch.nan, dtype=torch.float64, device=device)
         self.bound = self.norm.clone()
@@ -37,6 +38,7 @@ class Progress:
         self.history: list[tuple[Tensor, Tensor, Tensor]] = []  # lanes, their k, |r_k|
         self.trajectory: list[tuple[Tensor, Tensor, Tensor]] = []
         self.r = self._begin()
+        self._start = (self.x.clone(), self.r.clone())
         self._best = (self.x.clone(), torch.full_like(self.norm, torch.inf))
         self._enter(torch.arange(m, device=device))
 
@@ -76,6 +78,14 @@ class Progress:
         self._enter(lanes)
         if self._callback is not None:
             self._callback(self.problem.vectors(self.problem.unscaled(self.x)))
+
+    def start_again(self, lanes: Tensor) -> None:
+        """Put lanes back to where they began, with all their iterations before them."""
+        for own, begun in zip((self.x, self.r), self._start, strict=True):
+            own[lanes] = begun[lanes]
+        self.limit[lanes] = self.iterations[lanes] + self.maxiter
+        for lane in lanes.tolist():
+            self.status[lane] = None
 
     def follow(self, d: Tensor, lanes: Tensor) -> None:
         """Keep the state x, r, d of this iteration for the trajectory."""
@@ -117,7 +127,7 @@ class Progress:
         open_ended = [
             lane
             for lane, status in enumerate(self.status)
-            if status is not Status.CONVERGED and bool(self.problem.finite[lane])
+            if status not in (Status.CONVERGED, Status.PRECISION) and bool(self.problem.finite[lane])
         ]
         if open_ended:
             lanes = torch.tensor(open_ended, device=self.x.device)
