@@ -77,7 +77,7 @@ except SystemExit as exit:
         (["operations", "matmul", "--show", "--out", "missing/folder"], "there is no folder missing"),
         (["report", "layer", "--out", "missing/layer.png"], "there is no folder missing"),
         (["report", "layer", "--n", "9" * 20], "up to n = 1024"),
-        (["report", "layer", "--out", "layer.svg"], "PNG"),
+        (["report", "layer", "--out", "layer.pdf"], "PNG"),
         (["report", "layer", "--operation", "transpose"], "matrix_transpose"),
     ],
 )

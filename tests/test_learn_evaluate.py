@@ -33,6 +33,14 @@ def test_errors_and_discrepancy_are_the_papers(solver):
     _, seen = solver(*(tensor.float() for tensor in systems[:2]))
     for t in range(7):
         assert row.model[t] == pytest.approx(np.mean(((iterates[:, t] - x) ** 2).sum(-1) / (x**2).sum(-1)), rel=1e-5)
+        squared = ((iterates[:, t] - x) ** 2).sum(-1) / (x**2).sum(-1)
+        assert row.median["model"][t] == pytest.approx(np.median(squared), rel=1e-5)
+        assert row.upper["model"][t] == pytest.approx(np.quantile(squared, 0.9), rel=1e-5)
+        assert row.standard_error[t] == pytest.approx(squared.std() / 7**0.5, rel=1e-4, abs=1e-7)
+        gap = ((iterates[:, t] - cg.x[:, t].numpy()) ** 2).sum(-1) / (x**2).sum(-1)
+        assert row.deviation[t] == pytest.approx(gap.mean(), rel=1e-5)
+        size = (np.concatenate([cg.r, cg.d], -1)[:, t] ** 2).sum(-1).mean() / 4
+        assert row.silence[t] == pytest.approx(size, rel=1e-5)
     gaps = np.concatenate([cg.r, cg.d], -1) - seen.detach().numpy()
     by_hand = sum((gaps[:, t] ** 2).sum(-1) for t in range(2, 5)).mean() / (4 * (4 - 1))
     assert row.discrepancy == pytest.approx(by_hand, rel=1e-5)

@@ -16,7 +16,7 @@ from nlaformer.errors import FileError, OptionError
 from nlaformer.learn import checkpoint
 from nlaformer.learn.engine import PlainEngine, learning_rate
 from nlaformer.learn.recipes import Config
-from nlaformer.learn.runs import read_manifest, read_metrics
+from nlaformer.learn.runs import model_step, read_manifest, read_metrics
 
 TINY = Config(n=3, T=3, d=8, heads=2, batch=4, steps=12, warmup=2, chunk=4)
 
@@ -61,7 +61,7 @@ def test_a_run_leaves_its_whole_story(tmp_path):
     assert {path.name for path in tmp_path.iterdir()} == names
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
-    assert [line["step"] for line in lines if "validation" in line] == [3, 6, 9, 12]
+    assert [line["step"] for line in lines if "validation" in line] == [0, 3, 6, 9, 12]
     assert len(lines[-1]["validation"]["squared_relative_error"]) == TINY.T + 1
     manifest = read_manifest(tmp_path)
     assert manifest["state"] == "finished" and manifest["arithmetic"] == "float32" and manifest["seed"] == 0
@@ -96,6 +96,27 @@ def test_a_resumed_run_ends_in_the_same_bits(step, tmp_path, monkeypatch):
     train(TINY, tmp_path / "run")
     assert equal(final(tmp_path / "run"), final(tmp_path / "undisturbed"))
     assert read_metrics(tmp_path / "run") == read_metrics(tmp_path / "undisturbed")
+
+
+def test_a_run_out_of_minutes_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    undisturbed = train(TINY, tmp_path / "undisturbed")
+    clock = itertools.count(step=10)  # every look at it costs ten seconds
+    with monkeypatch.context() as patch:
+        patch.setattr("nlaformer.learn.trainer.time", types.SimpleNamespace(monotonic=lambda: next(clock)))
+        stopped = train(TINY, tmp_path / "run", minutes=1)
+    assert 0 < stopped.steps < 12 and not stopped.diverged
+    assert read_manifest(tmp_path / "run")["state"] == "interrupted" and model_step(tmp_path / "run") == stopped.steps
+    spent = read_manifest(tmp_path / "run")["seconds_in_all"]
+    assert train(TINY, tmp_path / "run", minutes=100).steps == 12
+    assert equal(final(tmp_path / "run"), final(undisturbed.folder))
+    assert read_manifest(tmp_path / "run")["seconds_in_all"] > spent > 0
+
+
+def test_validations_need_no_checkpoint(tmp_path):
+    train(TINY, tmp_path, checkpoint_every=6, validate_every=2)
+    lines = [line for line in read_metrics(tmp_path) if "validation" in line]
+    assert [line["step"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
+    assert [line["step"] for line in lines if line["saved"]] == [6, 12]
 
 
 MEMBERS = [
@@ -154,6 +175,28 @@ def test_another_config_does_not_continue_a_run(tmp_path):
     train(TINY, tmp_path)
     with pytest.raises(OptionError, match=r"lr: 0.001 there, 0.01 given"):
         train(TINY.replace(lr=0.01), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"config": "quickstart"}, r"did you mean nf\.recipe\('quickstart'\)"),
+        ({"config": 3}, "given 3"),
+        ({"config": []}, r"given \[\]"),
+        ({"config": [TINY, None]}, "takes a config"),
+        ({"out": None}, "out is None"),
+        ({"log_every": "a"}, "log_every is 'a'"),
+        ({"log_every": 0}, "log_every is 0"),
+        ({"checkpoint_every": 1.5}, "checkpoint_every is 1.5"),
+        ({"validate_every": True}, "validate_every is True"),
+        ({"minutes": "ten"}, "minutes is 'ten'"),
+    ],
+)
+def test_what_is_no_run_is_refused_before_any_work(given, words, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(OptionError, match=words):
+        train(**({"config": TINY, "out": out} | given))
+    assert not out.exists()
 
 
 def test_the_learning_rate_warms_up_and_falls_to_its_end():
@@ -253,7 +296,7 @@ def test_no_metric_is_lost_to_json(tmp_path):
     train(TINY.replace(lr=1e30, warmup=0, clip=1e30), tmp_path)
     for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
-    assert math.isfinite(read_metrics(tmp_path)[0]["loss"])
+    assert math.isfinite(read_metrics(tmp_path)[1]["loss"])
 
 
 def test_tensorboard_is_asked_for_before_any_work(tmp_path, monkeypatch):

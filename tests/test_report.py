@@ -8,10 +8,14 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
-from nlaformer.errors import FileError
+import nlaformer as nf
+from nlaformer.errors import FileError, OptionError
 from nlaformer.express import verify
-from nlaformer.report.diagram import draw_layer
+from nlaformer.learn.model import initial
+from nlaformer.report.architecture import named_model, named_solver, probe_figure, structure_figure
+from nlaformer.report.diagram import draw_layer, layer_figure
 from nlaformer.report.prompts import draw_prompts, file_name, half_steps
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -41,18 +45,38 @@ def test_a_layer_is_drawn_with_or_without_heads_and_ffn(name: str, tmp_path: Pat
     assert draw_layer(verify.build(name, 20), tmp_path / "layer.png").read_bytes().startswith(PNG)
 
 
-def test_the_diagram_names_the_shapes_of_the_layer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    words: list[str] = []
-    from nlaformer.report import diagram
-
-    real = diagram._text
-    monkeypatch.setattr(
-        diagram, "_text", lambda axis, x, y, text, size: (words.append(text), real(axis, x, y, text, size))
-    )
+def test_the_diagram_names_the_shapes_of_the_layer():
     op = verify.build("matrix_transpose", 20)
-    draw_layer(op, tmp_path / "layer.png")
+    words = _words(layer_figure(op.model.pre[0], op.layout.rows, op.layout.tokens, "a layer"))
     assert words.count(f"{op.cost.rows} x {op.cost.tokens}") == 5  # P, W_V P, mixed values, W_2, TF(P)
     assert f"{op.cost.ffn_width} x {op.cost.tokens}" in words
+    assert not any("RMS" in word for word in words)
+
+
+def test_the_diagrams_of_a_trained_model_name_its_shapes():
+    model = initial(nf.recipe("quickstart", heads=2, ffn=96, loop_layers=3, post_layers=0))
+    words = _words(structure_figure(model, "quickstart"))
+    assert {"a: 8 rows", "b: 1 row", "9 x 9", "64 x 9\n+ positions", "8 passes, the same weights"} <= set(words)
+    assert "3 layers\n2 heads\nFFN width 96" in words and "NLAF$^t$, t = 1, ..., 8" in words
+    assert not any("post" in word for word in words)
+    words = _words(probe_figure(model, "quickstart"))
+    assert words.count("8 x 64") == words.count("16 x 64") == 3 and "$t = T$ = 8,  64 x 9" in words
+    layer = model.blocks.loop[0]
+    assert any("RMS" in word for word in _words(layer_figure(layer, 64, 9, "a layer")))
+
+
+def test_the_diagram_of_a_compiled_algorithm_has_the_layers_of_its_cost(tmp_path: Path):
+    cg = nf.algorithm("cg", n=4, verify=False)
+    words = _words(structure_figure(cg, "cg"))
+    assert any(word.startswith(f"{cg.cost.loop.layers} layers\n") for word in words)
+    with pytest.raises(OptionError, match="no probes"):
+        named_solver(str(cg.save(tmp_path / "cg")))
+    with pytest.raises(OptionError, match="no blocks"):
+        named_model(str(verify.build("add", 3).save(tmp_path / "add")))
+
+
+def _words(figure: Figure) -> list[str]:
+    return [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_a_picture_that_cannot_be_written_is_our_error(tmp_path: Path):

@@ -85,7 +85,7 @@ def sweep(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="The folder of a run, such as runs/quickstart.")],
+    model: Annotated[str, typer.Argument(help="The folder of a run, such as runs/quickstart, or a bundled model.")],
     count: Count = 512,
     seed: Seed = 7_000_000,
     as_json: Json = False,
@@ -113,11 +113,12 @@ def register(app: typer.Typer) -> None:
 
 
 def _must_exist(model: str) -> None:
-    """Refuse the name of a recipe where the folder of a run is due, with the folder or the command that is missing."""
+    """Refuse the name of a recipe where a bundled model or the folder of a run is due; say what is missing."""
+    from nlaformer import pretrained
     from nlaformer.errors import FileError
     from nlaformer.learn.recipes import recipes
 
-    if Path(model).exists():
+    if Path(model).exists() or pretrained.folder(model) is not None:
         return
     usual = Path("runs") / model
     if usual.exists():

@@ -8,8 +8,8 @@ iterates has the terms up to T only, and their number in place of n - 1.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from torch import Tensor
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.model import Solver
 from nlaformer.learn.ranks import cpu_threads
+from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
 
 if TYPE_CHECKING:
@@ -39,6 +40,16 @@ class Evaluation:
     """1/n ||NLAF_in^t - (r_t, d_t)||^2 for t = 0, ..., T."""
     discrepancy: float
     """The paper's mean of it over t = 2, ..., n."""
+    median: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Beside the means above, the medians over the systems: of "model", "cg" and "pcg"."""
+    upper: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    """Their 90% quantiles."""
+    standard_error: tuple[float, ...] = ()
+    """How far the mean of the model may be off, for the systems are a sample."""
+    deviation: tuple[float, ...] = ()
+    """||x^_t - x_t||^2 / ||x||^2, how far the model is from its teacher's own iterate."""
+    silence: tuple[float, ...] = ()
+    """1/n ||(r_t, d_t)||^2, the intermediate error of a probe that always says 0."""
 
     def iterations_to(self) -> dict[str, list[int | None]]:
         """The first iterate of each method below 1e-1, ..., 1e-6; None if there is none."""
@@ -65,24 +76,51 @@ def evaluate(solver: Solver, count: int = 512, seed: int = SEED) -> list[Evaluat
     ('spd, sigma 1.2', 1.0)
     """
     with cpu_threads(solver.config.threads):
-        return [measure(solver, label, systems) for label, systems in _sets(solver, count, seed)]
+        return [measure(solver, label, systems) for label, systems in sets(solver.config, count, seed)]
+
+
+class Trial(NamedTuple):
+    """Systems, with what CG and PCG make of them."""
+
+    label: str
+    systems: Systems
+    cg: Batch
+    pcg: Batch
+
+
+def trial(label: str, systems: Systems, T: int) -> Trial:
+    """Let CG and PCG solve the systems, T iterations each."""
+    return Trial(label, systems, *(with_teacher(*systems, name, T) for name in ("cg", "pcg")))
+
+
+def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
+    """The evaluation on given systems, float64."""
+    return judge(solver, trial(label, systems, solver.config.T))
 
 
 @torch.no_grad()
-def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
-    """The evaluation on given systems, float64."""
-    config, x = solver.config, systems.x
-    cg, pcg = (with_teacher(*systems, name, config.T) for name in ("cg", "pcg"))
-    teacher = cg if config.teacher == "cg" else pcg
-    learned, intermediate = _run(solver, teacher)
+def judge(solver: Solver, given: Trial) -> Evaluation:
+    """The evaluation beside CG and PCG that have run already."""
+    teacher = given.cg if solver.config.teacher == "cg" else given.pcg
+    x, learned, intermediate = given.systems.x, *_run(solver, teacher)
+    errors = {
+        name: squared_relative_errors(iterates, x)
+        for name, iterates in (("model", learned), ("cg", given.cg.x), ("pcg", given.pcg.x))
+    }
+    deviation = (learned - teacher.x).square().sum(-1) / x.square().sum(-1, keepdim=True)
     return Evaluation(
-        label,
+        given.label,
         len(x),
-        _squared_relative_error(learned, x),
-        _squared_relative_error(cg.x, x),
-        _squared_relative_error(pcg.x, x),
-        tuple(intermediate.tolist()),
-        _discrepancy(intermediate, config.n),
+        model=_numbers(errors["model"].mean(0)),
+        cg=_numbers(errors["cg"].mean(0)),
+        pcg=_numbers(errors["pcg"].mean(0)),
+        intermediate=_numbers(intermediate),
+        discrepancy=_discrepancy(intermediate, solver.config.n),
+        median={name: _numbers(error.quantile(0.5, 0)) for name, error in errors.items()},
+        upper={name: _numbers(error.quantile(0.9, 0)) for name, error in errors.items()},
+        standard_error=_numbers(errors["model"].std(0, correction=0) / len(x) ** 0.5),
+        deviation=_numbers(deviation.mean(0)),
+        silence=_numbers(teacher.rd.square().sum(-1).mean(0) / solver.config.n),
     )
 
 
@@ -90,8 +128,8 @@ def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
 def validation(solver: Solver, batch: Batch) -> dict[str, Any]:
     """The short evaluation made during training: the errors and the discrepancy, on systems with their teacher."""
     learned, intermediate = _run(solver, batch)
-    error = _squared_relative_error(learned, batch.x_true)
-    return {"squared_relative_error": error, "discrepancy": _discrepancy(intermediate, solver.config.n)}
+    error = squared_relative_errors(learned, batch.x_true).mean(0)
+    return {"squared_relative_error": _numbers(error), "discrepancy": _discrepancy(intermediate, solver.config.n)}
 
 
 def _run(solver: Solver, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -107,20 +145,22 @@ def _discrepancy(intermediate: Tensor, n: int) -> float:
     return terms.mean().item() if len(terms) else float("nan")
 
 
-def _squared_relative_error(iterates: Tensor, x: Tensor) -> tuple[float, ...]:
-    error = (iterates - x.unsqueeze(1)).square().sum(-1) / x.square().sum(-1, keepdim=True)  # (count, T+1)
-    return tuple(error.mean(0).tolist())
+def squared_relative_errors(iterates: Tensor, x: Tensor) -> Tensor:
+    """The paper's error of every iterate, (count, T+1), for iterates (count, T+1, n) and solutions x (count, n)."""
+    return (iterates - x.unsqueeze(1)).square().sum(-1) / x.square().sum(-1, keepdim=True)
 
 
-def _sets(solver: Solver, count: int, seed: int) -> Iterator[tuple[str, Systems]]:
-    """The solver's own family, then other spreads of its diagonal, other scales, other families."""
+def _numbers(values: Tensor) -> tuple[float, ...]:
+    return tuple(values.tolist())
+
+
+def sets(config: Config, count: int, seed: int = SEED) -> Iterator[tuple[str, Systems]]:
+    """The family a solver was trained on, then other spreads of its diagonal, other scales, other families."""
     from nlaformer import problems
 
-    config = solver.config
     systems = family_of(config).sample(count, seed)
     A, b, x = systems
-    own = f"{config.family}, sigma {'+'.join(map(str, config.sigma))}" if config.family == "spd" else config.family
-    yield own, systems
+    yield own_label(config), systems
     for sigma in (0.8, 1.0, 1.2, 1.4, 1.8):
         if config.family != "spd" or (sigma,) != config.sigma:
             yield f"spd, sigma {sigma}", problems.SPD(n=config.n, sigma=(sigma,)).sample(count, seed)
@@ -129,6 +169,11 @@ def _sets(solver: Solver, count: int, seed: int) -> Iterator[tuple[str, Systems]
     for name in problems.families():
         if name not in ("spd", "matrix-market", config.family) and not problems.complaints(name, n=config.n):
             yield name, problems.family(name, n=config.n).sample(count, seed)
+
+
+def own_label(config: Config) -> str:
+    """What the evaluation calls the systems that a solver was trained on."""
+    return f"{config.family}, sigma {'+'.join(map(str, config.sigma))}" if config.family == "spd" else config.family
 
 
 def findings(own: Evaluation) -> str:

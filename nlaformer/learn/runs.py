@@ -49,8 +49,8 @@ def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
 
 
 def model_step(folder: str | os.PathLike[str]) -> int | None:
-    """The step at which the model in a run's folder was saved, which is when it was last validated."""
-    steps = [line["step"] for line in read_metrics(folder) if "validation" in line]
+    """The step at which the model in a run's folder was saved."""
+    steps = [line["step"] for line in read_metrics(folder) if line.get("saved")]
     return steps[-1] if steps else None
 
 

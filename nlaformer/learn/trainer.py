@@ -11,19 +11,21 @@ weights are those of a run that was never disturbed (on the CPU, bit for bit).
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import whole
 from nlaformer.errors import FileError, OptionError
 from nlaformer.io import load
 from nlaformer.learn import checkpoint, evaluate
@@ -33,7 +35,7 @@ from nlaformer.learn.model import Solver, member
 from nlaformer.learn.progress import Display
 from nlaformer.learn.ranks import Ranks, cpu_threads, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack
-from nlaformer.learn.runs import Metrics, member_folders, read_manifest, write_manifest
+from nlaformer.learn.runs import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
 
 VALIDATION = 256  # systems
 
@@ -57,6 +59,8 @@ def train(
     device: str | torch.device | None = None,
     checkpoint_every: int | None = None,
     log_every: int | None = None,
+    validate_every: int | None = None,
+    minutes: float | None = None,
     progress: bool = True,
     tensorboard: bool = False,
 ) -> Any:
@@ -68,12 +72,14 @@ def train(
     out : the folder of the run; for a list, of one folder per member. If it holds a checkpoint, the run goes on there.
     device : "cpu", "cuda"; the default is CUDA where there is one
     checkpoint_every, log_every : steps between checkpoints (default: a twentieth of the run) and lines of metrics
+    validate_every : steps between validations; default: with every checkpoint. The untrained model is always validated
+    minutes : stop after so long, with a checkpoint; the same call goes on from there. Saving comes on top of it
     progress : show a bar, or lines where there is no terminal
     tensorboard : also write TensorBoard's event files (needs the tensorboard package)
 
     Returns
     -------
-    Run, or a list of them
+    Run, or a list of them; ``run.steps`` is less than ``config.steps`` where the minutes ran out
 
     Examples
     --------
@@ -84,7 +90,14 @@ def train(
     ...     nf.load(folder).config == run.config
     True
     """
-    configs = [config] if isinstance(config, Config) else list(config)
+    configs = [config] if isinstance(config, Config) else list(config) if isinstance(config, Iterable) else []
+    if not configs or not all(isinstance(each, Config) for each in configs):
+        hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
+        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list of them; given {config!r:.60}{hint}")
+    if not isinstance(out, str | os.PathLike):
+        raise OptionError(f"out is {out!r:.60}; expected the folder of the run")
+    if not isinstance(minutes, int | float | None):
+        raise OptionError(f"minutes is {minutes!r:.60}; expected a number")
     folders = [Path(out)] if isinstance(config, Config) else member_folders(Path(out), configs)
     runs = train_into(
         configs,
@@ -92,6 +105,8 @@ def train(
         device=device,
         checkpoint_every=checkpoint_every,
         log_every=log_every,
+        validate_every=validate_every,
+        minutes=minutes,
         progress=progress,
         tensorboard=tensorboard,
     )
@@ -105,24 +120,38 @@ def train_into(
     device: str | torch.device | None = None,
     checkpoint_every: int | None = None,
     log_every: int | None = None,
+    validate_every: int | None = None,
+    minutes: float | None = None,
     progress: bool = True,
     tensorboard: bool = False,
 ) -> list[Run]:
     """``train`` for a stack whose members have folders of their own."""
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     check_stack([config.validate() for config in configs])
-    steps = configs[0].steps
-    checkpoint_every = max(steps // 20, 1) if checkpoint_every is None else checkpoint_every
-    log_every = max(steps // 200, 1) if log_every is None else log_every
-    if checkpoint_every < 1 or log_every < 1:
-        raise OptionError(f"checkpoint_every={checkpoint_every} and log_every={log_every} must be at least 1")
+    every = _Intervals.of(configs[0].steps, checkpoint_every, log_every, validate_every)
     board = _board_class() if tensorboard else None
     where = pick_device(device)
     group = ranks(where)
     with cpu_threads(configs[0].threads):
-        training = _Training(list(configs), list(folders), where, group, progress, checkpoint_every, log_every)
-        training.run(board)
+        training = _Training(list(configs), list(folders), where, group, progress, every)
+        training.run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
+
+
+class _Intervals(NamedTuple):
+    """Steps between checkpoints, lines of metrics and validations."""
+
+    checkpoint: int
+    log: int
+    validate: int
+
+    @classmethod
+    def of(cls, steps: int, checkpoint: int | None, log: int | None, validate: int | None) -> _Intervals:
+        """The given ones, and the defaults."""
+        checkpoint = max(steps // 20, 1) if checkpoint is None else whole("checkpoint_every", checkpoint, 1)
+        log = max(steps // 200, 1) if log is None else whole("log_every", log, 1)
+        return cls(checkpoint, log, checkpoint if validate is None else whole("validate_every", validate, 1))
 
 
 class _Training:
@@ -135,13 +164,11 @@ class _Training:
         device: torch.device,
         group: Ranks,
         progress: bool,
-        checkpoint_every: int,
-        log_every: int,
+        every: _Intervals,
     ):
         mine = group.members(len(configs), configs[0].batch)
         self.configs, self.folders = [configs[k] for k in mine], [folders[k] for k in mine]
-        self.device, self.group, self.steps = device, group, configs[0].steps
-        self.checkpoint_every, self.log_every = checkpoint_every, log_every
+        self.device, self.group, self.steps, self.every = device, group, configs[0].steps, every
         self.share = group.share(len(configs))
         self.writes = self.share[0] == 0
         self.resumption = checkpoint.resume(folders, configs)
@@ -154,9 +181,10 @@ class _Training:
         self.validation = [_validation_systems(config) for config in self.configs]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
+        self.seconds = [_seconds_before(folder) if self.resumption.step else 0.0 for folder in self.folders]
 
-    def run(self, board: Callable[[str], Any] | None) -> None:
-        """Train to the last step, unless a run found in the folders has got there."""
+    def run(self, board: Callable[[str], Any] | None, deadline: float = math.inf) -> None:
+        """Train to the last step or the deadline, unless a run found in the folders has got there."""
         done, alive = self.resumption.step, self.engine.report().alive
         for error in self.resumption.refused:
             self.display.say(f"refused: {error}; going on from the generation before it")
@@ -170,26 +198,30 @@ class _Training:
             return
         if self.writes:
             self._open_folders(board)
-        begun, stop = time.monotonic(), False
+        begun, stop = time.monotonic(), ""
+        if not done:
+            self._validate(done)
         with self.display, _signals() as asked:
             while done < self.steps and bool(alive.any()) and not stop:
                 self.engine.step(done)
                 done += 1
-                logs = done % self.log_every == 0 or done == self.steps
+                logs = done % self.every.log == 0 or done == self.steps
                 if self.display.due(done):
                     self._show(done)
                 if logs:
                     alive = self._log(done, alive)
-                stop = self._stop(asked, logs)
-                if done % self.checkpoint_every == 0 or done == self.steps or stop or not bool(alive.any()):
-                    self._save(done)
-        interrupted = stop and done < self.steps and bool(alive.any())
+                stop = self._stop(asked, deadline, logs)
+                saves = bool(done % self.every.checkpoint == 0 or done == self.steps or stop or not alive.any())
+                if saves or done % self.every.validate == 0:
+                    self._validate(done, saves)
+        interrupted = bool(stop) and done < self.steps and bool(alive.any())
         if self.writes:
             self._close_folders(done, alive, time.monotonic() - begun, interrupted)
         if interrupted:
             where = self.folders[0] if len(self.folders) == 1 else self.folders[0].parent
             self.display.say(f"stopped at step {done}, saved in {where}; the same command resumes")
-            raise KeyboardInterrupt
+            if stop == "signal":
+                raise KeyboardInterrupt
 
     def _show(self, done: int) -> None:
         report = self.engine.report()
@@ -198,11 +230,12 @@ class _Training:
             self.display.forecast(done)
         self.display.update(done, float(living.mean()) if len(living) else float("nan"))
 
-    def _stop(self, asked: list[int], logs: bool) -> bool:
-        """Whether to stop here; processes that share a batch must stop at the same step."""
-        if self.share[1] == 1:
-            return bool(asked)
-        return logs and self.group.any(bool(asked))
+    def _stop(self, asked: list[int], deadline: float, logs: bool) -> str:
+        """Why to stop here, if at all; processes that share a batch must stop at the same step."""
+        reasons = {"signal": bool(asked), "time": time.monotonic() >= deadline}
+        if self.share[1] > 1:
+            reasons = {name: logs and self.group.any(flag) for name, flag in reasons.items()}
+        return next((name for name, flag in reasons.items() if flag), "")
 
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
         for folder, config in zip(self.folders, self.configs, strict=True):
@@ -214,13 +247,16 @@ class _Training:
                 raise FileError(f"cannot make the folder {folder}: {error.strerror or error}") from error
             self.metrics.append(Metrics(folder, self.resumption.step))
             self.boards += [board(str(folder))] if board else []
-            self._write_manifest(folder, config, state="running")
+            before = self.seconds[len(self.metrics) - 1]
+            self._write_manifest(folder, config, state="running", seconds_in_all=round(before, 3))
 
     def _close_folders(self, done: int, alive: Tensor, seconds: float, interrupted: bool) -> None:
         ran = {"steps": done, "steps_of_this_process": done - self.resumption.step, "seconds": round(seconds, 3)}
-        for folder, config, living in zip(self.folders, self.configs, alive.tolist(), strict=True):
+        for folder, config, living, before in zip(
+            self.folders, self.configs, alive.tolist(), self.seconds, strict=True
+        ):
             state = "diverged" if not living else "interrupted" if interrupted else "finished"
-            self._write_manifest(folder, config, state=state, **ran)
+            self._write_manifest(folder, config, state=state, **ran, seconds_in_all=round(before + seconds, 3))
         for board in self.boards:
             board.close()
 
@@ -249,21 +285,27 @@ class _Training:
                     self.boards[k].add_scalar(name, value, done)
         return report.alive
 
-    def _save(self, done: int) -> None:
-        """Checkpoint, model and validation error of every member."""
+    def _validate(self, done: int, saves: bool = False) -> None:
+        """The validation errors of every member; where it is to be saved, its model and its checkpoint too."""
         if not self.writes:
             return
-        state = self.engine.state()
+        state = self.engine.state() if saves else {}
         for k, (folder, config, model) in enumerate(zip(self.folders, self.configs, self._models(), strict=True)):
             measured = evaluate.validation(model, self.validation[k])
-            self.metrics[k].add(step=done, validation=_finite(measured))
-            model.save(folder)
-            own = {name: tensor[k].clone() for name, tensor in state.items()}
-            checkpoint.write(folder, checkpoint.Checkpoint(done, config, own))
+            self.metrics[k].add(step=done, validation=_finite(measured), saved=saves)
+            if saves:
+                model.save(folder)
+                own = {name: tensor[k].clone() for name, tensor in state.items()}
+                checkpoint.write(folder, checkpoint.Checkpoint(done, config, own))
 
     def _models(self) -> list[Solver]:
         together = self.engine.solver()
         return [member(together, k, config) for k, config in enumerate(self.configs)]
+
+
+def _seconds_before(folder: Path) -> float:
+    """What the processes that ran before took; a killed one did not say."""
+    return read_manifest(folder).get("seconds_in_all", 0.0) if (folder / MANIFEST).exists() else 0.0
 
 
 def _read_run(folder: Path, config: Config) -> Run:

@@ -1,0 +1,91 @@
+"""Beyond the paper: its three blocks beside a looped transformer after Yang et al. and an ordinary deep one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nlaformer.console import Sheet
+from nlaformer.study import plan
+from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.reading import counted, length, score, short
+from nlaformer.study.results import Record, Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+TASKS = ("imitating CG", "faster than CG")
+NAMES = {
+    (task, architecture): plan.name_of(config.replace(**changes), architecture)
+    for task, config in zip(TASKS, plan.architecture_bases(), strict=True)
+    for architecture, changes in plan.ARCHITECTURES.items()
+}
+LABELS = {
+    "nlaformer": "pre, loop, post (NLAFormer)",
+    "looped": "looped, prompt injected (Yang et al.)",
+    "deep": "deep, no weights shared",
+}
+
+
+def found(results: Results) -> dict[tuple[str, str], Record]:
+    """The runs that are there, by task and architecture."""
+    records = results.together(NAMES.values())
+    return {key: records[name] for key, name in NAMES.items() if name in records}
+
+
+def draw(results: Results) -> Figure | None:
+    """A panel for each task."""
+    from nlaformer.report.figure import curve, errors, panels, reference, tidy
+
+    if not (records := found(results)):
+        return None
+    figure, grid = panels(2, width=4.4, height=3.6)
+    for task, axes in zip(TASKS, grid, strict=True):
+        here = [(which, records[task, name]) for which, name in enumerate(LABELS) if (task, name) in records]
+        for which, record in here:
+            curve(axes, record.own["model"], list(LABELS.values())[which], which)
+        for _, record in here[:1]:
+            reference(axes, record.own["cg"], "CG")
+        errors(axes)
+        tidy(axes, f"{task}, {length(records)}", "iteration t", "squared relative error" if task == TASKS[0] else "")
+        if here:
+            axes.legend(frameon=False, fontsize=7.5)
+    return figure
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """A line for each run."""
+    if not (records := found(results)):
+        return []
+    lines = tuple(
+        (task, LABELS[architecture], short(score(record.own["model"])), short(record.own["model"][-1]),
+         counted(record.own["model"]))
+        for (task, architecture), record in records.items()
+    )  # fmt: skip
+    headings = ("task", "architecture", "mean error", "error at T", "iterations to")
+    return [Sheet("Architectures", headings, lines, f"{length(records)}. Iterations to 1e-1, 1e-2, 1e-3, 1e-4.")]
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """The paper argues for its three blocks, and compares them with nothing."""
+    claim = "Pre, loop and post blocks enhance performance (after Gao et al.; the paper does not test it)."
+    records = found(results)
+    if len(records) < len(NAMES):
+        return [not_yet(claim, "section 3; beyond the paper")]
+    parts, best = [], []
+    for task in TASKS:
+        scores = {name: score(records[task, name].own["model"]) for name in LABELS}
+        best.append(min(scores, key=lambda name: scores[name]) == "nlaformer")
+        parts.append(f"{task}: " + ", ".join(f"{LABELS[name]} {short(value)}" for name, value in scores.items()))
+    text = f"Mean error, {'; '.join(parts)} ({length(records)})."
+    return [Verdict(claim, "section 3; beyond the paper", text, "holds" if all(best) else "differs")]
+
+
+ARTEFACT = Artefact(
+    name="fig-architectures",
+    title="NLAFormer, a looped transformer and a deep one",
+    paper="beyond the paper",
+    runs=tuple(NAMES.values()),
+    draw=draw,
+    sheets=sheets,
+    verdicts=verdicts,
+)

@@ -1,0 +1,138 @@
+"""Bundling a trained model: its weights into the package, and a card made from the numbers of its run."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+from nlaformer import pretrained
+from nlaformer.console import Sheet, to_markdown
+from nlaformer.errors import FileError
+from nlaformer.io import load, make_folder, replace_file
+from nlaformer.learn.recipes import recipes
+from nlaformer.provenance import in_words
+from nlaformer.study.plan import BUNDLED, SIGMAS
+from nlaformer.study.reading import at, counted, listed, short
+from nlaformer.study.results import Record, Results
+from nlaformer.study.running import WEIGHTS
+
+FILES = ("config.json", "model.safetensors")
+
+
+def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> list[Path]:
+    """Bundle every model whose run is finished and whose weights are in the folder of the runs."""
+    found = []
+    for name in BUNDLED:
+        runs = results.lengths(f"bundled-{name}")
+        for steps in sorted(runs, reverse=True):
+            weights = folder / WEIGHTS / runs[steps].name
+            if weights.exists():
+                found.append(_bundle(name, runs[steps], weights, home))
+                break
+    if not found:
+        raise FileError(f"no finished run of {listed(BUNDLED)} has its weights in {folder / WEIGHTS}")
+    return found
+
+
+def _bundle(name: str, record: Record, weights: Path, home: Path) -> Path:
+    if load(weights).config != record.config:
+        raise FileError(f"{weights} was trained with another config than results say of {record.name}")
+    make_folder(home / name)
+    for file in FILES:
+        shutil.copyfile(weights / file, home / name / file)
+    replace_file(home / name / "README.md", card(name, record).encode())
+    return home / name
+
+
+def card(name: str, record: Record) -> str:
+    """A model's card: what it is, how it was trained, how accurate it is, where it fails."""
+    config = record.config
+    return "\n\n".join(
+        [
+            f"# {name}",
+            f"{recipes()[name]} Systems of {config.n} unknowns, T = {config.T} iterates. "
+            f'`nf.load("{name}").iterates(A, b)` gives x_0, ..., x_{config.T}.',
+            f"## Training\n\n{_training(record)}",
+            f"## Accuracy\n\n{to_markdown(_accuracy(record))}\n\n{to_markdown(_spread(record))}",
+            f"## Where it fails\n\n{_limits(record)}\n\n{to_markdown(_elsewhere(record))}",
+            f"Made by `nlaformer reproduce promote` from `results/runs/{record.name}.json`.\n",
+        ]
+    )
+
+
+def _training(record: Record) -> str:
+    config, trained = record.config, record.document["trained"]
+    machine = in_words(record.document["provenance"])
+    members = len(record.document["stack"])
+    return (
+        f"{config.steps:,} steps of {config.batch} fresh systems of the paper's family, sigma "
+        f"{listed([f'{sigma:g}' for sigma in config.sigma])} in equal parts; supervision {config.supervision}, teacher "
+        f"{config.teacher.upper()}, power {config.power:g}, Adam with a peak learning rate of {config.lr:g}, seed "
+        f"{config.seed}. {record.document['seconds']:.0f} s in a stack of {members} on {trained['device']} in "
+        f"{trained['arithmetic']} ({machine}). The whole config is in config.json."
+    )
+
+
+def _accuracy(record: Record) -> Sheet:
+    """The mean at every iterate, beside CG and PCG, at the paper's three sigmas."""
+    rows = [at(record, sigma) for sigma in SIGMAS]
+    headings = ["t"]
+    for sigma in SIGMAS:
+        headings += [f"sigma {sigma:g}: learned", "CG", "PCG"]
+    lines = tuple(
+        (str(t), *(short(row[method][t]) for row in rows for method in ("model", "cg", "pcg")))
+        for t in range(len(rows[0]["model"]))
+    )
+    return Sheet(f"Squared relative error, mean of {rows[0]['count']} systems", tuple(headings), lines)
+
+
+def _spread(record: Record) -> Sheet:
+    """How the last iterate's error is spread over the systems, and the iterations to each threshold."""
+    lines = tuple(
+        (
+            f"{sigma:g}",
+            f"{short(row['model'][-1])} +- {short(row['standard_error'][-1])}",
+            short(row["median"]["model"][-1]),
+            short(row["upper"]["model"][-1]),
+            counted(row["model"]),
+            counted(row["cg"]),
+            counted(row["pcg"]),
+        )
+        for sigma in SIGMAS
+        for row in [at(record, sigma)]
+    )
+    headings = ("sigma", "mean at T", "median", "90% quantile", "iterations to", "CG", "PCG")
+    note = "Iterations until the mean error is at most 1e-1, 1e-2, 1e-3, 1e-4. +-: one standard error of the mean."
+    return Sheet("The last iterate, and the way there", headings, lines, note)
+
+
+def _limits(record: Record) -> str:
+    """In sentences: the floor, more loops, other systems."""
+    own, T = record.own, record.config.T
+    floor, cg = min(own["model"]), own["cg"][-1]
+    sentences = [f"It does not converge: the mean squared error stays at {short(floor)} where CG reaches {short(cg)}."]
+    if own["loops"] is not None:
+        sentences.append(f"Looped {2 * T} times instead of {T}, it stands at {short(own['loops'][-1])}.")
+    worst = sorted(_others(record), key=lambda pair: pair[1]["model"][-1], reverse=True)[:2]
+    sentences.append(
+        "It knows the systems it was trained on and no others: "
+        + listed([f"{label} {short(row['model'][-1])}" for label, row in worst])
+        + " at the last iterate."
+    )
+    return " ".join(sentences)
+
+
+def _elsewhere(record: Record) -> Sheet:
+    lines = tuple(
+        (label, *(f"{short(row['model'][t])} / {short(row['cg'][t])}" for t in (1, 2, len(row["model"]) - 1)))
+        for label, row in _others(record)
+    )
+    headings = ("systems", "t = 1", "t = 2", f"t = {record.config.T}")
+    return Sheet("Out of distribution: learned / CG", headings, lines)
+
+
+def _others(record: Record) -> list[tuple[str, dict[str, Any]]]:
+    """The evaluations on systems unlike those of the training."""
+    own = {record.document["own"], *(f"spd, sigma {sigma}" for sigma in record.config.sigma)}
+    return [(label, row) for label, row in record.evaluations.items() if label not in own]

@@ -1,0 +1,56 @@
+"""Every table and figure of the study, in the paper's order, then what goes beyond it."""
+
+from __future__ import annotations
+
+from nlaformer.errors import unknown_name
+from nlaformer.study import (
+    architectures,
+    compiled,
+    controls,
+    diagrams,
+    dimension,
+    discrepancy,
+    eta,
+    headline,
+    imitation,
+    lambda_,
+    learned_operations,
+    learning_rate,
+    loops,
+    operations,
+    sigma,
+    window,
+)
+from nlaformer.study.artefact import Artefact
+
+ARTEFACTS: tuple[Artefact, ...] = (
+    diagrams.TRANSFORMER,
+    operations.ARTEFACT,
+    compiled.ARTEFACT,
+    diagrams.STRUCTURE,
+    diagrams.PROBE,
+    discrepancy.FIRST_SETTING,
+    learning_rate.ARTEFACT,
+    eta.ARTEFACT,
+    imitation.ERROR,
+    imitation.INTERMEDIATE,
+    discrepancy.SECOND_SETTING,
+    lambda_.ARTEFACT,
+    sigma.ARTEFACT,
+    dimension.ARTEFACT,
+    window.ARTEFACT,
+    architectures.ARTEFACT,
+    loops.ARTEFACT,
+    headline.RUNS,
+    headline.PRETRAINED,
+    controls.ARTEFACT,
+    learned_operations.ARTEFACT,
+)
+
+
+def artefact(name: str) -> Artefact:
+    """An artefact by its name."""
+    known = {entry.name: entry for entry in ARTEFACTS}
+    if name not in known:
+        raise unknown_name("table or figure", name, known)
+    return known[name]

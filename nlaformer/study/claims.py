@@ -1,0 +1,62 @@
+"""docs/claims.md: every claim of the paper's sections 1 to 4 beside our numbers, made from results/ alone."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from nlaformer.console import to_markdown
+from nlaformer.provenance import in_words
+from nlaformer.study.artefact import Artefact
+from nlaformer.study.catalogue import ARTEFACTS
+from nlaformer.study.results import Results
+
+INTRODUCTION = """\
+# The paper's claims, and what we found
+
+Made by `nlaformer reproduce all --from-results` from the numbers in `results/`; edit nothing here. A verdict is one of
+*holds*, *holds more strongly*, *differs*, *not reproducible as stated*, *not yet run*. What each one is judged by is
+written in the module of `nlaformer/study/` behind it. Errors are squared relative errors |x_t - x|^2 / |x|^2, means
+over 512 systems nobody trained on; iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4.
+"""
+
+
+def page(results: Results) -> str:
+    """The page, the same for the same results."""
+    verdicts = {entry.name: entry.verdicts(results) if entry.verdicts else [] for entry in ARTEFACTS}
+    counts = Counter(verdict.judgement for found in verdicts.values() for verdict in found)
+    summary = ", ".join(f"{count} {judgement}" for judgement, count in counts.most_common())
+    lines = [INTRODUCTION, f"{sum(counts.values())} claims: {summary}.", "", "| claim | where | found | verdict |",
+             "| :-- | :-- | :-- | :-- |"]  # fmt: skip
+    for entry in ARTEFACTS:
+        lines += [
+            f"| {verdict.claim} | {verdict.where} | {verdict.found or '-'} [{entry.name}](#{entry.name}) "
+            f"| **{verdict.judgement}** |"
+            for verdict in verdicts[entry.name]
+        ]
+    return "\n".join([*lines, "", *(_section(entry, results) for entry in ARTEFACTS)])
+
+
+def _section(entry: Artefact, results: Results) -> str:
+    """An artefact: its command, its figure, its tables, where its numbers come from."""
+    parts = [f"## {entry.name}", f"{entry.title} ({entry.paper}). `{entry.command()}`"]
+    if entry.drawable(results):
+        parts.append(f"![{entry.title}](figures/{entry.name}.svg)")
+    parts += [to_markdown(sheet) for sheet in (entry.sheets(results) if entry.sheets else [])]
+    if absent := entry.missing(results):
+        parts.append(f"Not yet run: {', '.join(f'`{name}`' for name in absent)}.")
+    if places := _provenance(entry, results):
+        parts.append("Numbers from " + "; ".join(places) + ".")
+    return "\n\n".join(parts) + "\n"
+
+
+def _provenance(entry: Artefact, results: Results) -> list[str]:
+    """The machines, versions and commits behind an artefact, each once."""
+    documents = [record.document for record in results.together(entry.runs).values()]
+    documents += [document for name in entry.files if (document := results.file(name)) is not None]
+    return list(dict.fromkeys(_words(document["provenance"]) for document in documents))
+
+
+def _words(where: dict[str, Any]) -> str:
+    accelerators = ", ".join(where["machine"]["accelerators"])
+    return f"{accelerators}, {in_words(where)}" if accelerators else in_words(where)

@@ -1,0 +1,200 @@
+"""The commands ``reproduce``, the tables and figures from numbers kept or from runs made here, and ``probe``."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from nlaformer.study.artefact import Artefact
+    from nlaformer.study.plan import Planned
+    from nlaformer.study.results import Results
+
+What = Annotated[
+    str,
+    typer.Argument(
+        metavar="WHAT",
+        help="A table or figure; list: show them; all: every one; next: the most valuable runs still missing; "
+        "promote: bundle the weights of finished runs.",
+    ),
+]
+FromResults = Annotated[bool, typer.Option("--from-results", help="Train nothing: draw from the numbers kept.")]
+Minutes = Annotated[
+    float | None, typer.Option(help="Stop before so many minutes have passed; the same command goes on.")
+]
+Small = Annotated[bool, typer.Option("--small", help="Tiny models, minutes on a CPU: does it work?")]
+Runs = Annotated[Path | None, typer.Option(help="Where checkpoints go; default runs/study.")]
+ResultsFolder = Annotated[Path | None, typer.Option("--results", help="Where numbers are kept; default results.")]
+Docs = Annotated[Path | None, typer.Option(help="Where claims.md and figures/ go; default docs.")]
+Steps = Annotated[int | None, typer.Option(help="Shorter runs, kept beside the full ones under names of their own.")]
+Precision = Annotated[str | None, typer.Option(help="Arithmetic on CUDA instead of the plan's: tf32, bf16, float32.")]
+Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
+Commit = Annotated[str | None, typer.Option(help="The commit that is run, where the files have no history with them.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (list and next).")]
+
+say = partial(print, flush=True)
+
+
+def reproduce(
+    what: What,
+    from_results: FromResults = False,
+    minutes: Minutes = None,
+    small: Small = False,
+    runs: Runs = None,
+    results: ResultsFolder = None,
+    docs: Docs = None,
+    steps: Steps = None,
+    precision: Precision = None,
+    device: Device = None,
+    commit: Commit = None,
+    as_json: Json = False,
+) -> None:
+    """The paper's tables and figures: run them, or draw them from the numbers kept.
+
+    Runs that were interrupted go on where they stopped. docs/claims.md says what of the paper's claims holds.
+    """
+    from nlaformer.study import plan
+    from nlaformer.study.catalogue import ARTEFACTS, artefact
+    from nlaformer.study.results import Results
+
+    home = Path("runs/small") if small else Path()
+    kept = Results(results or home / "results", commit)
+    folder = runs or (home / "runs" if small else Path("runs/study"))
+
+    def shaped(names: Any) -> list[Planned]:
+        found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]
+        return [plan.small(run) for run in found] if small else found
+
+    if small:
+        say("Tiny models, hardly trained: this shows that it works, and nothing else.")
+    if what == "list":
+        _list(kept, as_json)
+    elif what == "next":
+        _make(shaped(plan.runs()), folder, kept, minutes, device)
+    elif what == "promote":
+        _promote(folder, kept)
+    else:
+        chosen = ARTEFACTS if what == "all" else (artefact(what),)
+        if not from_results:
+            _measure(chosen, kept, small)
+            names = dict.fromkeys(name for entry in chosen for name in entry.runs)
+            _make(shaped(names), folder, kept, minutes, device, estimate=True)
+        _show(chosen, kept, docs or home / "docs")
+
+
+def probe(
+    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Folders or names of trained models.")],
+    count: Annotated[int, typer.Option(help="Systems to fit the probes to; half as many test them.", min=64)] = 2048,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+) -> None:
+    """What a linear probe reads in the states of trained models: CG's vectors, other methods', and controls."""
+    from nlaformer.console import print_json, print_sheets
+    from nlaformer.report.architecture import named_solver
+    from nlaformer.study import controls
+    from nlaformer.study.probing import Sizes
+    from nlaformer.study.results import rounded
+
+    solvers = {Path(name).name: named_solver(name)[0] for name in models}
+    found = controls.document(solvers, Sizes(count, count // 4, count // 2))
+    if as_json:
+        print_json(rounded(found))
+    else:
+        print_sheets(controls.tables(found))
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to an application."""
+    app.command()(reproduce)
+    app.command()(probe)
+
+
+def _make(
+    wanted: list[Planned],
+    folder: Path,
+    kept: Results,
+    minutes: float | None,
+    device: str | None,
+    estimate: bool = False,
+) -> None:
+    """Train what is missing; ahead of it, where asked for, how long that will take."""
+    from nlaformer.learn.progress import duration
+    from nlaformer.study import running
+
+    due = running.missing(wanted, kept)
+    if due and estimate:
+        say(f"{len(due)} of {len(wanted)} runs are still to be made; timing a few steps of each stack.")
+        stacks = running.forecast(due, device)
+        for stack in stacks:
+            say(f"  {len(stack['runs'])} x {stack['runs'][0]} ...: {duration(stack['seconds'])}")
+        say(f"On this machine: about {duration(sum(stack['seconds'] for stack in stacks))}.")
+    running.carry_out(wanted, folder, kept, minutes, device, say)
+
+
+def _measure(chosen: tuple[Artefact, ...], kept: Results, small: bool) -> None:
+    """Let artefacts without training runs make the files they need."""
+    for entry in chosen:
+        if entry.measure is not None and any(kept.file(name) is None for name in entry.files):
+            say(f"{entry.name}: measuring")
+            entry.measure(kept, small)
+
+
+def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
+    """Draw figures, print tables and verdicts, and write the page of claims anew."""
+    from nlaformer.console import print_sheets
+    from nlaformer.io import make_folder, replace_file
+    from nlaformer.report.figure import save
+    from nlaformer.study import claims
+    from nlaformer.study.artefact import picture_files
+
+    make_folder(docs / "figures")
+    for entry in chosen:
+        absent = entry.missing(kept)
+        figure = entry.draw(kept) if entry.draw is not None and entry.drawable(kept) else None
+        if figure is not None:
+            for path in picture_files(entry, docs / "figures"):
+                save(figure, path)
+        drawn = f" {picture_files(entry, docs / 'figures')[0]}" if figure is not None else ""
+        say(f"{entry.name}, {entry.title}:{drawn}" + (f" not yet run: {', '.join(absent)}" if absent else ""))
+        print_sheets(entry.sheets(kept) if entry.sheets is not None else [])
+        for verdict in entry.verdicts(kept) if entry.verdicts is not None else []:
+            say(f"  {verdict.judgement}: {verdict.claim} {verdict.found}")
+    replace_file(docs / "claims.md", claims.page(kept).encode())
+    say(f"The claims are in {docs / 'claims.md'}.")
+
+
+def _list(kept: Results, as_json: bool) -> None:
+    """The tables and figures, and what of each is there."""
+    from nlaformer.console import Sheet, print_json, print_sheets
+    from nlaformer.study import plan, running
+    from nlaformer.study.catalogue import ARTEFACTS
+
+    rows: list[dict[str, Any]] = [
+        {"name": entry.name, "title": entry.title, "paper": entry.paper, "runs": len(entry.runs),
+         "missing": entry.missing(kept)} for entry in ARTEFACTS
+    ]  # fmt: skip
+    due = running.missing(plan.runs().values(), kept)
+    if as_json:
+        print_json({"artefacts": rows, "runs": len(plan.runs()), "missing": [run.name for run in due]})
+        return
+    lines = tuple(
+        (
+            row["name"],
+            row["paper"],
+            "all there" if not row["missing"] else f"{len(row['missing'])} to run",
+            row["title"],
+        )
+        for row in rows
+    )
+    note = f"{len(plan.runs()) - len(due)} of the {len(plan.runs())} runs behind them are there, in full length."
+    print_sheets([Sheet("Tables and figures", ("name", "in the paper", "numbers", "what"), lines, note, words=True)])
+
+
+def _promote(folder: Path, kept: Results) -> None:
+    """Bundle the weights of finished runs."""
+    from nlaformer.study.bundling import promote
+
+    for path in promote(folder, kept):
+        say(f"{path}")

@@ -1,0 +1,172 @@
+"""Figure 5: how closely result and joint supervision follow CG, in its iterates (a) and its r and d (b)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nlaformer.console import Sheet
+from nlaformer.study import plan
+from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.filing import THRESHOLDS
+from nlaformer.study.reading import counted, iterations, length, short
+from nlaformer.study.results import Record, Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KINDS: dict[str, tuple[str, ...]] = {
+    "result": plan.names(plan.imitation(seed=seed) for seed in plan.SEEDS),
+    "joint": plan.names(plan.joint(seed=seed) for seed in plan.SEEDS),
+    "result, our recipe": plan.names(plan.our_imitation(seed=seed) for seed in plan.SEEDS),
+}
+RUNS = tuple(name for names in KINDS.values() for name in names)
+A, B = "section 4.1, Figure 5a", "section 4.1, Figure 5b"
+
+
+def found(results: Results) -> dict[str, list[Record]]:
+    """The runs that are there by kind, one for each seed."""
+    records = results.together(RUNS)
+    kinds = {kind: [records[name] for name in names if name in records] for kind, names in KINDS.items()}
+    return {kind: runs for kind, runs in kinds.items() if runs}
+
+
+def draw_error(results: Results) -> Figure | None:
+    """The squared relative error over the iterations, and the distance from CG's own iterate."""
+    from nlaformer.report.figure import errors, panels, reference, tidy
+
+    if not (kinds := found(results)):
+        return None
+    figure, (left, right) = panels(2, width=4.4, height=3.6)
+    for which, (kind, records) in enumerate(kinds.items()):
+        band(left, [record.own["model"] for record in records], kind, which)
+        band(right, [record.own["deviation"] for record in records], kind, which)
+    reference(left, next(iter(kinds.values()))[0].own["cg"], "CG")
+    errors(left)
+    tidy(left, f"Error of the iterates, {_length(kinds)}", "iteration t", "squared relative error, mean of 512 systems")
+    tidy(right, "Distance from CG's own iterate", "iteration t", "|x^_t - x_t|^2 / |x|^2, mean")
+    left.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def draw_intermediate(results: Results) -> Figure | None:
+    """The error of r and d over the iterations, beside that of a probe that says 0."""
+    from nlaformer.report.figure import panels, reference, tidy
+
+    if not (kinds := found(results)):
+        return None
+    figure, (axes,) = panels(1, width=5.6, height=3.8)
+    for which, (kind, records) in enumerate(kinds.items()):
+        band(axes, [record.own["intermediate"] for record in records], kind, which)
+    reference(axes, next(iter(kinds.values()))[0].own["silence"], "a probe that always says 0", ":")
+    axes.set_yscale("log")
+    tidy(
+        axes, f"Error of r and d, {_length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n, mean of 512 systems"
+    )
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def band(axes: Axes, curves: Sequence[Sequence[float]], label: str, which: int) -> None:
+    """The first seed's curve, and between the lowest and the highest of all seeds a band."""
+    from nlaformer.report.figure import CURVES, curve
+
+    seeds = f", {len(curves)} seeds" if len(curves) > 1 else ""
+    curve(axes, curves[0], label + seeds, which)
+    if len(curves) > 1:
+        columns = list(zip(*curves, strict=True))
+        lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+        axes.fill_between(range(len(columns)), lowest, highest, color=CURVES[which], alpha=0.18, linewidth=0)
+
+
+def _length(kinds: dict[str, list[Record]]) -> str:
+    return length([record for records in kinds.values() for record in records])
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """A line for each run."""
+    if not (kinds := found(results)):
+        return []
+    cg = next(iter(kinds.values()))[0].own["cg"]
+    lines: list[tuple[str, ...]] = [("CG itself", "", counted(cg), short(cg[-1]), "0", "0")]
+    for kind, records in kinds.items():
+        lines += [_line(kind, record) for record in records]
+    headings = ("supervision", "seed", "iterations to", "error at T", "worst distance", "discrepancy")
+    note = (
+        f"{_length(kinds)}. Iterations to a mean squared relative error of 1e-1, 1e-2, 1e-3, 1e-4. Worst distance: the "
+        "largest mean of |x^_t - x_t|^2 / |x|^2 over t, x_t being CG's iterate."
+    )
+    return [Sheet("Imitation of CG", headings, tuple(lines), note)]
+
+
+def _line(kind: str, record: Record) -> tuple[str, ...]:
+    own = record.own
+    return (kind, str(record.config.seed), counted(own["model"]), short(own["model"][-1]), short(max(own["deviation"])),
+            f"{own['discrepancy']:.3f}")  # fmt: skip
+
+
+def error_verdicts(results: Results) -> list[Verdict]:
+    """Whether both kinds of supervision follow CG."""
+    claim = "NLAFormer mimics CG's iterations under both kinds of supervision."
+    kinds = found(results)
+    if not all(kind in kinds for kind in ("result", "joint")):
+        return [not_yet(claim, A)]
+    apart, parts = [], []
+    for kind in ("result", "joint"):
+        own = kinds[kind][0].own
+        apart.append(_apart(own))
+        parts.append(f"{kind} needs {counted(own['model'])}, ends at {short(own['model'][-1])} and is at most "
+                     f"{short(max(own['deviation']))} from CG's iterate")  # fmt: skip
+    text = f"To 1e-1 ... 1e-4 CG needs {counted(own['cg'])} iterations; {'; '.join(parts)} ({_length(kinds)})."
+    return [Verdict(claim, A, text, "holds" if all(gap is not None and gap <= 1 for gap in apart) else "differs")]
+
+
+def _apart(own: dict[str, Any]) -> int | None:
+    """The largest difference between the model's and CG's iterations to a threshold; None if one is not reached."""
+    gaps = []
+    for bound in THRESHOLDS:
+        theirs, ours = iterations(own["cg"], bound), iterations(own["model"], bound)
+        if theirs is not None:
+            if ours is None:
+                return None
+            gaps.append(abs(ours - theirs))
+    return max(gaps, default=0)
+
+
+def intermediate_verdicts(results: Results) -> list[Verdict]:
+    """Whether joint supervision brings r and d closer, iteration by iteration."""
+    claim = "Joint supervision significantly enhances the alignment with CG's r and d at every iteration."
+    kinds = found(results)
+    if not all(kind in kinds for kind in ("result", "joint")):
+        return [not_yet(claim, B)]
+    result, joint = (kinds[kind][0].own["intermediate"] for kind in ("result", "joint"))
+    silent = kinds["joint"][0].own["silence"]
+    better = sum(ours < other for ours, other in zip(joint, result, strict=True))
+    seen = sum(ours < nothing for ours, nothing in zip(joint, silent, strict=True))
+    middle = len(joint) // 2
+    text = (
+        f"Joint is closer at {better} of {len(joint)} iterates; at t = 1, 2, {middle}: "
+        + ", ".join(f"{short(joint[t])} for {short(result[t])}" for t in (1, 2, middle))
+        + f". It beats a probe that says 0 at {seen} of them ({_length(kinds)})."
+    )
+    return [Verdict(claim, B, text, "holds" if better >= 0.9 * len(joint) else "differs")]
+
+
+ERROR = Artefact(
+    name="fig-supervision",
+    title="Squared relative error per iteration, result and joint supervision against CG",
+    paper="Figure 5a",
+    runs=RUNS,
+    draw=draw_error,
+    sheets=sheets,
+    verdicts=error_verdicts,
+)
+INTERMEDIATE = Artefact(
+    name="fig-intermediate",
+    title="Error of the intermediate variables per iteration",
+    paper="Figure 5b",
+    runs=RUNS,
+    draw=draw_intermediate,
+    verdicts=intermediate_verdicts,
+)

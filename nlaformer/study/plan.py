@@ -1,0 +1,219 @@
+"""The training runs of the study: each a name and a config, in the order of their value.
+
+Every config follows the paper's setting: n = 20, T = 20, d = 256, batch 64, 100,000 steps. What it leaves open is
+ours: peak learning rate 3e-3 (better than 1e-3, see benchmarks/README.md), 8 heads, and beside the paper's loss
+(power 1) our recipes' (power 3/4 for imitation, 1/2 for acceleration). A name says what a run is::
+
+    joint-eta0.0005-power1-sigma1.2-seed0
+    cg-accelerated-K15-power0.5-sigma1.4-seed0
+    result-power1-sigma1.2-seed0-20k              # the same run, 20,000 steps only
+
+Runs of one shape and precision train as one program, a stack.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from nlaformer.errors import unknown_name
+from nlaformer.learn.recipes import Config, recipe, shape_of
+
+STEPS = 100_000
+SIGMAS = (1.0, 1.2, 1.4)
+ETAS = (0.05, 0.01, 0.005, 0.001, 0.0005, 0.0001)
+LAMBDAS = (13.0, 10.0, 7.0, 4.0, 1.0, 0.5)
+DIMENSIONS = (64, 128, 256)
+WINDOWS = (10, 15, 20)
+SEEDS = (0, 1, 2)
+TEACHERS = ("cg", "pcg")
+BUNDLED = ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated")
+STACK = 8  # a larger one is no faster per model
+
+# The looped transformer of Yang et al., and an ordinary deep one, in place of the paper's three blocks.
+ARCHITECTURES: dict[str, dict[str, Any]] = {
+    "nlaformer": {},
+    "looped": {"inject": True, "pre_layers": 0, "post_layers": 0},
+    "deep": {"shared": False},
+}
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A run to be made: the lower its rank, the sooner."""
+
+    name: str
+    config: Config
+    rank: int
+    keep: bool = False
+    """Its weights are wanted, not only its numbers."""
+
+    def of_length(self, steps: int | None) -> Planned:
+        """The same run with another number of steps, which its name then ends in."""
+        if steps is None or steps == self.config.steps:
+            return self
+        warmup = min(self.config.warmup, steps)
+        config = self.config.replace(steps=steps, warmup=warmup)
+        return dataclasses.replace(self, name=f"{self.name}-{_thousands(steps)}", config=config)
+
+    def in_precision(self, precision: str | None) -> Planned:
+        """The same run in another arithmetic, which is no part of its name: its results tell."""
+        return self if precision is None else dataclasses.replace(self, config=self.config.replace(precision=precision))
+
+
+def imitation(**changes: Any) -> Config:
+    """Result supervision, the paper's loss."""
+    return recipe("cg-imitation", steps=STEPS, power=1.0, **changes)
+
+
+def our_imitation(**changes: Any) -> Config:
+    """Result supervision, our recipe."""
+    return recipe("cg-imitation", steps=STEPS, **changes)
+
+
+def joint(**changes: Any) -> Config:
+    """Joint supervision, the paper's loss."""
+    return recipe("cg-joint", steps=STEPS, **changes)
+
+
+def accelerated(teacher: str = "cg", **changes: Any) -> Config:
+    """Step and solution supervision, our recipe."""
+    return recipe(f"{teacher}-accelerated", steps=STEPS, **changes)
+
+
+def name_of(config: Config, architecture: str = "nlaformer") -> str:
+    """The name of a run: what it learns from, then whatever tells it from the other runs of its kind.
+
+    >>> name_of(accelerated("pcg", d=64, sigma=(1.4,)))
+    'pcg-accelerated-d64-power0.5-sigma1.4-seed0'
+    """
+    kind = {"step+solution": f"{config.teacher}-accelerated"}.get(config.supervision, config.supervision)
+    parts = {
+        architecture: architecture != "nlaformer",
+        f"eta{config.eta:g}": config.supervision == "joint",
+        f"lambda{config.lambda_:g}": config.supervision == "step+solution" and config.lambda_ != 10,
+        f"d{config.d}": config.d != 256,
+        f"K{config.window}": config.window not in (None, 20),
+        f"power{config.power:g}": True,
+        f"lr{config.lr:g}": config.lr != 3e-3,
+        f"sigma{'+'.join(f'{sigma:g}' for sigma in config.sigma)}": True,
+        f"seed{config.seed}": True,
+    }
+    return "-".join([kind, *(part for part, told in parts.items() if told)])
+
+
+@cache
+def runs() -> dict[str, Planned]:
+    """Every run of the study by name, in the order of their ranks."""
+    bundled = [
+        Planned(f"bundled-{name}", recipe(name, steps=STEPS, sigma=SIGMAS, precision="tf32"), 1, keep=True)
+        for name in BUNDLED
+    ]
+    found: dict[str, Planned] = {run.name: run for run in bundled}
+    for rank, configs in (
+        (2, [imitation(), joint(), *over_sigma()]),
+        (3, over_eta() + over_lambda() + like_the_paper() + headline(0)),
+        (4, over_window()),
+        (5, headline(1) + headline(2)),
+        (6, over_dimension()),
+    ):
+        for config in configs:  # a run that two studies share keeps its first, better rank
+            name = name_of(config)
+            found.setdefault(name, Planned(name, config.replace(precision="bf16"), rank))
+    for architecture, changes in ARCHITECTURES.items():
+        for config in architecture_bases():
+            changed = config.replace(**changes, precision="bf16")
+            name = name_of(changed, architecture)
+            found.setdefault(name, Planned(name, changed, 7))
+    return found
+
+
+def headline(seed: int) -> list[Config]:
+    """One run of every kind, with the paper's loss and with ours."""
+    imitating = [imitation(seed=seed), our_imitation(seed=seed), joint(seed=seed)]
+    return imitating + [
+        config for teacher in TEACHERS for config in (accelerated(teacher, seed=seed), paper_accelerated(teacher, seed))
+    ]
+
+
+def paper_accelerated(teacher: str, seed: int = 0, **changes: Any) -> Config:
+    """Step and solution supervision, the paper's loss."""
+    return accelerated(teacher, seed=seed, power=1.0, **changes)
+
+
+def over_sigma() -> list[Config]:
+    """Our acceleration at every sigma."""
+    return [accelerated(teacher, sigma=(sigma,)) for teacher in TEACHERS for sigma in SIGMAS]
+
+
+def over_eta() -> list[Config]:
+    return [joint(eta=eta) for eta in ETAS]
+
+
+def over_lambda() -> list[Config]:
+    return [paper_accelerated("cg", lambda_=lambda_) for lambda_ in LAMBDAS]
+
+
+def like_the_paper() -> list[Config]:
+    """A constant learning rate of 1e-3 after the warm-up: as close to the paper's text as it goes."""
+    plain: dict[str, Any] = {"lr": 1e-3, "final_lr": 1.0}
+    return [imitation(**plain), joint(**plain), paper_accelerated("cg", **plain)]
+
+
+def over_window() -> list[Config]:
+    """Our acceleration at every window and sigma."""
+    return [config.replace(window=window) for window in WINDOWS for config in over_sigma()]
+
+
+def over_dimension() -> list[Config]:
+    """Our acceleration at every embedding size and sigma; heads stay 32 wide."""
+    return [config.replace(d=d, heads=d // 32) for d in DIMENSIONS for config in over_sigma()]
+
+
+def architecture_bases() -> list[Config]:
+    """What every architecture learns: CG's iterates, and to be faster."""
+    return [imitation(), accelerated("cg")]
+
+
+def names(configs: Iterable[Config], architecture: str = "nlaformer") -> tuple[str, ...]:
+    """The names of runs, for an artefact to refer to."""
+    return tuple(name_of(config, architecture) for config in configs)
+
+
+def planned(name: str) -> Planned:
+    """A run by its name."""
+    if name not in runs():
+        raise unknown_name("run", name, runs())
+    return runs()[name]
+
+
+def small(run: Planned) -> Planned:
+    """The same run at a size a CPU trains in a second: five times smaller, a thousandth of the steps."""
+    config = run.config
+    window = None if config.window is None else max(round(config.window * 4 / config.T), 1)
+    steps = max(config.steps // 2000, 2)
+    changed = config.replace(
+        n=4, T=4, d=config.d // 16, heads=2, window=window, batch=8, steps=steps, warmup=min(5, steps // 2), chunk=10,
+        threads=1,
+    )  # fmt: skip
+    return dataclasses.replace(run, config=changed)
+
+
+def stacks(wanted: Iterable[Planned]) -> list[list[Planned]]:
+    """Runs packed into stacks in the order of their ranks: those of one rank and one shape together."""
+    packed: list[tuple[str, list[Planned]]] = []
+    for run in sorted(wanted, key=lambda run: run.rank):
+        shape = repr((run.rank, shape_of(run.config)))
+        room = next((stack for known, stack in packed if known == shape and len(stack) < STACK), None)
+        if room is None:
+            packed.append((shape, [run]))
+        else:
+            room.append(run)
+    return [stack for _, stack in packed]
+
+
+def _thousands(steps: int) -> str:
+    return f"{steps // 1000}k" if steps % 1000 == 0 else str(steps)

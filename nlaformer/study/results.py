@@ -1,0 +1,129 @@
+"""The committed numbers: one JSON file per finished run in ``results/runs``, and the files artefacts measure.
+
+Every file carries its provenance. Numbers are kept to six significant digits.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from nlaformer.errors import FileError
+from nlaformer.io import make_folder, replace_file
+from nlaformer.learn.recipes import Config
+
+RUNS = "runs"
+DIGITS = 6
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run: what was trained, where, how it went and what came out."""
+
+    name: str
+    document: dict[str, Any]
+
+    @property
+    def config(self) -> Config:
+        return Config.from_json(self.document["config"])
+
+    @property
+    def history(self) -> dict[str, Any]:
+        """Columns over the validations: step (0 is before training), discrepancy; and errors at some of them."""
+        return self.document["history"]
+
+    @property
+    def evaluations(self) -> dict[str, dict[str, Any]]:
+        """The evaluations by their label, such as "sigma 1.2"; see nlaformer.learn.evaluate.Evaluation."""
+        return self.document["evaluations"]
+
+    @property
+    def own(self) -> dict[str, Any]:
+        """The evaluation on the systems it was trained on."""
+        return self.evaluations[self.document["own"]]
+
+    def summary(self) -> str:
+        """In a line, how it ended: squared relative errors and the discrepancy of (r, d)."""
+        errors, last = self.own["model"], len(self.own["model"]) - 1
+        shown = ", ".join(f"t={t} {errors[t]:.1e}" for t in sorted({1, 2, last // 2, last}))
+        return f"{self.document['state']}, {shown}, discrepancy {self.own['discrepancy']:.3g}"
+
+
+class Results:
+    """A folder of results."""
+
+    def __init__(self, folder: Path, commit: str | None = None):
+        self.folder, self.commit = folder, commit
+
+    def file(self, name: str) -> dict[str, Any] | None:
+        """The JSON document of this name, if there is one."""
+        path = self.folder / name
+        if not path.exists():
+            return None
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise FileError(f"{path} is not a JSON document ({error}); fetch it again, or run it again") from error
+        if not isinstance(document, dict) or "provenance" not in document:
+            raise FileError(f"{path} does not say where its numbers come from; it needs a 'provenance'")
+        return document
+
+    def write(self, name: str, document: dict[str, Any]) -> Path:
+        """Keep a document, its numbers rounded, with its provenance; the commit is ours, or the one we were told."""
+        from nlaformer.provenance import provenance
+
+        where = provenance()
+        where["commit"] = self.commit or where["commit"]
+        path = self.folder / name
+        make_folder(path.parent)
+        text = json.dumps(rounded({"provenance": where, **document}), indent=1, allow_nan=False)
+        replace_file(path, (_rows(text) + "\n").encode())
+        return path
+
+    def run(self, name: str) -> Record | None:
+        """A finished run."""
+        document = self.file(f"{RUNS}/{name}.json")
+        return None if document is None else Record(name, document)
+
+    def lengths(self, name: str) -> dict[int, Record]:
+        """A run as it was planned and its shorter forms (their files end in "-20k"), by their number of steps."""
+        pattern = re.compile(re.escape(name) + r"(-\d+k?)?\.json")
+        found = [self.run(path.stem) for path in sorted((self.folder / RUNS).glob(f"{name}*.json"))
+                 if pattern.fullmatch(path.name)]  # fmt: skip
+        return {record.config.steps: record for record in found if record is not None}
+
+    def together(self, names: Iterable[str]) -> dict[str, Record]:
+        """Runs to be compared, by name: of one length, that at which most of them are there, the longer of two."""
+        known = {name: self.lengths(name) for name in names}
+        counts: dict[int, int] = {}
+        for lengths in known.values():
+            for steps in lengths:
+                counts[steps] = counts.get(steps, 0) + 1
+        if not counts:
+            return {}
+        best = max(counts, key=lambda steps: (counts[steps], steps))
+        return {name: lengths[best] for name, lengths in known.items() if best in lengths}
+
+
+def rounded(value: Any) -> Any:
+    """Plain data with its numbers to six significant digits; JSON has no NaN, so what is not finite becomes null.
+
+    >>> rounded({"a": [0.123456789, 3], "b": float("inf")})
+    {'a': [0.123457, 3], 'b': None}
+    """
+    if isinstance(value, dict):
+        return {str(key): rounded(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(entry) for entry in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if abs(value) < float("inf") else None
+    return value
+
+
+def _rows(text: str) -> str:
+    """Indented JSON with every list of plain values on one line: small files, readable differences."""
+    return re.sub(r"\[\n\s*([^\[\]{}]*?)\n\s*\]", lambda m: "[" + re.sub(r",\n\s*", ", ", m[1]) + "]", text)

@@ -1,0 +1,149 @@
+"""Training the study's runs: stack after stack, within a budget of minutes, each filed as soon as it is finished.
+
+A folder holds one subfolder per run, and ``stack.json`` while a stack is under way: whatever stopped the process, the
+next one goes on with that stack. The weights of runs that are to be bundled are kept in its subfolder ``weights``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlaformer.errors import FileError
+from nlaformer.io import make_folder, replace_file
+from nlaformer.learn import trainer
+from nlaformer.learn.engine import make_engine
+from nlaformer.learn.progress import duration
+from nlaformer.learn.ranks import cpu_threads, pick_device
+from nlaformer.learn.recipes import Config
+from nlaformer.learn.runs import MANIFEST, read_manifest
+from nlaformer.study.filing import Examiner, file_run
+from nlaformer.study.plan import Planned, stacks
+from nlaformer.study.results import RUNS, Results
+
+RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the budget is spent
+STACK, WEIGHTS = "stack.json", "weights"
+_CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
+_APART = 1000  # steps between validations at least: they take time
+
+
+def missing(wanted: Iterable[Planned], results: Results) -> list[Planned]:
+    """The runs whose numbers are not there yet."""
+    return [run for run in wanted if not (results.folder / RUNS / f"{run.name}.json").exists()]
+
+
+def carry_out(
+    wanted: Iterable[Planned],
+    folder: Path,
+    results: Results,
+    minutes: float | None = None,
+    device: str | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Planned]:
+    """Make the runs that are missing, the most valuable first, as far as the minutes go; gives those still missing."""
+    wanted, where = list(wanted), pick_device(device)
+    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    reserve = 0.0 if minutes is None else min(RESERVE, 9 * minutes)  # of a short budget, 15%
+    examiner = Examiner()
+    make_folder(folder)
+    while due := missing(wanted, results):
+        left = deadline - time.monotonic() - reserve
+        if left <= 0:
+            say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
+            return due
+        stack = _under_way(folder, due) or stacks(due)[0]
+        replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
+        say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
+        begun = time.monotonic()
+        if not _train(stack, folder, left / 60, where):
+            say(f"Not finished after {duration(time.monotonic() - begun)}: step {_step(stack, folder)}. Saved.")
+            continue
+        say(f"Trained in {duration(time.monotonic() - begun)}; evaluating.")
+        for run in stack:
+            record = file_run(run, folder / run.name, stack, results, examiner, where)
+            say(f"  {run.name}: {record.summary()}")
+        _keep_weights(stack, folder)
+        (folder / STACK).unlink()
+    return []
+
+
+def _under_way(folder: Path, due: Sequence[Planned]) -> list[Planned]:
+    """The stack that was under way when the process before stopped, if its runs are still wanted."""
+    path = folder / STACK
+    if not path.exists():
+        return []
+    try:
+        names = json.loads(path.read_text())
+    except ValueError as error:
+        raise FileError(f"{path} is damaged ({error}); remove it to start its stack again") from error
+    known = {run.name: run for run in due}
+    return [known[name] for name in names] if all(name in known for name in names) else []
+
+
+def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch.device) -> bool:
+    """Train a stack, or go on with it; whether it has come to its end."""
+    folders = [folder / run.name for run in stack]
+    if all(_finished(place) for place in folders):
+        return True
+    steps = stack[0].config.steps
+    runs = trainer.train_into(
+        [run.config for run in stack],
+        folders,
+        device=device,
+        checkpoint_every=max(steps // _CHECKPOINTS, 1),
+        validate_every=max(steps // _VALIDATIONS, min(_APART, steps // _CHECKPOINTS), 1),
+        minutes=None if math.isinf(minutes) else minutes,
+    )
+    return all(run.steps == steps or run.diverged for run in runs)
+
+
+def _finished(folder: Path) -> bool:
+    return (folder / MANIFEST).exists() and read_manifest(folder)["state"] in ("finished", "diverged")
+
+
+def _step(stack: Sequence[Planned], folder: Path) -> str:
+    done = read_manifest(folder / stack[0].name)["steps"]
+    return f"{done} of {stack[0].config.steps}"
+
+
+def _keep_weights(stack: Sequence[Planned], folder: Path) -> None:
+    """A copy of the models that are to be bundled, without the checkpoints around them."""
+    for run in stack:
+        if run.keep:
+            place = folder / WEIGHTS / run.name
+            make_folder(place)
+            for name in ("config.json", "model.safetensors"):
+                shutil.copyfile(folder / run.name / name, place / name)
+
+
+def forecast(wanted: Iterable[Planned], device: str | None = None) -> list[dict[str, Any]]:
+    """How long each stack will take on this machine: a few of its own steps are run and timed."""
+    where = pick_device(device)
+    found = []
+    for stack in stacks(wanted):
+        seconds = _seconds_per_step([run.config for run in stack], where)
+        steps = stack[0].config.steps
+        found.append({"runs": [run.name for run in stack], "steps": steps, "seconds_per_step": seconds,
+                      "seconds": seconds * steps})  # fmt: skip
+    return found
+
+
+def _seconds_per_step(configs: Sequence[Config], device: torch.device, timed: int = 20, longest: float = 5.0) -> float:
+    """Wall clock per step of the very stack, the first steps (compilation, the first systems) left out."""
+    with cpu_threads(configs[0].threads):
+        engine = make_engine(configs, device)
+        engine.step(0)
+        engine.report()  # waits for the device
+        begun, done = time.monotonic(), 0
+        while done < timed and (done == 0 or time.monotonic() - begun < longest):
+            done += 1
+            engine.step(done)
+        engine.report()
+        return (time.monotonic() - begun) / done

@@ -1,0 +1,198 @@
+"""Figure 7: NLAFormer against CG and Jacobi-PCG at sigma 1, 1.2 and 1.4, taught by CG and taught by PCG."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nlaformer.console import Sheet
+from nlaformer.study import plan
+from nlaformer.study.artefact import Artefact, Judgement, Verdict, not_yet
+from nlaformer.study.filing import THRESHOLDS
+from nlaformer.study.reading import counted, fewer, iterations, length, listed, percent, short
+from nlaformer.study.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+NAMES = {
+    (teacher, sigma): plan.name_of(plan.accelerated(teacher, sigma=(sigma,)))
+    for teacher in plan.TEACHERS
+    for sigma in plan.SIGMAS
+}
+WHERE, ROBUST = "section 4.2, Figure 7", "section 4.2, Parameter Analysis"
+LABELS = {"cg": "NLAFormer, taught by CG", "pcg": "NLAFormer, taught by PCG"}
+
+
+def found(results: Results) -> dict[tuple[str, float], dict[str, Any]]:
+    """The evaluations that are there, by teacher and sigma."""
+    records = results.together(NAMES.values())
+    return {key: records[name].own for key, name in NAMES.items() if name in records}
+
+
+def draw(results: Results) -> Figure | None:
+    """One panel for each sigma."""
+    from nlaformer.report.figure import curve, errors, panels, reference, tidy
+
+    if not (rows := found(results)):
+        return None
+    figure, grid = panels(3, width=3.5, height=3.6)
+    for sigma, axes in zip(plan.SIGMAS, grid, strict=True):
+        here = {teacher: own for (teacher, value), own in rows.items() if value == sigma}
+        for which, teacher in enumerate(plan.TEACHERS):
+            if teacher in here:
+                curve(axes, here[teacher]["model"], LABELS[teacher], which)
+        if here:
+            own = next(iter(here.values()))
+            reference(axes, own["cg"], "CG")
+            reference(axes, own["pcg"], "PCG", ":")
+        errors(axes)
+        first = sigma == plan.SIGMAS[0]
+        tidy(axes, f"sigma = {sigma:g}", "iteration t", "squared relative error" if first else "")
+    next(axes for axes in grid if axes.lines).legend(frameon=False, fontsize=7.5)
+    figure.suptitle(f"Mean of 512 systems, {_length(results)}", fontsize=10)
+    return figure
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """Iterations to each threshold, on the mean error and as a mean over the systems."""
+    if not (rows := found(results)):
+        return []
+    lines: list[tuple[str, ...]] = []
+    for sigma in plan.SIGMAS:
+        here = [(teacher, own) for (teacher, value), own in rows.items() if value == sigma]
+        if here:
+            own = here[0][1]
+            lines += [_line(f"{name.upper()}", sigma, own, name) for name in ("cg", "pcg")]
+            lines += [_line(LABELS[teacher], sigma, own, "model") for teacher, own in here]
+    headings = ("method", "sigma", "iterations to", "mean over the systems", "error at T")
+    note = (
+        f"{_length(results)}. Iterations to a squared relative error of 1e-1, 1e-2, 1e-3, 1e-4: "
+        "of the mean over 512 systems, and counted for each system (T + 1 where it is not reached) and averaged."
+    )
+    return [Sheet("NLAFormer against CG and PCG", headings, tuple(lines), note)]
+
+
+def _line(label: str, sigma: float, own: dict[str, Any], method: str) -> tuple[str, ...]:
+    means = " ".join(f"{count:.1f}" for count in own["counts"][method]["mean"])
+    return label, f"{sigma:g}", counted(own[method]), means, short(own[method][-1])
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Against CG, against PCG, one teacher against the other, and how all that depends on the systems."""
+    return [_against_cg(results), _against_pcg(results), _teachers(results), _robust(results), _condition(results)]
+
+
+def _against_cg(results: Results) -> Verdict:
+    claim = "Taught by CG, NLAFormer needs up to nearly 50% fewer iterations than CG."
+    rows = found(results)
+    if not all(("cg", sigma) in rows for sigma in plan.SIGMAS):
+        return not_yet(claim, WHERE)
+    savings = {sigma: fewer(rows["cg", sigma]["model"], rows["cg", sigma]["cg"]) for sigma in plan.SIGMAS}
+    best = max((share for saving in savings.values() for share in saving.values()), default=0.0)
+    text = f"{_by_sigma(savings)} ({_length(results)}; fewer iterations to 1e-1, ..., 1e-4)."
+    judgement: Judgement = "holds more strongly" if best >= 0.55 else "holds" if best >= 0.45 else "differs"
+    return Verdict(claim, WHERE, text, judgement)
+
+
+def _against_pcg(results: Results) -> Verdict:
+    claim = "PCG requires more than 50% additional iterations to match NLAFormer taught by PCG."
+    rows = found(results)
+    if not all(("pcg", sigma) in rows for sigma in plan.SIGMAS):
+        return not_yet(claim, WHERE)
+    more: dict[float, dict[float, float]] = {}
+    for sigma in plan.SIGMAS:
+        own = rows["pcg", sigma]
+        counts = {bound: (iterations(own["model"], bound), iterations(own["pcg"], bound)) for bound in THRESHOLDS}
+        more[sigma] = {bound: pcg / ours - 1 for bound, (ours, pcg) in counts.items() if ours and pcg}
+    shares = [share for row in more.values() for share in row.values()]
+    above = sum(share > 0.5 for share in shares)
+    text = f"Additional iterations of PCG: {_by_sigma(more)} ({_length(results)}; to 1e-1, ..., 1e-4); {above} of " \
+           f"{len(shares)} above 50%."  # fmt: skip
+    judgement: Judgement = "holds" if shares and above == len(shares) else "differs"
+    return Verdict(claim, WHERE, text, judgement)
+
+
+def _teachers(results: Results) -> Verdict:
+    claim = "Taught by PCG, NLAFormer needs about 30% fewer iterations than taught by CG."
+    rows = found(results)
+    if len(rows) < len(NAMES):
+        return not_yet(claim, WHERE)
+    savings, means = {}, []
+    for sigma in plan.SIGMAS:
+        pcg, cg = rows["pcg", sigma], rows["cg", sigma]
+        savings[sigma] = fewer(pcg["model"], cg["model"])
+        counts = [own["counts"]["model"] for own in (pcg, cg)]
+        means += [
+            1 - ours / other
+            for ours, other, *reached in zip(*(c["mean"] for c in counts), *(c["reached"] for c in counts), strict=True)
+            if min(reached) > 0.99
+        ]
+    average = sum(means) / len(means) if means else 0.0
+    text = (
+        f"Fewer iterations: {_by_sigma(savings)} ({_length(results)}; to 1e-1, ..., 1e-4); counted system by system "
+        f"and averaged, {percent(average)} fewer."
+    )
+    judgement: Judgement = "holds" if 0.2 <= average <= 0.4 else "holds more strongly" if average > 0.4 else "differs"
+    return Verdict(claim, WHERE, text, judgement)
+
+
+def _robust(results: Results) -> Verdict:
+    claim = "NLAFormer maintains a strong performance at every sigma."
+    rows = found(results)
+    if len(rows) < len(NAMES):
+        return not_yet(claim, ROBUST)
+    parts, steady = [], True
+    for teacher in plan.TEACHERS:
+        curves = [rows[teacher, sigma]["model"] for sigma in plan.SIGMAS]
+        parts.append(f"taught by {teacher.upper()} {listed([counted(curve) for curve in curves])}")
+        for bound in THRESHOLDS:
+            counts = [iterations(curve, bound) for curve in curves]
+            known = [count for count in counts if count is not None]
+            steady &= len(known) == len(counts) and max(known) - min(known) <= 2
+    text = f"Iterations to 1e-1 ... 1e-4 at sigma 1, 1.2 and 1.4: {'; '.join(parts)} ({_length(results)})."
+    return Verdict(claim, ROBUST, text, "holds" if steady else "differs")
+
+
+def _condition(results: Results) -> Verdict:
+    """The growth from the best conditioned quarter of the systems to the worst, in iterations to 1e-2."""
+    claim = "CG's iteration count varies strongly with the conditioning of the matrix, NLAFormer's does not."
+    rows = found(results)
+    if not all(("cg", sigma) in rows for sigma in plan.SIGMAS):
+        return not_yet(claim, ROBUST)
+    parts, growths = [], []
+    place = THRESHOLDS.index(1e-2)
+    for sigma in plan.SIGMAS:
+        own = rows["cg", sigma]
+        (cg_best, cg_worst), (best, worst) = (
+            [own["counts"][method]["by_condition"][quarter][place] for quarter in (0, -1)] for method in ("cg", "model")
+        )
+        growths.append((cg_worst - cg_best, worst - best, cg_worst / cg_best, worst / best))
+        condition = own["condition"]
+        parts.append(f"sigma {sigma:g} (condition {condition[0]:.0f} to {condition[-1]:.0f}): CG {cg_best:.1f} to "
+                     f"{cg_worst:.1f}, NLAFormer {best:.1f} to {worst:.1f}")  # fmt: skip
+    text = f"Mean iterations to 1e-2, best conditioned quarter to worst: {'; '.join(parts)} ({_length(results)})."
+    fewer_more = all(model <= 0.5 * cg for cg, model, *_ in growths)
+    relative = all(model <= cg for *_, cg, model in growths)
+    return Verdict(claim, ROBUST, text, "holds" if fewer_more and relative else "differs")
+
+
+def _by_sigma(shares: dict[float, dict[float, float]]) -> str:
+    return "; ".join(
+        f"sigma {sigma:g}: {', '.join(percent(share) for share in row.values()) or 'never there'}"
+        for sigma, row in shares.items()
+    )
+
+
+def _length(results: Results) -> str:
+    return length(results.together(NAMES.values()))
+
+
+ARTEFACT = Artefact(
+    name="fig-sigma",
+    title="NLAFormer against CG and PCG at sigma 1, 1.2 and 1.4",
+    paper="Figure 7",
+    runs=tuple(NAMES.values()),
+    draw=draw,
+    sheets=sheets,
+    verdicts=verdicts,
+)

@@ -1,0 +1,83 @@
+"""What the sweeps over one parameter share: a figure of error curves, a table, and the verdict on the best value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from nlaformer.console import Sheet
+from nlaformer.study.artefact import Verdict, not_yet
+from nlaformer.study.reading import counted, length, score, short, spread
+from nlaformer.study.results import Record, Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Values = Mapping[float, str]
+"""The runs of a sweep: the names by the value of the parameter."""
+
+
+def found(results: Results, values: Values) -> dict[float, Record]:
+    """The runs that are there."""
+    records = results.together(values.values())
+    return {value: records[name] for value, name in values.items() if name in records}
+
+
+def draw(results: Results, values: Values, symbol: str, title: str) -> Figure | None:
+    """The squared relative error over the iterations, a curve for each value, CG beside them."""
+    from nlaformer.report.figure import curve, errors, panels, reference, tidy
+
+    if not (records := found(results, values)):
+        return None
+    figure, (axes,) = panels(1, width=5.6, height=3.8)
+    for which, (value, record) in enumerate(records.items()):
+        curve(axes, record.own["model"], f"{symbol} = {value:g}", which)
+    reference(axes, next(iter(records.values())).own["cg"], "CG")
+    errors(axes)
+    tidy(axes, f"{title}, {length(records)}", "iteration t", "squared relative error, mean of 512 systems")
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def sheets(results: Results, values: Values, symbol: str, title: str) -> list[Sheet]:
+    """A line for each value."""
+    if not (records := found(results, values)):
+        return []
+    lines = tuple(
+        (
+            f"{value:g}",
+            short(score(record.own["model"])),
+            short(record.own["model"][-1]),
+            counted(record.own["model"]),
+            short(record.own["discrepancy"]),
+        )
+        for value, record in records.items()
+    )
+    note = (
+        f"{length(records)}. Mean error: the geometric mean of the squared relative errors of x_1 to x_T. Iterations "
+        "to 1e-1, 1e-2, 1e-3, 1e-4, a dash where it is not reached."
+    )
+    headings = (symbol, "mean error", "error at T", "iterations to", "discrepancy")
+    return [Sheet(title, headings, lines, note)]
+
+
+def best(
+    results: Results, values: Values, symbol: str, theirs: float, claim: str, where: str, seeds: tuple[str, ...]
+) -> Verdict:
+    """Whether the paper's best value is ours too, as far as other seeds leave that open."""
+    records = found(results, values)
+    if len(records) < len(values):
+        return not_yet(claim, where)
+    scores = {value: score(record.own["model"]) for value, record in records.items()}
+    ours = min(scores, key=lambda value: scores[value])
+    noise = spread(results, seeds)
+    ratio = scores[theirs] / scores[ours]
+    said = ", ".join(f"{value:g}: {short(scores[value])}" for value in values)
+    seeded = len(results.together(seeds))
+    measured = f"seeds differ by a factor of {noise:.2f}" if seeded > 1 else "other seeds were not run"
+    text = f"Mean error by {symbol}: {said} ({length(records)}); {measured}."
+    if ours == theirs:
+        return Verdict(claim, where, text, "holds")
+    if ratio <= noise:
+        return Verdict(claim, where, f"{text} {ours:g} is lower by less than that.", "holds")
+    return Verdict(claim, where, f"{text} The best is {ours:g}, by a factor of {ratio:.2f}.", "differs")
