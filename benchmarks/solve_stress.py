@@ -5,8 +5,8 @@
 Every system that ``nf.solve`` calls CONVERGED is judged again by code that shares nothing with it: NumPy's residual in
 float64 in two orders of summation, and the residual in extended precision (np.longdouble; on x86 that is 64 bits). A
 miss of any of the three is a lie. For method="auto" the same systems are solved by nf.cg as well: whatever CG solves,
-"auto" must solve, and where it used no answer of the model with at most two products with A more. Exits with 1 on a lie
-or a broken promise.
+"auto" must solve, and where it used no answer of the model with at most two products with A more (systems on which CG
+takes more than n steps are left out). Exits with 1 on a lie or a broken promise.
 """
 
 from __future__ import annotations
@@ -93,12 +93,12 @@ class Tally:
     models: Counter[str] = field(default_factory=Counter)
     lies: list[str] = field(default_factory=list)
     losses: list[str] = field(default_factory=list)
+    erratic: int = 0  # systems on which CG took more than n steps, left out of the comparison
     unlucky: int = 0  # solved in float64 as by CG, but CG's answer happened to round to float32 better
     compared: int = 0
     used: int = 0
     dearer: int = 0  # systems for which answers that looked good cost more than two products more than CG alone
     saved: int = 0
-    most_extra: int = 0
 
 
 def systems(rng: np.random.Generator, family: str, m: int, n: int) -> tuple[np.ndarray, str]:
@@ -195,14 +195,16 @@ def examine(batch: Batch, model: Any, tally: Tally) -> None:
         solved = np.array([status is nf.Status.CONVERGED for status in own.status])
         extra_work = np.where(solved & converged, result.matvecs - own.matvecs, 0)
         tally.compared += len(solved)
-        tally.most_extra = max(tally.most_extra, int(extra_work.max()))
         unlucky = solved & exact
         tally.unlucky += int(unlucky.sum())
         used = result.model.accepted > 0
         tally.used += int(used.sum())
         tally.dearer += int((used & (extra_work > 2)).sum())
         tally.saved += int(-extra_work[used].sum())
-        for k in ((solved & ~converged & ~unlucky) | (~used & (extra_work > 2))).nonzero()[0]:
+        # Beyond n steps rounding errors lead CG, and its bits change with the number of systems that share a call.
+        erratic = own.iterations > batch.b.shape[-1]
+        tally.erratic += int(erratic.sum())
+        for k in (~erratic & ((solved & ~converged & ~unlucky) | (~used & (extra_work > 2)))).nonzero()[0]:
             ends = f"{own.status[k].name} in {own.matvecs[k]} -> {result.status[k].name} in {result.matvecs[k]}"
             tally.losses.append(f"system {k}: {ends}: {words}")
 
@@ -244,11 +246,11 @@ def main() -> None:
     print(f"{tally.solves:,} solves in {time.perf_counter() - begun:.0f} s: {dict(tally.statuses)}")
     print(f"CONVERGED that misses the rule: {len(tally.lies)}")
     print(
-        f"the model's answers were used for {tally.used:,} systems: {tally.saved:,} products saved, {tally.dearer} dearer"
+        f"a model's answers were used for {tally.used:,} systems: {tally.saved:,} products saved, {tally.dearer} dearer"
     )
     print(
-        f'"auto" against CG on {tally.compared:,} systems: {len(tally.losses)} worse; '
-        f"at most {tally.most_extra} products more; {tally.unlucky} lost by rounding to float32 alone"
+        f'"auto" against CG on {tally.compared - tally.erratic:,} systems: {len(tally.losses)} worse; '
+        f"{tally.unlucky} lost by rounding to float32 alone"
     )
     for line in (*tally.lies[:20], *tally.losses[:20]):
         print("  " + line)

@@ -290,4 +290,5 @@ def _report(result: SolveResult, check: str) -> None:
         message += "".join(f"\n{status}" for status in Status if status in seen)
     if check == "raise":
         raise ConvergenceError(message, result)
-    warnings.warn(message, ConvergenceWarning, stacklevel=4)
+    # The user's line stands above _report, _solve, its decorator and solve.
+    warnings.warn(message, ConvergenceWarning, stacklevel=5)
