@@ -112,8 +112,8 @@ def test_tables_figure_and_verdicts_come_from_the_file_alone(found, tmp_path: Pa
     assert controls.sheets(results) == [] and controls.draw(results) is None
     assert {verdict.judgement for verdict in controls.verdicts(results)} == {"not yet run"}
     results.write(controls.FILE, found)
-    held, discrepancy = controls.sheets(results)
-    assert len(held.headings) == 3 and len(discrepancy.lines) == 7
+    held, own, discrepancy = controls.sheets(results)
+    assert len(held.headings) == 3 and len(held.lines) == len(own.lines) and len(discrepancy.lines) == 7
     files = [save(controls.draw(results), tmp_path / name) for name in ("one.svg", "other.svg")]
     assert files[0].read_bytes() == files[1].read_bytes()
 
