@@ -1,6 +1,6 @@
 """What the recipes learn, and in how many steps: trains stacks of the paper's configuration and files the figures.
 
-    python benchmarks/learning.py --json results/learning.json                 # both plans, about 6 minutes on an H200
+    python benchmarks/learning.py --json results/learning.json                 # all plans, about 12 minutes on an H200
     python benchmarks/learning.py --plan losses-20k --runs runs/learning       # one of them; a killed plan goes on
     python benchmarks/learning.py --smoke                                      # the same code, seconds on a CPU
 
@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,8 +39,19 @@ def plans() -> dict[str, dict[str, Config]]:
             "step + 10 solution of PCG, paper's loss": paper["pcg-accelerated"],
             **named,
         },
+        "pre-layers-20k": {line: config.replace(pre_layers=2) for line, config in _pre_layers(named).items()},
+        "pre-layer-20k": _pre_layers(named, seeds=(2,), powers=(0.0,)),
         "recipes-30k": {name: config.replace(steps=30_000) for name, config in named.items()},
     }
+
+
+def _pre_layers(
+    named: dict[str, Config], seeds: Sequence[int] = (0, 1, 2), powers: Sequence[float] = (0.0, 0.5)
+) -> dict[str, Config]:
+    """The lines in which one and two layers of the pre block were compared; all of 20,000 steps."""
+    lines = {f"joint, seed {seed}": named["cg-joint"].replace(seed=seed) for seed in seeds}
+    lines |= {f"result, power {power}": named["cg-imitation"].replace(power=power) for power in powers}
+    return lines | {name: named[name].replace(window=20) for name in ("cg-accelerated", "pcg-accelerated")}
 
 
 def run(name: str, lines: dict[str, Config], folder: Path, count: int) -> list[dict[str, Any]]:

@@ -362,7 +362,7 @@ def quickstart() -> Config:
 
 def cg_imitation() -> Config:
     """The paper's first setting, result supervision: the iterates of CG, nothing else (the paper's loss: power=1)."""
-    return Config(supervision="result", lr=3e-3, power=0.0)
+    return Config(supervision="result", lr=3e-3, power=0.75)
 
 
 def cg_joint() -> Config:

@@ -59,6 +59,7 @@ def errors(axes: Axes, lowest: float = 1e-8) -> None:
     """Squared relative errors on a logarithmic scale; what CG does below the accuracy of float32 is of no interest."""
     axes.set_yscale("log")
     axes.set_ylim(lowest, 3)
+    axes.minorticks_off()
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:

@@ -62,6 +62,12 @@ class Artefact:
             name for name in self.files if results.file(name) is None
         ]
 
+    def drawable(self, results: Results) -> bool:
+        """Whether there is a figure to be drawn: from some of its runs, or from its files where it has no runs."""
+        if self.draw is None:
+            return False
+        return bool(results.together(self.runs)) if self.runs else not self.missing(results)
+
     def command(self) -> str:
         """What a user types to run it."""
         return f"nlaformer reproduce {self.name}"

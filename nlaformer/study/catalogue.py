@@ -5,11 +5,13 @@ from __future__ import annotations
 from nlaformer.errors import unknown_name
 from nlaformer.study import (
     architectures,
+    compiled,
     controls,
     diagrams,
     dimension,
     discrepancy,
     eta,
+    headline,
     imitation,
     lambda_,
     learned_operations,
@@ -24,6 +26,7 @@ from nlaformer.study.artefact import Artefact
 ARTEFACTS: tuple[Artefact, ...] = (
     diagrams.TRANSFORMER,
     operations.ARTEFACT,
+    compiled.ARTEFACT,
     diagrams.STRUCTURE,
     diagrams.PROBE,
     discrepancy.FIRST_SETTING,
@@ -38,6 +41,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
     window.ARTEFACT,
     architectures.ARTEFACT,
     loops.ARTEFACT,
+    headline.RUNS,
+    headline.PRETRAINED,
     controls.ARTEFACT,
     learned_operations.ARTEFACT,
 )

@@ -40,7 +40,7 @@ def page(results: Results) -> str:
 def _section(entry: Artefact, results: Results) -> str:
     """An artefact: its command, its figure, its tables, where its numbers come from."""
     parts = [f"## {entry.name}", f"{entry.title} ({entry.paper}). `{entry.command()}`"]
-    if entry.draw is not None and _anything(entry, results):
+    if entry.drawable(results):
         parts.append(f"![{entry.title}](figures/{entry.name}.svg)")
     parts += [to_markdown(sheet) for sheet in (entry.sheets(results) if entry.sheets else [])]
     if absent := entry.missing(results):
@@ -48,11 +48,6 @@ def _section(entry: Artefact, results: Results) -> str:
     if places := _provenance(entry, results):
         parts.append("Numbers from " + "; ".join(places) + ".")
     return "\n\n".join(parts) + "\n"
-
-
-def _anything(entry: Artefact, results: Results) -> bool:
-    needed = len(entry.runs) + len(entry.files)
-    return not needed or len(entry.missing(results)) < needed
 
 
 def _provenance(entry: Artefact, results: Results) -> list[str]:

@@ -68,6 +68,8 @@ def reproduce(
         found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]
         return [plan.small(run) for run in found] if small else found
 
+    if small:
+        say("Tiny models, hardly trained: this shows that it works, and nothing else.")
     if what == "list":
         _list(kept, as_json)
     elif what == "next":
@@ -150,7 +152,7 @@ def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
     make_folder(docs / "figures")
     for entry in chosen:
         absent = entry.missing(kept)
-        figure = entry.draw(kept) if entry.draw is not None else None
+        figure = entry.draw(kept) if entry.draw is not None and entry.drawable(kept) else None
         if figure is not None:
             for path in picture_files(entry, docs / "figures"):
                 save(figure, path)

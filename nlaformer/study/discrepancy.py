@@ -9,13 +9,16 @@ give the start of an untrained model whose probe has PyTorch's usual random weig
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
 from nlaformer.study.reading import length, percent, short
 from nlaformer.study.results import Record, Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 FILE = "untrained.json"
 JOINT, RESULT = plan.names([plan.joint(), plan.imitation()])
@@ -50,6 +53,28 @@ def measure(results: Results, small: bool) -> None:
     silence = sum(row.silence[2 : config.n + 1]) / len(row.silence[2 : config.n + 1])
     document = {"command": "nlaformer reproduce table-first-setting", "config": config.to_json(), "count": count}
     results.write(FILE, document | {"discrepancy": found, "silence": silence})
+
+
+def draw(results: Results) -> Figure | None:
+    """The discrepancy in the course of training, beside that of a probe that always says 0."""
+    from nlaformer.report.figure import CURVES, INK, MARKERS, panels, tidy
+
+    names = {"joint": JOINT, "result": RESULT, "step + solution": ACCELERATED[0]}
+    records = results.together(names.values())
+    if not records:
+        return None
+    figure, (axes,) = panels(1, width=5.6, height=3.8)
+    for which, (label, name) in enumerate(names.items()):
+        if name in records:
+            history = records[name].history
+            axes.plot(history["step"], history["discrepancy"], color=CURVES[which], marker=MARKERS[which],
+                      markersize=3, label=label)  # fmt: skip
+            axes.axhline(PAPER[label][1], color=CURVES[which], linewidth=0.8, linestyle=(0, (1, 3)))
+    axes.axhline(silence(next(iter(records.values()))), color=INK, linestyle=":", label="a probe that always says 0")
+    axes.set_yscale("log")
+    tidy(axes, "Discrepancy of (r, d); thinly dotted: the paper's, after 100k", "training step", "discrepancy")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
 def silence(record: Record) -> float:
@@ -104,8 +129,11 @@ def _falls(results: Results, claim: str, where: str, names: dict[str, str]) -> V
         falls.append(1 - ours / start >= 1 - theirs / theirs_start - 0.005)
         parts.append(f"{label} {short(start)} to {ours:.3f}, by {percent_precisely(1 - ours / start)}")
     text = f"{'; '.join(parts)} ({length(records)}; start: untrained, random probe)."
-    if all(falls) or all(ends):
-        return Verdict(claim, where, text, "holds more strongly" if all(falls) and all(ends) else "holds")
+    if all(falls):
+        return Verdict(claim, where, text, "holds")
+    if all(ends):
+        said = "It ends lower than the paper's; where it starts is a matter of the probe's initial weights."
+        return Verdict(claim, where, f"{text} {said}", "not reproducible as stated")
     return Verdict(claim, where, text, "differs")
 
 
@@ -164,7 +192,7 @@ def _first_sheets(results: Results) -> list[Sheet]:
 
 
 def _second_sheets(results: Results) -> list[Sheet]:
-    names = zip(("step + solution", "step + solution, power 1/2"), ACCELERATED, strict=True)
+    names = zip(("step + solution", "step + solution, our recipe"), ACCELERATED, strict=True)
     return sheets(results, list(names), "Discrepancy, second setting")
 
 
@@ -175,6 +203,7 @@ FIRST_SETTING = Artefact(
     runs=(JOINT, RESULT),
     files=(FILE,),
     measure=measure,
+    draw=draw,
     sheets=_first_sheets,
     verdicts=first_verdicts,
 )

@@ -80,15 +80,10 @@ def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
     return found
 
 
-def file_stack(stack: Sequence[Planned], folder: Path, results: Results, device: torch.device) -> list[Record]:
-    """Evaluate the finished runs of a stack and keep their numbers."""
-    examiner = Examiner()
-    return [_file(run, folder / run.name, stack, results, examiner, device) for run in stack]
-
-
-def _file(
+def file_run(
     run: Planned, folder: Path, stack: Sequence[Planned], results: Results, examiner: Examiner, device: torch.device
 ) -> Record:
+    """Evaluate a finished run, which was trained in a stack, and keep its numbers."""
     manifest = read_manifest(folder)
     solver: Solver = load(folder).to(device)
     document = {

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 KINDS: dict[str, tuple[str, ...]] = {
     "result": plan.names(plan.imitation(seed=seed) for seed in plan.SEEDS),
     "joint": plan.names(plan.joint(seed=seed) for seed in plan.SEEDS),
-    "result, power 0 (our recipe)": plan.names(plan.imitation(seed=seed).replace(power=0.0) for seed in plan.SEEDS),
+    "result, our recipe": plan.names(plan.our_imitation(seed=seed) for seed in plan.SEEDS),
 }
 RUNS = tuple(name for names in KINDS.values() for name in names)
 A, B = "section 4.1, Figure 5a", "section 4.1, Figure 5b"

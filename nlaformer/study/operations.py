@@ -50,10 +50,13 @@ def verdicts(results: Results) -> list[Verdict]:
     smaller = "NLAFormer's input is smaller than the loop-transformer's: a transpose takes O(n^2) instead of O(n^3)."
     layers = "Every operation takes the layers of Table 1: one, and two for A B and A b."
     fewer = "NLAFormer needs fewer layers than the loop-transformer for every operation."
+    two = "A transpose takes a two-layer transformer."
+    loop = "The loop-transformer takes 4 layers to transpose a matrix and 6 for A^T B."
     if (document := results.file(FILE)) is None:
-        return [not_yet(smaller, SIZE), not_yet(layers, LAYERS), not_yet(fewer, SIZE)]
+        claims = {smaller: SIZE, layers: LAYERS, fewer: SIZE, two: "section 1.2", loop: "section 1.1"}
+        return [not_yet(claim, where) for claim, where in claims.items()]
     rows = {row["operation"]: row for row in document["rows"] if row["form"] == "accurate"}
-    return [_smaller(smaller, rows), _layers(layers, rows), _fewer(fewer, rows)]
+    return [_smaller(smaller, rows), _layers(layers, rows), _fewer(fewer, rows), _two(two, rows), _loop(loop, rows)]
 
 
 def _smaller(claim: str, rows: dict[str, Any]) -> Verdict:
@@ -87,6 +90,22 @@ def _fewer(claim: str, rows: dict[str, Any]) -> Verdict:
     found = f"For {len(pairs) - len(exceptions)} of the {len(pairs)} operations built both ways"
     found += f"; not for {', '.join(exceptions)}." if exceptions else "."
     return Verdict(claim, SIZE, found, "differs" if exceptions else "holds")
+
+
+def _two(claim: str, rows: dict[str, Any]) -> Verdict:
+    layers = rows["matrix_transpose"]["cost"]["layers"]
+    text = f"It takes {layers}, as the paper's own theorem and Table 1 say."
+    return Verdict(claim, "section 1.2", text, "holds more strongly" if layers < 2 else "holds")
+
+
+def _loop(claim: str, rows: dict[str, Any]) -> Verdict:
+    transpose, product = (rows[name]["loop_transformer"] for name in ("matrix_transpose", "transposed_matmul"))
+    text = (
+        f"Built and run, it takes {transpose['cost']['layers']} and {product['cost']['layers']} with its reads and "
+        f"writes, {transpose['block_cost']['layers']} and {product['block_cost']['layers']} without."
+    )
+    same = (transpose["cost"]["layers"], product["cost"]["layers"]) == (4, 6)
+    return Verdict(claim, "section 1.1", text, "holds" if same else "differs")
 
 
 ARTEFACT = Artefact(

@@ -24,13 +24,14 @@ from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import cpu_threads, pick_device
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.runs import MANIFEST, read_manifest
-from nlaformer.study.filing import file_stack
+from nlaformer.study.filing import Examiner, file_run
 from nlaformer.study.plan import Planned, stacks
 from nlaformer.study.results import RUNS, Results
 
 RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the budget is spent
 STACK, WEIGHTS = "stack.json", "weights"
-_CHECKPOINTS, _VALIDATIONS = 10, 40  # in a run
+_CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
+_APART = 1000  # steps between validations at least: they take time
 
 
 def missing(wanted: Iterable[Planned], results: Results) -> list[Planned]:
@@ -50,6 +51,7 @@ def carry_out(
     wanted, where = list(wanted), pick_device(device)
     deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
     reserve = 0.0 if minutes is None else min(RESERVE, 9 * minutes)  # of a short budget, 15%
+    examiner = Examiner()
     make_folder(folder)
     while due := missing(wanted, results):
         left = deadline - time.monotonic() - reserve
@@ -64,8 +66,9 @@ def carry_out(
             say(f"Not finished after {duration(time.monotonic() - begun)}: step {_step(stack, folder)}. Saved.")
             continue
         say(f"Trained in {duration(time.monotonic() - begun)}; evaluating.")
-        for record in file_stack(stack, folder, results, where):
-            say(f"  {record.name}: {record.summary()}")
+        for run in stack:
+            record = file_run(run, folder / run.name, stack, results, examiner, where)
+            say(f"  {run.name}: {record.summary()}")
         _keep_weights(stack, folder)
         (folder / STACK).unlink()
     return []
@@ -95,7 +98,7 @@ def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch
         folders,
         device=device,
         checkpoint_every=max(steps // _CHECKPOINTS, 1),
-        validate_every=max(steps // _VALIDATIONS, 1),
+        validate_every=max(steps // _VALIDATIONS, min(_APART, steps // _CHECKPOINTS), 1),
         minutes=None if math.isinf(minutes) else minutes,
     )
     return all(run.steps == steps or run.diverged for run in runs)

@@ -10,7 +10,8 @@ from functools import partial
 
 from nlaformer.study import grids, plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
-from nlaformer.study.reading import counted, length, score, short
+from nlaformer.study.filing import THRESHOLDS
+from nlaformer.study.reading import counted, iterations, length, score, short
 from nlaformer.study.results import Record, Results
 
 GRID: grids.Grid = {(c.teacher, c.sigma[0], c.window or c.T): plan.name_of(c) for c in plan.over_window()}
@@ -38,9 +39,16 @@ def verdicts(results: Results) -> list[Verdict]:
         f"{counted(full.own['model'])}, as iterates before the window are not trained to be good "
         f"({length(records)})."
     )
-    reached = [counted(less.own["model"]) == counted(full.own["model"]) for less, full in known.values()]
+    as_soon = all(_as_soon(less, full) for less, full in known.values())
     slightly = all(ratio <= 2 for ratio in late)
-    return [Verdict(claim, where, text, "holds" if slightly and all(reached) else "differs")]
+    return [Verdict(claim, where, text, "holds" if slightly and as_soon else "differs")]
+
+
+def _as_soon(less: Record, full: Record) -> bool:
+    """Whether the shorter window needs at most one iteration more to each threshold the full one reaches."""
+    pairs = [(iterations(less.own["model"], b), iterations(full.own["model"], b)) for b in THRESHOLDS]
+    known = [(ours, theirs) for ours, theirs in pairs if theirs is not None]
+    return bool(known) and all(ours is not None and ours <= theirs + 1 for ours, theirs in known)
 
 
 def _late(record: Record) -> float:

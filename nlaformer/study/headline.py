@@ -1,0 +1,132 @@
+"""Beyond the paper: every kind of run from three seeds, with the paper's loss and ours; and the bundled models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from nlaformer.console import Sheet
+from nlaformer.study import plan
+from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.reading import at, counted, length, listed, score, short
+from nlaformer.study.results import Record, Results
+
+SEEDS = {
+    label: plan.names(plan.headline(seed)[place] for seed in plan.SEEDS)
+    for place, label in enumerate(
+        (
+            "result, power 1",
+            "result, our recipe",
+            "joint, power 1",
+            "faster than CG, our recipe",
+            "faster than CG, power 1",
+            "faster than PCG, our recipe",
+            "faster than PCG, power 1",
+        )
+    )
+}
+CONSTANT = dict(zip(("result", "joint", "faster than CG"), plan.names(plan.like_the_paper()), strict=True))
+LIKE_THEM = {"result": "result, power 1", "joint": "joint, power 1", "faster than CG": "faster than CG, power 1"}
+BUNDLED = tuple(f"bundled-{name}" for name in plan.BUNDLED)
+BEYOND = "beyond the paper"
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """A line for each kind, its seeds side by side."""
+    kinds = {label: list(results.together(names).values()) for label, names in SEEDS.items()}
+    kinds |= {f"{label}, power 1, constant 1e-3": list(results.together([name]).values())
+              for label, name in CONSTANT.items()}  # fmt: skip
+    lines = tuple(_line(label, records) for label, records in kinds.items() if records)
+    if not lines:
+        return []
+    headings = ("run", "steps", "seeds", "mean error", "error at T", "iterations to", "discrepancy")
+    note = (
+        "Our recipes weigh the iterates by a power below 1. Mean error: geometric, over x_1 to x_T. Iterations to "
+        "1e-1, 1e-2, 1e-3, 1e-4 (of the first seed)."
+    )
+    return [Sheet("Every kind of run at sigma 1.2", headings, lines, note)]
+
+
+def _line(label: str, records: Sequence[Record]) -> tuple[str, ...]:
+    own = [record.own for record in records]
+    return (
+        label,
+        length(records).removesuffix(" steps"),
+        str(len(records)),
+        _range([score(row["model"]) for row in own]),
+        _range([row["model"][-1] for row in own]),
+        counted(own[0]["model"]),
+        _range([row["discrepancy"] for row in own]),
+    )
+
+
+def _range(values: Sequence[float]) -> str:
+    lowest, highest = short(min(values)), short(max(values))
+    return lowest if lowest == highest else f"{lowest} to {highest}"
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """How much of a difference is luck, and what the learning rate changes."""
+    return [_luck(results), _constant(results)]
+
+
+def _luck(results: Results) -> Verdict:
+    claim = "One run of each kind is enough to tell them apart (the paper does not say how many it made)."
+    kinds = {label: list(results.together(names).values()) for label, names in SEEDS.items()}
+    if any(len(records) < len(plan.SEEDS) for records in kinds.values()):
+        return not_yet(claim, BEYOND)
+    ratios = []
+    for records in kinds.values():
+        scores = [score(record.own["model"]) for record in records]
+        ratios.append(max(scores) / min(scores))
+    found = (
+        f"From three seeds the mean error of a kind differs by factors of {short(min(ratios))} to {short(max(ratios))}."
+    )
+    return Verdict(claim, BEYOND, found, "holds" if max(ratios) < 1.5 else "differs")
+
+
+def _constant(results: Results) -> Verdict:
+    claim = "A plain training (constant learning rate of 1e-3, the paper's losses) suffices for the paper's results."
+    parts, worse = [], []
+    for label, name in CONSTANT.items():
+        pair = results.together([name, SEEDS[LIKE_THEM[label]][0]])
+        if len(pair) < 2:
+            return not_yet(claim, "section 4; learning rate")
+        constant, ours = (score(record.own["model"]) for record in pair.values())
+        worse.append(constant / ours)
+        parts.append(f"{label} {short(constant)} for {short(ours)}")
+    text = f"Mean error with a constant 1e-3 and with our schedule: {listed(parts)}."
+    return Verdict(claim, "section 4; learning rate", text, "holds" if max(worse) < 2 else "differs")
+
+
+def bundled_sheets(results: Results) -> list[Sheet]:
+    """The bundled models at the paper's three sigmas."""
+    records = results.together(BUNDLED)
+    if not records:
+        return []
+    lines = []
+    for name, record in records.items():
+        for sigma in plan.SIGMAS:
+            row = at(record, sigma)
+            counts = [counted(row[method]) for method in ("model", "cg", "pcg")]
+            last = f"{short(row['model'][-1])} +- {short(row['standard_error'][-1])}"
+            lines.append((name.removeprefix("bundled-"), f"{sigma:g}", *counts, last))
+    headings = ("model", "sigma", "iterations to", "CG", "PCG", "error at T")
+    note = f"{length(records)}, one model for all three sigmas. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
+    return [Sheet("The bundled models", headings, tuple(lines), note)]
+
+
+RUNS = Artefact(
+    name="table-runs",
+    title="Every kind of run, three seeds, the paper's loss and ours",
+    paper=BEYOND,
+    runs=(*(name for names in SEEDS.values() for name in names), *CONSTANT.values()),
+    sheets=sheets,
+    verdicts=verdicts,
+)
+PRETRAINED = Artefact(
+    name="table-bundled",
+    title="The bundled models",
+    paper=BEYOND,
+    runs=BUNDLED,
+    sheets=bundled_sheets,
+)

@@ -1,0 +1,198 @@
+"""The study: its plan, its runs under interruption, what is filed of them, and that nothing is drawn from nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import FileError
+from nlaformer.learn.evaluate import own_label
+from nlaformer.learn.recipes import check_stack
+from nlaformer.learn.runs import read_manifest
+from nlaformer.learn.tiles import unsupported
+from nlaformer.study import bundling, claims, filing, plan, running
+from nlaformer.study.catalogue import ARTEFACTS
+from nlaformer.study.results import Results, rounded
+
+RESULT, JOINT = plan.names([plan.imitation(), plan.joint()])
+
+
+def tiny(name):
+    """A run of the plan, five steps of it."""
+    run = plan.small(plan.planned(name))
+    return dataclasses.replace(run, config=run.config.replace(steps=5, warmup=1, chunk=5, batch=4))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two runs, made for real: the first in two goes."""
+    folder = tmp_path_factory.mktemp("study")
+    results = Results(folder / "results", commit="of the lead")
+    said = []
+    wanted = [tiny(RESULT), tiny("bundled-cg-joint")]
+    left = running.carry_out(wanted, folder / "runs", results, minutes=1e-4, device="cpu", say=said.append)
+    assert [run.name for run in left] == [RESULT, "bundled-cg-joint"] and "The time is up" in said[-1]
+    under_way = json.loads((folder / "runs" / running.STACK).read_text())
+    assert under_way == ["bundled-cg-joint"]  # the lower rank first
+    assert read_manifest(folder / "runs" / "bundled-cg-joint")["state"] == "interrupted"
+    assert running.carry_out(wanted, folder / "runs", results, device="cpu", say=said.append) == []
+    assert not (folder / "runs" / running.STACK).exists()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def everything(made, tmp_path_factory):
+    """A folder of results in which every run is there: copies of one that was made, under the names of the plan."""
+    results = Results(tmp_path_factory.mktemp("everything"))
+    record = Results(made / "results").run(RESULT)
+    for run in plan.runs().values():
+        config = plan.small(run).config
+        own = own_label(config) if own_label(config) in record.evaluations else record.document["own"]
+        document = record.document | {"name": run.name, "config": config.to_json(), "own": own}
+        results.write(f"runs/{run.name}.json", document)
+    for entry in ARTEFACTS:
+        if entry.measure is not None and any(results.file(name) is None for name in entry.files):
+            entry.measure(results, True)
+    return results
+
+
+def test_every_run_can_be_trained_and_has_a_name_of_its_own():
+    runs = plan.runs()
+    assert len({repr(run.config) for run in runs.values()}) == len(runs)
+    for name, run in runs.items():
+        assert name == run.name and not run.config.problems() and not plan.small(run).config.problems()
+        config = run.config
+        assert unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is None, f"{name} would be slow"
+
+
+def test_artefacts_refer_to_runs_of_the_plan_and_need_all_of_them():
+    named = {name for entry in ARTEFACTS for name in entry.runs}
+    assert set(plan.runs()) == named
+
+
+def test_stacks_are_programs_in_the_order_of_their_value():
+    stacks = plan.stacks(plan.runs().values())
+    for stack in stacks:
+        check_stack([run.config for run in stack])
+        assert len(stack) <= plan.STACK
+    assert [run.name for run in stacks[0]] == [f"bundled-{name}" for name in plan.BUNDLED]
+    ranks = [run.rank for stack in stacks for run in stack]
+    assert ranks == sorted(ranks) and len(ranks) == len(plan.runs())
+
+
+def test_a_shorter_run_has_another_name_and_the_same_everything_else():
+    run = plan.planned(JOINT)
+    shorter = run.of_length(20_000)
+    assert shorter.name == f"{JOINT}-20k" and run.of_length(None) == run == run.of_length(plan.STEPS)
+    assert set(run.config.differences(shorter.config)) == {"steps"}
+    assert run.in_precision("bf16").config.precision == "bf16" and run.in_precision("bf16").name == JOINT
+
+
+def test_a_run_is_filed_with_its_story(made):
+    results = Results(made / "results")
+    for name in (RESULT, "bundled-cg-joint"):
+        record, path = results.run(name), made / "results" / "runs" / f"{name}.json"
+        assert path.stat().st_size < 60_000
+        assert record.document["provenance"]["commit"] == "of the lead"
+        assert record.config == tiny(name).config and record.document["steps"] == 5
+        assert record.history["step"][0] == 0 and record.history["step"][-1] == 5
+        assert {"spd, sigma 1.0", "spd, sigma 1.2", "spd, sigma 1.4", "b times 4"} <= set(record.evaluations)
+        own = record.own
+        assert own["count"] == 512 and len(own["loops"]) == 2 * record.config.T + 1
+        assert len(own["counts"]["cg"]["mean"]) == 4 and own["counts"]["cg"]["reached"] == [1.0] * 4
+    assert results.run("joint-of-nothing") is None
+
+
+def test_what_is_filed_is_what_the_weights_give(made):
+    record = Results(made / "results").run("bundled-cg-joint")
+    solver = nf.load(made / "runs" / running.WEIGHTS / "bundled-cg-joint")
+    again = rounded(filing.Examiner().examine(solver))
+    assert again == record.evaluations
+
+
+def test_counts_are_those_of_each_system(made):
+    record = Results(made / "results").run(RESULT)
+    A, b, x = nf.problems.SPD(n=4, sigma=(1.2,)).sample(512, filing.evaluate.SEED)
+    from nlaformer.solvers import krylov
+
+    errors = (krylov.cg(A, b, 4).x - x.unsqueeze(1)).square().sum(-1) / x.square().sum(-1, keepdim=True)
+    first = torch.tensor([next((t for t in range(5) if row[t] <= 1e-2), 5) for row in errors]).double()
+    assert record.own["counts"]["cg"]["mean"][1] == pytest.approx(first.mean().item(), rel=1e-5)
+
+
+def test_runs_are_compared_at_one_length(everything, tmp_path):
+    record = everything.run(JOINT)
+    results = Results(tmp_path)
+
+    def put(name, steps):
+        config = record.config.replace(steps=steps).to_json()
+        results.write(f"runs/{name}.json", record.document | {"config": config})
+
+    put("a", 100)
+    put("a-20k", 20)
+    put("b-20k", 20)
+    assert {name: run.name for name, run in results.together(["a", "b", "c"]).items()} == {"a": "a-20k", "b": "b-20k"}
+    put("b", 100)
+    assert {run.name for run in results.together(["a", "b", "c"]).values()} == {"a", "b"}
+
+
+def test_numbers_without_a_source_are_refused(tmp_path):
+    (tmp_path / "x.json").write_text('{"value": 1}')
+    with pytest.raises(FileError, match="provenance"):
+        Results(tmp_path).file("x.json")
+    (tmp_path / "y.json").write_text('{"value": ')
+    with pytest.raises(FileError, match="not a JSON document"):
+        Results(tmp_path).file("y.json")
+
+
+def test_nothing_is_drawn_or_judged_from_nothing(tmp_path):
+    results = Results(tmp_path)
+    for entry in ARTEFACTS:
+        if not entry.runs and not entry.files:
+            continue  # a diagram
+        assert not entry.drawable(results) and (entry.draw is None or entry.draw(results) is None)
+        assert not entry.sheets or entry.sheets(results) == []
+        for verdict in entry.verdicts(results) if entry.verdicts else []:
+            assert verdict.judgement == "not yet run" or "Figure 4a" in verdict.where
+    assert "not yet run" in claims.page(results)
+
+
+def test_everything_is_drawn_and_judged_from_results_alone(everything, tmp_path):
+    from nlaformer.report.figure import save
+
+    for entry in ARTEFACTS:
+        assert entry.missing(everything) == []
+        if entry.draw is not None:
+            first, second = (save(entry.draw(everything), tmp_path / f"{k}.svg").read_bytes() for k in "12")
+            assert first == second and first.startswith(b"<?xml")
+        assert all(verdict.found for verdict in (entry.verdicts(everything) if entry.verdicts else []))
+    page = claims.page(everything)
+    assert page == claims.page(Results(everything.folder)) and "not yet run" not in page.partition("claims:")[2]
+
+
+def test_a_finished_run_becomes_a_bundled_model(made, tmp_path, monkeypatch):
+    results = Results(made / "results")
+    assert bundling.promote(made / "runs", results, tmp_path) == [tmp_path / "cg-joint"]
+    card = (tmp_path / "cg-joint" / "README.md").read_text()
+    assert "## Where it fails" in card and "results/runs/bundled-cg-joint.json" in card and "b times 4" in card
+    monkeypatch.setattr("nlaformer.pretrained.HOME", tmp_path)
+    assert nf.load("cg-joint").config == tiny("bundled-cg-joint").config
+    with pytest.raises(FileError, match="bundled: cg-joint"):
+        nf.load("cg-jiont")
+    monkeypatch.chdir(tmp_path)
+    nf.operation("add", n=2).save(tmp_path / "here" / "cg-joint")
+    monkeypatch.chdir(tmp_path / "here")
+    assert nf.load("cg-joint").n == 2  # a folder of the user's comes first
+    with pytest.raises(FileError, match="has its weights"):
+        bundling.promote(tmp_path, results, tmp_path)
+
+
+def test_a_model_that_is_not_of_its_run_is_not_bundled(made, tmp_path):
+    place = tmp_path / running.WEIGHTS / "bundled-cg-joint"
+    nf.load(made / "runs" / RESULT).save(place)
+    with pytest.raises(FileError, match="another config"):
+        bundling.promote(tmp_path, Results(made / "results"), tmp_path)
