@@ -273,9 +273,9 @@ def verdicts(results: Results) -> list[Verdict]:
     aligned = r > rivals[best] + _MARGIN and r > plain["r"] + _MARGIN and d > plain["d"] + _MARGIN
     own = [average_own(model, "trained", vector) for vector in ("r of CG", "d of CG", f"r of {best}")]
     sentence = (
-        f"Over t = 1, ..., {_EARLY} a linear probe reads R^2 = {r:.2f} of CG's r and {d:.2f} of its d in the last token "
-        f"(without training {plain['r']:.2f} and {plain['d']:.2f} at best), and {rivals[best]:.2f} of the residual of "
-        f"{best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
+        f"Over t = 1, ..., {_EARLY} a linear probe reads R^2 = {r:.2f} of CG's r and {d:.2f} of its d in the last "
+        f"token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), and {rivals[best]:.2f} of the "
+        f"residual of {best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
         f"{average(model, 'trained', 'd of CG'):.2f} and {average(model, 'trained', f'r of {best}'):.2f}. From the "
         f"tokens of the equations: {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f}."
     )
