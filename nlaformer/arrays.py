@@ -1,14 +1,17 @@
-"""The door: arrays of any kind in, tensors inside, the same kind out."""
+"""The door: arrays and numbers of any kind in, checked; tensors inside; the same kind out."""
 
 from __future__ import annotations
 
+import math
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DTypeError, OptionError
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
 
 
 def kind_of(value: Any) -> str:
@@ -16,6 +19,29 @@ def kind_of(value: Any) -> str:
     if isinstance(value, Tensor):
         return "torch"
     return "numpy" if isinstance(value, (np.ndarray, np.generic)) else "list"
+
+
+def common_kind(values: Iterable[Any]) -> str:
+    """What the result of several arrays should be: torch before numpy before list."""
+    kinds = {kind_of(value) for value in values}
+    return next(kind for kind in ("torch", "numpy", "list") if kind in kinds or kind == "list")
+
+
+def plain(value: Any) -> Any:
+    """NumPy's and torch's numbers as Python's own, which JSON takes; anything else as it is."""
+    return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
+
+
+def whole(name: str, value: Any, least: int) -> int:
+    """A whole number of any library's kind as Python's own, or an OptionError.
+
+    >>> whole("n", np.int64(20), 1)
+    20
+    """
+    number = plain(value)
+    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+        raise OptionError(f"{name} is {value!r:.60}; expected a whole number, {least} or more")
+    return number
 
 
 def to_tensor(name: str, value: Any) -> Tensor:
@@ -40,6 +66,50 @@ def to_tensor(name: str, value: Any) -> Tensor:
         raise DTypeError(f"{name} holds {array.dtype} values; convert them to float64 or float32") from error
 
 
+def operands(
+    owner: str,
+    given: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> dict[str, Tensor]:
+    """Named arrays as finite tensors of one batch shape; ``shapes`` are those of a single system.
+
+    Whole numbers and lists take the dtype, arrays must have it: a silent conversion would lose digits.
+    """
+    tensors = {name: _operand(owner, name, value, shapes[name], dtype) for name, value in given.items()}
+    try:
+        batch = torch.broadcast_shapes(*(t.shape[: t.dim() - len(shapes[name])] for name, t in tensors.items()))
+    except RuntimeError:
+        each = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
+        raise ShapeError(f"{owner}: the batch dimensions of {each} do not broadcast") from None
+    return {name: tensor.to(device).expand(*batch, *shapes[name]) for name, tensor in tensors.items()}
+
+
+def _operand(owner: str, name: str, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    tensor = to_tensor(name, value)
+    own = str(dtype).removeprefix("torch.")
+    if tensor.is_complex():
+        raise DTypeError(f"{owner}: {name} is complex; expected real numbers. Pass real and imaginary parts")
+    if not tensor.is_floating_point():
+        exact = tensor
+        tensor = tensor.to(dtype)
+        if exact.dtype != torch.bool and bool((tensor.to(exact.dtype) != exact).any()):
+            raise DTypeError(f"{owner}: an integer in {name} is too large for {own}")
+    elif kind_of(value) == "list":
+        tensor = tensor.to(dtype)  # a list has no dtype of its own
+    if tensor.dtype != dtype:
+        theirs = str(tensor.dtype).removeprefix("torch.")
+        other = f", or build it with dtype=torch.{theirs}" if theirs in ("float32", "float64") else ""
+        raise DTypeError(f"{owner}: {name} is {theirs}, the computation is in {own}; convert {name} to {own}{other}")
+    if tensor.dim() < len(shape) or tensor.shape[tensor.dim() - len(shape) :] != shape:
+        wanted = ", ".join(["...", *map(str, shape)])
+        raise ShapeError(f"{owner}: {name} has shape {tuple(tensor.shape)}; expected ({wanted})")
+    if not all_finite(tensor):
+        raise DomainError(f"{owner}: {name} holds NaN or infinity; every entry must be finite")
+    return tensor
+
+
 def give(tensor: Tensor, kind: str) -> Any:
     """The tensor in the kind of array the caller uses."""
     if kind == "torch":
@@ -57,7 +127,16 @@ def usable_device(device: torch.device | str) -> torch.device:
     """A device that torch can compute on here, or an OptionError."""
     try:
         found = torch.device(device)
-        torch.zeros(1, device=found)
+        float(torch.zeros(1, device=found))  # the device "meta" makes tensors, but none that hold numbers
     except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
         raise OptionError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
     return found
+
+
+def memory(device: torch.device) -> float:
+    """Bytes of memory a device has; infinity where the system does not say."""
+    if device.type == "cuda":
+        return float(torch.cuda.mem_get_info(device)[1])
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    return math.inf

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+Value = TypeVar("Value")
 
 
 class NLAFormerError(Exception):
@@ -44,3 +47,10 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> UnknownNameE
     near = difflib.get_close_matches(str(given), known, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return UnknownNameError(f"there is no {kind} named {given!r}; {hint}known: {', '.join(known)}")
+
+
+def look_up(kind: str, name: object, table: Mapping[str, Value]) -> Value:
+    """What stands under a name, which may be anything a caller gave."""
+    if not isinstance(name, str) or name not in table:
+        raise unknown_name(kind, name, table)
+    return table[name]

@@ -3,7 +3,8 @@
 The config describes the structure of the model (blocks, heads, widths, which weights are sparse) and what the
 model is for; the safetensors file holds every weight, bit for bit. No pickle, so loading runs no code.
 Both files are written beside their destination and moved into place, so a killed process or a full disk
-leaves either the old artefact or the new one, and the config holds a digest of the weights it belongs to.
+leaves either the old artefact or the new one, and the config holds a digest of everything in both files: an edit of
+either, or a file of another save, is refused.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from nlaformer.errors import FileError, NLAFormerError, unknown_name
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, Weight
 
 FORMAT = "nlaformer"
-VERSION = 1
+VERSION = 2
 _BLOCKS = ("pre", "loop", "post")
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 _EXTRA = "extra."
@@ -45,7 +46,7 @@ def save(
 
     ``extra`` holds weights that stand outside the blocks: a trained model's read-in and probes.
     """
-    folder = Path(path)
+    folder = _folder(path)
     weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
     tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
     content = save_tensors(tensors, metadata={"format": FORMAT})
@@ -54,9 +55,9 @@ def save(
         "version": VERSION,
         "kind": kind,
         "config": config,
-        "weights": hashlib.sha256(content).hexdigest(),
         "model": structure(model),
     }
+    document["digest"] = _digest(document, content)
     described = (json.dumps(document, indent=1) + "\n").encode()  # before anything is written: it may fail
     make_folder(folder)
     replace_file(folder / "model.safetensors", content)
@@ -66,10 +67,7 @@ def save(
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, dict[str, Tensor]]:
     """The kind, configuration, model and extra weights that ``save`` wrote."""
-    try:
-        folder = Path(path)
-    except TypeError as error:
-        raise FileError(f"{path!r} is not a path") from error
+    folder = _folder(path)
     document = _read_document(folder / "config.json")
     weights = folder / "model.safetensors"
     try:
@@ -79,9 +77,10 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, 
         raise FileError(f"cannot read {weights}: {error.strerror or error}; save the model again") from error
     except SafetensorError as error:
         raise FileError(f"{weights} is truncated or not a safetensors file ({error}); save it again") from error
-    if document.get("weights") != hashlib.sha256(content).hexdigest():
+    if document.pop("digest", None) != _digest(document, content):
         raise FileError(
-            f"{weights} is not the file that {folder / 'config.json'} was written with; save the model again"
+            f"{folder}: config.json and model.safetensors are not as they were saved together; one of them was edited "
+            "or belongs to another save. Save the model again"
         )
     try:
         described = document["model"]
@@ -116,10 +115,9 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise unknown_name("kind of artefact", kind, loaders)
     try:
         return loaders[kind]()(config, model, **extra)
-    except NLAFormerError:
-        raise
-    except _MALFORMED as error:
-        raise FileError(f"{path}: config.json does not describe a saved {kind} ({error!r})") from error
+    except _MALFORMED as error:  # our own errors are among them
+        reason = str(error) if isinstance(error, NLAFormerError) else repr(error)
+        raise FileError(f"{path}: config.json does not describe a saved {kind} ({reason})") from error
 
 
 def _located(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
@@ -153,6 +151,21 @@ def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
         return from_config
 
     return {"operation": operation, "algorithm": algorithm, "solver": solver}
+
+
+def _folder(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise FileError(f"{path!r:.60} is not a path; expected the name of a folder") from error
+
+
+def _digest(document: dict[str, Any], weights: bytes) -> str:
+    """Of a document, whatever its spacing and the order of its keys, and the bytes of the weights."""
+    as_read = json.loads(json.dumps(document))  # tuples are lists there, and keys strings
+    digest = hashlib.sha256(json.dumps(as_read, sort_keys=True).encode())
+    digest.update(weights)
+    return digest.hexdigest()
 
 
 def make_folder(path: Path) -> None:

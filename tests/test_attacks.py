@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer import io
 from nlaformer.errors import DomainError, DTypeError, FileError, NLAFormerError, OptionError
 
 f32 = np.float32
@@ -194,15 +195,19 @@ def test_loading_a_state_changes_the_result():
         lambda d: d["model"].update(pre=[3]),
         lambda d: d["model"].update(unshared="a"),
         lambda d: d.update(kind=[]),
-        lambda d: d.pop("weights"),
+        lambda d: d.pop("model"),
     ],
 )
-def test_an_edited_config_is_refused(edit, tmp_path):
+@pytest.mark.parametrize("signed", [False, True], ids=["edited", "forged"])
+def test_an_edited_config_is_refused(edit, signed, tmp_path):
+    """By its digest; and by what it says, if the digest was made to fit."""
     path = nf.operation("matmul", n=3).save(tmp_path) / "config.json"
     document = json.loads(path.read_text())
+    digest = document.pop("digest")
     edit(document)
-    path.write_text(json.dumps(document))
-    with pytest.raises(NLAFormerError):
+    weights = (tmp_path / "model.safetensors").read_bytes()
+    path.write_text(json.dumps(document | {"digest": io._digest(document, weights) if signed else digest}))
+    with pytest.raises(NLAFormerError if signed else FileError):
         nf.load(tmp_path)
 
 
@@ -210,7 +215,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
     for name in ("add", "subtract"):
         nf.operation(name, n=1).save(tmp_path / name)
     (tmp_path / "add/model.safetensors").write_bytes((tmp_path / "subtract/model.safetensors").read_bytes())
-    with pytest.raises(FileError, match="is not the file"):
+    with pytest.raises(FileError, match="not as they were saved together"):
         nf.load(tmp_path / "add")
 
 

@@ -23,7 +23,7 @@ v = np.ones(3)
         ((A * np.nan, A), DomainError, "A holds NaN or infinity"),
         ((A, np.full((3, 3), np.inf)), DomainError, "B holds NaN or infinity"),
         ((A, A * 1j), DTypeError, "complex"),
-        ((A, A.astype(np.float32)), DTypeError, "B is float32, the operation was built for float64"),
+        ((A, A.astype(np.float32)), DTypeError, "B is float32, the computation is in float64"),
         ((A, torch.ones(3, 3, dtype=torch.float16)), DTypeError, "float16"),
         ((A, [["a"] * 3] * 3), DTypeError, "expected numbers"),
         ((A, [[1, 2], [3]]), DTypeError, "cannot be read as an array"),

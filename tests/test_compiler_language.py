@@ -1,5 +1,6 @@
 """The language: programs run as plain arrays, trace into graphs, and say what cannot be compiled."""
 
+import functools
 import math
 
 import numpy as np
@@ -212,3 +213,82 @@ def test_a_program_that_changes_itself_is_refused():
 
     with pytest.raises(CompileError, match="changes its own attributes"):
         nf.compile(Decaying(), n=3)
+
+
+def start_at_x0(self, x0):
+    return dict(x=x0)
+
+
+def a_step(self, A, b, x):
+    return dict(x=x + 0.02 * (b - A @ x))
+
+
+class NoStep(nf.Program):  # there is no step
+    start = start_at_x0
+
+
+class Strings(nf.Program):
+    def start(self, b):  # states given as strings
+        return dict(x="abc")
+
+    step = a_step
+
+
+class NoAnswer(nf.Program):
+    start, step = start_at_x0, a_step
+
+    def finish(self, x):  # forgets its return
+        x + 1.0
+
+
+class NoInput(nf.Program):
+    def start(self):  # asks for nothing
+        return dict(x=1.0)
+
+    def step(self, x):
+        return dict(x=x)
+
+
+class Misspelt(nf.Program):
+    start, step = start_at_x0, a_step
+
+    def residual(self, A, b, y):  # asks for y
+        return b - A @ y
+
+
+class MisspeltScale(nf.Program):
+    start, step = start_at_x0, a_step
+
+    def residual_scale(self, B):  # asks for B
+        return B
+
+
+@pytest.mark.parametrize(
+    ("written", "marker", "words"),
+    [
+        (NoStep(), "# there is no step", "there is no step"),
+        (Strings(), "# states given as strings", "a str ('abc')"),
+        (NoAnswer(), "# forgets its return", "finish returns None"),
+        (NoInput(), "# asks for nothing", "no method asks for A, b or x0"),
+        (Misspelt(), "# asks for y", "residual asks for 'y'; it may ask for A, b, x0, x"),
+        (MisspeltScale(), "# asks for B", "residual_scale asks for 'B'"),
+    ],
+)
+def test_what_is_missing_is_named_with_the_users_own_line(written, marker, words):
+    message = problems_of(written)
+    assert words in message and f"test_compiler_language.py, line {line_of(marker)}" in message
+    with pytest.raises(CompileError):
+        written.run(np.eye(3), np.ones(3))
+
+
+@pytest.mark.parametrize("step", [3, {}, None, str, functools.partial(a_step, 1, 2, 3, 4, 5)])
+def test_a_step_that_is_no_method_is_refused(step):
+    assert "step" in problems_of(type("Strange", (nf.Program,), {"start": start_at_x0, "step": step})())
+
+
+def test_a_step_may_be_any_function_of_the_right_names():
+    step = functools.partial(a_step, None)
+    strange = type("Strange", (nf.Program,), {"start": start_at_x0, "step": step})()
+    np.testing.assert_allclose(
+        nf.compile(strange, n=3).run(np.eye(3), np.ones(3)).x, ConstantStep().run(np.eye(3), np.ones(3)).x, atol=1e-12
+    )

@@ -6,7 +6,8 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.algorithms import program
-from nlaformer.errors import DomainError, NLAFormerError, OptionError, ShapeError, UnknownNameError
+from nlaformer.compiler.verify import judge_first_steps
+from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError, UnknownNameError
 from tests.systems import family, relative_error
 
 N = 12
@@ -160,6 +161,34 @@ def test_a_constant_with_a_unit_is_taken_as_it_is():
         compiled.run(100 * A, b)
 
 
+def test_numbers_of_numpy_are_sizes(tmp_path):
+    compiled = nf.compile(Jacobi(), n=np.int64(4), order=np.int64(2), bound=np.float64(8.0))
+    assert nf.load(compiled.save(tmp_path)).plan == compiled.plan and compiled.n == 4
+
+
+class OutOfRange(nf.Program):
+    """Products with entries of 1e6, which the weights cannot hold beside those of 1."""
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, b, x):
+        return dict(x=x + b * b * b * b * (b + 1e6) - 1e6 * b)
+
+
+def test_weights_whose_first_step_is_wrong_are_refused():
+    with pytest.raises(CompileError, match=r"one step of the weights differs .* \(random\).*verify=False"):
+        nf.compile(OutOfRange(), n=4)
+    assert nf.compile(OutOfRange(), n=4, verify=False).run(b=np.ones(4)).status is nf.Status.INACCURATE
+
+
+def test_a_first_step_that_is_wrong_on_hard_systems_alone_is_a_warning():
+    compiled = nf.compile(Jacobi(), n=4)
+    compiled.verification["systems"]["Laplacian"]["first"] = 1e-3
+    with pytest.warns(UserWarning, match=r"1e-03 \(Laplacian\)"):
+        judge_first_steps(compiled)
+
+
 @pytest.mark.parametrize("name", ["cg", "pcg", "cg_fused", "conjugate_residual", "cgnr"])
 def test_a_breakdown_stays_finite_and_is_named(name):
     n = 20
@@ -201,6 +230,16 @@ def test_printing_shows_the_schedule():
         (lambda: nf.algorithm("cg", n=3, form="other"), UnknownNameError, "form"),
         (lambda: nf.algorithm("pcg", n=3, form="paper"), OptionError, "'cg' only"),
         (lambda: nf.algorithm("cg", n=3, ffn="ideal"), OptionError, "form='paper'"),
+        (lambda: nf.algorithm("cg", n=0, form="paper"), OptionError, "n is 0"),
+        (lambda: nf.algorithm("cg", n=3, form="paper", schema="paper"), UnknownNameError, "did you mean 'scheme'"),
+        (lambda: nf.algorithm("cg", n=3, verfy=False), UnknownNameError, "did you mean 'verify'"),
+        (lambda: nf.algorithm("cg", n=3, form="paper", ffn="fitted", width=[3]), OptionError, "width is [3]"),
+        (lambda: nf.algorithm("cg", n=3, form="paper", dtype=torch.float16), OptionError, "float16"),
+        (lambda: nf.algorithm(3, n=3), UnknownNameError, "named 3"),
+        (lambda: nf.algorithm([], n=3), UnknownNameError, "named []"),
+        (lambda: nf.operation({}, n=3), UnknownNameError, "named {}"),
+        (lambda: nf.recipe([]), UnknownNameError, "named []"),
+        (lambda: nf.compile(Jacobi(), n=2.0), OptionError, "n is 2.0"),
         (lambda: nf.compile(Jacobi, n=3), OptionError, "call it"),
         (lambda: nf.compile(Jacobi(), n=3, bound=-1), OptionError, "bound"),
         (lambda: nf.algorithm("cg", n=3, verify=False).run(np.eye(4), np.ones(4)), ShapeError, "expected (..., 3, 3)"),
@@ -210,7 +249,7 @@ def test_printing_shows_the_schedule():
         (lambda: nf.algorithm("cg", n=3, verify=False).run(np.eye(3), np.ones(3), iterations=-1), OptionError, "iter"),
         (
             lambda: nf.algorithm("cg", n=3, verify=False).run(np.eye(3, dtype="f4"), np.ones(3)),
-            NLAFormerError,
+            DTypeError,
             "float32",
         ),
     ],

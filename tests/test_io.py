@@ -1,5 +1,6 @@
 """Saving and loading: bit for bit, and clear about every way a file can be wrong."""
 
+import copy
 import json
 import resource
 import subprocess
@@ -10,7 +11,9 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import FileError, NLAFormerError, UnknownNameError
+from nlaformer import io
+from nlaformer.errors import FileError, UnknownNameError
+from nlaformer.learn.model import initial
 from tests.reference import OPERANDS, draw, one_array
 
 
@@ -34,10 +37,14 @@ def saved(tmp_path):
     return nf.operation("matmul", n=3).save(tmp_path / "op")
 
 
-def edit(saved, change):
+def edit(saved, change, signed=True):
+    """Change the config; signed, as a forger or another version would leave it, so that its content is judged."""
     path = saved / "config.json"
     document = json.loads(path.read_text())
     change(document)
+    if signed:
+        document.pop("digest")
+        document["digest"] = io._digest(document, (saved / "model.safetensors").read_bytes())
     path.write_text(json.dumps(document))
 
 
@@ -64,8 +71,74 @@ def edit(saved, change):
 )
 def test_damaged_files_are_refused(saved, damage, words):
     damage(saved)
-    with pytest.raises(NLAFormerError, match=words):
+    with pytest.raises(FileError, match=words):
         nf.load(saved)
+
+
+def artefacts(folder):
+    """One of each kind, saved."""
+    tiny = nf.recipe("quickstart", n=3, T=3, d=8, heads=2)
+    return [
+        nf.operation("matmul", n=3).save(folder / "operation"),
+        nf.algorithm("richardson", n=2).save(folder / "algorithm"),
+        initial(tiny).save(folder / "solver"),
+    ]
+
+
+def leaves(value, path=()):
+    """The path to every number, string, flag and null in a document."""
+    if isinstance(value, dict | list) and value:
+        for key in value if isinstance(value, dict) else range(len(value)):
+            yield from leaves(value[key], (*path, key))
+    else:
+        yield path
+
+
+def test_an_edit_of_anything_in_a_config_is_refused(tmp_path):
+    for saved in artefacts(tmp_path):
+        whole = json.loads((saved / "config.json").read_text())
+        paths = list(leaves(whole))
+        assert {path[0] for path in paths} == {"format", "version", "kind", "config", "model", "digest"}
+        for path in [*paths[:: max(1, len(paths) // 150)], ("kind",), ("digest",)]:
+            document = copy.deepcopy(whole)
+            place = document
+            for key in path[:-1]:
+                place = place[key]
+            old = place[path[-1]]
+            place[path[-1]] = old + 1 if isinstance(old, float) or type(old) is int else f"{old} edited"
+            (saved / "config.json").write_text(json.dumps(document))
+            with pytest.raises(FileError):
+                nf.load(saved)
+        # Spacing and the order of the keys carry nothing.
+        (saved / "config.json").write_text(json.dumps(whole, sort_keys=True))
+        nf.load(saved)
+
+
+def test_an_edit_of_any_byte_of_the_weights_is_refused(tmp_path):
+    for saved in artefacts(tmp_path):
+        path = saved / "model.safetensors"
+        content = path.read_bytes()
+        for k in range(0, len(content), max(1, len(content) // 100)):
+            path.write_bytes(content[:k] + bytes([content[k] ^ 1]) + content[k + 1 :])
+            with pytest.raises(FileError):
+                nf.load(saved)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"n": 4}, {"d": 16}, {"heads": 4}, {"ffn": 7}, {"loop_layers": 2}, {"norm": "none"}]
+)
+def test_a_solver_whose_weights_do_not_fit_its_config_is_refused(changes, tmp_path):
+    saved = artefacts(tmp_path)[2]
+    edit(saved, lambda d: d["config"].update(changes))
+    with pytest.raises(FileError, match="not those of the config"):
+        nf.load(saved)
+
+
+@pytest.mark.parametrize("path", [None, 3, b"folder"])
+def test_what_is_no_path_is_refused(path):
+    for write in (nf.operation("add", n=2).save, nf.algorithm("richardson", n=2, verify=False).save, nf.load):
+        with pytest.raises(FileError, match="is not a path"):
+            write(path)
 
 
 def _truncate(path):

@@ -138,8 +138,16 @@ def test_wrong_shapes_are_refused():
     model = initial(TINY)
     with pytest.raises(ShapeError, match="systems of 3 unknowns"):
         model.iterates(np.eye(4), np.ones(4))
-    with pytest.raises(OptionError, match="iterations=-1"):
+    with pytest.raises(OptionError, match="iterations is -1"):
         model.iterates(np.eye(3), np.ones(3), iterations=-1)
+    for A, b in ((torch.eye(4), torch.ones(4)), (torch.eye(3), torch.ones(4)), (torch.ones(2, 3, 3), torch.ones(3))):
+        with pytest.raises(ShapeError, match=r"A \(..., 3, 3\) and b \(..., 3\)"):
+            model(A, b)
+
+
+def test_a_stack_is_not_saved_as_one(tmp_path):
+    with pytest.raises(OptionError, match="member"):
+        stack([initial(TINY), initial(TINY)]).save(tmp_path)
 
 
 def test_the_literal_layer_starts_near_the_identity():

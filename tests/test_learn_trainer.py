@@ -177,6 +177,28 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         train(TINY.replace(lr=0.01), tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"config": "quickstart"}, r"did you mean nf\.recipe\('quickstart'\)"),
+        ({"config": 3}, "given 3"),
+        ({"config": []}, r"given \[\]"),
+        ({"config": [TINY, None]}, "takes a config"),
+        ({"out": None}, "out is None"),
+        ({"log_every": "a"}, "log_every is 'a'"),
+        ({"log_every": 0}, "log_every is 0"),
+        ({"checkpoint_every": 1.5}, "checkpoint_every is 1.5"),
+        ({"validate_every": True}, "validate_every is True"),
+        ({"minutes": "ten"}, "minutes is 'ten'"),
+    ],
+)
+def test_what_is_no_run_is_refused_before_any_work(given, words, tmp_path):
+    out = tmp_path / "run"
+    with pytest.raises(OptionError, match=words):
+        train(**({"config": TINY, "out": out} | given))
+    assert not out.exists()
+
+
 def test_the_learning_rate_warms_up_and_falls_to_its_end():
     config = TINY.replace(steps=101, warmup=10, lr=1.0, final_lr=0.02)
     rates = [learning_rate(config, number) for number in range(101)]

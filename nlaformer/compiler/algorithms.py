@@ -13,7 +13,7 @@ import torch
 from nlaformer.compiler.artifact import Algorithm
 from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.language import Program, diag, dot, exp, identity_like, norm, positive, zeros_like
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import OptionError, look_up, unknown_name
 
 State = dict[str, Any]
 
@@ -188,6 +188,9 @@ class Power(Program):
         w = A @ x
         return w - dot(x, w) * x
 
+    def residual_scale(self, A: Any, x: Any) -> Any:
+        return A @ x
+
 
 class NewtonSchulz(Program):
     """The inverse of A by matrix products alone."""
@@ -218,6 +221,9 @@ class ScalarNewton(Program):
     def residual(self, b: Any, x: Any) -> Any:
         return x + exp(x) - b
 
+    def residual_scale(self, b: Any, x: Any) -> Any:
+        return norm(b) + norm(exp(x))
+
 
 _LIBRARY: dict[str, type[Program]] = {
     "cg": ConjugateGradient,
@@ -246,9 +252,7 @@ def algorithms() -> list[str]:
 
 def program(name: str) -> Program:
     """The program behind a name."""
-    if name not in _LIBRARY:
-        raise unknown_name("algorithm", name, _LIBRARY)
-    return _LIBRARY[name]()
+    return look_up("algorithm", name, _LIBRARY)()
 
 
 def algorithm(
@@ -281,6 +285,8 @@ def algorithm(
     >>> cg.cost.loop.layers
     7
     """
+    for option in paper.keys() - {"ffn", "width", "scheme"}:
+        raise unknown_name("option", option, ("order", "dtype", "verify", "form", "ffn", "width", "scheme"))
     if form == "paper":
         from nlaformer.compiler.paper_form import paper_cg
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from nlaformer.compiler.graph import Node, describe
-from nlaformer.compiler.tracing import Trace
+from nlaformer.compiler.tracing import ANSWER, Trace
 
 Exponent = dict[str, Fraction]
 # Operations that leave their second argument in its scale group.
@@ -135,7 +135,7 @@ def solve_units(traced: Trace) -> tuple[dict[str, tuple[Fraction, Fraction]], fr
 
     named = {name: exponents[id(node)] for name, node in traced.inputs.items() if id(node) in exponents}
     named |= {name: {f"state:{name}": Fraction(1)} for name in traced.state}
-    named["answer"] = exponents[id(traced.answer)]
+    named[ANSWER] = exponents[id(traced.answer)]
     return {name: resolve(exponent) for name, exponent in named.items()}, scaled
 
 

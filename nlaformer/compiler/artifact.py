@@ -7,6 +7,7 @@ computes; beside it, on the data of the run, stand only the residual norms and t
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 from dataclasses import asdict, dataclass, field
@@ -18,18 +19,19 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import kind_of, to_tensor
+from nlaformer.arrays import common_kind, usable_device
 from nlaformer.compiler.display import show
 from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.reference import Checks, Run, check_iterations, finish_run
-from nlaformer.errors import DomainError, ShapeError
+from nlaformer.compiler.inputs import batch_of, check_iterations, flatten, take_inputs
+from nlaformer.compiler.reference import Checks, Run, finish_run
+from nlaformer.compiler.tracing import ANSWER
+from nlaformer.errors import DomainError
 from nlaformer.express.cost import Cost
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
 # Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
 _ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
-_AXES = {"A": 2, "b": 1, "x0": 1}
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
@@ -49,6 +51,7 @@ class Plan:
     answer: dict[str, Any]
     registers: list[Any]
     residual: list[Any] | None
+    scale: list[Any] | None
     promises: list[Any]
     steps: dict[str, Any]
     schedule: dict[str, Any]
@@ -108,8 +111,8 @@ class Algorithm:
         return BlockCosts(*(Cost.of(NLAFormer(list(block)), rows, tokens) for block in blocks))  # type: ignore[arg-type]
 
     def to(self, device: torch.device | str) -> Algorithm:
-        """The same algorithm on another device."""
-        return Algorithm(self.plan, self.model.to(device))
+        """The same algorithm on another device; this one stays where it is."""
+        return type(self)(self.plan, copy.deepcopy(self.model).to(usable_device(device)))
 
     def __repr__(self) -> str:
         return f"<algorithm {self.name!r}, n={self.n}: {self.cost.loop.layers} layers an iteration>"
@@ -137,30 +140,28 @@ class Algorithm:
         -------
         Run
         """
-        check_iterations(iterations)
         use_torch, inputs = self._take(A, b, x0)
-        batch = inputs[self.plan.inputs[0]].shape[: -_AXES[self.plan.inputs[0]]]
-        flat = {name: value.reshape(-1, *value.shape[len(batch) :]) for name, value in inputs.items()}
+        count = check_iterations(iterations, [p["kind"] for p in (*self.plan.state.values(), self.plan.answer)], inputs)
+        batch, flat = batch_of(inputs), flatten(inputs)
         with torch.no_grad():
             exponents = self._exponents(flat)
             X = self._start(flat, exponents)
-            pieces = [self._iterate(part, iterations) for part in X.split(self._piece(self.model.loop))]
+            pieces = [self._iterate(part, count) for part in X.split(self._piece(self.model.loop))]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {}
         for name, value in raw.items():
             e = self._exponent_of(name, exponents)
             scaled = scale(value, e.reshape(-1, *[1] * (value.dim() - 1)))
             values[name] = scaled.reshape(*batch, *scaled.shape[1:])
-        answer = values.pop("answer")
+        answer = values.pop(ANSWER)
         return finish_run(answer, self.plan.answer["kind"], values, inputs, self._checks, use_torch)
 
     def prompt(self, A: Any = None, b: Any = None, x0: Any = None) -> Any:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
         use_torch, inputs = self._take(A, b, x0)
-        batch = inputs[self.plan.inputs[0]].shape[: -_AXES[self.plan.inputs[0]]]
-        flat = {name: value.reshape(-1, *value.shape[len(batch) :]) for name, value in inputs.items()}
+        flat = flatten(inputs)
         P = self._prompt(flat, self._exponents(flat))
-        P = P.reshape(*batch, *P.shape[1:])
+        P = P.reshape(*batch_of(inputs), *P.shape[1:])
         return P if use_torch else P.cpu().numpy()
 
     # --- inside ---
@@ -169,6 +170,7 @@ class Algorithm:
     def _checks(self) -> Checks:
         return Checks(
             None if self.plan.residual is None else Expression(tuple(self.plan.residual)),
+            None if self.plan.scale is None else Expression(tuple(self.plan.scale)),
             tuple(Expression(tuple(nodes)) for nodes in self.plan.promises),
             {name: Expression(tuple(nodes)) for name, nodes in self.plan.steps.items()},
         )
@@ -203,7 +205,7 @@ class Algorithm:
         values = {name: self._value(X, place) for name, place in self.plan.state.items()}
         for layer in self.model.post:
             X = layer(X)
-        return values | {"answer": self._value(X, self.plan.answer)}
+        return values | {ANSWER: self._value(X, self.plan.answer)}
 
     def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
         rows = [
@@ -276,45 +278,10 @@ class Algorithm:
             )
 
     def _take(self, A: Any, b: Any, x0: Any) -> tuple[bool, dict[str, Tensor]]:
-        """Check the inputs and bring them to one batch shape."""
+        """Whether the caller uses torch, and the inputs in one batch shape."""
         given = {"A": A, "b": b, "x0": x0}
-        for name, value in given.items():
-            if value is not None and name not in self.plan.inputs:
-                takes = ", ".join(self.plan.inputs)
-                raise ShapeError(f"{self.name} takes {takes}; {name} was given too. Leave it away")
-        missing = [name for name in self.plan.inputs if given[name] is None and name != "x0"]
-        if missing:
-            raise ShapeError(f"{self.name} needs {', '.join(missing)}; run({', '.join(self.plan.inputs)})")
-        use_torch = any(kind_of(value) == "torch" for value in given.values() if value is not None)
-        tensors = {name: self._tensor(name, given[name]) for name in self.plan.inputs if given[name] is not None}
-        if "x0" in self.plan.inputs and x0 is None:
-            like = tensors["b"] if "b" in tensors else tensors["A"][..., 0, :]
-            tensors["x0"] = torch.zeros_like(like)
-        try:
-            batch = torch.broadcast_shapes(*(value.shape[: -_AXES[name]] for name, value in tensors.items()))
-        except RuntimeError:
-            shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in tensors.items())
-            raise ShapeError(f"{self.name}: the batch dimensions of {shapes} do not broadcast") from None
-        return use_torch, {name: v.expand(*batch, *v.shape[-_AXES[name] :]) for name, v in tensors.items()}
-
-    def _tensor(self, name: str, value: Any) -> Tensor:
-        tensor = to_tensor(name, value)
-        if tensor.is_complex() or tensor.dtype == torch.bool:
-            raise ShapeError(f"{self.name}: {name} holds {tensor.dtype}; expected real numbers")
-        if tensor.is_floating_point() and tensor.dtype != self.dtype:
-            wanted = str(tensor.dtype).removeprefix("torch.")
-            raise ShapeError(
-                f"{self.name}: {name} is {wanted}, the algorithm was compiled for {self.plan.dtype}; "
-                f"convert {name}, or compile with dtype=torch.{wanted}"
-            )
-        tensor = tensor.detach().to(self.device, self.dtype)
-        axes = _AXES[name]
-        if tensor.dim() < axes or tensor.shape[-axes:] != (self.n,) * axes:
-            expected = ", ".join(["...", *[str(self.n)] * axes])
-            raise ShapeError(f"{self.name}: {name} has shape {tuple(tensor.shape)}; expected ({expected})")
-        if not bool(torch.isfinite(tensor).all()):
-            raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
-        return tensor
+        inputs = take_inputs(self.name, self.plan.inputs, given, self.n, self.dtype, self.device)
+        return common_kind(given.values()) == "torch", {name: value.detach() for name, value in inputs.items()}
 
 
 def _exponential(log: Tensor) -> Tensor:

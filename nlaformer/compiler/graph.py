@@ -21,7 +21,7 @@ _OURS = {str(Path(__file__).with_name(name)) for name in ("graph.py", "language.
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's class."""
+    """A line of the user's class; line 0 where its source is not to be had."""
 
     file: str
     line: int
@@ -29,7 +29,8 @@ class Place:
     def __str__(self) -> str:
         text = linecache.getline(self.file, self.line).strip()
         name = Path(self.file).name
-        return f"{name}, line {self.line}" + (f": {text}" if text else "")
+        line = f", line {self.line}" if self.line else ""
+        return name + line + (f": {text}" if text else "")
 
 
 class Node:
@@ -215,17 +216,16 @@ class Graph:
             return None
         return self.make("constant", (), float(value), "scalar")
 
-    def node(self, value: Any, like: Node | None = None) -> Node:
+    def node(self, value: Any, place: Place | None = None) -> Node:
         if isinstance(value, Node):
             return value
         constant = self.constant(value)
         if constant is None:
             constant = self.make("constant", (), 1.0, "scalar")
-            self.refuse(
-                f"a {type(value).__name__} ({value!r:.40}) among traced values; constants must be numbers", constant
-            )
+            message = f"a {type(value).__name__} ({value!r:.40}) among traced values; constants must be numbers"
+            self.refuse(message, constant, place)
         elif not np.isfinite(constant.extra):
-            self.refuse(f"the constant {constant.extra}; constants must be finite", constant)
+            self.refuse(f"the constant {constant.extra}; constants must be finite", constant, place)
         return constant
 
     def add(self, u: Any, v: Any) -> Node:

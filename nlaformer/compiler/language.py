@@ -15,12 +15,14 @@ from nlaformer.compiler.graph import Graph, Node
 
 
 class Program:
-    """An iterative method. Write ``start`` and ``step``; ``finish`` and ``residual`` may be left out.
+    """An iterative method. Write ``start`` and ``step``; the other methods may be left out.
 
     ``start`` takes any of A, b, x0 and returns the state by name; ``step`` takes any of A, b and the state and
     returns the new state; ``finish`` takes any of A, b and the state and returns the answer, the state x if it is left
-    out. ``residual`` takes any of A, b, x; its norm is what a run reports and judges convergence by. Attributes of the
-    class are constants: they go into the weights.
+    out. ``residual`` takes any of A, b, x, the answer; its norm is what a run reports. ``residual_scale`` takes
+    the same and says what the residual is small beside: converged means |residual| <= 1e-10 |scale| (float32: 1e-4),
+    and beside 0 nothing has converged. Left out, it is the residual of x = 0, which is b for b - A x; where that is 0,
+    the first residual. Attributes of the class are constants: they go into the weights.
 
     ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)``
     and ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
@@ -53,6 +55,9 @@ class Program:
     def residual(self, *values: Any) -> Any:
         A, b, x = values
         return b - A @ x
+
+    def residual_scale(self, *values: Any) -> Any:
+        raise NotImplementedError("a Program that does not say so is judged by the residual of x = 0")
 
     @property
     def name(self) -> str:

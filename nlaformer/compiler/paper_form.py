@@ -30,9 +30,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nlaformer.arrays import plain, whole
 from nlaformer.compiler.algorithms import ConjugateGradient
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.artifact import Algorithm, Plan
+from nlaformer.compiler.compiling import check_options
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.tracing import trace
 from nlaformer.compiler.verify import random_systems, verify
@@ -44,6 +46,7 @@ from nlaformer.transformer import Layer, NLAFormer
 
 FFNS = ("ideal", "fitted")
 LARGEST_FITTED = 4
+LARGEST_WIDTH = 8192
 FIT_FLOOR = 1e-2  # the compact set: residuals at least this large (b has norm about 1)
 _STATES = ("x", "r", "d")
 
@@ -59,9 +62,13 @@ def paper_cg(
     verified: bool = True,
 ) -> PaperAlgorithm:
     """CG in the form of Theorem 3.1; reached by ``nf.algorithm("cg", form="paper")``."""
+    order, width = plain(order), whole("width", width, 1)
+    n = check_options(n, order, dtype)
     check_scheme(order, scheme)
     if ffn not in FFNS:
         raise unknown_name("ffn", ffn, FFNS)
+    if width > LARGEST_WIDTH:
+        raise OptionError(f"width is {width}; expected a whole number from 1 to {LARGEST_WIDTH}")
     if ffn == "fitted" and n > LARGEST_FITTED:
         raise OptionError(
             f"ffn='fitted' was asked for n={n}; an FFN of {3 * n} inputs cannot be fitted, the largest n is "
@@ -187,8 +194,6 @@ def _updates(n: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
 @lru_cache(maxsize=4)
 def _fit(n: int, width: int, steps: int = 3000) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """W_1, b_1, W_2, b_2 of a ReLU network trained on relative errors (Adam, float32, fixed seed)."""
-    if isinstance(width, bool) or not isinstance(width, int) or not 1 <= width <= 8192:
-        raise OptionError(f"width is {width!r}; expected a whole number from 1 to 8192")
     Z, Y = (t.float() for t in _updates(n, 5000, seed=1))
     generator = torch.Generator().manual_seed(0)
     W_1 = torch.randn(width, Z.shape[1], generator=generator) / Z.std(0) / Z.shape[1] ** 0.5
@@ -266,6 +271,7 @@ def _plan(n: int, dtype: torch.dtype, order: int, layout: Layout, ffn: str) -> P
         answer=places["x"],
         registers=[list(register) for register in layout.registers],
         residual=list(Expression.of(traced.residual).nodes),
+        scale=None,
         promises=[list(Expression.of(node).nodes) for node in analysis.promises],
         steps={},
         schedule={"pre": [["Theorem 3.1: r = d = b - A x0 in column n + 1"]], "loop": [loop], "post": []},

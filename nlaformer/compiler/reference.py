@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import common_kind, to_tensor
 from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.inputs import AXES, batch_of, check_iterations, flatten, take_inputs
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.tracing import parameters, trace
-from nlaformer.errors import OptionError, ShapeError
+from nlaformer.compiler.tracing import ANSWER, parameters, trace
 
 
 class Status(enum.Enum):
@@ -66,42 +68,43 @@ class Run:
 
 def run_reference(program: Program, A: Any, b: Any, x0: Any, iterations: int) -> Run:
     """The program on NumPy or torch arrays, one system at a time: nothing between the user's lines and the numbers."""
-    check_iterations(iterations)
     traced = trace(program)
-    given = {"A": A, "b": b, "x0": x0}
-    inputs = {name: given[name] for name in traced.needs if given[name] is not None}
-    if "x0" in traced.needs and x0 is None:
-        inputs["x0"] = _zeros(inputs)
-    missing = [name for name in traced.needs if name not in inputs]
-    if missing:
-        raise ShapeError(f"{program.name} needs {', '.join(missing)}; give {', '.join(traced.needs)}")
-    use_torch = any(isinstance(value, Tensor) for value in inputs.values())
-    arrays = {name: value if use_torch else np.asarray(value) for name, value in inputs.items()}
-    axes = {"A": 2, "b": 1, "x0": 1}
-    batch = np.broadcast_shapes(*(tuple(v.shape[: v.ndim - axes[k]]) for k, v in arrays.items()))
-    library = torch if use_torch else np
-    flat = {
-        k: library.broadcast_to(v, batch + tuple(v.shape[v.ndim - axes[k] :])).reshape(
-            (-1, *v.shape[v.ndim - axes[k] :])
-        )
-        for k, v in arrays.items()
-    }
-    runs = [_single(program, {k: v[i] for k, v in flat.items()}, iterations) for i in range(int(np.prod(batch)))]
+    use_torch = common_kind((A, b, x0)) == "torch"
+    inputs = _take(program.name, traced.needs, {"A": A, "b": b, "x0": x0})
+    kinds = {name: node.kind for name, node in traced.state.items()}
+    count = check_iterations(iterations, [*kinds.values(), traced.answer.kind], inputs)
+    batch, flat = batch_of(inputs), flatten(inputs)
+    arrays = flat if use_torch else {name: value.numpy() for name, value in flat.items()}
+    runs = [_single(program, {k: v[i] for k, v in arrays.items()}, count) for i in range(math.prod(batch))]
+    like = next(iter(inputs.values()))
 
-    def gather(parts: Sequence[Any]) -> Tensor:
-        stacked = torch.stack([torch.stack([_as_tensor(value) for value in part]) for part in parts])
-        return stacked.reshape(*batch, *stacked.shape[1:])
+    def gather(kind: str, parts: Sequence[Any]) -> Tensor:
+        shape = (*batch, count + 1, *[like.shape[-1]] * AXES[kind])
+        if not runs:
+            return like.new_zeros(shape)
+        return torch.stack([torch.stack([_as_tensor(value) for value in part]) for part in parts]).reshape(shape)
 
-    states = {name: gather([[s[name] for s in run[0]] for run in runs]) for name in traced.state}
-    answer = gather([run[1] for run in runs])
-    tensors = {name: _as_tensor(value) for name, value in arrays.items()}
-    residual = None if traced.residual is None else Expression.of(traced.residual)
-    return finish_run(answer, traced.answer.kind, states, tensors, Checks(residual), use_torch)
+    states = {name: gather(kind, [[s[name] for s in run[0]] for run in runs]) for name, kind in kinds.items()}
+    answer = gather(traced.answer.kind, [run[1] for run in runs])
+    residual, scale = (None if node is None else Expression.of(node) for node in (traced.residual, traced.scale))
+    return finish_run(answer, traced.answer.kind, states, inputs, Checks(residual, scale), use_torch)
+
+
+def _take(name: str, needs: Sequence[str], given: dict[str, Any]) -> dict[str, Tensor]:
+    """The inputs, in the size, the wider precision and on the device they came in."""
+    tensors = {key: to_tensor(key, value) for key, value in given.items() if value is not None}
+    n = next((tensor.shape[-1] for tensor in tensors.values() if tensor.dim()), 1)
+    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    dtype = torch.float32 if floating == {torch.float32} else torch.float64
+    tensors = {key: t.to(dtype) if t.dtype in (torch.float32, torch.float64) else t for key, t in tensors.items()}
+    devices = [value.device for value in given.values() if isinstance(value, Tensor)]
+    return take_inputs(name, needs, tensors, max(n, 1), dtype, devices[0] if devices else torch.device("cpu"))
 
 
 def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[list[dict[str, Any]], list[Any]]:
     def call(method: Any, known: dict[str, Any]) -> Any:
-        return method(**{name: known[name] for name in parameters(method)})
+        # Copies, so that x += d changes neither the caller's array nor an iterate that was kept.
+        return method(**{name: _copy(known[name]) for name in parameters(method)})
 
     with np.errstate(all="ignore"):
         states = [call(program.start, inputs)]
@@ -110,11 +113,16 @@ def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[
         return states, [call(program.finish, inputs | state) for state in states]
 
 
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else np.array(value) if isinstance(value, np.ndarray) else value
+
+
 @dataclass(frozen=True)
 class Checks:
-    """What a run is judged by: its residual, the promises, and each state's step."""
+    """What a run is judged by: its residual and what that is small beside, the promises, and each state's step."""
 
     residual: Expression | None = None
+    scale: Expression | None = None
     promises: tuple[Expression, ...] = ()
     steps: dict[str, Expression] = field(default_factory=dict)
 
@@ -129,13 +137,21 @@ def finish_run(
     lifted = {name: value.unsqueeze(-3 if name == "A" else -2) for name, value in inputs.items()}
     known = {"A": lifted.get("A"), "b": lifted.get("b"), "x0": lifted.get("x0")} | states
     values = {name: value for name, value in known.items() if value is not None}
-    norms, residual = None, checks.residual
-    finite = torch.isfinite(answer).reshape(*batch, count, -1).all(-1)
-    if residual is not None:
-        norms = size(residual(values | {"answer": answer}), residual.kind).expand(*batch, count)
-        zero = size(residual(values | {"answer": torch.zeros_like(answer)}), residual.kind).expand(*batch, count)
-        # Converged means small beside the residual of x = 0, |b|: a start far away must not lower the bar.
-        goal = torch.where(zero[..., 0] > 0, zero[..., 0], norms[..., 0])
+    norms = None
+    finite = torch.isfinite(answer).reshape(*batch, count, math.prod(answer.shape[len(batch) + 1 :])).all(-1)
+
+    def norm_of(expression: Expression, x: Tensor) -> Tensor:
+        return size(expression(values | {ANSWER: x}), expression.kind).expand(*batch, count)
+
+    if checks.residual is not None:
+        norms = norm_of(checks.residual, answer)
+        if checks.scale is not None:
+            goal = norm_of(checks.scale, answer)
+            goal = torch.where(goal > 0, goal, torch.nan)  # beside nothing, nothing is small
+        else:
+            # Converged means small beside the residual of x = 0, |b|: a start far away must not lower the bar.
+            zero = norm_of(checks.residual, torch.zeros_like(answer))
+            goal = torch.where(zero > 0, zero, norms[..., :1])
     broken = torch.zeros(*batch, count, dtype=torch.bool)
     for promise in checks.promises:
         value = promise(values)
@@ -145,6 +161,7 @@ def finish_run(
     if norms is None:
         status = np.full(batch, Status.FINISHED, dtype=object)
         status[strayed] = Status.INACCURATE
+        status[broken.any(-1).numpy()] = Status.NOT_POSITIVE
         status[~finite[..., -1].cpu().numpy()] = Status.NONFINITE
     else:
         status = _judge(norms.cpu(), goal.cpu(), finite.cpu(), broken, strayed, answer.dtype)
@@ -160,6 +177,11 @@ def finish_run(
     )
 
 
+def step_tolerance(dtype: torch.dtype) -> float:
+    """How far a step may differ from the program's own, relative to the values it moves."""
+    return 1e-6 if dtype == torch.float64 else 1e-2
+
+
 def _strayed(
     steps: dict[str, Expression], states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype
 ) -> Tensor:
@@ -167,7 +189,7 @@ def _strayed(
 
     Relative to the largest the state has been: the digits a value loses as it decays are the business of the residual.
     """
-    tolerance = 1e-6 if dtype == torch.float64 else 1e-2
+    tolerance = step_tolerance(dtype)
     found = torch.tensor(False)
     before = dict(inputs)
     for name, step in steps.items():
@@ -184,7 +206,7 @@ def _strayed(
 
 
 def _time_axis(kind: str) -> int:
-    return -1 - {"scalar": 0, "vector": 1, "matrix": 2}[kind]
+    return -1 - AXES[kind]
 
 
 def _steps(value: Tensor, kind: str) -> int:
@@ -194,9 +216,9 @@ def _steps(value: Tensor, kind: str) -> int:
 def _judge(
     norms: Tensor, goal: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray, dtype: torch.dtype
 ) -> np.ndarray:
-    """A status for each system from its residual norms (..., T + 1)."""
+    """A status for each system from its residual norms and what they are small beside, both (..., T + 1)."""
     tolerance = 1e-10 if dtype == torch.float64 else 1e-4
-    small = norms <= tolerance * goal[..., None]
+    small = norms <= tolerance * goal
     last = norms[..., -1]
     # A promise broken after convergence is rounding noise.
     before = torch.cumsum(small, -1) == 0
@@ -205,7 +227,7 @@ def _judge(
     falling = norms[..., -quarter:].amin(-1) < 0.9 * best
     status = np.full(norms.shape[:-1], Status.STAGNATED, dtype=object)
     status[falling.numpy() | (norms.shape[-1] == 1)] = Status.RUNNING
-    status[(last > 10 * torch.maximum(goal, norms[..., 0])).numpy()] = Status.DIVERGED
+    status[(last > 10 * torch.fmax(goal[..., -1], norms[..., 0])).numpy()] = Status.DIVERGED
     status[strayed] = Status.INACCURATE
     status[small[..., -1].numpy()] = Status.CONVERGED
     status[(broken & before).any(-1).numpy()] = Status.NOT_POSITIVE
@@ -215,14 +237,3 @@ def _judge(
 
 def _as_tensor(value: Any) -> Tensor:
     return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
-
-
-def check_iterations(iterations: int) -> None:
-    if isinstance(iterations, bool) or not isinstance(iterations, (int, np.integer)) or iterations < 0:
-        raise OptionError(f"iterations is {iterations!r}; expected a whole number, 0 or more")
-
-
-def _zeros(inputs: dict[str, Any]) -> Any:
-    """x0 = 0 in the shape of b, or of a row of A."""
-    like = inputs["b"] if "b" in inputs else inputs["A"][..., 0, :]
-    return torch.zeros_like(like) if isinstance(like, Tensor) else np.zeros_like(np.asarray(like))

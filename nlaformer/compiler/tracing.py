@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from nlaformer.compiler.graph import Graph, Node, Place
+from nlaformer.compiler.inputs import KINDS
 from nlaformer.compiler.language import Program
 from nlaformer.errors import CompileError
 
-_INPUT_KINDS = {"A": "matrix", "b": "vector", "x0": "vector"}
+# What finish returns, among the states: no state can have this name, since no method could ask for it.
+ANSWER = "finish()"
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A traced program: its state before, at and after a step, the answer, and the residual if it can be told."""
+    """A traced program: its state before, at and after a step, the answer, the residual and its scale if there are."""
 
     program: Program
     graph: Graph
@@ -26,6 +29,7 @@ class Trace:
     step: dict[str, Node]
     answer: Node
     residual: Node | None
+    scale: Node | None
 
     @property
     def needs(self) -> list[str]:
@@ -35,7 +39,10 @@ class Trace:
 
 def parameters(method: Callable[..., Any]) -> list[str]:
     """The names a method of a program asks for."""
-    return [name for name in inspect.signature(method).parameters if name != "self"]
+    try:
+        return [name for name in inspect.signature(method).parameters if name != "self"]
+    except ValueError:  # some of Python's own callables do not say
+        return []
 
 
 def trace(program: Program, also: Callable[[Trace], list[str]] = lambda traced: []) -> Trace:
@@ -45,16 +52,15 @@ def trace(program: Program, also: Callable[[Trace], list[str]] = lambda traced: 
     start = tracer.states("start", inputs)
     state = {name: tracer.graph.make("state", (), name, node.kind) for name, node in start.items()}
     step = tracer.states("step", inputs | state)
-    answer = tracer.call("finish", inputs | state) if state else None
     tracer.compare(start, step)
-    residual = _trace_residual(program, tracer.graph, inputs, answer)
+    if not inputs:
+        tracer.refuse("start", "no method asks for A, b or x0; there is nothing to compute from")
     if not step:
         refuse_all(program, tracer.graph.problems)
-    if not isinstance(answer, Node):
-        if answer is not None:
-            tracer.refuse("finish", f"finish returns {answer!r:.40}; it must return a value computed from the state")
-        answer = next(iter(state.values()))
-    traced = Trace(program, tracer.graph, inputs, start, state, step, answer, residual)
+    answer = tracer.value("finish", inputs | state)
+    answer = next(iter(state.values())) if answer is None else answer
+    residual, scale = _judgement(tracer, answer)
+    traced = Trace(program, tracer.graph, inputs, start, state, step, answer, residual, scale)
     refuse_all(program, [*tracer.graph.problems, *also(traced)])
     return traced
 
@@ -63,22 +69,45 @@ class Tracer:
     """Calls the methods of a program with nodes and notes what is wrong with what they ask for and return."""
 
     def __init__(self, program: Program):
-        self.graph = Graph()
-        self.methods = {name: getattr(program, name) for name in ("start", "step", "finish")}
-        asked = {name for method in self.methods.values() for name in parameters(method)}
-        self.inputs = {
-            name: self.graph.make(name, (), name, kind) for name, kind in _INPUT_KINDS.items() if name in asked
+        self.graph, self.program = Graph(), program
+        self.methods = {
+            name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
         }
+        blocks = [self.methods[name] for name in ("start", "step", "finish")]
+        asked = {name for method in blocks if callable(method) for name in parameters(method)}
+        self.inputs = {name: self.graph.make(name, (), name, kind) for name, kind in KINDS.items() if name in asked}
+
+    def given(self, method: str) -> bool:
+        """Whether the user's class has a method of its own."""
+        return getattr(self.methods[method], "__func__", None) is not getattr(Program, method)
 
     def refuse(self, method: str, message: str) -> Node:
         return self.graph.refuse(message, self.graph.make("constant", (), 1.0, "scalar"), self.place(method))
 
     def place(self, method: str) -> Place:
-        code = inspect.unwrap(self.methods[method]).__code__
-        return Place(code.co_filename, code.co_firstlineno)
+        """The first line of a method; of the class, where it has none."""
+        found = self.methods[method]
+        while isinstance(found, functools.partial):
+            found = found.func
+        code = getattr(inspect.unwrap(found), "__code__", None) if self.given(method) else None
+        if code is not None:
+            return Place(code.co_filename, code.co_firstlineno)
+        kind = type(self.program)
+        try:
+            return Place(inspect.getsourcefile(kind) or kind.__name__, inspect.getsourcelines(kind)[1])
+        except (OSError, TypeError):
+            return Place(kind.__name__, 0)
 
     def call(self, method: str, known: dict[str, Node]) -> Any:
-        """What a method returns, or None if it raised."""
+        """What a method returns, or None if it is none or raised."""
+        if not callable(self.methods[method]):
+            self.refuse(
+                method, f"{method} is {self.methods[method]!r:.40}; it must be a method, def {method}(self, ...)"
+            )
+            return None
+        if method in ("start", "step") and not self.given(method):
+            self.refuse(method, f"there is no {method}; write def {method}(self, ...) that returns the state by name")
+            return None
         arguments = {}
         for name in parameters(self.methods[method]):
             arguments[name] = known[name] if name in known else self.graph.make("state", (), name, "vector")
@@ -103,9 +132,21 @@ class Tracer:
                 method, f"{method} returns {type(result).__name__}; it must return its state by name, dict(x=...)"
             )
             return {}
-        for key in result.keys() & _INPUT_KINDS.keys():
+        for key in result.keys() & KINDS.keys():
             self.refuse(method, f"{method} returns a state named {key!r}, the name of an input; choose another")
-        return {key: self.graph.node(value) for key, value in result.items()}
+        return {key: self.graph.node(value, self.place(method)) for key, value in result.items()}
+
+    def value(self, method: str, known: dict[str, Node]) -> Node | None:
+        """The value a method returns; None, and a problem noted, if it is no traced one."""
+        before = len(self.graph.problems)
+        result = self.call(method, known)
+        if isinstance(result, Node):
+            return result
+        if len(self.graph.problems) == before:
+            self.refuse(
+                method, f"{method} returns {result!r:.40}; it must return a value computed from what it asks for"
+            )
+        return None
 
     def compare(self, start: dict[str, Node], step: dict[str, Node]) -> None:
         """Both methods must return the same names and kinds."""
@@ -122,24 +163,17 @@ class Tracer:
                 self.refuse("step", f"the state {name!r} is {kinds}")
 
 
-def _trace_residual(program: Program, graph: Graph, inputs: dict[str, Node], answer: Any) -> Node | None:
-    """The residual as a graph of the answer; it is evaluated beside the transformer, not compiled."""
-    default = type(program).residual is Program.residual
-    names = ["A", "b", "x"] if default else parameters(program.residual)
-    if not isinstance(answer, Node) or not set(names) <= inputs.keys() | {"x"}:
-        return None
-    x = graph.make("state", (), "answer", answer.kind)
-    problems = list(graph.problems)
-    known = inputs | {"x": x}
-    try:
-        residual = program.residual(*(known[name] for name in names))
-    except Exception:
-        residual = None
-    if graph.problems != problems and default:
-        # The default residual, b - A x, makes no sense for this answer.
-        graph.problems[:] = problems
-        return None
-    return residual if isinstance(residual, Node) else None
+def _judgement(tracer: Tracer, answer: Node) -> tuple[Node | None, Node | None]:
+    """The residual and its scale as graphs of the answer; they are evaluated beside the transformer, not compiled."""
+    x = tracer.graph.make("state", (), ANSWER, answer.kind)
+    known = tracer.inputs | {"x": x}
+    if tracer.given("residual"):
+        residual = tracer.value("residual", known)
+    else:
+        # b - A x makes sense for a vector, if the program has A and b at all.
+        fits = {"A", "b"} <= tracer.inputs.keys() and answer.kind == "vector"
+        residual = tracer.inputs["b"] - tracer.inputs["A"] @ x if fits else None
+    return residual, tracer.value("residual_scale", known) if tracer.given("residual_scale") else None
 
 
 def _place_of(error: Exception, otherwise: Place) -> Place:

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 
 from nlaformer import io
-from nlaformer.arrays import usable_device
-from nlaformer.errors import FileError, OptionError, unknown_name
+from nlaformer.arrays import plain, usable_device
+from nlaformer.errors import FileError, OptionError, look_up
 from nlaformer.express import composition, pointwise
 from nlaformer.express import operations as theorem
 from nlaformer.express.operation import Construction, Operation
-from nlaformer.express.options import Options, check, plain
+from nlaformer.express.options import Options, check
 from nlaformer.transformer import NLAFormer
 
 BUILDERS: dict[str, Callable[[Options], Construction]] = {
@@ -80,8 +80,7 @@ def operation(
     >>> bool(error <= multiply.error_bound(A, B).max() < 1e-7)
     True
     """
-    if not isinstance(name, str) or name not in BUILDERS:
-        raise unknown_name("operation", name, BUILDERS)
+    build = look_up("operation", name, BUILDERS)
     if (f is None) == (name == "pointwise"):
         raise OptionError(f"f goes with 'pointwise' and only with it; the operation is {name!r} and f is {f!r}")
     options = Options(
@@ -99,7 +98,7 @@ def operation(
         expression=None if f is None else composition.trace(f),
     )
     check(options)
-    construction = BUILDERS[name](options)
+    construction = build(options)
     model = NLAFormer(pre=construction.layers).to(options.torch_dtype).to(usable_device(device))
     return Operation(options, construction, model)
 
@@ -120,10 +119,9 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
         options = Options(**config)
     except TypeError as error:
         raise FileError(f"the config of the saved operation is not one: {error}") from error
-    if not isinstance(options.name, str) or options.name not in BUILDERS:
-        raise unknown_name("operation", options.name, BUILDERS)
+    build = look_up("operation", options.name, BUILDERS)
     check(options)
-    construction = BUILDERS[options.name](options)
+    construction = build(options)
     if not _same(NLAFormer(pre=construction.layers).to(options.torch_dtype), model):
         raise FileError(
             f"the saved weights are not those of operation {options.name!r}, n={options.n}, as it is described"

@@ -19,7 +19,8 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import all_finite, give, kind_of, to_tensor, usable_device
+from nlaformer.arrays import common_kind, give, kind_of, to_tensor, usable_device
+from nlaformer.arrays import operands as take
 from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
 from nlaformer.express.linearize import Linearization
@@ -248,41 +249,10 @@ class Operation:
         if len(operands) != len(expected):
             names = ", ".join(operand.name for operand in expected)
             raise ShapeError(f"{self.name} takes {len(expected)} operands ({names}); {len(operands)} were given")
-        kinds = {kind_of(value) for value in operands}
-        kind = "torch" if "torch" in kinds else "numpy" if "numpy" in kinds else "list"
-        tensors = [self._tensor(o.name, value, o.shape(self.n)) for o, value in zip(expected, operands, strict=True)]
-        batches = [t.shape[: t.dim() - len(shape)] for t, shape in zip(tensors, self._shapes, strict=True)]
-        try:
-            batch = torch.broadcast_shapes(*batches)
-        except RuntimeError:
-            given = " and ".join(str(tuple(t.shape)) for t in tensors)
-            raise ShapeError(f"{self.name}: the batch dimensions of {given} do not broadcast") from None
-        return kind, [t.expand(*batch, *shape) for t, shape in zip(tensors, self._shapes, strict=True)]
-
-    def _tensor(self, name: str, value: Any, shape: tuple[int, ...]) -> Tensor:
-        tensor = to_tensor(name, value)
-        if tensor.is_complex():
-            raise DTypeError(f"{self.name}: {name} is complex; the operations are real. Pass real and imaginary parts")
-        if not tensor.is_floating_point():
-            exact = tensor
-            tensor = tensor.to(self.dtype)
-            if exact.dtype != torch.bool and bool((tensor.to(exact.dtype) != exact).any()):
-                raise DTypeError(f"{self.name}: an integer in {name} is too large for {self.options.dtype}")
-        elif kind_of(value) == "list":
-            tensor = tensor.to(self.dtype)  # a list has no dtype of its own
-        if tensor.dtype != self.dtype:
-            given = str(tensor.dtype).removeprefix("torch.")
-            other = f", or build with dtype=torch.{given}" if given in ("float32", "float64") else ""
-            raise DTypeError(
-                f"{self.name}: {name} is {given}, the operation was built for {self.options.dtype}; "
-                f"convert {name} to {self.options.dtype}{other}"
-            )
-        if tensor.shape[tensor.dim() - len(shape) :] != shape or tensor.dim() < len(shape):
-            wanted = ", ".join(["...", *map(str, shape)])
-            raise ShapeError(f"{self.name}: {name} has shape {tuple(tensor.shape)}; expected ({wanted})")
-        if not all_finite(tensor):
-            raise DomainError(f"{self.name}: {name} holds NaN or infinity; every entry must be finite")
-        return tensor.detach().to(self.device)
+        given = {operand.name: value for operand, value in zip(expected, operands, strict=True)}
+        shapes = {operand.name: operand.shape(self.n) for operand in expected}
+        tensors = take(self.name, given, shapes, self.dtype, self.device)
+        return common_kind(operands), [tensor.detach() for tensor in tensors.values()]
 
 
 def _spread(e: Tensor, like: Tensor) -> Tensor:

@@ -6,9 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
@@ -42,11 +40,6 @@ class Options:
     def largest(self) -> float:
         """The largest magnitude an entry can have in the prompt."""
         return 2**0.5 if self.normalize else float(self.bound)  # type: ignore[arg-type]
-
-
-def plain(value: Any) -> Any:
-    """NumPy's and torch's numbers as Python's own, which JSON takes; anything else as it is."""
-    return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
 
 
 def _whole(value: Any) -> bool:

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io
-from nlaformer.arrays import all_finite, to_tensor
-from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
+from nlaformer.arrays import all_finite, to_tensor, whole
+from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
 from nlaformer.transformer import DEFINITION, FFN, Dense, Heads, Kernels, Layer, NLAFormer
@@ -72,6 +72,12 @@ class Solver(nn.Module):
             raise DTypeError(
                 f"this model takes tensors of {own}, given {' and '.join(given)}; convert them, or use "
                 "model.iterates(A, b), which takes any kind and precision"
+            )
+        n = self.config.n
+        if A.shape[-2:] != (n, n) or b.shape != A.shape[:-1]:
+            raise ShapeError(
+                f"this model takes A (..., {n}, {n}) and b (..., {n}) of one batch shape; "
+                f"given A {tuple(A.shape)} and b {tuple(b.shape)}"
             )
         P = self.layout.empty(A.shape[:-2], A.dtype, A.device)
         self.layout.write(P, "a", A.mT)  # column i is the i-th row of A
@@ -133,7 +139,7 @@ class Solver(nn.Module):
         >>> model.iterates(np.eye(3), np.ones(3)).shape
         (9, 3)
         """
-        iterations = self.config.T if iterations is None else iterations
+        iterations = self.config.T if iterations is None else whole("iterations", iterations, 0)
         matrices, right = to_tensor("A", A), to_tensor("b", b)
         n = self.config.n
         for name, value in (("A", matrices), ("b", right)):
@@ -148,8 +154,6 @@ class Solver(nn.Module):
             )
         if self.stacked:
             raise OptionError("a stack has no iterates of its own; take one of its models with member(solver, k)")
-        if isinstance(iterations, bool) or not isinstance(iterations, int) or iterations < 0:
-            raise OptionError(f"iterations={iterations!r} must be a whole number, 0 or more")
         try:
             batch = torch.broadcast_shapes(matrices.shape[:-2], right.shape[:-1])
         except RuntimeError:
@@ -164,14 +168,23 @@ class Solver(nn.Module):
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``config.json`` and ``model.safetensors`` into a folder; ``nf.load`` reads them."""
+        if self.stacked:
+            raise OptionError("a stack is saved model by model; take one with member(solver, k)")
         extra = {"read_in": self.read_in.weight, "positions": self.positions}
         extra |= {"probe_x": self.probe_x.weight, "probe_rd": self.probe_rd.weight}
         return io.save(path, "solver", self.blocks, self.config.to_json(), extra)
 
 
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> Solver:
-    """A solver from what ``Solver.save`` wrote."""
-    return Solver(Config.from_json(config), model, **weights)
+    """A solver from what ``Solver.save`` wrote, if the weights are of the shapes the config gives."""
+    solver = Solver(Config.from_json(config).validate(), model, **weights)
+    with torch.device("meta"):  # shapes alone
+        expected = initial(solver.config)
+    found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (solver, expected))
+    if found != wanted or io.structure(model) != io.structure(expected.blocks):
+        differing = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+        raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3]) or 'other layers'}")
+    return solver
 
 
 def initial(config: Config) -> Solver:

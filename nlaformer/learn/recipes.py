@@ -8,6 +8,7 @@ our choice as its default and the paper's words beside it where it has any.
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Callable, Iterable, Sequence
@@ -15,7 +16,7 @@ from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
 
-from nlaformer.errors import NLAFormerError, OptionError, unknown_name
+from nlaformer.errors import NLAFormerError, OptionError, look_up, unknown_name
 
 Supervision = Literal["result", "joint", "step+solution", "solution"]
 
@@ -204,11 +205,15 @@ class Config:
         found = [f"{name}={getattr(self, name)} must be at least {least}" for name, least in _LEAST.items()
                  if getattr(self, name) is not None and not getattr(self, name) >= least]  # fmt: skip
         found += [f"{name}={getattr(self, name)} must be positive" for name in _POSITIVE if not getattr(self, name) > 0]
+        found += [f"{field.name}={value} must be finite" for field in fields(self)
+                  if isinstance(value := getattr(self, field.name), float) and math.isinf(value)]  # fmt: skip
+        if self.seed >= 2**63:
+            found.append(f"seed={self.seed} must be below 2^63")
         if self.heads > 0 and self.d % self.heads:
             found.append(f"d={self.d} is not divisible by heads={self.heads}")
         if self.window is not None and self.window > self.T + 1:
             found.append(f"window={self.window} exceeds the T+1={self.T + 1} iterates")
-        if not self.sigma or any(not value > 0 for value in self.sigma):
+        if not self.sigma or any(not 0 < value < math.inf for value in self.sigma):
             found.append(f"sigma={self.sigma} must be one or more positive numbers")
         found += [f"{name}={getattr(self, name)} must lie in [0, 1)" for name in ("beta1", "beta2")
                   if not 0 <= getattr(self, name) < 1]  # fmt: skip
@@ -226,7 +231,7 @@ class Config:
         from nlaformer.learn.data import family_of
 
         try:
-            family_of(self.replace(n=max(self.n, 1), sigma=tuple(s for s in self.sigma if s > 0) or (1.0,)))
+            family_of(self.replace(n=max(self.n, 1), sigma=tuple(s for s in self.sigma if 0 < s < math.inf) or (1.0,)))
         except NLAFormerError as error:
             return [str(error)]
         return []
@@ -398,9 +403,7 @@ def recipe(name: str, **changes: Any) -> Config:
     >>> nf.recipe("cg-accelerated", sigma=(1.0, 1.2, 1.4)).sigma
     (1.0, 1.2, 1.4)
     """
-    if name not in _RECIPES:
-        raise unknown_name("recipe", name, _RECIPES)
-    return _RECIPES[name]().replace(recipe=name, **changes)
+    return look_up("recipe", name, _RECIPES)().replace(recipe=name, **changes)
 
 
 def recipes() -> dict[str, str]:

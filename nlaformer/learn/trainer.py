@@ -16,7 +16,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import whole
 from nlaformer.errors import FileError, OptionError
 from nlaformer.io import load
 from nlaformer.learn import checkpoint, evaluate
@@ -89,7 +90,14 @@ def train(
     ...     nf.load(folder).config == run.config
     True
     """
-    configs = [config] if isinstance(config, Config) else list(config)
+    configs = [config] if isinstance(config, Config) else list(config) if isinstance(config, Iterable) else []
+    if not configs or not all(isinstance(each, Config) for each in configs):
+        hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
+        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list of them; given {config!r:.60}{hint}")
+    if not isinstance(out, str | os.PathLike):
+        raise OptionError(f"out is {out!r:.60}; expected the folder of the run")
+    if not isinstance(minutes, int | float | None):
+        raise OptionError(f"minutes is {minutes!r:.60}; expected a number")
     folders = [Path(out)] if isinstance(config, Config) else member_folders(Path(out), configs)
     runs = train_into(
         configs,
@@ -141,13 +149,9 @@ class _Intervals(NamedTuple):
     @classmethod
     def of(cls, steps: int, checkpoint: int | None, log: int | None, validate: int | None) -> _Intervals:
         """The given ones, and the defaults."""
-        checkpoint = max(steps // 20, 1) if checkpoint is None else checkpoint
-        log = max(steps // 200, 1) if log is None else log
-        every = cls(checkpoint, log, checkpoint if validate is None else validate)
-        if min(every) < 1:
-            given = ", ".join(f"{name}_every={value}" for name, value in every._asdict().items())
-            raise OptionError(f"{given} must be at least 1")
-        return every
+        checkpoint = max(steps // 20, 1) if checkpoint is None else whole("checkpoint_every", checkpoint, 1)
+        log = max(steps // 200, 1) if log is None else whole("log_every", log, 1)
+        return cls(checkpoint, log, checkpoint if validate is None else whole("validate_every", validate, 1))
 
 
 class _Training:

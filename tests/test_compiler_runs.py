@@ -1,0 +1,224 @@
+"""What a run is given and how it ends: the same for the transformer and for the program itself."""
+
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.compiler.algorithms import program
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
+from tests.systems import with_eigenvalues
+
+I3, ones = np.eye(3), np.ones(3)
+BOTH = [program("cg").run, nf.algorithm("cg", n=3, verify=False).run]
+
+
+@pytest.fixture(params=["reference", "float64", "float32"], scope="module")
+def runner(request):
+    """``runner(name, n)`` is the run method of the program or of its weights."""
+
+    def find(name, n):
+        if request.param == "reference":
+            return program(name).run
+        run = nf.algorithm(name, n=n, dtype=getattr(torch, request.param), verify=False).run
+        return lambda *inputs, **options: run(*(np.asarray(v, request.param) for v in inputs), **options)
+
+    return find
+
+
+@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("factor", [1.0, -3.0, 1e-9, 1e9])
+def test_power_that_begins_at_an_eigenvector_has_converged(runner, n, factor):
+    run = runner("power", n)(factor * np.eye(n), iterations=10)
+    assert run.status is nf.Status.CONVERGED
+    np.testing.assert_allclose(np.abs(run.x[-1]), n**-0.5, rtol=1e-4)
+
+
+def test_power_converges_only_to_an_eigenvector(runner):
+    run = runner("power", 3)
+    assert run(with_eigenvalues(np.array([3.0, 1.0, 0.5])), iterations=60).status is nf.Status.CONVERGED
+    assert run(np.diag([1.0, -1.0, 0.5]), iterations=60).status is nf.Status.STAGNATED
+    for A in (np.zeros((3, 3)), np.diag([1.0, 1.0], 1)):  # A x = 0 sooner or later: x is 0, or NaN in NumPy
+        ended = run(A, iterations=10)
+        assert ended.status in (nf.Status.STAGNATED, nf.Status.NONFINITE)
+
+
+def test_a_start_near_a_root_has_a_scale_too():
+    """Where b is 1, x = 0 solves x + e^x = b, and the residual of x = 0 is no measure of anything."""
+    for b in (ones, ones + 1e-13):
+        for run in (nf.algorithm("scalar_newton", n=3, verify=False).run, program("scalar_newton").run):
+            assert run(b=b).status is nf.Status.CONVERGED
+
+
+class Halving(nf.Program):
+    """x -> 0 from x0; residual and scale are told, the scale as it is at each iterate."""
+
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=0.5 * x)
+
+    def residual(self, x):
+        return x
+
+
+class Relative(Halving):
+    def residual_scale(self, x):
+        return x
+
+
+class Absolute(Halving):
+    def residual_scale(self, b, x):
+        return b
+
+
+def test_a_program_says_what_its_residual_is_small_beside():
+    for written, status in ((Relative(), nf.Status.RUNNING), (Absolute(), nf.Status.CONVERGED)):
+        compiled = nf.compile(written, n=3)
+        for run in (written.run, compiled.run):
+            assert run(b=ones, iterations=40).status is status
+            assert run(b=0 * ones, iterations=40).status is nf.Status.STAGNATED  # a scale of zero judges nothing
+
+
+def test_the_scale_is_saved(tmp_path):
+    power = nf.load(nf.algorithm("power", n=3, verify=False).save(tmp_path))
+    assert power.run(I3).status is nf.Status.CONVERGED
+
+
+def test_a_broken_promise_is_named_without_a_residual():
+    class Root(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, b, x):
+            return dict(x=nf.sqrt(nf.positive(b)) + 0 * x)
+
+    run = nf.compile(Root(), n=3).run(b=np.array([1.0, -1.0, 2.0]))
+    assert run.residual_norms is None and run.status is nf.Status.NOT_POSITIVE
+
+
+@pytest.mark.parametrize("batch", [(0,), (2, 0)])
+def test_an_empty_batch_has_empty_iterates(runner, batch):
+    run = runner("cg", 3)(np.zeros((*batch, 3, 3)), np.zeros((*batch, 3)), iterations=4)
+    assert run.x.shape == (*batch, 5, 3) and run.state["rho"].shape == (*batch, 5)
+    assert run.status.shape == batch and run.residual_norms.shape == (*batch, 5)
+
+
+@pytest.mark.parametrize("run", BOTH, ids=["program", "weights"])
+@pytest.mark.parametrize(
+    ("given", "error", "words"),
+    [
+        ((I3, np.ones(4)), ShapeError, r"b has shape \(4,\); expected \(..., 3\)"),
+        ((np.ones((2, 3)), ones), ShapeError, r"A has shape \(2, 3\)"),
+        ((I3, 3.0), ShapeError, r"b has shape \(\)"),
+        ((2.0, ones), ShapeError, r"A has shape \(\)"),
+        ((np.zeros((0, 0)), np.zeros(0)), ShapeError, r"A has shape \(0, 0\)"),
+        ((np.ones((2, 3, 3)), np.ones((4, 3))), ShapeError, "do not broadcast"),
+        ((I3,), ShapeError, "needs b"),
+        ((), ShapeError, "needs A, b"),
+        ((I3, ["a"] * 3), DTypeError, "expected numbers"),
+        ((1j * I3, ones), DTypeError, "A is complex"),
+        ((I3.astype("f2"), ones), DTypeError, "A is float16, .* convert A to float64$"),
+        ((I3, [1.0, np.nan, 1.0]), DomainError, "b holds NaN"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_alike(run, given, error, words):
+    with pytest.raises(error, match=words):
+        run(*given)
+
+
+@pytest.mark.parametrize("run", BOTH, ids=["program", "weights"])
+def test_iterates_that_do_not_fit_the_memory_are_refused(run):
+    with pytest.raises(OptionError, match=r"would take 104,000 GB"):
+        run(I3, ones, iterations=10**12)
+    for wrong in ("a", 1.5, True, None):
+        with pytest.raises(OptionError, match="whole number"):
+            run(I3, ones, iterations=wrong)
+    assert run(I3, ones, iterations=np.int64(2)).x.shape == (3, 3)
+
+
+def test_arrays_of_any_kind_mix():
+    A, b = np.diag([2, 3, 4]), [1, 2, 3]
+    for run in BOTH:
+        np.testing.assert_allclose(run(A, b, iterations=3).x[-1], [1 / 2, 2 / 3, 3 / 4], rtol=1e-9)
+        mixed = run(torch.from_numpy(A).double(), np.array(b), iterations=3).x
+        assert isinstance(mixed, torch.Tensor)
+        np.testing.assert_allclose(mixed[-1], [1 / 2, 2 / 3, 3 / 4], rtol=1e-9)
+    assert program("cg").run(A.astype("f4"), b, iterations=3).x.dtype == np.float32
+    assert program("cg").run(A.astype("f4"), np.array(b, "f8"), iterations=3).x.dtype == np.float64
+
+
+def test_a_program_may_write_into_its_arrays():
+    class InPlace(nf.Program):
+        def start(self, b, x0):
+            return dict(x=x0, r=b)
+
+        def step(self, A, x, r):
+            x += 0.1 * r
+            r -= 0.1 * (A @ r)
+            return dict(x=x, r=r)
+
+    A, b = np.diag([2.0, 3.0, 4.0]), np.ones(3)
+    run = InPlace().run(A, b)
+    assert np.array_equal(b, ones) and np.array_equal(run.state["r"][0], ones)
+    np.testing.assert_allclose(run.x, nf.compile(InPlace(), n=3).run(A, b).x, rtol=0, atol=1e-12)
+
+
+def test_a_state_may_be_named_answer():
+    class Named(nf.Program):
+        def start(self, x0):
+            return dict(answer=x0)
+
+        def step(self, A, b, answer):
+            return dict(answer=answer + 0.1 * (b - A @ answer))
+
+        def finish(self, A, answer):
+            return A @ answer + 2.0 * answer
+
+    A = np.diag([2.0, 3.0, 4.0])
+    compiled, reference = nf.compile(Named(), n=3).run(A, ones), Named().run(A, ones)
+    for run in (compiled, reference):
+        np.testing.assert_allclose(run.x, run.state["answer"] @ (A + 2 * I3), rtol=0, atol=1e-12)
+    np.testing.assert_allclose(compiled.x, reference.x, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(compiled.residual_norms, reference.residual_norms, rtol=0, atol=1e-11)
+
+
+def test_no_warning_of_numpy_leaves_a_run():
+    class TooFar(nf.Program):
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, A, b, x):
+            return dict(x=x + 1e3 * (b - A @ x))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for run in (TooFar().run, nf.compile(TooFar(), n=3).run):
+            assert run(2 * I3, ones, iterations=200).status is nf.Status.NONFINITE
+        program("cg").run(I3, ones)  # 0 / 0 after convergence
+
+
+def test_a_program_of_x0_alone():
+    class Doubling(nf.Program):
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, x):
+            return dict(x=2.0 * x)
+
+    for run in (Doubling().run, nf.compile(Doubling(), n=3).run):
+        np.testing.assert_allclose(run(x0=ones, iterations=5).x[-1], 32.0, rtol=1e-12)
+        with pytest.raises(ShapeError, match="needs x0"):
+            run()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
+@pytest.mark.parametrize("device", ["cuda", "meta", 3.5, None])
+def test_devices_that_are_not_there(device):
+    for made in (nf.algorithm("richardson", n=2, verify=False), nf.operation("add", n=2)):
+        with pytest.raises(OptionError, match="cannot be used here"):
+            made.to(device)
+        assert made.to("cpu") is not made and made.device.type == "cpu"
