@@ -139,7 +139,8 @@ def _tail(fresh: dict[str, Any] | None, count: int) -> str:
         return ""
     return (
         f" Its errors are heavy-tailed: over {count:,} fresh systems the last iterate has a median of "
-        f"{short(fresh['median'][-1])}, a mean of {short(fresh['mean'][-1])}, and {short(fresh['largest'][-1])} at worst."
+        f"{short(fresh['median'][-1])}, a mean of {short(fresh['mean'][-1])} and a worst case of "
+        f"{short(fresh['largest'][-1])}."
     )
 
 
