@@ -34,7 +34,7 @@ def test_the_card_is_made_from_the_run(name):
     assert (pretrained.HOME / name / "README.md").read_text() == made
 
 
-@pytest.mark.parametrize(("name", "sigma"), zip(pretrained.names(), (*SIGMAS, 1.2), strict=False))
+@pytest.mark.parametrize(("name", "sigma"), list(zip(pretrained.names(), (*SIGMAS, 1.2), strict=False)))
 def test_fresh_systems_give_the_committed_errors(name, sigma):
     """Means of 64 and of 512 systems within five standard errors of their difference, medians within a half."""
     solver, kept = nf.load(name), at(record_of(name), sigma)
