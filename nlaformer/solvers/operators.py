@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlaformer.errors import DTypeError
+
 Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
 
 
@@ -137,5 +139,7 @@ def _by_columns(product: Any, X: Tensor) -> Tensor:
 
     Copies either way: a matvec of the user's may write into what it is given, or hand out the same buffer again.
     """
-    found = product(np.array(X.cpu().numpy().T, order="C"))
-    return torch.from_numpy(np.array(np.asarray(found).T, dtype=np.float64, order="C")).to(X.device)
+    found = np.asarray(product(np.array(X.cpu().numpy().T, order="C")))
+    if np.iscomplexobj(found):
+        raise DTypeError("a product with the LinearOperator is complex; only real systems can be solved")
+    return torch.from_numpy(np.array(found.T, dtype=np.float64, order="C")).to(X.device)
