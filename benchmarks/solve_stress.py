@@ -5,8 +5,9 @@
 Every system that ``nf.solve`` calls CONVERGED is judged again by code that shares nothing with it: NumPy's residual in
 float64 in two orders of summation, and the residual in extended precision (np.longdouble; on x86 that is 64 bits). A
 miss of any of the three is a lie. For method="auto" the same systems are solved by nf.cg as well: whatever CG solves,
-"auto" must solve, and where it used no answer of the model with at most two products with A more (systems on which CG
-takes more than n steps are left out). Exits with 1 on a lie or a broken promise.
+"auto" must solve too (systems on which CG takes more than n steps are left out); and a call that used no answer of the
+model must return CG's answers bit for bit with at most two products with A more. Exits with 1 on a lie or a broken
+promise.
 """
 
 from __future__ import annotations
@@ -201,10 +202,13 @@ def examine(batch: Batch, model: Any, tally: Tally) -> None:
         tally.used += int(used.sum())
         tally.dearer += int((used & (extra_work > 2)).sum())
         tally.saved += int(-extra_work[used].sum())
-        # Beyond n steps rounding errors lead CG, and its bits change with the number of systems that share a call.
+        # Beyond n steps rounding errors lead CG, and its bits change with the systems that share a call.
         erratic = own.iterations > batch.b.shape[-1]
         tally.erratic += int(erratic.sum())
-        for k in (~erratic & ((solved & ~converged & ~unlucky) | (~used & (extra_work > 2)))).nonzero()[0]:
+        lost = solved & ~converged & ~unlucky & ~erratic
+        if not used.any():
+            lost |= (result.x != own.x).any(-1) & np.isfinite(own.x).all(-1) | (result.matvecs > own.matvecs + 2)
+        for k in lost.nonzero()[0]:
             ends = f"{own.status[k].name} in {own.matvecs[k]} -> {result.status[k].name} in {result.matvecs[k]}"
             tally.losses.append(f"system {k}: {ends}: {words}")
 
