@@ -101,7 +101,7 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
     if bare not in known:
         drawn = [initial(bare.replace(seed=seed)) for seed in UNTRAINED_SEEDS]
         known[bare] = [probing.hidden(network, systems, own) for network in drawn]
-    iterates = trained.last.to(solver.positions.dtype) @ solver.probe_x.weight.detach().cpu().mT
+    iterates = trained.last @ solver.probe_x.weight.detach().cpu().mT
     held["r of the network's own x"] = systems.b[:, None] - iterates.double() @ systems.A.mT
 
     Y = probing.unit(held)  # (T+1, count, m, n)
@@ -150,7 +150,7 @@ def _discrepancies(
     window, teacher = slice(2, min(n, T) + 1), solver.config.teacher.upper()
     rd = torch.cat([held[f"r of {teacher}"], held[f"d of {teacher}"]], -1)  # (count, T+1, 2n)
     tested = rd[-sizes.test :, window]
-    seen = states["trained"][0].to(solver.positions.dtype) @ solver.probe_rd.weight.detach().cpu().mT
+    seen = states["trained"][0] @ solver.probe_rd.weight.detach().cpu().mT
     answers = {"zero": torch.zeros_like(tested), "own probe": seen[-sizes.test :, window].double()}
     found = {name: {"one": float((X - tested).square().sum(-1).mean() / n)} for name, X in answers.items()}
     Y = rd[:, window].transpose(0, 1).unsqueeze(-2)  # (iterates, count, 1, 2n)
