@@ -25,10 +25,12 @@ _HOME = {
     "compile": "nlaformer.compiler.compiling",
     "algorithm": "nlaformer.compiler.algorithms",
     "algorithms": "nlaformer.compiler.algorithms",
-    "Status": "nlaformer.compiler.reference",
+    "RunStatus": "nlaformer.compiler.reference",
     "recipe": "nlaformer.learn.recipes",
     "recipes": "nlaformer.learn.recipes",
     "train": "nlaformer.learn.trainer",
+    **dict.fromkeys(("solve", "cg", "pcg"), "nlaformer.solvers.solve"),
+    **dict.fromkeys(("SolveResult", "Status"), "nlaformer.solvers.result"),
 }
 _MODULES = ("errors", "problems")
 

@@ -37,6 +37,18 @@ class CompileError(NLAFormerError, ValueError):
     """A program holds something that cannot be turned into weights; the message lists every such place."""
 
 
+class ConvergenceError(NLAFormerError, RuntimeError):
+    """A solve did not converge and ``check="raise"`` was asked for; ``result`` holds what there is."""
+
+    def __init__(self, message: str, result: object) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class ConvergenceWarning(UserWarning):
+    """A solve did not converge; the status of the result says why."""
+
+
 class FileError(NLAFormerError, ValueError):
     """A file is missing, truncated, foreign or was written by something else."""
 

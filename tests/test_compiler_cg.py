@@ -29,7 +29,7 @@ def test_the_papers_family_to_near_machine_precision(cg, sigma):
     assert error[:, 60].max() <= 1e-12
     reference = program("cg").run(A, b, iterations=5)
     assert np.median(np.linalg.norm(run.x[:, 5] - reference.x[:, 5], axis=-1) / np.linalg.norm(x, axis=-1)) <= 1e-9
-    assert all(status is nf.Status.CONVERGED for status in run.status)
+    assert all(status is nf.RunStatus.CONVERGED for status in run.status)
 
 
 def test_further_loops_leave_the_answer_in_place(cg):
@@ -79,9 +79,9 @@ def test_sudden_convergence_and_nothing_to_do(name, request):
         run = algorithm.run(A, b, iterations=60)
         after = 30 if name == "pcg" and after == 2 else after
         assert relative_error(run.x, np.linalg.solve(A, b))[after:].max() <= 1e-11
-        assert run.status is nf.Status.CONVERGED
+        assert run.status is nf.RunStatus.CONVERGED
     nothing = algorithm.run(np.eye(20), np.zeros(20), iterations=60)
-    assert not nothing.x.any() and nothing.status is nf.Status.CONVERGED
+    assert not nothing.x.any() and nothing.status is nf.RunStatus.CONVERGED
 
 
 @pytest.mark.parametrize("eigenvalues", [np.linspace(-1, 1, 20), np.r_[-3.0, np.ones(19)], -np.linspace(1, 2, 20)])
@@ -89,13 +89,13 @@ def test_sudden_convergence_and_nothing_to_do(name, request):
 def test_an_indefinite_matrix_is_named(name, eigenvalues, request):
     b = np.random.default_rng(6).standard_normal(20)
     run = request.getfixturevalue(name).run(with_eigenvalues(eigenvalues), b, iterations=60)
-    assert run.status is nf.Status.NOT_POSITIVE
+    assert run.status is nf.RunStatus.NOT_POSITIVE
     assert "not symmetric positive definite" in str(run.status)
 
 
 def test_a_zero_matrix_does_not_converge(cg):
     run = cg.run(np.zeros((20, 20)), np.ones(20))
-    assert run.status is not nf.Status.CONVERGED and np.isfinite(run.x).all()
+    assert run.status is not nf.RunStatus.CONVERGED and np.isfinite(run.x).all()
 
 
 def test_a_starting_vector(cg):
@@ -166,7 +166,7 @@ def test_a_start_far_away_does_not_lower_the_bar(far):
         nf.algorithm("cg", n=4).run(A, b, np.full(4, far), iterations=40),
         program("cg").run(A, b, np.full(4, far), iterations=40),
     ):
-        if run.status is nf.Status.CONVERGED:
+        if run.status is nf.RunStatus.CONVERGED:
             assert np.linalg.norm(b - A @ run.x[-1]) <= 1e-10 * np.linalg.norm(b)
 
 
@@ -178,5 +178,5 @@ def test_a_start_at_the_solution_stays_there(name, distance):
     M = rng.normal(size=(8, 8))
     A, solution = M @ M.T + 8 * np.eye(8), rng.normal(size=8)
     run = nf.algorithm(name, n=8).run(A, A @ solution, solution * (1 + distance), iterations=100)
-    assert run.status is nf.Status.CONVERGED
+    assert run.status is nf.RunStatus.CONVERGED
     assert np.linalg.norm(run.x[-1] - solution) <= 1e-11 * np.linalg.norm(solution)

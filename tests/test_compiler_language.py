@@ -45,7 +45,7 @@ def test_the_reference_is_the_program_on_numpy_and_on_torch():
     np.testing.assert_allclose(in_torch.x.numpy(), in_numpy.x, rtol=1e-9, atol=1e-12)
     np.testing.assert_allclose(in_numpy.x[:, -1], x, rtol=1e-9)
     single = ConjugateGradient().run(A[0], b[0], iterations=5)
-    assert np.array_equal(single.x, in_numpy.x[0]) and single.status is nf.Status.CONVERGED
+    assert np.array_equal(single.x, in_numpy.x[0]) and single.status is nf.RunStatus.CONVERGED
 
 
 def test_equal_expressions_are_one_node():

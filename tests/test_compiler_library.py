@@ -62,7 +62,7 @@ def test_methods_that_amplify_rounding_follow_at_first_and_in_the_end(name):
     run = nf.algorithm(name, n=N, verify=False).run(*inputs(name), iterations=80)
     found = deviation(run, program(name).run(*inputs(name), iterations=80))
     assert found[:, :3].max() <= 1e-10 and found[:, -1].max() <= 1e-10
-    assert all(status is nf.Status.CONVERGED for status in run.status)
+    assert all(status is nf.RunStatus.CONVERGED for status in run.status)
 
 
 @pytest.mark.parametrize("name", nf.algorithms())
@@ -179,7 +179,7 @@ class OutOfRange(nf.Program):
 def test_weights_whose_first_step_is_wrong_are_refused():
     with pytest.raises(CompileError, match=r"one step of the weights differs .* \(random\).*verify=False"):
         nf.compile(OutOfRange(), n=4)
-    assert nf.compile(OutOfRange(), n=4, verify=False).run(b=np.ones(4)).status is nf.Status.INACCURATE
+    assert nf.compile(OutOfRange(), n=4, verify=False).run(b=np.ones(4)).status is nf.RunStatus.INACCURATE
 
 
 def test_a_first_step_that_is_wrong_on_hard_systems_alone_is_a_warning():
@@ -199,7 +199,7 @@ def test_a_breakdown_stays_finite_and_is_named(name):
         run = algorithm.run(A, b, iterations=150)
         assert np.isfinite(run.x).all()
         small = run.residual_norms[-1] <= 1e-10 * np.linalg.norm(b)
-        assert small or run.status is not nf.Status.CONVERGED
+        assert small or run.status is not nf.RunStatus.CONVERGED
 
 
 def test_a_diverging_iteration_says_so():
@@ -212,7 +212,7 @@ def test_a_diverging_iteration_says_so():
 
     A, b, _ = family(N, 1, 1.0)
     run = nf.compile(TooFar(), n=N, verify=False).run(A[0], b[0], iterations=60)
-    assert run.status is nf.Status.DIVERGED
+    assert run.status is nf.RunStatus.DIVERGED
 
 
 def test_printing_shows_the_schedule():

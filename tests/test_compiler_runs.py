@@ -32,24 +32,24 @@ def runner(request):
 @pytest.mark.parametrize("factor", [1.0, -3.0, 1e-9, 1e9])
 def test_power_that_begins_at_an_eigenvector_has_converged(runner, n, factor):
     run = runner("power", n)(factor * np.eye(n), iterations=10)
-    assert run.status is nf.Status.CONVERGED
+    assert run.status is nf.RunStatus.CONVERGED
     np.testing.assert_allclose(np.abs(run.x[-1]), n**-0.5, rtol=1e-4)
 
 
 def test_power_converges_only_to_an_eigenvector(runner):
     run = runner("power", 3)
-    assert run(with_eigenvalues(np.array([3.0, 1.0, 0.5])), iterations=60).status is nf.Status.CONVERGED
-    assert run(np.diag([1.0, -1.0, 0.5]), iterations=60).status is nf.Status.STAGNATED
+    assert run(with_eigenvalues(np.array([3.0, 1.0, 0.5])), iterations=60).status is nf.RunStatus.CONVERGED
+    assert run(np.diag([1.0, -1.0, 0.5]), iterations=60).status is nf.RunStatus.STAGNATED
     for A in (np.zeros((3, 3)), np.diag([1.0, 1.0], 1)):  # A x = 0 sooner or later: x is 0, or NaN in NumPy
         ended = run(A, iterations=10)
-        assert ended.status in (nf.Status.STAGNATED, nf.Status.NONFINITE)
+        assert ended.status in (nf.RunStatus.STAGNATED, nf.RunStatus.NONFINITE)
 
 
 def test_a_start_near_a_root_has_a_scale_too():
     """Where b is 1, x = 0 solves x + e^x = b, and the residual of x = 0 is no measure of anything."""
     for b in (ones, ones + 1e-13):
         for run in (nf.algorithm("scalar_newton", n=3, verify=False).run, program("scalar_newton").run):
-            assert run(b=b).status is nf.Status.CONVERGED
+            assert run(b=b).status is nf.RunStatus.CONVERGED
 
 
 class Halving(nf.Program):
@@ -76,16 +76,16 @@ class Absolute(Halving):
 
 
 def test_a_program_says_what_its_residual_is_small_beside():
-    for written, status in ((Relative(), nf.Status.RUNNING), (Absolute(), nf.Status.CONVERGED)):
+    for written, status in ((Relative(), nf.RunStatus.RUNNING), (Absolute(), nf.RunStatus.CONVERGED)):
         compiled = nf.compile(written, n=3)
         for run in (written.run, compiled.run):
             assert run(b=ones, iterations=40).status is status
-            assert run(b=0 * ones, iterations=40).status is nf.Status.STAGNATED  # a scale of zero judges nothing
+            assert run(b=0 * ones, iterations=40).status is nf.RunStatus.STAGNATED  # a scale of zero judges nothing
 
 
 def test_the_scale_is_saved(tmp_path):
     power = nf.load(nf.algorithm("power", n=3, verify=False).save(tmp_path))
-    assert power.run(I3).status is nf.Status.CONVERGED
+    assert power.run(I3).status is nf.RunStatus.CONVERGED
 
 
 def test_a_broken_promise_is_named_without_a_residual():
@@ -97,7 +97,7 @@ def test_a_broken_promise_is_named_without_a_residual():
             return dict(x=nf.sqrt(nf.positive(b)) + 0 * x)
 
     run = nf.compile(Root(), n=3).run(b=np.array([1.0, -1.0, 2.0]))
-    assert run.residual_norms is None and run.status is nf.Status.NOT_POSITIVE
+    assert run.residual_norms is None and run.status is nf.RunStatus.NOT_POSITIVE
 
 
 @pytest.mark.parametrize("batch", [(0,), (2, 0)])
@@ -197,7 +197,7 @@ def test_no_warning_of_numpy_leaves_a_run():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for run in (TooFar().run, nf.compile(TooFar(), n=3).run):
-            assert run(2 * I3, ones, iterations=200).status is nf.Status.NONFINITE
+            assert run(2 * I3, ones, iterations=200).status is nf.RunStatus.NONFINITE
         program("cg").run(I3, ones)  # 0 / 0 after convergence
 
 

@@ -19,7 +19,7 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.tracing import ANSWER, parameters, trace
 
 
-class Status(enum.Enum):
+class RunStatus(enum.Enum):
     """How a run ended; the value is the sentence for people."""
 
     CONVERGED = "converged: the residual fell to the accuracy of the arithmetic"
@@ -53,7 +53,7 @@ class Run:
     x : (..., T + 1, n), the answers; the start's comes first
     state : every state by name, (..., T + 1[, n[, n]])
     residual_norms : (..., T + 1), or None where the program has no residual
-    status : a Status, or an object array of them in the shape of the batch
+    status : a RunStatus, or an object array of them in the shape of the batch
     """
 
     x: Any
@@ -159,10 +159,10 @@ def finish_run(
         broken = broken | wrong.expand(*batch, count).cpu()
     strayed = _strayed(checks.steps, states, lifted, answer.dtype).expand(batch).cpu().numpy()
     if norms is None:
-        status = np.full(batch, Status.FINISHED, dtype=object)
-        status[strayed] = Status.INACCURATE
-        status[broken.any(-1).numpy()] = Status.NOT_POSITIVE
-        status[~finite[..., -1].cpu().numpy()] = Status.NONFINITE
+        status = np.full(batch, RunStatus.FINISHED, dtype=object)
+        status[strayed] = RunStatus.INACCURATE
+        status[broken.any(-1).numpy()] = RunStatus.NOT_POSITIVE
+        status[~finite[..., -1].cpu().numpy()] = RunStatus.NONFINITE
     else:
         status = _judge(norms.cpu(), goal.cpu(), finite.cpu(), broken, strayed, answer.dtype)
 
@@ -225,13 +225,13 @@ def _judge(
     quarter = max(1, norms.shape[-1] // 4)
     best = norms[..., :-quarter].amin(-1) if norms.shape[-1] > quarter else norms[..., 0]
     falling = norms[..., -quarter:].amin(-1) < 0.9 * best
-    status = np.full(norms.shape[:-1], Status.STAGNATED, dtype=object)
-    status[falling.numpy() | (norms.shape[-1] == 1)] = Status.RUNNING
-    status[(last > 10 * torch.fmax(goal[..., -1], norms[..., 0])).numpy()] = Status.DIVERGED
-    status[strayed] = Status.INACCURATE
-    status[small[..., -1].numpy()] = Status.CONVERGED
-    status[(broken & before).any(-1).numpy()] = Status.NOT_POSITIVE
-    status[(~(finite[..., -1] & torch.isfinite(last))).numpy()] = Status.NONFINITE
+    status = np.full(norms.shape[:-1], RunStatus.STAGNATED, dtype=object)
+    status[falling.numpy() | (norms.shape[-1] == 1)] = RunStatus.RUNNING
+    status[(last > 10 * torch.fmax(goal[..., -1], norms[..., 0])).numpy()] = RunStatus.DIVERGED
+    status[strayed] = RunStatus.INACCURATE
+    status[small[..., -1].numpy()] = RunStatus.CONVERGED
+    status[(broken & before).any(-1).numpy()] = RunStatus.NOT_POSITIVE
+    status[(~(finite[..., -1] & torch.isfinite(last))).numpy()] = RunStatus.NONFINITE
     return status
 
 

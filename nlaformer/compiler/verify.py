@@ -3,7 +3,7 @@
 Deviations are |x_t - x_t^ref| / max_{s <= t} |x_s^ref|, the largest over the systems: after the first step (is one
 step compiled right?), the largest over all steps (methods like CG amplify any rounding), and after the last (what
 stays). The rule of ``nf.compile``: the first step must agree to 1e-6 (float64) or 1e-2 (float32), the tolerance of
-``Status.INACCURATE``, wherever the program itself stays finite and keeps its promises. On the random systems, which
+``RunStatus.INACCURATE``, wherever the program itself stays finite and keeps its promises. On the random systems, which
 are well conditioned, anything else is a CompileError; on the hard ones, which amplify rounding in a single step, a
 warning. Later deviations are kept and shown, not judged: they belong to the method.
 """
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.reference import Status, step_tolerance
+from nlaformer.compiler.reference import RunStatus, step_tolerance
 from nlaformer.errors import CompileError
 
 if TYPE_CHECKING:
@@ -90,7 +90,7 @@ def deviations(program: Program, algorithm: Algorithm, inputs: dict[str, Any], i
     reference = program.run(**exact, iterations=iterations).x
     run = algorithm.run(**inputs, iterations=iterations)
     reference, found = (x.reshape(len(x), iterations + 1, -1).astype("float64") for x in (reference, run.x))
-    judged = np.isfinite(reference[:, :2]).all((1, 2)) & (run.status != Status.NOT_POSITIVE)
+    judged = np.isfinite(reference[:, :2]).all((1, 2)) & (run.status != RunStatus.NOT_POSITIVE)
     reference = hold(reference)
     with np.errstate(all="ignore"):
         scale = np.maximum.accumulate(np.linalg.norm(reference, axis=-1), axis=-1)

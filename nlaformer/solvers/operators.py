@@ -1,0 +1,151 @@
+"""The matrices of many systems behind one interface: dense, sparse, or known by their products only.
+
+A lane is one right-hand side; X (m, n) holds a vector for each of m lanes. Several lanes may share a matrix.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.errors import DTypeError
+
+Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
+
+
+class Operator(Protocol):
+    """What the methods and the certificate need of a matrix."""
+
+    @property
+    def terms(self) -> int:
+        """The most products that any component of A x sums; 0 where nothing is known."""
+
+    def apply(self, X: Tensor) -> Tensor:
+        """A x of every lane."""
+
+    def absolute(self, X: Tensor) -> Tensor:
+        """|A| x of every lane, or zero where the entries are not known."""
+
+    def take(self, lanes: Tensor) -> Operator:
+        """The operator of some lanes."""
+
+    def products(self, X: Tensor) -> Terms:
+        """A x one term of every sum at a time: factors a and x, and the components they belong to (None: all)."""
+
+    def blocks(self, index: Tensor) -> Tensor:
+        """The entries of A at (index x index) of every lane: index (k, s) -> (m or 1, k, s, s)."""
+
+
+@dataclass(frozen=True)
+class Dense:
+    """G matrices, each shared by m / G consecutive lanes."""
+
+    A: Tensor  # (G, n, n)
+    shared: int  # lanes to a matrix
+
+    @property
+    def terms(self) -> int:
+        return self.A.shape[-1]
+
+    def apply(self, X: Tensor) -> Tensor:
+        return self._product(self.A, X)
+
+    def absolute(self, X: Tensor) -> Tensor:
+        return self._product(self.A.abs(), X)
+
+    def _product(self, A: Tensor, X: Tensor) -> Tensor:
+        return (X.reshape(len(A), self.shared, -1) @ A.mT).reshape(X.shape)
+
+    def take(self, lanes: Tensor) -> Dense:
+        if len(self.A) == 1:
+            return Dense(self.A, len(lanes))
+        return Dense(self.A[lanes // self.shared], 1)
+
+    def products(self, X: Tensor) -> Terms:
+        X = X.reshape(len(self.A), self.shared, -1)
+        for j in range(self.terms):
+            a = self.A[:, None, :, j].expand(-1, self.shared, -1)
+            yield a.flatten(0, 1), X[..., j, None].expand_as(a).flatten(0, 1), None
+
+    def blocks(self, index: Tensor) -> Tensor:
+        found = self.A[:, index[:, :, None], index[:, None, :]]
+        return found if len(self.A) == 1 else found.repeat_interleave(self.shared, 0)
+
+
+@dataclass(frozen=True)
+class Sparse:
+    """One SciPy matrix in CSR form for every lane; the products are made on the CPU."""
+
+    A: Any  # csr_array, float64, (n, n)
+
+    @property
+    def terms(self) -> int:
+        return int(np.diff(self.A.indptr).max())
+
+    def apply(self, X: Tensor) -> Tensor:
+        return _row_by_row(self.A, X)
+
+    def absolute(self, X: Tensor) -> Tensor:
+        return _row_by_row(abs(self.A), X)
+
+    def take(self, lanes: Tensor) -> Sparse:
+        return self
+
+    def products(self, X: Tensor) -> Terms:
+        # Rows in order of their length: those that have a k-th entry are then the first ones.
+        start, length = self.A.indptr[:-1], np.diff(self.A.indptr)
+        order = np.argsort(-length, kind="stable")
+        for k in range(self.terms):
+            rows = order[: np.searchsorted(-length[order], -k)]
+            at = start[rows] + k
+            a = torch.from_numpy(self.A.data[at]).expand(len(X), -1)
+            yield a, X[:, torch.from_numpy(self.A.indices[at].astype(np.int64))], torch.from_numpy(rows)
+
+    def blocks(self, index: Tensor) -> Tensor:
+        parts = [torch.from_numpy(self.A[i][:, i].toarray()) for i in index.numpy()]
+        return torch.stack(parts)[None]
+
+
+@dataclass(frozen=True)
+class Implicit:
+    """A LinearOperator of SciPy: nothing but its products is known."""
+
+    A: Any
+    terms: int = 0
+
+    def apply(self, X: Tensor) -> Tensor:
+        return _row_by_row(self.A, X) if len(X) == 1 else _by_columns(self.A.matmat, X)
+
+    def absolute(self, X: Tensor) -> Tensor:
+        return torch.zeros_like(X)
+
+    def take(self, lanes: Tensor) -> Implicit:
+        return self
+
+    def products(self, X: Tensor) -> Terms:
+        return iter(())
+
+    def blocks(self, index: Tensor) -> Tensor:
+        raise NotImplementedError("a LinearOperator has no entries")
+
+
+def _row_by_row(A: Any, X: Tensor) -> Tensor:
+    """A x of every row with a matrix or operator of SciPy's, which is quicker than its product with all of them."""
+    return torch.from_numpy(np.stack([_real(A @ x) for x in X.cpu().numpy().copy()])).to(X.device)
+
+
+def _by_columns(product: Any, X: Tensor) -> Tensor:
+    """A product of SciPy's, which takes columns, for the rows of X."""
+    return torch.from_numpy(np.ascontiguousarray(_real(product(X.cpu().numpy().T.copy())).T)).to(X.device)
+
+
+def _real(found: Any) -> np.ndarray:
+    """What a product returned in float64, copied: a user's matvec may hand out the same buffer again."""
+    if np.iscomplexobj(found):
+        raise DTypeError("a product with the LinearOperator is complex; only real systems can be solved")
+    return np.array(found, dtype=np.float64)

@@ -1,0 +1,136 @@
+"""Preconditioners: M approximates the *inverse* of A, as in SciPy, and is symmetric positive definite."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.arrays import give, to_tensor
+from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
+from nlaformer.solvers.operators import Dense, Implicit, Sparse
+from nlaformer.solvers.reading import Problem, read_matrix
+
+
+class Preconditioner(Protocol):
+    """z = M r on lanes; an Operator is one."""
+
+    def apply(self, X: Tensor) -> Tensor: ...
+
+    def take(self, lanes: Tensor) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Identity:
+    """No preconditioner."""
+
+    def apply(self, X: Tensor) -> Tensor:
+        return X
+
+    def take(self, lanes: Tensor) -> Identity:
+        return self
+
+
+@dataclass(frozen=True)
+class Diagonal:
+    """A diagonal M, given by its entries."""
+
+    entries: Tensor  # (m, n), or (1, n) for all lanes
+
+    def apply(self, X: Tensor) -> Tensor:
+        return self.entries * X
+
+    def take(self, lanes: Tensor) -> Diagonal:
+        return self if len(self.entries) == 1 else Diagonal(self.entries[lanes])
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the user's on the residuals of all systems; lanes that are not worked on are zero in it."""
+
+    function: Callable[[Any], Any]
+    problem: Problem
+    lanes: Tensor
+
+    def apply(self, X: Tensor) -> Tensor:
+        full = torch.zeros_like(self.problem.b)
+        full[self.lanes] = X
+        given = full.reshape(*self.problem.shape, full.shape[-1])
+        found = to_tensor("what M returned", self.function(give(given.clone(), self.problem.kind)))
+        if found.shape != given.shape or found.is_complex():
+            raise ShapeError(
+                f"M returned {found.dtype} of shape {tuple(found.shape)} for residuals of shape {tuple(given.shape)}; "
+                "a function M must return as many real numbers as it is given"
+            )
+        return found.to(X).reshape(full.shape)[self.lanes]
+
+    def take(self, lanes: Tensor) -> Function:
+        return Function(self.function, self.problem, self.lanes[lanes])
+
+
+def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
+    """M as the user may give it.
+
+    None; "jacobi"; the entries of a diagonal, (n,) or one row per system; matrices (..., n, n), dense or sparse; a
+    LinearOperator; a function r -> M r on arrays (..., n) of the kind of b.
+    """
+    import scipy.sparse
+    from scipy.sparse.linalg import LinearOperator
+
+    if M is None:
+        return Identity()
+    if isinstance(M, str):
+        if M != "jacobi":
+            raise unknown_name("preconditioner", M, ["jacobi"])
+        return _jacobi(problem)
+    m, n = problem.b.shape
+    if scipy.sparse.issparse(M) or isinstance(M, LinearOperator) or hasattr(M, "matvec"):
+        matrix = read_matrix("M", M)
+        if matrix.shape != (n, n):
+            raise ShapeError(f"M has shape {matrix.shape} for systems of {n} unknowns; expected ({n}, {n})")
+        return Sparse(matrix.astype(np.float64)) if scipy.sparse.issparse(matrix) else Implicit(matrix)
+    if callable(M):
+        return Function(M, problem, torch.arange(m, device=problem.b.device))
+    return _from_array(M, problem)
+
+
+def _jacobi(problem: Problem) -> Diagonal:
+    if not problem.explicit:
+        raise OptionError('M="jacobi" needs the diagonal of A, which a LinearOperator does not show; pass M itself')
+    A = problem.A
+    if isinstance(A, Sparse):
+        diagonal = torch.from_numpy(A.A.diagonal())[None]
+    else:
+        assert isinstance(A, Dense)
+        diagonal = A.A.diagonal(dim1=-2, dim2=-1)
+        diagonal = diagonal if len(diagonal) == 1 else diagonal.repeat_interleave(A.shared, 0)
+    return Diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0))  # A with another diagonal is refused anyway
+
+
+def _from_array(M: Any, problem: Problem) -> Preconditioner:
+    entries = to_tensor("M", M)
+    if entries.is_complex():
+        raise DTypeError(f"M is complex ({entries.dtype}); only real systems can be solved")
+    entries = entries.detach().to(problem.b)
+    n, shape = problem.b.shape[-1], problem.shape
+    batch = shape[:-1] if problem.columns else shape
+    if entries.shape == (n, n) and batch == (n,):
+        raise ShapeError(f"M of shape {(n, n)} for {n} matrices may be a matrix or {n} diagonals; pass {(n, n, n)}")
+    if entries.shape == (n,):
+        return Diagonal(entries[None])
+    if entries.shape == (n, n):
+        return Dense(entries[None], len(problem.b))
+    if batch and entries.shape == (*batch, n):
+        rows = entries.reshape(-1, n)
+        return Diagonal(rows.repeat_interleave(len(problem.b) // len(rows), 0))
+    if batch and entries.shape == (*batch, n, n):
+        matrices = entries.reshape(-1, n, n)
+        return Dense(matrices, len(problem.b) // len(matrices))
+    raise ShapeError(
+        f"M has shape {tuple(entries.shape)} for {len(problem.b)} systems of {n} unknowns; expected a diagonal "
+        f"({', '.join(map(str, (*batch, n)))},) or matrices {(*batch, n, n)} that approximate the inverse of A"
+    )

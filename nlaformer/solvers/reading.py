@@ -1,0 +1,277 @@
+"""The door of the solvers: what a user calls A, b, x0 and M becomes lanes in float64, scaled by powers of two.
+
+The number of dimensions says what b is. With one dimension less than A it holds a vector for every matrix,
+A (..., n, n) and b (..., n); with as many it holds columns, A (..., n, n) and b (..., n, k); a single vector (n,) goes
+with every matrix of a batch. So for A (n, n), b (n, n) is n columns, as in NumPy and SciPy, and for A (n, n, n),
+b (n, n) is n vectors, one per matrix.
+
+A and b are scaled so that their largest entries are near 1: A x = b becomes (2^-i A) y = 2^-j b with x = 2^(j-i) y.
+Powers of two round nothing, and no product on the way overflows or vanishes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.arrays import give, kind_of, to_tensor
+from nlaformer.errors import DTypeError, OptionError, ShapeError
+from nlaformer.prompt import exponent, scale
+from nlaformer.solvers.certificate import UNIT, norm_lower
+from nlaformer.solvers.operators import Dense, Implicit, Operator, Sparse
+
+
+@dataclass(frozen=True)
+class Problem:
+    """m right-hand sides ("lanes") with their matrices, scaled, and the way back to what the user gave."""
+
+    A: Operator
+    b: Tensor  # (m, n)
+    x0: Tensor | None  # (m, n)
+    tolerance: Tensor  # (m,)
+    exponent_a: Tensor  # (m,)
+    exponent_b: Tensor  # (m,)
+    finite: Tensor  # (m,) whether A, b and x0 are
+    complaint: list[str]  # of every lane: why A cannot be symmetric positive definite, or nothing
+    kind: str
+    dtype: torch.dtype
+    shape: tuple[int, ...]  # of the numbers per system
+    columns: bool
+
+    @property
+    def explicit(self) -> bool:
+        """Whether the entries of A are known."""
+        return not isinstance(self.A, Implicit)
+
+    @property
+    def single(self) -> bool:
+        return not self.shape
+
+    def unscaled(self, x: Tensor, lanes: Tensor | slice = slice(None)) -> Tensor:
+        """The vector in the user's units, float64."""
+        return scale(x, (self.exponent_b - self.exponent_a)[lanes, None])
+
+    def rounded(self, x: Tensor, lanes: Tensor) -> Tensor:
+        """What becomes of x when it is handed out in the user's precision, in the units of the lanes."""
+        given = self.unscaled(x, lanes).to(self.dtype).double()
+        return scale(given, (self.exponent_a - self.exponent_b)[lanes, None])
+
+    def vectors(self, X: Tensor, dtype: torch.dtype | None = None) -> Any:
+        """Lanes of vectors in the shape and kind of b."""
+        X = X.reshape(*self.shape, X.shape[-1]).to(dtype or self.dtype)
+        return give(X.mT.contiguous() if self.columns else X, self.kind)
+
+    def numbers(self, values: Any) -> Any:
+        """One number per lane, in the shape of the batch; a plain one for a single system."""
+        array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
+        return array[0].item() if self.single else array.reshape(self.shape + array.shape[1:])
+
+
+def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
+    """Check what was given and put it into lanes."""
+    _check_tolerances(rtol, atol)
+    matrices = read_matrix("A", A)
+    right = _real("b", b)
+    # Where the work is done: with the matrix, if that is a tensor; SciPy's matrices live on the CPU.
+    device = matrices.device if isinstance(A, Tensor) and isinstance(matrices, Tensor) else right.device
+    device = device if isinstance(matrices, Tensor) else torch.device("cpu")
+    dimensions, n = len(matrices.shape), matrices.shape[-1]
+    columns = right.dim() == dimensions
+    expected = (
+        f"A {tuple(matrices.shape)} goes with b (..., {n}), a vector per matrix, or (..., {n}, k), k columns; given b "
+        f"{tuple(right.shape)}"
+    )
+    if not columns and right.dim() not in (1, dimensions - 1):
+        raise ShapeError(expected)
+    if not right.numel() or right.shape[-2 if columns else -1] != n:
+        raise ShapeError(expected)
+    shape = _batch(tuple(matrices.shape[:-2]), tuple(right.shape[: -2 if columns else -1]), expected)
+    width = right.shape[-1] if columns else 1
+    lanes = math.prod(shape) * width
+    dtype = _result_dtype(matrices.dtype, right.dtype)
+
+    def as_lanes(v: Tensor) -> Tensor:
+        v = (v.mT if columns else v).to(device, torch.float64)
+        full = (*shape, width, n) if columns else (*shape, n)
+        return v.expand(full).reshape(lanes, n).contiguous()
+
+    operator, exponent_a, finite, complaint = _scaled(matrices, shape, width, lanes, device)
+    y = as_lanes(right)
+    finite = finite & torch.isfinite(y).all(-1)
+    y = torch.where(finite[:, None], y, 0.0)
+    exponent_b = exponent(y.abs().amax(-1))
+    y = scale(y, -exponent_b[:, None])
+    begin = None
+    if x0 is not None:
+        begin = _real("x0", x0)
+        if begin.shape[-1 if not columns else -2 :] != right.shape[-1 if not columns else -2 :]:
+            raise ShapeError(f"x0 has shape {tuple(begin.shape)}; expected that of b, {tuple(right.shape)}")
+        _batch(shape, tuple(begin.shape[: -2 if columns else -1]), "x0 must have the shape of b")
+        begin = as_lanes(begin)
+        finite = finite & torch.isfinite(begin).all(-1)
+        begin = scale(torch.where(finite[:, None], begin, 0.0), (exponent_a - exponent_b)[:, None])
+    small = rtol * norm_lower(y).clamp(min=0) * (1 - 4 * UNIT)
+    tolerance = torch.maximum(small, scale(torch.full_like(small, atol), -exponent_b) * (1 - 4 * UNIT))
+    return Problem(
+        operator,
+        y,
+        begin,
+        tolerance,
+        exponent_a,
+        exponent_b,
+        finite,
+        complaint,
+        "torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
+        dtype,
+        (*shape, width) if columns else shape,
+        columns,
+    )
+
+
+def read_matrix(name: str, value: Any) -> Any:
+    """A dense tensor (..., n, n), or a CSR array or LinearOperator of SciPy's: real, square, not empty."""
+    import scipy.sparse
+    from scipy.sparse.linalg import LinearOperator, aslinearoperator
+
+    found: Any = value
+    if isinstance(value, Tensor) and value.layout != torch.strided:
+        found = _csr_of_torch(value)
+    elif scipy.sparse.issparse(value):
+        found = value if value.ndim == 2 else value.reshape(1, -1)  # which is not square
+    elif isinstance(value, LinearOperator) or (hasattr(value, "matvec") and hasattr(value, "shape")):
+        found = aslinearoperator(value)
+    else:
+        found = _real(name, value)
+    shape = tuple(found.shape)
+    if len(shape) < 2 or shape[-1] != shape[-2] or not math.prod(shape):
+        raise ShapeError(
+            f"{name} has shape {getattr(value, 'shape', shape)}; expected square matrices (..., n, n), n from 1 on"
+        )
+    if isinstance(found, Tensor):
+        return found
+    kind = np.dtype(found.dtype).kind if found.dtype is not None else "f"
+    if kind not in "biuf":
+        raise DTypeError(f"{name} holds {found.dtype} values; only real systems can be solved")
+    if isinstance(found, LinearOperator):
+        return found
+    _check_integers(name, found.data if hasattr(found, "data") and kind in "iu" else np.zeros(0))
+    found = scipy.sparse.csr_array(found)
+    found.sum_duplicates()
+    return found
+
+
+def _csr_of_torch(value: Tensor) -> Any:
+    import scipy.sparse
+
+    if value.is_complex():
+        raise DTypeError(f"A is complex ({value.dtype}); only real systems can be solved")
+    if value.dim() != 2:
+        raise ShapeError(f"A is a sparse tensor of shape {tuple(value.shape)}; expected one square matrix (n, n)")
+    coo = value.detach().to_sparse_coo().coalesce().cpu()
+    entries = coo.values().double() if coo.dtype in (torch.float16, torch.bfloat16) else coo.values()
+    return scipy.sparse.csr_array((entries.numpy(), tuple(coo.indices().numpy())), shape=tuple(value.shape))
+
+
+def _real(name: str, value: Any) -> Tensor:
+    tensor = to_tensor(name, value).detach()
+    if tensor.is_complex():
+        raise DTypeError(f"{name} is complex ({tensor.dtype}); only real systems can be solved")
+    if not tensor.is_floating_point() and tensor.dtype != torch.bool:
+        _check_integers(name, tensor)
+    return tensor
+
+
+def _check_integers(name: str, values: Any) -> None:
+    """Whole numbers are read as float64; those that it cannot hold would be solved for another system."""
+    array = values.cpu().numpy() if isinstance(values, Tensor) else values
+    if array.size and max(abs(int(array.min())), abs(int(array.max()))) > 2**53:
+        raise DTypeError(f"{name} holds whole numbers beyond 2^53, which float64 does not hold exactly; convert them")
+
+
+def _result_dtype(*dtypes: Any) -> torch.dtype:
+    """The widest precision among those given; whole numbers count as float64."""
+    found = []
+    for dtype in dtypes:
+        name = str(dtype).removeprefix("torch.")
+        floating = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+        found.append(floating.get(name, torch.float64))
+    widest = found[0]
+    for dtype in found[1:]:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def _check_tolerances(rtol: Any, atol: Any) -> None:
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        try:
+            good = not isinstance(value, (bool, str)) and math.isfinite(value) and value >= 0
+        except TypeError:
+            good = False
+        if not good:
+            raise OptionError(f"{name} must be a finite number from 0 on, not {value!r}")
+
+
+def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tuple[int, ...]:
+    try:
+        return tuple(torch.broadcast_shapes(first, second))
+    except RuntimeError:
+        raise ShapeError(message) from None
+
+
+def _scaled(
+    matrices: Any, shape: tuple[int, ...], width: int, lanes: int, device: torch.device
+) -> tuple[Operator, Tensor, Tensor, list[str]]:
+    """The operator with its largest entries near 1; of every lane the exponent, whether it is finite, a complaint."""
+    import scipy.sparse
+
+    if isinstance(matrices, Tensor):
+        A = matrices.to(device, torch.float64)
+        A = A.reshape(1, *A.shape[-2:]) if A[..., 0, 0].numel() == 1 else A.expand(*shape, -1, -1).flatten(0, -3)
+        return _scaled_dense(A, lanes // len(A), _eps(matrices.dtype))
+    if scipy.sparse.issparse(matrices):
+        return _scaled_sparse(matrices, lanes)
+    every = torch.ones(lanes, dtype=torch.bool)
+    return Implicit(matrices), torch.zeros(lanes, dtype=torch.int32), every, [""] * lanes
+
+
+def _scaled_dense(A: Tensor, shared: int, eps: float) -> tuple[Operator, Tensor, Tensor, list[str]]:
+    largest = A.abs().amax((-2, -1))  # (G,)
+    finite = torch.isfinite(largest)
+    e = exponent(torch.where(finite, largest, 1.0))
+    lowest = A.diagonal(dim1=-2, dim2=-1).amin(-1)  # before the scaling, which may take a small entry to zero
+    A = torch.where(finite[:, None, None], scale(A, -e[:, None, None]), 0.0)
+    measures = ((A - A.mT).abs().amax((-2, -1)), lowest, A.abs().amax((-2, -1)))
+    rows = torch.stack(measures, -1).tolist()
+    words = [_complaint(gap, diagonal, size, A.shape[-1], eps) for gap, diagonal, size in rows]
+    every = [word for word in words for _ in range(shared)]
+    return Dense(A, shared), e.repeat_interleave(shared), finite.repeat_interleave(shared), every
+
+
+def _scaled_sparse(matrix: Any, lanes: int) -> tuple[Operator, Tensor, Tensor, list[str]]:
+    csr = matrix.astype(np.float64)
+    largest = torch.tensor(np.abs(csr.data).max(initial=0.0), dtype=torch.float64)
+    finite = torch.isfinite(largest)
+    e = exponent(torch.where(finite, largest, 1.0))
+    lowest = float(csr.diagonal().min())  # before the scaling, which may take a small entry to zero
+    csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
+    size, gap = float(np.abs(csr.data).max(initial=0.0)), float(np.abs((csr - csr.T).data).max(initial=0.0))
+    word = _complaint(gap, lowest, size, csr.shape[0], _eps(_result_dtype(matrix.dtype)))
+    return Sparse(csr), e.expand(lanes), finite.expand(lanes), [word] * lanes
+
+
+def _eps(dtype: torch.dtype) -> float:
+    return torch.finfo(dtype).eps if dtype.is_floating_point else torch.finfo(torch.float64).eps
+
+
+def _complaint(gap: float, diagonal: float, largest: float, n: int, eps: float) -> str:
+    """Why a matrix cannot be symmetric positive definite, from its entries alone, or nothing."""
+    if gap > min(10 * n * eps, 1e-3) * largest:
+        return f"A is not symmetric: an entry differs from its mirror image by {gap / largest:.1e} of the largest"
+    if diagonal <= 0:
+        return f"A has {'a zero' if diagonal == 0 else 'a negative'} entry on its diagonal"
+    return ""

@@ -1,0 +1,162 @@
+"""What a solve returns: the answer, how it ended, and everything that was measured on the way."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from nlaformer.solvers.krylov import Trajectory
+
+
+class Status(enum.Enum):
+    """How a solve ended; the value is the sentence for people. Only CONVERGED is a success."""
+
+    CONVERGED = "converged: |b - A x| <= max(rtol |b|, atol) holds for the returned x, recomputed in float64"
+    MAXITER = "iterations ran out: the residual is still above the tolerance; raise maxiter, or give a preconditioner M"
+    STAGNATED = (
+        "stagnated: the residual stopped falling above the tolerance; either (a) A is singular or nearly so, or "
+        "(b) the tolerance is below what float64 can reach or prove for this system: raise rtol or atol"
+    )
+    PRECISION = (
+        "precision: the float64 answer, result.x64, meets the tolerance, but rounded to the precision of the input it "
+        "does not: use result.x64, give float64 input, or raise rtol"
+    )
+    NOT_SPD = (
+        "not symmetric positive definite: the matrix (or the preconditioner) is not what conjugate gradients need, so "
+        "the answer must not be used; use a direct solver, MINRES (symmetric) or GMRES"
+    )
+    NONFINITE = "not finite: the input holds NaN or infinity, or the answer leaves the range of the numbers"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+_INFO = {Status.CONVERGED: 0, Status.NOT_SPD: -1, Status.NONFINITE: -2}
+
+
+@dataclass(frozen=True)
+class Contribution:
+    """What the model did for each system, in the shape of the batch.
+
+    Attributes
+    ----------
+    applications : how often it was asked
+    accepted : how many of its answers were used
+    reduction : the residual where it stopped over the residual where it began; 1 if nothing was used
+    reasons : a sentence for each different way in which its answers were refused, most frequent first
+    """
+
+    applications: Any
+    accepted: Any
+    reduction: Any
+    reasons: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        asked, used = int(np.sum(self.applications)), int(np.sum(self.accepted))
+        helped = np.asarray(self.reduction)[np.asarray(self.accepted) > 0]
+        digits = f", residual times {np.exp(np.log(helped).mean()):.1e}" if len(helped) and helped.min() > 0 else ""
+        refused = f"; refused: {self.reasons[0]}" if self.reasons else ""
+        return f"{used:,} of {asked:,} answers used{digits}{refused}"
+
+
+@dataclass(frozen=True)
+class SolveResult:
+    """The answer with its certificate; unpacks as ``x, info`` like SciPy's.
+
+    Of a single right-hand side, the numbers per system are plain numbers and ``status`` is a ``Status``; of several
+    they are arrays in the shape of the batch.
+
+    Attributes
+    ----------
+    x : the answer, in the kind and precision of the input; without convergence, the iterate of the smallest residual
+    x64 : the answer before it was rounded to that precision, float64
+    status : how it ended
+    detail : what is known beyond the status, a sentence or nothing
+    iterations : steps taken: applications of the model whose answer was used, and steps of the classical method
+    residuals : |b - A x_k| from k = 0 on, (..., K + 1), NaN after a system has ended; the method's own running
+        values, but for the last of a system that converged, which is recomputed
+    residual_norm : |b - A x| of the returned x, recomputed
+    residual_bound : proven to be no less than the exact |b - A x|; where A is a LinearOperator its products are taken
+        as exact, since nothing is known of their rounding errors
+    tolerance : max(rtol |b|, atol), what the bound is held against
+    matvecs : products with A outside the model, those of the certificate included
+    method : what was done, in words
+    model : what the model contributed, or None without one
+    model_seconds, classical_seconds : where the time went
+    trajectory : x_k, r_k, d_k of every step where asked for, each (..., K + 1, n)
+    """
+
+    x: Any
+    x64: Any
+    status: Any
+    detail: Any
+    iterations: Any
+    residuals: Any
+    residual_norm: Any
+    residual_bound: Any
+    tolerance: Any
+    matvecs: Any
+    method: str
+    model: Contribution | None
+    model_seconds: float
+    classical_seconds: float
+    trajectory: Trajectory | None = None
+
+    @property
+    def converged(self) -> bool:
+        """Whether every system converged."""
+        return all(status is Status.CONVERGED for status in self._statuses)
+
+    @property
+    def info(self) -> Any:
+        """SciPy's number: 0 converged, above 0 the iterations without convergence, below 0 a breakdown."""
+        counts = np.atleast_1d(self.iterations).ravel()
+        values = [_INFO.get(s, max(int(k), 1)) for s, k in zip(self._statuses, counts, strict=True)]
+        return values[0] if isinstance(self.status, Status) else np.reshape(values, np.shape(self.status))
+
+    @property
+    def seconds(self) -> float:
+        """The whole time."""
+        return self.model_seconds + self.classical_seconds
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter((self.x, self.info))
+
+    def __str__(self) -> str:
+        """Six aligned lines."""
+        rows = {
+            "status": self._status_line(),
+            "residual": f"{_span(self.residual_norm)}, at most {_span(self.residual_bound)} by the certificate; "
+            f"tolerance {_span(self.tolerance)}",
+            "method": self.method,
+            "work": f"{_span(self.iterations)} iterations, {_span(self.matvecs)} products with A",
+            "model": str(self.model) if self.model else "none",
+            "time": f"{self.seconds:.3g} s: model {self.model_seconds:.3g} s, classical {self.classical_seconds:.3g} s",
+        }
+        return "\n".join(f"{name:<10}{value}" for name, value in rows.items())
+
+    def __repr__(self) -> str:
+        return f"<SolveResult: {self._status_line()}>"
+
+    @property
+    def _statuses(self) -> list[Status]:
+        return [self.status] if isinstance(self.status, Status) else list(np.ravel(self.status))
+
+    def _status_line(self) -> str:
+        if isinstance(self.status, Status):
+            return f"{self.status} ({self.detail})" if self.detail else str(self.status)
+        found = self._statuses
+        counts = {status: found.count(status) for status in Status if status in found}
+        words = (f"{count:,} {str(status).partition(':')[0]}" for status, count in counts.items())
+        return f"{len(found):,} systems: " + ", ".join(words)
+
+
+def _span(values: Any) -> str:
+    """A number, or the smallest and largest of several."""
+    low, high = np.min(values), np.max(values)
+    shown = [f"{v:,}" if isinstance(v, (int, np.integer)) else f"{v:.2e}" for v in (low, high)]
+    return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"

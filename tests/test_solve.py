@@ -1,0 +1,334 @@
+"""nf.solve on what users bring: kinds, shapes, precisions, scales; SciPy's own test problems; bad input."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+import torch
+
+import nlaformer as nf
+from nlaformer import problems
+from nlaformer.errors import ConvergenceError, ConvergenceWarning, DTypeError, OptionError, ShapeError
+from nlaformer.solvers import krylov
+
+Status = nf.Status
+
+
+def spd(n: int, count: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    A, b, _ = problems.SPD(n=n).sample(count, seed)
+    return A.numpy(), b.numpy()
+
+
+def residual(A: np.ndarray, b: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """|b - A x| / |b| in extended precision."""
+    A, b, x = (np.asarray(v).astype(np.longdouble) for v in (A, b, x))
+    return np.sqrt(((b - (A * x[..., None, :]).sum(-1)) ** 2).sum(-1) / (b**2).sum(-1))
+
+
+# What comes in, comes out
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_result_is_of_the_kind_and_precision_that_came_in(dtype: str) -> None:
+    A, b = (v[0].astype(dtype) for v in spd(7))
+    for kind in (np.asarray, torch.from_numpy):
+        result = nf.solve(kind(A), kind(b))
+        assert type(result.x) is type(kind(b)) and result.x.dtype == kind(b).dtype and result.x.shape == (7,)
+        assert result.status is Status.CONVERGED and residual(A, b, np.asarray(result.x)) <= 1e-5
+    sparse = nf.solve(sp.csr_array(A), b)
+    implicit = nf.solve(spla.aslinearoperator(A), b)
+    tensor = nf.solve(torch.from_numpy(A).to_sparse(), torch.from_numpy(b))
+    for result in (sparse, implicit, tensor):
+        assert result.converged and str(result.x.dtype).endswith(dtype)
+        assert residual(A, b, np.asarray(result.x)) <= 1e-5
+    assert isinstance(tensor.x, torch.Tensor)
+
+
+def test_lists_and_whole_numbers_are_read_as_float64() -> None:
+    result = nf.solve([[2, 1], [1, 2]], [3, 3])
+    assert isinstance(result.x, np.ndarray) and result.x.dtype == np.float64
+    assert np.allclose(result.x, 1)
+    assert nf.solve(sp.csr_array(np.array([[2, 1], [1, 2]])), np.array([3, 3])).converged
+
+
+def test_batches_and_columns_are_told_apart_by_the_number_of_dimensions() -> None:
+    A, b = spd(4, count=6)
+    batch = nf.solve(A, b)
+    assert batch.x.shape == (6, 4) and batch.status.shape == batch.iterations.shape == (6,)
+    assert batch.residuals.shape == (6, batch.iterations.max() + 1)
+    columns = nf.solve(A[0], b.T)  # six right-hand sides of one matrix
+    assert columns.x.shape == (4, 6) and columns.status.shape == (6,)
+    assert np.all(residual(A[0], b, columns.x.T) <= 1e-5)
+    both = nf.solve(A.reshape(2, 3, 4, 4), np.stack([b, -b], -1).reshape(2, 3, 4, 2))
+    assert both.x.shape == (2, 3, 4, 2) and both.status.shape == (2, 3, 2)
+    assert np.allclose(both.x[..., 0], -both.x[..., 1]) and np.allclose(both.x[..., 0].reshape(6, 4), batch.x)
+    shared = nf.solve(A, b[0])
+    assert shared.x.shape == (6, 4) and np.all(residual(A, b[:1], shared.x) <= 1e-5)
+    square = nf.solve(A[0], np.eye(4))  # as many columns as unknowns are columns still
+    assert np.allclose(A[0] @ square.x, np.eye(4), atol=1e-4)
+
+
+def test_each_right_hand_side_is_judged_on_its_own() -> None:
+    A, b = spd(8, count=4)
+    scales = 10.0 ** np.array([[0], [-8], [8], [-200]])
+    result = nf.solve(A, b * scales, rtol=1e-7)
+    assert result.converged and np.all(residual(A, b * scales, result.x) <= 1e-7)
+    alone = [nf.solve(A[k], b[k] * scales[k], rtol=1e-7).iterations for k in range(4)]
+    assert result.iterations.tolist() == alone
+
+
+@pytest.mark.parametrize("exponents", [(0, 0), (100, -100), (-150, 3), (290, 290), (-290, -290), (7, 160)])
+def test_scaled_systems_give_the_scaled_answer(exponents: tuple[int, int]) -> None:
+    A, b = (v[0] for v in spd(10))
+    i, j = exponents
+    plain, scaled = nf.solve(A, b, rtol=1e-9), nf.solve(A * 10.0**i, b * 10.0**j, rtol=1e-9)
+    assert scaled.converged and abs(scaled.iterations - plain.iterations) <= 1
+    assert np.allclose(scaled.x / 10.0 ** (j - i), plain.x, rtol=1e-7)
+
+
+# The certificate and the statuses
+
+
+def test_float32_work_is_done_in_float64_and_what_rounding_spoils_is_said() -> None:
+    A, b, _ = problems.PrescribedSpectrum(n=60, cond=1e4).sample(1, seed=3, dtype=torch.float32)
+    b = torch.randn(60, generator=torch.Generator().manual_seed(0))
+    result = nf.solve(A[0], b, rtol=1e-6, check="ignore")
+    assert result.status is Status.PRECISION and result.info > 0
+    assert residual(A[0], b, result.x64) <= 1e-6 < residual(A[0], b, result.x)
+    assert result.x.dtype == torch.float32 and result.x64.dtype == torch.float64
+    assert nf.solve(A[0].double(), b.double(), rtol=1e-6).converged
+
+
+@pytest.mark.parametrize("rtol", [0.0, 1e-300, 1e-16, 1e-12])
+def test_a_tolerance_below_what_float64_reaches_ends_in_an_honest_status(rtol: float) -> None:
+    A, b, _ = problems.PrescribedSpectrum(n=40, cond=1e8).sample(3, seed=1)
+    b = torch.randn(3, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    result = nf.solve(A, b, rtol=rtol, maxiter=4000, check="ignore")
+    assert set(result.status) <= {Status.STAGNATED, Status.MAXITER}
+    assert np.all(residual(A, b, result.x) < 1e-5)  # what float64 gives is given all the same
+
+
+def test_the_bound_is_never_below_the_residual() -> None:
+    A, b, _ = problems.PrescribedSpectrum(n=30, cond=1e10).sample(50, seed=2)
+    result = nf.solve(A, b, rtol=1e-4, check="ignore")
+    exact = residual(A, b, result.x) * np.sqrt((b.numpy().astype(np.longdouble) ** 2).sum(-1))
+    assert np.all(exact <= result.residual_bound) and np.all(result.residual_bound <= 1.01 * exact + 1e-9)
+
+
+POISSON = sp.diags_array([-np.ones(9), 2 * np.ones(10), -np.ones(9)], offsets=[-1, 0, 1])
+SCIPY = {
+    "poisson 1-D": (POISSON, Status.CONVERGED),
+    "poisson 2-D": (sp.kronsum(POISSON, POISSON), Status.CONVERGED),
+    "negative definite": (-POISSON, Status.NOT_SPD),
+    "random diagonal": (sp.diags_array(np.random.default_rng(0).random(10)), Status.CONVERGED),
+    "random positive definite": (np.cov(np.random.default_rng(1).random((8, 40))) + np.eye(8), Status.CONVERGED),
+    "random indefinite": (np.diag([1.0, -1.0, 2.0, 3.0]) + 0.1, Status.NOT_SPD),
+    "non-symmetric": (
+        sp.diags_array([np.ones(9) * -2, 4 * np.ones(10), -np.ones(9)], offsets=[-1, 0, 1]),
+        Status.NOT_SPD,
+    ),
+    "symmetric, not definite": (np.array([[0.0, 1.0], [1.0, 0.0]]), Status.NOT_SPD),
+    "singular": (np.diag([1.0, 2.0, 0.0]), Status.NOT_SPD),
+    "zero": (np.zeros((3, 3)), Status.NOT_SPD),
+    "laplacian without shift": (np.array([[1.0, -1.0], [-1.0, 1.0]]), Status.STAGNATED),  # d.A d = 0 but for rounding
+}
+
+
+@pytest.mark.parametrize("name", SCIPY)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_scipys_problems_end_in_the_right_status(name: str, dtype: str) -> None:
+    A, expected = SCIPY[name]
+    A = A.astype(dtype)
+    b = np.arange(1, A.shape[0] + 1).astype(dtype)
+    forms = [A] if isinstance(A, np.ndarray) else [A.tocsr(), A.toarray()]
+    for form in forms:
+        result = nf.solve(form, b, check="ignore")
+        assert result.status is expected
+        assert (result.info == 0) == (expected is Status.CONVERGED)
+        if expected is Status.CONVERGED:
+            theirs, info = spla.cg(form, b, rtol=1e-5)
+            assert info == 0 and np.allclose(result.x, theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_an_indefinite_operator_is_found_out_on_the_way() -> None:
+    A = spla.aslinearoperator(np.diag([3.0, 2.0, -1.0]))
+    result = nf.solve(A, np.ones(3), check="ignore")
+    assert result.status is Status.NOT_SPD and "d.A d" in result.detail
+
+
+def test_a_zero_right_hand_side_has_the_answer_zero_in_no_iterations() -> None:
+    for A in (np.eye(3), -np.eye(3), sp.eye_array(3)):
+        result = nf.solve(A, np.zeros(3), x0=np.ones(3))
+        assert result.converged and result.iterations == result.matvecs == 0 and not result.x.any()
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_what_is_not_finite_is_said_and_spoils_no_other_system(value: float) -> None:
+    A, b = spd(5, count=3)
+    broken_A, broken_b, x0 = A.copy(), b.copy(), np.zeros_like(b)
+    broken_A[0, 1, 2] = value
+    broken_b[1, 0] = value
+    x0[2, 3] = value
+    result = nf.solve(broken_A, broken_b, check="ignore")
+    assert [status.name for status in result.status] == ["NONFINITE", "NONFINITE", "CONVERGED"]
+    assert np.isnan(result.x[:2]).all() and residual(A[2], b[2], result.x[2]) <= 1e-5
+    assert nf.solve(A, b, x0=x0, check="ignore").status[2] is Status.NONFINITE
+    operator = spla.LinearOperator((5, 5), matvec=lambda v: np.full(5, value), dtype=float)
+    assert nf.solve(operator, b[0], check="ignore").status is Status.NONFINITE
+    assert nf.solve(np.eye(2) * 1e-300, np.full(2, 1e300), check="ignore").status is Status.NONFINITE
+
+
+def test_iterations_run_out() -> None:
+    A, b, _ = problems.Poisson1D(n=50).sample(1, seed=0)
+    result = nf.solve(A[0], b[0], maxiter=3, check="ignore")
+    assert result.status is Status.MAXITER and result.iterations == result.info == 3
+    assert nf.solve(A[0], b[0], maxiter=0, check="ignore").iterations == 0
+
+
+def test_check_says_what_happens_without_convergence() -> None:
+    A, b = -np.eye(2), np.ones(2)
+    with pytest.warns(ConvergenceWarning, match="negative entry on its diagonal") as caught:
+        nf.solve(A, b)
+    assert caught[0].filename == __file__
+    with pytest.raises(ConvergenceError) as error:
+        nf.solve(A, b, check="raise")
+    assert error.value.result.status is Status.NOT_SPD
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        nf.solve(A, b, check="ignore")
+
+
+# What is measured
+
+
+def test_history_counts_and_printing() -> None:
+    A, b = (v[0] for v in spd(12))
+    seen: list[np.ndarray] = []
+    result = nf.solve(A, b, rtol=1e-8, callback=seen.append)
+    assert len(seen) == result.iterations == len(result.residuals) - 1
+    assert np.array_equal(seen[-1], result.x)
+    assert result.residuals[0] == pytest.approx(np.linalg.norm(b))
+    for x, norm in zip(seen, result.residuals[1:], strict=True):
+        assert np.linalg.norm(b - A @ x) == pytest.approx(norm, rel=1e-4)
+    assert result.matvecs == result.iterations + 1  # one for the certificate
+    assert result.residual_norm <= result.residual_bound <= result.tolerance
+    x, info = result
+    assert x is result.x and info == 0
+    lines = str(result).splitlines()
+    assert len(lines) == 6 and len({line[:10].rstrip() for line in lines}) == 6
+    assert len(str(nf.solve(*spd(4, count=3))).splitlines()) == 6
+
+
+def test_x0_is_where_it_begins() -> None:
+    A, b = (v[0] for v in spd(9))
+    x = np.linalg.solve(A, b)
+    assert nf.solve(A, b, x0=x).iterations == 0
+    near, far = (nf.solve(A, b, x0=x0, rtol=1e-8).residuals[0] for x0 in (x + 1e-6, x + 1))
+    assert near < far
+    result = nf.solve(A, b, x0=x + 1e3, rtol=1e-8)
+    assert result.converged and residual(A, b, result.x) <= 1e-8
+
+
+@pytest.mark.parametrize("M", ["jacobi", "diagonal", "matrix", "sparse", "operator", "function"])
+def test_preconditioners_approximate_the_inverse(M: str) -> None:
+    A, b, _ = problems.Poisson1D(n=30, sigma=3.0).sample(1, seed=4)
+    A, b = A[0].numpy(), b[0].numpy()
+    d = 1 / np.diag(A)
+    given = {
+        "jacobi": "jacobi",
+        "diagonal": d,
+        "matrix": np.diag(d),
+        "sparse": sp.diags_array(d),
+        "operator": spla.aslinearoperator(np.diag(d)),
+        "function": lambda r: d * r,
+    }[M]
+    result, plain = nf.solve(A, b, M=given), nf.solve(A, b, check="ignore")
+    assert result.converged and result.iterations < plain.iterations
+    assert result.iterations == nf.pcg(A, b).iterations
+    assert np.all(residual(A, b, nf.pcg(np.stack([A, A]), np.stack([b, -b]), M=given).x[0]) <= 1e-5)
+
+
+def test_a_preconditioner_that_is_not_definite_is_found_out() -> None:
+    A, b = (v[0] for v in spd(5))
+    result = nf.pcg(A, b, M=-np.eye(5), check="ignore")
+    assert result.status is Status.NOT_SPD and "M is not positive definite" in result.detail
+
+
+def test_cg_follows_the_teachers_trajectory() -> None:
+    A, b = spd(6, count=3)
+    for own, teacher in ((nf.cg, krylov.cg), (nf.pcg, krylov.pcg)):
+        result = own(A * 1e-9, b * 1e5, rtol=1e-3, trajectory=True)
+        steps = int(result.iterations.min())
+        expected = teacher(A * 1e-9, b * 1e5, steps)
+        for mine, theirs in zip(result.trajectory, expected, strict=True):
+            assert mine.shape == (3, result.iterations.max() + 1, 6)
+            assert np.allclose(mine[:, : steps + 1], theirs, rtol=1e-6, atol=1e-9 * np.abs(theirs.numpy()).max())
+    assert nf.cg(A, b).trajectory is None
+
+
+# Refusals
+
+
+@pytest.mark.parametrize(
+    ("A", "b", "error"),
+    [
+        (np.ones((2, 3)), np.ones(2), ShapeError),
+        (np.ones(3), np.ones(3), ShapeError),
+        (np.eye(3), np.ones(4), ShapeError),
+        (np.eye(3), np.ones((2, 3)), ShapeError),
+        (np.eye(3), np.ones(()), ShapeError),
+        (np.eye(3), np.ones((2, 3, 1)), ShapeError),
+        (np.stack([np.eye(3)] * 2), np.ones((4, 3)), ShapeError),
+        (np.zeros((0, 0)), np.zeros(0), ShapeError),
+        (np.zeros((0, 3, 3)), np.zeros((0, 3)), ShapeError),
+        (np.eye(3), np.ones((3, 0)), ShapeError),
+        (sp.csr_array(np.ones((2, 3))), np.ones(2), ShapeError),
+        (sp.csr_array(np.eye(3)), np.ones((5, 3)), ShapeError),
+        (np.eye(2) * 1j, np.ones(2), DTypeError),
+        (np.eye(2), np.ones(2) * 1j, DTypeError),
+        (sp.csr_array(np.eye(2) * 1j), np.ones(2), DTypeError),
+        (spla.aslinearoperator(np.eye(2) * 1j), np.ones(2), DTypeError),
+        (torch.eye(2) * 1j, torch.ones(2), DTypeError),
+        (np.eye(2), ["a", "b"], DTypeError),
+        ("A", np.ones(2), (DTypeError, ShapeError)),
+        (None, np.ones(2), (DTypeError, ShapeError)),
+        (np.eye(2, dtype=np.longdouble), np.ones(2), DTypeError),
+        (np.eye(2, dtype=int) * (2**60 + 1), np.ones(2), DTypeError),
+    ],
+)
+def test_bad_systems_are_refused(A: object, b: object, error: type[Exception]) -> None:
+    with pytest.raises(error) as caught:
+        nf.solve(A, b)
+    assert len(str(caught.value)) > 20
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        dict(rtol=-1.0),
+        dict(rtol=np.nan),
+        dict(rtol="small"),
+        dict(atol=np.inf),
+        dict(maxiter=-1),
+        dict(maxiter=2.5),
+        dict(maxiter=True),
+        dict(method="gmres"),
+        dict(check="shout"),
+        dict(method="cg", M="jacobi"),
+        dict(M="ilu"),
+        dict(M=np.ones(3)),
+        dict(x0=np.ones(3)),
+        dict(method="refine"),
+        dict(method="cg", model=lambda A, b: b),
+        dict(model=3),
+        dict(model="/no/such/model"),
+    ],
+)
+def test_bad_options_are_refused(options: dict) -> None:
+    with pytest.raises((OptionError, ShapeError, ValueError)) as caught:
+        nf.solve(np.eye(2), np.ones(2), **options)
+    assert len(str(caught.value)) > 20

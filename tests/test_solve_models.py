@@ -1,0 +1,181 @@
+"""nf.solve with models, from exact to malicious: answers stay right, bad models cost little, good ones save work."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+import torch
+
+import nlaformer as nf
+from benchmarks import solve_stress as stress
+from nlaformer import problems
+from nlaformer.errors import OptionError
+from nlaformer.learn.model import initial
+from nlaformer.solvers.learned import _usual_diagonal
+
+LEARNED = ("auto", "warm-start", "refine", "flexible")
+
+
+MODELS = stress.corrupted(np.random.default_rng(0))
+
+
+class Pupil:
+    """Stands in for a trained model: solves systems of n unknowns up to a relative error, and keeps what it saw."""
+
+    def __init__(self, n: int, error: float) -> None:
+        self.config = nf.recipe("quickstart", n=n)
+        self.error, self.seen = error, []
+        self.generator = torch.Generator().manual_seed(0)
+
+    def iterates(self, A: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        assert A.shape[-1] == b.shape[-1] == self.config.n
+        self.seen.append((A, b))
+        x = torch.linalg.solve(A, b)
+        noise = torch.randn(x.shape, generator=self.generator, dtype=x.dtype)
+        return torch.stack([torch.zeros_like(x), x * (1 + self.error * noise)], -2)
+
+
+def family(n: int = 12, count: int = 64, seed: int = 3) -> tuple[np.ndarray, np.ndarray]:
+    A, b, _ = problems.SPD(n=n).sample(count, seed)
+    return A.numpy(), b.numpy()
+
+
+def test_two_thousand_solves_without_a_lie() -> None:
+    tally = stress.stress(2000, seed=12, trained=Pupil(8, 1e-2))
+    assert tally.solves >= 2000 and tally.statuses["CONVERGED"] > 500
+    assert not tally.lies and not tally.losses
+
+
+@pytest.mark.parametrize("method", LEARNED)
+@pytest.mark.parametrize("name", MODELS)
+def test_no_model_spoils_an_answer(name: str, method: str) -> None:
+    A, b = family()
+    result = nf.solve(A, b, model=MODELS[name], method=method, rtol=1e-8)
+    assert result.converged
+    assert np.all(np.linalg.norm(b - (A @ result.x[..., None])[..., 0], axis=-1) <= 1e-8 * np.linalg.norm(b, axis=-1))
+
+
+@pytest.mark.parametrize("name", ["constant", "zero", "nan", "infinite", "huge", "random", "raises", "wrong shape"])
+def test_auto_with_a_bad_model_is_cg_and_at_most_two_products(name: str) -> None:
+    A, b = family(n=20)
+    result, own = nf.solve(A, b, model=MODELS[name], rtol=1e-6), nf.cg(A, b, rtol=1e-6)
+    assert not result.model.accepted.any() and len(result.model.reasons) >= 1
+    assert np.array_equal(result.x, own.x) and np.array_equal(result.iterations, own.iterations)
+    assert np.all(result.matvecs <= own.matvecs + 2)
+
+
+def test_a_system_is_helped_or_not_on_its_own() -> None:
+    A, b = family(count=10)
+
+    def half(A: Any, b: Any) -> Any:
+        x = np.linalg.solve(A, b[..., None])[..., 0]
+        if len(b) == 10:
+            x[::2] = np.nan
+        return x
+
+    result = nf.solve(A, b, model=half, rtol=1e-6)
+    assert result.converged and result.model.accepted.tolist() == [0, 1] * 5
+    assert np.all(result.iterations[1::2] == 1) and np.all(result.iterations[::2] > 1)
+    assert "5 of 10 answers used" in str(result) and "not finite" in str(result)
+
+
+@pytest.mark.parametrize("method", ["auto", "refine", "flexible"])
+def test_a_good_model_halves_the_products_at_least(method: str) -> None:
+    A, b = family(n=20)
+    result, own = nf.solve(A, b, model=Pupil(20, 1e-3), method=method, rtol=1e-6), nf.cg(A, b, rtol=1e-6)
+    assert result.converged and result.matvecs.max() <= own.matvecs.min() / 2
+    assert result.model_seconds > 0 and result.model.reduction.max() < 1e-3
+
+
+def test_warm_start_takes_the_answer_or_leaves_it() -> None:
+    A, b = (v[0] for v in family())
+    near = nf.solve(A, b, model=Pupil(12, 1e-4), method="warm-start", rtol=1e-8)
+    assert near.model.accepted == near.model.applications == 1 and near.model.reduction < 1e-2
+    flipped = nf.solve(A, b, model=MODELS["sign-flipped"], method="warm-start", rtol=1e-8)
+    assert flipped.model.accepted == 0 and "does not lower the residual" in flipped.model.reasons[0]
+    assert np.array_equal(flipped.x, nf.cg(A, b, rtol=1e-8).x)
+
+
+@pytest.mark.parametrize("exponents", [(0, 0), (9, -40), (-120, 80), (-7, -7)])
+def test_a_trained_model_sees_every_system_at_its_own_scale(exponents: tuple[int, int]) -> None:
+    A, b = family(count=5)
+    i, j = exponents
+    pupil = Pupil(12, 1e-3)
+    result = nf.solve(A * 10.0**i, b * 10.0**j, model=pupil, rtol=1e-6)
+    shown_A, shown_b = pupil.seen[0]
+    mean = shown_A.diagonal(dim1=-2, dim2=-1).log().mean(-1).exp()
+    assert torch.allclose(mean, torch.full_like(mean, _usual_diagonal(pupil.config)))
+    assert torch.allclose(shown_b.norm(dim=-1), shown_A.flatten(1).norm(dim=-1))
+    assert result.converged and np.all(result.model.accepted > 0)
+
+
+def test_smaller_systems_are_filled_up_and_larger_ones_seen_in_blocks() -> None:
+    A, b = family(n=9)
+    result = nf.solve(A, b, model=Pupil(14, 1e-3), rtol=1e-8)
+    assert result.converged and np.all(result.model.accepted >= 2)
+    grid, right, _ = problems.Poisson2D(n=100, sigma=0.0).sample(1, seed=0)
+    for matrix in (grid[0].numpy(), sp.csr_array(grid[0].numpy())):
+        pupil = Pupil(30, 1e-4)
+        blocks = nf.solve(matrix, right[0].numpy(), model=pupil, method="flexible", rtol=1e-8)
+        assert pupil.seen[0][0].shape == (4, 30, 30)  # 30 + 30 + 30 + the last 30, which overlap
+        assert blocks.converged and blocks.model.accepted > 0
+        assert blocks.iterations < nf.cg(matrix, right[0].numpy(), rtol=1e-8).iterations
+        auto = nf.solve(matrix, right[0].numpy(), model=pupil)
+        assert auto.converged and auto.model.applications == 0 and "made for 30" in auto.model.reasons[0]
+
+
+def test_systems_no_model_has_seen_end_in_an_honest_status() -> None:
+    n = 10
+    for eigenvalues in ([1.0] * 9 + [-1.0], list(-np.arange(1.0, 11)), [0.0] + [1.0] * 9):
+        A = problems.PrescribedSpectrum(n=n, eigenvalues=eigenvalues).sample(8, seed=1).A.numpy()
+        b = np.random.default_rng(0).standard_normal((8, n))
+        for method in LEARNED:
+            result = nf.solve(A, b, model=Pupil(n, 1e-2), method=method, check="ignore")
+            for k, status in enumerate(result.status):
+                right = np.linalg.norm(b[k] - A[k] @ result.x[k]) <= 1e-5 * np.linalg.norm(b[k])
+                assert right if status is nf.Status.CONVERGED else status.name in ("NOT_SPD", "STAGNATED", "MAXITER")
+
+
+def test_functions_see_what_the_user_gave() -> None:
+    A, b = family(n=6, count=2)
+    seen = []
+
+    def look(A: Any, b: Any) -> Any:
+        seen.append((A, b))
+        return b
+
+    nf.solve(A, b, model=look)
+    nf.solve(torch.from_numpy(A[0]), torch.from_numpy(b[0]), model=look)
+    assert np.array_equal(seen[0][0], A) and np.allclose(seen[0][1], b, rtol=1e-14)
+    assert isinstance(seen[-1][0], torch.Tensor) and seen[-1][0].shape == (6, 6) and seen[-1][1].shape == (6,)
+
+
+def test_an_untrained_model_is_refused_and_a_saved_one_is_loaded(tmp_path: Path) -> None:
+    A, b = family(n=8)
+    model = initial(nf.recipe("quickstart"))
+    with torch.no_grad():
+        model.probe_x.weight.normal_(generator=torch.Generator().manual_seed(0))
+    model.save(tmp_path / "model")
+    for given in (model, tmp_path / "model", str(tmp_path / "model")):
+        result = nf.solve(A, b.astype(np.float32), model=given)
+        assert result.converged and result.model.applications.min() == 1
+
+
+def test_a_linear_operator_shows_a_model_nothing() -> None:
+    A, b = (v[0] for v in family())
+    result = nf.solve(spla.aslinearoperator(A), b, model=Pupil(12, 1e-3))
+    assert result.converged and result.model.applications == 0 and "LinearOperator" in result.model.reasons[0]
+    with pytest.raises(OptionError, match="entries of A"):
+        nf.solve(spla.aslinearoperator(A), b, model=Pupil(12, 1e-3), method="flexible")
+
+
+def test_several_right_hand_sides_and_preconditioners_go_with_a_model() -> None:
+    A, b = family(n=10, count=7)
+    result = nf.solve(A[0], b.T, model=Pupil(10, 1e-2), M="jacobi", rtol=1e-9)
+    assert result.converged and result.model.accepted.shape == (7,)
+    assert np.all(np.linalg.norm(b.T - A[0] @ result.x, axis=0) <= 1e-9 * np.linalg.norm(b, axis=-1))
