@@ -271,13 +271,17 @@ def verdicts(results: Results) -> list[Verdict]:
     rivals = {method: early("trained", f"r of {method}") for method in _OTHERS}
     best = max(rivals, key=rivals.__getitem__)
     aligned = r > rivals[best] + _MARGIN and r > plain["r"] + _MARGIN and d > plain["d"] + _MARGIN
-    own = [average_own(model, "trained", vector) for vector in ("r of CG", "d of CG", f"r of {best}")]
+    own, chance = (
+        [average_own(model, source, vector) for vector in ("r of CG", "d of CG", f"r of {best}")]
+        for source in ("trained", "untrained")
+    )
     sentence = (
         f"Over t = 1, ..., {_EARLY} a linear probe reads R^2 = {r:.2f} of CG's r and {d:.2f} of its d in the last "
         f"token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), and {rivals[best]:.2f} of the "
         f"residual of {best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
         f"{average(model, 'trained', 'd of CG'):.2f} and {average(model, 'trained', f'r of {best}'):.2f}. From the "
-        f"tokens of the equations: {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f}."
+        f"tokens of the equations it reads {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f} (random weights {chance[0]:.2f}, "
+        f"{chance[1]:.2f} and {chance[2]:.2f})."
     )
     gaps = model["discrepancy"]
     control = min(gaps["untrained"]["one"], gaps["zero"]["one"])
@@ -286,6 +290,8 @@ def verdicts(results: Results) -> list[Verdict]:
         f"{gaps['untrained']['one']:.3g}, one fitted to the trained network {gaps['trained']['one']:.3g}: "
         f"{1 - gaps['trained']['one'] / control:.0%} below what no training gives."
     )
+    if (taught := found["models"].get("cg-joint")) is not None:
+        drop += f" Where r and d are taught, by joint supervision, it is {taught['discrepancy']['trained']['one']:.3g}."
     return [
         Verdict(follows, "section 4.1", sentence, "holds" if aligned else "differs"),
         Verdict(falls, "section 4.1, table of discrepancies", drop,
