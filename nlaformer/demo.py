@@ -13,9 +13,11 @@ import typer
 
 from nlaformer.console import Sheet, console, print_sheets
 
+SYSTEMS = 512  # for the bundled models
+
 
 def demo() -> None:
-    """Show what there is, with real runs; about two minutes."""
+    """Show what there is, with real runs; two or three minutes."""
     for section in SECTIONS:
         section()
 
@@ -105,7 +107,7 @@ def pretrained() -> None:
     from nlaformer.problems import SPD
 
     _heading("Bundled models: trained on a GPU, run here")
-    systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(512, seed=1)
+    systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=1)
     rows = {name: measure(nf.load(name), name, systems) for name in bundled.names()}
     first = next(iter(rows.values()))
     curves = {name: row.model for name, row in rows.items()} | {"CG": first.cg, "PCG": first.pcg}

@@ -280,8 +280,8 @@ def verdicts(results: Results) -> list[Verdict]:
         f"token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), and {rivals[best]:.2f} of the "
         f"residual of {best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
         f"{average(model, 'trained', 'd of CG'):.2f} and {average(model, 'trained', f'r of {best}'):.2f}. From the "
-        f"tokens of the equations it reads {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f} (random weights {chance[0]:.2f}, "
-        f"{chance[1]:.2f} and {chance[2]:.2f})."
+        f"tokens of the equations it reads {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f} (random weights "
+        f"{chance[0]:.2f}, {chance[1]:.2f} and {chance[2]:.2f})."
     )
     gaps = model["discrepancy"]
     control = min(gaps["untrained"]["one"], gaps["zero"]["one"])
@@ -342,6 +342,7 @@ def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
     for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
         curve(axes, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
     axes.set_ylim(-0.08, 1.02)
+    axes.xaxis.get_major_locator().set_params(integer=True)
 
 
 ARTEFACT = Artefact(

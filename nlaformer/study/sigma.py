@@ -79,7 +79,8 @@ def _line(label: str, sigma: float, own: dict[str, Any], method: str) -> tuple[s
 
 def verdicts(results: Results) -> list[Verdict]:
     """Against CG, against PCG, one teacher against the other, and how all that depends on the systems."""
-    return [_against_cg(results), _against_pcg(results), _teachers(results), _robust(results), _condition(results)]
+    judges = (_against_cg, _against_pcg, _teachers, _robust, _condition, _overtaken)
+    return [judge(results) for judge in judges]
 
 
 def _against_cg(results: Results) -> Verdict:
@@ -176,6 +177,26 @@ def _condition(results: Results) -> Verdict:
         f"({_length(results)})."
     )
     return Verdict(claim, ROBUST, text, "holds" if means["model"] <= 0.5 * means["cg"] else "differs")
+
+
+def _overtaken(results: Results) -> Verdict:
+    """The iterate from which on the teacher is ahead of its pupil."""
+    claim = "NLAFormer stays ahead of its teacher however many iterations are made (the paper does not say)."
+    rows = found(results)
+    if len(rows) < len(NAMES):
+        return not_yet(claim, "beyond the paper")
+    passed = {
+        key: next((t for t in range(1, len(own["model"])) if own[key[0]][t] < own["model"][t]), None)
+        for key, own in rows.items()
+    }
+    parts = [
+        f"{teacher.upper()} overtakes at t = "
+        + listed([str(passed[teacher, sigma] or "-") for sigma in plan.SIGMAS])
+        + f", where its pupil stays near {listed([short(min(rows[teacher, sigma]['model'])) for sigma in plan.SIGMAS])}"
+        for teacher in plan.TEACHERS
+    ]
+    text = f"At sigma 1, 1.2 and 1.4 {'; '.join(parts)} ({_length(results)})."
+    return Verdict(claim, "beyond the paper", text, "differs" if any(passed.values()) else "holds")
 
 
 def _growth(quarters: list[list[float]]) -> list[float]:
