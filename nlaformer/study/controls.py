@@ -276,9 +276,9 @@ def verdicts(results: Results) -> list[Verdict]:
         for source in ("trained", "untrained")
     )
     sentence = (
-        f"Over t = 1, ..., {_EARLY} a linear probe reads R^2 = {r:.2f} of CG's r and {d:.2f} of its d in the last "
-        f"token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), and {rivals[best]:.2f} of the "
-        f"residual of {best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
+        f"In the bundled {MODELS[0]}, over t = 1, ..., {_EARLY}, a linear probe reads R^2 = {r:.2f} of CG's r and "
+        f"{d:.2f} of its d in the last token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), "
+        f"and {rivals[best]:.2f} of the residual of {best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
         f"{average(model, 'trained', 'd of CG'):.2f} and {average(model, 'trained', f'r of {best}'):.2f}. From the "
         f"tokens of the equations it reads {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f} (random weights "
         f"{chance[0]:.2f}, {chance[1]:.2f} and {chance[2]:.2f})."
@@ -336,13 +336,15 @@ def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
 
 
 def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     from nlaformer.report.figure import curve, tidy
 
     tidy(axes, "", "iterate t")
     for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
         curve(axes, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
     axes.set_ylim(-0.08, 1.02)
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 ARTEFACT = Artefact(
