@@ -278,8 +278,9 @@ def verdicts(results: Results) -> list[Verdict]:
     sentence = (
         f"In the bundled {MODELS[0]}, over t = 1, ..., {_EARLY}, a linear probe reads R^2 = {r:.2f} of CG's r and "
         f"{d:.2f} of its d in the last token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), "
-        f"and {rivals[best]:.2f} of the residual of {best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
-        f"{average(model, 'trained', 'd of CG'):.2f} and {average(model, 'trained', f'r of {best}'):.2f}. From the "
+        f"and {rivals[best]:.2f} of the residual of {best}, which it was never shown; over all t "
+        f"{average(model, 'trained', 'r of CG'):.2f}, {average(model, 'trained', 'd of CG'):.2f} and "
+        f"{average(model, 'trained', f'r of {best}'):.2f}. From the "
         f"tokens of the equations it reads {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f} (random weights "
         f"{chance[0]:.2f}, {chance[1]:.2f} and {chance[2]:.2f})."
     )
