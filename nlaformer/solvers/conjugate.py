@@ -195,24 +195,20 @@ def _verify_claims(progress: Progress, search: _Search) -> None:
         return
     lanes = search.lanes[claims]
     progress.x[lanes] = search.x[claims]
-    exact, noise = progress.judge(lanes)
-    tolerance = progress.problem.tolerance[lanes]
-    for k, place in enumerate(claims.tolist()):
-        lane = int(lanes[k])
-        search.failures[place] += 1
-        search.strikes[place] += int(exact.norm[k] > 0.5 * search.reached[place])
-        search.reached[place] = torch.fmin(search.reached[place], exact.norm[k])
-        if progress.status[lane] is not None:
-            search.alive[place] = False
-        elif exact.holds[k]:
-            # Only rounding to the user's precision stands in the way; a smaller residual may leave room for it.
-            if noise[k] > 0.8 * tolerance[k] or search.failures[place] > 3:
-                progress.end([lane], Status.PRECISION)
-                search.alive[place] = False
-            search.target[place] = 0.1 * search.target[place]
-        elif search.strikes[place] > _STRIKES or search.failures[place] > _LARGEST_DETOUR:
-            progress.end([lane], Status.STAGNATED)
-            search.alive[place] = False
-        else:
-            search.target[place] = 0.5 * search.target[place]
-            search.restart(claims[k : k + 1], exact.r[k : k + 1])
+    exact, done, noise = progress.judge(lanes)
+    search.failures[claims] += 1
+    search.strikes[claims] += exact.norm > 0.5 * search.reached[claims]
+    search.reached[claims] = torch.fmin(search.reached[claims], exact.norm)
+    # Where only rounding to the user's precision stands in the way, a smaller residual may leave room for it.
+    rounding = ~done & exact.holds
+    hopeless = (noise > 0.8 * progress.problem.tolerance[lanes]) | (search.failures[claims] > 3)
+    stuck = (search.strikes[claims] > _STRIKES) | (search.failures[claims] > _LARGEST_DETOUR)
+    ends = {Status.PRECISION: rounding & hopeless, Status.STAGNATED: ~done & ~rounding & stuck}
+    for status, which in ends.items():
+        progress.end(lanes[which], status)
+        done = done | which
+    search.alive[claims[done]] = False
+    search.target[claims] *= torch.where(rounding, 0.1, 0.5)
+    again = ~done & ~rounding
+    if bool(again.any()):
+        search.restart(claims[again], exact.r[again])

@@ -121,11 +121,11 @@ class Progress:
             full[lanes] = d
             self.trajectory.append((self.x.clone(), self.r.clone(), full))
 
-    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor]:
+    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor, Tensor]:
         """Certify the present x of some lanes; those that hold end as CONVERGED.
 
-        Returns the certificate of the float64 iterate, and for every lane the norm by which rounding to the user's
-        precision changes the residual.
+        Returns the certificate of the float64 iterate, and for every lane whether it ended and by how much rounding to
+        the user's precision changes the residual.
         """
         problem, x = self.problem, self.x[lanes]
         A, b, tolerance = problem.A.take(lanes), problem.b[lanes], problem.tolerance[lanes]
@@ -137,7 +137,7 @@ class Progress:
             found = certify(A, b, handed, tolerance)
         self.handed[lanes], self.norm[lanes], self.bound[lanes] = handed, found.norm, found.bound
         self.end(lanes[found.holds], Status.CONVERGED)
-        return exact, (found.r - exact.r).square().sum(-1).sqrt()
+        return exact, found.holds, (found.r - exact.r).square().sum(-1).sqrt()
 
     def finish(self) -> None:
         """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
@@ -152,7 +152,7 @@ class Progress:
         if open_ended:
             lanes = torch.tensor(open_ended, device=self.x.device)
             self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
-            exact, _ = self.judge(lanes)
+            exact, _, _ = self.judge(lanes)
             far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
             for lane, holds, outside in zip(open_ended, exact.holds.tolist(), far.tolist(), strict=True):
                 if self.status[lane] is Status.CONVERGED:
