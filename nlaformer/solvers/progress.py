@@ -28,7 +28,6 @@ class Progress:
         self.watched = callback is not None or keep  # whether somebody looks at every iterate
         m, device = len(problem.b), problem.b.device
         self.x = torch.zeros_like(problem.b) if problem.x0 is None else problem.x0.clone()
-        self.handed = torch.zeros_like(self.x)  # x as it will be handed out, in the units of the lanes
         self.iterations = torch.zeros(m, dtype=torch.long, device=device)
         self.limit = torch.full_like(self.iterations, maxiter)  # the classical method's iterations are counted
         self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
@@ -135,7 +134,7 @@ class Progress:
         if not torch.equal(handed, x):
             self.matvecs[lanes] += 1
             found = certify(A, b, handed, tolerance)
-        self.handed[lanes], self.norm[lanes], self.bound[lanes] = handed, found.norm, found.bound
+        self.norm[lanes], self.bound[lanes] = found.norm, found.bound
         self.end(lanes[found.holds], Status.CONVERGED)
         return exact, found.holds, (found.r - exact.r).square().sum(-1).sqrt()
 
