@@ -155,6 +155,8 @@ def batches(rng: np.random.Generator, names: list[str]) -> Iterator[Batch]:
             maxiter=int(rng.choice([n // 2 + 1, n + 2, 3 * n])),
             method=str(rng.choice(LEARNED, p=[0.7, 0.1, 0.1, 0.1])) if learned else str(rng.choice(["cg", "pcg"])),
         )
+        if rng.random() < 0.2:
+            options["x0"] = (rng.standard_normal((m, n)) * 10.0 ** rng.uniform(-6, 6)).astype(b.dtype)
         yield Batch(label, A, b, options, model)
 
 
@@ -181,7 +183,8 @@ def examine(batch: Batch, model: Any, tally: Tally) -> None:
         result = nf.solve(batch.A, batch.b, check="ignore", **extra, **batch.options)
     assert result.x.dtype == batch.b.dtype and result.x.shape == batch.b.shape
     converged = np.array([status is nf.Status.CONVERGED for status in result.status])
-    words = f"{batch.family}, n = {batch.b.shape[-1]}, {batch.b.dtype}, model {batch.model}, {batch.options}"
+    options = {name: value for name, value in batch.options.items() if name != "x0"}
+    words = f"{batch.family}, n = {batch.b.shape[-1]}, {batch.b.dtype}, model {batch.model}, {options}"
     for k in (converged & misses(batch, result.x)).nonzero()[0]:
         tally.lies.append(f"system {k}: {words}")
     exact = np.array([status is nf.Status.PRECISION for status in result.status])

@@ -95,13 +95,14 @@ class Progress:
     def before_rising(self, lanes: Tensor, going: Tensor, norm: Tensor, x: Tensor) -> None:
         """Keep x of the lanes whose residual is about to rise from its smallest value so far to ``norm``."""
         least = self._least[lanes]
-        rising = going & ~(norm < least) & ~self._kept[lanes]
-        if bool(rising.any()):
+        lower = norm < least
+        if bool((going & ~lower).any()):
+            rising = going & ~lower & ~self._kept[lanes]
             self._best[lanes[rising]] = x[rising]
             self._kept[lanes[rising]] = True
-        lower = lanes[going & (norm < least)]
-        self._least[lanes] = torch.where(going, torch.fmin(norm, least), least)
-        self._kept[lower] = False
+        lower &= going
+        self._least[lanes] = torch.where(lower, norm, least)
+        self._kept[lanes[lower]] = False
 
     def start_again(self, lanes: Tensor) -> None:
         """Put lanes back to where they began, with all their iterations before them."""
