@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.algorithms import program
+from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
 from nlaformer.problems import SPD
 from nlaformer.report.figure import save
@@ -112,10 +114,25 @@ def test_tables_figure_and_verdicts_come_from_the_file_alone(found, tmp_path: Pa
     assert controls.sheets(results) == [] and controls.draw(results) is None
     assert {verdict.judgement for verdict in controls.verdicts(results)} == {"not yet run"}
     results.write(controls.FILE, found)
-    held, discrepancy = controls.sheets(results)
-    assert len(held.headings) == 3 and len(discrepancy.lines) == 7
+    held, own, discrepancy = controls.sheets(results)
+    assert len(held.headings) == 3 and len(held.lines) == len(own.lines) and len(discrepancy.lines) == 7
     files = [save(controls.draw(results), tmp_path / name) for name in ("one.svg", "other.svg")]
     assert files[0].read_bytes() == files[1].read_bytes()
+
+
+def test_the_command_probes_any_trained_model(solver, tmp_path: Path):
+    from typer.testing import CliRunner
+
+    from nlaformer.cli import app
+
+    folder = str(solver.save(tmp_path / "mine"))
+    found = json.loads(CliRunner().invoke(app, ["probe", folder, "--count", "64", "--json"]).stdout)
+    assert found["sizes"]["train"] == 64 and len(found["models"]["mine"]["r2"]["trained"]["r of CG"]) == 6
+    assert found["models"]["mine"]["r2"]["trained"]["x of CG"][0] is None  # x_0 = 0 does not vary
+    assert "The paper's discrepancy" in CliRunner().invoke(app, ["probe", folder, "--count", "64"]).stdout
+    compiled = nf.algorithm("richardson", n=3, verify=False).save(tmp_path / "compiled")
+    with pytest.raises(OptionError, match="no probes"):
+        CliRunner().invoke(app, ["probe", str(compiled)], catch_exceptions=False)
 
 
 def test_the_verdict_follows_the_numbers(found, tmp_path: Path):

@@ -25,7 +25,7 @@ from nlaformer.learn.model import Solver
 from nlaformer.problems import Systems
 from nlaformer.solvers import krylov
 
-PENALTIES = tuple(10.0**k for k in range(-8, 5))
+PENALTIES = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2, 1e4)
 _AT_ONCE = 256  # systems that run through a network together
 
 
@@ -168,25 +168,32 @@ def probe(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
     [1.0, 0.0]
     """
     Y = Y - Y[..., : sizes.train, :, :].mean(-3, keepdim=True)
-    left = torch.cat([_left(form, Y, sizes) for form in (X, over_length(X))])  # (forms, validation and test, ..., m)
-    best = left[:, :1].argmin(0, keepdim=True)
-    return Scores(left[:, 1:].gather(0, best)[0, 0], Y[..., -sizes.test :, :, :].square().sum((-3, -1)))
+    forms = [_ridge(form, Y, sizes) for form in (X, over_length(X))]
+    chosen, left = (torch.stack(squares) for squares in zip(*forms, strict=True))  # (forms, ..., m)
+    best = left.gather(0, chosen.argmin(0, keepdim=True))[0]
+    return Scores(best, Y[..., -sizes.test :, :, :].square().sum((-3, -1)))
 
 
-def _left(X: Tensor, Y: Tensor, sizes: Sizes) -> Tensor:
-    """The squares that each penalty leaves, on the validation and on the test systems: (penalties, 2, ..., m)."""
+def _ridge(X: Tensor, Y: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """The squares left on the validation systems with the penalty that is best there, and on the test systems."""
     fitted = X[..., : sizes.train, :]
     X = (X - fitted.mean(-2, keepdim=True)) / (fitted.std(-2, keepdim=True) + 1e-300)
-    X_train, Y_train = X[..., : sizes.train, :], Y[..., : sizes.train, :, :]
+    X_train, Y_train = X[..., : sizes.train, :], Y[..., : sizes.train, :, :].flatten(-2)
     spectrum, V = torch.linalg.eigh(X_train.mT @ X_train / sizes.train)
-    moments = V.mT @ (X_train.mT @ Y_train.flatten(-2)) / sizes.train  # (..., p, m n)
-    X, Y = (X @ V)[..., sizes.train :, :], Y[..., sizes.train :, :, :]
-    squares = []
-    for penalty in PENALTIES:
-        found = X @ (moments / (spectrum.clamp(min=0) + penalty)[..., None])
-        gap = (found.unflatten(-1, Y.shape[-2:]) - Y).square().sum(-1)  # (..., count, m)
-        squares.append(torch.stack([part.sum(-2) for part in gap.split((sizes.validation, sizes.test), -2)]))
-    return torch.stack(squares)
+    moments = V.mT @ (X_train.mT @ Y_train) / sizes.train  # (..., p, m n)
+    unseen = X[..., sizes.train :, :] @ V
+    X_choose, X_test = unseen[..., : sizes.validation, :], unseen[..., sizes.validation :, :]
+    Y_choose, Y_test = Y[..., sizes.train : -sizes.test, :, :], Y[..., -sizes.test :, :, :]
+
+    def left(X: Tensor, Y: Tensor, penalty: Tensor) -> Tensor:
+        each = penalty.repeat_interleave(Y.shape[-1], -1)  # one for every entry of a vector
+        found = X @ (moments / (spectrum.clamp(min=0)[..., None] + each[..., None, :]))
+        return (found.unflatten(-1, Y.shape[-2:]) - Y).square().sum((-3, -1))  # (..., m)
+
+    penalties = torch.tensor(PENALTIES, dtype=X.dtype)
+    tried = torch.stack([left(X_choose, Y_choose, penalty.expand(Y.shape[-2])) for penalty in penalties])
+    least, which = tried.min(0)
+    return least, left(X_test, Y_test, penalties[which])
 
 
 def unit(held: dict[str, Tensor]) -> Tensor:
