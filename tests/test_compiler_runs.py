@@ -201,6 +201,57 @@ def test_no_warning_of_numpy_leaves_a_run():
         program("cg").run(I3, ones)  # 0 / 0 after convergence
 
 
+class StartsAtZero(nf.Program):
+    """Conjugate gradients with d = 0 and beta = 0 at first, and a count of the steps."""
+
+    positive_definite = True
+
+    def start(self, A, b):
+        return dict(x=nf.zeros_like(b), r=b, d=nf.zeros_like(b), rho=nf.dot(b, b), beta=0.0, count=0)
+
+    def step(self, A, x, r, d, rho, beta, count):
+        d = r + beta * d
+        q = A @ d
+        alpha = rho / nf.dot(d, q)
+        r = r - alpha * q
+        after = nf.dot(r, r)
+        return dict(x=x + alpha * d, r=r, d=d, rho=after, beta=after / rho, count=count + 1)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e9, 1e-9])
+def test_states_may_start_at_zero_whatever_their_units(factor):
+    compiled = nf.compile(StartsAtZero(), n=4, verify=factor == 1.0)
+    assert compiled.plan.scaled == ["A", "b"]
+    A = factor * with_eigenvalues(np.array([1.0, 2.0, 3.0, 5.0]))
+    run = compiled.run(A, np.ones(4), iterations=6)
+    assert run.status is nf.RunStatus.CONVERGED
+    np.testing.assert_allclose(run.x[-1], np.linalg.solve(A, np.ones(4)), rtol=1e-9)
+    np.testing.assert_allclose(run.state["count"], np.arange(7), atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["cg", "richardson", "newton_schulz", "scalar_newton"])
+def test_sizes_that_do_not_fit_the_memory_are_refused(name):
+    with pytest.raises(OptionError, match=r"n is 10,000,000: .* GB\. Choose a smaller n"):
+        nf.algorithm(name, n=10**7)
+
+
+def test_beyond_the_bound_the_remedy_can_be_followed():
+    with pytest.raises(DomainError, match="a larger bound=, at most 1"):
+        nf.algorithm("scalar_newton", n=2, verify=False).run(b=np.array([2000.0, 1.0]))
+    nf.algorithm("scalar_newton", n=2, bound=4096.0, verify=False).run(b=np.array([2000.0, 1.0]))
+    with pytest.raises(DomainError, match="a smaller b"):
+        nf.algorithm("scalar_newton", n=2, verify=False).run(b=np.array([1e300, 1.0]))
+    with pytest.raises(OptionError, match="bound goes with form='compiled'"):
+        nf.algorithm("cg", n=2, form="paper", bound=4.0)
+
+
+@pytest.mark.parametrize("number", [1e-60, 1e60])
+def test_a_list_beyond_float32_is_not_rounded_to_nothing(number):
+    run = nf.algorithm("cg", n=2, dtype=torch.float32, verify=False).run
+    with pytest.raises(DTypeError, match="too large or too small for float32"):
+        run([[2.0, 0.0], [0.0, 3.0]], [number, 1.0])
+
+
 def test_a_program_of_x0_alone():
     class Doubling(nf.Program):
         def start(self, x0):

@@ -112,6 +112,8 @@ class Selector(Builder):
             value = self.value(node)
             form = self.common_form(value, node)
             source = self.materialize(value, form)
+            if not source:
+                return (NOTHING, ()), (-NOTHING, ())
             parts = []
             for sign in (1.0, -1.0):
                 half = tuple((register, sign * c) for register, c in source)
