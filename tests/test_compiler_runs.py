@@ -229,6 +229,31 @@ def test_states_may_start_at_zero_whatever_their_units(factor):
     np.testing.assert_allclose(run.state["count"], np.arange(7), atol=1e-9)
 
 
+class Signed(nf.Program):
+    """Scalars of changing sign: one flips and is divided by, two turn, one is lowered by another."""
+
+    def start(self, x0):
+        return dict(x=x0, flip=-1e-6, cosine=1.0, sine=0.25, below=0.0, step=0.3)
+
+    def step(self, A, b, x, flip, cosine, sine, below, step):
+        return dict(
+            x=x + (0.1 + 1e-8 / flip) * (b - A @ x),
+            flip=-flip,
+            cosine=0.8 * cosine - 0.6 * sine,
+            sine=0.8 * sine + 0.6 * cosine,
+            below=below - step,
+            step=0.9 * step,
+        )
+
+
+def test_scalars_may_change_their_sign():
+    A, b = with_eigenvalues(np.array([1.0, 2.0, 3.0])), np.array([1.0, -2.0, 0.5])
+    run, reference = (run(A, b, iterations=50) for run in (nf.compile(Signed(), n=3).run, Signed().run))
+    assert run.status is reference.status
+    for name, value in reference.state.items():
+        np.testing.assert_allclose(run.state[name], value, rtol=0, atol=1e-9 * np.abs(value).max(), err_msg=name)
+
+
 @pytest.mark.parametrize("name", ["cg", "richardson", "newton_schulz", "scalar_newton"])
 def test_sizes_that_do_not_fit_the_memory_are_refused(name):
     with pytest.raises(OptionError, match=r"n is 10,000,000: .* GB\. Choose a smaller n"):
