@@ -92,6 +92,7 @@ def _scipy(A: np.ndarray, b: np.ndarray, rtol: float) -> Outcome:
 def _linear_operator(A: np.ndarray, b: np.ndarray, rtol: float) -> Outcome:
     """Its batched CG, which stops when the mean of the residuals is small; its eps would end it at 1e-10."""
     from linear_operator.utils.linear_cg import linear_cg
+    from linear_operator.utils.warnings import NumericalWarning
 
     matrices, calls = torch.from_numpy(A), 0
 
@@ -107,7 +108,8 @@ def _linear_operator(A: np.ndarray, b: np.ndarray, rtol: float) -> Outcome:
         x = linear_cg(product, right, tolerance=rtol, **options)[..., 0].numpy()
     # One product goes into the first residual; all systems of the batch take the same number of iterations.
     every = np.full(len(b), calls)
-    return Outcome(x, np.full(len(b), not complaints), every - 1, every)
+    complained = any(issubclass(complaint.category, NumericalWarning) for complaint in complaints)
+    return Outcome(x, np.full(len(b), not complained), every - 1, every)
 
 
 def _pyamg(A: np.ndarray, b: np.ndarray, rtol: float) -> Outcome:
