@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 import subprocess
 import sys
 import zipfile
@@ -364,3 +365,14 @@ def test_damaged_archives_do_not_end_the_process(tmp_path: Path):
         [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=root, timeout=120
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_examples_of_the_guide():
+    guide = (Path(__file__).parents[1] / "docs" / "solve.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    assert len(blocks) == 7
+    said: list[str] = []
+    scope: dict = {"print": lambda *values: said.append(" ".join(map(str, values)))}
+    exec(compile("\n".join(blocks), "docs/solve.md", "exec"), scope)
+    assert scope["result"].model.accepted > 0
+    assert said[0].startswith("status    converged") and "not symmetric positive definite" in said[1]
