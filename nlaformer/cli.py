@@ -20,10 +20,11 @@ from nlaformer.errors import NLAFormerError
 from nlaformer.express import commands as express
 from nlaformer.learn import commands as learn
 from nlaformer.report import commands as report
+from nlaformer.solvers import commands as solvers
 from nlaformer.study import commands as study
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for room in (demo, express, compiler, learn, study, bench, report, information):
+for room in (demo, express, compiler, learn, solvers, study, bench, report, information):
     room.register(app)
 
 

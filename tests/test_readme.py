@@ -11,12 +11,16 @@ README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     blocks = [block for block in re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL) if "nf.train" not in block]
-    assert len(blocks) == 3
-    scope: dict = {}
+    assert len(blocks) == 4
+    scope: dict = {"print": lambda *values: None}
     exec("\n".join(blocks), scope)
     A, B = scope["A"], scope["B"]
     assert np.abs(scope["product"](A, B) - A @ B).max() < 1e-9
     assert np.abs(scope["run"].x[-1] - np.linalg.solve(A @ A.T + 20 * np.eye(20), B[0])).max() < 1e-9
+
+
+    result = scope["result"]
+    assert result.converged and result.residual_bound <= 1e-8 * np.linalg.norm(B[0]) and scope["info"] == 0
 
 
 def test_the_names_in_the_map_from_paper_to_code_exist():

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import sys
+import time
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nlaformer.console import output_folder, print_json, print_sheets, to_markdown
+
+if TYPE_CHECKING:
+    from nlaformer.bench.solve import Measurement
 
 benchmarks = typer.Typer(help="Measure time and memory.", no_args_is_help=True)
 
@@ -47,6 +53,59 @@ def operations(
         return
     print_sheets([bench.sheet(found)])
     print(in_words(where))
+
+
+@benchmarks.command()
+def solve(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Two families, few systems, one model: half a minute.")
+    ] = False,
+    threads: Annotated[int, typer.Option(help="Threads torch may use.", min=1)] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for solve.md and solve.json.")] = None,
+) -> None:
+    """Iterations, products, failures and time of the solvers, with and without a model, against others.
+
+    Exit code 1 if the acceptance figure, the section at the end, misses its goal.
+    """
+    import torch
+
+    from nlaformer.bench import solve as bench
+    from nlaformer.io import replace_file
+    from nlaformer.provenance import in_words, provenance
+
+    if out is not None:
+        output_folder(out)
+    torch.set_num_threads(threads)
+    *families, acceptance = _said(bench.run(bench.QUICK if quick else bench.FULL))
+    sheets = [*map(bench.sheet, families), bench.acceptance_sheet(acceptance)]
+    found, where = bench.verdict(acceptance), provenance()
+    measurements = bench.as_data([measurement for family in families for measurement in family])
+    document = {
+        "measurements": measurements,
+        "acceptance": {"verdict": found, "measurements": bench.as_data(acceptance)},
+        "provenance": where,
+    }
+    if out is not None:
+        replace_file(out / "solve.json", (json.dumps(document, indent=1) + "\n").encode())
+        text = "\n\n".join([*map(to_markdown, sheets), in_words(where)])
+        replace_file(out / "solve.md", f"{text}\n".encode())
+    if as_json:
+        print_json(document)
+    else:
+        print_sheets(sheets)
+        print(in_words(where))
+    if not found["met"]:
+        raise typer.Exit(1)
+
+
+def _said(families: Iterable[list[Measurement]]) -> Iterator[list[Measurement]]:
+    """The families of a benchmark that takes minutes, each announced on standard error when it is done."""
+    begun = time.monotonic()
+    for family in families:
+        first = family[0]
+        print(f"{time.monotonic() - begun:.0f} s: {first.label}, {first.systems:,} systems", file=sys.stderr)
+        yield family
 
 
 def register(app: typer.Typer) -> None:

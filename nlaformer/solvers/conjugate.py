@@ -57,6 +57,8 @@ class _Search:
 
     lanes: Tensor  # (s,)
     alive: Tensor  # (s,) which of them are going
+    going: Tensor  # those
+    left: int  # steps until the first of them may have run out of iterations
     A: Operator
     M: Preconditioner
     x: Tensor  # (s, n)
@@ -76,8 +78,15 @@ class _Search:
         self.A, self.M = self.A.take(at), self.M.take(at)
         self.directions = [direction.take(at) for direction in self.directions]
         for field in fields(self):
-            if isinstance(value := getattr(self, field.name), Tensor):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor) and value is not self.going:
                 setattr(self, field.name, value[at])
+        self.lanes = self.going
+
+    def stop(self, which: Tensor) -> None:
+        """Leave some lanes as they are from now on."""
+        self.alive = self.alive & ~which
+        self.going = self.lanes[self.alive]
 
     def restart(self, at: Tensor, r: Tensor) -> None:
         """Begin again from x with its true residual."""
@@ -93,27 +102,31 @@ class _Search:
 
 def conjugate_gradients(progress: Progress, M: Preconditioner, directions: list[Direction]) -> None:
     """Take every lane that is going to its end, conjugate to the directions that the model's part has taken."""
-    search = _begin(progress, M, directions)
-    progress.follow(search.lanes, search.d)
-    while len(search.lanes):
-        _verify_claims(progress, search)
-        spent = search.alive & (progress.iterations[search.lanes] >= progress.limit[search.lanes])
-        _end(progress, search, spent, Status.MAXITER)
-        going = int(search.alive.sum())
-        # Copying the matrices of the lanes that go on pays once half of them have ended.
-        if 2 * going <= len(search.lanes):
-            search.compact()
-        if going:
-            _step(progress, search)
-
-
-def _begin(progress: Progress, M: Preconditioner, directions: list[Direction]) -> _Search:
     lanes = progress.going()
+    if not len(lanes):
+        progress.follow(lanes, progress.x[lanes])
+        return
+    search = _begin(progress, lanes, M, directions)
+    progress.follow(search.lanes, search.d)
+    while True:
+        _verify_claims(progress, search)
+        _end_spent(progress, search)
+        if not len(search.going):
+            return
+        # Copying the matrices of the lanes that go on pays once half of them have ended.
+        if 2 * len(search.going) <= len(search.lanes):
+            search.compact()
+        _step(progress, search)
+
+
+def _begin(progress: Progress, lanes: Tensor, M: Preconditioner, directions: list[Direction]) -> _Search:
     problem, M = progress.problem, M.take(lanes)
     r, target = progress.r[lanes], problem.tolerance[lanes]
     z = M.apply(r)
     search = _Search(
         lanes=lanes,
+        going=lanes,
+        left=0,
         alive=torch.ones_like(lanes, dtype=torch.bool),
         A=problem.A.take(lanes),
         M=M,
@@ -138,13 +151,24 @@ def _end(progress: Progress, search: _Search, which: Tensor, status: Status, det
         lanes = search.lanes[which]
         progress.x[lanes] = search.x[which]
         progress.end(lanes, status, detail)
-        search.alive = search.alive & ~which
+        search.stop(which)
+
+
+def _end_spent(progress: Progress, search: _Search) -> None:
+    """End the lanes that are out of iterations."""
+    if search.left > 0:
+        search.left -= 1
+        return
+    left = progress.limit[search.lanes] - progress.iterations[search.lanes]
+    _end(progress, search, search.alive & (left <= 0), Status.MAXITER)
+    if len(search.going):
+        search.left = int(left[search.alive].min()) - 1
 
 
 def _step(progress: Progress, search: _Search) -> None:
     """One iteration of eq. (CGalg)."""
     q = search.A.apply(search.d)
-    progress.matvecs[search.lanes[search.alive]] += 1
+    progress.matvecs[search.going] += 1
     curvature = (search.d * q).sum(-1)
     alpha = search.rz / curvature
     if bool((search.alive & ~((search.rz > 0) & (curvature > 0) & torch.isfinite(alpha))).any()):
@@ -158,10 +182,10 @@ def _step(progress: Progress, search: _Search) -> None:
     search.x = search.x + alpha * search.d
     search.d = search.deflated(z) + (rz / search.rz)[:, None] * search.d
     search.r, search.rz, search.norm = r, rz, norm
-    progress.count(search.lanes[search.alive], norm[search.alive])
+    progress.count(search.going, norm if len(search.going) == len(norm) else norm[search.alive])
     if progress.watched:
-        progress.show(search.lanes[search.alive], search.x[search.alive], search.r[search.alive])
-        progress.follow(search.lanes[search.alive], search.d[search.alive])
+        progress.show(search.going, search.x[search.alive], search.r[search.alive])
+        progress.follow(search.going, search.d[search.alive])
 
 
 def _end_breakdowns(progress: Progress, search: _Search, curvature: Tensor) -> None:
@@ -195,24 +219,20 @@ def _verify_claims(progress: Progress, search: _Search) -> None:
         return
     lanes = search.lanes[claims]
     progress.x[lanes] = search.x[claims]
-    exact, noise = progress.judge(lanes)
-    tolerance = progress.problem.tolerance[lanes]
-    for k, place in enumerate(claims.tolist()):
-        lane = int(lanes[k])
-        search.failures[place] += 1
-        search.strikes[place] += int(exact.norm[k] > 0.5 * search.reached[place])
-        search.reached[place] = torch.fmin(search.reached[place], exact.norm[k])
-        if progress.status[lane] is not None:
-            search.alive[place] = False
-        elif exact.holds[k]:
-            # Only rounding to the user's precision stands in the way; a smaller residual may leave room for it.
-            if noise[k] > 0.8 * tolerance[k] or search.failures[place] > 3:
-                progress.end([lane], Status.PRECISION)
-                search.alive[place] = False
-            search.target[place] = 0.1 * search.target[place]
-        elif search.strikes[place] > _STRIKES or search.failures[place] > _LARGEST_DETOUR:
-            progress.end([lane], Status.STAGNATED)
-            search.alive[place] = False
-        else:
-            search.target[place] = 0.5 * search.target[place]
-            search.restart(claims[k : k + 1], exact.r[k : k + 1])
+    exact, done, noise = progress.judge(lanes)
+    search.failures[claims] += 1
+    search.strikes[claims] += exact.norm > 0.5 * search.reached[claims]
+    search.reached[claims] = torch.fmin(search.reached[claims], exact.norm)
+    # Where only rounding to the user's precision stands in the way, a smaller residual may leave room for it.
+    rounding = ~done & exact.holds
+    hopeless = (noise > 0.8 * progress.problem.tolerance[lanes]) | (search.failures[claims] > 3)
+    stuck = (search.strikes[claims] > _STRIKES) | (search.failures[claims] > _LARGEST_DETOUR)
+    ends = {Status.PRECISION: rounding & hopeless, Status.STAGNATED: ~done & ~rounding & stuck}
+    for status, which in ends.items():
+        progress.end(lanes[which], status)
+        done = done | which
+    search.stop(torch.zeros_like(search.alive).index_fill(0, claims[done], True))
+    search.target[claims] *= torch.where(rounding, 0.1, 0.5)
+    again = ~done & ~rounding
+    if bool(again.any()):
+        search.restart(claims[again], exact.r[again])

@@ -28,7 +28,6 @@ class Progress:
         self.watched = callback is not None or keep  # whether somebody looks at every iterate
         m, device = len(problem.b), problem.b.device
         self.x = torch.zeros_like(problem.b) if problem.x0 is None else problem.x0.clone()
-        self.handed = torch.zeros_like(self.x)  # x as it will be handed out, in the units of the lanes
         self.iterations = torch.zeros(m, dtype=torch.long, device=device)
         self.limit = torch.full_like(self.iterations, maxiter)  # the classical method's iterations are counted
         self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
@@ -96,13 +95,14 @@ class Progress:
     def before_rising(self, lanes: Tensor, going: Tensor, norm: Tensor, x: Tensor) -> None:
         """Keep x of the lanes whose residual is about to rise from its smallest value so far to ``norm``."""
         least = self._least[lanes]
-        rising = going & ~(norm < least) & ~self._kept[lanes]
-        if bool(rising.any()):
+        lower = norm < least
+        if bool((going & ~lower).any()):
+            rising = going & ~lower & ~self._kept[lanes]
             self._best[lanes[rising]] = x[rising]
             self._kept[lanes[rising]] = True
-        lower = lanes[going & (norm < least)]
-        self._least[lanes] = torch.where(going, torch.fmin(norm, least), least)
-        self._kept[lower] = False
+        lower &= going
+        self._least[lanes] = torch.where(lower, norm, least)
+        self._kept[lanes[lower]] = False
 
     def start_again(self, lanes: Tensor) -> None:
         """Put lanes back to where they began, with all their iterations before them."""
@@ -121,11 +121,11 @@ class Progress:
             full[lanes] = d
             self.trajectory.append((self.x.clone(), self.r.clone(), full))
 
-    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor]:
+    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor, Tensor]:
         """Certify the present x of some lanes; those that hold end as CONVERGED.
 
-        Returns the certificate of the float64 iterate, and for every lane the norm by which rounding to the user's
-        precision changes the residual.
+        Returns the certificate of the float64 iterate, and for every lane whether it ended and by how much rounding to
+        the user's precision changes the residual.
         """
         problem, x = self.problem, self.x[lanes]
         A, b, tolerance = problem.A.take(lanes), problem.b[lanes], problem.tolerance[lanes]
@@ -135,9 +135,9 @@ class Progress:
         if not torch.equal(handed, x):
             self.matvecs[lanes] += 1
             found = certify(A, b, handed, tolerance)
-        self.handed[lanes], self.norm[lanes], self.bound[lanes] = handed, found.norm, found.bound
+        self.norm[lanes], self.bound[lanes] = found.norm, found.bound
         self.end(lanes[found.holds], Status.CONVERGED)
-        return exact, (found.r - exact.r).square().sum(-1).sqrt()
+        return exact, found.holds, (found.r - exact.r).square().sum(-1).sqrt()
 
     def finish(self) -> None:
         """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
@@ -152,7 +152,7 @@ class Progress:
         if open_ended:
             lanes = torch.tensor(open_ended, device=self.x.device)
             self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
-            exact, _ = self.judge(lanes)
+            exact, _, _ = self.judge(lanes)
             far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
             for lane, holds, outside in zip(open_ended, exact.holds.tolist(), far.tolist(), strict=True):
                 if self.status[lane] is Status.CONVERGED:

@@ -1,0 +1,136 @@
+"""The command ``solve``: a linear system from files, solved, certified, and compared where asked for."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from nlaformer.console import console, print_json
+
+if TYPE_CHECKING:
+    from nlaformer.solvers.result import SolveResult
+
+FILES = "a .mtx, .npy or .npz file"
+
+
+def solve(
+    A: Annotated[Path, typer.Argument(metavar="A", help=f"The matrix, {FILES}; .npy may hold a batch, (m, n, n).")],
+    b: Annotated[Path | None, typer.Argument(metavar="[B]", help=f"The right-hand side, {FILES}.")] = None,
+    model: Annotated[
+        str | None, typer.Option(help="A trained model: the name of a bundled one, or the folder of a run.")
+    ] = None,
+    method: Annotated[
+        str, typer.Option(help="auto, cg, pcg; with a model also warm-start, refine, flexible.")
+    ] = "auto",
+    rtol: Annotated[float, typer.Option(help="Converged: |b - A x| <= max(rtol |b|, atol).")] = 1e-5,
+    atol: Annotated[float, typer.Option(help="See --rtol.")] = 0.0,
+    maxiter: Annotated[int | None, typer.Option(help="The most iterations; default: 10 n.")] = None,
+    M: Annotated[
+        str | None, typer.Option("--M", help="Preconditioner, about the inverse of A: jacobi, or a file.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Without B: the seed of a random one.", min=0)] = 0,
+    out: Annotated[Path | None, typer.Option(help="Write x to this .npy or .mtx file.")] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw residual against iterations, all methods, to this .svg or .png file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Solve A x = b for symmetric positive definite A, with a certificate on the x that is found.
+
+    Without B the right-hand side is random. Exit code 0: every system converged; 1: one did not;
+    2: a mistake in what was given; 130: interrupted.
+    """
+    import nlaformer as nf
+    from nlaformer.report.figure import save
+    from nlaformer.report.residuals import compare, residual_figure
+    from nlaformer.solvers import files
+    from nlaformer.solvers.display import Display
+
+    for path, kinds in ((out, files.WRITABLE), (plot, (".svg", ".png"))):
+        if path is not None:
+            files.check_output(path, kinds)
+    matrix, right = files.read_system(A, b, seed)
+    learned = None if model is None else nf.load(model)
+    options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
+    options["M"] = None if M is None else files.read_preconditioner(M)
+    with Display(matrix, right, rtol, atol) as display:
+        result = nf.solve(matrix, right, model=learned, method=method, callback=display, check="ignore", **options)
+    written = {}
+    if out is not None:
+        files.write_array(out, result.x)
+        written["out"] = str(out)
+    if plot is not None:
+        figure = residual_figure(compare(matrix, right, learned, **options), f"{A.name}, n = {matrix.shape[-1]}")
+        written["plot"] = str(save(figure, plot))
+    given = str(b) if b is not None else f"random, standard normal, seed {seed}"
+    if as_json:
+        print_json({"A": str(A), "b": given, "n": matrix.shape[-1], **document(result), **written})
+    else:
+        _print(f"{A}: {_size(matrix, right)}; b: {given}", result, written)
+    if not result.converged:
+        raise typer.Exit(1)
+
+
+def document(result: SolveResult) -> dict[str, Any]:
+    """A result as JSON takes it: per system a number or a list; null where a number is not finite."""
+    import numpy as np
+
+    from nlaformer.solvers.result import Status
+
+    single = isinstance(result.status, Status)
+    statuses = np.vectorize(lambda status: status.name)(result.status)
+    contribution = result.model and {
+        "applications": _plain(result.model.applications),
+        "accepted": _plain(result.model.accepted),
+        "reduction": _plain(result.model.reduction),
+        "reasons": list(result.model.reasons),
+    }
+    return {
+        "converged": result.converged,
+        "status": statuses.item() if single else statuses.tolist(),
+        "message": str(result).partition("\n")[0].removeprefix("status").strip(),
+        "info": _plain(result.info),
+        "method": result.method,
+        **{
+            name: _plain(getattr(result, name))
+            for name in ("iterations", "matvecs", "residual_norm", "residual_bound", "tolerance", "residuals")
+        },
+        "model": contribution,
+        "model_seconds": result.model_seconds,
+        "classical_seconds": result.classical_seconds,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of any shape as nested lists of Python's own, None for NaN and infinity."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list):
+        return [_plain(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _size(A: Any, b: Any) -> str:
+    n, batch = A.shape[-1], math.prod(A.shape[:-2])
+    systems = f", {batch:,} matrices" if A.ndim > 2 else ""
+    columns = f", {b.shape[-1]:,} right-hand sides" if b.ndim == A.ndim else ""
+    entries = f", {A.nnz:,} entries" if hasattr(A, "nnz") else ""
+    return f"{n:,} unknowns{entries}{systems}{columns}"
+
+
+def _print(title: str, result: SolveResult, written: dict[str, str]) -> None:
+    out = console()
+    out.print(title, soft_wrap=True)
+    for line in str(result).splitlines():
+        out.print(textwrap.fill(line, max(out.width, 40), subsequent_indent=" " * 10), soft_wrap=True)
+    for name, path in written.items():
+        out.print(f"{'x' if name == 'out' else name:<10}{path}", soft_wrap=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command to an application."""
+    app.command()(solve)

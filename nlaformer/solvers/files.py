@@ -1,0 +1,161 @@
+"""Linear systems from files and answers into them: ``.mtx`` (Matrix Market), ``.npy`` and ``.npz``.
+
+An ``.npz`` file holds a sparse matrix of ``scipy.sparse.save_npz``, or arrays of ``numpy.savez``: the one of the name
+that is looked for, or the only one. Nothing is unpickled, so reading a file runs no code. The indices of a sparse
+matrix are checked, which SciPy's reader leaves out: a product with a damaged matrix may end the process.
+"""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from nlaformer.errors import DomainError, DTypeError, FileError, NLAFormerError, ShapeError
+from nlaformer.io import replace_file
+from nlaformer.problems.matrix_market import read_matrix_market
+
+SUFFIXES = (".mtx", ".npy", ".npz")
+WRITABLE = (".npy", ".mtx")
+
+
+def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray]:
+    """A matrix, or a batch of them, and right-hand sides; without a file for b, standard normal numbers."""
+    matrix = read_array("A", A)
+    shape = matrix.shape
+    if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
+        raise ShapeError(f"{A} holds an array of shape {shape}; a linear system needs square matrices (..., n, n)")
+    if _is_sparse(matrix):
+        from scipy.sparse import csr_array
+
+        matrix = csr_array(matrix)
+    if b is None:
+        return matrix, np.random.default_rng(seed).standard_normal(shape[:-1])
+    right = read_array("b", b)
+    n, rows = shape[-1], right.shape
+    if _is_sparse(right):
+        if rows[0] != n:
+            raise _misfit(b, rows, shape)
+        right = right.toarray()
+    if b.suffix.lower() != ".npy" and right.shape == (n, 1):
+        right = right[:, 0]  # a Matrix Market vector is a matrix of one column
+    if right.ndim == 0 or n not in right.shape[-2:]:
+        raise _misfit(b, rows, shape)
+    return matrix, right
+
+
+def read_preconditioner(M: str) -> Any:
+    """What an option says of M: "jacobi", or a file with a matrix or a diagonal."""
+    if M == "jacobi":
+        return M
+    if Path(M).suffix.lower() not in SUFFIXES:
+        raise FileError(f"M is {M!r}; expected jacobi, or a file that ends in {', '.join(SUFFIXES)}")
+    found = read_array("M", Path(M))
+    return found[:, 0] if isinstance(found, np.ndarray) and found.ndim == 2 and found.shape[1] == 1 else found
+
+
+def read_array(name: str, path: Path) -> Any:
+    """A dense array or a sparse matrix of real, finite numbers; ``name`` is looked for in an archive."""
+    kind = path.suffix.lower()
+    if kind not in SUFFIXES:
+        raise FileError(f"cannot tell what {path} holds; expected a file that ends in {', '.join(SUFFIXES)}")
+    if kind == ".mtx":
+        found = read_matrix_market(path)
+    else:
+        try:
+            found = _memory_mapped(path) if kind == ".npy" else _from_archive(name, path)
+        except NLAFormerError:
+            raise
+        except OSError as error:
+            raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+        except Exception as error:  # a damaged file makes the readers raise whatever they stumble on
+            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+            raise FileError(f"{path} is damaged or not a {kind} file ({reason}); save it again") from error
+    return _usable(path, found)
+
+
+def write_array(path: Path, x: np.ndarray) -> None:
+    """The answer as ``.npy``, or as a Matrix Market array, which has columns: of one system, or of several."""
+    kind = path.suffix.lower()
+    if kind == ".npy":
+        buffer = io.BytesIO()
+        np.save(buffer, x, allow_pickle=False)
+        replace_file(path, buffer.getvalue())
+        return
+    columns = x.reshape(len(x), -1) if x.ndim < 3 else None
+    if columns is None:
+        raise ShapeError(f"the answer has shape {x.shape}, a Matrix Market file two dimensions; write a .npy file")
+    lines = ["%%MatrixMarket matrix array real general", f"{columns.shape[0]} {columns.shape[1]}"]
+    lines += [repr(float(value)) for value in columns.T.ravel()]
+    replace_file(path, ("\n".join(lines) + "\n").encode())
+
+
+def check_output(path: Path, kinds: tuple[str, ...]) -> None:
+    """Refuse, before any work, a file that could not be written after it."""
+    if path.suffix.lower() not in kinds:
+        raise FileError(f"cannot write {path}; expected a file that ends in {' or '.join(kinds)}")
+    if path.is_dir() or not path.parent.is_dir():
+        reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+        raise FileError(f"cannot write {path}: {reason}")
+
+
+def _memory_mapped(path: Path) -> np.ndarray:
+    # Mapping refuses a file that is shorter than its header says before any memory is asked for, and pickles too.
+    return np.array(np.lib.format.open_memmap(path, mode="r"))
+
+
+def _from_archive(name: str, path: Path) -> Any:
+    if not zipfile.is_zipfile(path):
+        path.stat()
+        raise FileError(f"{path} is damaged or not a .npz file; save it again with np.savez or scipy.sparse.save_npz")
+    with np.load(path, allow_pickle=False) as archive:
+        if "format" in archive.files:
+            return _sparse(path)
+        if name not in archive.files and len(archive.files) != 1:
+            held = ", ".join(archive.files) or "nothing"
+            raise FileError(f"{path} holds {held}; expected an array called {name}, or only one")
+        return archive[name if name in archive.files else archive.files[0]]
+
+
+def _sparse(path: Path) -> Any:
+    from scipy.sparse import coo_array, load_npz
+
+    found = load_npz(path)
+    if hasattr(found, "check_format"):
+        found.check_format(full_check=True)
+    return coo_array(found)
+
+
+def _usable(path: Path, found: Any) -> Any:
+    """Real and finite numbers, or an error that names the file."""
+    kind = found.dtype.kind
+    if kind == "c":
+        raise DTypeError(f"{path} holds complex numbers; only real systems can be solved")
+    if kind not in "biuf":
+        raise DTypeError(f"{path} holds {found.dtype} values; expected numbers")
+    entries = found.data if _is_sparse(found) else found
+    if not np.isfinite(entries).all():
+        count = int((~np.isfinite(entries)).sum())
+        raise DomainError(f"{path} holds NaN or infinity in {count:,} of {entries.size:,} entries; remove them")
+    if _is_sparse(found):
+        if found.ndim != 2:
+            raise ShapeError(f"{path} holds a sparse array of shape {found.shape}; expected a matrix")
+        # Of a file with huge sizes and few entries, SciPy's formats would take memory by the sizes.
+        if found.nnz < min(found.shape) and found.shape[1] > 1:
+            raise ShapeError(
+                f"{path} holds {found.nnz:,} entries in a matrix of {found.shape[0]:,} x {found.shape[1]:,}; a "
+                "positive definite one has at least its diagonal"
+            )
+    return found
+
+
+def _is_sparse(value: Any) -> bool:
+    return not isinstance(value, np.ndarray)
+
+
+def _misfit(b: Path, rows: tuple[int, ...], shape: tuple[int, ...]) -> ShapeError:
+    n = shape[-1]
+    return ShapeError(f"{b} holds an array of shape {rows}; A {shape} needs (..., {n}), or (..., {n}, k) for k columns")

@@ -1,0 +1,378 @@
+"""nlaformer solve: files in, an answer with its certificate out; one clear line for whatever is wrong with a file."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import re
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from rich.console import Console
+
+import nlaformer as nf
+from nlaformer import problems
+from nlaformer.cli import main
+from nlaformer.problems import read_matrix_market
+from nlaformer.solvers import display as displays
+from nlaformer.solvers.display import Display
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    """Run ``nlaformer solve`` in this process and a folder of its own: exit code, standard output, standard error."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def command(*arguments: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["nlaformer", "solve", *arguments])
+        with pytest.raises(SystemExit) as exit:
+            main()
+        return exit.value.code or 0, *capsys.readouterr()
+
+    return command
+
+
+def system(n: int = 6, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
+    A, b, _ = problems.SPD(n=n).sample(1, seed)
+    return A[0].numpy(), b[0].numpy()
+
+
+def market(A: np.ndarray) -> str:
+    lines = [f"{i + 1} {j + 1} {A[i, j]!r}" for i, j in zip(*np.nonzero(A), strict=True)]
+    head = f"%%MatrixMarket matrix coordinate real general\n{A.shape[0]} {A.shape[1]} {len(lines)}\n"
+    return (head + "\n".join(lines) + "\n").replace("np.float64(", "").replace(")", "")
+
+
+def write_system(kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """A and b in files A.kind and b.kind of the present folder."""
+    A, b = system()
+    if kind == "mtx":
+        Path("A.mtx").write_text(market(A))
+        rows = "\n".join(map(str, b.tolist()))
+        Path("b.mtx").write_text(f"%%MatrixMarket matrix array real general\n{len(b)} 1\n{rows}\n")
+    elif kind == "npy":
+        np.save("A.npy", A)
+        np.save("b.npy", b)
+    else:
+        sp.save_npz("A.npz", sp.csc_array(A))
+        np.savez("b.npz", b=b, other=np.zeros(3))
+    return A, b
+
+
+def meets(A: np.ndarray, b: np.ndarray, x: np.ndarray, rtol: float) -> bool:
+    return bool(np.linalg.norm(b - A @ x) <= rtol * np.linalg.norm(b))
+
+
+@pytest.mark.parametrize("kind", ["mtx", "npy", "npz"])
+@pytest.mark.parametrize("out", ["x.npy", "x.mtx"])
+def test_files_of_every_kind_are_solved_and_x_is_written(run, kind: str, out: str):
+    A, b = write_system(kind)
+    code, said, err = run(f"A.{kind}", f"b.{kind}", "--rtol", "1e-10", "--out", out)
+    x = np.load(out) if out.endswith("npy") else read_matrix_market(out)[:, 0]
+    assert (code, err) == (0, "") and x.shape == (6,)
+    assert meets(A, b, x, 1e-10)
+    assert "converged" in said and "certificate" in said and out in said
+    assert max(len(line) for line in said.splitlines()) <= 80 and "\x1b" not in said
+
+
+def test_an_archive_may_hold_both(run):
+    A, b = system()
+    np.savez("system.npz", A=A, b=b)
+    code, said, _ = run("system.npz", "system.npz", "--json")
+    assert code == 0 and json.loads(said)["iterations"] == nf.cg(A, b).iterations
+
+
+def test_without_b_a_random_one_is_drawn_by_its_seed_and_said_so(run):
+    A, _ = write_system("npy")
+    code, said, _ = run("A.npy", "--seed", "5", "--out", "x.npy")
+    assert code == 0 and "random, standard normal, seed 5" in said
+    assert meets(A, np.random.default_rng(5).standard_normal(6), np.load("x.npy"), 1e-5)
+
+
+def test_json_says_what_the_result_says(run):
+    A, b = write_system("npy")
+    code, said, _ = run("A.npy", "b.npy", "--json", "--rtol", "1e-8", "--M", "jacobi")
+    found, own = json.loads(said), nf.pcg(A, b, rtol=1e-8)
+    assert code == 0 and found["converged"] and found["status"] == "CONVERGED" and found["info"] == 0
+    assert (found["iterations"], found["matvecs"], found["n"]) == (own.iterations, own.matvecs, 6)
+    assert found["residual_norm"] == own.residual_norm <= found["residual_bound"] <= found["tolerance"]
+    assert len(found["residuals"]) == own.iterations + 1 and found["model"] is None
+
+
+def test_a_batch_and_several_columns(run):
+    A, b, _ = problems.SPD(n=5).sample(3, 2)
+    np.save("A.npy", A.numpy())
+    np.save("b.npy", b.numpy())
+    code, said, _ = run("A.npy", "b.npy", "--json", "--out", "x.npy")
+    found = json.loads(said)
+    assert code == 0 and found["status"] == ["CONVERGED"] * 3 and np.load("x.npy").shape == (3, 5)
+    np.save("one.npy", A[0].numpy())
+    np.save("columns.npy", b.numpy().T)
+    assert run("one.npy", "columns.npy", "--out", "x.mtx")[0] == 0
+    assert read_matrix_market("x.mtx").shape == (5, 3)
+
+
+def test_a_model_helps_and_says_so(run):
+    A, b, _ = problems.SPD(n=20).sample(1, 4)
+    np.save("A.npy", A[0].numpy())
+    np.save("b.npy", b[0].numpy())
+    code, said, _ = run("A.npy", "b.npy", "--model", "pcg-accelerated", "--rtol", "1e-6", "--json")
+    found = json.loads(said)
+    assert code == 0 and found["model"]["accepted"] >= 1 and found["model_seconds"] > 0
+    assert found["matvecs"] <= nf.cg(A[0], b[0], rtol=1e-6).iterations / 2
+
+
+def test_not_converged_is_code_1_with_the_reason(run):
+    write_system("npy")
+    code, said, _ = run("A.npy", "b.npy", "--maxiter", "1", "--rtol", "1e-12")
+    assert code == 1 and "iterations ran out" in said
+    np.save("A.npy", -system()[0])
+    code, said, _ = run("A.npy", "b.npy", "--json")
+    assert code == 1 and json.loads(said)["status"] == "NOT_SPD" and json.loads(said)["info"] == -1
+
+
+@pytest.mark.parametrize("name", ["r.svg", "r.png"])
+def test_the_plot_is_the_same_file_every_time(run, name: str):
+    write_system("mtx")
+    contents = []
+    for _ in range(2):
+        code, said, _ = run("A.mtx", "b.mtx", "--plot", name, "--rtol", "1e-10")
+        assert code == 0 and name in said
+        contents.append(Path(name).read_bytes())
+    assert contents[0] == contents[1]
+    if name == "r.svg":
+        assert all(f">{label}<" in contents[0].decode() for label in ("CG", "PCG", "iteration"))
+
+
+def test_the_plot_shows_the_methods_of_a_model(run):
+    np.save("A.npy", problems.SPD(n=20).sample(1, 4).A[0].numpy())
+    assert run("A.npy", "--model", "cg-accelerated", "--plot", "r.svg")[0] == 0
+    drawn = Path("r.svg").read_text()
+    assert all(f">{label}<" in drawn for label in ("CG", "PCG", "warm-start", "refine", "flexible", "auto"))
+
+
+# --- what may be wrong with a file -------------------------------------------------------------------------------
+
+
+def npy(array: np.ndarray, **options: bool) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array, **options)
+    return buffer.getvalue()
+
+
+def npz(**arrays: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)
+    return buffer.getvalue()
+
+
+def sparse(**changes: np.ndarray) -> bytes:
+    parts = {"indices": np.arange(3), "indptr": np.arange(4), "data": np.ones(3), "shape": np.array([3, 3])}
+    return npz(format=np.array(b"csr"), **(parts | changes))
+
+
+def claims_too_much() -> bytes:
+    """The header of an array of eight terabytes, without its numbers."""
+    head = npy(np.eye(10))[:128]
+    return head.replace(b"(10, 10), }" + b" " * 10, b"(1000000, 1000000), }")
+
+
+GARBAGE = np.random.default_rng(0).bytes(500)
+HEAD = b"%%MatrixMarket matrix coordinate real symmetric\n"
+DAMAGED: dict[str, tuple[str, Callable[[], bytes], str]] = {
+    "empty mtx": ("A.mtx", lambda: b"", "not a valid Matrix Market file"),
+    "empty npy": ("A.npy", lambda: b"", "damaged"),
+    "empty npz": ("A.npz", lambda: b"", "damaged"),
+    "garbage mtx": ("A.mtx", lambda: GARBAGE, "not a valid Matrix Market file"),
+    "garbage npy": ("A.npy", lambda: GARBAGE, "damaged"),
+    "garbage npz": ("A.npz", lambda: GARBAGE, "damaged"),
+    "truncated mtx": ("A.mtx", lambda: HEAD + b"2 2 3\n1 1 4\n2 1 1\n", "6 numbers follow"),
+    "truncated npy": ("A.npy", lambda: npy(np.eye(9))[:-40], "damaged"),
+    "truncated npz": ("A.npz", lambda: npz(A=np.eye(9))[:-40], "damaged"),
+    "broken entry": ("A.mtx", lambda: HEAD + b"2 2 2\n1 1 4\n2 2 3e", "not a valid Matrix Market file"),
+    "wrong header": ("A.mtx", lambda: b"%%MatrixMarket tensor\n2 2\n", "its first line"),
+    "wrong header npy": ("A.npy", lambda: npy(np.eye(3)).replace(b"descr", b"desrc"), "damaged"),
+    "claims too much": ("A.npy", claims_too_much, "damaged"),
+    "few entries": ("A.mtx", lambda: HEAD + b"9999999999 9999999999 1\n1 1 4\n", "at least its diagonal"),
+    "index outside": ("A.mtx", lambda: HEAD + b"2 2 2\n1 1 4\n3 3 4\n", "row index"),
+    "index outside npz": ("A.npz", lambda: sparse(indices=np.array([0, 1, 10**9])), "damaged"),
+    "negative index npz": ("A.npz", lambda: sparse(indices=np.array([0, 1, -7])), "damaged"),
+    "unknown format npz": ("A.npz", lambda: npz(format=np.array(b"abc"), data=np.ones(3)), "damaged"),
+    "pickled": ("A.npy", lambda: npy(np.array([{}, 1], dtype=object), allow_pickle=True), "damaged"),
+    "pickled npz": ("A.npz", lambda: npz(A=np.array([{}, 1], dtype=object)), "damaged"),
+    "text": ("A.npy", lambda: npy(np.array([["a", "b"], ["c", "d"]])), "expected numbers"),
+    "nan": ("A.npy", lambda: npy(np.array([[1.0, 0.0], [0.0, np.nan]])), "NaN or infinity in 1 of 4"),
+    "infinity mtx": ("A.mtx", lambda: HEAD + b"2 2 2\n1 1 4\n2 2 inf\n", "NaN or infinity"),
+    "nan npz": ("A.npz", lambda: sparse(data=np.array([1.0, np.nan, 1.0])), "NaN or infinity"),
+    "complex": ("A.npy", lambda: npy(np.eye(2) * 1j), "complex"),
+    "complex mtx": ("A.mtx", lambda: HEAD.replace(b"real", b"complex") + b"1 1 1\n1 1 4 1\n", "complex"),
+    "complex npz": ("A.npz", lambda: sparse(data=np.ones(3) * 1j), "complex"),
+    "not square": ("A.npy", lambda: npy(np.ones((2, 3))), "(2, 3)"),
+    "not square mtx": ("A.mtx", lambda: b"%%MatrixMarket matrix array real general\n1 2\n1\n2\n", "(1, 2)"),
+    "a vector": ("A.npy", lambda: npy(np.ones(3)), "(3,)"),
+    "a number": ("A.npy", lambda: npy(np.ones(())), "()"),
+    "no unknowns": ("A.npy", lambda: npy(np.ones((0, 0))), "(0, 0)"),
+    "several arrays": ("A.npz", lambda: npz(K=np.eye(2), L=np.eye(2)), "holds K, L"),
+    "an archive called npy": ("A.npy", lambda: npz(A=np.eye(2)), "damaged"),
+    "another kind": ("A.txt", lambda: b"1 0\n0 1\n", ".mtx, .npy, .npz"),
+}
+
+
+@pytest.mark.parametrize("case", DAMAGED)
+def test_a_file_that_cannot_be_used_is_one_clear_line_and_code_2(run, case: str):
+    name, content, says = DAMAGED[case]
+    Path(name).write_bytes(content())
+    code, out, err = run(name)
+    assert (code, out) == (2, "")
+    assert name in err and says in err and len(err.splitlines()) == 1 and "Traceback" not in err
+
+
+@pytest.mark.parametrize("case", ["garbage npz", "truncated npy", "index outside npz"])
+def test_the_same_of_a_damaged_right_hand_side(run, case: str):
+    name, content, says = DAMAGED[case]
+    np.save("matrix.npy", np.eye(3))
+    Path(name).write_bytes(content())
+    code, _, err = run("matrix.npy", name)
+    assert code == 2 and says in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("b", "says"), [(np.ones(5), "(5,)"), (np.ones((5, 6)), "(5, 6)"), (np.ones((2, 3, 6)), "(2, 3, 6)"), (1.0, "()")]
+)
+def test_a_right_hand_side_that_does_not_fit(run, b: np.ndarray, says: str):
+    np.save("A.npy", np.eye(6))
+    np.save("b.npy", b)
+    code, _, err = run("A.npy", "b.npy")
+    assert code == 2 and says in err and "6" in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["missing.npy"], "No such file"),
+        (["missing.npz"], "No such file"),
+        (["missing.mtx"], "No such file"),
+        (["."], "ends in"),
+        (["A.npy", "--method", "flexibel"], "did you mean 'flexible'?"),
+        (["A.npy", "--method", "refine"], "needs a model"),
+        (["A.npy", "--model", "cg-accelarated"], "bundled"),
+        (["A.npy", "--rtol", "-1"], "rtol"),
+        (["A.npy", "--maxiter", "-1"], "maxiter"),
+        (["A.npy", "--M", "jacoby"], "jacobi"),
+        (["A.npy", "--M", "missing.npy"], "No such file"),
+        (["A.npy", "--out", "x.txt"], ".npy or .mtx"),
+        (["A.npy", "--out", "missing/x.npy"], "there is no folder missing"),
+        (["A.npy", "--plot", "plot.pdf"], ".svg or .png"),
+    ],
+)
+def test_other_mistakes(run, arguments: list[str], says: str):
+    write_system("npy")
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert says in err and len(err.splitlines()) == 1
+
+
+def test_a_preconditioner_from_a_file(run):
+    A, _ = write_system("npy")
+    np.save("diagonal.npy", 1 / np.diag(A))
+    np.save("inverse.npy", np.linalg.inv(A))
+    by_file, by_name = (json.loads(run("A.npy", "--json", "--M", M)[1]) for M in ("diagonal.npy", "jacobi"))
+    assert by_file["iterations"] == by_name["iterations"]
+    assert json.loads(run("A.npy", "--json", "--M", "inverse.npy")[1])["iterations"] == 1
+
+
+# --- long runs ---------------------------------------------------------------------------------------------------
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> str:
+    """What a solve of 60 iterations, a second each, says."""
+    A = sp.csr_array(sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(60, 60)))
+    b = np.ones(60)
+    clock = itertools.count()
+    monkeypatch.setattr(displays.time, "monotonic", lambda: float(next(clock)))
+    out = io.StringIO()
+    with Display(A, b, 1e-6, 0.0, Console(file=out, force_terminal=terminal, width=120)) as display:
+        assert nf.solve(A, b, rtol=1e-6, callback=display).converged
+    return out.getvalue()
+
+
+def test_a_long_run_says_where_it_stands_in_plain_lines(monkeypatch: pytest.MonkeyPatch):
+    lines = shown(monkeypatch, terminal=False).splitlines()
+    assert 3 <= len(lines) <= 12 and "\x1b" not in "".join(lines)
+    assert "iteration 2, relative residual" in lines[0] and "of 1.0e-06 wanted" in lines[0]
+
+
+def test_at_a_terminal_it_is_a_bar(monkeypatch: pytest.MonkeyPatch):
+    assert "iteration" in shown(monkeypatch, terminal=True)
+
+
+@pytest.mark.parametrize("shape", [((3, 4, 4), (3, 4)), ((3, 4, 4), (3, 4, 2)), ((3, 4, 4), (4,)), ((4, 4), (4, 2))])
+def test_the_residual_that_is_shown_is_that_of_the_worst_system(shape):
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal(shape[0]), rng.standard_normal(shape[1])
+    columns = b.ndim == A.ndim
+    x = rng.standard_normal((*A.shape[:-2], *b.shape[-2:]) if columns else A.shape[:-1])
+    rows = b - (A @ x if columns else (A @ x[..., None])[..., 0])
+    axis = -2 if columns else -1
+    worst = (np.linalg.norm(rows, axis=axis) / np.linalg.norm(b, axis=axis)).max()
+    assert Display(A, b, 1e-5, 0.0)._residual(x) == pytest.approx(worst)
+
+
+def test_a_short_run_says_nothing(run):
+    write_system("npy")
+    assert run("A.npy", "b.npy")[2] == ""
+
+
+def test_an_interrupt_is_code_130(run, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*arguments: object, **more: object) -> None:
+        raise KeyboardInterrupt
+
+    write_system("npy")
+    monkeypatch.setattr(nf, "solve", interrupted, raising=False)
+    code, out, _ = run("A.npy", "b.npy", "--out", "x.npy")
+    assert code == 130 and not Path("x.npy").exists() and out == ""
+
+
+def test_damaged_archives_do_not_end_the_process(tmp_path: Path):
+    """Bytes of a good file changed at random: an answer, or one line, never a traceback or a signal."""
+    rng = np.random.default_rng(3)
+    A, _ = system(4)
+    sp.save_npz(tmp_path / "good.npz", sp.csr_array(A), compressed=False)
+    good = (tmp_path / "good.npz").read_bytes()
+    assert zipfile.is_zipfile(tmp_path / "good.npz")
+    for k in range(40):
+        bad = bytearray(good)
+        for place in rng.integers(0, len(bad), 3):
+            bad[place] = rng.integers(256)
+        (tmp_path / f"{k}.npz").write_bytes(bad)
+    code = (
+        "import sys\nfrom pathlib import Path\nfrom nlaformer.errors import NLAFormerError\n"
+        "import nlaformer as nf\nfrom nlaformer.solvers.files import read_system\n"
+        "for path in sorted(Path(sys.argv[1]).glob('*.npz')):\n"
+        "    try:\n        nf.solve(*read_system(path, None), check='ignore')\n"
+        "    except NLAFormerError:\n        pass\n"
+    )
+    root = Path(nf.__file__).parent.parent
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, cwd=root, timeout=120
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_examples_of_the_guide():
+    guide = (Path(__file__).parents[1] / "docs" / "solve.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    assert len(blocks) == 7
+    said: list[str] = []
+    scope: dict = {"print": lambda *values: said.append(" ".join(map(str, values)))}
+    exec(compile("\n".join(blocks), "docs/solve.md", "exec"), scope)
+    assert scope["result"].model.accepted > 0
+    assert said[0].startswith("status    converged") and "not symmetric positive definite" in said[1]
