@@ -130,6 +130,12 @@ def test_a_model_helps_and_says_so(run):
     assert found["matvecs"] <= nf.cg(A[0], b[0], rtol=1e-6).iterations / 2
 
 
+def test_the_plot_of_a_large_system_leaves_the_blocks_out(run):
+    sp.save_npz("A.npz", sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(200, 200)).tocsr())
+    assert run("A.npz", "--model", "cg-accelerated", "--plot", "r.svg")[0] == 0
+    assert ">auto<" in Path("r.svg").read_text() and ">refine<" not in Path("r.svg").read_text()
+
+
 def test_not_converged_is_code_1_with_the_reason(run):
     write_system("npy")
     code, said, _ = run("A.npy", "b.npy", "--maxiter", "1", "--rtol", "1e-12")
@@ -278,6 +284,13 @@ def test_other_mistakes(run, arguments: list[str], says: str):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert says in err and len(err.splitlines()) == 1
+
+
+def test_an_operation_is_not_a_model(run):
+    write_system("npy")
+    nf.operation("matvec", n=6).save("matvec")
+    code, _, err = run("A.npy", "--model", "matvec")
+    assert code == 2 and "not a trained model" in err and len(err.splitlines()) == 1
 
 
 def test_a_preconditioner_from_a_file(run):
