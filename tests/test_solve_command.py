@@ -97,6 +97,15 @@ def test_without_b_a_random_one_is_drawn_by_its_seed_and_said_so(run):
     assert meets(A, np.random.default_rng(5).standard_normal(6), np.load("x.npy"), 1e-5)
 
 
+def test_a_right_hand_side_may_be_sparse(run):
+    A, _ = write_system("npy")
+    unit = np.zeros((6, 4))
+    unit[2, 1] = 1.0
+    sp.save_npz("b.npz", sp.csr_array(unit))
+    assert run("A.npy", "b.npz", "--out", "x.npy")[0] == 0
+    assert np.allclose(np.load("x.npy"), np.linalg.inv(A) @ unit, atol=1e-4)
+
+
 def test_json_says_what_the_result_says(run):
     A, b = write_system("npy")
     code, said, _ = run("A.npy", "b.npy", "--json", "--rtol", "1e-8", "--M", "jacobi")
@@ -208,6 +217,7 @@ DAMAGED: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "wrong header npy": ("A.npy", lambda: npy(np.eye(3)).replace(b"descr", b"desrc"), "damaged"),
     "claims too much": ("A.npy", claims_too_much, "damaged"),
     "few entries": ("A.mtx", lambda: HEAD + b"9999999999 9999999999 1\n1 1 4\n", "at least its diagonal"),
+    "few entries npz": ("A.npz", lambda: sparse(shape=np.array([10**10, 10**10])), "damaged"),
     "index outside": ("A.mtx", lambda: HEAD + b"2 2 2\n1 1 4\n3 3 4\n", "row index"),
     "index outside npz": ("A.npz", lambda: sparse(indices=np.array([0, 1, 10**9])), "damaged"),
     "negative index npz": ("A.npz", lambda: sparse(indices=np.array([0, 1, -7])), "damaged"),
