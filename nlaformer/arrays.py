@@ -97,7 +97,10 @@ def _operand(owner: str, name: str, value: Any, shape: tuple[int, ...], dtype: t
         if exact.dtype != torch.bool and bool((tensor.to(exact.dtype) != exact).any()):
             raise DTypeError(f"{owner}: an integer in {name} is too large for {own}")
     elif kind_of(value) == "list":
+        exact = tensor
         tensor = tensor.to(dtype)  # a list has no dtype of its own
+        if bool(((tensor == 0) != (exact == 0)).any() or (tensor.isinf() != exact.isinf()).any()):
+            raise DTypeError(f"{owner}: a number in {name} is too large or too small for {own}; scale {name}")
     if tensor.dtype != dtype:
         theirs = str(tensor.dtype).removeprefix("torch.")
         other = f", or build it with dtype=torch.{theirs}" if theirs in ("float32", "float64") else ""

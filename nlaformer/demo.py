@@ -13,9 +13,11 @@ import typer
 
 from nlaformer.console import Sheet, console, print_sheets
 
+SYSTEMS = 512  # for the bundled models
+
 
 def demo() -> None:
-    """Show what there is, with real runs; about two minutes."""
+    """Show what there is, with real runs; two or three minutes."""
     for section in SECTIONS:
         section()
 
@@ -97,6 +99,25 @@ def learning() -> None:
     _say(findings(own))
 
 
+def pretrained() -> None:
+    """The bundled models beside CG and PCG, on systems they have not seen."""
+    import nlaformer as nf
+    from nlaformer import pretrained as bundled
+    from nlaformer.learn.evaluate import findings, measure
+    from nlaformer.problems import SPD
+
+    _heading("Bundled models: trained on a GPU, run here")
+    systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=1)
+    rows = {name: measure(nf.load(name), name, systems) for name in bundled.names()}
+    first = next(iter(rows.values()))
+    curves = {name: row.model for name, row in rows.items()} | {"CG": first.cg, "PCG": first.pcg}
+    lines = tuple((f"t = {t}", *(f"{curve[t]:.1g}" for curve in curves.values())) for t in (1, 2, 3, 4, 6, 8, 12, 20))
+    headings = tuple(name.replace("-", "-\n") for name in curves)
+    print_sheets([Sheet(f"Squared relative error, mean of {first.count} systems", ("iterate", *headings), lines)])
+    for name, row in rows.items():
+        _say(f"{name}: {findings(row)}")
+
+
 def solving() -> None:
     """One system of the paper's family, solved with a bundled model, and the certificate of its answer."""
     import nlaformer as nf
@@ -119,7 +140,7 @@ def solving() -> None:
     )
 
 
-SECTIONS = [python, operations, algorithms, learning, solving]
+SECTIONS = [python, operations, algorithms, learning, pretrained, solving]
 
 
 def register(app: typer.Typer) -> None:

@@ -155,9 +155,11 @@ def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
 
 def _folder(path: str | os.PathLike[str]) -> Path:
     try:
-        return Path(path)
-    except TypeError as error:
-        raise FileError(f"{path!r:.60} is not a path; expected the name of a folder") from error
+        if os.fspath(path):  # the empty one would be the current folder
+            return Path(path)
+    except TypeError:
+        pass
+    raise FileError(f"{path!r:.60} is not a path; expected the name of a folder")
 
 
 def _digest(document: dict[str, Any], weights: bytes) -> str:

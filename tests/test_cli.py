@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer import demo
 from nlaformer.bench import operations as bench
 from nlaformer.cli import main
 from nlaformer.express import verify
@@ -40,7 +41,8 @@ def measured() -> list[verify.Row]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, measured: list[verify.Row]) -> None:
-    """The table of all operations, but of size 5; the recipe quickstart, but of a hundred steps."""
+    """The table of all operations, but of size 5; quickstart, but of a hundred steps; few systems for the models."""
+    monkeypatch.setattr(demo, "SYSTEMS", 8)
     monkeypatch.setattr(verify, "measure_all", lambda *arguments, **more: measured)
     short = recipes.recipe("quickstart", steps=100, warmup=10)
     monkeypatch.setattr(nf, "recipe", lambda name: short, raising=False)
@@ -178,7 +180,7 @@ def test_show_draws_and_says_where(run, tmp_path: Path):
 def test_demo_shows_the_table_and_says_what_it_shows(run, small):
     code, out, _ = run("demo")
     assert code == 0
-    for words in ("rows x", "no error is above its bound", "loop-transformer", "nf.operation(", "proven bound"):
+    for words in ("rows x", "no error is above its bound", "loop-transformer", "nf.operation(", "proven bound", "PCG"):
         assert words in out
     assert "\x1b" not in out and max(len(line) for line in out.splitlines()) <= 80
 

@@ -137,6 +137,12 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         (lambda A, b, x: float("inf") * x, "finite"),
         (lambda A, b, x: x / 0.0, "constant 0"),
         (lambda A, b, x: x**2.5, "whole number"),
+        (lambda A, b, x: x ** nf.norm(x), "the power sqrt(dot(x, x)) of a vector"),
+        (lambda A, b, x: A**2 @ x, "@ for a product of matrices"),
+        (lambda A, b, x: 2**x, "write nf.exp(v * p)"),
+        (lambda A, b, x: x % 2, "an operator that has no weights"),
+        (lambda A, b, x: x // 2, "an operator that has no weights"),
+        (lambda A, b, x: x.__setitem__(0, 1.0) or x, "single entries cannot be set"),
         (lambda A, b, x: nf.dot(x, nf.norm(x)), "both must be vectors"),
         (lambda A, b, x: nf.diag(A.T), "nf.diag(A)"),
     ],
@@ -213,6 +219,48 @@ def test_a_program_that_changes_itself_is_refused():
 
     with pytest.raises(CompileError, match="changes its own attributes"):
         nf.compile(Decaying(), n=3)
+
+
+def test_powers_may_be_whole_numbers_of_any_kind():
+    class Cube(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, b, x):
+            return dict(x=0.1 * x**3.0 + 0.1 * x ** np.int64(2) + 0.1 * x**1 + b)
+
+    b = np.array([0.5, -0.25, 1.0])
+    np.testing.assert_allclose(
+        nf.compile(Cube(), n=3).run(b=b, iterations=5).x, Cube().run(b=b, iterations=5).x, atol=1e-11
+    )
+
+
+def test_a_step_may_print_what_it_computes(capsys):
+    class Talking(ConstantStep):
+        def step(self, A, b, x):
+            print(f"{nf.norm(x):.2e}")
+            return super().step(A, b, x)
+
+    nf.compile(Talking(), n=2, verify=False)
+    assert "dot(x, x)" in capsys.readouterr().out
+
+
+def test_a_step_that_is_not_what_was_traced_is_refused():
+    class Random(ConstantStep):
+        def step(self, A, b, x):
+            return dict(x=x + 0.01 * np.random.default_rng().random() * (b - A @ x))
+
+    class Aliased(nf.Program):
+        def start(self, x0):
+            return dict(x=x0, previous=x0)
+
+        def step(self, A, b, x, previous):
+            old = x
+            x += 0.02 * (b - A @ x) + 0.5 * (x - previous)  # changes old too, on arrays
+            return dict(x=x, previous=old)
+
+    for written in (Random(), Aliased()):
+        assert "random numbers" in problems_of(written) and "write x = x + d" in problems_of(written)
 
 
 def start_at_x0(self, x0):

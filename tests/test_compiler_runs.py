@@ -201,6 +201,82 @@ def test_no_warning_of_numpy_leaves_a_run():
         program("cg").run(I3, ones)  # 0 / 0 after convergence
 
 
+class StartsAtZero(nf.Program):
+    """Conjugate gradients with d = 0 and beta = 0 at first, and a count of the steps."""
+
+    positive_definite = True
+
+    def start(self, A, b):
+        return dict(x=nf.zeros_like(b), r=b, d=nf.zeros_like(b), rho=nf.dot(b, b), beta=0.0, count=0)
+
+    def step(self, A, x, r, d, rho, beta, count):
+        d = r + beta * d
+        q = A @ d
+        alpha = rho / nf.dot(d, q)
+        r = r - alpha * q
+        after = nf.dot(r, r)
+        return dict(x=x + alpha * d, r=r, d=d, rho=after, beta=after / rho, count=count + 1)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e9, 1e-9])
+def test_states_may_start_at_zero_whatever_their_units(factor):
+    compiled = nf.compile(StartsAtZero(), n=4, verify=factor == 1.0)
+    assert compiled.plan.scaled == ["A", "b"]
+    A = factor * with_eigenvalues(np.array([1.0, 2.0, 3.0, 5.0]))
+    run = compiled.run(A, np.ones(4), iterations=6)
+    assert run.status is nf.RunStatus.CONVERGED
+    np.testing.assert_allclose(run.x[-1], np.linalg.solve(A, np.ones(4)), rtol=1e-9)
+    np.testing.assert_allclose(run.state["count"], np.arange(7), atol=1e-9)
+
+
+class Signed(nf.Program):
+    """Scalars of changing sign: one flips and is divided by, two turn, one is lowered by another."""
+
+    def start(self, x0):
+        return dict(x=x0, flip=-1e-6, cosine=1.0, sine=0.25, below=0.0, step=0.3)
+
+    def step(self, A, b, x, flip, cosine, sine, below, step):
+        return dict(
+            x=x + (0.1 + 1e-8 / flip) * (b - A @ x),
+            flip=-flip,
+            cosine=0.8 * cosine - 0.6 * sine,
+            sine=0.8 * sine + 0.6 * cosine,
+            below=below - step,
+            step=0.9 * step,
+        )
+
+
+def test_scalars_may_change_their_sign():
+    A, b = with_eigenvalues(np.array([1.0, 2.0, 3.0])), np.array([1.0, -2.0, 0.5])
+    run, reference = (run(A, b, iterations=50) for run in (nf.compile(Signed(), n=3).run, Signed().run))
+    assert run.status is reference.status
+    for name, value in reference.state.items():
+        np.testing.assert_allclose(run.state[name], value, rtol=0, atol=1e-9 * np.abs(value).max(), err_msg=name)
+
+
+@pytest.mark.parametrize("name", ["cg", "richardson", "newton_schulz", "scalar_newton"])
+def test_sizes_that_do_not_fit_the_memory_are_refused(name):
+    with pytest.raises(OptionError, match=r"n is 10,000,000: .* GB\. Choose a smaller n"):
+        nf.algorithm(name, n=10**7)
+
+
+def test_beyond_the_bound_the_remedy_can_be_followed():
+    with pytest.raises(DomainError, match="a larger bound=, at most 1"):
+        nf.algorithm("scalar_newton", n=2, verify=False).run(b=np.array([2000.0, 1.0]))
+    nf.algorithm("scalar_newton", n=2, bound=4096.0, verify=False).run(b=np.array([2000.0, 1.0]))
+    with pytest.raises(DomainError, match="a smaller b"):
+        nf.algorithm("scalar_newton", n=2, verify=False).run(b=np.array([1e300, 1.0]))
+    with pytest.raises(OptionError, match="bound goes with form='compiled'"):
+        nf.algorithm("cg", n=2, form="paper", bound=4.0)
+
+
+@pytest.mark.parametrize("number", [1e-60, 1e60])
+def test_a_list_beyond_float32_is_not_rounded_to_nothing(number):
+    run = nf.algorithm("cg", n=2, dtype=torch.float32, verify=False).run
+    with pytest.raises(DTypeError, match="too large or too small for float32"):
+        run([[2.0, 0.0], [0.0, 3.0]], [number, 1.0])
+
+
 def test_a_program_of_x0_alone():
     class Doubling(nf.Program):
         def start(self, x0):

@@ -134,7 +134,7 @@ def test_a_solver_whose_weights_do_not_fit_its_config_is_refused(changes, tmp_pa
         nf.load(saved)
 
 
-@pytest.mark.parametrize("path", [None, 3, b"folder"])
+@pytest.mark.parametrize("path", [None, 3, b"folder", ""])
 def test_what_is_no_path_is_refused(path):
     for write in (nf.operation("add", n=2).save, nf.algorithm("richardson", n=2, verify=False).save, nf.load):
         with pytest.raises(FileError, match="is not a path"):

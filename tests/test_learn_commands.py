@@ -53,7 +53,7 @@ def test_sweep_trains_every_combination(command, tmp_path):
     runs = json.loads(outcome.stdout)["runs"]
     assert len(runs) == 8 and len({run["folder"] for run in runs}) == 8
     assert (tmp_path / "sigma=1.0+1.4,d=16,lr=0.0001" / "model.safetensors").exists()
-    assert "t=3" in command("sweep", "quickstart", *TINY, *vary, "--out", tmp_path).stdout
+    assert "t = 3" in command("sweep", "quickstart", *TINY, *vary, "--out", tmp_path).stdout
 
 
 def test_mistakes_are_refused_with_all_that_is_wrong(command, tmp_path):

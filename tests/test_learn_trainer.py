@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import FileError, OptionError
+from nlaformer.errors import FileError, NLAFormerError, OptionError
 from nlaformer.learn import checkpoint
 from nlaformer.learn.engine import PlainEngine, learning_rate
 from nlaformer.learn.recipes import Config
@@ -169,6 +169,31 @@ def test_a_diverging_member_is_frozen_and_the_others_go_on(tmp_path):
 def test_a_model_alone_that_diverges_stops(tmp_path):
     run = train(TINY.replace(lr=1e30, warmup=0, clip=1e30), tmp_path)
     assert run.diverged and run.steps < TINY.steps
+
+
+def test_a_run_begins_with_the_weights_of_a_model(tmp_path):
+    first = train(TINY, tmp_path / "first")
+    onward = TINY.replace(start=str(tmp_path / "first"), family="poisson-1d", lr=1e-3, seed=1)
+    begun = PlainEngine([onward]).solver()
+    assert all(torch.equal(a[0], b) for a, b in zip(begun.parameters(), first.solver.parameters(), strict=True))
+    train(onward, tmp_path / "onward", minutes=0.0)  # one step, then a checkpoint
+    resumed = train(onward, tmp_path / "onward")
+    assert equal(resumed.solver.state_dict(), train(onward, tmp_path / "undisturbed").solver.state_dict())
+    assert not equal(resumed.solver.state_dict(), first.solver.state_dict())
+    assert resumed.solver.config.start == str(tmp_path / "first")
+
+
+def test_a_start_that_does_not_fit_is_refused_before_any_work(tmp_path):
+    train(TINY, tmp_path / "first")
+    nf.operation("add", n=3).save(tmp_path / "operation")
+    for changes, words in (
+        ({"start": str(tmp_path / "first"), "d": 16}, "has other weights"),
+        ({"start": str(tmp_path / "operation")}, "is not a trained model"),
+        ({"start": "cg-acelerated"}, "cg-accelerated"),
+    ):
+        with pytest.raises(NLAFormerError, match=words):
+            train(TINY.replace(**changes), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def test_another_config_does_not_continue_a_run(tmp_path):

@@ -160,6 +160,34 @@ def test_an_indefinite_operator_is_found_out_on_the_way() -> None:
     assert result.status is Status.NOT_SPD and "d.A d" in result.detail
 
 
+def test_an_operator_may_write_into_its_argument_and_reuse_its_buffer_but_not_be_complex() -> None:
+    A, b = (v[0] for v in spd(6))
+    buffer = np.zeros(6)
+
+    def careless(v: np.ndarray) -> np.ndarray:
+        np.matmul(A, v, out=buffer)
+        v[...] = np.nan
+        return buffer
+
+    result = nf.solve(spla.LinearOperator((6, 6), matvec=careless, dtype=float), b, rtol=1e-9)
+    assert result.converged and residual(A, b, result.x) <= 1e-9
+    with pytest.raises(DTypeError, match="complex"):
+        nf.solve(spla.LinearOperator((6, 6), matvec=lambda v: 1j * v, dtype=float), b)
+
+
+def test_input_and_what_the_callback_is_given_are_left_alone() -> None:
+    A, b = (v[0] for v in spd(6))
+    x0 = np.ones(6)
+    kept = [v.copy() for v in (A, b, x0)]
+
+    def spoil(x: np.ndarray) -> None:
+        x[...] = np.nan
+
+    result = nf.solve(A, b, x0=x0, callback=spoil, rtol=1e-9)
+    assert result.converged and residual(A, b, result.x) <= 1e-9
+    assert all(np.array_equal(given, copy) for given, copy in zip((A, b, x0), kept, strict=True))
+
+
 def test_a_zero_right_hand_side_has_the_answer_zero_in_no_iterations() -> None:
     for A in (np.eye(3), -np.eye(3), sp.eye_array(3)):
         result = nf.solve(A, np.zeros(3), x0=np.ones(3))
@@ -256,6 +284,9 @@ def test_a_preconditioner_that_is_not_definite_is_found_out() -> None:
     A, b = (v[0] for v in spd(5))
     result = nf.pcg(A, b, M=-np.eye(5), check="ignore")
     assert result.status is Status.NOT_SPD and "M is not positive definite" in result.detail
+    singular = nf.pcg(A, b, M=np.array([1.0, 1.0, 1.0, 1.0, 0.0]), check="ignore")
+    assert singular.status is Status.NOT_SPD and "M is not positive definite" in singular.detail
+    assert nf.pcg(A, b, M=np.full(5, np.nan), check="ignore").status is Status.NONFINITE
 
 
 def test_cg_follows_the_teachers_trajectory() -> None:

@@ -179,3 +179,11 @@ def test_several_right_hand_sides_and_preconditioners_go_with_a_model() -> None:
     result = nf.solve(A[0], b.T, model=Pupil(10, 1e-2), M="jacobi", rtol=1e-9)
     assert result.converged and result.model.accepted.shape == (7,)
     assert np.all(np.linalg.norm(b.T - A[0] @ result.x, axis=0) <= 1e-9 * np.linalg.norm(b, axis=-1))
+
+
+@pytest.mark.parametrize("method", ["auto", "flexible"])
+def test_the_bundled_model_needs_at_most_half_of_the_products_of_cg(method: str) -> None:
+    A, b = family(n=20, count=24, seed=11)
+    result, own = nf.solve(A, b, model="cg-accelerated", method=method, rtol=1e-6), nf.cg(A, b, rtol=1e-6)
+    assert result.converged and result.matvecs.sum() <= own.matvecs.sum() / 2
+    assert np.all(result.matvecs <= own.matvecs + 2)

@@ -261,6 +261,7 @@ def algorithm(
     *,
     order: int | None = None,
     dtype: torch.dtype = torch.float64,
+    bound: float | None = None,
     verify: bool = True,
     form: str = "compiled",
     **paper: Any,
@@ -270,7 +271,7 @@ def algorithm(
     Parameters
     ----------
     name : one of ``nf.algorithms()``
-    n, order, dtype, verify : as in ``nf.compile``
+    n, order, dtype, bound, verify : as in ``nf.compile``
     form : "compiled", or "paper" for cg as in the paper's Theorem 3.1, one layer an iteration; then ``ffn`` ("ideal" or
         "fitted"), ``width`` (of the fitted FFN) and ``scheme`` ("antisymmetric" or "paper") may be given
 
@@ -286,15 +287,18 @@ def algorithm(
     7
     """
     for option in paper.keys() - {"ffn", "width", "scheme"}:
-        raise unknown_name("option", option, ("order", "dtype", "verify", "form", "ffn", "width", "scheme"))
+        raise unknown_name("option", option, ("order", "dtype", "bound", "verify", "form", "ffn", "width", "scheme"))
     if form == "paper":
         from nlaformer.compiler.paper_form import paper_cg
 
         if name != "cg":
             raise OptionError(f"the paper gives a form of its own for 'cg' only; {name!r} has form='compiled'")
+        if bound is not None:
+            raise OptionError("bound goes with form='compiled' only; the paper's form scales A and b")
         return paper_cg(n, order=1 if order is None else order, dtype=dtype, verified=verify, **paper)
     if form != "compiled":
         raise unknown_name("form", form, ("compiled", "paper"))
     if paper:
         raise OptionError(f"{', '.join(paper)} go with form='paper' only")
-    return compile(program(name), n, order=3 if order is None else order, dtype=dtype, verify=verify)
+    order, bound = 3 if order is None else order, 1024.0 if bound is None else bound
+    return compile(program(name), n, order=order, dtype=dtype, bound=bound, verify=verify)

@@ -121,8 +121,9 @@ def solve_units(traced: Trace) -> tuple[dict[str, tuple[Fraction, Fraction]], fr
             value = args[0]
         exponents[id(node)] = value
     for name in traced.state:
-        equal(exponents[id(traced.start[name])], {f"state:{name}": Fraction(1)})
-        equal(exponents[id(traced.step[name])], {f"state:{name}": Fraction(1)})
+        for node in (traced.start[name], traced.step[name]):
+            if node.op != "zeros" and not (node.op == "constant" and node.extra == 0.0):  # 0 has every unit
+                equal(exponents[id(node)], {f"state:{name}": Fraction(1)})
     solution, free = _eliminate(equations)
     scaled = frozenset(name for name in ("A", "b") if name in traced.inputs and f"{name}:{name}" in free)
 

@@ -33,6 +33,7 @@ from nlaformer.transformer import NLAFormer
 # Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
 _ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
 DTYPES = {"float64": torch.float64, "float32": torch.float32}
+LARGEST_BOUND = 2.0**20
 
 
 @dataclass(frozen=True)
@@ -115,7 +116,8 @@ class Algorithm:
         return type(self)(self.plan, copy.deepcopy(self.model).to(usable_device(device)))
 
     def __repr__(self) -> str:
-        return f"<algorithm {self.name!r}, n={self.n}: {self.cost.loop.layers} layers an iteration>"
+        layers = self.cost.loop.layers
+        return f"<algorithm {self.name!r}, n={self.n}: {layers} layer{'' if layers == 1 else 's'} an iteration>"
 
     def __str__(self) -> str:
         return self.schedule()
@@ -272,9 +274,11 @@ class Algorithm:
 
     def _check_bound(self, name: str, magnitude: Tensor) -> None:
         if bool((magnitude > self.plan.bound).any()):
+            largest = float(magnitude.max())
+            remedy = f"a larger bound=, at most {LARGEST_BOUND:g}" if largest <= LARGEST_BOUND else f"a smaller {name}"
             raise DomainError(
-                f"{self.name}: the norm of {name} is {float(magnitude.max()):.6g}, beyond bound={self.plan.bound:g}; "
-                f"this program has constants that keep {name} from being scaled: compile it with a larger bound="
+                f"{self.name}: the norm of {name} is {largest:.6g}, beyond bound={self.plan.bound:g}; this program has "
+                f"constants that keep {name} from being scaled. Take {remedy}, or make the constants relative to it"
             )
 
     def _take(self, A: Any, b: Any, x0: Any) -> tuple[bool, dict[str, Tensor]]:

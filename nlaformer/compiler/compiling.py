@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from nlaformer.arrays import plain, whole
+from nlaformer.arrays import memory, plain, whole
 from nlaformer.compiler.analysis import analyse, unknown_signs
-from nlaformer.compiler.artifact import DTYPES, Algorithm, Plan
+from nlaformer.compiler.artifact import DTYPES, LARGEST_BOUND, Algorithm, Plan
 from nlaformer.compiler.display import describe_schedule
 from nlaformer.compiler.emit import Emitter
 from nlaformer.compiler.expression import Expression
@@ -62,8 +62,8 @@ def compile(
     if not isinstance(program, Program):
         hint = "; call it: Name()" if isinstance(program, type) and issubclass(program, Program) else ""
         raise OptionError(f"compile takes an nf.Program; {program!r} was given{hint}")
-    if isinstance(bound, bool) or not (isinstance(bound, (int, float)) and 0 < bound <= 2.0**20):
-        raise OptionError(f"bound is {bound!r}; expected a number between 0 and {2**20}")
+    if isinstance(bound, bool) or not (isinstance(bound, (int, float)) and 0 < bound <= LARGEST_BOUND):
+        raise OptionError(f"bound is {bound!r}; expected a number between 0 and {LARGEST_BOUND:.0f}")
     precision = Precision.of(dtype, order)
     attributes = {name: id(value) for name, value in vars(program).items()}
     traced = trace(program, also=unknown_signs)
@@ -76,6 +76,7 @@ def compile(
     layers = schedule(selection)
     matrix_bound = 2**0.5 if "A" in analysis.scaled else bound
     emitter = Emitter(selection, layers, n, precision, matrix_bound)
+    check_memory(program.name, emitter)
     plan = Plan(
         name=program.name,
         n=n,
@@ -102,12 +103,29 @@ def compile(
     return algorithm
 
 
+# Numbers that the interpolated logarithms of A take while the weights are made, for each entry of A.
+_INTERPOLANTS = 1500
+
+
+def check_memory(name: str, emitter: Emitter) -> None:
+    """Refuse sizes of which the weights, the prompt or the attention of one system alone would not fit the memory."""
+    n, layout = emitter.n, emitter.layout
+    attention = 2 * n + _INTERPOLANTS if emitter.selection.matrix is not None else 2
+    needed = 8 * (layout.rows * layout.tokens + attention * layout.tokens**2)
+    available = memory(torch.device("cpu"))
+    if needed > available:
+        raise OptionError(
+            f"n is {n:,}: the weights of {name} and a run would take {needed / 1e9:,.0f} GB; there are "
+            f"{available / 1e9:,.0f} GB. Choose a smaller n"
+        )
+
+
 def check_options(n: Any, order: Any, dtype: Any) -> int:
     """The size as Python's own number, if it, order and dtype make sense."""
     if isinstance(order, bool) or not isinstance(order, int) or order not in (1, 2, 3):
         raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads for an inner product)")
     if dtype not in DTYPES.values():
-        raise OptionError(f"dtype is {dtype}; expected torch.float64 or torch.float32")
+        raise OptionError(f"dtype is {dtype!r}; expected torch.float64 or torch.float32")
     return whole("n", n, 1)
 
 

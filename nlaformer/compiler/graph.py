@@ -84,16 +84,22 @@ class Node:
         return self.graph.matmul(other, self)
 
     def __pow__(self, power: Any) -> Node:
-        if power == 0.5:
+        exponent = self.graph.constant(power)
+        if exponent is not None and exponent.extra == 0.5:
             return self.graph.function("sqrt", self)
-        if isinstance(power, int) and 1 <= power <= 8 and self.kind != "matrix":
+        if exponent is not None and exponent.extra in range(1, 9) and self.kind != "matrix":
             result = self
-            for _ in range(power - 1):
+            for _ in range(int(exponent.extra) - 1):
                 result = self.graph.multiply(result, self)
             return result
         return self.graph.refuse(
-            f"the power {power!r}; write a whole number from 1 to 8, 0.5, or nf.exp(p * nf.log(v))", self
+            f"the power {power!r} of a {self.kind}; of vectors and scalars there are the whole numbers from 1 to 8 and "
+            "0.5. Else write 1 / v, nf.exp(p * nf.log(v)), or @ for a product of matrices",
+            self,
         )
+
+    def __rpow__(self, base: Any) -> Node:
+        return self.graph.refuse(f"{base!r:.40} ** v; write nf.exp(v * p), p the logarithm of {base!r:.40}", self)
 
     @property
     def T(self) -> Node:
@@ -143,6 +149,17 @@ class Node:
 
     def __abs__(self) -> Node:
         return self.graph.refuse("abs(v); write nf.sqrt(nf.positive(v * v))", self)
+
+    def _unknown(self, other: Any) -> Node:
+        return self.graph.refuse("an operator that has no weights; there are + - * / @ and **", self)
+
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = _unknown
+
+    def __format__(self, specification: str) -> str:
+        return repr(self)  # so that a step may print what it computes
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        self.graph.refuse("single entries cannot be set; write whole vectors", self)
 
     def __getitem__(self, index: Any) -> Node:
         node = self.graph.refuse("single entries cannot be taken; write whole vectors, or nf.dot with a vector", self)

@@ -157,7 +157,7 @@ def finish_run(
         value = promise(values)
         wrong = value < 0 if promise.kind == "scalar" else (value < 0).any(-1)
         broken = broken | wrong.expand(*batch, count).cpu()
-    strayed = _strayed(checks.steps, states, lifted, answer.dtype).expand(batch).cpu().numpy()
+    strayed = has_strayed(checks.steps, states, lifted, answer.dtype).expand(batch).cpu().numpy()
     if norms is None:
         status = np.full(batch, RunStatus.FINISHED, dtype=object)
         status[strayed] = RunStatus.INACCURATE
@@ -182,7 +182,7 @@ def step_tolerance(dtype: torch.dtype) -> float:
     return 1e-6 if dtype == torch.float64 else 1e-2
 
 
-def _strayed(
+def has_strayed(
     steps: dict[str, Expression], states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype
 ) -> Tensor:
     """Whether any step of a system differs from the program's own step from the same state; (...).

@@ -42,6 +42,8 @@ class Selector(Builder):
             self.scale_row[group] = self._register("scale" + number, "input", scalar=True)
         for name, node in traced.state.items():
             self.out.state[name] = self._state_rows(name, node)
+        pairs = [rows.rows for rows in self.out.state.values() if len(rows.rows) == 2]
+        self.partner = {row: other for plus, minus in pairs for row, other in ((plus, minus), (minus, plus))}
 
     def _state_rows(self, name: str, node: Node) -> StateRows:
         if node.kind == "scalar":
@@ -61,9 +63,20 @@ class Selector(Builder):
             group = self.analysis.group_of(node)
             return ((self.scale_row[group], 1.0),) if group is not None and self.block == "loop" else ()
         rows = [term.form for term in value if term.register != self.one]
-        if rows:
-            return rows[0]
-        return () if () in forms or not value else value[0].form
+        if rows or () in forms or not value:
+            return rows[0] if rows else ()
+        lasting = [term.form for term in value if not any(row in self.partner for row, _ in term.form)]
+        return lasting[0] if lasting else self._between(value[0].form)
+
+    def _between(self, form: Form) -> Form:
+        """A form with the mean of a signed scalar's two logarithms for either: one of them stands for zero, at -200."""
+        half = -0.5 * math.log(NOTHING)
+        return combine(
+            *(
+                (c, ((row, 0.5), (self.partner[row], 0.5), (self.one, half)) if row in self.partner else ((row, 1.0),))
+                for row, c in form
+            )
+        )
 
     # --- logarithms ---
 
@@ -112,6 +125,8 @@ class Selector(Builder):
             value = self.value(node)
             form = self.common_form(value, node)
             source = self.materialize(value, form)
+            if not source:
+                return (NOTHING, ()), (-NOTHING, ())
             parts = []
             for sign in (1.0, -1.0):
                 half = tuple((register, sign * c) for register, c in source)

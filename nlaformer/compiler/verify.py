@@ -14,9 +14,11 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
+from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.reference import RunStatus, step_tolerance
+from nlaformer.compiler.reference import RunStatus, has_strayed, step_tolerance
 from nlaformer.errors import CompileError
 
 if TYPE_CHECKING:
@@ -60,11 +62,27 @@ def verify(program: Program, algorithm: Algorithm, iterations: int = ITERATIONS)
     families = {"random": random_systems(n, 3)} | {name: A[None] for name, A in hard.items()}
     report: dict[str, Any] = {"iterations": iterations, "systems": {}}
     for name, A in families.items():
-        given = {"A": A, "b": rng.standard_normal((len(A), n))}
-        given = {"x0": given["b"]} if plan.inputs == ["x0"] else given
+        b = rng.standard_normal((len(A), n))
+        given = {"A": A, "b": b, "x0": b if plan.inputs == ["x0"] else 0 * b}
         inputs = {key: value.astype(plan.dtype) for key, value in given.items() if key in plan.inputs}
+        if name == "random":
+            judge_trace(program, plan.steps, inputs)
         report["systems"][name] = deviations(program, algorithm, inputs, iterations)
     return report
+
+
+def judge_trace(program: Program, steps: dict[str, Any], inputs: dict[str, Any]) -> None:
+    """Refuse a program of which the first step on arrays is not what its step was when it was traced."""
+    run = program.run(**inputs, iterations=1)
+    states, lifted = ({k: torch.from_numpy(v) for k, v in values.items()} for values in (run.state, inputs))
+    lifted = {name: value[:, None] for name, value in lifted.items()}
+    traced = {name: Expression(tuple(nodes)) for name, nodes in steps.items()}
+    if bool(has_strayed(traced, states, lifted, next(iter(states.values())).dtype).any()):
+        raise CompileError(
+            f"{program.name}: its step on arrays differs from its step as it was traced. Either it is not the same "
+            "each time, as with random numbers, or it changes an array in place that has two names: with y = x, "
+            "x += d changes y too; write x = x + d"
+        )
 
 
 def judge_first_steps(algorithm: Algorithm) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from nlaformer.console import Sheet, print_json, print_sheets
 
 if TYPE_CHECKING:
     from nlaformer.learn.recipes import Config
@@ -169,34 +170,29 @@ def _speaks() -> bool:
 
 
 def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, about: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from nlaformer.learn import evaluate as evaluation
 
     rows = evaluation.evaluate(solver, count, evaluation.SEED if seed is None else seed)
     if as_json:
-        print(json.dumps(about | {"evaluations": [row.to_json() for row in rows]}))
+        print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
-        Console().print(evaluation.tables(rows))
+        print_sheets(evaluation.tables(rows))
 
 
 def _show_sweep(runs: list[Run], as_json: bool) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     from nlaformer.learn.runs import read_metrics
 
     ends = [[line["validation"] for line in read_metrics(run.folder) if "validation" in line][-1] for run in runs]
     if as_json:
         rows = [{"folder": str(r.folder), "diverged": r.diverged, **end} for r, end in zip(runs, ends, strict=True)]
-        print(json.dumps({"runs": rows}))
+        print_json({"runs": rows})
         return
-    table = Table(title="Squared relative error at the end of training")
     last = len(ends[0]["squared_relative_error"]) - 1
-    for heading in ("member", *(f"t={t}" for t in (1, 2, 4) if t < last), f"t={last}", "(r, d) discrepancy", ""):
-        table.add_column(heading, justify="left" if heading == "member" else "right")
+    shown = [*(t for t in (1, 2, 4) if t < last), last]
+    headings = ("member", *(f"t = {t}" for t in shown), "(r, d) discrepancy", "")
+    lines = []
     for run, end in zip(runs, ends, strict=True):
-        errors = [end["squared_relative_error"][t] for t in (*(t for t in (1, 2, 4) if t < last), last)]
-        values = ["-" if value is None else f"{value:.2g}" for value in (*errors, end["discrepancy"])]
-        table.add_row(run.folder.name, *values, "diverged" if run.diverged else "")
-    Console().print(table)
+        values = [*(end["squared_relative_error"][t] for t in shown), end["discrepancy"]]
+        numbers = ("-" if value is None else f"{value:.2g}" for value in values)
+        lines.append((run.folder.name, *numbers, "diverged" if run.diverged else ""))
+    print_sheets([Sheet("Squared relative error at the end of training", headings, tuple(lines))])

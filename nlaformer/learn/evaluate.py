@@ -9,19 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
+from nlaformer.console import Sheet
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.model import Solver
 from nlaformer.learn.ranks import cpu_threads
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
-
-if TYPE_CHECKING:
-    from rich.console import Group
 
 SEED = 7_000_000  # of the evaluation systems: nobody trains on `sample`
 THRESHOLDS = tuple(10.0**-k for k in range(1, 7))
@@ -196,39 +194,30 @@ def findings(own: Evaluation) -> str:
     return text + "."
 
 
-def tables(rows: list[Evaluation]) -> Group:
+def tables(rows: list[Evaluation]) -> list[Sheet]:
     """The evaluation for people: errors by iterate, iterations to each threshold, out of distribution."""
-    from rich.console import Group
-    from rich.table import Table
-
     own, others = rows[0], rows[1:]
-    errors = Table(title=f"Squared relative error, mean of {own.count} systems ({own.label})", title_justify="left")
-    for heading in ("t", "learned", "CG", "PCG"):
-        errors.add_column(heading, justify="right")
-    for t, values in enumerate(zip(own.model, own.cg, own.pcg, strict=True)):
-        errors.add_row(str(t), *(_bold(value, value == min(values)) for value in values))
-
-    reached = Table(title="Iterations to a squared relative error of", title_justify="left")
-    reached.add_column("")
-    for bound in THRESHOLDS:
-        reached.add_column(f"{bound:.0e}", justify="right")
-    for name, counts in own.iterations_to().items():
-        title = {"model": "learned", "cg": "CG", "pcg": "PCG"}[name]
-        reached.add_row(title, *("-" if count is None else str(count) for count in counts))
-
+    curves = {"learned": own.model, "CG": own.cg, "PCG": own.pcg}
+    errors = tuple((str(t), *map(_short, values)) for t, values in enumerate(zip(*curves.values(), strict=True)))
+    reached = tuple(
+        (title, *("-" if count is None else str(count) for count in counts))
+        for title, counts in zip(curves, own.iterations_to().values(), strict=True)
+    )
+    discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}."
     shown = [t for t in (1, 3) if t < len(own.model) - 1] + [len(own.model) - 1]
-    unfamiliar = Table(title="Out of distribution: learned / CG at iterate t", title_justify="left")
-    unfamiliar.add_column("systems", no_wrap=True)
-    for t in shown:
-        unfamiliar.add_column(f"t={t}", justify="right")
-    for row in others:
-        unfamiliar.add_row(row.label, *(f"{_short(row.model[t])} / {_short(row.cg[t])}" for t in shown))
-    discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}"
-    return Group(errors, findings(own), "", reached, "", discrepancy, "", unfamiliar)
-
-
-def _bold(value: float, best: bool) -> str:
-    return f"[bold]{_short(value)}[/bold]" if best else _short(value)
+    unfamiliar = tuple((row.label, *(f"{_short(row.model[t])} / {_short(row.cg[t])}" for t in shown)) for row in others)
+    return [
+        Sheet(
+            f"Squared relative error, mean of {own.count} systems ({own.label})", ("t", *curves), errors, findings(own)
+        ),
+        Sheet(
+            "Iterations to a squared relative error of",
+            ("", *(f"{bound:.0e}" for bound in THRESHOLDS)),
+            reached,
+            discrepancy,
+        ),
+        Sheet("Out of distribution: learned / CG", ("systems", *(f"t = {t}" for t in shown)), unfamiliar),
+    ]
 
 
 def _short(value: float) -> str:

@@ -23,7 +23,7 @@ from nlaformer.learn import supervision, twins
 from nlaformer.learn.data import Batch, draw_chunk
 from nlaformer.learn.engine import EPSILON, Report, learning_rate
 from nlaformer.learn.flat import Flat
-from nlaformer.learn.model import Solver, initial, stack
+from nlaformer.learn.model import Solver, begin, stack
 from nlaformer.learn.read_in import ReadIn
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.twins import Graded, Moments, Outcome, Rates, Twins, Update
@@ -47,7 +47,7 @@ class FusedEngine:
         self.configs, self.device = list(configs), torch.device(device)
         self.triton = self.device.type == "cuda" if triton is None else triton
         config, E = configs[0], len(configs)
-        self.model = stack([initial(c) for c in configs]).to(self.device)
+        self.model = stack([begin(c) for c in configs]).to(self.device)
         self.flat = Flat(self.model)
         self.moments = Moments(*(torch.zeros(E, self.flat.size, device=self.device) for _ in range(3)))
         self.gradient = torch.zeros_like(self.moments.weight)

@@ -180,11 +180,33 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     solver = Solver(Config.from_json(config).validate(), model, **weights)
     with torch.device("meta"):  # shapes alone
         expected = initial(solver.config)
-    found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (solver, expected))
-    if found != wanted or io.structure(model) != io.structure(expected.blocks):
-        differing = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-        raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3]) or 'other layers'}")
+    if differing := _differing_weights(solver, expected):
+        raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
     return solver
+
+
+def _differing_weights(one: Solver, other: Solver) -> list[str]:
+    """The weights that two solvers do not both have in one shape."""
+    found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (one, other))
+    differing = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    return differing or ["other layers"] * (io.structure(one.blocks) != io.structure(other.blocks))
+
+
+def begin(config: Config) -> Solver:
+    """The model that training begins with: ``initial``, or the weights of the model that the config starts from."""
+    fresh = initial(config)
+    if config.start is None:
+        return fresh
+    given = io.load(config.start)
+    if not isinstance(given, Solver):
+        raise OptionError(f"start={config.start!r} is not a trained model but a {type(given).__name__}")
+    if differing := _differing_weights(given, fresh):
+        raise OptionError(
+            f"start={config.start!r} has other weights than this config gives, first {differing[0]}; a run that starts "
+            "from a model keeps its n, d, heads, ffn, norm and layers"
+        )
+    fresh.load_state_dict(given.state_dict())
+    return fresh
 
 
 def initial(config: Config) -> Solver:

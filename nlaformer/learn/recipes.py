@@ -93,6 +93,8 @@ class Config:
         Adam's decay of the mean square.
     clip : float
         Largest norm of a model's gradient; the (r, d) probe has its own.
+    start : str | None
+        The model whose weights the run begins with, a folder or a bundled name; none: random weights.
     seed : int
         Seed of the initial weights and of the training systems.
     chunk : int
@@ -151,6 +153,7 @@ class Config:
     beta1: float = 0.9
     beta2: float = 0.99
     clip: float = 1.0
+    start: str | None = None
     seed: int = 0
     chunk: int = 64
     threads: int | None = None
@@ -267,7 +270,7 @@ _POSITIVE = ("output_scale", "floor", "lr", "clip")
 # Fields that may differ within a stack: they become tensors over the members, or act on a member's data alone.
 PER_MEMBER = frozenset({
     "recipe", "family", "sigma", "output_scale", "supervision", "teacher", "eta", "lambda_", "window", "power",
-    "floor", "lr", "warmup", "final_lr", "clip", "seed",
+    "floor", "lr", "warmup", "final_lr", "clip", "start", "seed",
 })  # fmt: skip
 
 

@@ -37,6 +37,8 @@ def tidy(axes: Axes, title: str = "", x: str = "", y: str = "") -> None:
     axes.set_xlabel(x, fontsize=9)
     axes.set_ylabel(y, fontsize=9)
     axes.tick_params(labelsize=8)
+    if x.startswith("iteration"):
+        axes.locator_params(axis="x", integer=True, nbins=8)
     axes.grid(color=FAINT, alpha=0.25, linewidth=0.6)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

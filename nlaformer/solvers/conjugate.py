@@ -9,15 +9,15 @@ Guyomarc'h 2000), so that starting again loses little of what they did.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from nlaformer.solvers.certificate import norm_upper
+from nlaformer.solvers.certificate import UNIT, norm_upper
 from nlaformer.solvers.operators import Operator
-from nlaformer.solvers.preconditioners import Preconditioner
+from nlaformer.solvers.preconditioners import Identity, Preconditioner
 from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.result import Status
 
@@ -53,33 +53,46 @@ class Direction:
 
 @dataclass
 class _Search:
-    """The recursion's state for the lanes it works on."""
+    """The recursion's state for the lanes it works on; those that have ended are carried along for a while."""
 
     lanes: Tensor  # (s,)
+    alive: Tensor  # (s,) which of them are going
+    going: Tensor  # those
+    left: int  # steps until the first of them may have run out of iterations
     A: Operator
     M: Preconditioner
     x: Tensor  # (s, n)
     r: Tensor  # (s, n)
     d: Tensor  # (s, n)
     rz: Tensor  # (s,)
+    norm: Tensor  # (s,) |r|
     target: Tensor  # (s,) what the recursion's residual must reach before it claims
     failures: Tensor  # (s,)
     reached: Tensor  # (s,) the smallest true residual at a failed claim
     strikes: Tensor  # (s,) failed claims that did not lower it much
     directions: list[Direction]
 
-    def keep(self, at: Tensor) -> None:
-        """Go on with some of the lanes."""
+    def compact(self) -> None:
+        """Go on with the lanes that are alive alone."""
+        at = self.alive.nonzero()[:, 0]
         self.A, self.M = self.A.take(at), self.M.take(at)
         self.directions = [direction.take(at) for direction in self.directions]
-        for name in ("lanes", "x", "r", "d", "rz", "target", "failures", "reached", "strikes"):
-            setattr(self, name, getattr(self, name)[at])
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor) and value is not self.going:
+                setattr(self, field.name, value[at])
+        self.lanes = self.going
+
+    def stop(self, which: Tensor) -> None:
+        """Leave some lanes as they are from now on."""
+        self.alive = self.alive & ~which
+        self.going = self.lanes[self.alive]
 
     def restart(self, at: Tensor, r: Tensor) -> None:
         """Begin again from x with its true residual."""
         self.r[at] = r
         z = self.M.apply(self.r)
-        self.d[at], self.rz[at] = self.deflated(z)[at], (r * z[at]).sum(-1)
+        self.d[at], self.rz[at], self.norm[at] = self.deflated(z)[at], (r * z[at]).sum(-1), norm_upper(r)
 
     def deflated(self, z: Tensor) -> Tensor:
         for direction in self.directions:
@@ -89,128 +102,137 @@ class _Search:
 
 def conjugate_gradients(progress: Progress, M: Preconditioner, directions: list[Direction]) -> None:
     """Take every lane that is going to its end, conjugate to the directions that the model's part has taken."""
-    search = _begin(progress, M, directions)
-    if search is None:
-        return
-    progress.follow(search.d, search.lanes)
-    while len(search.lanes):
-        _verify_claims(progress, search)
-        going = _still_going(progress, search)
-        if not len(going):
-            return
-        # Copying the matrices of the lanes that go on pays once half of them have ended.
-        if 2 * len(going) <= len(search.lanes):
-            search.keep(going)
-            going = torch.arange(len(going), device=going.device)
-        _step(progress, search, going)
-
-
-def _begin(progress: Progress, M: Preconditioner, directions: list[Direction]) -> _Search | None:
     lanes = progress.going()
     if not len(lanes):
-        return None
+        progress.follow(lanes, progress.x[lanes])
+        return
+    search = _begin(progress, lanes, M, directions)
+    progress.follow(search.lanes, search.d)
+    while True:
+        _verify_claims(progress, search)
+        _end_spent(progress, search)
+        if not len(search.going):
+            return
+        # Copying the matrices of the lanes that go on pays once half of them have ended.
+        if 2 * len(search.going) <= len(search.lanes):
+            search.compact()
+        _step(progress, search)
+
+
+def _begin(progress: Progress, lanes: Tensor, M: Preconditioner, directions: list[Direction]) -> _Search:
     problem, M = progress.problem, M.take(lanes)
-    r = progress.r[lanes]
+    r, target = progress.r[lanes], problem.tolerance[lanes]
     z = M.apply(r)
-    target = problem.tolerance[lanes]
     search = _Search(
-        lanes,
-        problem.A.take(lanes),
-        M,
-        progress.x[lanes],
-        r,
-        z.clone(),
-        (r * z).sum(-1),
-        target.clone(),
-        torch.zeros_like(lanes),
-        torch.full_like(target, torch.inf),
-        torch.zeros_like(lanes),
-        [direction.take(lanes) for direction in directions],
+        lanes=lanes,
+        going=lanes,
+        left=0,
+        alive=torch.ones_like(lanes, dtype=torch.bool),
+        A=problem.A.take(lanes),
+        M=M,
+        x=progress.x[lanes],
+        r=r,
+        d=z.clone(),
+        rz=(r * z).sum(-1),
+        norm=norm_upper(r),
+        target=target.clone(),
+        failures=torch.zeros_like(lanes),
+        reached=torch.full_like(target, torch.inf),
+        strikes=torch.zeros_like(lanes),
+        directions=[direction.take(lanes) for direction in directions],
     )
     search.d = search.deflated(search.d)
     return search
 
 
-def _still_going(progress: Progress, search: _Search) -> Tensor:
-    """The positions of the lanes that go on; those out of iterations end here."""
-    spent = progress.iterations[search.lanes] >= progress.limit[search.lanes]
-    for lane in search.lanes[spent].tolist():
-        if progress.status[lane] is None:
-            progress.end([lane], Status.MAXITER)
-    places = [k for k, lane in enumerate(search.lanes.tolist()) if progress.status[lane] is None]
-    return torch.tensor(places, dtype=torch.long, device=search.lanes.device)
+def _end(progress: Progress, search: _Search, which: Tensor, status: Status, detail: str = "") -> None:
+    """End some lanes with the x they have."""
+    if bool(which.any()):
+        lanes = search.lanes[which]
+        progress.x[lanes] = search.x[which]
+        progress.end(lanes, status, detail)
+        search.stop(which)
 
 
-def _step(progress: Progress, search: _Search, going: Tensor) -> None:
-    """One iteration of eq. (CGalg) for the lanes at ``going``."""
+def _end_spent(progress: Progress, search: _Search) -> None:
+    """End the lanes that are out of iterations."""
+    if search.left > 0:
+        search.left -= 1
+        return
+    left = progress.limit[search.lanes] - progress.iterations[search.lanes]
+    _end(progress, search, search.alive & (left <= 0), Status.MAXITER)
+    if len(search.going):
+        search.left = int(left[search.alive].min()) - 1
+
+
+def _step(progress: Progress, search: _Search) -> None:
+    """One iteration of eq. (CGalg)."""
     q = search.A.apply(search.d)
-    progress.matvecs[search.lanes[going]] += 1
+    progress.matvecs[search.going] += 1
     curvature = (search.d * q).sum(-1)
     alpha = search.rz / curvature
-    x, r = search.x + alpha[:, None] * search.d, search.r - alpha[:, None] * q
+    if bool((search.alive & ~((search.rz > 0) & (curvature > 0) & torch.isfinite(alpha))).any()):
+        _end_breakdowns(progress, search, curvature)
+    alpha = torch.where(search.alive, alpha, 0.0)[:, None]
+    r = search.r - alpha * q
     z = search.M.apply(r)
-    rz = (r * z).sum(-1)
-    broken = _breakdowns(progress, search, going, curvature, torch.isfinite(x).all(-1) & torch.isfinite(r).all(-1))
-    good = going[~broken]
-    search.d[good] = search.deflated(z)[good] + (rz / search.rz)[good, None] * search.d[good]
-    search.x[good], search.r[good], search.rz[good] = x[good], r[good], rz[good]
-    if len(good):
-        progress.advance(search.lanes[good], x[good], r[good])
-        progress.follow(search.d[good], search.lanes[good])
+    rz, norm = (r * z).sum(-1), r.square().sum(-1).sqrt()
+    _end(progress, search, search.alive & ~torch.isfinite(rz + norm), Status.NONFINITE, "the iteration left float64")
+    progress.before_rising(search.lanes, search.alive, norm, search.x)
+    search.x = search.x + alpha * search.d
+    search.d = search.deflated(z) + (rz / search.rz)[:, None] * search.d
+    search.r, search.rz, search.norm = r, rz, norm
+    progress.count(search.going, norm if len(search.going) == len(norm) else norm[search.alive])
+    if progress.watched:
+        progress.show(search.going, search.x[search.alive], search.r[search.alive])
+        progress.follow(search.going, search.d[search.alive])
 
 
-def _breakdowns(progress: Progress, search: _Search, going: Tensor, curvature: Tensor, finite: Tensor) -> Tensor:
-    """End the lanes at ``going`` that cannot take this step; which of them those are."""
-    rz, curvature, finite = search.rz[going], curvature[going], finite[going]
-    broken = ~((rz > 0) & (curvature > 0) & finite)
-    for k in broken.nonzero()[:, 0].tolist():
-        lane, place = search.lanes[going[k]].item(), going[k : k + 1]
-        if not torch.isfinite(rz[k]) or not torch.isfinite(curvature[k]):
-            progress.end([lane], Status.NONFINITE, "a product with A or M is not finite")
-        elif rz[k] < 0:
-            progress.end([lane], Status.NOT_SPD, "a residual with r.M r < 0 was found: M is not positive definite")
-        elif rz[k] == 0:
-            progress.end([lane], Status.STAGNATED)
-        elif curvature[k] <= -_rounding(search, place):
-            progress.end([lane], Status.NOT_SPD, "a direction with d.A d <= 0 was found")
-        elif curvature[k] <= 0:
-            progress.end([lane], Status.STAGNATED, "d.A d cannot be told from zero")
-        else:
-            progress.end([lane], Status.NONFINITE, "the iteration left the range of float64")
-    return broken
+def _end_breakdowns(progress: Progress, search: _Search, curvature: Tensor) -> None:
+    """End the lanes that cannot take a step, and say why."""
+    rz, plain = search.rz, isinstance(search.M, Identity)
+    broken = ~((rz > 0) & (curvature > 0) & torch.isfinite(rz / curvature))
+    cases = (
+        (~torch.isfinite(rz + curvature), Status.NONFINITE, "a product with A or M is not finite"),
+        (rz < 0, Status.NOT_SPD, "a residual with r.M r < 0 was found: M is not positive definite"),
+        ((rz == 0) & (not plain), Status.NOT_SPD, "a residual with r.M r = 0 was found: M is not positive definite"),
+        (rz == 0, Status.STAGNATED, "the residual is too small to go on from"),
+        (search.d.abs().amax(-1) < 1e-150, Status.STAGNATED, "d.A d cannot be told from zero; scale M"),
+        ((curvature <= 0) & (curvature <= -_rounding(search)), Status.NOT_SPD, "a direction with d.A d <= 0 was found"),
+        (curvature <= 0, Status.STAGNATED, "d.A d cannot be told from zero"),
+        (~torch.isfinite(rz / curvature), Status.NONFINITE, "the iteration left float64"),
+    )
+    for which, status, detail in cases:
+        _end(progress, search, broken & search.alive & which, status, detail)
 
 
-def _rounding(search: _Search, place: Tensor) -> float:
+def _rounding(search: _Search) -> Tensor:
     """How far d.A d may be from its exact value."""
-    d = search.d[place].abs()
-    A = search.A.take(place)
-    n = d.shape[-1]
-    size = (d * A.absolute(d)).sum().item()
-    return 2 * (A.terms + n + 2) * 2.0**-53 * size
+    d = search.d.abs()
+    return 2 * (search.A.terms + d.shape[-1] + 2) * UNIT * (d * search.A.absolute(d)).sum(-1)
 
 
 def _verify_claims(progress: Progress, search: _Search) -> None:
     """Hold the lanes that claim to be done against their true residual."""
-    claims = (norm_upper(search.r) <= search.target).nonzero()[:, 0]
-    claims = claims[[progress.status[lane] is None for lane in search.lanes[claims].tolist()]]
+    claims = (search.alive & (search.norm <= search.target)).nonzero()[:, 0]
     if not len(claims):
         return
-    exact, noise = progress.judge(search.lanes[claims])
-    tolerance = progress.problem.tolerance[search.lanes[claims]]
-    for k, place in enumerate(claims.tolist()):
-        lane = int(search.lanes[place])
-        if progress.status[lane] is not None:
-            continue
-        search.failures[place] += 1
-        search.strikes[place] += int(exact.norm[k] > 0.5 * search.reached[place])
-        search.reached[place] = torch.fmin(search.reached[place], exact.norm[k])
-        if exact.holds[k]:
-            # Only rounding to the user's precision stands in the way; a smaller residual may leave room for it.
-            if noise[k] > 0.8 * tolerance[k] or search.failures[place] > 3:
-                progress.end([lane], Status.PRECISION)
-            search.target[place] = 0.1 * search.target[place]
-        elif search.strikes[place] > _STRIKES or search.failures[place] > _LARGEST_DETOUR:
-            progress.end([lane], Status.STAGNATED)
-        else:
-            search.target[place] = 0.5 * search.target[place]
-            search.restart(claims[k : k + 1], exact.r[k : k + 1])
+    lanes = search.lanes[claims]
+    progress.x[lanes] = search.x[claims]
+    exact, done, noise = progress.judge(lanes)
+    search.failures[claims] += 1
+    search.strikes[claims] += exact.norm > 0.5 * search.reached[claims]
+    search.reached[claims] = torch.fmin(search.reached[claims], exact.norm)
+    # Where only rounding to the user's precision stands in the way, a smaller residual may leave room for it.
+    rounding = ~done & exact.holds
+    hopeless = (noise > 0.8 * progress.problem.tolerance[lanes]) | (search.failures[claims] > 3)
+    stuck = (search.strikes[claims] > _STRIKES) | (search.failures[claims] > _LARGEST_DETOUR)
+    ends = {Status.PRECISION: rounding & hopeless, Status.STAGNATED: ~done & ~rounding & stuck}
+    for status, which in ends.items():
+        progress.end(lanes[which], status)
+        done = done | which
+    search.stop(torch.zeros_like(search.alive).index_fill(0, claims[done], True))
+    search.target[claims] *= torch.where(rounding, 0.1, 0.5)
+    again = ~done & ~rounding
+    if bool(again.any()):
+        search.restart(claims[again], exact.r[again])

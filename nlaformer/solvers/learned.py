@@ -32,9 +32,16 @@ class Learned:
     """The model of one solve, with what is known of its answers."""
 
     def __init__(self, model: Any, problem: Problem) -> None:
-        self.seconds, self.refused = 0.0, Counter[str]()
+        begun = time.perf_counter()
+        self.refused = Counter[str]()
         self._problem = problem
         self._function, self._config = _as_function(model)
+        self._prepare()
+        self.seconds = time.perf_counter() - begun
+
+    def _prepare(self) -> None:
+        """Bring the matrices into the form that the model is shown."""
+        problem = self._problem
         m, n = problem.b.shape
         device = problem.b.device
         self.applications = torch.zeros(m, dtype=torch.long, device=device)

@@ -140,7 +140,7 @@ class _Part:
         small = _norm(progress.r[lanes]) <= progress.problem.tolerance[lanes]
         claims = lanes[small]
         if len(claims):
-            exact, _ = progress.judge(claims)
+            exact, _, _ = progress.judge(claims)
             progress.r[claims] = exact.r
         return lanes[~small]
 

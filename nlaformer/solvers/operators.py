@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from nlaformer.errors import DTypeError
+
 Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
 
 
@@ -86,10 +88,10 @@ class Sparse:
         return int(np.diff(self.A.indptr).max())
 
     def apply(self, X: Tensor) -> Tensor:
-        return _by_columns(lambda V: self.A @ V, X)
+        return _row_by_row(self.A, X)
 
     def absolute(self, X: Tensor) -> Tensor:
-        return _by_columns(lambda V: abs(self.A) @ V, X)
+        return _row_by_row(abs(self.A), X)
 
     def take(self, lanes: Tensor) -> Sparse:
         return self
@@ -117,7 +119,7 @@ class Implicit:
     terms: int = 0
 
     def apply(self, X: Tensor) -> Tensor:
-        return _by_columns(self.A.matmat, X)
+        return _row_by_row(self.A, X) if len(X) == 1 else _by_columns(self.A.matmat, X)
 
     def absolute(self, X: Tensor) -> Tensor:
         return torch.zeros_like(X)
@@ -132,10 +134,18 @@ class Implicit:
         raise NotImplementedError("a LinearOperator has no entries")
 
 
-def _by_columns(product: Any, X: Tensor) -> Tensor:
-    """A product of SciPy's, which takes columns, for the rows of X.
+def _row_by_row(A: Any, X: Tensor) -> Tensor:
+    """A x of every row with a matrix or operator of SciPy's, which is quicker than its product with all of them."""
+    return torch.from_numpy(np.stack([_real(A @ x) for x in X.cpu().numpy().copy()])).to(X.device)
 
-    Copies either way: a matvec of the user's may write into what it is given, or hand out the same buffer again.
-    """
-    found = product(np.array(X.cpu().numpy().T, order="C"))
-    return torch.from_numpy(np.array(np.asarray(found).T, dtype=np.float64, order="C")).to(X.device)
+
+def _by_columns(product: Any, X: Tensor) -> Tensor:
+    """A product of SciPy's, which takes columns, for the rows of X."""
+    return torch.from_numpy(np.ascontiguousarray(_real(product(X.cpu().numpy().T.copy())).T)).to(X.device)
+
+
+def _real(found: Any) -> np.ndarray:
+    """What a product returned in float64, copied: a user's matvec may hand out the same buffer again."""
+    if np.iscomplexobj(found):
+        raise DTypeError("a product with the LinearOperator is complex; only real systems can be solved")
+    return np.array(found, dtype=np.float64)

@@ -25,9 +25,9 @@ class Progress:
     def __init__(self, problem: Problem, maxiter: int, callback: Callable[[Any], Any] | None, keep: bool) -> None:
         self.problem, self.maxiter = problem, maxiter
         self._callback, self._keep = callback, keep
+        self.watched = callback is not None or keep  # whether somebody looks at every iterate
         m, device = len(problem.b), problem.b.device
         self.x = torch.zeros_like(problem.b) if problem.x0 is None else problem.x0.clone()
-        self.handed = torch.zeros_like(self.x)  # x as it will be handed out, in the units of the lanes
         self.iterations = torch.zeros(m, dtype=torch.long, device=device)
         self.limit = torch.full_like(self.iterations, maxiter)  # the classical method's iterations are counted
         self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
@@ -39,8 +39,11 @@ class Progress:
         self.trajectory: list[tuple[Tensor, Tensor, Tensor]] = []
         self.r = self._begin()
         self._start = (self.x.clone(), self.r.clone())
-        self._best = (self.x.clone(), torch.full_like(self.norm, torch.inf))
-        self._enter(torch.arange(m, device=device))
+        norm = self.r.square().sum(-1).sqrt()
+        self.history.append((torch.arange(m, device=device), self.iterations.clone(), norm))
+        # The smallest running residual of every lane; its x is kept once the residual rises again.
+        self._least, self._kept = norm.clone(), torch.zeros(m, dtype=torch.bool, device=device)
+        self._best = self.x.clone()
 
     def _begin(self) -> Tensor:
         """End the lanes that need no work; the residuals of the others."""
@@ -73,39 +76,56 @@ class Progress:
 
     def advance(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
         """One iteration more: new iterates and running residuals of some lanes."""
-        self.x[lanes], self.r[lanes] = x, r
+        norm = r.square().sum(-1).sqrt()
+        self.before_rising(lanes, torch.ones_like(lanes, dtype=torch.bool), norm, self.x[lanes])
+        self.count(lanes, norm)
+        self.show(lanes, x, r)
+
+    def count(self, lanes: Tensor, norm: Tensor) -> None:
+        """Enter an iteration into the history."""
         self.iterations[lanes] += 1
-        self._enter(lanes)
+        self.history.append((lanes, self.iterations[lanes], norm))
+
+    def show(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
+        """Take over the iterates and running residuals of some lanes, and let the user see them."""
+        self.x[lanes], self.r[lanes] = x, r
         if self._callback is not None:
             self._callback(self.problem.vectors(self.problem.unscaled(self.x)))
 
+    def before_rising(self, lanes: Tensor, going: Tensor, norm: Tensor, x: Tensor) -> None:
+        """Keep x of the lanes whose residual is about to rise from its smallest value so far to ``norm``."""
+        least = self._least[lanes]
+        lower = norm < least
+        if bool((going & ~lower).any()):
+            rising = going & ~lower & ~self._kept[lanes]
+            self._best[lanes[rising]] = x[rising]
+            self._kept[lanes[rising]] = True
+        lower &= going
+        self._least[lanes] = torch.where(lower, norm, least)
+        self._kept[lanes[lower]] = False
+
     def start_again(self, lanes: Tensor) -> None:
         """Put lanes back to where they began, with all their iterations before them."""
+        fresh = lanes[~self._kept[lanes]]
+        self._best[fresh], self._kept[fresh] = self.x[fresh], True
         for own, begun in zip((self.x, self.r), self._start, strict=True):
             own[lanes] = begun[lanes]
         self.limit[lanes] = self.iterations[lanes] + self.maxiter
         for lane in lanes.tolist():
             self.status[lane] = None
 
-    def follow(self, d: Tensor, lanes: Tensor) -> None:
+    def follow(self, lanes: Tensor, d: Tensor) -> None:
         """Keep the state x, r, d of this iteration for the trajectory."""
         if self._keep:
             full = self.trajectory[-1][2].clone() if self.trajectory else torch.zeros_like(self.x)
             full[lanes] = d
             self.trajectory.append((self.x.clone(), self.r.clone(), full))
 
-    def _enter(self, lanes: Tensor) -> None:
-        norms = self.r[lanes].square().sum(-1).sqrt()
-        self.history.append((lanes, self.iterations[lanes], norms))
-        x, least = self._best
-        lower = lanes[norms < least[lanes]]
-        x[lower], least[lanes] = self.x[lower], torch.fmin(least[lanes], norms)
-
-    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor]:
+    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor, Tensor]:
         """Certify the present x of some lanes; those that hold end as CONVERGED.
 
-        Returns the certificate of the float64 iterate, and for every lane the norm by which rounding to the user's
-        precision changes the residual.
+        Returns the certificate of the float64 iterate, and for every lane whether it ended and by how much rounding to
+        the user's precision changes the residual.
         """
         problem, x = self.problem, self.x[lanes]
         A, b, tolerance = problem.A.take(lanes), problem.b[lanes], problem.tolerance[lanes]
@@ -115,9 +135,9 @@ class Progress:
         if not torch.equal(handed, x):
             self.matvecs[lanes] += 1
             found = certify(A, b, handed, tolerance)
-        self.handed[lanes], self.norm[lanes], self.bound[lanes] = handed, found.norm, found.bound
+        self.norm[lanes], self.bound[lanes] = found.norm, found.bound
         self.end(lanes[found.holds], Status.CONVERGED)
-        return exact, (found.r - exact.r).square().sum(-1).sqrt()
+        return exact, found.holds, (found.r - exact.r).square().sum(-1).sqrt()
 
     def finish(self) -> None:
         """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
@@ -131,8 +151,8 @@ class Progress:
         ]
         if open_ended:
             lanes = torch.tensor(open_ended, device=self.x.device)
-            self.x[lanes] = self._best[0][lanes]
-            exact, _ = self.judge(lanes)
+            self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
+            exact, _, _ = self.judge(lanes)
             far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
             for lane, holds, outside in zip(open_ended, exact.holds.tolist(), far.tolist(), strict=True):
                 if self.status[lane] is Status.CONVERGED:

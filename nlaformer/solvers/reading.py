@@ -243,8 +243,9 @@ def _scaled_dense(A: Tensor, shared: int, eps: float) -> tuple[Operator, Tensor,
     largest = A.abs().amax((-2, -1))  # (G,)
     finite = torch.isfinite(largest)
     e = exponent(torch.where(finite, largest, 1.0))
+    lowest = A.diagonal(dim1=-2, dim2=-1).amin(-1)  # before the scaling, which may take a small entry to zero
     A = torch.where(finite[:, None, None], scale(A, -e[:, None, None]), 0.0)
-    measures = ((A - A.mT).abs().amax((-2, -1)), A.diagonal(dim1=-2, dim2=-1).amin(-1), A.abs().amax((-2, -1)))
+    measures = ((A - A.mT).abs().amax((-2, -1)), lowest, A.abs().amax((-2, -1)))
     rows = torch.stack(measures, -1).tolist()
     words = [_complaint(gap, diagonal, size, A.shape[-1], eps) for gap, diagonal, size in rows]
     every = [word for word in words for _ in range(shared)]
@@ -256,9 +257,10 @@ def _scaled_sparse(matrix: Any, lanes: int) -> tuple[Operator, Tensor, Tensor, l
     largest = torch.tensor(np.abs(csr.data).max(initial=0.0), dtype=torch.float64)
     finite = torch.isfinite(largest)
     e = exponent(torch.where(finite, largest, 1.0))
+    lowest = float(csr.diagonal().min())  # before the scaling, which may take a small entry to zero
     csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
     size, gap = float(np.abs(csr.data).max(initial=0.0)), float(np.abs((csr - csr.T).data).max(initial=0.0))
-    word = _complaint(gap, float(csr.diagonal().min()), size, csr.shape[0], _eps(_result_dtype(matrix.dtype)))
+    word = _complaint(gap, lowest, size, csr.shape[0], _eps(_result_dtype(matrix.dtype)))
     return Sparse(csr), e.expand(lanes), finite.expand(lanes), [word] * lanes
 
 

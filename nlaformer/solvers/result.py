@@ -156,7 +156,8 @@ class SolveResult:
 
 
 def _span(values: Any) -> str:
-    """A number, or the smallest and largest of several."""
-    low, high = np.min(values), np.max(values)
+    """A number, or the smallest and largest of several; NaN stands for systems that have none."""
+    known = np.ravel(values)[~np.isnan(np.ravel(values))]
+    low, high = (known.min(), known.max()) if known.size else (np.nan, np.nan)
     shown = [f"{v:,}" if isinstance(v, (int, np.integer)) else f"{v:.2e}" for v in (low, high)]
     return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"

@@ -12,6 +12,7 @@ from nlaformer.errors import FileError
 from nlaformer.io import load, make_folder, replace_file
 from nlaformer.learn.recipes import recipes
 from nlaformer.provenance import in_words
+from nlaformer.study import bundled
 from nlaformer.study.plan import BUNDLED, SIGMAS
 from nlaformer.study.reading import at, counted, listed, short
 from nlaformer.study.results import Record, Results
@@ -30,6 +31,7 @@ def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> lis
             if weights.exists():
                 found.append(_bundle(name, runs[steps], weights, home))
                 break
+    write_cards(results, home)
     if not found:
         raise FileError(f"no finished run of {listed(BUNDLED)} has its weights in {folder / WEIGHTS}")
     return found
@@ -41,12 +43,21 @@ def _bundle(name: str, record: Record, weights: Path, home: Path) -> Path:
     make_folder(home / name)
     for file in FILES:
         shutil.copyfile(weights / file, home / name / file)
-    replace_file(home / name / "README.md", card(name, record).encode())
     return home / name
 
 
-def card(name: str, record: Record) -> str:
-    """A model's card: what it is, how it was trained, how accurate it is, where it fails."""
+def write_cards(results: Results, home: Path = pretrained.HOME) -> None:
+    """The cards of the bundled models, as the results are now."""
+    fresh = results.file(bundled.FILE) or {"models": {}}
+    for name in (name for name in BUNDLED if (home / name / "config.json").exists()):
+        record = results.lengths(f"bundled-{name}").get(load(home / name).config.steps)
+        if record is not None:
+            text = card(name, record, fresh["models"].get(name), fresh.get("count", 0))
+            replace_file(home / name / "README.md", text.encode())
+
+
+def card(name: str, record: Record, fresh: dict[str, Any] | None = None, count: int = 0) -> str:
+    """A model's card: what it is, how it was trained, how accurate it is (also on fresh systems), where it fails."""
     config = record.config
     return "\n\n".join(
         [
@@ -55,7 +66,7 @@ def card(name: str, record: Record) -> str:
             f'`nf.load("{name}").iterates(A, b)` gives x_0, ..., x_{config.T}.',
             f"## Training\n\n{_training(record)}",
             f"## Accuracy\n\n{to_markdown(_accuracy(record))}\n\n{to_markdown(_spread(record))}",
-            f"## Where it fails\n\n{_limits(record)}\n\n{to_markdown(_elsewhere(record))}",
+            f"## Where it fails\n\n{_limits(record)}{_tail(fresh, count)}\n\n{to_markdown(_elsewhere(record))}",
             f"Made by `nlaformer reproduce promote` from `results/runs/{record.name}.json`.\n",
         ]
     )
@@ -121,6 +132,16 @@ def _limits(record: Record) -> str:
         + " at the last iterate."
     )
     return " ".join(sentences)
+
+
+def _tail(fresh: dict[str, Any] | None, count: int) -> str:
+    if fresh is None:
+        return ""
+    return (
+        f" Its errors are heavy-tailed: over {count:,} fresh systems the last iterate has a median of "
+        f"{short(fresh['median'][-1])}, a mean of {short(fresh['mean'][-1])} and a worst case of "
+        f"{short(fresh['largest'][-1])}."
+    )
 
 
 def _elsewhere(record: Record) -> Sheet:

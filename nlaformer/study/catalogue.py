@@ -5,6 +5,7 @@ from __future__ import annotations
 from nlaformer.errors import unknown_name
 from nlaformer.study import (
     architectures,
+    bundled,
     compiled,
     controls,
     diagrams,
@@ -42,7 +43,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     architectures.ARTEFACT,
     loops.ARTEFACT,
     headline.RUNS,
-    headline.PRETRAINED,
+    bundled.ARTEFACT,
     controls.ARTEFACT,
     learned_operations.ARTEFACT,
 )

@@ -26,12 +26,12 @@ def page(results: Results) -> str:
     verdicts = {entry.name: entry.verdicts(results) if entry.verdicts else [] for entry in ARTEFACTS}
     counts = Counter(verdict.judgement for found in verdicts.values() for verdict in found)
     summary = ", ".join(f"{count} {judgement}" for judgement, count in counts.most_common())
-    lines = [INTRODUCTION, f"{sum(counts.values())} claims: {summary}.", "", "| claim | where | found | verdict |",
-             "| :-- | :-- | :-- | :-- |"]  # fmt: skip
+    head = ["| claim | where | found | verdict | command |", "| :-- | :-- | :-- | :-- | :-- |"]
+    lines = [INTRODUCTION, f"{sum(counts.values())} claims: {summary}.", "", *head]
     for entry in ARTEFACTS:
         lines += [
-            f"| {verdict.claim} | {verdict.where} | {verdict.found or '-'} [{entry.name}](#{entry.name}) "
-            f"| **{verdict.judgement}** |"
+            f"| {verdict.claim} | {verdict.where} | {verdict.found or '-'} | **{verdict.judgement}** "
+            f"| [`{entry.command()}`](#{entry.name}) |"
             for verdict in verdicts[entry.name]
         ]
     return "\n".join([*lines, "", *(_section(entry, results) for entry in ARTEFACTS)])

@@ -143,11 +143,13 @@ def _measure(chosen: tuple[Artefact, ...], kept: Results, small: bool) -> None:
 
 def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
     """Draw figures, print tables and verdicts, and write the page of claims anew."""
+    from nlaformer import pretrained
     from nlaformer.console import print_sheets
     from nlaformer.io import make_folder, replace_file
     from nlaformer.report.figure import save
     from nlaformer.study import claims
     from nlaformer.study.artefact import picture_files
+    from nlaformer.study.bundling import write_cards
 
     make_folder(docs / "figures")
     for entry in chosen:
@@ -162,6 +164,8 @@ def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
         for verdict in entry.verdicts(kept) if entry.verdicts is not None else []:
             say(f"  {verdict.judgement}: {verdict.claim} {verdict.found}")
     replace_file(docs / "claims.md", claims.page(kept).encode())
+    if kept.folder.resolve() == pretrained.HOME.parents[1] / "results":  # the checkout this package runs from
+        write_cards(kept)
     say(f"The claims are in {docs / 'claims.md'}.")
 
 

@@ -101,7 +101,7 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
     if bare not in known:
         drawn = [initial(bare.replace(seed=seed)) for seed in UNTRAINED_SEEDS]
         known[bare] = [probing.hidden(network, systems, own) for network in drawn]
-    iterates = trained.last.to(solver.positions.dtype) @ solver.probe_x.weight.detach().cpu().mT
+    iterates = trained.last @ solver.probe_x.weight.detach().cpu().mT
     held["r of the network's own x"] = systems.b[:, None] - iterates.double() @ systems.A.mT
 
     Y = probing.unit(held)  # (T+1, count, m, n)
@@ -150,7 +150,7 @@ def _discrepancies(
     window, teacher = slice(2, min(n, T) + 1), solver.config.teacher.upper()
     rd = torch.cat([held[f"r of {teacher}"], held[f"d of {teacher}"]], -1)  # (count, T+1, 2n)
     tested = rd[-sizes.test :, window]
-    seen = states["trained"][0].to(solver.positions.dtype) @ solver.probe_rd.weight.detach().cpu().mT
+    seen = states["trained"][0] @ solver.probe_rd.weight.detach().cpu().mT
     answers = {"zero": torch.zeros_like(tested), "own probe": seen[-sizes.test :, window].double()}
     found = {name: {"one": float((X - tested).square().sum(-1).mean() / n)} for name, X in answers.items()}
     Y = rd[:, window].transpose(0, 1).unsqueeze(-2)  # (iterates, count, 1, 2n)
@@ -271,13 +271,18 @@ def verdicts(results: Results) -> list[Verdict]:
     rivals = {method: early("trained", f"r of {method}") for method in _OTHERS}
     best = max(rivals, key=rivals.__getitem__)
     aligned = r > rivals[best] + _MARGIN and r > plain["r"] + _MARGIN and d > plain["d"] + _MARGIN
-    own = [average_own(model, "trained", vector) for vector in ("r of CG", "d of CG", f"r of {best}")]
+    own, chance = (
+        [average_own(model, source, vector) for vector in ("r of CG", "d of CG", f"r of {best}")]
+        for source in ("trained", "untrained")
+    )
     sentence = (
-        f"Over t = 1, ..., {_EARLY} a linear probe reads R^2 = {r:.2f} of CG's r and {d:.2f} of its d in the last "
-        f"token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), and {rivals[best]:.2f} of the "
-        f"residual of {best}, which it was never shown; over all t {average(model, 'trained', 'r of CG'):.2f}, "
-        f"{average(model, 'trained', 'd of CG'):.2f} and {average(model, 'trained', f'r of {best}'):.2f}. From the "
-        f"tokens of the equations: {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f}."
+        f"In the bundled {MODELS[0]}, over t = 1, ..., {_EARLY}, a linear probe reads R^2 = {r:.2f} of CG's r and "
+        f"{d:.2f} of its d in the last token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), "
+        f"and {rivals[best]:.2f} of the residual of {best}, which it was never shown; over all t "
+        f"{average(model, 'trained', 'r of CG'):.2f}, {average(model, 'trained', 'd of CG'):.2f} and "
+        f"{average(model, 'trained', f'r of {best}'):.2f}. From the "
+        f"tokens of the equations it reads {own[0]:.2f}, {own[1]:.2f} and {own[2]:.2f} (random weights "
+        f"{chance[0]:.2f}, {chance[1]:.2f} and {chance[2]:.2f})."
     )
     gaps = model["discrepancy"]
     control = min(gaps["untrained"]["one"], gaps["zero"]["one"])
@@ -286,6 +291,8 @@ def verdicts(results: Results) -> list[Verdict]:
         f"{gaps['untrained']['one']:.3g}, one fitted to the trained network {gaps['trained']['one']:.3g}: "
         f"{1 - gaps['trained']['one'] / control:.0%} below what no training gives."
     )
+    if (taught := found["models"].get("cg-joint")) is not None:
+        drop += f" Where r and d are taught, by joint supervision, it is {taught['discrepancy']['trained']['one']:.3g}."
     return [
         Verdict(follows, "section 4.1", sentence, "holds" if aligned else "differs"),
         Verdict(falls, "section 4.1, table of discrepancies", drop,
@@ -330,12 +337,15 @@ def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
 
 
 def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     from nlaformer.report.figure import curve, tidy
 
     tidy(axes, "", "iterate t")
     for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
         curve(axes, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
     axes.set_ylim(-0.08, 1.02)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 ARTEFACT = Artefact(

@@ -127,7 +127,8 @@ def _falls(results: Results, claim: str, where: str, names: dict[str, str]) -> V
         (theirs_start, theirs), ours = PAPER[label], records[name].own["discrepancy"]
         ends.append(ours <= theirs)
         falls.append(1 - ours / start >= 1 - theirs / theirs_start - 0.005)
-        parts.append(f"{label} {short(start)} to {ours:.3f}, by {percent_precisely(1 - ours / start)}")
+        printed = f"the paper's {theirs_start:.2f} to {theirs:.3f} is {percent_precisely(1 - theirs / theirs_start)}"
+        parts.append(f"{label} {short(start)} to {ours:.3f}, by {percent_precisely(1 - ours / start)} ({printed})")
     text = f"{'; '.join(parts)} ({length(records)}; start: untrained, random probe)."
     if all(falls):
         return Verdict(claim, where, text, "holds")

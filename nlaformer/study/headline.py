@@ -1,4 +1,4 @@
-"""Beyond the paper: every kind of run from three seeds, with the paper's loss and ours; and the bundled models."""
+"""Beyond the paper: every kind of run from three seeds, with the paper's loss and ours."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
-from nlaformer.study.reading import at, counted, length, listed, score, short
+from nlaformer.study.reading import counted, length, listed, score, short
 from nlaformer.study.results import Record, Results
 
 SEEDS = {
@@ -26,7 +26,6 @@ SEEDS = {
 }
 CONSTANT = dict(zip(("result", "joint", "faster than CG"), plan.names(plan.like_the_paper()), strict=True))
 LIKE_THEM = {"result": "result, power 1", "joint": "joint, power 1", "faster than CG": "faster than CG, power 1"}
-BUNDLED = tuple(f"bundled-{name}" for name in plan.BUNDLED)
 BEYOND = "beyond the paper"
 
 
@@ -98,23 +97,6 @@ def _constant(results: Results) -> Verdict:
     return Verdict(claim, "section 4; learning rate", text, "holds" if max(worse) < 2 else "differs")
 
 
-def bundled_sheets(results: Results) -> list[Sheet]:
-    """The bundled models at the paper's three sigmas."""
-    records = results.together(BUNDLED)
-    if not records:
-        return []
-    lines = []
-    for name, record in records.items():
-        for sigma in plan.SIGMAS:
-            row = at(record, sigma)
-            counts = [counted(row[method]) for method in ("model", "cg", "pcg")]
-            last = f"{short(row['model'][-1])} +- {short(row['standard_error'][-1])}"
-            lines.append((name.removeprefix("bundled-"), f"{sigma:g}", *counts, last))
-    headings = ("model", "sigma", "iterations to", "CG", "PCG", "error at T")
-    note = f"{length(records)}, one model for all three sigmas. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
-    return [Sheet("The bundled models", headings, tuple(lines), note)]
-
-
 RUNS = Artefact(
     name="table-runs",
     title="Every kind of run, three seeds, the paper's loss and ours",
@@ -122,11 +104,4 @@ RUNS = Artefact(
     runs=(*(name for names in SEEDS.values() for name in names), *CONSTANT.values()),
     sheets=sheets,
     verdicts=verdicts,
-)
-PRETRAINED = Artefact(
-    name="table-bundled",
-    title="The bundled models",
-    paper=BEYOND,
-    runs=BUNDLED,
-    sheets=bundled_sheets,
 )

@@ -44,8 +44,8 @@ def draw_error(results: Results) -> Figure | None:
         band(right, [record.own["deviation"] for record in records], kind, which)
     reference(left, next(iter(kinds.values()))[0].own["cg"], "CG")
     errors(left)
-    tidy(left, f"Error of the iterates, {_length(kinds)}", "iteration t", "squared relative error, mean of 512 systems")
-    tidy(right, "Distance from CG's own iterate", "iteration t", "|x^_t - x_t|^2 / |x|^2, mean")
+    tidy(left, f"Error of the iterates, {_length(kinds)}", "iteration t", "squared relative error (mean)")
+    tidy(right, "Distance from CG's own iterate", "iteration t", "|NLAF_x - x_t|^2 / |x|^2 (mean)")
     left.legend(frameon=False, fontsize=8)
     return figure
 
@@ -61,9 +61,7 @@ def draw_intermediate(results: Results) -> Figure | None:
         band(axes, [record.own["intermediate"] for record in records], kind, which)
     reference(axes, next(iter(kinds.values()))[0].own["silence"], "a probe that always says 0", ":")
     axes.set_yscale("log")
-    tidy(
-        axes, f"Error of r and d, {_length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n, mean of 512 systems"
-    )
+    tidy(axes, f"Error of r and d, {_length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
     axes.legend(frameon=False, fontsize=8)
     return figure
 

@@ -38,7 +38,7 @@ def verdicts(results: Results) -> list[Verdict]:
             "The learning rate follows the curve of Figure 4a.",
             "section 4.1, Figure 4a",
             "The paper shows a picture and gives neither numbers nor a rule. We warm up for 1,000 steps to 3e-3 and "
-            "follow a cosine down to 2% of it; a constant 1e-3 was run beside it.",
+            "follow a cosine down to 2% of it.",
             "not reproducible as stated",
         )
     ]

@@ -44,7 +44,7 @@ def draw(results: Results) -> Figure | None:
     axes.axvline(first.config.T, color=FAINT, linewidth=1)
     axes.annotate("T of training", (first.config.T, 1.2), xytext=(4, 0), textcoords="offset points", fontsize=8)
     errors(axes)
-    tidy(axes, f"Looped beyond T, {length(records)}", "iteration t", "squared relative error, mean of 512 systems")
+    tidy(axes, f"Looped beyond T, {length(records)}", "iteration t", "squared relative error (mean)")
     axes.legend(frameon=False, fontsize=8)
     return figure
 

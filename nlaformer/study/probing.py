@@ -115,9 +115,9 @@ def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> Hidden:
         at = {}
         for state in solver.blocks.states(X.mT, loops):
             at[{"input": 0, "pre": 0, "loop": state.iteration + 1, "post": T}[state.block]] = state.P
-        last.append(torch.stack([at[t][..., -1] for t in range(T + 1)], 1).double().cpu())
+        last.append(torch.stack([at[t][..., -1] for t in range(T + 1)], 1).cpu())
         for t in own:
-            tokens[t].append(at[t][..., solver.layout.data_tokens].permute(2, 0, 1).double().cpu())
+            tokens[t].append(at[t][..., solver.layout.data_tokens].permute(2, 0, 1).cpu())
     return Hidden(torch.cat(last), {t: torch.cat(parts, 1) for t, parts in tokens.items()})
 
 
@@ -167,7 +167,7 @@ def probe(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
     >>> [abs(round(value, 1)) for value in probe(X, Y, Sizes(500, 200, 200)).r2.tolist()]
     [1.0, 0.0]
     """
-    Y = Y - Y[..., : sizes.train, :, :].mean(-3, keepdim=True)
+    X, Y = X.double(), Y - Y[..., : sizes.train, :, :].mean(-3, keepdim=True)
     forms = [_ridge(form, Y, sizes) for form in (X, over_length(X))]
     chosen, left = (torch.stack(squares) for squares in zip(*forms, strict=True))  # (forms, ..., m)
     best = left.gather(0, chosen.argmin(0, keepdim=True))[0]

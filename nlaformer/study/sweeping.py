@@ -34,7 +34,7 @@ def draw(results: Results, values: Values, symbol: str, title: str) -> Figure | 
         curve(axes, record.own["model"], f"{symbol} = {value:g}", which)
     reference(axes, next(iter(records.values())).own["cg"], "CG")
     errors(axes)
-    tidy(axes, f"{title}, {length(records)}", "iteration t", "squared relative error, mean of 512 systems")
+    tidy(axes, f"{title}, {length(records)}", "iteration t", "squared relative error (mean)")
     axes.legend(frameon=False, fontsize=8, ncols=2)
     return figure
 

@@ -1,0 +1,128 @@
+"""The verdicts: each judgement from numbers made to bring it about."""
+
+from __future__ import annotations
+
+import pytest
+
+from nlaformer.learn.evaluate import own_label
+from nlaformer.study import discrepancy, eta, imitation, lambda_, plan, sigma, window
+from nlaformer.study.results import Results
+
+CG = [1.0, 0.7, 0.3, 0.12, 0.05, 0.02, 0.005, 0.002, 5e-4, 1e-4, *[1e-5] * 11]
+FLAT = [1.0] * 21
+
+
+@pytest.fixture
+def results(tmp_path):
+    return Results(tmp_path)
+
+
+def put(results, config, model=FLAT, name=None, **own):
+    """A run with a curve of errors; everything else is plain."""
+    counts = {"mean": [1.0] * 4, "reached": [1.0] * 4, "by_condition": [[1.0] * 4] * 4}
+    row = {"model": model, "cg": CG, "pcg": CG, "deviation": [1e-3] * 21, "discrepancy": 0.1, "silence": [0.3] * 21,
+           "intermediate": [0.1] * 21, "counts": dict.fromkeys(("model", "cg", "pcg"), counts),
+           "condition": [10, 20, 30, 40]}  # fmt: skip
+    label = own_label(config)
+    document = {"config": config.to_json(), "own": label, "evaluations": {label: row | own}}
+    results.write(f"runs/{name or plan.name_of(config)}.json", document)
+
+
+def judgements(verdicts):
+    return [verdict.judgement for verdict in verdicts]
+
+
+def scaled(factor):
+    return [1.0] + [factor] * 20
+
+
+@pytest.mark.parametrize(
+    ("errors", "expected"),
+    [
+        ([4, 3, 2, 1.5, 1, 2], ["holds", "holds"]),  # 0.0005 is the best, both ends are worse
+        ([4, 3, 2, 0.95, 1, 2], ["holds", "holds"]),  # 0.001 is, by less than seeds make a difference
+        ([4, 3, 2, 0.5, 1, 2], ["differs", "holds"]),
+        ([4, 3, 2, 1.5, 1, 1.05], ["holds", "differs"]),  # the smallest weight does no harm
+    ],
+)
+def test_the_best_eta(results, errors, expected):
+    for weight, error in zip(plan.ETAS, errors, strict=True):
+        put(results, plan.joint(eta=weight), scaled(error))
+    put(results, plan.joint(seed=1), scaled(1.1))
+    assert judgements(eta.verdicts(results)) == expected
+
+
+def test_one_run_short_of_a_sweep_is_no_verdict(results):
+    for weight in plan.LAMBDAS[1:]:
+        put(results, plan.paper_accelerated("cg", lambda_=weight))
+    assert judgements(lambda_.verdicts(results)) == ["not yet run"] * 2
+
+
+def test_a_sweep_is_not_judged_across_lengths(results):
+    for weight in plan.LAMBDAS:
+        put(results, plan.paper_accelerated("cg", lambda_=weight), scaled(1 / weight))
+    assert judgements(lambda_.verdicts(results)) == ["differs", "differs"]  # 13 is the best
+    shorter = plan.paper_accelerated("cg", lambda_=0.5).replace(steps=20_000)
+    put(results, shorter, scaled(1e-9), name=f"{plan.name_of(shorter)}-20k")
+    assert judgements(lambda_.verdicts(results)) == ["differs", "differs"]
+
+
+def accelerate(results, cg, pcg):
+    for teacher, factor in (("cg", cg), ("pcg", pcg)):
+        for value in plan.SIGMAS:
+            curve = [CG[min(round(t * factor), 20)] for t in range(21)]
+            put(results, plan.accelerated(teacher, sigma=(value,)), curve)
+
+
+def test_iterations_are_compared_with_cg_and_pcg(results):
+    accelerate(results, cg=2, pcg=2)
+    verdicts = judgements(sigma.verdicts(results))
+    assert verdicts[:2] == ["holds", "holds"] and verdicts[3] == "holds"
+    assert verdicts[2] == "differs"  # one teacher is as good as the other
+    accelerate(results, cg=4, pcg=1.2)
+    assert judgements(sigma.verdicts(results))[:2] == ["holds more strongly", "differs"]
+    accelerate(results, cg=1.2, pcg=4)
+    assert judgements(sigma.verdicts(results))[:2] == ["differs", "holds"]
+
+
+@pytest.mark.parametrize(("model", "expected"), [(1.05, "holds"), (1.18, "differs")])
+def test_conditioning_is_judged_by_the_growth_it_causes(results, model, expected):
+    def counts(growth):
+        return {"mean": [1.0] * 4, "reached": [1.0] * 4, "by_condition": [[2.0] * 4] * 3 + [[2.0 * growth] * 4]}
+
+    for value in plan.SIGMAS:
+        both = {"model": counts(model), "cg": counts(1.2), "pcg": counts(1.1)}
+        put(results, plan.accelerated("cg", sigma=(value,)), CG, counts=both)
+    assert sigma.verdicts(results)[4].judgement == expected
+
+
+@pytest.mark.parametrize(
+    ("joint", "result", "start", "expected"),
+    [
+        (0.1, 0.3, 46.0, ["holds", "holds", "differs"]),  # a silent probe scores 0.3
+        (0.1, 0.3, 8.0, ["not reproducible as stated", "holds", "differs"]),
+        (0.3, 0.1, 8.0, ["differs", "differs", "holds"]),
+    ],
+)
+def test_the_discrepancy_is_held_against_silence(results, joint, result, start, expected):
+    put(results, plan.joint(), discrepancy=joint)
+    put(results, plan.imitation(), discrepancy=result)
+    assert judgements(discrepancy.first_verdicts(results)) == ["not yet run", *expected[1:]]
+    results.write(discrepancy.FILE, {"discrepancy": [start]})
+    assert judgements(discrepancy.first_verdicts(results)) == expected
+
+
+def test_imitation_means_the_same_iterations(results):
+    put(results, plan.joint(), CG)
+    put(results, plan.imitation(), CG[:1] + CG[:-1])  # one iteration late
+    assert judgements(imitation.error_verdicts(results)) == ["holds"]
+    put(results, plan.imitation(), CG[:1] * 2 + CG[:-2])
+    assert judgements(imitation.error_verdicts(results)) == ["differs"]
+
+
+@pytest.mark.parametrize(("late", "expected"), [(1, "holds"), (6, "differs")])
+def test_a_window_must_not_come_late(results, late, expected):
+    for config in plan.over_window():
+        curve = CG if config.window == 20 else [1.0] * late + CG[:-late]
+        put(results, config, curve)
+    assert judgements(window.verdicts(results)) == [expected]
