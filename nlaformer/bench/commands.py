@@ -77,9 +77,10 @@ def solve(
     if out is not None:
         output_folder(out)
     torch.set_num_threads(threads)
+    where = provenance()  # of the code that is loaded now: a checkout may change within minutes
     *families, acceptance = _said(bench.run(bench.QUICK if quick else bench.FULL))
     sheets = [*map(bench.sheet, families), bench.acceptance_sheet(acceptance)]
-    found, where = bench.verdict(acceptance), provenance()
+    found = bench.verdict(acceptance)
     measurements = bench.as_data([measurement for family in families for measurement in family])
     document = {
         "measurements": measurements,
