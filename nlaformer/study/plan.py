@@ -31,6 +31,7 @@ WINDOWS = (10, 15, 20)
 SEEDS = (0, 1, 2)
 TEACHERS = ("cg", "pcg")
 BUNDLED = ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated")
+ONWARD = {"cg-imitation": 150_000, "cg-accelerated": 150_000}  # further steps, from the bundled weights
 STACK = 8  # a larger one is no faster per model
 
 # The looped transformer of Yang et al., and an ordinary deep one, in place of the paper's three blocks.
@@ -111,6 +112,15 @@ def runs() -> dict[str, Planned]:
     bundled = [
         Planned(f"bundled-{name}", recipe(name, steps=STEPS, sigma=SIGMAS, precision="tf32"), 1, keep=True)
         for name in BUNDLED
+    ]
+    bundled += [
+        Planned(
+            f"bundled-{name}-{_thousands(steps)}",
+            recipe(name, steps=steps, sigma=SIGMAS, precision="tf32", start=name, lr=2e-3),
+            1,
+            keep=True,
+        )
+        for name, steps in ONWARD.items()
     ]
     found: dict[str, Planned] = {run.name: run for run in bundled}
     for rank, configs in (
@@ -197,7 +207,7 @@ def small(run: Planned) -> Planned:
     steps = max(config.steps // 2000, 2)
     changed = config.replace(
         n=4, T=4, d=config.d // 16, heads=2, window=window, batch=8, steps=steps, warmup=min(5, steps // 2), chunk=10,
-        threads=1,
+        threads=1, start=None,
     )  # fmt: skip
     return dataclasses.replace(run, config=changed)
 
