@@ -115,10 +115,7 @@ def runs() -> dict[str, Planned]:
     ]
     bundled += [
         Planned(
-            f"bundled-{name}-{_thousands(steps)}",
-            recipe(name, steps=steps, sigma=SIGMAS, precision="tf32", start=name, lr=2e-3),
-            1,
-            keep=True,
+            further(name), recipe(name, steps=steps, sigma=SIGMAS, precision="tf32", start=name, lr=2e-3), 1, keep=True
         )
         for name, steps in ONWARD.items()
     ]
@@ -139,6 +136,11 @@ def runs() -> dict[str, Planned]:
             name = name_of(changed, architecture)
             found.setdefault(name, Planned(name, changed, 7))
     return found
+
+
+def further(name: str) -> str:
+    """The run that trains a bundled model on."""
+    return f"bundled-{name}-{_thousands(ONWARD[name])}"
 
 
 def headline(seed: int) -> list[Config]:
