@@ -31,7 +31,10 @@ def operations(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for operations.md and operations.json.")] = None,
 ) -> None:
-    """Time and peak memory of the operations against torch's own, n = 20 to 512, single and batched."""
+    """Time and peak memory of the operations beside torch's own.
+
+    n = 20 to 512, single and batched; four minutes.
+    """
     import torch
 
     from nlaformer.bench import operations as bench
@@ -64,9 +67,9 @@ def solve(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for solve.md and solve.json.")] = None,
 ) -> None:
-    """Iterations, products, failures and time of the solvers, with and without a model, against others.
+    """Work, failures and time of the solvers beside others.
 
-    Exit code 1 if the acceptance figure, the section at the end, misses its goal.
+    With and without a model. Exit code 1 if the acceptance figure, the section at the end, misses its goal.
     """
     import torch
 

@@ -28,7 +28,10 @@ def algorithms(
     show: Show = False,
     out: Out = Path("."),
 ) -> None:
-    """Iterative methods as looped transformers: layers, heads, deviation from NumPy, iterations to converge."""
+    """Iterative methods as looped transformers, measured.
+
+    Layers, heads, deviation from the same program in NumPy, iterations to converge.
+    """
     if dtype not in ("float64", "float32"):
         raise unknown_name("dtype", dtype, ("float64", "float32"))
     if as_json and markdown:

@@ -20,7 +20,7 @@ FILES = "a .mtx, .npy or .npz file"
 
 def solve(
     A: Annotated[Path, typer.Argument(metavar="A", help=f"The matrix, {FILES}; .npy may hold a batch, (m, n, n).")],
-    b: Annotated[Path | None, typer.Argument(metavar="B", help=f"The right-hand side, {FILES}.")] = None,
+    b: Annotated[Path | None, typer.Argument(help=f"The right-hand side, {FILES}.")] = None,
     model: Annotated[
         str | None, typer.Option(help="A trained model: the name of a bundled one, or the folder of a run.")
     ] = None,
@@ -33,16 +33,17 @@ def solve(
     M: Annotated[
         str | None, typer.Option("--M", help="Preconditioner, about the inverse of A: jacobi, or a file.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Without B: the seed of a random one.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Without b: the seed of a random one.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write x to this .npy or .mtx file.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw residual against iterations, all methods, to this .svg or .png file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Solve A x = b for symmetric positive definite A, with a certificate on the x that is found.
+    """Solve A x = b for symmetric positive definite A, certified.
 
-    Without B the right-hand side is random. Exit code 0: every system converged; 1: one did not;
+    What is proven is the residual of the x that is found.
+    Without b the right-hand side is random. Exit code 0: every system converged; 1: one did not;
     2: a mistake in what was given; 130: interrupted.
     """
     import nlaformer as nf
