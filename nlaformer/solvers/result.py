@@ -58,7 +58,8 @@ class Contribution:
     def __str__(self) -> str:
         asked, used = int(np.sum(self.applications)), int(np.sum(self.accepted))
         helped = np.asarray(self.reduction)[np.asarray(self.accepted) > 0]
-        digits = f", residual times {np.exp(np.log(helped).mean()):.1e}" if len(helped) and helped.min() > 0 else ""
+        share = np.exp(np.log(helped).mean()) if len(helped) and helped.min() > 0 else None
+        digits = "" if share is None else f", residual brought to {share:.1e} of its start"
         refused = f"; refused: {self.reasons[0]}" if self.reasons else ""
         return f"{used:,} of {asked:,} answers used{digits}{refused}"
 
