@@ -63,7 +63,7 @@ def sheets(results: Results) -> list[Sheet]:
     if not lines:
         return []
     headings = ("model", "steps", "sigma", "iterations to", "CG", "PCG", "error at T")
-    note = "One model for all three sigmas. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
+    note = "One model for all three sigmas. Iterations to 1e-1, 1e-2, 1e-3, 1e-4. +-: one standard error of the mean."
     return [Sheet("The bundled models", headings, tuple(lines), note), *_fresh(results)]
 
 
