@@ -18,7 +18,6 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
     assert np.abs(scope["product"](A, B) - A @ B).max() < 1e-9
     assert np.abs(scope["run"].x[-1] - np.linalg.solve(A @ A.T + 20 * np.eye(20), B[0])).max() < 1e-9
 
-
     result = scope["result"]
     assert result.converged and result.residual_bound <= 1e-8 * np.linalg.norm(B[0]) and scope["info"] == 0
 

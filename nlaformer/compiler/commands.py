@@ -38,6 +38,10 @@ def algorithms(
     import torch
 
     from nlaformer.compiler import measure
+    from nlaformer.io import make_folder
+
+    if show:
+        make_folder(out)  # before the minutes that measuring may take
 
     kind = torch.float64 if dtype == "float64" else torch.float32
     rows = measure.measure_all(n, kind) if name is None else [measure.measure(name, n, kind)]
