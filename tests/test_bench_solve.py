@@ -157,3 +157,24 @@ def test_the_committed_figures_meet_the_goal():
     found = json.loads(path.read_text())["acceptance"]["verdict"]
     assert (found["systems"], found["rtol"], found["failed"]) == (1024, 1e-6, 0)
     assert found["met"] and found["ratio"] == found["matvecs"] / found["cg_iterations"] <= 0.5
+
+
+def test_the_documents_quote_the_committed_figures():
+    root = Path(__file__).parents[1]
+    committed = json.loads((root / "benchmarks" / "solve.json").read_text())
+    guide = (root / "docs" / "solve.md").read_text(encoding="utf-8")
+    found: dict = {}
+    for m in committed["measurements"]:
+        if m["rtol"] == 1e-6:
+            found.setdefault(f"{m['label']}, n = {m['n']}", {})[(m["method"], m["model"])] = m["matvecs"]
+    columns = [
+        ("CG", None),
+        ("flexible", "cg-accelerated"),
+        ("flexible", "pcg-accelerated"),
+        ("auto", "cg-accelerated"),
+    ]
+    for label, row in found.items():
+        assert f"| {label} | {' | '.join(f'{row[column]:.1f}' for column in columns)} |" in guide
+    verdict = committed["acceptance"]["verdict"]
+    for text in (guide, (root / "benchmarks" / "README.md").read_text(encoding="utf-8")):
+        assert f"{verdict['matvecs']:.2f}" in text and f"{verdict['cg_iterations']:.2f}" in text

@@ -82,7 +82,7 @@ def solve(
     torch.set_num_threads(threads)
     where = provenance()  # of the code that is loaded now: a checkout may change within minutes
     *families, acceptance = _said(bench.run(bench.QUICK if quick else bench.FULL))
-    sheets = [*map(bench.sheet, families), bench.acceptance_sheet(acceptance)]
+    sheets = bench.sheets(families, acceptance)
     found = bench.verdict(acceptance)
     measurements = bench.as_data([measurement for family in families for measurement in family])
     document = {
