@@ -139,7 +139,8 @@ def solving() -> None:
         print(textwrap.fill(line, width, subsequent_indent=" " * 10))
     print()
     _say(
-        f"With {calls} calls of the model the solve took {result.matvecs} products with A, CG alone {plain.matvecs}. "
+        f"With {calls} calls of the model the solve took {result.matvecs} products with A and {result.seconds:.2g} s, "
+        f"CG alone {plain.matvecs} and {plain.seconds:.2g} s. "
         f"No answer was believed: the residual is computed again from x, and the exact |b - A x| proven to be at most "
         f"{result.residual_bound:.1e}, below the tolerance of {result.tolerance:.1e}. A model that "
         "is wrong costs time, never the answer. docs/solve.md says when one pays; nlaformer solve reads files."

@@ -50,7 +50,7 @@ def train(
     if _speaks():
         _show_evaluation(run.solver, 512, None, as_json, {"folder": str(run.folder), "diverged": run.diverged})
         if not as_json:
-            print(f"\nThe model is in {run.folder}. Next: nlaformer evaluate {run.folder}")
+            print(f"The model is in {run.folder}. Next: nlaformer evaluate {run.folder}")
             print(f'In Python: nf.load("{run.folder}").iterates(A, b)')
     if run.diverged:
         raise typer.Exit(1)
