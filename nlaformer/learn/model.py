@@ -155,8 +155,8 @@ class Solver(nn.Module):
         if self.stacked:
             raise OptionError("a stack has no iterates of its own; take one of its models with member(solver, k)")
         try:
-            batch = np.broadcast_shapes(matrices.shape[:-2], right.shape[:-1])  # torch's loads SymPy
-        except ValueError:
+            batch = torch.broadcast_shapes(matrices.shape[:-2], right.shape[:-1])
+        except RuntimeError:
             given = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
             raise ShapeError(f"the batch dimensions of A and b, {given}, do not broadcast") from None
         matrices, right = matrices.expand(*batch, n, n), right.expand(*batch, n)
