@@ -46,7 +46,7 @@ def save(
 
     ``extra`` holds weights that stand outside the blocks: a trained model's read-in and probes.
     """
-    folder = _folder(path)
+    folder = as_folder(path)
     weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
     tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
     content = save_tensors(tensors, metadata={"format": FORMAT})
@@ -67,7 +67,7 @@ def save(
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, dict[str, Tensor]]:
     """The kind, configuration, model and extra weights that ``save`` wrote."""
-    folder = _folder(path)
+    folder = as_folder(path)
     document = _read_document(folder / "config.json")
     weights = folder / "model.safetensors"
     try:
@@ -124,7 +124,7 @@ def _located(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """The path itself if it exists or has several parts, else the folder of the bundled model of that name."""
     from nlaformer import pretrained
 
-    if not isinstance(path, str) or Path(path).name != path or Path(path).exists():
+    if not isinstance(path, str) or not path or Path(path).name != path or os.path.exists(path):
         return path
     if (bundled := pretrained.folder(path)) is not None:
         return bundled
@@ -153,9 +153,11 @@ def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
     return {"operation": operation, "algorithm": algorithm, "solver": solver}
 
 
-def _folder(path: str | os.PathLike[str]) -> Path:
+def as_folder(path: str | os.PathLike[str]) -> Path:
+    """The path of a folder, whether it is there or not; what cannot be one is refused."""
     try:
-        if os.fspath(path):  # the empty one would be the current folder
+        name = os.fspath(path)
+        if name and "\0" not in name:  # the empty one would be the current folder
             return Path(path)
     except TypeError:
         pass

@@ -141,6 +141,11 @@ def test_what_is_no_path_is_refused(path):
             write(path)
 
 
+def test_a_name_too_long_for_any_folder_is_refused():
+    with pytest.raises(FileError, match="there is no folder"):
+        nf.load("a" * 5000)
+
+
 def _truncate(path):
     path.write_bytes(path.read_bytes()[:-8])
 

@@ -183,6 +183,36 @@ def test_a_run_begins_with_the_weights_of_a_model(tmp_path):
     assert resumed.solver.config.start == str(tmp_path / "first")
 
 
+def test_a_run_goes_on_without_the_model_it_started_from(tmp_path):
+    train(TINY, tmp_path / "first")
+    onward = TINY.replace(start=str(tmp_path / "first"), seed=1)
+    whole = train(onward, tmp_path / "undisturbed")
+    train(onward, tmp_path / "onward", minutes=0.0)
+    (tmp_path / "first" / "config.json").unlink()
+    assert equal(train(onward, tmp_path / "onward").solver.state_dict(), whole.solver.state_dict())
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"[]\n", b"{}\n", b"3\n"])
+def test_a_damaged_file_beside_the_checkpoint_does_not_end_a_run(content, tmp_path):
+    train(TINY, tmp_path / "run", minutes=0.0)
+    (tmp_path / "run" / "metrics.jsonl").write_bytes(content)
+    assert train(TINY, tmp_path / "run").steps == TINY.steps
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.write_bytes(content)
+    with pytest.raises(FileError, match=r"manifest\.json"):
+        train(TINY, tmp_path / "run")
+    manifest.unlink()
+    assert train(TINY, tmp_path / "run").steps == TINY.steps and manifest.exists()
+
+
+@pytest.mark.parametrize("out", ["", "a\0b"])
+def test_what_is_no_folder_is_refused(out, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FileError, match="is not a path"):
+        train(TINY, out)
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_start_that_does_not_fit_is_refused_before_any_work(tmp_path):
     train(TINY, tmp_path / "first")
     nf.operation("add", n=3).save(tmp_path / "operation")
@@ -215,6 +245,9 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         ({"checkpoint_every": 1.5}, "checkpoint_every is 1.5"),
         ({"validate_every": True}, "validate_every is True"),
         ({"minutes": "ten"}, "minutes is 'ten'"),
+        ({"minutes": float("nan")}, "minutes is nan"),
+        ({"minutes": -1}, "minutes is -1"),
+        ({"minutes": True}, "minutes is True"),
     ],
 )
 def test_what_is_no_run_is_refused_before_any_work(given, words, tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import warnings
+from decimal import Decimal
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -301,6 +303,70 @@ def test_cg_follows_the_teachers_trajectory() -> None:
     assert nf.cg(A, b).trajectory is None
 
 
+@pytest.mark.parametrize("form", ["csr", "csc", "coo", "lil", "dok", "dia", "bsr"])
+@pytest.mark.parametrize("dtype", ["int8", "int64", "float32", "float64"])
+def test_sparse_matrices_of_every_form(form: str, dtype: str) -> None:
+    A = sp.diags_array([1.0, 4.0, 1.0], offsets=[-1, 0, 1], shape=(5, 5)).astype(dtype).asformat(form)
+    assert nf.solve(A, np.ones(5), M=sp.eye_array(5, dtype=dtype, format=form)).converged
+
+
+def test_sparse_matrices_may_be_read_only_and_stay_as_they_are() -> None:
+    entries = (
+        np.array([1.0, 2.0, 0.5, 3.0, 0.5]),
+        np.array([0, 0, 1, 1, 0]),
+        np.array([0, 3, 5]),
+    )
+    kept = [part.copy() for part in entries]
+    for part in entries:
+        part.flags.writeable = False
+    A = sp.csr_array(entries, shape=(2, 2))
+    result = nf.solve(A, np.ones(2), M=A)
+    assert result.converged and np.allclose(result.x, np.linalg.solve([[3.0, 0.5], [0.5, 3.0]], np.ones(2)))
+    assert all(np.array_equal(now, then) for now, then in zip((A.data, A.indices, A.indptr), kept, strict=True))
+
+
+@pytest.mark.parametrize("form", [sp.csr_array, sp.csc_array])
+def test_indices_outside_the_matrix_are_refused(form: type) -> None:
+    A = form(np.eye(3))
+    A.indices[1] = 2**30
+    with pytest.raises(ShapeError, match="A is a damaged sparse matrix"):
+        nf.solve(A, np.ones(3))
+    with pytest.raises(ShapeError, match="M is a damaged sparse matrix"):
+        nf.solve(np.eye(3), np.ones(3), M=A)
+
+
+def test_tolerances_and_counts_of_any_kind_of_number() -> None:
+    A, b = (v[0] for v in spd(5))
+    plain = nf.solve(A, b, rtol=1e-6)
+    for rtol in (Fraction(1, 10**6), Decimal("1e-6"), np.array(1e-6), torch.tensor(1e-6, dtype=torch.float64)):
+        assert nf.solve(A, b, rtol=rtol).tolerance == plain.tolerance
+    assert nf.solve(A, b, maxiter=10**30).converged
+    assert nf.solve(A, b, maxiter=2**63 - 1, model=lambda A, b: b, method="refine").converged
+
+
+@pytest.mark.parametrize(("size", "length"), [(1e-300, 1e300), (1e300, 1e-300)])
+def test_an_answer_outside_the_range_of_float64_is_not_finite(size: float, length: float) -> None:
+    A, b = (v[0] for v in spd(5))
+    result = nf.solve(A * size, b * length, check="ignore")
+    assert result.status is Status.NONFINITE and "float64" in result.detail
+
+
+def test_the_certificate_is_true_among_numbers_that_are_hardly_there() -> None:
+    generator = np.random.default_rng(5)
+    for _ in range(100):
+        A = np.round(4 * np.eye(2) + generator.uniform(-1, 1)) * 2.0 ** generator.choice([-1060, 0, 900])
+        b = np.round(generator.standard_normal(2) * 64) * 5e-324
+        rtol, atol = 10.0 ** generator.uniform(-9, 0), float(generator.choice([0.0, 1e-322, 1e-3]))
+        result = nf.solve(A, b, rtol=rtol, atol=atol, check="ignore")
+        x = [Fraction(value) for value in result.x.tolist()]
+        r = [Fraction(float(b[i])) - sum(Fraction(float(A[i, j])) * x[j] for j in range(2)) for i in range(2)]
+        exact = sum(entry**2 for entry in r)
+        rule = max(Fraction(rtol) ** 2 * sum(Fraction(float(entry)) ** 2 for entry in b), Fraction(atol) ** 2)
+        assert exact <= Fraction(result.residual_bound) ** 2 and Fraction(result.tolerance) ** 2 <= rule
+        if result.converged:
+            assert result.residual_norm <= result.residual_bound <= result.tolerance
+
+
 # Refusals
 
 
@@ -328,7 +394,10 @@ def test_cg_follows_the_teachers_trajectory() -> None:
         ("A", np.ones(2), (DTypeError, ShapeError)),
         (None, np.ones(2), (DTypeError, ShapeError)),
         (np.eye(2, dtype=np.longdouble), np.ones(2), DTypeError),
+        (sp.csr_array(np.eye(2, dtype=np.longdouble)), np.ones(2), DTypeError),
         (np.eye(2, dtype=int) * (2**60 + 1), np.ones(2), DTypeError),
+        (sp.dok_array(np.eye(2, dtype=int) * (2**60 + 1)), np.ones(2), DTypeError),
+        (spla.LinearOperator((2, 2), matvec=lambda v: np.array(["a", "b"]), dtype=float), np.ones(2), DTypeError),
     ],
 )
 def test_bad_systems_are_refused(A: object, b: object, error: type[Exception]) -> None:
@@ -343,6 +412,8 @@ def test_bad_systems_are_refused(A: object, b: object, error: type[Exception]) -
         dict(rtol=-1.0),
         dict(rtol=np.nan),
         dict(rtol="small"),
+        dict(rtol=10**400),
+        dict(rtol=np.True_),
         dict(atol=np.inf),
         dict(maxiter=-1),
         dict(maxiter=2.5),
@@ -353,6 +424,8 @@ def test_bad_systems_are_refused(A: object, b: object, error: type[Exception]) -
         dict(M="ilu"),
         dict(M=np.ones(3)),
         dict(x0=np.ones(3)),
+        dict(x0=np.ones((5, 2))),
+        dict(callback=3),
         dict(method="refine"),
         dict(method="cg", model=lambda A, b: b),
         dict(model=3),

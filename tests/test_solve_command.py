@@ -184,6 +184,13 @@ def npy(array: np.ndarray, **options: bool) -> bytes:
     return buffer.getvalue()
 
 
+def archive_of_text() -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("A.txt", "1 0\n0 1\n")
+    return buffer.getvalue()
+
+
 def npz(**arrays: np.ndarray) -> bytes:
     buffer = io.BytesIO()
     np.savez(buffer, **arrays)
@@ -237,6 +244,7 @@ DAMAGED: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "a vector": ("A.npy", lambda: npy(np.ones(3)), "(3,)"),
     "a number": ("A.npy", lambda: npy(np.ones(())), "()"),
     "no unknowns": ("A.npy", lambda: npy(np.ones((0, 0))), "(0, 0)"),
+    "no array": ("A.npz", archive_of_text, "holds no array"),
     "several arrays": ("A.npz", lambda: npz(K=np.eye(2), L=np.eye(2)), "holds K, L"),
     "an archive called npy": ("A.npy", lambda: npz(A=np.eye(2)), "damaged"),
     "another kind": ("A.txt", lambda: b"1 0\n0 1\n", ".mtx, .npy, .npz"),
@@ -287,6 +295,7 @@ def test_a_right_hand_side_that_does_not_fit(run, b: np.ndarray, says: str):
         (["A.npy", "--M", "missing.npy"], "No such file"),
         (["A.npy", "--out", "x.txt"], ".npy or .mtx"),
         (["A.npy", "--out", "missing/x.npy"], "there is no folder missing"),
+        (["A.npy", "--out", "./A.npy"], "holds the system"),
         (["A.npy", "--plot", "plot.pdf"], ".svg or .png"),
     ],
 )
@@ -302,6 +311,29 @@ def test_an_operation_is_not_a_model(run):
     nf.operation("matvec", n=6).save("matvec")
     code, _, err = run("A.npy", "--model", "matvec")
     assert code == 2 and "not a trained model" in err and len(err.splitlines()) == 1
+
+
+def test_more_right_hand_sides_than_memory_holds(run):
+    np.save("A.npy", np.eye(3))
+    Path("b.mtx").write_text(
+        "%%MatrixMarket matrix coordinate real general\n3 9000000000000000 3\n1 1 1\n2 1 1\n3 1 1\n"
+    )
+    code, out, err = run("A.npy", "b.mtx")
+    assert (code, out) == (2, "") and "right-hand sides" in err and len(err.splitlines()) == 1
+
+
+def test_an_answer_that_cannot_be_written_is_shown_all_the_same(run):
+    np.save("A.npy", np.stack([np.eye(3)] * 2))
+    np.save("b.npy", np.ones((2, 3, 2)))
+    code, out, err = run("A.npy", "b.npy", "--json", "--out", "x.mtx")
+    assert code == 2 and "write a .npy file" in err and json.loads(out)["converged"]
+
+
+def test_huge_numbers_are_solved_without_a_warning(run, recwarn: pytest.WarningsRecorder):
+    np.save("A.npy", np.eye(3) * 1e300)
+    np.save("b.npy", np.full(3, 1e300))
+    assert run("A.npy", "b.npy")[0] == 0
+    assert not recwarn.list
 
 
 def test_a_preconditioner_from_a_file(run):

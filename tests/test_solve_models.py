@@ -166,11 +166,35 @@ def test_an_untrained_model_is_refused_and_a_saved_one_is_loaded(tmp_path: Path)
         assert result.converged and result.model.applications.min() == 1
 
 
+def test_whatever_a_model_returns_or_raises_the_solve_goes_on() -> None:
+    class MuteError(Exception):
+        def __str__(self) -> str:
+            raise ValueError
+
+    def raises(A: np.ndarray, b: np.ndarray) -> None:
+        raise MuteError
+
+    A, b = family(count=3)
+    for model, reason in ((lambda A, b: 0.0, "it returned shape "), (raises, "it raised ")):
+        for system in ((A, b), (A[0], b[0]), (A[0], b.T)):
+            result = nf.solve(*system, model=model, rtol=1e-8)
+            assert result.converged and result.model.reasons[0].startswith(reason)
+
+
+def test_a_matrix_too_large_to_be_shown_is_solved_without_the_model() -> None:
+    n = 1_000_000
+    A, b = sp.diags_array(np.full(n, 2.0)).tocsr(), np.ones(n)
+    result = nf.solve(A, b, model=lambda A, b: b)
+    assert result.converged and "GB of memory" in result.model.reasons[0]
+    with pytest.raises(OptionError, match="GB of memory"):
+        nf.solve(A, b, model=lambda A, b: b, method="refine")
+
+
 def test_a_linear_operator_shows_a_model_nothing() -> None:
     A, b = (v[0] for v in family())
     result = nf.solve(spla.aslinearoperator(A), b, model=Pupil(12, 1e-3))
     assert result.converged and result.model.applications == 0 and "LinearOperator" in result.model.reasons[0]
-    with pytest.raises(OptionError, match="entries of A"):
+    with pytest.raises(OptionError, match="entries of a LinearOperator"):
         nf.solve(spla.aslinearoperator(A), b, model=Pupil(12, 1e-3), method="flexible")
 
 

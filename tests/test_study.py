@@ -44,6 +44,35 @@ def made(tmp_path_factory):
     return folder
 
 
+def test_a_kill_while_numbers_are_filed_loses_nothing(tmp_path, monkeypatch):
+    results, wanted = Results(tmp_path / "results"), [tiny(f"bundled-{name}") for name in plan.BUNDLED]
+    filed, file_run = [], running.file_run
+
+    def killed_after_two(run, *given):
+        if len(filed) == 2:
+            raise KeyboardInterrupt
+        filed.append(run.name)
+        return file_run(run, *given)
+
+    monkeypatch.setattr(running, "file_run", killed_after_two)
+    with pytest.raises(KeyboardInterrupt):
+        running.carry_out(wanted, tmp_path / "runs", results, device="cpu", say=lambda line: None)
+    monkeypatch.setattr(running, "file_run", file_run)
+    written = {name: read_manifest(tmp_path / "runs" / name)["written"] for name in filed}
+    assert running.carry_out(wanted, tmp_path / "runs", results, device="cpu", say=lambda line: None) == []
+    for run in wanted:
+        assert results.run(run.name).document["stack"] == [member.name for member in wanted]
+        assert nf.load(tmp_path / "runs" / running.WEIGHTS / run.name).config == run.config
+    assert written == {name: read_manifest(tmp_path / "runs" / name)["written"] for name in filed}
+
+
+@pytest.mark.parametrize("content", ["", "null", "3", "[1"])
+def test_a_damaged_list_of_the_stack_is_named(content, tmp_path):
+    (tmp_path / running.STACK).write_text(content)
+    with pytest.raises(FileError, match=r"stack\.json is damaged"):
+        running.carry_out([tiny(RESULT)], tmp_path, Results(tmp_path / "results"), device="cpu")
+
+
 @pytest.fixture(scope="module")
 def everything(made, tmp_path_factory):
     """A folder of results in which every run is there: copies of one that was made, under the names of the plan."""

@@ -66,6 +66,38 @@ def test_a_name_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
     assert code == 2 and "did you mean 'fig-sigma'?" in said.err
 
 
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["next", "--small", "--steps", "0"], "--steps"),
+        (["next", "--small", "--minutes", "nan"], "minutes is nan"),
+        (["next", "--small", "--minutes", "-1"], "minutes is -1"),
+        (["next", "--small", "--json"], "--json goes with list"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, said = run(monkeypatch, capsys, *arguments)
+    assert code == 2 and words in said.err and not (tmp_path / "runs" / "small" / "runs" / "stack.json").exists()
+
+
+def test_the_small_list_is_one_document_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, said = run(monkeypatch, capsys, "list", "--small", "--json")
+    assert code == 0 and json.loads(said.out)["missing"] == list(plan.runs())
+
+
+@pytest.mark.parametrize("what", ["list", "fig-eta"])
+@pytest.mark.parametrize("content", ["{", "[]", '{"provenance": {}}', '{"provenance": {}, "config": 3}'])
+def test_a_damaged_file_of_results_is_one_clear_line(what, content, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "results" / "runs" / f"{plan.names(plan.over_eta())[0]}.json"
+    kept.parent.mkdir(parents=True)
+    kept.write_text(content)
+    code, said = run(monkeypatch, capsys, what, *(["--from-results"] if what != "list" else []))
+    assert code == 2 and "results" in said.err and len(said.err.splitlines()) == 1
+
+
 def test_the_page_of_claims_is_that_of_the_committed_numbers():
     assert (ROOT / "docs" / "claims.md").read_text() == page(Results(ROOT / "results"))
 

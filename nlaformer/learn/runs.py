@@ -37,14 +37,21 @@ class Metrics:
 
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
-    """The lines of a run's ``metrics.jsonl``; a last line cut short by a kill is left out."""
+    """The lines of a run's ``metrics.jsonl``, up to the first that is none: a kill may have cut the last one short."""
     path = Path(folder) / METRICS
-    lines = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    lines: list[dict[str, Any]] = []
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    for entry in text.splitlines():
         try:
-            lines.append(json.loads(line))
+            line = json.loads(entry)
         except ValueError:
             break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            break
+        lines.append(line)
     return lines
 
 
@@ -71,9 +78,12 @@ def write_manifest(folder: Path, config: Config, device: torch.device, **more: A
 def read_manifest(folder: Path) -> dict[str, Any]:
     """What ``write_manifest`` wrote."""
     try:
-        return json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise FileError(f"cannot read {folder / MANIFEST}: {error}") from error
+    if not isinstance(document, dict) or "state" not in document:
+        raise FileError(f"{folder / MANIFEST} is not the manifest of a run; remove it, and the run goes on without")
+    return document
 
 
 def member_folders(out: Path, configs: Sequence[Config]) -> list[Path]:

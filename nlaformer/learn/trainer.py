@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import whole
+from nlaformer.arrays import plain, whole
 from nlaformer.errors import FileError, OptionError
-from nlaformer.io import load
+from nlaformer.io import as_folder, load
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
@@ -96,9 +96,8 @@ def train(
         raise OptionError(f"train takes a config, as nf.recipe gives it, or a list of them; given {config!r:.60}{hint}")
     if not isinstance(out, str | os.PathLike):
         raise OptionError(f"out is {out!r:.60}; expected the folder of the run")
-    if not isinstance(minutes, int | float | None):
-        raise OptionError(f"minutes is {minutes!r:.60}; expected a number")
-    folders = [Path(out)] if isinstance(config, Config) else member_folders(Path(out), configs)
+    folder = as_folder(out)
+    folders = [folder] if isinstance(config, Config) else member_folders(folder, configs)
     runs = train_into(
         configs,
         folders,
@@ -126,7 +125,7 @@ def train_into(
     tensorboard: bool = False,
 ) -> list[Run]:
     """``train`` for a stack whose members have folders of their own."""
-    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
+    deadline = time.monotonic() + seconds_of(minutes)
     check_stack([config.validate() for config in configs])
     every = _Intervals.of(configs[0].steps, checkpoint_every, log_every, validate_every)
     board = _board_class() if tensorboard else None
@@ -137,6 +136,16 @@ def train_into(
         training.run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
+
+
+def seconds_of(minutes: float | None) -> float:
+    """A budget of minutes in seconds; without one, infinitely many."""
+    found = plain(minutes)
+    if found is None:
+        return math.inf
+    if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
+        raise OptionError(f"minutes is {minutes!r:.60}; expected a number from 0 on")
+    return 60 * float(min(found, 1e300))
 
 
 class _Intervals(NamedTuple):
@@ -173,7 +182,9 @@ class _Training:
         self.writes = self.share[0] == 0
         self.resumption = checkpoint.resume(folders, configs)
         group.wait()  # nobody writes before everybody has read
-        self.engine: Engine = make_engine(self.configs, device, self.share)
+        # A run that goes on has its weights in the checkpoint: the model that it started from need not be there.
+        begun = [config.replace(start=None) for config in self.configs] if self.resumption.step else self.configs
+        self.engine: Engine = make_engine(begun, device, self.share)
         if self.resumption.step:
             states = [self.resumption.states[k] for k in mine]
             self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
@@ -191,10 +202,8 @@ class _Training:
         if done:
             self.display.say(f"{self.display.title}: found at step {done} of {self.steps}")
         if done == self.steps or not bool(alive.any()):
-            if self.writes and any(read_manifest(folder)["state"] == "running" for folder in self.folders):
-                self._close_folders(
-                    done, alive, 0.0, interrupted=False
-                )  # killed between the last step and its manifest
+            if self.writes and any(_open(folder) for folder in self.folders):
+                self._close_folders(done, alive, 0.0, interrupted=False)
             return
         if self.writes:
             self._open_folders(board)
@@ -301,6 +310,11 @@ class _Training:
     def _models(self) -> list[Solver]:
         together = self.engine.solver()
         return [member(together, k, config) for k, config in enumerate(self.configs)]
+
+
+def _open(folder: Path) -> bool:
+    """Whether a run was killed between its last step and its manifest, or has lost that."""
+    return not (folder / MANIFEST).exists() or read_manifest(folder)["state"] == "running"
 
 
 def _seconds_before(folder: Path) -> float:

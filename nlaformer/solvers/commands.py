@@ -54,25 +54,27 @@ def solve(
 
     for path, kinds in ((out, files.WRITABLE), (plot, (".svg", ".png"))):
         if path is not None:
-            files.check_output(path, kinds)
+            files.check_output(path, kinds, (A, b))
     matrix, right = files.read_system(A, b, seed)
     learned = None if model is None else _trained(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
     options["M"] = None if M is None else files.read_preconditioner(M)
     with Display(matrix, right, rtol, atol) as display:
         result = nf.solve(matrix, right, model=learned, method=method, callback=display, check="ignore", **options)
-    written = {}
-    if out is not None:
-        files.write_array(out, result.x)
-        written["out"] = str(out)
-    if plot is not None:
-        figure = residual_figure(compare(matrix, right, learned, **options), f"{A.name}, n = {matrix.shape[-1]}")
-        written["plot"] = str(save(figure, plot))
     given = str(b) if b is not None else f"random, standard normal, seed {seed}"
-    if as_json:
-        print_json({"A": str(A), "b": given, "n": matrix.shape[-1], **document(result), **written})
-    else:
-        _print(f"{A}: {_size(matrix, right)}; b: {given}", result, written)
+    written: dict[str, str] = {}
+    try:
+        if out is not None:
+            files.write_array(out, result.x)
+            written["out"] = str(out)
+        if plot is not None:
+            figure = residual_figure(compare(matrix, right, learned, **options), f"{A.name}, n = {matrix.shape[-1]}")
+            written["plot"] = str(save(figure, plot))
+    finally:  # a file that cannot be written must not take the answer with it
+        if as_json:
+            print_json({"A": str(A), "b": given, "n": matrix.shape[-1], **document(result), **written})
+        else:
+            _print(f"{A}: {_size(matrix, right)}; b: {given}", result, written)
     if not result.converged:
         raise typer.Exit(1)
 

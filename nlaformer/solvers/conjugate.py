@@ -227,10 +227,10 @@ def _verify_claims(progress: Progress, search: _Search) -> None:
     rounding = ~done & exact.holds
     hopeless = (noise > 0.8 * progress.problem.tolerance[lanes]) | (search.failures[claims] > 3)
     stuck = (search.strikes[claims] > _STRIKES) | (search.failures[claims] > _LARGEST_DETOUR)
-    ends = {Status.PRECISION: rounding & hopeless, Status.STAGNATED: ~done & ~rounding & stuck}
-    for status, which in ends.items():
-        progress.end(lanes[which], status)
-        done = done | which
+    unrounded, stagnated = rounding & hopeless, ~done & ~rounding & stuck
+    progress.end_unrounded(lanes[unrounded])
+    progress.end(lanes[stagnated], Status.STAGNATED)
+    done = done | unrounded | stagnated
     search.stop(torch.zeros_like(search.alive).index_fill(0, claims[done], True))
     search.target[claims] *= torch.where(rounding, 0.1, 0.5)
     again = ~done & ~rounding

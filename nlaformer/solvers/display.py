@@ -27,9 +27,10 @@ class Display:
         self._A, self._b = A, b
         self._columns = b.ndim == A.ndim
         axis = -2 if self._columns else -1
-        size = np.linalg.norm(b, axis=axis)
-        self._axis, self._unit = axis, np.where(size > 0, size, 1.0)
-        self._wanted = float(np.min(np.maximum(rtol * size, atol) / self._unit))
+        with np.errstate(all="ignore"):  # squares of huge numbers overflow; what is shown is then unknown, not wrong
+            size = np.linalg.norm(b, axis=axis)
+            self._axis, self._unit = axis, np.where(size > 0, size, 1.0)
+            self._wanted = float(np.min(np.maximum(rtol * size, atol) / self._unit))
         self._iteration, self._spoken = 0, time.monotonic()
         self._begun = self._spoken
         self._bar: Progress | None = None
@@ -56,7 +57,8 @@ class Display:
     def _residual(self, x: Any) -> float:
         plain = self._columns or self._A.ndim == 2
         product = self._A @ x if plain else (self._A @ x[..., None])[..., 0]
-        return float(np.max(np.linalg.norm(self._b - product, axis=self._axis) / self._unit))
+        with np.errstate(all="ignore"):
+            return float(np.max(np.linalg.norm(self._b - product, axis=self._axis) / self._unit))
 
     def _show(self, residual: float) -> None:
         note = f"iteration {self._iteration:,}, relative residual {residual:.1e} of {self._wanted:.1e} wanted"

@@ -39,7 +39,10 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
     if _is_sparse(right):
         if rows[0] != n or math.prod(rows) > LARGEST_DENSE:
             raise _misfit(b, rows, shape)
-        right = right.toarray()
+        try:
+            right = right.toarray()
+        except (MemoryError, ValueError) as error:
+            raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than memory does") from error
     if b.suffix.lower() != ".npy" and right.shape == (n, 1):
         right = right[:, 0]  # a Matrix Market vector is a matrix of one column
     if right.ndim == 0 or n not in right.shape[-2:]:
@@ -95,13 +98,15 @@ def write_array(path: Path, x: np.ndarray) -> None:
     replace_file(path, ("\n".join(lines) + "\n").encode())
 
 
-def check_output(path: Path, kinds: tuple[str, ...]) -> None:
-    """Refuse, before any work, a file that could not be written after it."""
+def check_output(path: Path, kinds: tuple[str, ...], inputs: tuple[Path | None, ...] = ()) -> None:
+    """Refuse, before any work, a file that could not be written after it, or that is an input."""
     if path.suffix.lower() not in kinds:
         raise FileError(f"cannot write {path}; expected a file that ends in {' or '.join(kinds)}")
     if path.is_dir() or not path.parent.is_dir():
         reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise FileError(f"cannot write {path}: {reason}")
+    if any(given is not None and path.resolve() == given.resolve() for given in inputs):
+        raise FileError(f"{path} holds the system to be solved; name another file for the answer")
 
 
 def _memory_mapped(path: Path) -> np.ndarray:
@@ -119,7 +124,10 @@ def _from_archive(name: str, path: Path) -> Any:
         if name not in archive.files and len(archive.files) != 1:
             held = ", ".join(archive.files) or "nothing"
             raise FileError(f"{path} holds {held}; expected an array called {name}, or only one")
-        return archive[name if name in archive.files else archive.files[0]]
+        found = archive[name if name in archive.files else archive.files[0]]
+    if not isinstance(found, np.ndarray):
+        raise FileError(f"{path} is an archive, but holds no array; save it again with np.savez")
+    return found
 
 
 def _sparse(path: Path) -> Any:

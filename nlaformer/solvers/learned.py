@@ -13,6 +13,7 @@ after that, and its next answer, to a new residual, gains more. One that imitate
 from __future__ import annotations
 
 import time
+import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
@@ -22,13 +23,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import give, to_tensor
+from nlaformer.arrays import give, memory, to_tensor
 from nlaformer.errors import OptionError
 from nlaformer.prompt import scale
 from nlaformer.solvers.operators import Sparse
 from nlaformer.solvers.reading import Problem
 
 _ENOUGH = 10  # iterations of a model trained towards the solution
+_COPIES = 4  # of the entries that a model is shown, on the way to it
 _LARGEST_CALL = 4096  # systems that a trained model is shown at once, which bounds its memory
 
 
@@ -50,8 +52,8 @@ class Learned:
         device = problem.b.device
         self.applications = torch.zeros(m, dtype=torch.long, device=device)
         size = n if self._config is None else self._config.n
-        self.unfit = _unfit(problem, size)
-        if not problem.explicit:
+        self.possible, self.unfit = _fitness(problem, n, size)
+        if not self.possible:
             return
         order = _order(problem) if n > size else torch.arange(n)
         self._blocks = _blocks(n, min(size, n), order).to(device)  # (k, s)
@@ -106,15 +108,16 @@ class Learned:
 
     def _ask(self, A: Tensor, b: Tensor) -> tuple[Tensor | None, str]:
         """The last iterate for systems A (k, s, s), b (k, s), or the reason why there is none."""
+        parts = []
         try:
-            parts = [self._call(*chunk) for chunk in zip(A.split(_LARGEST_CALL), b.split(_LARGEST_CALL), strict=True)]
+            for chunk in zip(A.split(_LARGEST_CALL), b.split(_LARGEST_CALL), strict=True):
+                found, wanted = self._call(*chunk), chunk[1].shape
+                if found.shape != wanted:
+                    return None, f"it returned shape {tuple(found.shape)} for b of shape {tuple(wanted)}"
+                parts.append(found)
         except Exception as error:  # whatever a model does, the solve goes on without it
-            text = str(error).split("\n")[0]
-            return None, f"it raised {type(error).__name__}" + (f": {text}" if text else "")
-        answer = torch.cat(parts)
-        if answer.shape != b.shape:
-            return None, f"it returned shape {tuple(answer.shape)} for b of shape {tuple(b.shape)}"
-        return answer.to(b), ""
+            return None, "it raised " + traceback.format_exception_only(error)[-1].split("\n")[0]
+        return torch.cat(parts).to(b), ""
 
     def _call(self, A: Tensor, b: Tensor) -> Tensor:
         # Copies, so that a model that writes into its arguments spoils nothing.
@@ -170,12 +173,14 @@ def _usual_diagonal(config: Any) -> float:
     return float(A.diagonal(dim1=-2, dim2=-1).log().mean().exp())
 
 
-def _unfit(problem: Problem, size: int) -> str:
-    """Why a model of some size cannot be expected to help, or nothing."""
+def _fitness(problem: Problem, n: int, size: int) -> tuple[bool, str]:
+    """Whether a model of some size can be asked at all, and why it cannot be expected to help, or nothing."""
     if not problem.explicit:
-        return "the entries of a LinearOperator cannot be shown to it"
-    n = problem.b.shape[-1]
-    return f"the systems have {n} unknowns, it was made for {size}" if n > size else ""
+        return False, "the entries of a LinearOperator cannot be shown to it"
+    entries = 8 * n * size  # bytes of the blocks, which are as large as the model; a function is shown all of A
+    if isinstance(problem.A, Sparse) and _COPIES * entries > memory(problem.b.device):
+        return False, f"the entries of A that it is shown would take {_COPIES * entries / 1e9:,.0f} GB of memory"
+    return True, f"the systems have {n} unknowns, it was made for {size}" if n > size else ""
 
 
 def _order(problem: Problem) -> Tensor:

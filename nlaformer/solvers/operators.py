@@ -148,4 +148,7 @@ def _real(found: Any) -> np.ndarray:
     """What a product returned in float64, copied: a user's matvec may hand out the same buffer again."""
     if np.iscomplexobj(found):
         raise DTypeError("a product with the LinearOperator is complex; only real systems can be solved")
-    return np.array(found, dtype=np.float64)
+    try:
+        return np.array(found, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"a product with the LinearOperator holds no numbers: {error}") from error

@@ -139,6 +139,17 @@ class Progress:
         self.end(lanes[found.holds], Status.CONVERGED)
         return exact, found.holds, (found.r - exact.r).square().sum(-1).sqrt()
 
+    def end_unrounded(self, lanes: Tensor) -> None:
+        """End lanes whose iterate holds, but not as it is handed out: float64 may be enough for it, or not either."""
+        if not len(lanes):
+            return
+        problem = self.problem
+        x = problem.rounded(self.x[lanes], lanes, torch.float64)
+        holds = certify(problem.A.take(lanes), problem.b[lanes], x, problem.tolerance[lanes]).holds
+        self.matvecs[lanes] += 1
+        self.end(lanes[holds], Status.PRECISION)
+        self.end(lanes[~holds], Status.NONFINITE, "the answer is outside the range of float64")
+
     def finish(self) -> None:
         """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
 
@@ -152,15 +163,10 @@ class Progress:
         if open_ended:
             lanes = torch.tensor(open_ended, device=self.x.device)
             self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
-            exact, _, _ = self.judge(lanes)
+            exact, done, _ = self.judge(lanes)
             far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
-            for lane, holds, outside in zip(open_ended, exact.holds.tolist(), far.tolist(), strict=True):
-                if self.status[lane] is Status.CONVERGED:
-                    continue
-                if outside:
-                    self.end([lane], Status.NONFINITE, "the answer is beyond the largest float64")
-                elif holds:
-                    self.end([lane], Status.PRECISION)
+            self.end(lanes[far], Status.NONFINITE, "the answer is beyond the largest float64")
+            self.end_unrounded(lanes[exact.holds & ~done & ~far])
 
     def residuals(self) -> np.ndarray:
         """|r_k| of every lane in the user's units, (m, K + 1), NaN after its end."""

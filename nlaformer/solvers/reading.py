@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import give, kind_of, to_tensor
+from nlaformer.arrays import give, kind_of, plain, to_tensor
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import UNIT, norm_lower
@@ -56,9 +58,9 @@ class Problem:
         """The vector in the user's units, float64."""
         return scale(x, (self.exponent_b - self.exponent_a)[lanes, None])
 
-    def rounded(self, x: Tensor, lanes: Tensor) -> Tensor:
+    def rounded(self, x: Tensor, lanes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         """What becomes of x when it is handed out in the user's precision, in the units of the lanes."""
-        given = self.unscaled(x, lanes).to(self.dtype).double()
+        given = self.unscaled(x, lanes).to(dtype or self.dtype).double()
         return scale(given, (self.exponent_a - self.exponent_b)[lanes, None])
 
     def vectors(self, X: Tensor, dtype: torch.dtype | None = None) -> Any:
@@ -74,7 +76,7 @@ class Problem:
 
 def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
     """Check what was given and put it into lanes."""
-    _check_tolerances(rtol, atol)
+    rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
     matrices = read_matrix("A", A)
     right = _real("b", b)
     # Where the work is done: with the matrix, if that is a tensor; SciPy's matrices live on the CPU.
@@ -111,12 +113,16 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
         begin = _real("x0", x0)
         if begin.shape[-1 if not columns else -2 :] != right.shape[-1 if not columns else -2 :]:
             raise ShapeError(f"x0 has shape {tuple(begin.shape)}; expected that of b, {tuple(right.shape)}")
-        _batch(shape, tuple(begin.shape[: -2 if columns else -1]), "x0 must have the shape of b")
+        if _batch(shape, tuple(begin.shape[: -2 if columns else -1]), "x0 must have the shape of b") != shape:
+            raise ShapeError(f"x0 has shape {tuple(begin.shape)}; expected that of the answer, one x0 for each system")
         begin = as_lanes(begin)
         finite = finite & torch.isfinite(begin).all(-1)
         begin = scale(torch.where(finite[:, None], begin, 0.0), (exponent_a - exponent_b)[:, None])
     small = rtol * norm_lower(y).clamp(min=0) * (1 - 4 * UNIT)
     tolerance = torch.maximum(small, scale(torch.full_like(small, atol), -exponent_b) * (1 - 4 * UNIT))
+    # What is said of the tolerance in the user's units must be what x is held against, so it is a float64 there.
+    largest = torch.finfo(torch.float64).max
+    tolerance = scale(scale_towards(tolerance.clamp(max=largest), exponent_b, 0.0), -exponent_b)
     return Problem(
         operator,
         y,
@@ -131,6 +137,19 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
         (*shape, width) if columns else shape,
         columns,
     )
+
+
+def scale_towards(values: Tensor, e: Tensor, towards: float) -> Tensor:
+    """Values from 0 on times 2^e; a product that float64 cannot hold is rounded towards 0 or infinity.
+
+    >>> third = torch.tensor(1 / 3, dtype=torch.float64)
+    >>> [scale_towards(third, torch.tensor(-1074), towards).item() for towards in (0.0, math.inf)]
+    [0.0, 5e-324]
+    """
+    found = scale(values, e)
+    back = scale(found, -e)
+    off = back < values if towards else back > values
+    return torch.where(off, torch.nextafter(found, torch.full_like(found, towards)), found)
 
 
 def read_matrix(name: str, value: Any) -> Any:
@@ -159,10 +178,29 @@ def read_matrix(name: str, value: Any) -> Any:
         raise DTypeError(f"{name} holds {found.dtype} values; only real systems can be solved")
     if isinstance(found, LinearOperator):
         return found
-    _check_integers(name, found.data if hasattr(found, "data") and kind in "iu" else np.zeros(0))
-    found = scipy.sparse.csr_array(found)
-    found.sum_duplicates()
-    return found
+    if np.dtype(found.dtype).itemsize > 8:
+        raise DTypeError(f"{name} holds {found.dtype} values; convert them to float64 or float32")
+    return _csr(name, found)
+
+
+def _csr(name: str, matrix: Any) -> Any:
+    """A matrix of SciPy's with sorted indices and without duplicates; the given one stays as it is."""
+    import scipy.sparse
+
+    if hasattr(matrix, "check_format"):
+        try:
+            # An index outside the matrix would make a product read foreign memory. The check works on another object,
+            # of the same arrays, because it changes attributes.
+            type(matrix)(matrix).check_format(full_check=True)
+        except ValueError as error:
+            raise ShapeError(f"{name} is a damaged sparse matrix ({error}); build it again") from error
+    csr = scipy.sparse.csr_array(matrix)
+    if not csr.has_canonical_format:
+        csr = csr.copy()
+        csr.sum_duplicates()
+    if csr.dtype.kind in "iu":
+        _check_integers(name, csr.data)
+    return csr
 
 
 def _csr_of_torch(value: Tensor) -> Any:
@@ -206,14 +244,15 @@ def _result_dtype(*dtypes: Any) -> torch.dtype:
     return widest
 
 
-def _check_tolerances(rtol: Any, atol: Any) -> None:
-    for name, value in (("rtol", rtol), ("atol", atol)):
-        try:
-            good = not isinstance(value, (bool, str)) and math.isfinite(value) and value >= 0
-        except TypeError:
-            good = False
-        if not good:
-            raise OptionError(f"{name} must be a finite number from 0 on, not {value!r}")
+def _tolerance(name: str, value: Any) -> float:
+    number = plain(value)
+    try:
+        found = float(number) if isinstance(number, (Real, Decimal)) and not isinstance(number, bool) else math.nan
+    except (OverflowError, ValueError):
+        found = math.nan
+    if not 0 <= found < math.inf:
+        raise OptionError(f"{name} must be a finite number from 0 on, not {value!r:.60}")
+    return found
 
 
 def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tuple[int, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 import time
 import warnings
@@ -21,11 +22,12 @@ from nlaformer.solvers.learned import Learned
 from nlaformer.solvers.methods import POLICIES, Use, apply_model
 from nlaformer.solvers.preconditioners import read_preconditioner
 from nlaformer.solvers.progress import Progress
-from nlaformer.solvers.reading import read
+from nlaformer.solvers.reading import read, scale_towards
 from nlaformer.solvers.result import Contribution, SolveResult, Status
 
 METHODS = ("auto", "cg", "pcg", "warm-start", "refine", "flexible")
 CHECKS = ("warn", "raise", "ignore")
+_ENOUGH = 2**60  # iterations that no solve comes to; counts stay within int64
 
 
 def solve(
@@ -175,13 +177,15 @@ def _solve(
         raise OptionError(f"method={method!r} needs a model; pass model=, or use method='auto'")
     if model is not None and method not in POLICIES:
         raise OptionError(f"method={method!r} takes no model; use one of {', '.join(POLICIES)}")
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback is a {type(callback).__name__}; expected a function of x")
     problem = read(A, b, x0, rtol, atol)
     steps = _steps(maxiter, problem.b.shape[-1])
     M = "jacobi" if method == "pcg" and M is None else M
     preconditioner = read_preconditioner(M, problem)
     learned = None if model is None else Learned(model, problem)
-    if learned is not None and method != "auto" and not problem.explicit:
-        raise OptionError(f"method={method!r} shows the model the entries of A, which a LinearOperator does not have")
+    if learned is not None and method != "auto" and not learned.possible:
+        raise OptionError(f"method={method!r} needs the model, but {learned.unfit}")
     progress = Progress(problem, steps, callback, trajectory)
     _first_look(progress)
     use = None
@@ -210,7 +214,7 @@ def _steps(maxiter: Any, n: int) -> int:
         steps = -1
     if steps < 0 or isinstance(maxiter, bool):
         raise OptionError(f"maxiter must be a whole number from 0 on, not {maxiter!r}")
-    return steps
+    return min(steps, _ENOUGH)
 
 
 def _first_look(progress: Progress) -> None:
@@ -244,8 +248,8 @@ def _result(
     statuses = np.empty(len(exact), dtype=object)
     statuses[:] = progress.status
 
-    def in_units(values: Tensor) -> Any:
-        return problem.numbers(scale(values, problem.exponent_b))
+    def in_units(values: Tensor, towards: float) -> Any:
+        return problem.numbers(scale_towards(values, problem.exponent_b, towards))
 
     return SolveResult(
         x=problem.vectors(exact),
@@ -254,9 +258,9 @@ def _result(
         detail=progress.detail[0] if problem.single else np.array(progress.detail).reshape(problem.shape),
         iterations=problem.numbers(progress.iterations),
         residuals=progress.residuals()[0] if problem.single else problem.numbers(progress.residuals()),
-        residual_norm=in_units(progress.norm),
-        residual_bound=in_units(progress.bound),
-        tolerance=in_units(problem.tolerance),
+        residual_norm=in_units(progress.norm, math.inf),
+        residual_bound=in_units(progress.bound, math.inf),
+        tolerance=in_units(problem.tolerance, 0.0),
         matvecs=problem.numbers(progress.matvecs),
         method=method,
         model=contribution,

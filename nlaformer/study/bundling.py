@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ def _bundle(name: str, record: Record, weights: Path, home: Path) -> Path:
         raise FileError(f"{weights} was trained with another config than results say of {record.name}")
     make_folder(home / name)
     for file in FILES:
-        shutil.copyfile(weights / file, home / name / file)
+        replace_file(home / name / file, (weights / file).read_bytes())
     return home / name
 
 

@@ -23,7 +23,11 @@ over 512 systems nobody trained on; iterations are counted to 1e-1, 1e-2, 1e-3 a
 
 def page(results: Results) -> str:
     """The page, the same for the same results."""
-    verdicts = {entry.name: entry.verdicts(results) if entry.verdicts else [] for entry in ARTEFACTS}
+    verdicts, sections = {}, []
+    for entry in ARTEFACTS:
+        with results.reading(entry.name):
+            verdicts[entry.name] = entry.verdicts(results) if entry.verdicts else []
+            sections.append(_section(entry, results))
     counts = Counter(verdict.judgement for found in verdicts.values() for verdict in found)
     summary = ", ".join(f"{counts[judgement]} *{judgement}*" for judgement in get_args(Judgement) if counts[judgement])
     head = ["| claim | where | found | verdict | command |", "| :-- | :-- | :-- | :-- | :-- |"]
@@ -34,7 +38,7 @@ def page(results: Results) -> str:
             f"| [`{entry.command()}`](#{entry.name}) |"
             for verdict in verdicts[entry.name]
         ]
-    return "\n".join([*lines, "", *(_section(entry, results) for entry in ARTEFACTS)])
+    return "\n".join([*lines, "", *sections])
 
 
 def _section(entry: Artefact, results: Results) -> str:

@@ -30,7 +30,9 @@ Small = Annotated[bool, typer.Option("--small", help="Tiny models, minutes on a 
 Runs = Annotated[Path | None, typer.Option(help="Where checkpoints go; default runs/study.")]
 ResultsFolder = Annotated[Path | None, typer.Option("--results", help="Where numbers are kept; default results.")]
 Docs = Annotated[Path | None, typer.Option(help="Where claims.md and figures/ go; default docs.")]
-Steps = Annotated[int | None, typer.Option(help="Shorter runs, kept beside the full ones under names of their own.")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Shorter runs, kept beside the full ones under names of their own.")
+]
 Precision = Annotated[str | None, typer.Option(help="Arithmetic on CUDA instead of the plan's: tf32, bf16, float32.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
 Commit = Annotated[str | None, typer.Option(help="The commit that is run, where the files have no history with them.")]
@@ -58,10 +60,13 @@ def reproduce(
     Train what is missing, or draw from the numbers kept (--from-results). Runs that were interrupted go on where they
     stopped. docs/claims.md says what of the paper's claims holds.
     """
+    from nlaformer.errors import OptionError
     from nlaformer.study import plan
     from nlaformer.study.catalogue import ARTEFACTS, artefact
     from nlaformer.study.results import Results
 
+    if as_json and what != "list":
+        raise OptionError(f"--json goes with list, not with {what!r}; the numbers of the others are in results/")
     home = Path("runs/small") if small else Path()
     kept = Results(results or home / "results", commit)
     folder = runs or (home / "runs" if small else Path("runs/study"))
@@ -70,7 +75,7 @@ def reproduce(
         found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]
         return [plan.small(run) for run in found] if small else found
 
-    if small:
+    if small and not as_json:
         say("Tiny models, hardly trained: this shows that it works, and nothing else.")
     if what == "list":
         _list(kept, as_json)
@@ -149,31 +154,39 @@ def _measure(chosen: tuple[Artefact, ...], kept: Results, small: bool) -> None:
 def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
     """Draw figures, print tables and verdicts, and write the page of claims anew."""
     from nlaformer import pretrained
-    from nlaformer.console import console, print_sheets
     from nlaformer.io import make_folder, replace_file
-    from nlaformer.report.figure import save
     from nlaformer.study import claims
-    from nlaformer.study.artefact import picture_files
     from nlaformer.study.bundling import write_cards
 
     make_folder(docs / "figures")
     for entry in chosen:
-        absent = entry.missing(kept)
-        figure = entry.draw(kept) if entry.draw is not None and entry.drawable(kept) else None
-        if figure is not None:
-            for path in picture_files(entry, docs / "figures"):
-                save(figure, path)
-        drawn = str(picture_files(entry, docs / "figures")[0]) if figure is not None else ""
-        still = f"{len(absent)} of {len(entry.runs)} runs still to be made" if absent else ""
-        say(f"{entry.name}, {entry.title}: {', '.join(filter(None, (drawn, still)))}".rstrip(": "))
-        print_sheets(entry.sheets(kept) if entry.sheets is not None else [])
-        for verdict in entry.verdicts(kept) if entry.verdicts is not None else []:
-            sentence = f"{verdict.judgement}: {verdict.claim} {verdict.found}"
-            say(textwrap.fill(sentence, console().width, initial_indent="  ", subsequent_indent="    "))
+        with kept.reading(entry.name):
+            _show_one(entry, kept, docs / "figures")
     replace_file(docs / "claims.md", claims.page(kept).encode())
     if kept.folder.resolve() == pretrained.HOME.parents[1] / "results":  # the checkout this package runs from
-        write_cards(kept)
+        with kept.reading("the cards of the bundled models"):
+            write_cards(kept)
     say(f"The claims are in {docs / 'claims.md'}.")
+
+
+def _show_one(entry: Artefact, kept: Results, figures: Path) -> None:
+    """Draw a figure, print its tables and verdicts."""
+    from nlaformer.console import console, print_sheets
+    from nlaformer.report.figure import save
+    from nlaformer.study.artefact import picture_files
+
+    absent = entry.missing(kept)
+    figure = entry.draw(kept) if entry.draw is not None and entry.drawable(kept) else None
+    if figure is not None:
+        for path in picture_files(entry, figures):
+            save(figure, path)
+    drawn = str(picture_files(entry, figures)[0]) if figure is not None else ""
+    still = f"{len(absent)} of {len(entry.runs)} runs still to be made" if absent else ""
+    say(f"{entry.name}, {entry.title}: {', '.join(filter(None, (drawn, still)))}".rstrip(": "))
+    print_sheets(entry.sheets(kept) if entry.sheets is not None else [])
+    for verdict in entry.verdicts(kept) if entry.verdicts is not None else []:
+        sentence = f"{verdict.judgement}: {verdict.claim} {verdict.found}"
+        say(textwrap.fill(sentence, console().width, initial_indent="  ", subsequent_indent="    "))
 
 
 def _list(kept: Results, as_json: bool) -> None:
@@ -182,10 +195,11 @@ def _list(kept: Results, as_json: bool) -> None:
     from nlaformer.study import plan, running
     from nlaformer.study.catalogue import ARTEFACTS
 
-    rows: list[dict[str, Any]] = [
-        {"name": entry.name, "title": entry.title, "paper": entry.paper, "runs": len(entry.runs),
-         "missing": entry.missing(kept)} for entry in ARTEFACTS
-    ]  # fmt: skip
+    rows: list[dict[str, Any]] = []
+    for entry in ARTEFACTS:
+        with kept.reading(entry.name):
+            rows.append({"name": entry.name, "title": entry.title, "paper": entry.paper, "runs": len(entry.runs),
+                         "missing": entry.missing(kept)})  # fmt: skip
     due = running.missing(plan.runs().values(), kept)
     if as_json:
         print_json({"artefacts": rows, "runs": len(plan.runs()), "missing": [run.name for run in due]})
@@ -207,5 +221,6 @@ def _promote(folder: Path, kept: Results) -> None:
     """Bundle the weights of finished runs."""
     from nlaformer.study.bundling import promote
 
-    for path in promote(folder, kept):
-        say(f"{path}")
+    with kept.reading("promote"):
+        for path in promote(folder, kept):
+            say(f"{path}")

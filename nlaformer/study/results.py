@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from nlaformer.errors import FileError
+from nlaformer.errors import FileError, NLAFormerError
 from nlaformer.io import make_folder, replace_file
 from nlaformer.learn.recipes import Config
 
@@ -66,11 +67,24 @@ class Results:
             return None
         try:
             document = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise FileError(f"{path} is not a JSON document ({error}); fetch it again, or run it again") from error
         if not isinstance(document, dict) or "provenance" not in document:
             raise FileError(f"{path} does not say where its numbers come from; it needs a 'provenance'")
         return document
+
+    @contextmanager
+    def reading(self, what: str) -> Iterator[None]:
+        """Around whatever reads documents: one that holds something else than it should is an error of that file's."""
+        try:
+            yield
+        except NLAFormerError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
+            raise FileError(
+                f"{what}: a file in {self.folder} does not hold the numbers it should ({error!r}); fetch it again, or "
+                "remove it and run it again"
+            ) from error
 
     def write(self, name: str, document: dict[str, Any]) -> Path:
         """Keep a document, its numbers rounded, with its provenance; the commit is ours, or the one we were told."""

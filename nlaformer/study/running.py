@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -49,8 +48,9 @@ def carry_out(
 ) -> list[Planned]:
     """Make the runs that are missing, the most valuable first, as far as the minutes go; gives those still missing."""
     wanted, where = list(wanted), pick_device(device)
-    deadline = math.inf if minutes is None else time.monotonic() + 60 * minutes
-    reserve = 0.0 if minutes is None else min(RESERVE, 9 * minutes)  # of a short budget, 15%
+    budget = trainer.seconds_of(minutes)
+    deadline = time.monotonic() + budget
+    reserve = min(RESERVE, 0.15 * budget) if math.isfinite(budget) else 0.0
     examiner = Examiner()
     make_folder(folder)
     while due := missing(wanted, results):
@@ -58,7 +58,7 @@ def carry_out(
         if left <= 0:
             say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
             return due
-        stack = _under_way(folder, due) or stacks(due)[0]
+        stack = _under_way(folder, wanted, due) or stacks(due)[0]
         replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
         say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
         begun = time.monotonic()
@@ -66,25 +66,26 @@ def carry_out(
             say(f"Not finished after {duration(time.monotonic() - begun)}: step {_step(stack, folder)}. Saved.")
             continue
         say(f"Trained in {duration(time.monotonic() - begun)}; evaluating.")
-        for run in stack:
+        _keep_weights(stack, folder)  # before their numbers: a run whose numbers are there is done with
+        for run in missing(stack, results):
             record = file_run(run, folder / run.name, stack, results, examiner, where)
             say(f"  {run.name}: {record.summary()}")
-        _keep_weights(stack, folder)
         (folder / STACK).unlink()
     return []
 
 
-def _under_way(folder: Path, due: Sequence[Planned]) -> list[Planned]:
-    """The stack that was under way when the process before stopped, if its runs are still wanted."""
+def _under_way(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]) -> list[Planned]:
+    """The stack that was under way when the process before stopped, if its runs are wanted and not all filed."""
     path = folder / STACK
     if not path.exists():
         return []
     try:
-        names = json.loads(path.read_text())
-    except ValueError as error:
+        names = [str(name) for name in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
         raise FileError(f"{path} is damaged ({error}); remove it to start its stack again") from error
-    known = {run.name: run for run in due}
-    return [known[name] for name in names] if all(name in known for name in names) else []
+    known = {run.name: run for run in wanted}
+    stack = [known[name] for name in names] if all(name in known for name in names) else []
+    return stack if any(run in due for run in stack) else []
 
 
 def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch.device) -> bool:
@@ -120,7 +121,7 @@ def _keep_weights(stack: Sequence[Planned], folder: Path) -> None:
             place = folder / WEIGHTS / run.name
             make_folder(place)
             for name in ("config.json", "model.safetensors"):
-                shutil.copyfile(folder / run.name / name, place / name)
+                replace_file(place / name, (folder / run.name / name).read_bytes())
 
 
 def forecast(wanted: Iterable[Planned], device: str | None = None) -> list[dict[str, Any]]:
