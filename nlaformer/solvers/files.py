@@ -37,12 +37,11 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
     right = read_array("b", b)
     n, rows = shape[-1], right.shape
     if _is_sparse(right):
-        if rows[0] != n or math.prod(rows) > LARGEST_DENSE:
+        if rows[0] != n:
             raise _misfit(b, rows, shape)
-        try:
-            right = right.toarray()
-        except (MemoryError, ValueError) as error:
-            raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than memory does") from error
+        if math.prod(rows) > LARGEST_DENSE:
+            raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than are solved at once; split the file")
+        right = right.toarray()
     if b.suffix.lower() != ".npy" and right.shape == (n, 1):
         right = right[:, 0]  # a Matrix Market vector is a matrix of one column
     if right.ndim == 0 or n not in right.shape[-2:]:
