@@ -79,8 +79,9 @@ def operands(
     """
     tensors = {name: _operand(owner, name, value, shapes[name], dtype) for name, value in given.items()}
     try:
-        batch = torch.broadcast_shapes(*(t.shape[: t.dim() - len(shapes[name])] for name, t in tensors.items()))
-    except RuntimeError:
+        # NumPy's: torch's loads SymPy on its first call.
+        batch = np.broadcast_shapes(*(t.shape[: t.dim() - len(shapes[name])] for name, t in tensors.items()))
+    except ValueError:
         each = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
         raise ShapeError(f"{owner}: the batch dimensions of {each} do not broadcast") from None
     return {name: tensor.to(device).expand(*batch, *shapes[name]) for name, tensor in tensors.items()}

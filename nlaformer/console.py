@@ -90,7 +90,7 @@ def to_text(sheet: Sheet, width: int = 80, rule: str = "-") -> str:
         rows = [(*cells[:-1], folded[0]), *((*[""] * (len(cells) - 1), more) for more in folded[1:])]
         lines += [gap.join(_place(k, row[k], widths[k], sheet.words) for k in range(len(row))).rstrip() for row in rows]
     if any(sheet.headings):
-        lines.insert(height, rule * (sum(widths) + len(gap) * (len(widths) - 1)))
+        lines.insert(height, rule * max(map(len, lines)))
     else:
         del lines[:height]
     return "\n".join(lines)

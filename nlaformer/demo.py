@@ -1,4 +1,4 @@
-"""The command ``demo``: what the package does, in two minutes, section by section.
+"""The command ``demo``: what the package does, in a few minutes, section by section.
 
 A section is a function that runs something, prints it and says in plain sentences what it shows.
 """
@@ -30,10 +30,9 @@ def operations() -> None:
     rows = verify.measure_all(n=20)
     for sentence in table.findings(rows):
         _say(sentence)
-    print()
     size, float64, *_ = table.sheets(rows)
     print_sheets([size, float64])
-    print("`nlaformer operations` prints the rest: float32, the loop-transformer; any n.")
+    print("`nlaformer operations` prints the rest: float32, the loop-transformer; any n.\n")
 
 
 def python() -> None:
@@ -42,7 +41,7 @@ def python() -> None:
     source = textwrap.dedent(inspect.getsource(example).partition("\n")[2].partition("return")[0])
     print(textwrap.indent(source + "print(product.cost)", "    ") + "\n")
     found = example()
-    print(f"    {found['cost']}")
+    print(f"    {found['cost']}\n")
     _say(f"The largest error of an entry is {found['error']:.1e}, the largest proven bound {found['bound']:.1e}.")
 
 
@@ -69,7 +68,11 @@ def algorithms() -> None:
     _heading("Algorithms: conjugate gradients, written as on paper, compiled into weights")
     print(textwrap.indent(textwrap.dedent(inspect.getsource(ConjugateGradient)).rstrip(), "    ") + "\n")
     cg = nf.algorithm("cg", n=20)
-    print(cg.schedule(width=76))
+    print(cg.schedule(width=76) + "\n")
+    _say(
+        "The deviations after 12 steps are CG's own: it amplifies every rounding on its way, NumPy's too, and "
+        "converges all the same."
+    )
     curves = measure.converge(cg, "cg", measure.systems(20), iterations=40)
     found, theirs = (np.median(errors, axis=0) for errors in (curves.found, curves.reference))
     _say(
@@ -94,7 +97,7 @@ def learning() -> None:
     own = evaluate(solver)[0]
     lines = tuple((f"t = {t}", f"{own.model[t]:.2g}", f"{own.cg[t]:.2g}") for t in range(1, config.T + 1))
     title = f"Squared relative error on {own.count} systems not seen in training"
-    print()
+    print()  # after the lines of progress
     print_sheets([Sheet(title, ("iterate", "learned", "CG"), lines)])
     _say(findings(own))
 
@@ -103,19 +106,21 @@ def pretrained() -> None:
     """The bundled models beside CG and PCG, on systems they have not seen."""
     import nlaformer as nf
     from nlaformer import pretrained as bundled
-    from nlaformer.learn.evaluate import findings, measure
+    from nlaformer.learn.evaluate import SEED, findings, measure
     from nlaformer.problems import SPD
 
     _heading("Bundled models: trained on a GPU, run here")
-    systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=1)
-    rows = {name: measure(nf.load(name), name, systems) for name in bundled.names()}
+    systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=SEED)
+    solvers = {name: nf.load(name) for name in bundled.names()}
+    rows = {name: measure(solver, name, systems) for name, solver in solvers.items()}
     first = next(iter(rows.values()))
     curves = {name: row.model for name, row in rows.items()} | {"CG": first.cg, "PCG": first.pcg}
     lines = tuple((f"t = {t}", *(f"{curve[t]:.1g}" for curve in curves.values())) for t in (1, 2, 3, 4, 6, 8, 12, 20))
     headings = tuple(name.replace("-", "-\n") for name in curves)
-    print_sheets([Sheet(f"Squared relative error, mean of {first.count} systems", ("iterate", *headings), lines)])
+    title = f"Squared relative error, mean of {first.count} systems, sigma 1, 1.2 and 1.4"
+    print_sheets([Sheet(title, ("iterate", *headings), lines)])
     for name, row in rows.items():
-        _say(f"{name}: {findings(row)}")
+        _say(f"{name}: {findings(row, solvers[name].config.teacher)}")
 
 
 def solving() -> None:
@@ -132,8 +137,10 @@ def solving() -> None:
     width, calls = console().width, result.model.applications if result.model else 0
     for line in str(result).splitlines():
         print(textwrap.fill(line, width, subsequent_indent=" " * 10))
+    print()
     _say(
-        f"With {calls} calls of the model the solve took {result.matvecs} products with A, CG alone {plain.matvecs}. "
+        f"With {calls} calls of the model the solve took {result.matvecs} products with A and {result.seconds:.2g} s, "
+        f"CG alone {plain.matvecs} and {plain.seconds:.2g} s. "
         f"No answer was believed: the residual is computed again from x, and the exact |b - A x| proven to be at most "
         f"{result.residual_bound:.1e}, below the tolerance of {result.tolerance:.1e}. A model that "
         "is wrong costs time, never the answer. docs/solve.md says when one pays; nlaformer solve reads files."
@@ -149,10 +156,9 @@ def register(app: typer.Typer) -> None:
 
 
 def _heading(title: str) -> None:
-    console().print(f"\n{title}\n{'=' * len(title)}", style="bold")
+    console().print(f"{title}\n{'=' * len(title)}\n", style="bold")
 
 
 def _say(sentence: str) -> None:
     out = console()
-    print()
-    out.print(textwrap.fill(sentence, out.width), soft_wrap=True)
+    out.print(textwrap.fill(sentence, out.width) + "\n", soft_wrap=True)

@@ -57,7 +57,7 @@ def unknown_name(kind: str, given: object, known: Iterable[str]) -> UnknownNameE
     """The error for a misspelt name, with the nearest existing one."""
     known = sorted(known)
     plain = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(given).lower(), plain, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(str(given).lower(), plain, n=1, cutoff=0.5)
     hint = f"did you mean {plain[near[0]]!r}? " if near else ""
     return UnknownNameError(f"there is no {kind} named {given!r}; {hint}known: {', '.join(known)}")
 

@@ -77,10 +77,11 @@ def in_words(where: dict[str, Any]) -> str:
     '...'
     """
     device, versions = where["machine"], where["versions"]
+    head, _, changes = (where["commit"] or "unknown").partition(" ")
     parts = [
         f"{device['processor']}, {device['cores']} cores, {device['threads']} thread(s)",
         ", ".join(f"{name} {version}" for name, version in versions.items()),
-        f"commit {where['commit'] or 'unknown'}",
+        f"commit {head[:7]} {changes}".rstrip(),
         where["date"],
     ]
     return "; ".join(parts)

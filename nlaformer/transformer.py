@@ -62,6 +62,9 @@ class Dense(nn.Module):
     def dense(self) -> Tensor:
         return self.weight
 
+    def extra_repr(self) -> str:
+        return " x ".join(map(str, self.weight.shape))
+
 
 class Sparse(nn.Module):
     """A linear map on the rows given by its nonzero entries, ``W[index[0, k], index[1, k]] = values[k]``.
@@ -138,6 +141,9 @@ class Sparse(nn.Module):
         W = self.values.new_zeros(self.shape)
         W[self.index[0], self.index[1]] = self.values
         return W
+
+    def extra_repr(self) -> str:
+        return f"{self.shape[0]} x {self.shape[1]}, {len(self.values):,} entries"
 
 
 Weight = Dense | Sparse

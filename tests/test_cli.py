@@ -70,6 +70,13 @@ except SystemExit as exit:
         assert command in done.stdout
 
 
+@pytest.mark.parametrize("group", [[], ["bench"], ["report"]])
+def test_the_lists_of_commands_end_no_sentence_in_dots(run, group: list[str]):
+    code, out, _ = run(*group, "--help")
+    listed = out.partition("Commands:")[2].splitlines()[1:]
+    assert code == 0 and listed and all(line.endswith(".") and not line.endswith("...") for line in listed)
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -10,7 +10,7 @@ import typer
 from typer.testing import CliRunner
 
 from nlaformer.compiler import commands, measure
-from nlaformer.errors import NLAFormerError
+from nlaformer.errors import FileError, NLAFormerError
 
 
 @pytest.fixture
@@ -30,10 +30,17 @@ def test_one_algorithm_as_json(application, monkeypatch):
 
 
 def test_show_prints_the_schedule_and_draws(application, tmp_path):
-    result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(tmp_path)])
+    result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(tmp_path / "new")])
     assert "loop block (step): 7 layers" in result.stdout
-    picture = (tmp_path / "cg-n4.png").read_bytes()
+    picture = (tmp_path / "new" / "cg-n4.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+
+
+def test_the_folder_of_the_drawing_is_made_before_anything_is_measured(application, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(measure, "measure", lambda *given: pytest.fail("measured first"))
+    result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(tmp_path / "file")])
+    assert isinstance(result.exception, FileError) and "cannot make the folder" in str(result.exception)
 
 
 def test_the_table_names_every_algorithm():

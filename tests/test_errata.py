@@ -138,3 +138,23 @@ def test_a_column_shift_needs_one_head_and_no_c():
     assert op.cost.heads == 1
     shifted = op(a, b)
     np.testing.assert_allclose(shifted, (b, a), rtol=1e-14, atol=1e-15)
+
+
+# --- section 4 -------------------------------------------------------------------------------------------------------
+
+
+def test_the_percentages_of_table_2_are_not_those_of_its_numbers():
+    from nlaformer.study.discrepancy import PAPER
+
+    falls = {name: round(100 * (1 - end / start), 1) for name, (start, end) in PAPER.items()}
+    assert falls["joint"] == 99.6 and falls["result"] == 98.9
+
+
+def test_a_silent_probe_beats_the_papers_discrepancy_under_result_supervision():
+    from nlaformer.learn.data import with_teacher
+    from nlaformer.problems import SPD
+
+    n = 20
+    targets = with_teacher(*SPD(n=n, sigma=(1.2,)).sample(512, 5), "cg", n).rd  # r_t, d_t
+    silent = targets[:, 2 : n + 1].square().sum(-1).mean().item() / n
+    assert 0.2 < silent < 0.4 < 0.5058

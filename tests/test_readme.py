@@ -1,5 +1,6 @@
 """The README's Python runs as it stands (but for training, which tests/test_learn_*.py do)."""
 
+import json
 import re
 from pathlib import Path
 
@@ -18,7 +19,6 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
     assert np.abs(scope["product"](A, B) - A @ B).max() < 1e-9
     assert np.abs(scope["run"].x[-1] - np.linalg.solve(A @ A.T + 20 * np.eye(20), B[0])).max() < 1e-9
 
-
     result = scope["result"]
     assert result.converged and result.residual_bound <= 1e-8 * np.linalg.norm(B[0]) and scope["info"] == 0
 
@@ -30,3 +30,10 @@ def test_the_names_in_the_map_from_paper_to_code_exist():
         assert name in nf.operations()
     for module, attribute in re.findall(r"`(nlaformer(?:\.\w+)+)\.(\w+)`", README):
         assert hasattr(__import__(module, fromlist=[attribute]), attribute), f"{module}.{attribute}"
+
+
+def test_the_times_of_a_training_step_are_those_on_file():
+    filed = json.loads((Path(__file__).parents[1] / "results" / "train_step.json").read_text(encoding="utf-8"))
+    said = re.search(r"takes ([\d.]+) ms on one H200 in bf16, (\d+) ms in eager\s+float32", README)
+    assert said is not None
+    assert said[1] == f"{filed['time']['bf16 E=1']['ms_per_step']:.1f}" and said[2] == f"{filed['eager']['ms']:.0f}"

@@ -29,6 +29,7 @@ from nlaformer.solvers.display import Display
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """Run ``nlaformer solve`` in this process and a folder of its own: exit code, standard output, standard error."""
     monkeypatch.delenv("COLUMNS", raising=False)
+    monkeypatch.setattr(displays, "_PATIENCE", np.inf)  # a busy machine makes every run a long one
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
@@ -97,6 +98,15 @@ def test_without_b_a_random_one_is_drawn_by_its_seed_and_said_so(run):
     assert meets(A, np.random.default_rng(5).standard_normal(6), np.load("x.npy"), 1e-5)
 
 
+def test_a_right_hand_side_may_be_sparse(run):
+    A, _ = write_system("npy")
+    unit = np.zeros((6, 4))
+    unit[2, 1] = 1.0
+    sp.save_npz("b.npz", sp.csr_array(unit))
+    assert run("A.npy", "b.npz", "--out", "x.npy")[0] == 0
+    assert np.allclose(np.load("x.npy"), np.linalg.inv(A) @ unit, atol=1e-4)
+
+
 def test_json_says_what_the_result_says(run):
     A, b = write_system("npy")
     code, said, _ = run("A.npy", "b.npy", "--json", "--rtol", "1e-8", "--M", "jacobi")
@@ -128,6 +138,12 @@ def test_a_model_helps_and_says_so(run):
     found = json.loads(said)
     assert code == 0 and found["model"]["accepted"] >= 1 and found["model_seconds"] > 0
     assert found["matvecs"] <= nf.cg(A[0], b[0], rtol=1e-6).iterations / 2
+
+
+def test_the_plot_of_a_large_system_leaves_the_blocks_out(run):
+    sp.save_npz("A.npz", sp.diags_array([-1.0, 2.5, -1.0], offsets=[-1, 0, 1], shape=(200, 200)).tocsr())
+    assert run("A.npz", "--model", "cg-accelerated", "--plot", "r.svg")[0] == 0
+    assert ">auto<" in Path("r.svg").read_text() and ">refine<" not in Path("r.svg").read_text()
 
 
 def test_not_converged_is_code_1_with_the_reason(run):
@@ -209,6 +225,7 @@ DAMAGED: dict[str, tuple[str, Callable[[], bytes], str]] = {
     "wrong header npy": ("A.npy", lambda: npy(np.eye(3)).replace(b"descr", b"desrc"), "damaged"),
     "claims too much": ("A.npy", claims_too_much, "damaged"),
     "few entries": ("A.mtx", lambda: HEAD + b"9999999999 9999999999 1\n1 1 4\n", "at least its diagonal"),
+    "few entries npz": ("A.npz", lambda: sparse(shape=np.array([10**10, 10**10])), "damaged"),
     "index outside": ("A.mtx", lambda: HEAD + b"2 2 2\n1 1 4\n3 3 4\n", "row index"),
     "index outside npz": ("A.npz", lambda: sparse(indices=np.array([0, 1, 10**9])), "damaged"),
     "negative index npz": ("A.npz", lambda: sparse(indices=np.array([0, 1, -7])), "damaged"),
@@ -289,6 +306,13 @@ def test_other_mistakes(run, arguments: list[str], says: str):
     assert says in err and len(err.splitlines()) == 1
 
 
+def test_an_operation_is_not_a_model(run):
+    write_system("npy")
+    nf.operation("matvec", n=6).save("matvec")
+    code, _, err = run("A.npy", "--model", "matvec")
+    assert code == 2 and "not a trained model" in err and len(err.splitlines()) == 1
+
+
 def test_more_right_hand_sides_than_memory_holds(run):
     np.save("A.npy", np.eye(3))
     Path("b.mtx").write_text(
@@ -324,11 +348,11 @@ def test_a_preconditioner_from_a_file(run):
 # --- long runs ---------------------------------------------------------------------------------------------------
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool) -> str:
-    """What a solve of 60 iterations, a second each, says."""
+def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, step: int = 1) -> str:
+    """What a solve of some 30 iterations says, if the clock goes on by so many seconds in each."""
     A = sp.csr_array(sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(60, 60)))
     b = np.ones(60)
-    clock = itertools.count()
+    clock = itertools.count(step=step)
     monkeypatch.setattr(displays.time, "monotonic", lambda: float(next(clock)))
     out = io.StringIO()
     with Display(A, b, 1e-6, 0.0, Console(file=out, force_terminal=terminal, width=120)) as display:
@@ -358,9 +382,8 @@ def test_the_residual_that_is_shown_is_that_of_the_worst_system(shape):
     assert Display(A, b, 1e-5, 0.0)._residual(x) == pytest.approx(worst)
 
 
-def test_a_short_run_says_nothing(run):
-    write_system("npy")
-    assert run("A.npy", "b.npy")[2] == ""
+def test_a_short_run_says_nothing(monkeypatch: pytest.MonkeyPatch):
+    assert shown(monkeypatch, terminal=False, step=0) == ""
 
 
 def test_an_interrupt_is_code_130(run, monkeypatch: pytest.MonkeyPatch):

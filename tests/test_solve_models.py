@@ -16,7 +16,7 @@ from benchmarks import solve_stress as stress
 from nlaformer import problems
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
-from nlaformer.solvers.learned import _usual_diagonal
+from nlaformer.solvers.learned import _usual_diagonal, iterations
 
 LEARNED = ("auto", "warm-start", "refine", "flexible")
 
@@ -32,8 +32,8 @@ class Pupil:
         self.error, self.seen = error, []
         self.generator = torch.Generator().manual_seed(0)
 
-    def iterates(self, A: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-        assert A.shape[-1] == b.shape[-1] == self.config.n
+    def iterates(self, A: torch.Tensor, b: torch.Tensor, iterations: int) -> torch.Tensor:
+        assert A.shape[-1] == b.shape[-1] == self.config.n and iterations == self.config.T
         self.seen.append((A, b))
         x = torch.linalg.solve(A, b)
         noise = torch.randn(x.shape, generator=self.generator, dtype=x.dtype)
@@ -211,3 +211,8 @@ def test_the_bundled_model_needs_at_most_half_of_the_products_of_cg(method: str)
     result, own = nf.solve(A, b, model="cg-accelerated", method=method, rtol=1e-6), nf.cg(A, b, rtol=1e-6)
     assert result.converged and result.matvecs.sum() <= own.matvecs.sum() / 2
     assert np.all(result.matvecs <= own.matvecs + 2)
+
+
+@pytest.mark.parametrize(("name", "expected"), [("pcg-accelerated", 10), ("cg-imitation", 20), ("quickstart", 8)])
+def test_a_model_that_aims_at_the_solution_is_looped_ten_times_at_most(name: str, expected: int) -> None:
+    assert iterations(nf.recipe(name)) == expected

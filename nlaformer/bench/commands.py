@@ -7,11 +7,11 @@ import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlaformer.console import output_folder, print_json, print_sheets, to_markdown
+from nlaformer.console import Sheet, output_folder, print_json, print_sheets, to_markdown
 
 if TYPE_CHECKING:
     from nlaformer.bench.solve import Measurement
@@ -31,7 +31,10 @@ def operations(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for operations.md and operations.json.")] = None,
 ) -> None:
-    """Time and peak memory of the operations against torch's own, n = 20 to 512, single and batched."""
+    """Time and peak memory of the operations beside torch's own.
+
+    n = 20 to 512, single and batched; four minutes.
+    """
     import torch
 
     from nlaformer.bench import operations as bench
@@ -47,7 +50,7 @@ def operations(
     document = {"measurements": bench.as_data(found), "provenance": where}
     if out is not None:
         replace_file(out / "operations.json", (json.dumps(document, indent=1) + "\n").encode())
-        replace_file(out / "operations.md", f"{to_markdown(bench.sheet(found))}\n\n{in_words(where)}\n".encode())
+        replace_file(out / "operations.md", _page("operations", [bench.sheet(found)], where))
     if as_json:
         print_json(document)
         return
@@ -64,9 +67,9 @@ def solve(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for solve.md and solve.json.")] = None,
 ) -> None:
-    """Iterations, products, failures and time of the solvers, with and without a model, against others.
+    """Work, failures and time of the solvers beside others.
 
-    Exit code 1 if the acceptance figure, the section at the end, misses its goal.
+    With and without a model. Exit code 1 if the acceptance figure, the section at the end, misses its goal.
     """
     import torch
 
@@ -77,9 +80,10 @@ def solve(
     if out is not None:
         output_folder(out)
     torch.set_num_threads(threads)
+    where = provenance()  # of the code that is loaded now: a checkout may change within minutes
     *families, acceptance = _said(bench.run(bench.QUICK if quick else bench.FULL))
-    sheets = [*map(bench.sheet, families), bench.acceptance_sheet(acceptance)]
-    found, where = bench.verdict(acceptance), provenance()
+    sheets = bench.sheets(families, acceptance)
+    found = bench.verdict(acceptance)
     measurements = bench.as_data([measurement for family in families for measurement in family])
     document = {
         "measurements": measurements,
@@ -88,8 +92,7 @@ def solve(
     }
     if out is not None:
         replace_file(out / "solve.json", (json.dumps(document, indent=1) + "\n").encode())
-        text = "\n\n".join([*map(to_markdown, sheets), in_words(where)])
-        replace_file(out / "solve.md", f"{text}\n".encode())
+        replace_file(out / "solve.md", _page("solve", sheets, where))
     if as_json:
         print_json(document)
     else:
@@ -97,6 +100,14 @@ def solve(
         print(in_words(where))
     if not found["met"]:
         raise typer.Exit(1)
+
+
+def _page(name: str, sheets: Iterable[Sheet], where: dict[str, Any]) -> bytes:
+    """What ``--out`` writes for people: how it was made, the tables, where it ran."""
+    from nlaformer.provenance import in_words
+
+    head = f"# The benchmark `{name}`\n\nMade by `nlaformer bench {name} --out benchmarks`; see [README.md](README.md)."
+    return ("\n\n".join([head, *map(to_markdown, sheets), in_words(where)]) + "\n").encode()
 
 
 def _said(families: Iterable[list[Measurement]]) -> Iterator[list[Measurement]]:

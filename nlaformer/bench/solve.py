@@ -20,6 +20,7 @@ import nlaformer as nf
 from nlaformer import problems
 from nlaformer.bench.peers import LEARNED, Method, Outcome, classical, learned
 from nlaformer.console import Sheet
+from nlaformer.solvers.learned import iterations
 
 TOLERANCES = (1e-3, 1e-6, 1e-9, 1e-12)
 MODELS = ("cg-accelerated", "pcg-accelerated")
@@ -27,6 +28,11 @@ BUDGET = 2.0  # seconds; what has taken longer is not timed again
 GOAL = 0.5  # products outside the model over the iterations of CG, at most
 SEED = 20_251_115  # of the systems; training draws from other streams
 ACCEPTANCE_RTOL = 1e-6
+HOW = (
+    "Iterations/products with A, means, to each relative residual (PyAMG's cycles apply A too, uncounted); calls of "
+    "the model, wall time with the model and its ratio to CG's, all to 1e-06; systems that missed, of all four "
+    "tolerances together (in brackets: without the method saying so)."
+)
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,7 @@ def run(plan: Plan) -> Iterator[list[Measurement]]:
     """The measurements of one case after another; the last are those of the acceptance figure."""
     solvers = {name: nf.load(name) for name in plan.models}
     ours = [learned(method, name, solver) for name, solver in solvers.items() for method in LEARNED]
-    loops = {name: solver.config.T for name, solver in solvers.items()}
+    loops = {name: iterations(solver.config) for name, solver in solvers.items()}
     for case in plan.cases:
         yield measure(case, [*classical(), *ours], plan.systems, TOLERANCES, plan.rounds, loops)
     candidates = [classical()[0], *(method for method in ours if method.name in ("flexible", "refine"))]
@@ -200,7 +206,12 @@ def acceptance_sheet(measurements: Sequence[Measurement]) -> Sheet:
     return Sheet(title, headings, lines, note)
 
 
-def sheet(measurements: Sequence[Measurement]) -> Sheet:
+def sheets(families: Sequence[Sequence[Measurement]], acceptance: Sequence[Measurement]) -> list[Sheet]:
+    """Every family as a table, the first with the note on how to read them, and the acceptance figure."""
+    return [*(sheet(family, HOW if k == 0 else "") for k, family in enumerate(families)), acceptance_sheet(acceptance)]
+
+
+def sheet(measurements: Sequence[Measurement], note: str = "") -> Sheet:
     """One family as a table, a line for each method."""
     first = measurements[0]
     rows: dict[str, list[Measurement]] = {}
@@ -212,9 +223,7 @@ def sheet(measurements: Sequence[Measurement]) -> Sheet:
         f"{first.label}, n = {first.n}: {first.systems} systems, {known}",
         ("method", *tolerances, "calls", "time", "x CG", "failed"),
         tuple((title, *_cells(row)) for title, row in rows.items()),
-        "Iterations/products with A, means, to each relative residual (PyAMG's cycles apply A too, uncounted); calls "
-        "of the model, wall time with the model and its ratio to CG's, all to 1e-06; systems that missed, of all four "
-        "tolerances together (in brackets: without the method saying so).",
+        note,
     )
 
 

@@ -28,7 +28,10 @@ def algorithms(
     show: Show = False,
     out: Out = Path("."),
 ) -> None:
-    """Iterative methods as looped transformers: layers, heads, deviation from NumPy, iterations to converge."""
+    """Iterative methods as looped transformers, measured.
+
+    Layers, heads, deviation from the same program in NumPy, iterations to converge.
+    """
     if dtype not in ("float64", "float32"):
         raise unknown_name("dtype", dtype, ("float64", "float32"))
     if as_json and markdown:
@@ -38,6 +41,10 @@ def algorithms(
     import torch
 
     from nlaformer.compiler import measure
+    from nlaformer.io import make_folder
+
+    if show:
+        make_folder(out)  # before the minutes that measuring may take
 
     kind = torch.float64 if dtype == "float64" else torch.float32
     rows = measure.measure_all(n, kind) if name is None else [measure.measure(name, n, kind)]

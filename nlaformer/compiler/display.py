@@ -95,7 +95,7 @@ def show(plan: Plan, model: NLAFormer, layout: Layout, width: int = 118) -> str:
         for k, (layer, instructions) in enumerate(zip(layers, plan.schedule[block], strict=True), start=1):
             heads = 0 if layer.heads is None else layer.heads.count
             hidden = 0 if layer.ffn is None else layer.ffn.width
-            first = f"  {k:2}  {heads:3} heads  FFN {hidden:5}  "
+            first = f"  {k:2}  {heads:3} head{' ' if heads == 1 else 's'}  FFN {hidden:5}  "
             lines += textwrap.wrap(
                 "; ".join(instructions), width, initial_indent=first, subsequent_indent=" " * len(first)
             ) or [first.rstrip()]

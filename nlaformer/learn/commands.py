@@ -50,7 +50,7 @@ def train(
     if _speaks():
         _show_evaluation(run.solver, 512, None, as_json, {"folder": str(run.folder), "diverged": run.diverged})
         if not as_json:
-            print(f"\nThe model is in {run.folder}. Next: nlaformer evaluate {run.folder}")
+            print(f"The model is in {run.folder}. Next: nlaformer evaluate {run.folder}")
             print(f'In Python: nf.load("{run.folder}").iterates(A, b)')
     if run.diverged:
         raise typer.Exit(1)
@@ -69,8 +69,9 @@ def sweep(
     tensorboard: TensorBoard = False,
     as_json: Json = False,
 ) -> None:
-    """Train every combination of the varied fields, those of one shape together as one program.
+    """Train every combination of the varied fields.
 
+    Those of one shape train together, as one program.
     A mixture of sigmas is one value: --vary sigma=1.0,1.0+1.2+1.4 makes two. Under torchrun, the
     processes share the members.
     """
@@ -86,12 +87,17 @@ def sweep(
 
 
 def evaluate(
-    model: Annotated[str, typer.Argument(help="The folder of a run, such as runs/quickstart, or a bundled model.")],
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="The folder of a run, such as runs/quickstart, or a bundled model.")
+    ],
     count: Count = 512,
     seed: Seed = 7_000_000,
     as_json: Json = False,
 ) -> None:
-    """Squared relative error of each iterate beside CG and PCG, also out of distribution."""
+    """Squared relative error of each iterate beside CG and PCG.
+
+    On systems like those of the training, and on others.
+    """
     from nlaformer import load
     from nlaformer.errors import OptionError
     from nlaformer.learn.model import Solver
@@ -125,7 +131,8 @@ def _must_exist(model: str) -> None:
     if usual.exists():
         raise FileError(f"there is no folder {model!r}; did you mean {usual}?")
     hint = f"; train it first: nlaformer train {model}, which makes {usual}" if model in recipes() else ""
-    raise FileError(f"there is no folder {model!r}{hint}")
+    bundled = f", and no bundled model of that name; bundled: {', '.join(pretrained.names())}"
+    raise FileError(f"there is no folder {model!r}{hint or bundled}")
 
 
 def _grid(config: Config, vary: list[str]) -> list[Config]:
@@ -176,7 +183,7 @@ def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, a
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
-        print_sheets(evaluation.tables(rows))
+        print_sheets(evaluation.tables(rows, solver.config.teacher))
 
 
 def _show_sweep(runs: list[Run], as_json: bool) -> None:

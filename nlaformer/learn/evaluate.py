@@ -175,29 +175,29 @@ def own_label(config: Config) -> str:
     return f"{config.family}, sigma {'+'.join(map(str, config.sigma))}" if config.family == "spd" else config.family
 
 
-def findings(own: Evaluation) -> str:
-    """In a sentence, how the learned iterates compare with CG's.
+def findings(own: Evaluation, teacher: str = "cg") -> str:
+    """In a sentence, how the learned iterates compare with their teacher's, "cg" or "pcg".
 
     >>> findings(Evaluation("", 1, (1, 0.1, 0.02, 0.019), (1, 0.5, 0.1, 0.001), (1,) * 4, (0,) * 4, 0.0))
     'Ahead of CG up to t = 2, by a factor of 5 at most; from t = 2 on the error stays near 0.019, CG reaches 0.001.'
     """
     if not all(map(math.isfinite, own.model)):
         return "Some of its iterates are not finite: it cannot be compared."
-    last = len(own.model) - 1
-    ahead = next((t for t in range(1, last + 1) if own.model[t] >= own.cg[t]), last + 1) - 1
+    theirs, name, last = getattr(own, teacher), teacher.upper(), len(own.model) - 1
+    ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
     lowest = min(own.model)
     stalls = next(t for t, error in enumerate(own.model) if error <= 1.25 * lowest)
     if ahead == 0:
-        text = "Behind CG from t = 1 on"
+        text = f"Behind {name} from t = 1 on"
     else:
-        factor = max(own.cg[t] / own.model[t] for t in range(1, ahead + 1))
-        text = f"Ahead of CG up to t = {ahead}, by a factor of {factor:.2g} at most"
+        factor = max(theirs[t] / own.model[t] for t in range(1, ahead + 1))
+        text = f"Ahead of {name} up to t = {ahead}, by a factor of {_plain(factor)} at most"
     if stalls < last:
-        text += f"; from t = {stalls} on the error stays near {_short(lowest)}, CG reaches {_short(own.cg[-1])}"
+        text += f"; from t = {stalls} on the error stays near {_short(lowest)}, {name} reaches {_short(theirs[-1])}"
     return text + "."
 
 
-def tables(rows: list[Evaluation]) -> list[Sheet]:
+def tables(rows: list[Evaluation], teacher: str = "cg") -> list[Sheet]:
     """The evaluation for people: errors by iterate, iterations to each threshold, out of distribution."""
     own, others = rows[0], rows[1:]
     curves = {"learned": own.model, "CG": own.cg, "PCG": own.pcg}
@@ -211,7 +211,10 @@ def tables(rows: list[Evaluation]) -> list[Sheet]:
     unfamiliar = tuple((row.label, *(f"{_short(row.model[t])} / {_short(row.cg[t])}" for t in shown)) for row in others)
     return [
         Sheet(
-            f"Squared relative error, mean of {own.count} systems ({own.label})", ("t", *curves), errors, findings(own)
+            f"Squared relative error, mean of {own.count} systems ({own.label})",
+            ("t", *curves),
+            errors,
+            findings(own, teacher),
         ),
         Sheet(
             "Iterations to a squared relative error of",
@@ -225,3 +228,8 @@ def tables(rows: list[Evaluation]) -> list[Sheet]:
 
 def _short(value: float) -> str:
     return f"{value:.2g}"
+
+
+def _plain(factor: float) -> str:
+    """Two digits, without an exponent: 1.4, 330, 3,300."""
+    return f"{float(f'{factor:.2g}'):,.0f}" if factor >= 10 else f"{factor:.2g}"

@@ -223,7 +223,7 @@ class Config:
         found += [f"{name}={getattr(self, name)} must lie in [0, 1]" for name in ("power", "final_lr")
                   if not 0 <= getattr(self, name) <= 1]  # fmt: skip
         if self.warmup > self.steps:
-            found.append(f"warmup={self.warmup} exceeds steps={self.steps}")
+            found.append(f"warmup={self.warmup} exceeds steps={self.steps}; set warmup too, to at most that")
         if self.truncate and not self.inject:
             found.append("truncate=True needs inject=True: without it the read-in would get no gradient")
         if not self.shared and self.loops < 1:
@@ -303,7 +303,7 @@ def parse(setting: str) -> tuple[str, Any]:
         raise OptionError(f"--set takes key=value, given {setting!r}")
     name = "lambda_" if key == "lambda" else key
     if name not in _types():
-        raise unknown_name("setting", key, _types())
+        raise unknown_name("setting", key, ["lambda" if known == "lambda_" else known for known in _types()])
     return name, _from_text(name, text.strip(), _types()[name])
 
 

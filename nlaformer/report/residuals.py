@@ -14,10 +14,14 @@ if TYPE_CHECKING:
     from nlaformer.solvers.result import SolveResult
 
 LEARNED = ("warm-start", "refine", "flexible", "auto")
+_LARGEST = 8  # times the model's size
 
 
 def compare(A: Any, b: Any, model: Any, **options: Any) -> dict[str, SolveResult]:
-    """Solve by every method: CG, PCG (by the diagonal unless there is an M), and the four that use a model."""
+    """Solve by every method: CG, PCG (by the diagonal unless there is an M), and the four that use a model.
+
+    Systems of many times the model's size, which it would see block by block at every call, are left to "auto".
+    """
     import nlaformer as nf
 
     M = options.pop("M", None)
@@ -25,7 +29,8 @@ def compare(A: Any, b: Any, model: Any, **options: Any) -> dict[str, SolveResult
         "CG": nf.cg(A, b, check="ignore", **options),
         "PCG": nf.pcg(A, b, M="jacobi" if M is None else M, check="ignore", **options),
     }
-    for method in LEARNED if model is not None else ():
+    small = model is not None and A.shape[-1] <= _LARGEST * model.config.n
+    for method in () if model is None else LEARNED if small else ("auto",):
         found[method] = nf.solve(A, b, model=model, method=method, M=M, check="ignore", **options)
     return found
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nlaformer.console import console, print_json
+from nlaformer.errors import OptionError
 
 if TYPE_CHECKING:
     from nlaformer.solvers.result import SolveResult
@@ -19,7 +20,7 @@ FILES = "a .mtx, .npy or .npz file"
 
 def solve(
     A: Annotated[Path, typer.Argument(metavar="A", help=f"The matrix, {FILES}; .npy may hold a batch, (m, n, n).")],
-    b: Annotated[Path | None, typer.Argument(metavar="[B]", help=f"The right-hand side, {FILES}.")] = None,
+    b: Annotated[Path | None, typer.Argument(help=f"The right-hand side, {FILES}.")] = None,
     model: Annotated[
         str | None, typer.Option(help="A trained model: the name of a bundled one, or the folder of a run.")
     ] = None,
@@ -32,16 +33,17 @@ def solve(
     M: Annotated[
         str | None, typer.Option("--M", help="Preconditioner, about the inverse of A: jacobi, or a file.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Without B: the seed of a random one.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Without b: the seed of a random one.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write x to this .npy or .mtx file.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw residual against iterations, all methods, to this .svg or .png file.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
-    """Solve A x = b for symmetric positive definite A, with a certificate on the x that is found.
+    """Solve A x = b for symmetric positive definite A, certified.
 
-    Without B the right-hand side is random. Exit code 0: every system converged; 1: one did not;
+    What is proven is the residual of the x that is found.
+    Without b the right-hand side is random. Exit code 0: every system converged; 1: one did not;
     2: a mistake in what was given; 130: interrupted.
     """
     import nlaformer as nf
@@ -54,7 +56,7 @@ def solve(
         if path is not None:
             files.check_output(path, kinds, (A, b))
     matrix, right = files.read_system(A, b, seed)
-    learned = None if model is None else nf.load(model)
+    learned = None if model is None else _trained(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
     options["M"] = None if M is None else files.read_preconditioner(M)
     with Display(matrix, right, rtol, atol) as display:
@@ -75,6 +77,15 @@ def solve(
             _print(f"{A}: {_size(matrix, right)}; b: {given}", result, written)
     if not result.converged:
         raise typer.Exit(1)
+
+
+def _trained(model: str) -> Any:
+    import nlaformer as nf
+
+    found = nf.load(model)
+    if not (hasattr(found, "iterates") and hasattr(found, "config")):
+        raise OptionError(f"{model} holds a {type(found).__name__}, not a trained model; nlaformer train makes one")
+    return found
 
 
 def document(result: SolveResult) -> dict[str, Any]:

@@ -8,6 +8,7 @@ matrix are checked, which SciPy's reader leaves out: a product with a damaged ma
 from __future__ import annotations
 
 import io
+import math
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from nlaformer.problems.matrix_market import read_matrix_market
 
 SUFFIXES = (".mtx", ".npy", ".npz")
 WRITABLE = (".npy", ".mtx")
+LARGEST_DENSE = 2**31  # entries of right-hand sides that come as a sparse matrix
 
 
 def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray]:
@@ -29,9 +31,7 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
     if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
         raise ShapeError(f"{A} holds an array of shape {shape}; a linear system needs square matrices (..., n, n)")
     if _is_sparse(matrix):
-        from scipy.sparse import csr_array
-
-        matrix = csr_array(matrix)
+        matrix = _by_rows(A, matrix)
     if b is None:
         return matrix, np.random.default_rng(seed).standard_normal(shape[:-1])
     right = read_array("b", b)
@@ -39,10 +39,9 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
     if _is_sparse(right):
         if rows[0] != n:
             raise _misfit(b, rows, shape)
-        try:
-            right = right.toarray()
-        except (MemoryError, ValueError) as error:
-            raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than memory does") from error
+        if math.prod(rows) > LARGEST_DENSE:
+            raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than are solved at once; split the file")
+        right = right.toarray()
     if b.suffix.lower() != ".npy" and right.shape == (n, 1):
         right = right[:, 0]  # a Matrix Market vector is a matrix of one column
     if right.ndim == 0 or n not in right.shape[-2:]:
@@ -57,7 +56,9 @@ def read_preconditioner(M: str) -> Any:
     if Path(M).suffix.lower() not in SUFFIXES:
         raise FileError(f"M is {M!r}; expected jacobi, or a file that ends in {', '.join(SUFFIXES)}")
     found = read_array("M", Path(M))
-    return found[:, 0] if isinstance(found, np.ndarray) and found.ndim == 2 and found.shape[1] == 1 else found
+    if _is_sparse(found):
+        return _by_rows(Path(M), found)
+    return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
 
 
 def read_array(name: str, path: Path) -> Any:
@@ -148,16 +149,21 @@ def _usable(path: Path, found: Any) -> Any:
     if not np.isfinite(entries).all():
         count = int((~np.isfinite(entries)).sum())
         raise DomainError(f"{path} holds NaN or infinity in {count:,} of {entries.size:,} entries; remove them")
-    if _is_sparse(found):
-        if found.ndim != 2:
-            raise ShapeError(f"{path} holds a sparse array of shape {found.shape}; expected a matrix")
-        # Of a file with huge sizes and few entries, SciPy's formats would take memory by the sizes.
-        if found.nnz < min(found.shape) and found.shape[1] > 1:
-            raise ShapeError(
-                f"{path} holds {found.nnz:,} entries in a matrix of {found.shape[0]:,} x {found.shape[1]:,}; a "
-                "positive definite one has at least its diagonal"
-            )
+    if _is_sparse(found) and found.ndim != 2:
+        raise ShapeError(f"{path} holds a sparse array of shape {found.shape}; expected a matrix")
     return found
+
+
+def _by_rows(path: Path, matrix: Any) -> Any:
+    """A sparse matrix in CSR form, which takes memory by its size: that of a damaged file may be anything."""
+    from scipy.sparse import csr_array
+
+    if matrix.nnz < matrix.shape[0]:
+        raise ShapeError(
+            f"{path} holds {matrix.nnz:,} entries in a matrix of {matrix.shape[0]:,} x {matrix.shape[1]:,}; a positive "
+            "definite one has at least its diagonal"
+        )
+    return csr_array(matrix)
 
 
 def _is_sparse(value: Any) -> bool:

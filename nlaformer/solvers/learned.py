@@ -5,6 +5,9 @@ diagonal (its geometric mean) of the family it was trained on and r as long as A
 b = A x is for a standard normal x. A smaller system is filled up with a diagonal; of a larger one it sees diagonal
 blocks, whose answers are put side by side (block Jacobi). A plain function sees A as the user gave it, and r as long
 as b.
+
+A model trained towards the solution is looped ten times at most, whatever it was trained for: its error hardly falls
+after that, and its next answer, to a new residual, gains more. One that imitates CG needs all its iterations.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -26,6 +29,7 @@ from nlaformer.prompt import scale
 from nlaformer.solvers.operators import Sparse
 from nlaformer.solvers.reading import Problem
 
+_ENOUGH = 10  # iterations of a model trained towards the solution
 _COPIES = 4  # of the entries that a model is shown, on the way to it
 _LARGEST_CALL = 4096  # systems that a trained model is shown at once, which bounds its memory
 
@@ -132,6 +136,11 @@ class Learned:
         return (found[None] if alone else found).double()
 
 
+def iterations(config: Any) -> int:
+    """How many iterations a trained model makes for each of its answers."""
+    return min(config.T, _ENOUGH) if "solution" in config.supervision else config.T
+
+
 def _as_function(model: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     """The model as a function (A, b) -> x or iterates, and its config if it is a trained one."""
     from pathlib import Path
@@ -143,7 +152,7 @@ def _as_function(model: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     if hasattr(model, "iterates") and hasattr(model, "config"):
         if getattr(model, "stacked", 0):
             raise OptionError("a stack of models cannot solve; take one of its members")
-        return model.iterates, model.config
+        return partial(model.iterates, iterations=iterations(model.config)), model.config
     if callable(model):
         return model, None
     raise OptionError(

@@ -257,8 +257,8 @@ def _tolerance(name: str, value: Any) -> float:
 
 def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tuple[int, ...]:
     try:
-        return tuple(torch.broadcast_shapes(first, second))
-    except RuntimeError:
+        return np.broadcast_shapes(first, second)  # torch's loads SymPy on its first call
+    except ValueError:
         raise ShapeError(message) from None
 
 

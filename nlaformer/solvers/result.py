@@ -58,7 +58,8 @@ class Contribution:
     def __str__(self) -> str:
         asked, used = int(np.sum(self.applications)), int(np.sum(self.accepted))
         helped = np.asarray(self.reduction)[np.asarray(self.accepted) > 0]
-        digits = f", residual times {np.exp(np.log(helped).mean()):.1e}" if len(helped) and helped.min() > 0 else ""
+        share = np.exp(np.log(helped).mean()) if len(helped) and helped.min() > 0 else None
+        digits = "" if share is None else f", residual brought to {share:.1e} of its start"
         refused = f"; refused: {self.reasons[0]}" if self.reasons else ""
         return f"{used:,} of {asked:,} answers used{digits}{refused}"
 
@@ -133,7 +134,7 @@ class SolveResult:
             "residual": f"{_span(self.residual_norm)}, at most {_span(self.residual_bound)} by the certificate; "
             f"tolerance {_span(self.tolerance)}",
             "method": self.method,
-            "work": f"{_span(self.iterations)} iterations, {_span(self.matvecs)} products with A",
+            "work": f"{_counted(self.iterations, 'iteration')}, {_counted(self.matvecs, 'product')} with A",
             "model": str(self.model) if self.model else "none",
             "time": f"{self.seconds:.3g} s: model {self.model_seconds:.3g} s, classical {self.classical_seconds:.3g} s",
         }
@@ -153,6 +154,11 @@ class SolveResult:
         counts = {status: found.count(status) for status in Status if status in found}
         words = (f"{count:,} {str(status).partition(':')[0]}" for status, count in counts.items())
         return f"{len(found):,} systems: " + ", ".join(words)
+
+
+def _counted(values: Any, what: str) -> str:
+    text = _span(values)
+    return f"{text} {what}" if text == "1" else f"{text} {what}s"
 
 
 def _span(values: Any) -> str:

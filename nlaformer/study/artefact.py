@@ -56,9 +56,9 @@ class Artefact:
     verdicts: Callable[[Results], list[Verdict]] | None = None
 
     def missing(self, results: Results) -> list[str]:
-        """The runs and files that are not there yet."""
+        """The runs and files that are not there yet; a run counts in full, or at the length of the others."""
         found = results.together(self.runs)
-        return [name for name in self.runs if name not in found] + [
+        return [name for name in self.runs if name not in found and results.run(name) is None] + [
             name for name in self.files if results.file(name) is None
         ]
 

@@ -12,7 +12,7 @@ from typing import Any
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact
-from nlaformer.study.reading import at, counted, length, short
+from nlaformer.study.reading import at, counted, short
 from nlaformer.study.results import Results
 
 FILE = "bundled-fresh.json"
@@ -48,18 +48,22 @@ def measure(results: Results, small: bool) -> None:
 
 def sheets(results: Results) -> list[Sheet]:
     """The bundled models at the paper's three sigmas."""
-    records = results.together(RUNS.values())
-    if not records:
-        return []
     lines = []
-    for name, record in records.items():
+    for name, run in RUNS.items():
+        lengths = results.lengths(run)
+        if not lengths:
+            continue
+        record = lengths[max(lengths)]
+        steps = f"{record.config.steps // 1000}k" + (" more" if record.config.start else "")
         for sigma in plan.SIGMAS:
             row = at(record, sigma)
             counts = [counted(row[method]) for method in ("model", "cg", "pcg")]
             last = f"{short(row['model'][-1])} +- {short(row['standard_error'][-1])}"
-            lines.append((name.removeprefix("bundled-"), f"{sigma:g}", *counts, last))
-    headings = ("model", "sigma", "iterations to", "CG", "PCG", "error at T")
-    note = f"{length(records)}, one model for all three sigmas. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
+            lines.append((name, steps, f"{sigma:g}", *counts, last))
+    if not lines:
+        return []
+    headings = ("model", "steps", "sigma", "iterations to", "CG", "PCG", "error at T")
+    note = "One model for all three sigmas. Iterations to 1e-1, 1e-2, 1e-3, 1e-4. +-: one standard error of the mean."
     return [Sheet("The bundled models", headings, tuple(lines), note), *_fresh(results)]
 
 
@@ -80,7 +84,7 @@ ARTEFACT = Artefact(
     name="table-bundled",
     title="The bundled models",
     paper="beyond the paper",
-    runs=tuple(RUNS.values()),
+    runs=(*RUNS.values(), *map(plan.further, plan.ONWARD)),
     files=(FILE,),
     measure=measure,
     sheets=sheets,

@@ -75,8 +75,9 @@ def _training(record: Record) -> str:
     config, trained = record.config, record.document["trained"]
     machine = in_words(record.document["provenance"])
     members = len(record.document["stack"])
+    before = "" if config.start is None else "From the weights bundled before, whose run is in results/runs too: "
     return (
-        f"{config.steps:,} steps of {config.batch} fresh systems of the paper's family, sigma "
+        f"{before}{config.steps:,} steps of {config.batch} fresh systems of the paper's family, sigma "
         f"{listed([f'{sigma:g}' for sigma in config.sigma])} in equal parts; supervision {config.supervision}, teacher "
         f"{config.teacher.upper()}, power {config.power:g}, Adam with a peak learning rate of {config.lr:g}, seed "
         f"{config.seed}. {record.document['seconds']:.0f} s in a stack of {members} on {trained['device']} in "

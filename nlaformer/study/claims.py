@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import Any, get_args
 
 from nlaformer.console import to_markdown
 from nlaformer.provenance import in_words
-from nlaformer.study.artefact import Artefact
+from nlaformer.study.artefact import Artefact, Judgement
 from nlaformer.study.catalogue import ARTEFACTS
 from nlaformer.study.results import Results
 
@@ -29,7 +29,7 @@ def page(results: Results) -> str:
             verdicts[entry.name] = entry.verdicts(results) if entry.verdicts else []
             sections.append(_section(entry, results))
     counts = Counter(verdict.judgement for found in verdicts.values() for verdict in found)
-    summary = ", ".join(f"{count} {judgement}" for judgement, count in counts.most_common())
+    summary = ", ".join(f"{counts[judgement]} *{judgement}*" for judgement in get_args(Judgement) if counts[judgement])
     head = ["| claim | where | found | verdict | command |", "| :-- | :-- | :-- | :-- | :-- |"]
     lines = [INTRODUCTION, f"{sum(counts.values())} claims: {summary}.", "", *head]
     for entry in ARTEFACTS:
@@ -48,7 +48,7 @@ def _section(entry: Artefact, results: Results) -> str:
         parts.append(f"![{entry.title}](figures/{entry.name}.svg)")
     parts += [to_markdown(sheet) for sheet in (entry.sheets(results) if entry.sheets else [])]
     if absent := entry.missing(results):
-        parts.append(f"Not yet run: {', '.join(f'`{name}`' for name in absent)}.")
+        parts.append(f"{len(absent)} of {len(entry.runs)} runs still to be made.")
     if places := _provenance(entry, results):
         parts.append("Numbers from " + "; ".join(places) + ".")
     return "\n\n".join(parts) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +36,7 @@ Steps = Annotated[
 Precision = Annotated[str | None, typer.Option(help="Arithmetic on CUDA instead of the plan's: tf32, bf16, float32.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
 Commit = Annotated[str | None, typer.Option(help="The commit that is run, where the files have no history with them.")]
-Json = Annotated[bool, typer.Option("--json", help="list: print one JSON document.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (list).")]
 
 say = partial(print, flush=True)
 
@@ -54,9 +55,10 @@ def reproduce(
     commit: Commit = None,
     as_json: Json = False,
 ) -> None:
-    """The paper's tables and figures: run them, or draw them from the numbers kept.
+    """The paper's tables and figures, made anew.
 
-    Runs that were interrupted go on where they stopped. docs/claims.md says what of the paper's claims holds.
+    Train what is missing, or draw from the numbers kept (--from-results). Runs that were interrupted go on where they
+    stopped. docs/claims.md says what of the paper's claims holds.
     """
     from nlaformer.errors import OptionError
     from nlaformer.study import plan
@@ -91,11 +93,14 @@ def reproduce(
 
 
 def probe(
-    models: Annotated[list[str], typer.Argument(metavar="MODEL...", help="Folders or names of trained models.")],
+    models: Annotated[list[str], typer.Argument(metavar="MODEL", help="Folders or names of trained models.")],
     count: Annotated[int, typer.Option(help="Systems to fit the probes to; half as many test them.", min=64)] = 2048,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
-    """What a linear probe reads in the states of trained models: CG's vectors, other methods', and controls."""
+    """What a linear probe reads in the states of trained models.
+
+    CG's vectors, those of other methods, and controls.
+    """
     from nlaformer.console import print_json, print_sheets
     from nlaformer.report.architecture import named_solver
     from nlaformer.study import controls
@@ -168,7 +173,7 @@ def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
 
 def _show_one(entry: Artefact, kept: Results, figures: Path) -> None:
     """Draw a figure, print its tables and verdicts."""
-    from nlaformer.console import print_sheets
+    from nlaformer.console import console, print_sheets
     from nlaformer.report.figure import save
     from nlaformer.study.artefact import picture_files
 
@@ -177,11 +182,13 @@ def _show_one(entry: Artefact, kept: Results, figures: Path) -> None:
     if figure is not None:
         for path in picture_files(entry, figures):
             save(figure, path)
-    drawn = f" {picture_files(entry, figures)[0]}" if figure is not None else ""
-    say(f"{entry.name}, {entry.title}:{drawn}" + (f" not yet run: {', '.join(absent)}" if absent else ""))
+    drawn = str(picture_files(entry, figures)[0]) if figure is not None else ""
+    still = f"{len(absent)} of {len(entry.runs)} runs still to be made" if absent else ""
+    say(f"{entry.name}, {entry.title}: {', '.join(filter(None, (drawn, still)))}".rstrip(": "))
     print_sheets(entry.sheets(kept) if entry.sheets is not None else [])
     for verdict in entry.verdicts(kept) if entry.verdicts is not None else []:
-        say(f"  {verdict.judgement}: {verdict.claim} {verdict.found}")
+        sentence = f"{verdict.judgement}: {verdict.claim} {verdict.found}"
+        say(textwrap.fill(sentence, console().width, initial_indent="  ", subsequent_indent="    "))
 
 
 def _list(kept: Results, as_json: bool) -> None:

@@ -215,7 +215,7 @@ def tables(found: dict[str, Any]) -> list[Sheet]:
     models = found["models"]
     headings = tuple(name.replace("-", "-\n") for name in models)
     lines = [
-        (vector, *(" / ".join(f"{average(model, source, vector):.2f}" for source in SOURCES[:3])
+        (vector, *(" / ".join(f"{average(model, source, vector):z.2f}" for source in SOURCES[:3])
                    for model in models.values()))
         for vector in _VECTORS
     ]  # fmt: skip
@@ -232,7 +232,7 @@ def tables(found: dict[str, Any]) -> list[Sheet]:
         "The same where entry i of a vector is read from the token of equation i: trained / random weights",
         ("vector at iterate t", *headings),
         tuple(
-            (vector, *(" / ".join(f"{average_own(model, source, vector):.2f}" for source in SOURCES[:2])
+            (vector, *(" / ".join(f"{average_own(model, source, vector):z.2f}" for source in SOURCES[:2])
                        for model in models.values()))
             for vector in _VECTORS
         ),

@@ -331,7 +331,7 @@ def verdicts(results: Results) -> list[Verdict]:
         f"({learned[0].operation}) and {learned[-1].median:.0e} ({learned[-1].operation}), medians of "
         f"{len(found.budget.seeds)} seeds; the paper's own pair of heads has {worst:.0e} at most, and {len(reached)} "
         f"of {len(pairs)} come within ten times of it or to {_FLOAT32:.0e}. Four times the steps lower the error "
-        f"{gain:.1f} times. Stuck above 0.1: {', '.join(stuck) or 'none'}. The learned weights stay below "
+        f"{gain:.1f} times. Single seeds stuck above 0.1: {', '.join(stuck) or 'none'}. The learned weights stay below "
         f"{max(each.largest_weight for each in learned):.0f}; the constructions, which take large and nearly equal "
         f"numbers apart, need up to {max(row.largest_weight for row in found.constructed):.0e}."
     )

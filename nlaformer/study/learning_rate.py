@@ -17,15 +17,18 @@ LABELS = dict(zip(RUNS, ("ours: warm-up, then a cosine", "constant after the war
 
 
 def draw(results: Results) -> Figure | None:
-    """The learning rates that the runs recorded."""
+    """The learning rates of the runs, a function of config and step."""
+    from nlaformer.learn.engine import learning_rate
     from nlaformer.report.figure import CURVES, panels, tidy
 
     if not (found := results.together(RUNS)):
         return None
     figure, (axes,) = panels(1, width=5.2)
     for which, (name, record) in enumerate(found.items()):
-        recorded = record.history["training"]
-        axes.plot(recorded["step"], recorded["lr"], color=CURVES[which], label=LABELS[name])
+        config = record.config
+        steps = sorted({*range(0, config.steps, max(config.steps // 200, 1)), config.warmup, config.steps - 1})
+        rates = [learning_rate(config, step) for step in steps]
+        axes.plot(steps, rates, color=CURVES[which], label=LABELS[name])
     tidy(axes, f"Learning rate, {length(found)}", "training step", "learning rate of Adam")
     axes.legend(frameon=False, fontsize=8)
     return figure

@@ -31,6 +31,7 @@ WINDOWS = (10, 15, 20)
 SEEDS = (0, 1, 2)
 TEACHERS = ("cg", "pcg")
 BUNDLED = ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated")
+ONWARD = {"cg-imitation": 150_000, "cg-accelerated": 150_000}  # further steps, from the bundled weights
 STACK = 8  # a larger one is no faster per model
 
 # The looped transformer of Yang et al., and an ordinary deep one, in place of the paper's three blocks.
@@ -112,6 +113,12 @@ def runs() -> dict[str, Planned]:
         Planned(f"bundled-{name}", recipe(name, steps=STEPS, sigma=SIGMAS, precision="tf32"), 1, keep=True)
         for name in BUNDLED
     ]
+    bundled += [
+        Planned(
+            further(name), recipe(name, steps=steps, sigma=SIGMAS, precision="tf32", start=name, lr=2e-3), 1, keep=True
+        )
+        for name, steps in ONWARD.items()
+    ]
     found: dict[str, Planned] = {run.name: run for run in bundled}
     for rank, configs in (
         (2, [imitation(), joint(), *over_sigma()]),
@@ -129,6 +136,11 @@ def runs() -> dict[str, Planned]:
             name = name_of(changed, architecture)
             found.setdefault(name, Planned(name, changed, 7))
     return found
+
+
+def further(name: str) -> str:
+    """The run that trains a bundled model on."""
+    return f"bundled-{name}-{_thousands(ONWARD[name])}"
 
 
 def headline(seed: int) -> list[Config]:
@@ -197,7 +209,7 @@ def small(run: Planned) -> Planned:
     steps = max(config.steps // 2000, 2)
     changed = config.replace(
         n=4, T=4, d=config.d // 16, heads=2, window=window, batch=8, steps=steps, warmup=min(5, steps // 2), chunk=10,
-        threads=1,
+        threads=1, start=None,
     )  # fmt: skip
     return dataclasses.replace(run, config=changed)
 
