@@ -44,7 +44,7 @@ def _top(
 
 
 def main() -> None:
-    """Run a command; our own errors, and an output that cannot be written, become one line and exit code 2."""
+    """Run a command; our own errors, and files that cannot be used, become one line and exit code 2."""
     try:
         try:
             app(prog_name="nlaformer")
@@ -60,8 +60,8 @@ def main() -> None:
     except BrokenPipeError:
         _stop_quietly()
     except OSError as error:
-        if error.filename is not None:
-            raise
+        if error.filename is not None:  # of a name too long, say, which asking whether it is there raises
+            _fail(f"cannot use {error.filename!s:.200}: {error.strerror or error}")
         _forget_output()
         _fail(f"cannot write the output: {error.strerror or error}")
 

@@ -34,6 +34,11 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return command
 
 
+def test_a_name_too_long_for_a_file_is_one_line(run):
+    code, out, err = run("evaluate", "a" * 5000)
+    assert (code, out) == (2, "") and "too long" in err and len(err.splitlines()) == 1
+
+
 @pytest.fixture(scope="module")
 def measured() -> list[verify.Row]:
     return verify.measure_all(5)

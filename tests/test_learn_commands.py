@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 import typer
 from typer.testing import CliRunner
 
 from nlaformer.errors import NLAFormerError
 from nlaformer.learn.commands import register
+from nlaformer.learn.model import initial
+from nlaformer.learn.recipes import recipe
 
 SETTINGS = {"n": 3, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 6, "warmup": 1}
 TINY = ["--device=cpu", *(f"--set={key}={value}" for key, value in SETTINGS.items())]
@@ -26,6 +29,16 @@ def command():
         return outcome
 
     return run
+
+
+def test_a_model_that_is_not_finite_is_evaluated_all_the_same(command, tmp_path):
+    model = initial(recipe("quickstart", n=3, T=3, d=8, heads=2))
+    with torch.no_grad():
+        model.probe_x.weight.fill_(torch.nan)
+    model.save(tmp_path)
+    found = json.loads(command("evaluate", tmp_path, "--json").stdout, parse_constant=pytest.fail)
+    assert found["evaluations"][0]["model"] == [None] * 4
+    assert "not finite" in command("evaluate", tmp_path).stdout
 
 
 def test_train_then_evaluate(command, tmp_path):

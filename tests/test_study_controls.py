@@ -135,6 +135,25 @@ def test_the_command_probes_any_trained_model(solver, tmp_path: Path):
         CliRunner().invoke(app, ["probe", str(compiled)], catch_exceptions=False)
 
 
+def test_models_that_cannot_be_probed_are_refused():
+    short, broken = (initial(nf.recipe("quickstart", n=3, T=T, d=8, heads=2)) for T in (1, 3))
+    with torch.no_grad():
+        broken.read_in.weight.fill_(torch.nan)
+    for solver, words in ((short, "T = 1"), (broken, "not finite")):
+        with pytest.raises(OptionError, match=words):
+            controls.document({"it": solver}, SIZES)
+
+
+def test_two_models_of_one_name_are_both_probed(solver, tmp_path: Path):
+    from typer.testing import CliRunner
+
+    from nlaformer.cli import app
+
+    folders = [str(solver.save(tmp_path / part / "run")) for part in "ab"]
+    found = json.loads(CliRunner().invoke(app, ["probe", *folders, "--count", "64", "--json"]).stdout)
+    assert list(found["models"]) == folders
+
+
 def test_the_verdict_follows_the_numbers(found, tmp_path: Path):
     model = found["models"]["cg-imitation"]
     flat = {name: {vector: [0.1] * 6 for vector in vectors} for name, vectors in model["r2"].items()}

@@ -7,6 +7,7 @@ iterates has the terms up to T only, and their number in place of n - 1.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
@@ -180,6 +181,8 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
     >>> findings(Evaluation("", 1, (1, 0.1, 0.02, 0.019), (1, 0.5, 0.1, 0.001), (1,) * 4, (0,) * 4, 0.0))
     'Ahead of CG up to t = 2, by a factor of 5 at most; from t = 2 on the error stays near 0.019, CG reaches 0.001.'
     """
+    if not all(map(math.isfinite, own.model)):
+        return "Some of its iterates are not finite: it cannot be compared."
     theirs, name, last = getattr(own, teacher), teacher.upper(), len(own.model) - 1
     ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
     lowest = min(own.model)

@@ -107,7 +107,9 @@ def probe(
     from nlaformer.study.probing import Sizes
     from nlaformer.study.results import rounded
 
-    solvers = {Path(name).name: named_solver(name)[0] for name in models}
+    short = [Path(name).name for name in models]
+    names = short if len(set(short)) == len(set(models)) else models  # a/run and b/run are two models
+    solvers = {name: named_solver(model)[0] for name, model in zip(names, models, strict=True)}
     found = controls.document(solvers, Sizes(count, count // 4, count // 2))
     if as_json:
         print_json(rounded(found))

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.console import Sheet
+from nlaformer.errors import OptionError
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
 from nlaformer.study.results import Results
 
@@ -93,10 +94,14 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
     from nlaformer.study import probing
 
     config = solver.config
+    if config.T < 2:
+        raise OptionError(f"a model of T = {config.T} has no iterate between its first and its last to be probed")
     systems = family_of(config).sample(sizes.count, sizes.seed)
     held = probing.quantities(systems, config.T)
     own = [t for t in OWN_TOKEN_ITERATES if t <= config.T]
     trained = probing.hidden(solver, systems, own)
+    if not bool(trained.last.isfinite().all()):
+        raise OptionError("the states of this model are not finite, so no probe can be fitted to them")
     bare = Config(**{field: getattr(config, field) for field in _NETWORK})
     if bare not in known:
         drawn = [initial(bare.replace(seed=seed)) for seed in UNTRAINED_SEEDS]
