@@ -82,6 +82,8 @@ def _reading_of_accuracy(found: Mapping[str, Any]) -> str:
         )
         others = [row["fused from eager float32"] for row in draws if row["ReLU units that switch"]]
         text += f", {max(others):.1e} in the others: a gradient jumps where a unit switches." if others else "."
+    if note := found.get("notes", {}).get("gradients"):
+        text += f" ({note[0].upper()}{note[1:]}.)"
     members = [row["loss"] for row in found.get("stack", {}).values() if isinstance(row, Mapping)]
     if members:
         text += f" Members of a stack against the same models trained alone, loss after 20 steps: {max(members):.1e}."
