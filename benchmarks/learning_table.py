@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from sections import deliver
 
 HEADING = "## What the recipes learn"
 ITERATES = (1, 2, 4, 8, 20)
@@ -145,24 +146,12 @@ def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def put(text: str, into: str) -> str:
-    """Replace the section in a document, or append it."""
-    place = re.compile(rf"^{re.escape(HEADING)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
-    if place.search(into):
-        return place.sub(lambda match: text + ("\n" if match.end() < len(into) else ""), into)
-    return f"{into.rstrip()}\n\n{text}"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, help="the document whose section is replaced")
     chosen = parser.parse_args(arguments)
-    text = section([json.loads(path.read_text()) for path in chosen.figures])
-    if chosen.into:
-        chosen.into.write_text(put(text, chosen.into.read_text()))
-    else:
-        print(text, end="")
+    deliver(section([json.loads(path.read_text()) for path in chosen.figures]), HEADING, chosen.into)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import argparse
 import json
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from sections import deliver
 
 HEADING = "## One training step on a GPU"
 PRECISIONS = ("float32", "tf32", "bf16")
@@ -90,24 +91,12 @@ def _reading_of_accuracy(found: Mapping[str, Any]) -> str:
     return text
 
 
-def put(text: str, into: str) -> str:
-    """Replace the section in a document, or append it."""
-    place = re.compile(rf"^{re.escape(HEADING)}\n.*?(?=^## |\Z)", re.DOTALL | re.MULTILINE)
-    if place.search(into):
-        return place.sub(lambda match: text + ("\n" if match.end() < len(into) else ""), into)
-    return f"{into.rstrip()}\n\n{text}" if into.strip() else f"# Benchmarks\n\n{text}"
-
-
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("figures", type=Path)
     parser.add_argument("--into", type=Path, help="the document whose section is replaced")
     chosen = parser.parse_args(arguments)
-    text = section(json.loads(chosen.figures.read_text()))
-    if chosen.into:
-        chosen.into.write_text(put(text, chosen.into.read_text() if chosen.into.exists() else ""))
-    else:
-        print(text, end="")
+    deliver(section(json.loads(chosen.figures.read_text())), HEADING, chosen.into)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
 from nlaformer.study.reading import counted, length, score, short
-from nlaformer.study.results import Record, Results
+from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,17 +26,11 @@ LABELS = {
 }
 
 
-def found(results: Results) -> dict[tuple[str, str], Record]:
-    """The runs that are there, by task and architecture."""
-    records = results.together(NAMES.values())
-    return {key: records[name] for key, name in NAMES.items() if name in records}
-
-
 def draw(results: Results) -> Figure | None:
     """A panel for each task."""
     from nlaformer.report.figure import curve, errors, panels, reference, tidy
 
-    if not (records := found(results)):
+    if not (records := results.keyed(NAMES)):
         return None
     figure, grid = panels(2, width=4.4, height=3.6)
     for task, axes in zip(TASKS, grid, strict=True):
@@ -54,7 +48,7 @@ def draw(results: Results) -> Figure | None:
 
 def sheets(results: Results) -> list[Sheet]:
     """A line for each run."""
-    if not (records := found(results)):
+    if not (records := results.keyed(NAMES)):
         return []
     lines = tuple(
         (task, LABELS[architecture], short(score(record.own["model"])), short(record.own["model"][-1]),
@@ -68,7 +62,7 @@ def sheets(results: Results) -> list[Sheet]:
 def verdicts(results: Results) -> list[Verdict]:
     """The paper argues for its three blocks, and compares them with nothing."""
     claim = "Pre, loop and post blocks enhance performance (after Gao et al.; the paper does not test it)."
-    records = found(results)
+    records = results.keyed(NAMES)
     if len(records) < len(NAMES):
         return [not_yet(claim, "section 3; beyond the paper")]
     parts, best = [], []

@@ -17,7 +17,7 @@ TITLE = "Embedding dimension"
 def verdicts(results: Results) -> list[Verdict]:
     """Whether larger is better, case by case."""
     claim, where = "Larger embedding dimensions generally converge better.", "section 4.2, Figures 8 and 9, first rows"
-    records = grids.found(results, GRID)
+    records = results.keyed(GRID)
     if len(records) < len(GRID):
         return [not_yet(claim, where)]
     better, parts = 0, []

@@ -22,7 +22,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 def _middle(results: Results) -> Verdict:
     claim = "Result supervision must dominate, but the intermediate variables must not weigh too little."
-    records = sweeping.found(results, VALUES)
+    records = results.keyed(VALUES)
     if len(records) < len(VALUES):
         return not_yet(claim, WHERE)
     scores = {eta: score(record.own["model"]) for eta, record in records.items()}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.reading import counted, length, score, short
-from nlaformer.study.results import Record, Results
+from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,19 +17,13 @@ Grid = Mapping[tuple[str, float, int], str]
 """Names of runs by teacher, sigma and the value of the parameter."""
 
 
-def found(results: Results, grid: Grid) -> dict[tuple[str, float, int], Record]:
-    """The runs that are there."""
-    records = results.together(grid.values())
-    return {key: records[name] for key, name in grid.items() if name in records}
-
-
 def draw(results: Results, grid: Grid, symbol: str, title: str) -> Figure | None:
     """A row of panels for each teacher, a panel for each sigma, a curve for each value."""
     from matplotlib.figure import Figure
 
     from nlaformer.report.figure import curve, errors, reference, tidy
 
-    if not (records := found(results, grid)):
+    if not (records := results.keyed(grid)):
         return None
     figure = Figure(figsize=(10.2, 6.2), layout="constrained")
     rows = figure.subplots(2, 3, sharex=True, sharey=True)
@@ -52,7 +46,7 @@ def draw(results: Results, grid: Grid, symbol: str, title: str) -> Figure | None
 
 def sheets(results: Results, grid: Grid, symbol: str, title: str) -> list[Sheet]:
     """A line for each run."""
-    if not (records := found(results, grid)):
+    if not (records := results.keyed(grid)):
         return []
     lines = tuple(
         (

@@ -23,7 +23,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 def _trend(results: Results) -> Verdict:
     claim = "A larger weight of the solution accelerates convergence, an excessive one degrades it."
-    records = sweeping.found(results, VALUES)
+    records = results.keyed(VALUES)
     if len(records) < len(VALUES):
         return not_yet(claim, WHERE)
     scores = [score(records[weight].own["model"]) for weight in sorted(VALUES)]

@@ -24,17 +24,11 @@ NAMES = {
 }  # fmt: skip
 
 
-def found(results: Results) -> dict[str, Record]:
-    """The runs that are there, by what they are."""
-    records = results.together(NAMES.values())
-    return {label: records[name] for label, name in NAMES.items() if name in records}
-
-
 def draw(results: Results) -> Figure | None:
     """The error over twice the iterations of training."""
     from nlaformer.report.figure import FAINT, curve, errors, panels, reference, tidy
 
-    if not (records := found(results)):
+    if not (records := results.keyed(NAMES)):
         return None
     figure, (axes,) = panels(1, width=6.4, height=3.9)
     for which, (label, record) in enumerate(records.items()):
@@ -51,7 +45,7 @@ def draw(results: Results) -> Figure | None:
 
 def sheets(results: Results) -> list[Sheet]:
     """The error at T, on the way and at 2T."""
-    if not (records := found(results)):
+    if not (records := results.keyed(NAMES)):
         return []
     lines = tuple(
         (label, short(record.own["model"][-1]), *(short(record.own["loops"][t]) for t in _places(record)))
@@ -74,7 +68,7 @@ def verdicts(results: Results) -> list[Verdict]:
         "The learned loop is an iteration: it may be repeated beyond the T of training (the paper does not test it)."
     )
     where = "section 3; beyond the paper"
-    records = found(results)
+    records = results.keyed(NAMES)
     if not all(label in records for label in list(NAMES)[:4]):
         return [not_yet(claim, where)]
     ratios = {label: record.own["loops"][-1] / record.own["model"][-1] for label, record in records.items()}

@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from nlaformer.errors import FileError, NLAFormerError
 from nlaformer.io import make_folder, replace_file
 from nlaformer.learn.recipes import Config
+
+Key = TypeVar("Key", bound=Hashable)
 
 RUNS = "runs"
 DIGITS = 6
@@ -121,6 +123,11 @@ class Results:
             return {}
         best = max(counts, key=lambda steps: (counts[steps], steps))
         return {name: lengths[best] for name, lengths in known.items() if best in lengths}
+
+    def keyed(self, names: Mapping[Key, str]) -> dict[Key, Record]:
+        """Those of some runs that can be compared, by whatever key each name is given under."""
+        records = self.together(names.values())
+        return {key: records[name] for key, name in names.items() if name in records}
 
 
 def rounded(value: Any) -> Any:

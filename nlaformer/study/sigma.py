@@ -25,8 +25,7 @@ LABELS = {"cg": "NLAFormer, taught by CG", "pcg": "NLAFormer, taught by PCG"}
 
 def found(results: Results) -> dict[tuple[str, float], dict[str, Any]]:
     """The evaluations that are there, by teacher and sigma."""
-    records = results.together(NAMES.values())
-    return {key: records[name].own for key, name in NAMES.items() if name in records}
+    return {key: record.own for key, record in results.keyed(NAMES).items()}
 
 
 def draw(results: Results) -> Figure | None:

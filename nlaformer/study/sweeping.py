@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from nlaformer.console import Sheet
 from nlaformer.study.artefact import Verdict, not_yet
 from nlaformer.study.reading import counted, length, score, short, spread
-from nlaformer.study.results import Record, Results
+from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -17,17 +17,11 @@ Values = Mapping[float, str]
 """The runs of a sweep: the names by the value of the parameter."""
 
 
-def found(results: Results, values: Values) -> dict[float, Record]:
-    """The runs that are there."""
-    records = results.together(values.values())
-    return {value: records[name] for value, name in values.items() if name in records}
-
-
 def draw(results: Results, values: Values, symbol: str, title: str) -> Figure | None:
     """The squared relative error over the iterations, a curve for each value, CG beside them."""
     from nlaformer.report.figure import curve, errors, panels, reference, tidy
 
-    if not (records := found(results, values)):
+    if not (records := results.keyed(values)):
         return None
     figure, (axes,) = panels(1, width=5.6, height=3.8)
     for which, (value, record) in enumerate(records.items()):
@@ -41,7 +35,7 @@ def draw(results: Results, values: Values, symbol: str, title: str) -> Figure | 
 
 def sheets(results: Results, values: Values, symbol: str, title: str) -> list[Sheet]:
     """A line for each value."""
-    if not (records := found(results, values)):
+    if not (records := results.keyed(values)):
         return []
     lines = tuple(
         (
@@ -65,7 +59,7 @@ def best(
     results: Results, values: Values, symbol: str, theirs: float, claim: str, where: str, seeds: tuple[str, ...]
 ) -> Verdict:
     """Whether the paper's best value is ours too, as far as other seeds leave that open."""
-    records = found(results, values)
+    records = results.keyed(values)
     if len(records) < len(values):
         return not_yet(claim, where)
     scores = {value: score(record.own["model"]) for value, record in records.items()}

@@ -22,7 +22,7 @@ def verdicts(results: Results) -> list[Verdict]:
     """Whether 15 is slightly worse than 20, in the iterates both of them supervise and in all of them."""
     claim = "A window of 15 is only slightly worse than one of 20 and stays competitive."
     where = "section 4.2, Figures 8 and 9, second rows"
-    records = grids.found(results, GRID)
+    records = results.keyed(GRID)
     pairs = {
         (teacher, sigma): (records.get((teacher, sigma, 15)), records.get((teacher, sigma, 20)))
         for teacher in plan.TEACHERS
