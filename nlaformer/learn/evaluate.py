@@ -106,7 +106,6 @@ def judge(solver: Solver, given: Trial) -> Evaluation:
         name: squared_relative_errors(iterates, x)
         for name, iterates in (("model", learned), ("cg", given.cg.x), ("pcg", given.pcg.x))
     }
-    deviation = (learned - teacher.x).square().sum(-1) / x.square().sum(-1, keepdim=True)
     return Evaluation(
         given.label,
         len(x),
@@ -118,7 +117,7 @@ def judge(solver: Solver, given: Trial) -> Evaluation:
         median={name: _numbers(error.quantile(0.5, 0)) for name, error in errors.items()},
         upper={name: _numbers(error.quantile(0.9, 0)) for name, error in errors.items()},
         standard_error=_numbers(errors["model"].std(0, correction=0) / len(x) ** 0.5),
-        deviation=_numbers(deviation.mean(0)),
+        deviation=_numbers(squared_deviations(learned, teacher.x, x).mean(0)),
         silence=_numbers(teacher.rd.square().sum(-1).mean(0) / solver.config.n),
     )
 
@@ -146,7 +145,12 @@ def _discrepancy(intermediate: Tensor, n: int) -> float:
 
 def squared_relative_errors(iterates: Tensor, x: Tensor) -> Tensor:
     """The paper's error of every iterate, (count, T+1), for iterates (count, T+1, n) and solutions x (count, n)."""
-    return (iterates - x.unsqueeze(1)).square().sum(-1) / x.square().sum(-1, keepdim=True)
+    return squared_deviations(iterates, x.unsqueeze(1), x)
+
+
+def squared_deviations(iterates: Tensor, others: Tensor, x: Tensor) -> Tensor:
+    """How far two methods' iterates are apart, ||x^_t - x_t||^2 / ||x||^2: (count, T+1)."""
+    return (iterates - others).square().sum(-1) / x.square().sum(-1, keepdim=True)
 
 
 def _numbers(values: Tensor) -> tuple[float, ...]:

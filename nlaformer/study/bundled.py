@@ -1,91 +1,102 @@
-"""Beyond the paper: the bundled models, one for all three sigmas, in the numbers of their runs and on fresh systems.
-
-The errors are heavy-tailed. In some thousand systems there is one that a model solves a hundred times worse than the
-others, and it moves the mean; medians and quantiles hardly change. So the fresh systems, which no run has seen, are
-many, and their worst is kept.
-"""
+"""Beyond the paper: the bundled models, one for all three sigmas, on fresh systems and in the numbers of their runs."""
 
 from __future__ import annotations
 
-from typing import Any
-
 from nlaformer.console import Sheet
-from nlaformer.study import plan
+from nlaformer.learn.evaluate import THRESHOLDS
+from nlaformer.study import fresh, goals, plan
 from nlaformer.study.artefact import Artefact
-from nlaformer.study.reading import at, counted, short
+from nlaformer.study.fresh import Fresh
+from nlaformer.study.reading import at, counted, length, short
 from nlaformer.study.results import Results
 
-FILE = "bundled-fresh.json"
-RUNS = {name: f"bundled-{name}" for name in plan.BUNDLED}
-FRESH = 20_261_115  # a seed nobody has trained or evaluated with
-COUNT, PIECE = 4096, 256
-
-
-def measure(results: Results, small: bool) -> None:
-    """The errors of the bundled models on fresh systems of all three sigmas."""
-    import torch
-
-    from nlaformer import load, pretrained
-    from nlaformer.learn.evaluate import squared_relative_errors
-    from nlaformer.problems import SPD
-
-    count, models = 8 if small else COUNT, {}
-    A, b, x = SPD(n=20, sigma=plan.SIGMAS).sample(count, FRESH)
-    for name in pretrained.names():
-        solver = load(name)
-        pieces = zip(*(tensor.split(PIECE) for tensor in (A, b, x)), strict=True)
-        errors = torch.cat([squared_relative_errors(solver.iterates(A, b), x) for A, b, x in pieces])
-        models[name] = {
-            "mean": errors.mean(0).tolist(),
-            "median": errors.quantile(0.5, 0).tolist(),
-            "upper": errors.quantile(0.9, 0).tolist(),
-            "largest": errors.amax(0).tolist(),
-            "config": solver.config.to_json(),
-        }
-    about: dict[str, Any] = {"command": ARTEFACT.command(), "count": count, "seed": FRESH, "sigma": plan.SIGMAS}
-    results.write(FILE, about | {"models": models})
+RUNS = tuple(f"bundled-{name}" for name in plan.BUNDLED)
+CURVES = {"mean": "mean", "median": "median", "upper": "90% quantile"}
 
 
 def sheets(results: Results) -> list[Sheet]:
-    """The bundled models at the paper's three sigmas."""
-    lines = []
-    for name, run in RUNS.items():
-        lengths = results.lengths(run)
-        if not lengths:
-            continue
-        record = lengths[max(lengths)]
-        steps = f"{record.config.steps // 1000}k" + (" more" if record.config.start else "")
-        for sigma in plan.SIGMAS:
-            row = at(record, sigma)
-            counts = [counted(row[method]) for method in ("model", "cg", "pcg")]
-            last = f"{short(row['model'][-1])} +- {short(row['standard_error'][-1])}"
-            lines.append((name, steps, f"{sigma:g}", *counts, last))
-    if not lines:
+    """How fast, how far, how near to the teacher, and whether the runs said so before."""
+    if (measured := fresh.read(results)) is None:
         return []
-    headings = ("model", "steps", "sigma", "iterations to", "CG", "PCG", "error at T")
-    note = "One model for all three sigmas. Iterations to 1e-1, 1e-2, 1e-3, 1e-4. +-: one standard error of the mean."
-    return [Sheet("The bundled models", headings, tuple(lines), note), *_fresh(results)]
+    made = [_iterations(measured), _last(measured), _deviation(measured), _runs(measured, results)]
+    return [sheet for sheet in made if sheet.lines]
 
 
-def _fresh(results: Results) -> list[Sheet]:
-    """The last iterate on fresh systems."""
-    document = results.file(FILE)
-    if document is None or not document["models"]:
-        return []
+def _iterations(measured: Fresh) -> Sheet:
+    """Every method, sigma by sigma."""
     lines = tuple(
-        (name, *(short(row[kind][-1]) for kind in ("mean", "median", "upper", "largest")))
-        for name, row in document["models"].items()
+        (label, f"{sigma:g}", *(counted(measured.at(method, sigma)[kind], THRESHOLDS) for kind in CURVES))
+        for sigma in plan.SIGMAS
+        for method, label in _labels(measured).items()
     )
-    title = f"The last iterate on {document['count']:,} fresh systems, sigma 1, 1.2 and 1.4 mixed"
-    return [Sheet(title, ("model", "mean", "median", "90% quantile", "largest"), lines)]
+    note = "A dash: not within T. The quantile is the error that nine systems in ten do not exceed."
+    title = f"Iterations to 1e-1, 1e-2, ..., 1e-6 on {measured.count:,} fresh systems at each sigma"
+    return Sheet(title, ("method", "sigma", *(f"on the {name}" for name in CURVES.values())), lines, note)
+
+
+def _labels(measured: Fresh) -> dict[str, str]:
+    """The methods, CG and PCG before the models."""
+    return {teacher: teacher.upper() for teacher in plan.TEACHERS} | {name: name for name in measured.configs}
+
+
+def _last(measured: Fresh) -> Sheet:
+    lines = tuple(
+        (name, f"{sigma:g}", _with_error(row["mean"][-1], row["standard_error"][-1]),
+         *(short(row[kind][-1]) for kind in ("median", "upper", "largest")))
+        for name in measured.configs
+        for sigma in plan.SIGMAS
+        for row in [measured.at(name, sigma)]
+    )  # fmt: skip
+    note = "+-: one standard error of the mean."
+    return Sheet(
+        "The last iterate's error", ("model", "sigma", "mean", "median", "90% quantile", "largest"), lines, note
+    )
+
+
+def _deviation(measured: Fresh) -> Sheet:
+    """Of the models that are to do what their teacher does; the others are meant to be elsewhere."""
+    lines = tuple(
+        (name, f"{sigma:g}", short(sum(curve[1:]) / len(curve[1:])), short(max(curve)), str(curve.index(max(curve))))
+        for name, config in measured.configs.items()
+        if config.supervision != "step+solution"
+        for sigma in plan.SIGMAS
+        for curve in [measured.at(name, sigma)["deviation"]]
+    )
+    headings = ("model", "sigma", "average over t = 1, ..., T", "largest", "at t")
+    return Sheet("Squared distance from CG's own iterates, |x^_t - x_t|^2 / |x|^2, mean", headings, lines)
+
+
+def _runs(measured: Fresh, results: Results) -> Sheet:
+    """The last iterate's mean on the systems of the run and on the fresh ones."""
+    lines: list[tuple[str, ...]] = []
+    for name, config in measured.configs.items():
+        if (record := results.of_config(f"bundled-{name}", config)) is None:
+            continue
+        steps = length([record]).removesuffix(" steps") + (" more" if config.start else "")
+        apart = {(pair.sigma, pair.t): f"{pair.apart:.1f}" for pair in goals.comparisons(measured, name, record)}
+        for sigma in plan.SIGMAS:
+            filed, new = at(record, sigma), measured.at(name, sigma)
+            last = len(new["mean"]) - 1
+            lines.append(
+                (name, steps, f"{sigma:g}", _with_error(filed["model"][last], filed["standard_error"][last]),
+                 _with_error(new["mean"][last], new["standard_error"][last]), apart[sigma, last], apart[sigma, 2])
+            )  # fmt: skip
+    headings = ("model", "steps", "sigma", "mean at T, run", "fresh", "apart", "at t = 2")
+    note = "Apart: the difference of the means in combined standard errors, at T and at t = 2."
+    return Sheet("The last iterate on the systems of the run, and on fresh ones", headings, tuple(lines), note)
+
+
+def _with_error(mean: float, standard_error: float) -> str:
+    return f"{short(mean)} +- {short(standard_error)}"
 
 
 ARTEFACT = Artefact(
-    name="table-bundled",
+    name=fresh.ARTEFACT_NAME,
     title="The bundled models",
     paper="beyond the paper",
-    runs=(*RUNS.values(), *plan.onward()),
-    files=(FILE,),
-    measure=measure,
+    runs=(*RUNS, *plan.onward()),
+    files=(fresh.FILE,),
+    measure=fresh.measure,
     sheets=sheets,
+    verdicts=goals.verdicts,
 )

@@ -11,7 +11,8 @@ from nlaformer.errors import FileError
 from nlaformer.io import load, make_folder, replace_file
 from nlaformer.learn.recipes import recipes
 from nlaformer.provenance import in_words
-from nlaformer.study import bundled
+from nlaformer.study import fresh
+from nlaformer.study.fresh import Fresh
 from nlaformer.study.plan import BUNDLED, SIGMAS
 from nlaformer.study.reading import at, counted, listed, short
 from nlaformer.study.results import Record, Results
@@ -47,17 +48,17 @@ def _bundle(name: str, record: Record, weights: Path, home: Path) -> Path:
 
 def write_cards(results: Results, home: Path = pretrained.HOME) -> None:
     """The cards of the bundled models, as the results are now."""
-    fresh = results.file(bundled.FILE) or {"models": {}}
+    measured = fresh.read(results)
     for name in (name for name in BUNDLED if (home / name / "config.json").exists()):
-        record = results.lengths(f"bundled-{name}").get(load(home / name).config.steps)
+        record = results.of_config(f"bundled-{name}", load(home / name).config)
         if record is not None:
-            text = card(name, record, fresh["models"].get(name), fresh.get("count", 0))
-            replace_file(home / name / "README.md", text.encode())
+            replace_file(home / name / "README.md", card(name, record, measured).encode())
 
 
-def card(name: str, record: Record, fresh: dict[str, Any] | None = None, count: int = 0) -> str:
+def card(name: str, record: Record, measured: Fresh | None = None) -> str:
     """A model's card: what it is, how it was trained, how accurate it is (also on fresh systems), where it fails."""
     config = record.config
+    failing = _limits(record) + _tail(name, record, measured)
     return "\n\n".join(
         [
             f"# {name}",
@@ -65,7 +66,7 @@ def card(name: str, record: Record, fresh: dict[str, Any] | None = None, count: 
             f'`nf.load("{name}").iterates(A, b)` gives x_0, ..., x_{config.T}.',
             f"## Training\n\n{_training(record)}",
             f"## Accuracy\n\n{to_markdown(_accuracy(record))}\n\n{to_markdown(_spread(record))}",
-            f"## Where it fails\n\n{_limits(record)}{_tail(fresh, count)}\n\n{to_markdown(_elsewhere(record))}",
+            f"## Where it fails\n\n{failing}\n\n{to_markdown(_elsewhere(record))}",
             f"Made by `nlaformer reproduce promote` from `results/runs/{record.name}.json`.\n",
         ]
     )
@@ -134,13 +135,16 @@ def _limits(record: Record) -> str:
     return " ".join(sentences)
 
 
-def _tail(fresh: dict[str, Any] | None, count: int) -> str:
-    if fresh is None:
+def _tail(name: str, record: Record, measured: Fresh | None) -> str:
+    """What the fresh systems show, where they were solved with these weights and not with those bundled before."""
+    if measured is None or measured.configs.get(name) != record.config:
         return ""
+    rows = [measured.at(name, sigma) for sigma in SIGMAS]
+    median, mean, largest = (listed([short(row[kind][-1]) for row in rows]) for kind in ("median", "mean", "largest"))
     return (
-        f" Its errors are heavy-tailed: over {count:,} fresh systems the last iterate has a median of "
-        f"{short(fresh['median'][-1])}, a mean of {short(fresh['mean'][-1])} and a worst case of "
-        f"{short(fresh['largest'][-1])}."
+        f" Its errors are heavy-tailed: over {measured.count:,} fresh systems at each of sigma "
+        f"{listed([f'{sigma:g}' for sigma in SIGMAS])} the last iterate has medians of {median}, means of {mean} and "
+        f"worst cases of {largest}."
     )
 
 

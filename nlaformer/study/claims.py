@@ -17,7 +17,7 @@ INTRODUCTION = """\
 Made by `nlaformer reproduce all --from-results` from the numbers in `results/`; edit nothing here. A verdict is one of
 *holds*, *holds more strongly*, *differs*, *not reproducible as stated*, *not yet run*. What each one is judged by is
 written in the module of `nlaformer/study/` behind it. Errors are squared relative errors |x_t - x|^2 / |x|^2, means
-over 512 systems nobody trained on; iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4.
+over 512 systems nobody trained on where no other number is given; iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4.
 """
 
 

@@ -26,9 +26,9 @@ def iterations(curve: Curve, bound: float) -> int | None:
     return next((t for t, error in enumerate(curve) if error is not None and error <= bound), None)
 
 
-def counted(curve: Curve) -> str:
+def counted(curve: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
     """The iterations to 1e-1, ..., 1e-4, as a cell: "4 6 8 10", a dash where the curve does not get there."""
-    found = [iterations(curve, bound) for bound in THRESHOLDS]
+    found = [iterations(curve, bound) for bound in bounds]
     return " ".join("-" if count is None else str(count) for count in found)
 
 

@@ -112,6 +112,11 @@ class Results:
                  if pattern.fullmatch(path.name)]  # fmt: skip
         return {record.config.steps: record for record in found if record is not None}
 
+    def of_config(self, name: str, config: Config) -> Record | None:
+        """The run of this very config, among those whose names begin so: some are of one length."""
+        found = (self.run(path.stem) for path in sorted((self.folder / RUNS).glob(f"{name}*.json")))
+        return next((record for record in found if record is not None and record.config == config), None)
+
     def together(self, names: Iterable[str]) -> dict[str, Record]:
         """Runs to be compared, by name: of one length, that at which most of them are there, the longer of two."""
         known = {name: self.lengths(name) for name in names}
