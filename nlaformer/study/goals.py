@@ -171,7 +171,7 @@ def _repeats(measured: Fresh, results: Results) -> Verdict:
     """
     records = {name: results.of_config(f"bundled-{name}", config) for name, config in measured.configs.items()}
     if absent := [name for name, record in records.items() if record is None]:
-        found = f"No run in results/runs has the config with which {listed(absent)} was measured."
+        found = f"No run in results/runs has the config of {listed(absent)} as measured."
         return Verdict(REPEATS, WHERE, found, "not yet run")
     pairs = [pair for name, record in records.items() if record for pair in comparisons(measured, name, record)]
     agreeing, worst = [pair for pair in pairs if pair.apart <= TOLERANCE], max(pairs, key=lambda pair: pair.apart)
