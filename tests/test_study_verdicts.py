@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nlaformer.learn.evaluate import own_label
-from nlaformer.study import discrepancy, eta, imitation, lambda_, plan, sigma, window
+from nlaformer.study import discrepancy, eta, imitation, lambda_, lead, plan, sigma, window
 from nlaformer.study.results import Results
 
 CG = [1.0, 0.7, 0.3, 0.12, 0.05, 0.02, 0.005, 0.002, 5e-4, 1e-4, *[1e-5] * 11]
@@ -126,3 +126,28 @@ def test_a_window_must_not_come_late(results, late, expected):
         curve = CG if config.window == 20 else [1.0] * late + CG[:-late]
         put(results, config, curve)
     assert judgements(window.verdicts(results)) == [expected]
+
+
+def ahead_of(teacher, factor):
+    """A curve that is ahead of its teacher by a factor, everywhere."""
+    return [error / factor for error in teacher]
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(1.0, "holds"), (1.9, "holds"), (0.4, "differs"), (2.1, "differs")])
+def test_lambda_sets_the_lead(results, factor, expected):
+    for weight in plan.LAMBDAS[1:]:
+        put(results, plan.paper_accelerated("cg", lambda_=weight), ahead_of(CG, (1 + weight) ** 2))
+    assert judgements(lead.verdicts(results))[0] == "not yet run"
+    weight = plan.LAMBDAS[0]
+    put(results, plan.paper_accelerated("cg", lambda_=weight), ahead_of(CG, factor * (1 + weight) ** 2))
+    assert judgements(lead.verdicts(results))[0] == expected
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(5, "differs"), (0.5, "holds")])
+def test_letting_go_of_the_teacher(results, factor, expected):
+    for teacher in plan.TEACHERS:
+        for run, ahead in (("150k", 100), ("lambda100", 100 * factor)):
+            assert judgements(lead.verdicts(results))[1] == "not yet run"
+            name = f"bundled-{teacher}-accelerated-{run}"
+            put(results, plan.planned(name).config.replace(sigma=(1.2,)), ahead_of(CG, ahead), name=name)
+    assert judgements(lead.verdicts(results))[1] == expected

@@ -370,7 +370,7 @@ def quickstart() -> Config:
 
 def cg_imitation() -> Config:
     """The paper's first setting, result supervision: the iterates of CG, nothing else (the paper's loss: power=1)."""
-    return Config(supervision="result", lr=3e-3, power=0.75)
+    return Config(supervision="result", lr=3e-3, final_lr=0.002, power=0.75)
 
 
 def cg_joint() -> Config:
@@ -380,7 +380,7 @@ def cg_joint() -> Config:
 
 def cg_accelerated() -> Config:
     """The paper's second setting: step + 10 solution, converging faster than CG (the paper's loss: power=1)."""
-    return Config(supervision="step+solution", lambda_=10.0, window=20, lr=3e-3, power=0.5, floor=1e-8)
+    return Config(supervision="step+solution", lambda_=10.0, window=20, lr=3e-3, final_lr=0.002, power=0.5, floor=1e-8)
 
 
 def pcg_accelerated() -> Config:

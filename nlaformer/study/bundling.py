@@ -13,10 +13,9 @@ from nlaformer.learn.recipes import recipes
 from nlaformer.provenance import in_words
 from nlaformer.study import fresh
 from nlaformer.study.fresh import Fresh
-from nlaformer.study.plan import BUNDLED, SIGMAS
+from nlaformer.study.plan import BUNDLED, SIGMAS, WEIGHTS
 from nlaformer.study.reading import at, counted, listed, short
 from nlaformer.study.results import Record, Results
-from nlaformer.study.running import WEIGHTS
 
 FILES = ("config.json", "model.safetensors")
 
@@ -24,16 +23,13 @@ FILES = ("config.json", "model.safetensors")
 def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> list[Path]:
     """Bundle every model whose run is finished and whose weights are in the folder of the runs."""
     found = []
-    for name in BUNDLED:
-        runs = results.lengths(f"bundled-{name}")
-        for steps in sorted(runs, reverse=True):
-            weights = folder / WEIGHTS / runs[steps].name
-            if weights.exists():
-                found.append(_bundle(name, runs[steps], weights, home))
-                break
+    for name, run in BUNDLED.items():
+        record, weights = results.run(run), folder / WEIGHTS / run
+        if record is not None and weights.exists():
+            found.append(_bundle(name, record, weights, home))
     write_cards(results, home)
     if not found:
-        raise FileError(f"no finished run of {listed(BUNDLED)} has its weights in {folder / WEIGHTS}")
+        raise FileError(f"no finished run of {listed(list(BUNDLED.values()))} has its weights in {folder / WEIGHTS}")
     return found
 
 

@@ -69,7 +69,7 @@ def reproduce(
         raise OptionError(f"--json goes with list, not with {what!r}; the numbers of the others are in results/")
     home = Path("runs/small") if small else Path()
     kept = Results(results or home / "results", commit)
-    folder = runs or (home / "runs" if small else Path("runs/study"))
+    folder = runs or (home / "runs" if small else Path(plan.HOME))
 
     def shaped(names: Any) -> list[Planned]:
         found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]

@@ -24,11 +24,11 @@ from nlaformer.learn.ranks import cpu_threads, pick_device
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.runs import MANIFEST, read_manifest
 from nlaformer.study.filing import Examiner, file_run
-from nlaformer.study.plan import Planned, stacks
+from nlaformer.study.plan import WEIGHTS, Planned, stacks
 from nlaformer.study.results import RUNS, Results
 
 RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the budget is spent
-STACK, WEIGHTS = "stack.json", "weights"
+STACK = "stack.json"
 _CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
 _APART = 1000  # steps between validations at least: they take time
 

@@ -1,0 +1,165 @@
+"""Beyond the paper: how far ahead of its teacher a model gets that is shown the teacher's steps and the solution.
+
+The loss |x^_t - x_t|^2 + lambda |x^_t - x|^2 is least at x^_t = (x_t + lambda x) / (1 + lambda), whose squared error
+is the teacher's divided by (1 + lambda)^2. A network that could do all would stop there.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from nlaformer.console import Sheet
+from nlaformer.study import plan
+from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.reading import at, length, listed, short
+from nlaformer.study.results import Record, Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from nlaformer.study.reading import Curve
+
+SIGMA = 1.2
+# At x_1 a network has had too few layers; later it meets the floor of its own accuracy.
+JUDGED = range(2, 7)
+LAST_DRAWN = 14  # soon after, CG overtakes them all
+FACTOR = 2.0  # how near to (1 + lambda)^2 is near
+
+SWEEP = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
+BUNDLED = {
+    f"{teacher.upper()}'s pupil, lambda = {weight}": f"bundled-{teacher}-accelerated-{run}"
+    for teacher in plan.TEACHERS
+    for weight, run in ((10, "150k"), (100, "lambda100"))
+}
+
+
+def lead(record: Record) -> Curve:
+    """The teacher's mean squared error over the pupil's, at every iterate."""
+    row = at(record, SIGMA)
+    return [theirs / own for own, theirs in zip(row["model"], row[record.config.teacher], strict=True)]
+
+
+def typical(record: Record) -> float:
+    """One number for it: the geometric mean over the iterates that are judged."""
+    ratios = lead(record)
+    return math.exp(sum(math.log(ratios[t]) for t in JUDGED if t < len(ratios)) / len(JUDGED))
+
+
+def allowed(record: Record) -> float:
+    """What the loss has to give."""
+    return (1 + record.config.lambda_) ** 2
+
+
+def _bundled(results: Results) -> dict[str, Record]:
+    """The bundled models before and after they let go of their teacher; not of one length."""
+    found = {label: results.run(name) for label, name in BUNDLED.items()}
+    return {label: record for label, record in found.items() if record is not None}
+
+
+def draw(results: Results) -> Figure | None:
+    """The lead over the iterations, and by lambda where the sweep has been run."""
+    from nlaformer.report.figure import FAINT, curve, panels, tidy
+
+    models, sweep = _bundled(results), results.keyed(SWEEP)
+    if not models and not sweep:
+        return None
+    figure, every = panels(2 if sweep and models else 1, width=4.6, height=3.6, share=False)
+    if models:
+        axes = every[0]
+        for which, (label, record) in enumerate(models.items()):
+            curve(axes, lead(record)[1:], label, which, start=1)
+        for weight in sorted({allowed(record) for record in models.values()}):
+            axes.axhline(weight, color=FAINT, linewidth=1, linestyle=":")
+            axes.annotate("(1 + lambda)^2", (LAST_DRAWN, weight), xytext=(0, 3), textcoords="offset points",
+                          fontsize=7, ha="right")  # fmt: skip
+        axes.set_yscale("log")
+        axes.set_xlim(0.5, LAST_DRAWN + 0.5)
+        axes.set_ylim(0.3, 3e4)
+        tidy(axes, f"The bundled models, sigma {SIGMA:g}", "iteration t", "teacher's squared error / pupil's")
+        axes.legend(frameon=False, fontsize=7)
+    if sweep:
+        axes = every[-1]
+        weights = sorted(sweep)
+        axes.plot(weights, [(1 + weight) ** 2 for weight in weights], color=FAINT, linestyle=":",
+                  label="(1 + lambda)^2")  # fmt: skip
+        axes.plot(weights, [typical(sweep[weight]) for weight in weights], marker="o", linestyle="none",
+                  label=f"typical of t = {JUDGED[0]}, ..., {JUDGED[-1]}")  # fmt: skip
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        tidy(axes, f"The paper's loss, {length(sweep)}", "lambda", "CG's squared error / pupil's")
+        axes.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """The lead at single iterates beside what lambda allows."""
+    records = _bundled(results) | {f"CG's pupil, lambda = {weight:g}, power 1": record
+                                   for weight, record in results.keyed(SWEEP).items()}  # fmt: skip
+    if not records:
+        return []
+    shown = (1, 2, 3, 4, 5, 6, 8, 10)
+    lines = tuple(
+        (label, f"{allowed(record):,g}", *(short_number(lead(record)[t]) for t in shown if t < len(lead(record))))
+        for label, record in records.items()
+    )
+    headings = ("model", "(1 + lambda)^2", *(f"t = {t}" for t in shown))
+    note = "The teacher's mean squared error over the pupil's, 512 systems."
+    return [Sheet(f"How far ahead of its teacher, sigma {SIGMA:g}", headings, lines, note)]
+
+
+def short_number(value: float) -> str:
+    """A ratio for people: two digits, no exponent."""
+    return f"{float(f'{value:.2g}'):,g}"
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """Whether lambda sets the lead, and what letting go brings."""
+    return [_law(results), _letting_go(results)]
+
+
+def _law(results: Results) -> Verdict:
+    claim = "How far a pupil of CG gets ahead is set by lambda: (1 + lambda)^2 in the squared error (our explanation)."
+    where = "section 4.2, Figure 6; beyond the paper"
+    records = {weight: record for weight, record in results.keyed(SWEEP).items() if weight in plan.LAMBDAS}
+    if len(records) < len(plan.LAMBDAS):
+        return not_yet(claim, where)
+    ratios = {weight: typical(record) / allowed(record) for weight, record in sorted(records.items())}
+    near = [weight for weight, ratio in ratios.items() if 1 / FACTOR <= ratio <= FACTOR]
+    found = (
+        "The lead over (1 + lambda)^2 is "
+        + listed([f"{short(ratio)} at {weight:g}" for weight, ratio in ratios.items()])
+        + f" (geometric means over t = {JUDGED[0]}, ..., {JUDGED[-1]}, {length(records)}): within a factor of "
+        f"{FACTOR:g} in {len(near)} of {len(ratios)}."
+    )
+    return Verdict(claim, where, found, "holds" if len(near) == len(ratios) else "differs")
+
+
+def _letting_go(results: Results) -> Verdict:
+    claim = "A greater lambda than the paper's 13 degrades a model (the paper: an excessive weight does)."
+    where = "section 4.2, Figure 6"
+    models = _bundled(results)
+    if len(models) < len(BUNDLED):
+        return not_yet(claim, where)
+    parts, better = [], []
+    for teacher in plan.TEACHERS:
+        before, after = (typical(models[label]) for label in BUNDLED if label.startswith(teacher.upper()))
+        parts.append(f"{teacher.upper()}'s from {short_number(before)} to {short_number(after)}")
+        better.append(after > before)
+    steps = next(reversed(models.values())).config.steps
+    found = (
+        f"{steps:,} steps with lambda = 100 after the training with 10 take the lead of {listed(parts)} (geometric "
+        f"means over t = {JUDGED[0]}, ..., {JUDGED[-1]}; bundled models, sigma {SIGMA:g})."
+    )
+    return Verdict(claim, where, found, "holds" if not any(better) else "differs")
+
+
+ARTEFACT = Artefact(
+    name="fig-lead",
+    title="How far ahead of its teacher a model gets",
+    paper="beyond the paper",
+    runs=(*BUNDLED.values(), *SWEEP.values()),
+    draw=draw,
+    sheets=sheets,
+    verdicts=verdicts,
+)
