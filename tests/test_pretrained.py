@@ -9,7 +9,8 @@ import pytest
 import nlaformer as nf
 from nlaformer import pretrained
 from nlaformer.learn.evaluate import judge, trial
-from nlaformer.study import bundling, fresh
+from nlaformer.learn.recipes import Config
+from nlaformer.study import bundling, controls, fresh
 from nlaformer.study.plan import BUNDLED, SIGMAS
 from nlaformer.study.reading import at
 from nlaformer.study.results import Results
@@ -38,6 +39,14 @@ def test_the_fresh_systems_were_solved_with_the_models_that_are_bundled():
     measured = fresh.read(RESULTS)
     configs = {} if measured is None else measured.configs
     assert configs == {name: nf.load(name).config for name in pretrained.names()}
+
+
+def test_the_controls_are_of_the_models_that_are_bundled():
+    """Else remove results/controls.json and run ``nlaformer reproduce controls``."""
+    probed = RESULTS.file(controls.FILE)["models"]
+    assert {name: Config.from_json(entry["config"]) for name, entry in probed.items()} == {
+        name: nf.load(name).config for name in pretrained.names()
+    }
 
 
 @pytest.mark.parametrize(("name", "sigma"), list(zip(pretrained.names(), (*SIGMAS, 1.2), strict=False)))

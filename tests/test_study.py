@@ -66,6 +66,36 @@ def test_a_kill_while_numbers_are_filed_loses_nothing(tmp_path, monkeypatch):
     assert written == {name: read_manifest(tmp_path / "runs" / name)["written"] for name in filed}
 
 
+class OneSecondARun:
+    """A machine on which a run of the looped architecture takes a second, and any other a hundred."""
+
+    def seconds(self, stack):
+        return sum(1.0 if "looped" in run.name else 100.0 for run in stack)
+
+
+def test_the_most_valuable_runs_that_fit_are_made():
+    due = list(plan.runs().values())
+    first, *_ = plan.stacks(due)
+    assert running.fitting(due, float("inf"), OneSecondARun()) == first
+    assert running.fitting(due, 100.0 * len(first), OneSecondARun()) == first
+    some = running.fitting(due, 100.0 * len(first) - 1, OneSecondARun())
+    assert some == first[: len(some)] and 1 <= len(some) < len(first)
+    assert [run.name for run in running.fitting(due, 2.0, OneSecondARun())] == [
+        name for name in plan.runs() if "looped" in name
+    ]
+    assert running.fitting(due, 0.1, OneSecondARun()) == first  # none fits: begun, to go on another time
+
+
+def test_the_time_a_stack_takes_is_measured_once(monkeypatch):
+    timed = []
+    monkeypatch.setattr(running, "_seconds_per_step", lambda configs, device: timed.append(len(configs)) or 0.5)
+    speeds, stack = running.Speeds(torch.device("cpu")), [tiny(RESULT), tiny(JOINT)]
+    assert speeds.seconds(stack) == speeds.seconds(stack) == pytest.approx(1.1 * 2 * 0.5 * 5)
+    assert timed == [1]  # members train one after another here
+    assert running.Speeds(torch.device("cuda")).seconds(stack) == pytest.approx(1.1 * 0.5 * 5)
+    assert timed == [1, 2]
+
+
 @pytest.mark.parametrize("content", ["", "null", "3", "[1"])
 def test_a_damaged_list_of_the_stack_is_named(content, tmp_path):
     (tmp_path / running.STACK).write_text(content)
@@ -111,6 +141,17 @@ def test_stacks_are_programs_in_the_order_of_their_value():
     assert [run.name for run in stacks[0]] == [f"bundled-{name}" for name in plan.BUNDLED]
     ranks = [run.rank for stack in stacks for run in stack]
     assert ranks == sorted(ranks) and len(ranks) == len(plan.runs())
+
+
+def test_a_run_begins_with_weights_that_are_kept_before_its_turn():
+    runs = plan.runs()
+    begun = {name: run for name, run in runs.items() if run.config.start is not None}
+    assert begun and all(runs[name].keep for name in plan.BUNDLED.values())
+    for run in begun.values():
+        before = runs[run.config.start.removeprefix(f"{plan.HOME}/{plan.WEIGHTS}/")]
+        assert before.keep and before.rank < run.rank
+        changed = set(before.config.differences(run.config))
+        assert not changed & {"n", "T", "d", "heads", "ffn", "pre_layers", "loop_layers", "post_layers", "norm"}
 
 
 def test_a_shorter_run_has_another_name_and_the_same_everything_else():

@@ -119,7 +119,7 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
     tokens = {"trained": [trained.own], "untrained": [network.own for network in known[bare]]}
     own_r2 = {name: _mean([_own_token(X, Y, own, sizes) for X in found]) for name, found in tokens.items()}
     return {
-        "config": {field: value for field, value in config.to_json().items() if field in (*_NETWORK, "recipe")},
+        "config": config.to_json(),
         "r2": {name: _by_vector(held, scores) for name, scores in r2.items()},
         "own_token": {"iterates": own} | {name: _by_vector(held, scores) for name, scores in own_r2.items()},
         "discrepancy": _discrepancies(solver, states, held, systems.b, sizes),

@@ -48,8 +48,9 @@ def draw(results: Results) -> Figure | None:
 
 
 def _annealed(results: Results) -> dict[str, Record]:
+    """The runs that are there, with something to draw a line through."""
     found = {name: results.run(run) for name, run in ANNEALED.items()}
-    return {name: record for name, record in found.items() if record is not None}
+    return {name: record for name, record in found.items() if record is not None and len(late(record)) > 1}
 
 
 def late(record: Record) -> list[tuple[float, float]]:
@@ -60,7 +61,7 @@ def late(record: Record) -> list[tuple[float, float]]:
     return [
         (learning_rate(config, step - 1), error)
         for step, error in zip(history["step"], history["final_error"], strict=True)
-        if step >= LATE * config.steps
+        if step >= LATE * config.steps and error  # none where it was not finite
     ]
 
 

@@ -21,7 +21,7 @@ from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import cpu_threads, pick_device
-from nlaformer.learn.recipes import Config
+from nlaformer.learn.recipes import Config, shape_of
 from nlaformer.learn.runs import MANIFEST, read_manifest
 from nlaformer.study.filing import Examiner, file_run
 from nlaformer.study.plan import WEIGHTS, Planned, stacks
@@ -30,6 +30,8 @@ from nlaformer.study.results import RUNS, Results
 RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the budget is spent
 STACK = "stack.json"
 _CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
+_MORE = 1.1  # what they add to the time of the steps
+_BESIDE = 2  # a stack's own share of a step's time, in members: measured on a GPU, on the safe side on a CPU
 _APART = 1000  # steps between validations at least: they take time
 
 
@@ -46,22 +48,23 @@ def carry_out(
     device: str | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Planned]:
-    """Make the runs that are missing, the most valuable first, as far as the minutes go; gives those still missing."""
+    """Make the runs that are missing, the most valuable that fit into the minutes first; gives those still missing."""
     wanted, where = list(wanted), pick_device(device)
     budget = trainer.seconds_of(minutes)
     deadline = time.monotonic() + budget
     reserve = min(RESERVE, 0.15 * budget) if math.isfinite(budget) else 0.0
-    examiner = Examiner()
+    examiner, speeds = Examiner(), Speeds(where)
     make_folder(folder)
     while due := missing(wanted, results):
         left = deadline - time.monotonic() - reserve
         if left <= 0:
             say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
             return due
-        stack = _under_way(folder, wanted, due) or stacks(due)[0]
+        stack = _under_way(folder, wanted, due) or fitting(due, left, speeds)
         replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
         say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
         begun = time.monotonic()
+        left = max(deadline - begun - reserve, 1e-3)  # choosing took some of it
         if not _train(stack, folder, left / 60, where):
             say(f"Not finished after {duration(time.monotonic() - begun)}: step {_step(stack, folder)}. Saved.")
             continue
@@ -124,16 +127,47 @@ def _keep_weights(stack: Sequence[Planned], folder: Path) -> None:
                 replace_file(place / name, (folder / run.name / name).read_bytes())
 
 
+class Speeds:
+    """Seconds per step of stacks on a machine: a few steps of each are run and timed, once for a shape and a size."""
+
+    def __init__(self, device: torch.device):
+        self.device = device
+        self._known: dict[str, float] = {}
+
+    def seconds(self, stack: Sequence[Planned]) -> float:
+        """How long the training of a stack takes."""
+        configs = [run.config for run in stack]
+        key = repr((len(configs), shape_of(configs[0])))
+        if key not in self._known:
+            one_by_one = self.device.type == "cpu"  # then a step of one member tells
+            timed = _seconds_per_step(configs[:1] if one_by_one else configs, self.device)
+            self._known[key] = timed * (len(configs) if one_by_one else 1)
+        return _MORE * self._known[key] * configs[0].steps
+
+
+def fitting(due: Sequence[Planned], left: float, speeds: Speeds) -> list[Planned]:
+    """The most valuable stack that can be finished in the seconds left, with as many of its runs as can.
+
+    Where none can, the most valuable one: it is begun now and goes on another time.
+    """
+    candidates = stacks(due)
+    if math.isinf(left):
+        return candidates[0]
+    for stack in candidates:
+        share = left / speeds.seconds(stack)
+        count = int(share * (len(stack) + _BESIDE)) - _BESIDE if share < 1 else len(stack)
+        if count >= 1:
+            return stack[:count]
+    return candidates[0]
+
+
 def forecast(wanted: Iterable[Planned], device: str | None = None) -> list[dict[str, Any]]:
-    """How long each stack will take on this machine: a few of its own steps are run and timed."""
-    where = pick_device(device)
-    found = []
-    for stack in stacks(wanted):
-        seconds = _seconds_per_step([run.config for run in stack], where)
-        steps = stack[0].config.steps
-        found.append({"runs": [run.name for run in stack], "steps": steps, "seconds_per_step": seconds,
-                      "seconds": seconds * steps})  # fmt: skip
-    return found
+    """How long each stack will take on this machine."""
+    speeds = Speeds(pick_device(device))
+    return [
+        {"runs": [run.name for run in stack], "steps": stack[0].config.steps, "seconds": speeds.seconds(stack)}
+        for stack in stacks(wanted)
+    ]
 
 
 def _seconds_per_step(configs: Sequence[Config], device: torch.device, timed: int = 20, longest: float = 5.0) -> float:
