@@ -109,7 +109,7 @@ def everything(made, tmp_path_factory):
     results = Results(tmp_path_factory.mktemp("everything"))
     record = Results(made / "results").run(RESULT)
     for run in plan.runs().values():
-        config = plan.small(run).config
+        config = plan.small(run).config.replace(steps=record.config.steps, warmup=1)
         own = own_label(config) if own_label(config) in record.evaluations else record.document["own"]
         document = record.document | {"name": run.name, "config": config.to_json(), "own": own}
         results.write(f"runs/{run.name}.json", document)
