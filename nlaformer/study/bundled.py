@@ -93,17 +93,18 @@ def _training(results: Results) -> Sheet:
     lines = []
     for record in filter(None, map(results.run, RUNS)):
         config, row = record.config, at(record, 1.2)
-        weight = f"{config.lambda_:g}" if config.supervision == "step+solution" else "-"
+        ahead = config.supervision == "step+solution"
+        weight, apart = (f"{config.lambda_:g}", "-") if ahead else ("-", short(max(row["deviation"])))
         start = "-" if config.start is None else Path(config.start).name
         errors = [short(row["model"][t]) for t in (2, 4, -1)]
         lines.append(
             (record.name, start, f"{config.steps:,}", f"{config.lr * config.final_lr:.0e}", f"{config.power:g}", weight,
-             *errors, short(max(row["deviation"])))
+             *errors, apart)
         )  # fmt: skip
     headings = ("run", "begins with", "steps", "last rate", "power", "lambda", "t = 2", "t = 4", "T", "from CG")
     note = (
         "Mean squared errors at sigma 1.2, 512 systems. A name without bundled-: as it was bundled before that run. "
-        "From CG: the largest mean squared distance from the teacher's iterate."
+        "From CG: the largest mean squared distance from CG's own iterate, of those that imitate it."
     )
     return Sheet("The runs behind them", headings, tuple(lines), note)
 

@@ -9,7 +9,7 @@ from nlaformer import pretrained
 from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import FileError
 from nlaformer.io import load, make_folder, replace_file
-from nlaformer.learn.recipes import recipes
+from nlaformer.learn.recipes import Config, recipes
 from nlaformer.provenance import in_words
 from nlaformer.study import fresh
 from nlaformer.study.fresh import Fresh
@@ -72,14 +72,25 @@ def _training(record: Record) -> str:
     config, trained = record.config, record.document["trained"]
     machine = in_words(record.document["provenance"])
     members = len(record.document["stack"])
-    before = "" if config.start is None else "From the weights bundled before, whose run is in results/runs too: "
+    before = "" if config.start is None else f"From the weights of `results/runs/{_begun_with(config.start)}.json`: "
     return (
         f"{before}{config.steps:,} steps of {config.batch} fresh systems of the paper's family, sigma "
-        f"{listed([f'{sigma:g}' for sigma in config.sigma])} in equal parts; supervision {config.supervision}, teacher "
+        f"{listed([f'{sigma:g}' for sigma in config.sigma])} in equal parts; supervision {_supervision(config)}, teacher "
         f"{config.teacher.upper()}, power {config.power:g}, Adam with a peak learning rate of {config.lr:g}, seed "
         f"{config.seed}. {record.document['seconds']:.0f} s in a stack of {members} on {trained['device']} in "
         f"{trained['arithmetic']} ({machine}). The whole config is in config.json."
     )
+
+
+def _supervision(config: Config) -> str:
+    weights = {"step+solution": f" with lambda {config.lambda_:g}", "joint": f" with eta {config.eta:g}"}
+    return config.supervision + weights.get(config.supervision, "")
+
+
+def _begun_with(start: str) -> str:
+    """The run whose weights another began with; the first of them began with a bundled model, by its name."""
+    name = Path(start).name
+    return name if name.startswith("bundled-") else f"bundled-{name}"
 
 
 def _accuracy(record: Record) -> Sheet:
