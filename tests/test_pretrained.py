@@ -8,6 +8,7 @@ import pytest
 
 import nlaformer as nf
 from nlaformer import pretrained
+from nlaformer.io import fingerprint
 from nlaformer.learn.evaluate import judge, trial
 from nlaformer.learn.recipes import Config
 from nlaformer.study import bundling, controls, fresh
@@ -39,6 +40,13 @@ def test_the_fresh_systems_were_solved_with_the_models_that_are_bundled():
     measured = fresh.read(RESULTS)
     configs = {} if measured is None else measured.configs
     assert configs == {name: nf.load(name).config for name in pretrained.names()}
+
+
+@pytest.mark.parametrize("name", pretrained.names())
+def test_the_numbers_are_of_these_weights(name):
+    weights = fingerprint(pretrained.HOME / name)
+    assert record_of(name).name == BUNDLED[name] and record_of(name).document["weights"] == weights
+    assert RESULTS.file(fresh.FILE)["models"][name]["weights"] == weights
 
 
 def test_the_controls_are_of_the_models_that_are_bundled():
