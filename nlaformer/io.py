@@ -120,6 +120,11 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise FileError(f"{path}: config.json does not describe a saved {kind} ({reason})") from error
 
 
+def fingerprint(folder: Path) -> str:
+    """SHA-256 of the weights saved in a folder: it tells whether two folders hold the same model."""
+    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+
+
 def _located(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
     """The path itself if it exists or has several parts, else the folder of the bundled model of that name."""
     from nlaformer import pretrained

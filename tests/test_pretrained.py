@@ -8,11 +8,12 @@ import pytest
 
 import nlaformer as nf
 from nlaformer import pretrained
+from nlaformer.io import fingerprint
 from nlaformer.learn.evaluate import judge, trial
 from nlaformer.learn.recipes import Config
 from nlaformer.study import bundling, controls, fresh
 from nlaformer.study.plan import BUNDLED, SIGMAS
-from nlaformer.study.reading import at
+from nlaformer.study.reading import at, counted, listed, short
 from nlaformer.study.results import Results
 
 RESULTS = Results(Path(__file__).parent.parent / "results")
@@ -39,6 +40,24 @@ def test_the_fresh_systems_were_solved_with_the_models_that_are_bundled():
     measured = fresh.read(RESULTS)
     configs = {} if measured is None else measured.configs
     assert configs == {name: nf.load(name).config for name in pretrained.names()}
+
+
+@pytest.mark.parametrize("name", pretrained.names())
+def test_the_numbers_are_of_these_weights(name):
+    weights = fingerprint(pretrained.HOME / name)
+    assert record_of(name).name == BUNDLED[name] and record_of(name).document["weights"] == weights
+    assert RESULTS.file(fresh.FILE)["models"][name]["weights"] == weights
+
+
+def test_the_readme_quotes_the_fresh_systems():
+    measured = fresh.read(RESULTS)
+    model, cg = (measured.at(method, 1.2)["mean"] for method in ("cg-accelerated", "cg"))
+    own, theirs = (listed(counted(curve).split()) for curve in (model, cg))
+    quoted = (
+        f"cg-accelerated needs {own} iterations where CG needs {theirs}; it ends at {short(model[-1])}, which CG "
+        f"passes later ({measured.count:,} fresh systems at sigma 1.2;"
+    )
+    assert quoted in " ".join((RESULTS.folder.parent / "README.md").read_text().split())
 
 
 def test_the_controls_are_of_the_models_that_are_bundled():

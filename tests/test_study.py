@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from nlaformer.study.catalogue import ARTEFACTS
 from nlaformer.study.results import Results, rounded
 
 RESULT, JOINT = plan.names([plan.imitation(), plan.joint()])
+CPU = running.Speeds("cpu")
 
 
 def tiny(name):
@@ -34,12 +36,12 @@ def made(tmp_path_factory):
     results = Results(folder / "results", commit="of the lead")
     said = []
     wanted = [tiny(RESULT), tiny("bundled-cg-joint")]
-    left = running.carry_out(wanted, folder / "runs", results, minutes=1e-4, device="cpu", say=said.append)
+    left = running.carry_out(wanted, folder / "runs", results, time.monotonic() + 6e-3, CPU, said.append)
     assert [run.name for run in left] == [RESULT, "bundled-cg-joint"] and "The time is up" in said[-1]
     under_way = json.loads((folder / "runs" / running.STACK).read_text())
     assert under_way == ["bundled-cg-joint"]  # the lower rank first
     assert read_manifest(folder / "runs" / "bundled-cg-joint")["state"] == "interrupted"
-    assert running.carry_out(wanted, folder / "runs", results, device="cpu", say=said.append) == []
+    assert running.carry_out(wanted, folder / "runs", results, speeds=CPU, say=said.append) == []
     assert not (folder / "runs" / running.STACK).exists()
     return folder
 
@@ -56,17 +58,17 @@ def test_a_kill_while_numbers_are_filed_loses_nothing(tmp_path, monkeypatch):
 
     monkeypatch.setattr(running, "file_run", killed_after_two)
     with pytest.raises(KeyboardInterrupt):
-        running.carry_out(wanted, tmp_path / "runs", results, device="cpu", say=lambda line: None)
+        running.carry_out(wanted, tmp_path / "runs", results, speeds=CPU, say=lambda line: None)
     monkeypatch.setattr(running, "file_run", file_run)
     written = {name: read_manifest(tmp_path / "runs" / name)["written"] for name in filed}
-    assert running.carry_out(wanted, tmp_path / "runs", results, device="cpu", say=lambda line: None) == []
+    assert running.carry_out(wanted, tmp_path / "runs", results, speeds=CPU, say=lambda line: None) == []
     for run in wanted:
         assert results.run(run.name).document["stack"] == [member.name for member in wanted]
         assert nf.load(tmp_path / "runs" / running.WEIGHTS / run.name).config == run.config
     assert written == {name: read_manifest(tmp_path / "runs" / name)["written"] for name in filed}
 
 
-class OneSecondARun:
+class OneSecondARun(running.Speeds):
     """A machine on which a run of the looped architecture takes a second, and any other a hundred."""
 
     def seconds(self, stack):
@@ -74,33 +76,61 @@ class OneSecondARun:
 
 
 def test_the_most_valuable_runs_that_fit_are_made():
-    due = list(plan.runs().values())
+    due, speeds = list(plan.runs().values()), OneSecondARun("cpu")
     first, *_ = plan.stacks(due)
-    assert running.fitting(due, float("inf"), OneSecondARun()) == first
-    assert running.fitting(due, 100.0 * len(first), OneSecondARun()) == first
-    some = running.fitting(due, 100.0 * len(first) - 1, OneSecondARun())
-    assert some == first[: len(some)] and 1 <= len(some) < len(first)
-    assert [run.name for run in running.fitting(due, 2.0, OneSecondARun())] == [
-        name for name in plan.runs() if "looped" in name
-    ]
-    assert running.fitting(due, 0.1, OneSecondARun()) == first  # none fits: begun, to go on another time
+
+    def fitting(seconds):
+        return running.fitting(due, time.monotonic() + seconds, speeds)
+
+    assert fitting(float("inf")) == first == fitting(100.0 * len(first) + 1)
+    assert fitting(100.0 * len(first) - 1) == first[:-1]
+    assert fitting(101.0) == first[:1]
+    assert [run.name for run in fitting(3.0)] == [name for name in plan.runs() if "looped" in name]
+    assert fitting(0.5) == fitting(-1.0) == first  # none fits: begun, to go on another time
+    speeds.one_by_one = False  # on a GPU a stack has a share of its own in the time: eight members, three halves
+    assert fitting(100.0 * len(first) - 1) == first[:-1] and fitting(101.0) != first[:1]
 
 
 def test_the_time_a_stack_takes_is_measured_once(monkeypatch):
     timed = []
-    monkeypatch.setattr(running, "_seconds_per_step", lambda configs, device: timed.append(len(configs)) or 0.5)
-    speeds, stack = running.Speeds(torch.device("cpu")), [tiny(RESULT), tiny(JOINT)]
+    monkeypatch.setattr(running, "_seconds_per_step", lambda configs, device: timed.append(configs) or 0.5)
+    speeds, stack = running.Speeds("cpu"), [tiny(RESULT), tiny(JOINT)]
     assert speeds.seconds(stack) == speeds.seconds(stack) == pytest.approx(1.1 * 2 * 0.5 * 5)
-    assert timed == [1]  # members train one after another here
-    assert running.Speeds(torch.device("cuda")).seconds(stack) == pytest.approx(1.1 * 0.5 * 5)
-    assert timed == [1, 2]
+    assert speeds.seconds(stack[:1]) == pytest.approx(1.1 * 0.5 * 5)
+    assert [len(configs) for configs in timed] == [1]  # members train one after another here
+    speeds.one_by_one = False
+    assert speeds.seconds(stack) == pytest.approx(1.1 * 0.5 * 5)
+    assert [len(configs) for configs in timed] == [1, 2]
+    speeds.seconds([plan.planned("bundled-cg-imitation-150k")])  # whose weights to begin with are not there
+    assert timed[-1][0].start is None
+
+
+def test_a_run_waits_for_the_weights_it_begins_with(tmp_path):
+    results, said = Results(tmp_path / "results"), []
+    parent = tiny("bundled-cg-joint")
+    child = tiny("bundled-cg-imitation-after-joint")
+    planned = plan.planned("bundled-cg-imitation-after-joint")
+    child = dataclasses.replace(child, config=child.config.replace(start=planned.config.start)).within(
+        tmp_path / "runs"
+    )
+    assert child.begins_with == parent.name
+    assert running.carry_out([child, parent], tmp_path / "runs", results, speeds=CPU, say=said.append) == []
+    assert [line for line in said if line.startswith("Training")] == [
+        f"Training 1 of 2 runs to make: {parent.name}",
+        f"Training 1 of 1 runs to make: {child.name}",
+    ]
+    for name in (parent.name, child.name):
+        (tmp_path / "results" / "runs" / f"{name}.json").unlink()
+    (tmp_path / "runs" / plan.WEIGHTS / parent.name).rename(tmp_path / "elsewhere")
+    with pytest.raises(FileError, match=rf"begins with the weights of {parent.name}.*remove .*{parent.name}\.json"):
+        running.carry_out([child], tmp_path / "runs", results, speeds=CPU, say=said.append)
 
 
 @pytest.mark.parametrize("content", ["", "null", "3", "[1"])
 def test_a_damaged_list_of_the_stack_is_named(content, tmp_path):
     (tmp_path / running.STACK).write_text(content)
     with pytest.raises(FileError, match=r"stack\.json is damaged"):
-        running.carry_out([tiny(RESULT)], tmp_path, Results(tmp_path / "results"), device="cpu")
+        running.carry_out([tiny(RESULT)], tmp_path, Results(tmp_path / "results"), speeds=CPU)
 
 
 @pytest.fixture(scope="module")
@@ -158,6 +188,9 @@ def test_a_shorter_run_has_another_name_and_the_same_everything_else():
     run = plan.planned(JOINT)
     shorter = run.of_length(20_000)
     assert shorter.name == f"{JOINT}-20k" and run.of_length(None) == run == run.of_length(plan.STEPS)
+    assert run.of_length(2 * plan.STEPS) == run  # never longer
+    begun = plan.planned("bundled-cg-imitation-150k").of_length(20_000)
+    assert begun.config.start == plan.weights_of("bundled-cg-imitation-20k")
     assert set(run.config.differences(shorter.config)) == {"steps"}
     assert run.in_precision("bf16").config.precision == "bf16" and run.in_precision("bf16").name == JOINT
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nlaformer.learn.evaluate import own_label
-from nlaformer.study import discrepancy, eta, imitation, lambda_, lead, plan, sigma, window
+from nlaformer.study import discrepancy, eta, imitation, lambda_, lead, learning_rate, plan, sigma, window
 from nlaformer.study.results import Results
 
 CG = [1.0, 0.7, 0.3, 0.12, 0.05, 0.02, 0.005, 0.002, 5e-4, 1e-4, *[1e-5] * 11]
@@ -143,7 +143,7 @@ def test_lambda_sets_the_lead(results, factor, expected):
     assert judgements(lead.verdicts(results))[0] == expected
 
 
-@pytest.mark.parametrize(("factor", "expected"), [(5, "differs"), (0.5, "holds")])
+@pytest.mark.parametrize(("factor", "expected"), [(5, "holds"), (0.5, "differs")])
 def test_letting_go_of_the_teacher(results, factor, expected):
     for teacher in plan.TEACHERS:
         for run, ahead in (("150k", 100), ("lambda100", 100 * factor)):
@@ -151,3 +151,21 @@ def test_letting_go_of_the_teacher(results, factor, expected):
             name = f"bundled-{teacher}-accelerated-{run}"
             put(results, plan.planned(name).config.replace(sigma=(1.2,)), ahead_of(CG, ahead), name=name)
     assert judgements(lead.verdicts(results))[1] == expected
+
+
+def test_a_model_that_diverged_has_no_lead(results):
+    for weight in plan.LAMBDAS:
+        put(results, plan.paper_accelerated("cg", lambda_=weight), ahead_of(CG, (1 + weight) ** 2))
+    put(results, plan.paper_accelerated("cg", lambda_=1.0), [1.0, *[None] * 20])
+    assert judgements(lead.verdicts(results))[0] == "differs" and "0 at 1," in lead.verdicts(results)[0].found
+    assert lead.sheets(results) and lead.draw(results)
+
+
+@pytest.mark.parametrize(("last", "expected"), [(1e-7, "holds"), (9e-6, "differs"), (None, "not yet run")])
+def test_annealing_further(results, last, expected):
+    history = {"step": [0, 50_000, 135_000, 150_000], "final_error": [1.0, 1e-3, 1e-5, last]}
+    for name in learning_rate.ANNEALED.values():
+        assert judgements(learning_rate.verdicts(results))[1] == "not yet run"
+        config = plan.planned(name).config
+        results.write(f"runs/{name}.json", {"config": config.to_json(), "history": history})
+    assert judgements(learning_rate.verdicts(results))[1] == expected

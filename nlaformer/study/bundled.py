@@ -9,7 +9,7 @@ from nlaformer.learn.evaluate import THRESHOLDS
 from nlaformer.study import fresh, goals, plan
 from nlaformer.study.artefact import Artefact
 from nlaformer.study.fresh import Fresh
-from nlaformer.study.reading import at, counted, length, short
+from nlaformer.study.reading import at, counted, finite, length, short
 from nlaformer.study.results import Results
 
 RUNS = tuple(name for name in plan.runs() if name.startswith("bundled-"))
@@ -18,9 +18,9 @@ CURVES = {"mean": "mean", "median": "median", "upper": "90% quantile"}
 
 def sheets(results: Results) -> list[Sheet]:
     """How fast, how far, how near to the teacher, and whether the runs said so before."""
-    if (measured := fresh.read(results)) is None:
-        return []
-    made = [_iterations(measured), _last(measured), _deviation(measured), _runs(measured, results), _training(results)]
+    made = [_training(results)]
+    if (measured := fresh.read(results)) is not None:
+        made = [_iterations(measured), _last(measured), _deviation(measured), _runs(measured, results), *made]
     return [sheet for sheet in made if sheet.lines]
 
 
@@ -94,7 +94,7 @@ def _training(results: Results) -> Sheet:
     for record in filter(None, map(results.run, RUNS)):
         config, row = record.config, at(record, 1.2)
         ahead = config.supervision == "step+solution"
-        weight, apart = (f"{config.lambda_:g}", "-") if ahead else ("-", short(max(row["deviation"])))
+        weight, apart = (f"{config.lambda_:g}", "-") if ahead else ("-", short(max(finite(row["deviation"]))))
         start = "-" if config.start is None else Path(config.start).name
         errors = [short(row["model"][t]) for t in (2, 4, -1)]
         lines.append(
@@ -103,8 +103,8 @@ def _training(results: Results) -> Sheet:
         )  # fmt: skip
     headings = ("run", "begins with", "steps", "last rate", "power", "lambda", "t = 2", "t = 4", "T", "from CG")
     note = (
-        "Mean squared errors at sigma 1.2, 512 systems. A name without bundled-: as it was bundled before that run. "
-        "From CG: the largest mean squared distance from CG's own iterate, of those that imitate it."
+        "Mean squared errors at sigma 1.2, 512 systems. From CG: the largest mean squared distance from CG's own "
+        "iterate, of those that imitate it."
     )
     return Sheet("The runs behind them", headings, tuple(lines), note)
 

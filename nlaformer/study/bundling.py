@@ -8,7 +8,7 @@ from typing import Any
 from nlaformer import pretrained
 from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import FileError
-from nlaformer.io import load, make_folder, replace_file
+from nlaformer.io import fingerprint, load, make_folder, replace_file
 from nlaformer.learn.recipes import Config, recipes
 from nlaformer.provenance import in_words
 from nlaformer.study import fresh
@@ -22,24 +22,28 @@ FILES = ("config.json", "model.safetensors")
 
 def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> list[Path]:
     """Bundle every model whose run is finished and whose weights are in the folder of the runs."""
-    found = []
+    found = {}
     for name, run in BUNDLED.items():
         record, weights = results.run(run), folder / WEIGHTS / run
-        if record is not None and weights.exists():
-            found.append(_bundle(name, record, weights, home))
-    write_cards(results, home)
+        if record is not None and record.document["state"] == "finished" and weights.exists():
+            _check(record, weights)
+            found[home / name] = weights
     if not found:
         raise FileError(f"no finished run of {listed(list(BUNDLED.values()))} has its weights in {folder / WEIGHTS}")
-    return found
+    for place, weights in found.items():
+        make_folder(place)
+        for file in FILES:
+            replace_file(place / file, (weights / file).read_bytes())
+    write_cards(results, home)
+    return list(found)
 
 
-def _bundle(name: str, record: Record, weights: Path, home: Path) -> Path:
+def _check(record: Record, weights: Path) -> None:
+    """Refuse weights that are not those of the run's numbers."""
     if load(weights).config != record.config:
         raise FileError(f"{weights} was trained with another config than results say of {record.name}")
-    make_folder(home / name)
-    for file in FILES:
-        replace_file(home / name / file, (weights / file).read_bytes())
-    return home / name
+    if fingerprint(weights) != record.document["weights"]:
+        raise FileError(f"the numbers of {record.name} are of other weights than those in {weights}")
 
 
 def write_cards(results: Results, home: Path = pretrained.HOME) -> None:
@@ -72,12 +76,12 @@ def _training(record: Record) -> str:
     config, trained = record.config, record.document["trained"]
     machine = in_words(record.document["provenance"])
     members = len(record.document["stack"])
-    before = "" if config.start is None else f"From the weights of `results/runs/{_begun_with(config.start)}.json`: "
+    before = "" if config.start is None else f"From the weights of `results/runs/{Path(config.start).name}.json`: "
     return (
         f"{before}{config.steps:,} steps of {config.batch} fresh systems of the paper's family, sigma "
-        f"{listed([f'{sigma:g}' for sigma in config.sigma])} in equal parts; supervision {_supervision(config)}, teacher "
-        f"{config.teacher.upper()}, power {config.power:g}, Adam with a peak learning rate of {config.lr:g}, seed "
-        f"{config.seed}. {record.document['seconds']:.0f} s in a stack of {members} on {trained['device']} in "
+        f"{listed([f'{sigma:g}' for sigma in config.sigma])} in equal parts; supervision {_supervision(config)}, "
+        f"teacher {config.teacher.upper()}, power {config.power:g}, Adam with a peak learning rate of {config.lr:g}, "
+        f"seed {config.seed}. {record.document['seconds']:.0f} s in a stack of {members} on {trained['device']} in "
         f"{trained['arithmetic']} ({machine}). The whole config is in config.json."
     )
 
@@ -85,12 +89,6 @@ def _training(record: Record) -> str:
 def _supervision(config: Config) -> str:
     weights = {"step+solution": f" with lambda {config.lambda_:g}", "joint": f" with eta {config.eta:g}"}
     return config.supervision + weights.get(config.supervision, "")
-
-
-def _begun_with(start: str) -> str:
-    """The run whose weights another began with; the first of them began with a bundled model, by its name."""
-    name = Path(start).name
-    return name if name.startswith("bundled-") else f"bundled-{name}"
 
 
 def _accuracy(record: Record) -> Sheet:

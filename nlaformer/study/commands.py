@@ -73,7 +73,7 @@ def reproduce(
 
     def shaped(names: Any) -> list[Planned]:
         found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]
-        return [plan.small(run) for run in found] if small else found
+        return [plan.small(run) if small else run.within(folder) for run in found]
 
     if small and not as_json:
         say("Tiny models, hardly trained: this shows that it works, and nothing else.")
@@ -82,6 +82,8 @@ def reproduce(
     elif what == "next":
         _make(shaped(plan.runs()), folder, kept, minutes, device)
     elif what == "promote":
+        if small:
+            raise OptionError("tiny models are not worth bundling: promote goes without --small")
         _promote(folder, kept)
     else:
         chosen = ARTEFACTS if what == "all" else (artefact(what),)
@@ -132,17 +134,21 @@ def _make(
     estimate: bool = False,
 ) -> None:
     """Train what is missing; ahead of it, where asked for, how long that will take."""
+    import time
+
     from nlaformer.learn.progress import duration
+    from nlaformer.learn.trainer import seconds_of
     from nlaformer.study import running
 
-    due = running.missing(wanted, kept)
+    seconds, begun = seconds_of(minutes), time.monotonic()
+    due, speeds = running.missing(wanted, kept), running.Speeds(device)
     if due and estimate:
         say(f"{len(due)} of {len(wanted)} runs are still to be made; timing a few steps of each stack.")
-        stacks = running.forecast(due, device)
+        stacks = running.forecast(due, speeds)
         for stack in stacks:
             say(f"  {len(stack['runs'])} x {stack['runs'][0]} ...: {duration(stack['seconds'])}")
         say(f"On this machine: about {duration(sum(stack['seconds'] for stack in stacks))}.")
-    running.carry_out(wanted, folder, kept, minutes, device, say)
+    running.carry_out(wanted, folder, kept, begun + seconds, speeds, say)
 
 
 def _measure(chosen: tuple[Artefact, ...], kept: Results, small: bool) -> None:

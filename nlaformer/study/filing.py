@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nlaformer.io import load
+from nlaformer.io import fingerprint, load
 from nlaformer.learn import evaluate
 from nlaformer.learn.evaluate import Trial
 from nlaformer.learn.model import Solver
@@ -95,6 +95,7 @@ def file_run(
         "stack": [member.name for member in stack],
         "trained": {name: manifest[name] for name in ("device", "engine", "arithmetic", "commit", "written")},
         "history": history(read_metrics(folder), run.config),
+        "weights": fingerprint(folder),
         "own": evaluate.own_label(run.config),
         "evaluations": examiner.examine(solver),
     }

@@ -2,12 +2,12 @@
 
 The errors are heavy-tailed. In some thousand systems there is one that a model solves a hundred times worse than the
 others, and it moves the mean; medians and quantiles hardly change. So the fresh systems are many, and their worst is
-kept. The file holds the config of every model, which tells whether it was measured with the weights bundled now.
+kept. The file holds the config of every model and the fingerprint of its weights, by which it can be told whether it
+was measured with those bundled now.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from nlaformer import pretrained
-from nlaformer.io import load
+from nlaformer.io import fingerprint, load
 from nlaformer.learn.data import with_teacher
 from nlaformer.learn.evaluate import squared_deviations, squared_relative_errors
 from nlaformer.learn.model import Solver
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import SPD, Systems
 from nlaformer.study import plan
+from nlaformer.study.reading import finite
 from nlaformer.study.results import Results
 
 FILE = "bundled-fresh.json"
@@ -56,7 +57,7 @@ class Fresh:
         """
         entry = (self.document["methods"] | self.document["models"])[method]
         row = entry["sigma"][str(sigma)]
-        return {kind: [math.inf if value is None else value for value in curve] for kind, curve in row.items()}
+        return {kind: finite(curve) for kind, curve in row.items()}
 
 
 def read(results: Results) -> Fresh | None:
@@ -71,7 +72,8 @@ def measure(results: Results, small: bool) -> None:
     solvers: dict[str, Solver] = {name: load(name) for name in pretrained.names()}
     methods: dict[str, Any] = {name: {"sigma": {}} for name in plan.TEACHERS}
     models: dict[str, Any] = {
-        name: {"config": solver.config.to_json(), "sigma": {}} for name, solver in solvers.items()
+        name: {"config": solver.config.to_json(), "weights": fingerprint(pretrained.HOME / name), "sigma": {}}
+        for name, solver in solvers.items()
     }
     for sigma in plan.SIGMAS:
         rows = _solve(solvers, SPD(n=N, sigma=(sigma,)).sample(count, SEED))

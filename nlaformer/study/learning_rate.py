@@ -1,11 +1,10 @@
 """Figure 4a, the trend of the learning rate: the paper gives a picture without numbers or words, ours is a formula.
 
-Beyond the paper: the error at which a training ends falls with the learning rate that it ends with.
+Beyond the paper: what it brings to anneal further than the first runs did.
 """
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING
 
 from nlaformer.study import plan
@@ -20,6 +19,8 @@ RUNS = plan.names([plan.joint(), plan.joint(lr=1e-3, final_lr=1.0)])
 LABELS = dict(zip(RUNS, ("ours: warm-up, then a cosine", "constant after the warm-up"), strict=True))
 ANNEALED = {name: f"bundled-{name}-150k" for name in ("cg-imitation", "cg-accelerated", "pcg-accelerated")}
 LATE = 2 / 3  # of a run: from here on its learning rate falls a hundredfold
+FIRST_END = 6e-5  # the learning rate at which the first runs ended
+GAIN = 1.5  # a smaller factor is no gain worth a claim
 
 
 def draw(results: Results) -> Figure | None:
@@ -65,17 +66,6 @@ def late(record: Record) -> list[tuple[float, float]]:
     ]
 
 
-def exponent(points: list[tuple[float, float]]) -> float:
-    """The p of error = c rate^p, by least squares.
-
-    >>> round(exponent([(1e-3, 4e-4), (1e-4, 4e-5), (1e-5, 4e-6)]), 6)
-    1.0
-    """
-    logs = [(math.log(rate), math.log(error)) for rate, error in points]
-    mean_x, mean_y = (sum(column) / len(logs) for column in zip(*logs, strict=True))
-    return sum((x - mean_x) * (y - mean_y) for x, y in logs) / sum((x - mean_x) ** 2 for x, _ in logs)
-
-
 def verdicts(results: Results) -> list[Verdict]:
     """There is nothing of the paper's to compare with; and what the rate does."""
     return [
@@ -86,26 +76,27 @@ def verdicts(results: Results) -> list[Verdict]:
             "follow a cosine down to 2% of it.",
             "not reproducible as stated",
         ),
-        _floor(results),
+        _annealing(results),
     ]
 
 
-def _floor(results: Results) -> Verdict:
-    claim = "The accuracy at which a training ends is set by its last learning rate (our finding)."
+def _annealing(results: Results) -> Verdict:
+    claim = "Annealing further pays: the last error still falls while the rate does, below 6e-5 (ours)."
     where = "beyond the paper"
     if len(annealed := _annealed(results)) < len(ANNEALED):
         return not_yet(claim, where)
-    parts, exponents = [], []
+    parts, gains = [], []
     for name, record in annealed.items():
         points = late(record)
-        exponents.append(exponent(points))
-        (first, before), (last, after) = points[0], points[-1]
-        parts.append(
-            f"{name} from {short(before)} at {short(first)} to {short(after)} at {short(last)}, like "
-            f"rate^{exponents[-1]:.2f}"
-        )
-    found = f"In the last third of 150,000 steps the mean error at T falls with the rate: {listed(parts)}."
-    return Verdict(claim, where, found, "holds" if min(exponents) > 0.5 else "differs")
+        before = min((point for point in points if point[0] >= FIRST_END), default=points[0])
+        after = points[-1]
+        gains.append(before[1] / after[1])
+        parts.append(f"{name} {short(before[1])} at {short(before[0])} and {short(after[1])} at {short(after[0])}")
+    found = (
+        f"Mean error at T and learning rate on the way, and at the end of {length(annealed)}: {listed(parts)}. (Within "
+        "a run the rate falls as the steps pass, so these are not told apart.)"
+    )
+    return Verdict(claim, where, found, "holds" if min(gains) > GAIN else "differs")
 
 
 ARTEFACT = Artefact(

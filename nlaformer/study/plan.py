@@ -1,7 +1,7 @@
 """The training runs of the study: each a name and a config, in the order of their value.
 
-Every config follows the paper's setting: n = 20, T = 20, d = 256, batch 64, 100,000 steps. What it leaves open is
-ours: peak learning rate 3e-3 (better than 1e-3, see benchmarks/README.md), 8 heads, and beside the paper's loss
+The runs of the comparisons follow the paper's setting: n = 20, T = 20, d = 256, batch 64, 100,000 steps. What it leaves
+open is ours: peak learning rate 3e-3 (better than 1e-3, see benchmarks/README.md), 8 heads, and beside the paper's loss
 (power 1) our recipes' (power 3/4 for imitation, 1/2 for acceleration). A name says what a run is::
 
     joint-eta0.0005-power1-sigma1.2-seed0
@@ -17,6 +17,7 @@ import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from nlaformer.errors import unknown_name
@@ -60,16 +61,29 @@ class Planned:
     """Its weights are wanted, not only its numbers."""
 
     def of_length(self, steps: int | None) -> Planned:
-        """The same run with another number of steps, which its name then ends in."""
-        if steps is None or steps == self.config.steps:
+        """The same run with fewer steps, a number its name then ends in; as it is where it has no more than that."""
+        if steps is None or steps >= self.config.steps:
             return self
-        warmup = min(self.config.warmup, steps)
-        config = self.config.replace(steps=steps, warmup=warmup)
+        config = self.config.replace(steps=steps, warmup=min(self.config.warmup, steps))
+        if self.begins_with is not None:
+            config = config.replace(start=weights_of(planned(self.begins_with).of_length(steps).name))
         return dataclasses.replace(self, name=f"{self.name}-{_thousands(steps)}", config=config)
 
     def in_precision(self, precision: str | None) -> Planned:
         """The same run in another arithmetic, which is no part of its name: its results tell."""
         return self if precision is None else dataclasses.replace(self, config=self.config.replace(precision=precision))
+
+    @property
+    def begins_with(self) -> str | None:
+        """The run whose weights it begins with."""
+        return None if self.config.start is None else Path(self.config.start).name
+
+    def within(self, folder: Path) -> Planned:
+        """The same run made in a folder of the user's: the weights it begins with are there too."""
+        if self.begins_with is None:
+            return self
+        start = str(folder / WEIGHTS / self.begins_with)
+        return dataclasses.replace(self, config=self.config.replace(start=start))
 
 
 def imitation(**changes: Any) -> Config:
@@ -146,7 +160,7 @@ def runs() -> dict[str, Planned]:
 
 
 def onward() -> dict[str, Config]:
-    """The first bundled models trained on, and annealed to a tenth of their last learning rate.
+    """The first bundled models trained on, down to a fifteenth of the learning rate they had ended with.
 
     The first imitation was furthest from CG at x_1 and x_2, where one that was taught r and d as well is closer: hence
     one that begins with that one's weights. Powers nearer to 1 than the recipe's weigh the early iterates more.
@@ -164,8 +178,8 @@ def onward() -> dict[str, Config]:
 def ahead() -> dict[str, Config]:
     """The accelerated models let go of their teacher, by a short training with a greater weight of the solution.
 
-    The sum of the two errors is least at (x_t + lambda x) / (1 + lambda): a perfect pupil is ahead of its teacher by
-    the factor (1 + lambda)^2 in the squared error, and no further. At lambda = 10 ours had come that far.
+    The sum of the two errors is least at (x_t + lambda x) / (1 + lambda), ahead of the teacher by (1 + lambda)^2 in the
+    squared error. At lambda = 10 ours had come that far and a little further (study/lead.py).
     """
     short: dict[str, Any] = {"steps": 1800, "warmup": 50, "batch": 32, "lr": 3e-4, "final_lr": 0.002, "threads": 1}
     return {
@@ -242,7 +256,7 @@ def planned(name: str) -> Planned:
 
 
 def small(run: Planned) -> Planned:
-    """The same run at a size a CPU trains in a second: five times smaller, a thousandth of the steps."""
+    """The same run at a size a CPU trains in a second: five times smaller, a two-thousandth of the steps."""
     config = run.config
     window = None if config.window is None else max(round(config.window * 4 / config.T), 1)
     steps = max(config.steps // 2000, 2)

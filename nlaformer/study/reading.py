@@ -17,6 +17,11 @@ def at(record: Record, sigma: float) -> dict[str, Any]:
     return record.evaluations[f"spd, sigma {sigma}"]
 
 
+def finite(curve: Sequence[float | None]) -> list[float]:
+    """A curve from a file, where null stands for what was not finite."""
+    return [math.inf if value is None else value for value in curve]
+
+
 def iterations(curve: Curve, bound: float) -> int | None:
     """The first iterate whose mean squared relative error is at most a bound; None if there is none.
 

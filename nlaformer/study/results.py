@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 from nlaformer.errors import FileError, NLAFormerError
 from nlaformer.io import make_folder, replace_file
 from nlaformer.learn.recipes import Config
+from nlaformer.study import plan
 
 Key = TypeVar("Key", bound=Hashable)
 
@@ -107,9 +108,10 @@ class Results:
 
     def lengths(self, name: str) -> dict[int, Record]:
         """A run as it was planned and its shorter forms (their files end in "-20k"), by their number of steps."""
-        pattern = re.compile(re.escape(name) + r"(-\d+k?)?\.json")
-        found = [self.run(path.stem) for path in sorted((self.folder / RUNS).glob(f"{name}*.json"))
-                 if pattern.fullmatch(path.name)]  # fmt: skip
+        pattern = re.compile(re.escape(name) + r"(-\d+k?)?")
+        stems = [path.stem for path in sorted((self.folder / RUNS).glob(f"{name}*.json"))]
+        others = plan.runs().keys() - {name}  # "bundled-cg-imitation-150k" is no short form of anything
+        found = [self.run(stem) for stem in stems if pattern.fullmatch(stem) and stem not in others]
         return {record.config.steps: record for record in found if record is not None}
 
     def of_config(self, name: str, config: Config) -> Record | None:

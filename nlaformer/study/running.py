@@ -31,7 +31,7 @@ RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the 
 STACK = "stack.json"
 _CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
 _MORE = 1.1  # what they add to the time of the steps
-_BESIDE = 2  # a stack's own share of a step's time, in members: measured on a GPU, on the safe side on a CPU
+_BESIDE = 2  # a stack's own share of a step's time on a GPU, in members
 _APART = 1000  # steps between validations at least: they take time
 
 
@@ -44,27 +44,28 @@ def carry_out(
     wanted: Iterable[Planned],
     folder: Path,
     results: Results,
-    minutes: float | None = None,
-    device: str | None = None,
+    deadline: float = math.inf,
+    speeds: Speeds | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Planned]:
-    """Make the runs that are missing, the most valuable that fit into the minutes first; gives those still missing."""
-    wanted, where = list(wanted), pick_device(device)
-    budget = trainer.seconds_of(minutes)
-    deadline = time.monotonic() + budget
-    reserve = min(RESERVE, 0.15 * budget) if math.isfinite(budget) else 0.0
-    examiner, speeds = Examiner(), Speeds(where)
+    """Make the runs that are missing, the most valuable that fit before a deadline first; gives those still missing.
+
+    The deadline is one of ``time.monotonic``; ``speeds`` names the device.
+    """
+    wanted, speeds = list(wanted), speeds or Speeds()
+    where, examiner = speeds.device, Examiner()
+    if math.isfinite(deadline):
+        deadline -= min(RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
     make_folder(folder)
     while due := missing(wanted, results):
-        left = deadline - time.monotonic() - reserve
-        if left <= 0:
+        if deadline <= time.monotonic():
             say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
             return due
-        stack = _under_way(folder, wanted, due) or fitting(due, left, speeds)
+        stack = _under_way(folder, wanted, due) or fitting(_ready(due, results), deadline, speeds)
         replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
         say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
         begun = time.monotonic()
-        left = max(deadline - begun - reserve, 1e-3)  # choosing took some of it
+        left = max(deadline - begun, 1e-3)  # choosing took some of it
         if not _train(stack, folder, left / 60, where):
             say(f"Not finished after {duration(time.monotonic() - begun)}: step {_step(stack, folder)}. Saved.")
             continue
@@ -75,6 +76,18 @@ def carry_out(
             say(f"  {run.name}: {record.summary()}")
         (folder / STACK).unlink()
     return []
+
+
+def _ready(due: Sequence[Planned], results: Results) -> list[Planned]:
+    """The runs that can be made now: those that begin with the weights of another need these."""
+    ready = [run for run in due if run.config.start is None or Path(run.config.start).exists()]
+    if not ready:
+        run = due[0]
+        raise FileError(
+            f"{run.name} begins with the weights of {run.begins_with}, and there is no {run.config.start}; remove "
+            f"{results.folder / RUNS / f'{run.begins_with}.json'} to make that run again"
+        )
+    return ready
 
 
 def _under_way(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]) -> list[Planned]:
@@ -128,42 +141,45 @@ def _keep_weights(stack: Sequence[Planned], folder: Path) -> None:
 
 
 class Speeds:
-    """Seconds per step of stacks on a machine: a few steps of each are run and timed, once for a shape and a size."""
+    """How long stacks take on a device: a few steps of each are run and timed, once for a shape and a size."""
 
-    def __init__(self, device: torch.device):
-        self.device = device
+    def __init__(self, device: str | None = None):
+        self.device = pick_device(device)
+        self.one_by_one = self.device.type == "cpu"  # members train one after another: one of them tells
         self._known: dict[str, float] = {}
 
     def seconds(self, stack: Sequence[Planned]) -> float:
         """How long the training of a stack takes."""
-        configs = [run.config for run in stack]
-        key = repr((len(configs), shape_of(configs[0])))
+        configs = [run.config.replace(start=None) for run in stack]  # whose weights are perhaps not there yet
+        timed = configs[:1] if self.one_by_one else configs
+        key = repr((len(timed), shape_of(configs[0])))
         if key not in self._known:
-            one_by_one = self.device.type == "cpu"  # then a step of one member tells
-            timed = _seconds_per_step(configs[:1] if one_by_one else configs, self.device)
-            self._known[key] = timed * (len(configs) if one_by_one else 1)
-        return _MORE * self._known[key] * configs[0].steps
+            self._known[key] = _seconds_per_step(timed, self.device)
+        return _MORE * self._known[key] * configs[0].steps * len(configs) / len(timed)
+
+    def count(self, stack: Sequence[Planned], left: float) -> int:
+        """How many runs of a stack, trained as one, take no more than the seconds left."""
+        share, beside = left / self.seconds(stack), 0 if self.one_by_one else _BESIDE
+        return len(stack) if share >= 1 else max(int(share * (len(stack) + beside)) - beside, 0)
 
 
-def fitting(due: Sequence[Planned], left: float, speeds: Speeds) -> list[Planned]:
-    """The most valuable stack that can be finished in the seconds left, with as many of its runs as can.
+def fitting(due: Sequence[Planned], deadline: float, speeds: Speeds) -> list[Planned]:
+    """The most valuable stack that can be finished before a deadline, with as many of its runs as can.
 
     Where none can, the most valuable one: it is begun now and goes on another time.
     """
     candidates = stacks(due)
-    if math.isinf(left):
-        return candidates[0]
-    for stack in candidates:
-        share = left / speeds.seconds(stack)
-        count = int(share * (len(stack) + _BESIDE)) - _BESIDE if share < 1 else len(stack)
-        if count >= 1:
+    for stack in candidates if math.isfinite(deadline) else ():
+        left = deadline - time.monotonic()  # timing takes time too
+        if left <= 0:
+            break
+        if count := speeds.count(stack, left):
             return stack[:count]
     return candidates[0]
 
 
-def forecast(wanted: Iterable[Planned], device: str | None = None) -> list[dict[str, Any]]:
-    """How long each stack will take on this machine."""
-    speeds = Speeds(pick_device(device))
+def forecast(wanted: Iterable[Planned], speeds: Speeds) -> list[dict[str, Any]]:
+    """How long each stack will take."""
     return [
         {"runs": [run.name for run in stack], "steps": stack[0].config.steps, "seconds": speeds.seconds(stack)}
         for stack in stacks(wanted)
