@@ -109,7 +109,7 @@ def pretrained() -> None:
     from nlaformer.learn.evaluate import SEED, findings, measure
     from nlaformer.problems import SPD
 
-    _heading("Bundled models: trained on a GPU, run here")
+    _heading("Bundled models: trained before, run here")
     systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=SEED)
     solvers = {name: nf.load(name) for name in bundled.names()}
     rows = {name: measure(solver, name, systems) for name, solver in solvers.items()}
@@ -130,9 +130,9 @@ def solving() -> None:
 
     _heading("Solving: a learned solver one can trust")
     A, b, _ = (part[0].numpy() for part in SPD(n=20).sample(1, seed=0))
-    print('    model = nf.load("pcg-accelerated")')
+    print('    model = nf.load("cg-accelerated")')
     print('    nf.solve(A, b, model=model, method="flexible", rtol=1e-8)\n')
-    model = nf.load("pcg-accelerated")
+    model = nf.load("cg-accelerated")
     result, plain = nf.solve(A, b, model=model, method="flexible", rtol=1e-8), nf.cg(A, b, rtol=1e-8)
     width, calls = console().width, result.model.applications if result.model else 0
     for line in str(result).splitlines():
