@@ -35,6 +35,9 @@ def test_the_list_names_everything_and_what_is_missing(tmp_path, monkeypatch, ca
 def test_without_numbers_it_draws_nothing_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
+    assert code == 2 and "no folder results to draw from" in said.err and not list(tmp_path.iterdir())
+    (tmp_path / "results").mkdir()
+    code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
     assert code == 0 and "6 of 6 runs still to be made" in said.out
     assert list((tmp_path / "docs" / "figures").iterdir()) == []
     assert "**not yet run**" in (tmp_path / "docs" / "claims.md").read_text()

@@ -226,7 +226,7 @@ def tables(rows: list[Evaluation], teacher: str = "cg") -> list[Sheet]:
             reached,
             discrepancy,
         ),
-        Sheet("Out of distribution: learned / CG", ("systems", *(f"t = {t}" for t in shown)), unfamiliar),
+        Sheet("Other systems: learned / CG", ("systems", *(f"t = {t}" for t in shown)), unfamiliar),
     ]
 
 

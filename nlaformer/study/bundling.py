@@ -13,7 +13,7 @@ from nlaformer.learn.recipes import Config, recipes
 from nlaformer.provenance import in_words
 from nlaformer.study import fresh
 from nlaformer.study.fresh import Fresh
-from nlaformer.study.plan import BUNDLED, SIGMAS, WEIGHTS
+from nlaformer.study.plan import BUNDLED, SIGMAS, WEIGHTS, lineage
 from nlaformer.study.reading import at, counted, listed, short
 from nlaformer.study.results import Record, Results
 
@@ -62,7 +62,7 @@ def card(name: str, record: Record, measured: Fresh | None = None) -> str:
     return "\n\n".join(
         [
             f"# {name}",
-            f"{recipes()[name]} Systems of {config.n} unknowns, T = {config.T} iterates. "
+            f"{_purpose(name, config)} Systems of {config.n} unknowns, T = {config.T} iterates. "
             f'`nf.load("{name}").iterates(A, b)` gives x_0, ..., x_{config.T}.',
             f"## Training\n\n{_training(record)}",
             f"## Accuracy\n\n{to_markdown(_accuracy(record))}\n\n{to_markdown(_spread(record))}",
@@ -72,11 +72,23 @@ def card(name: str, record: Record, measured: Fresh | None = None) -> str:
     )
 
 
+def _purpose(name: str, config: Config) -> str:
+    if config.start is None:
+        return recipes()[name]
+    return f"Made by the recipe `{name}` (docs/learn.md) and trained on from there with other settings, as said below."
+
+
 def _training(record: Record) -> str:
+    """The trainings that led to the model, and the last of them."""
     config, trained = record.config, record.document["trained"]
     machine = in_words(record.document["provenance"])
     members = len(record.document["stack"])
-    before = "" if config.start is None else f"From the weights of `results/runs/{Path(config.start).name}.json`: "
+    before = ""
+    if config.start is not None:
+        runs = [f"{run.config.steps:,} steps (`{run.name}`)" for run in lineage(record.name)]
+        before = (
+            f"Trained in {len(runs)} runs, {listed(runs)}; results/runs has their numbers and configs. The last one: "
+        )
     return (
         f"{before}{config.steps:,} steps of {config.batch} fresh systems of the paper's family, sigma "
         f"{listed([f'{sigma:g}' for sigma in config.sigma])} in equal parts; supervision {_supervision(config)}, "
@@ -120,22 +132,27 @@ def _spread(record: Record) -> Sheet:
         for row in [at(record, sigma)]
     )
     headings = ("sigma", "mean at T", "median", "90% quantile", "iterations to", "CG", "PCG")
-    note = "Iterations until the mean error is at most 1e-1, 1e-2, 1e-3, 1e-4. +-: one standard error of the mean."
+    note = (
+        "Iterations until the mean error is at most 1e-1, 1e-2, 1e-3, 1e-4; on other systems they may differ by one "
+        "(docs/claims.md, table-bundled). +-: one standard error of the mean."
+    )
     return Sheet("The last iterate, and the way there", headings, lines, note)
 
 
 def _limits(record: Record) -> str:
     """In sentences: the floor, more loops, other systems."""
     own, T = record.own, record.config.T
-    floor, cg = min(own["model"]), own["cg"][-1]
-    sentences = [f"It does not converge: the mean squared error stays at {short(floor)} where CG reaches {short(cg)}."]
+    sentences = [
+        f"It does not converge: over the sigmas of its training the mean squared error ends at "
+        f"{short(own['model'][-1])} where CG reaches {short(own['cg'][-1])}."
+    ]
     if own["loops"] is not None:
         sentences.append(f"Looped {2 * T} times instead of {T}, it stands at {short(own['loops'][-1])}.")
     worst = sorted(_others(record), key=lambda pair: pair[1]["model"][-1], reverse=True)[:2]
     sentences.append(
-        "It knows the systems it was trained on and no others: "
-        + listed([f"{label} {short(row['model'][-1])}" for label, row in worst])
-        + " at the last iterate."
+        "On systems unlike those of its training it may do anything: its last error is "
+        + listed([f"{short(row['model'][-1])} on *{label}*" for label, row in worst])
+        + "."
     )
     return " ".join(sentences)
 

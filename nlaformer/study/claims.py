@@ -56,7 +56,9 @@ def _section(entry: Artefact, results: Results) -> str:
 
 def _provenance(entry: Artefact, results: Results) -> list[str]:
     """The machines, versions and commits behind an artefact, each once."""
-    documents = [record.document for record in results.together(entry.runs).values()]
+    compared = results.together(entry.runs)  # perhaps shorter forms
+    records = [compared.get(name) or results.run(name) for name in entry.runs]
+    documents = [record.document for record in records if record is not None]
     documents += [document for name in entry.files if (document := results.file(name)) is not None]
     return list(dict.fromkeys(_words(document["provenance"]) for document in documents))
 

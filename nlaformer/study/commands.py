@@ -60,7 +60,7 @@ def reproduce(
     Train what is missing, or draw from the numbers kept (--from-results). Runs that were interrupted go on where they
     stopped. docs/claims.md says what of the paper's claims holds.
     """
-    from nlaformer.errors import OptionError
+    from nlaformer.errors import FileError, OptionError
     from nlaformer.study import plan
     from nlaformer.study.catalogue import ARTEFACTS, artefact
     from nlaformer.study.results import Results
@@ -87,6 +87,10 @@ def reproduce(
         _promote(folder, kept)
     else:
         chosen = ARTEFACTS if what == "all" else (artefact(what),)
+        if from_results and not kept.folder.is_dir():
+            raise FileError(
+                f"there is no folder {kept.folder} to draw from; run this in the checkout, or give --results"
+            )
         if not from_results:
             _measure(chosen, kept, small)
             names = dict.fromkeys(name for entry in chosen for name in entry.runs)

@@ -71,9 +71,10 @@ def draw(results: Results) -> Figure | None:
         axes = every[0]
         for which, (label, record) in enumerate(models.items()):
             curve(axes, lead(record)[1:], label, which, start=1)
-        for weight in sorted({allowed(record) for record in models.values()}):
-            axes.axhline(weight, color=FAINT, linewidth=1, linestyle=":")
-            axes.annotate("(1 + lambda)^2", (LAST_DRAWN, weight), xytext=(0, 3), textcoords="offset points",
+        for weight in sorted({record.config.lambda_ for record in models.values()}):
+            height = (1 + weight) ** 2
+            axes.axhline(height, color=FAINT, linewidth=1, linestyle=":")
+            axes.annotate(f"(1 + {weight:g})^2", (LAST_DRAWN, height), xytext=(0, 3), textcoords="offset points",
                           fontsize=7, ha="right")  # fmt: skip
         axes.set_yscale("log")
         axes.set_xlim(0.5, LAST_DRAWN + 0.5)
@@ -137,7 +138,10 @@ def _law(results: Results) -> Verdict:
 
 
 def _letting_go(results: Results) -> Verdict:
-    claim = "A short training with a greater lambda takes a model further ahead of its teacher."
+    claim = (
+        f"A short training with a greater lambda takes a model further ahead of its teacher at t = {JUDGED.start}, "
+        f"..., {JUDGED.stop - 1}."
+    )
     models = _bundled(results)
     if len(models) < len(BUNDLED):
         return not_yet(claim, WHERE)
@@ -153,7 +157,7 @@ def _letting_go(results: Results) -> Verdict:
     found = (
         f"{after.config.steps:,} steps with lambda = {after.config.lambda_:g} after those with "
         f"{before.config.lambda_:g} take the lead of {'; of '.join(parts)} (bundled models, sigma {SIGMA:g}, "
-        f"{_judged()}; nothing was trained as long with the old lambda to compare with)."
+        f"{_judged()}; no control was trained as long with the old lambda)."
     )
     return Verdict(claim, WHERE, found, "holds" if all(further) else "differs")
 

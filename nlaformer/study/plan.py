@@ -191,6 +191,12 @@ def ahead() -> dict[str, Config]:
     }  # fmt: skip
 
 
+def lineage(name: str) -> list[Planned]:
+    """A run and those before it, each with the weights of the one before; the first began with random ones."""
+    run = planned(name)
+    return [*(lineage(run.begins_with) if run.begins_with else ()), run]
+
+
 def weights_of(run: str) -> str:
     """Where the weights of a run are found by the runs that begin with them."""
     return f"{HOME}/{WEIGHTS}/{run}"
