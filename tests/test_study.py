@@ -119,9 +119,13 @@ def test_a_run_waits_for_the_weights_it_begins_with(tmp_path):
         f"Training 1 of 2 runs to make: {parent.name}",
         f"Training 1 of 1 runs to make: {child.name}",
     ]
-    for name in (parent.name, child.name):
-        (tmp_path / "results" / "runs" / f"{name}.json").unlink()
-    (tmp_path / "runs" / plan.WEIGHTS / parent.name).rename(tmp_path / "elsewhere")
+    (tmp_path / "results" / "runs" / f"{child.name}.json").unlink()
+    kept = tmp_path / "runs" / plan.WEIGHTS / parent.name
+    nf.load(tmp_path / "runs" / child.name).save(kept)
+    with pytest.raises(FileError, match="not the ones of its numbers"):
+        running.carry_out([child], tmp_path / "runs", results, speeds=CPU, say=said.append)
+    (tmp_path / "results" / "runs" / f"{parent.name}.json").unlink()
+    kept.rename(tmp_path / "elsewhere")
     with pytest.raises(FileError, match=rf"begins with the weights of {parent.name}.*remove .*{parent.name}\.json"):
         running.carry_out([child], tmp_path / "runs", results, speeds=CPU, say=said.append)
 

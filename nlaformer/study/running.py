@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from nlaformer.errors import FileError
-from nlaformer.io import load, make_folder, replace_file
+from nlaformer.io import fingerprint, load, make_folder, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.progress import duration
@@ -66,6 +66,7 @@ def carry_out(
                 say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
                 return due
             stack = _under_way(folder, wanted, due) or fitting(_ready(due, results), deadline, speeds)
+            _check_beginnings(stack, results)
             replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
             say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
             begun = time.monotonic()
@@ -113,6 +114,20 @@ def _ready(due: Sequence[Planned], results: Results) -> list[Planned]:
             f"{results.folder / RUNS / f'{run.begins_with}.json'} to make that run again"
         )
     return ready
+
+
+def _check_beginnings(stack: Sequence[Planned], results: Results) -> None:
+    """Refuse to begin with weights that are not those of the numbers filed: the run would not be what it says."""
+    for run in stack:
+        record = None if run.begins_with is None else results.run(run.begins_with)
+        start = Path(run.config.start or "")
+        if record is None or not (start / "model.safetensors").exists():  # a run that goes on needs them no more
+            continue
+        if record.document.get("weights") not in (None, fingerprint(start)):  # the first runs were filed without
+            raise FileError(
+                f"{run.name} begins with the weights of {record.name}, and those in {start} are not the ones of its "
+                f"numbers; put the right ones there, or remove {results.folder / RUNS / f'{record.name}.json'}"
+            )
 
 
 def _under_way(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]) -> list[Planned]:
