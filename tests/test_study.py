@@ -10,12 +10,12 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import FileError
+from nlaformer.errors import FileError, OptionError
 from nlaformer.learn.evaluate import own_label
 from nlaformer.learn.recipes import check_stack
 from nlaformer.learn.runs import read_manifest
 from nlaformer.learn.tiles import unsupported
-from nlaformer.study import bundling, claims, filing, plan, running
+from nlaformer.study import bundling, claims, commands, filing, lead, plan, running
 from nlaformer.study.catalogue import ARTEFACTS
 from nlaformer.study.results import Results, rounded
 
@@ -119,11 +119,48 @@ def test_a_run_waits_for_the_weights_it_begins_with(tmp_path):
         f"Training 1 of 2 runs to make: {parent.name}",
         f"Training 1 of 1 runs to make: {child.name}",
     ]
-    for name in (parent.name, child.name):
-        (tmp_path / "results" / "runs" / f"{name}.json").unlink()
-    (tmp_path / "runs" / plan.WEIGHTS / parent.name).rename(tmp_path / "elsewhere")
+    (tmp_path / "results" / "runs" / f"{child.name}.json").unlink()
+    kept = tmp_path / "runs" / plan.WEIGHTS / parent.name
+    nf.load(tmp_path / "runs" / child.name).save(kept)
+    with pytest.raises(FileError, match="not the ones of its numbers"):
+        running.carry_out([child], tmp_path / "runs", results, speeds=CPU, say=said.append)
+    (tmp_path / "results" / "runs" / f"{parent.name}.json").unlink()
+    kept.rename(tmp_path / "elsewhere")
     with pytest.raises(FileError, match=rf"begins with the weights of {parent.name}.*remove .*{parent.name}\.json"):
         running.carry_out([child], tmp_path / "runs", results, speeds=CPU, say=said.append)
+
+
+def test_a_run_is_asked_for_with_those_it_begins_with(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(commands, "_make", lambda wanted, *given, **more: asked.extend(run.name for run in wanted))
+    commands.reproduce("fig-lead", runs=tmp_path / "runs", results=tmp_path / "results", docs=tmp_path / "docs")
+    begun = {plan.planned(name).begins_with for name in asked} - {None}
+    assert begun and begun <= set(asked) and len(asked) == len(set(asked))
+    shorter = len(asked)
+    commands.reproduce("fig-lead", runs=tmp_path, results=tmp_path / "results", docs=tmp_path / "docs", small=True)
+    assert not begun & set(asked[shorter:]) - set(lead.ARTEFACT.runs)  # tiny models begin with nothing
+
+
+def test_a_finished_run_of_another_config_is_not_filed(tmp_path):
+    results, run = Results(tmp_path / "results"), tiny("bundled-cg-joint")
+    running.carry_out([run], tmp_path / "runs", results, speeds=CPU, say=lambda line: None)
+    (tmp_path / "results" / "runs" / f"{run.name}.json").unlink()  # as if killed before that
+    kept = (tmp_path / "runs" / running.WEIGHTS / run.name / "model.safetensors").read_bytes()
+    for changes in ({"lr": 1e-4}, {"steps": 4}, {"precision": "bf16"}):
+        other = dataclasses.replace(run, config=run.config.replace(**changes))
+        with pytest.raises(OptionError, match="holds a run of another config"):
+            running.carry_out([other], tmp_path / "runs", results, speeds=CPU, say=lambda line: None)
+    assert results.run(run.name) is None
+    assert (tmp_path / "runs" / running.WEIGHTS / run.name / "model.safetensors").read_bytes() == kept
+
+
+def test_two_processes_do_not_train_in_one_folder(tmp_path):
+    fcntl = pytest.importorskip("fcntl")
+    with open(tmp_path / running.LOCK, "wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(FileError, match="another process is training"):
+            running.carry_out([tiny(RESULT)], tmp_path, Results(tmp_path / "results"), speeds=CPU)
+    assert not (tmp_path / running.STACK).exists()
 
 
 @pytest.mark.parametrize("content", ["", "null", "3", "[1"])
@@ -191,6 +228,9 @@ def test_a_shorter_run_has_another_name_and_the_same_everything_else():
     assert run.of_length(2 * plan.STEPS) == run  # never longer
     begun = plan.planned("bundled-cg-imitation-150k").of_length(20_000)
     assert begun.config.start == plan.weights_of("bundled-cg-imitation-20k")
+    last = plan.planned("bundled-cg-accelerated-lambda100").of_length(20_000)  # 1,800 steps, after a shorter run
+    assert last.begins_with == "bundled-cg-accelerated-150k-20k" and last.config.steps == 1800
+    assert last.name == "bundled-cg-accelerated-lambda100-20k"
     assert set(run.config.differences(shorter.config)) == {"steps"}
     assert run.in_precision("bf16").config.precision == "bf16" and run.in_precision("bf16").name == JOINT
 
@@ -300,3 +340,19 @@ def test_a_model_that_is_not_of_its_run_is_not_bundled(made, tmp_path):
     nf.load(made / "runs" / RESULT).save(place)
     with pytest.raises(FileError, match="another config"):
         bundling.promote(tmp_path, Results(made / "results"), tmp_path)
+
+
+def test_a_card_that_cannot_be_made_leaves_the_bundled_model(made, tmp_path):
+    results = Results(tmp_path / "results")
+    document = Results(made / "results").run("bundled-cg-joint").document
+    results.write("runs/bundled-cg-joint.json", document | {"trained": {}})
+    with pytest.raises(FileError, match="promote: a file"), results.reading("promote"):
+        bundling.promote(made / "runs", results, tmp_path / "home")
+    assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity"])
+def test_what_is_no_number_is_refused(number, tmp_path):
+    (tmp_path / "a.json").write_text(f'{{"provenance": {{}}, "mean": [{number}]}}')
+    with pytest.raises(FileError, match=f"{number} is no number"):
+        Results(tmp_path).file("a.json")

@@ -130,3 +130,11 @@ def test_in_pieces_it_is_the_evaluation(name, results, monkeypatch):
         for method, mean in (("cg", whole.cg), ("pcg", whole.pcg)):
             assert measured.at(method, sigma)["mean"] == pytest.approx(mean, rel=1e-3)
             assert measured.at(method, sigma)["median"] == pytest.approx(whole.median[method], rel=1e-3)
+
+
+def test_a_folder_of_the_name_of_a_bundled_model_is_not_measured(results, tmp_path, monkeypatch):
+    nf.operation("add", n=2).save(tmp_path / "cg-joint")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(fresh, "SMALL_COUNT", 2)
+    fresh.measure(results, small=True)
+    assert fresh.read(results).configs["cg-joint"] == nf.load(pretrained.HOME / "cg-joint").config

@@ -161,9 +161,16 @@ def test_a_model_that_diverged_has_no_lead(results):
     assert lead.sheets(results) and lead.draw(results)
 
 
+def test_the_lead_of_a_tiny_model_is_shown_as_far_as_it_goes(results):
+    put(results, plan.paper_accelerated("cg"), ahead_of(CG[:5], 2.0), cg=CG[:5])
+    (sheet,) = lead.sheets(results)
+    assert sheet.headings[2:] == ("t = 1", "t = 2", "t = 3", "t = 4")
+    assert all(len(line) == len(sheet.headings) for line in sheet.lines)
+
+
 @pytest.mark.parametrize(("last", "expected"), [(1e-7, "holds"), (9e-6, "differs"), (None, "not yet run")])
 def test_annealing_further(results, last, expected):
-    history = {"step": [0, 50_000, 135_000, 150_000], "final_error": [1.0, 1e-3, 1e-5, last]}
+    history = {"step": [0, 50_000, 120_000, 135_000, 150_000], "final_error": [1.0, 1e-3, 1e-5, 5e-6, last]}
     for name in learning_rate.ANNEALED.values():
         assert judgements(learning_rate.verdicts(results))[1] == "not yet run"
         config = plan.planned(name).config

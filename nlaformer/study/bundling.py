@@ -22,19 +22,20 @@ FILES = ("config.json", "model.safetensors")
 
 def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> list[Path]:
     """Bundle every model whose run is finished and whose weights are in the folder of the runs."""
-    found = {}
+    found, measured = {}, fresh.read(results)
     for name, run in BUNDLED.items():
         record, weights = results.run(run), folder / WEIGHTS / run
         if record is not None and record.document["state"] == "finished" and weights.exists():
             _check(record, weights)
-            found[home / name] = weights
+            # The card before anything is replaced: then it shows whether the numbers are all there.
+            found[home / name] = weights, card(name, record, measured)
     if not found:
         raise FileError(f"no finished run of {listed(list(BUNDLED.values()))} has its weights in {folder / WEIGHTS}")
-    for place, weights in found.items():
+    for place, (weights, text) in found.items():
         make_folder(place)
         for file in FILES:
             replace_file(place / file, (weights / file).read_bytes())
-    write_cards(results, home)
+        replace_file(place / "README.md", text.encode())
     return list(found)
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from nlaformer.study.artefact import Artefact
     from nlaformer.study.plan import Planned
     from nlaformer.study.results import Results
@@ -64,6 +66,7 @@ def reproduce(
     from nlaformer.study import plan
     from nlaformer.study.catalogue import ARTEFACTS, artefact
     from nlaformer.study.results import Results
+    from nlaformer.study.running import missing
 
     if as_json and what != "list":
         raise OptionError(f"--json goes with list, not with {what!r}; the numbers of the others are in results/")
@@ -71,9 +74,15 @@ def reproduce(
     kept = Results(results or home / "results", commit)
     folder = runs or (home / "runs" if small else Path(plan.HOME))
 
-    def shaped(names: Any) -> list[Planned]:
-        found = [plan.planned(name).of_length(steps).in_precision(precision) for name in names]
-        return [plan.small(run) if small else run.within(folder) for run in found]
+    def shaped(names: Iterable[str]) -> list[Planned]:
+        """Runs as they are asked for; beside those still to be made, the runs they begin with."""
+        found, asked = {}, list(names)
+        for name in asked:
+            run = plan.planned(name).of_length(steps).in_precision(precision)
+            found[name] = plan.small(run) if small else run.within(folder)
+            if found[name].begins_with is not None and missing([found[name]], kept):
+                asked.append(str(plan.planned(name).begins_with))
+        return list(found.values())
 
     if small and not as_json:
         say("Tiny models, hardly trained: this shows that it works, and nothing else.")

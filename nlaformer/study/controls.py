@@ -62,7 +62,7 @@ _NETWORK = ("family", "n", "sigma", "T", "d", "heads", "ffn", "pre_layers", "loo
 
 def measure(results: Results, quick: bool = False) -> None:
     """Probe the bundled models; quick: an untrained quickstart network stands in for them, on few systems."""
-    from nlaformer import io
+    from nlaformer import io, pretrained
     from nlaformer.learn.model import initial
     from nlaformer.learn.recipes import recipe
     from nlaformer.study.probing import Sizes
@@ -70,7 +70,7 @@ def measure(results: Results, quick: bool = False) -> None:
     if quick:
         solvers, sizes = {"quickstart, untrained": initial(recipe("quickstart"))}, Sizes(256, 64, 128)
     else:
-        solvers, sizes = {name: io.load(name) for name in MODELS}, Sizes()
+        solvers, sizes = {name: io.load(pretrained.HOME / name) for name in MODELS}, Sizes()
     results.write(FILE, {"command": ARTEFACT.command()} | document(solvers, sizes))
 
 

@@ -69,7 +69,8 @@ def read(results: Results) -> Fresh | None:
 def measure(results: Results, small: bool) -> None:
     """Solve the fresh systems with every bundled model, with CG and with PCG."""
     count = SMALL_COUNT if small else COUNT
-    solvers: dict[str, Solver] = {name: load(name) for name in pretrained.names()}
+    # By their folders: a folder here of the same name would come before the bundled model.
+    solvers: dict[str, Solver] = {name: load(pretrained.HOME / name) for name in pretrained.names()}
     methods: dict[str, Any] = {name: {"sigma": {}} for name in plan.TEACHERS}
     models: dict[str, Any] = {
         name: {"config": solver.config.to_json(), "weights": fingerprint(pretrained.HOME / name), "sigma": {}}

@@ -101,9 +101,10 @@ def sheets(results: Results) -> list[Sheet]:
                                    for weight, record in results.keyed(SWEEP).items()}  # fmt: skip
     if not records:
         return []
-    shown = (1, 2, 3, 4, 5, 6, 8, 10)
+    leads = {label: lead(record) for label, record in records.items()}
+    shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10) if t < min(map(len, leads.values()))]  # tiny models have T = 4
     lines = tuple(
-        (label, f"{allowed(record):,g}", *(short_number(lead(record)[t]) for t in shown if t < len(lead(record))))
+        (label, f"{allowed(record):,g}", *(short_number(leads[label][t]) for t in shown))
         for label, record in records.items()
     )
     headings = ("model", "(1 + lambda)^2", *(f"t = {t}" for t in shown))

@@ -59,6 +59,8 @@ def late(record: Record) -> list[tuple[float, float]]:
     from nlaformer.learn.engine import learning_rate
 
     history, config = record.history, record.config
+    if history["final_error"][-1:] == [None]:  # it did not end well: what came before does not tell
+        return []
     return [
         (learning_rate(config, step - 1), error)
         for step, error in zip(history["step"], history["final_error"], strict=True)

@@ -61,12 +61,19 @@ class Planned:
     """Its weights are wanted, not only its numbers."""
 
     def of_length(self, steps: int | None) -> Planned:
-        """The same run with fewer steps, a number its name then ends in; as it is where it has no more than that."""
-        if steps is None or steps >= self.config.steps:
+        """The same run with fewer steps, a number its name then ends in; as it is where it has no more than that.
+
+        One that begins with the weights of a run thus shortened is another run too, however short it was before.
+        """
+        if steps is None:
             return self
-        config = self.config.replace(steps=steps, warmup=min(self.config.warmup, steps))
-        if self.begins_with is not None:
-            config = config.replace(start=weights_of(planned(self.begins_with).of_length(steps).name))
+        before = None if self.begins_with is None else planned(self.begins_with).of_length(steps).name
+        if steps >= self.config.steps and before == self.begins_with:
+            return self
+        fewer = min(steps, self.config.steps)
+        config = self.config.replace(steps=fewer, warmup=min(self.config.warmup, fewer))
+        if before is not None:
+            config = config.replace(start=weights_of(before))
         return dataclasses.replace(self, name=f"{self.name}-{_thousands(steps)}", config=config)
 
     def in_precision(self, precision: str | None) -> Planned:

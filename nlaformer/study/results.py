@@ -69,7 +69,7 @@ class Results:
         if not path.exists():
             return None
         try:
-            document = json.loads(path.read_text(encoding="utf-8"))
+            document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         except (OSError, ValueError, RecursionError) as error:
             raise FileError(f"{path} is not a JSON document ({error}); fetch it again, or run it again") from error
         if not isinstance(document, dict) or "provenance" not in document:
@@ -135,6 +135,11 @@ class Results:
         """Those of some runs that can be compared, by whatever key each name is given under."""
         records = self.together(names.values())
         return {key: records[name] for key, name in names.items() if name in records}
+
+
+def _no_number(name: str) -> None:
+    """NaN and Infinity are not JSON, and compare so that a verdict may come out either way."""
+    raise ValueError(f"{name} is no number; null stands for what is not finite")
 
 
 def rounded(value: Any) -> Any:

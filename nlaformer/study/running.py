@@ -9,14 +9,15 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from nlaformer.errors import FileError
-from nlaformer.io import make_folder, replace_file
+from nlaformer.io import fingerprint, load, make_folder, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.progress import duration
@@ -28,7 +29,7 @@ from nlaformer.study.plan import WEIGHTS, Planned, stacks
 from nlaformer.study.results import RUNS, Results
 
 RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the budget is spent
-STACK = "stack.json"
+STACK, LOCK = "stack.json", ".lock"
 _CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
 _MORE = 1.1  # what they add to the time of the steps
 _BESIDE = 2  # a stack's own share of a step's time on a GPU, in members
@@ -56,26 +57,51 @@ def carry_out(
     where, examiner = speeds.device, Examiner()
     if math.isfinite(deadline):
         deadline -= min(RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
+    if not missing(wanted, results):
+        return []
     make_folder(folder)
-    while due := missing(wanted, results):
-        if deadline <= time.monotonic():
-            say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
-            return due
-        stack = _under_way(folder, wanted, due) or fitting(_ready(due, results), deadline, speeds)
-        replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
-        say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
-        begun = time.monotonic()
-        left = max(deadline - begun, 1e-3)  # choosing took some of it
-        if not _train(stack, folder, left / 60, where):
-            say(f"Not finished after {duration(time.monotonic() - begun)}: step {_step(stack, folder)}. Saved.")
-            continue
-        say(f"Trained in {duration(time.monotonic() - begun)}; evaluating.")
-        _keep_weights(stack, folder)  # before their numbers: a run whose numbers are there is done with
-        for run in missing(stack, results):
-            record = file_run(run, folder / run.name, stack, results, examiner, where)
-            say(f"  {run.name}: {record.summary()}")
-        (folder / STACK).unlink()
+    with _alone(folder):
+        while due := missing(wanted, results):
+            if deadline <= time.monotonic():
+                say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
+                return due
+            stack = _under_way(folder, wanted, due) or fitting(_ready(due, results), deadline, speeds)
+            _check_beginnings(stack, results)
+            replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
+            say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
+            begun = time.monotonic()
+            left = max(deadline - begun, 1e-3)  # choosing took some of it
+            if not _train(stack, folder, left / 60, where):
+                say(f"Not finished after {duration(time.monotonic() - begun)}: step {_step(stack, folder)}. Saved.")
+                continue
+            say(f"Trained in {duration(time.monotonic() - begun)}; evaluating.")
+            _keep_weights(stack, folder)  # before their numbers: a run whose numbers are there is done with
+            for run in missing(stack, results):
+                record = file_run(run, folder / run.name, stack, results, examiner, where)
+                say(f"  {run.name}: {record.summary()}")
+            (folder / STACK).unlink()
     return []
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from training here: two would write their metrics into one file.
+
+    The lock goes with the process, however that ends. Where the system has none, there is no protection.
+    """
+    try:
+        import fcntl
+    except ImportError:
+        yield
+        return
+    with open(folder / LOCK, "wb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise FileError(f"another process is training in {folder}; wait for it, or name another folder") from None
+        except OSError:  # some network file systems
+            pass
+        yield
 
 
 def _ready(due: Sequence[Planned], results: Results) -> list[Planned]:
@@ -88,6 +114,20 @@ def _ready(due: Sequence[Planned], results: Results) -> list[Planned]:
             f"{results.folder / RUNS / f'{run.begins_with}.json'} to make that run again"
         )
     return ready
+
+
+def _check_beginnings(stack: Sequence[Planned], results: Results) -> None:
+    """Refuse to begin with weights that are not those of the numbers filed: the run would not be what it says."""
+    for run in stack:
+        record = None if run.begins_with is None else results.run(run.begins_with)
+        start = Path(run.config.start or "")
+        if record is None or not (start / "model.safetensors").exists():  # a run that goes on needs them no more
+            continue
+        if record.document.get("weights") not in (None, fingerprint(start)):  # the first runs were filed without
+            raise FileError(
+                f"{run.name} begins with the weights of {record.name}, and those in {start} are not the ones of its "
+                f"numbers; put the right ones there, or remove {results.folder / RUNS / f'{record.name}.json'}"
+            )
 
 
 def _under_way(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]) -> list[Planned]:
@@ -107,7 +147,7 @@ def _under_way(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]) 
 def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch.device) -> bool:
     """Train a stack, or go on with it; whether it has come to its end."""
     folders = [folder / run.name for run in stack]
-    if all(_finished(place) for place in folders):
+    if all(_finished(run, place) for run, place in zip(stack, folders, strict=True)):
         return True
     steps = stack[0].config.steps
     runs = trainer.train_into(
@@ -121,8 +161,10 @@ def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch
     return all(run.steps == steps or run.diverged for run in runs)
 
 
-def _finished(folder: Path) -> bool:
-    return (folder / MANIFEST).exists() and read_manifest(folder)["state"] in ("finished", "diverged")
+def _finished(run: Planned, folder: Path) -> bool:
+    """Whether a run is there to be filed; one of another config is not it, and the trainer refuses its folder."""
+    ended = (folder / MANIFEST).exists() and read_manifest(folder)["state"] in ("finished", "diverged")
+    return ended and load(folder).config == run.config
 
 
 def _step(stack: Sequence[Planned], folder: Path) -> str:
