@@ -189,15 +189,15 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
         return "Some of its iterates are not finite: it cannot be compared."
     theirs, name, last = getattr(own, teacher), teacher.upper(), len(own.model) - 1
     ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
-    lowest = min(own.model)
-    stalls = next(t for t, error in enumerate(own.model) if error <= 1.25 * lowest)
+    end = own.model[-1]
+    stalls = next(t for t in range(last + 1) if max(own.model[t:]) <= 1.25 * end)
     if ahead == 0:
         text = f"Behind {name} from t = 1 on"
     else:
         factor = max(theirs[t] / own.model[t] for t in range(1, ahead + 1))
         text = f"Ahead of {name} up to t = {ahead}, by a factor of {_plain(factor)} at most"
     if stalls < last:
-        text += f"; from t = {stalls} on the error stays near {_short(lowest)}, {name} reaches {_short(theirs[-1])}"
+        text += f"; from t = {stalls} on the error stays near {_short(end)}, {name} reaches {_short(theirs[-1])}"
     return text + "."
 
 
