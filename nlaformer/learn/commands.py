@@ -177,9 +177,15 @@ def _speaks() -> bool:
 
 
 def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, about: dict[str, Any]) -> None:
+    from rich.console import Console
+
     from nlaformer.learn import evaluate as evaluation
 
-    rows = evaluation.evaluate(solver, count, evaluation.SEED if seed is None else seed)
+    with Console(stderr=True).status("") as status:  # on a terminal only
+        rows = evaluation.evaluate(
+            solver, count, evaluation.SEED if seed is None else seed,
+            lambda label: status.update(f"Solving {count} systems: {label}"),
+        )  # fmt: skip
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:

@@ -8,7 +8,7 @@ iterates has the terms up to T only, and their number in place of n - 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -63,8 +63,10 @@ class Evaluation:
         return asdict(self) | {"iterations_to": self.iterations_to()}
 
 
-def evaluate(solver: Solver, count: int = 512, seed: int = SEED) -> list[Evaluation]:
-    """The evaluation of a solver: on its own family first, then out of distribution.
+def evaluate(
+    solver: Solver, count: int = 512, seed: int = SEED, say: Callable[[str], None] = lambda label: None
+) -> list[Evaluation]:
+    """The evaluation of a solver: on its own family first, then out of distribution; ``say`` hears whose turn it is.
 
     Examples
     --------
@@ -75,7 +77,11 @@ def evaluate(solver: Solver, count: int = 512, seed: int = SEED) -> list[Evaluat
     ('spd, sigma 1.2', 1.0)
     """
     with cpu_threads(solver.config.threads):
-        return [measure(solver, label, systems) for label, systems in sets(solver.config, count, seed)]
+        rows = []
+        for label, systems in sets(solver.config, count, seed):
+            say(label)
+            rows.append(measure(solver, label, systems))
+        return rows
 
 
 class Trial(NamedTuple):
