@@ -29,6 +29,7 @@ from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, W
 FORMAT = "nlaformer"
 VERSION = 2
 _BLOCKS = ("pre", "loop", "post")
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 _EXTRA = "extra."
 # What reading a document raises when it holds something else than it should.
@@ -60,16 +61,16 @@ def save(
     document["digest"] = _digest(document, content)
     described = (json.dumps(document, indent=1) + "\n").encode()  # before anything is written: it may fail
     make_folder(folder)
-    replace_file(folder / "model.safetensors", content)
-    replace_file(folder / "config.json", described)
+    replace_file(folder / WEIGHTS_FILE, content)
+    replace_file(folder / CONFIG_FILE, described)
     return folder
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, dict[str, Tensor]]:
     """The kind, configuration, model and extra weights that ``save`` wrote."""
     folder = as_folder(path)
-    document = _read_document(folder / "config.json")
-    weights = folder / "model.safetensors"
+    document = _read_document(folder / CONFIG_FILE)
+    weights = folder / WEIGHTS_FILE
     try:
         content = weights.read_bytes()
         tensors = load_tensors(content)
@@ -120,9 +121,16 @@ def load(path: str | os.PathLike[str]) -> Any:
         raise FileError(f"{path}: config.json does not describe a saved {kind} ({reason})") from error
 
 
+def copy(folder: Path, into: Path) -> None:
+    """Copy what is saved in a folder into another, and nothing else that lies there."""
+    make_folder(into)
+    for name in (WEIGHTS_FILE, CONFIG_FILE):
+        replace_file(into / name, (folder / name).read_bytes())
+
+
 def fingerprint(folder: Path) -> str:
     """SHA-256 of the weights saved in a folder: it tells whether two folders hold the same model."""
-    return hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    return hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
 
 
 def _located(path: str | os.PathLike[str]) -> str | os.PathLike[str]:

@@ -201,7 +201,7 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
         text = f"Behind {name} from t = 1 on"
     else:
         factor = max(theirs[t] / own.model[t] for t in range(1, ahead + 1))
-        text = f"Ahead of {name} up to t = {ahead}, by a factor of {_plain(factor)} at most"
+        text = f"Ahead of {name} up to t = {ahead}, by a factor of {plain_factor(factor)} at most"
     if stalls < last:
         text += f"; from t = {stalls} on the error stays near {_short(end)}, {name} reaches {_short(theirs[-1])}"
     return text + "."
@@ -240,6 +240,6 @@ def _short(value: float) -> str:
     return f"{value:.2g}"
 
 
-def _plain(factor: float) -> str:
+def plain_factor(factor: float) -> str:
     """Two digits, without an exponent: 1.4, 330, 3,300."""
     return f"{float(f'{factor:.2g}'):,.0f}" if factor >= 10 else f"{factor:.2g}"

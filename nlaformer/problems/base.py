@@ -112,7 +112,7 @@ class Family:
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
         """The matrices A, (count, n, n), from random numbers."""
-        raise NotImplementedError
+        raise NotImplementedError("a family of systems needs a method matrices")
 
     def sample(
         self, count: int, seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64

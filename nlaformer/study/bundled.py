@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import THRESHOLDS
 from nlaformer.study import fresh, goals, plan
 from nlaformer.study.artefact import Artefact
 from nlaformer.study.fresh import Fresh
-from nlaformer.study.reading import at, counted, finite, length, short
+from nlaformer.study.reading import at, counted, finite, length, short, with_error
 from nlaformer.study.results import Results
 
 RUNS = tuple(name for name in plan.runs() if name.startswith("bundled-"))
@@ -43,7 +41,7 @@ def _labels(measured: Fresh) -> dict[str, str]:
 
 def _last(measured: Fresh) -> Sheet:
     lines = tuple(
-        (name, f"{sigma:g}", _with_error(row["mean"][-1], row["standard_error"][-1]),
+        (name, f"{sigma:g}", with_error(row["mean"][-1], row["standard_error"][-1]),
          *(short(row[kind][-1]) for kind in ("median", "upper", "largest")))
         for name in measured.configs
         for sigma in plan.SIGMAS
@@ -80,8 +78,8 @@ def _runs(measured: Fresh, results: Results) -> Sheet:
             filed, new = at(record, sigma), measured.at(name, sigma)
             last = len(new["mean"]) - 1
             lines.append(
-                (name, steps, f"{sigma:g}", _with_error(filed["model"][last], filed["standard_error"][last]),
-                 _with_error(new["mean"][last], new["standard_error"][last]), apart[sigma, last], apart[sigma, 2])
+                (name, steps, f"{sigma:g}", with_error(filed["model"][last], filed["standard_error"][last]),
+                 with_error(new["mean"][last], new["standard_error"][last]), apart[sigma, last], apart[sigma, 2])
             )  # fmt: skip
     headings = ("model", "steps", "sigma", "mean at T, run", "fresh", "apart", "at t = 2")
     note = "Apart: the difference of the means in combined standard errors, at T and at t = 2."
@@ -95,11 +93,10 @@ def _training(results: Results) -> Sheet:
         config, row = record.config, at(record, 1.2)
         ahead = config.supervision == "step+solution"
         weight, apart = (f"{config.lambda_:g}", "-") if ahead else ("-", short(max(finite(row["deviation"]))))
-        start = "-" if config.start is None else Path(config.start).name
         errors = [short(row["model"][t]) for t in (2, 4, -1)]
         lines.append(
-            (record.name, start, f"{config.steps:,}", f"{config.lr * config.final_lr:.0e}", f"{config.power:g}", weight,
-             *errors, apart)
+            (record.name, plan.begun_with(config) or "-", f"{config.steps:,}", f"{config.lr * config.final_lr:.0e}",
+             f"{config.power:g}", weight, *errors, apart)
         )  # fmt: skip
     headings = ("run", "begins with", "steps", "last rate", "power", "lambda", "t = 2", "t = 4", "T", "from CG")
     note = (
@@ -107,10 +104,6 @@ def _training(results: Results) -> Sheet:
         "iterate, of those that imitate it."
     )
     return Sheet("The runs behind them", headings, tuple(lines), note)
-
-
-def _with_error(mean: float, standard_error: float) -> str:
-    return f"{short(mean)} +- {short(standard_error)}"
 
 
 ARTEFACT = Artefact(

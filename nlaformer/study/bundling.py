@@ -8,16 +8,14 @@ from typing import Any
 from nlaformer import pretrained
 from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import FileError
-from nlaformer.io import fingerprint, load, make_folder, replace_file
+from nlaformer.io import copy, fingerprint, load, replace_file
 from nlaformer.learn.recipes import Config, recipes
 from nlaformer.provenance import in_words
 from nlaformer.study import fresh
 from nlaformer.study.fresh import Fresh
 from nlaformer.study.plan import BUNDLED, SIGMAS, WEIGHTS, lineage
-from nlaformer.study.reading import at, counted, listed, short
+from nlaformer.study.reading import at, counted, listed, short, with_error
 from nlaformer.study.results import Record, Results
-
-FILES = ("config.json", "model.safetensors")
 
 
 def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> list[Path]:
@@ -32,9 +30,7 @@ def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> lis
     if not found:
         raise FileError(f"no finished run of {listed(list(BUNDLED.values()))} has its weights in {folder / WEIGHTS}")
     for place, (weights, text) in found.items():
-        make_folder(place)
-        for file in FILES:
-            replace_file(place / file, (weights / file).read_bytes())
+        copy(weights, place)
         replace_file(place / "README.md", text.encode())
     return list(found)
 
@@ -122,7 +118,7 @@ def _spread(record: Record) -> Sheet:
     lines = tuple(
         (
             f"{sigma:g}",
-            f"{short(row['model'][-1])} +- {short(row['standard_error'][-1])}",
+            with_error(row["model"][-1], row["standard_error"][-1]),
             short(row["median"]["model"][-1]),
             short(row["upper"]["model"][-1]),
             counted(row["model"]),

@@ -151,16 +151,17 @@ def _make(
 
     from nlaformer.learn.progress import duration
     from nlaformer.learn.trainer import seconds_of
-    from nlaformer.study import running
+    from nlaformer.study import plan, running
 
     seconds, begun = seconds_of(minutes), time.monotonic()
     due, speeds = running.missing(wanted, kept), running.Speeds(device)
     if due and estimate:
         say(f"{len(due)} of {len(wanted)} runs are still to be made; timing a few steps of each stack.")
-        stacks = running.forecast(due, speeds)
-        for stack in stacks:
-            say(f"  {len(stack['runs'])} x {stack['runs'][0]} ...: {duration(stack['seconds'])}")
-        say(f"On this machine: about {duration(sum(stack['seconds'] for stack in stacks))}.")
+        total = 0.0
+        for stack in plan.stacks(due):
+            total += (spent := speeds.seconds(stack))
+            say(f"  {len(stack)} x {stack[0].name} ...: {duration(spent)}")
+        say(f"On this machine: about {duration(total)}.")
     running.carry_out(wanted, folder, kept, begun + seconds, speeds, say)
 
 

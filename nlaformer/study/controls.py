@@ -17,6 +17,7 @@ from torch import Tensor
 from nlaformer.console import Sheet
 from nlaformer.errors import OptionError
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.plan import BUNDLED
 from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from nlaformer.study.probing import Scores, Sizes
 
 FILE = "controls.json"
-MODELS = ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated")
+MODELS = tuple(BUNDLED)
 UNTRAINED_SEEDS = (101, 102)
 OWN_TOKEN_ITERATES = (1, 2, 4, 8, 16)
 SOURCES = ("trained", "untrained", "products", "inputs", "shuffled")

@@ -19,7 +19,7 @@ from nlaformer.study.artefact import Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
 from nlaformer.study.fresh import Fresh
 from nlaformer.study.plan import SIGMAS
-from nlaformer.study.reading import at, counted, finite, iterations, listed
+from nlaformer.study.reading import at, bare, counted, finite, iterations, listed
 from nlaformer.study.results import Record, Results
 
 WHERE = "beyond the paper"
@@ -32,26 +32,21 @@ PLATEAU = 1e-7
 TOLERANCE = 3.0  # combined standard errors by which two means may differ
 
 
-def _power(bound: float) -> str:
-    """A goal as we write it: 1e-2."""
-    return f"{bound:.0e}".replace("e-0", "e-")
-
-
 IMITATES = (
-    f"cg-imitation keeps to CG: at sigma {IMITATION_SIGMA:g} its last mean error is at most {_power(IMITATION_ERROR)}, "
-    f"its mean squared distance from CG's own iterate at most {_power(FURTHEST)} at every t and "
-    f"{_power(FAR_ON_AVERAGE)} on average."
+    f"cg-imitation keeps to CG: at sigma {IMITATION_SIGMA:g} its last mean error is at most {bare(IMITATION_ERROR)}, "
+    f"its mean squared distance from CG's own iterate at most {bare(FURTHEST)} at every t and "
+    f"{bare(FAR_ON_AVERAGE)} on average."
 )
 LEADS_CG = (
     "cg-accelerated has a mean error of at most "
-    + listed([f"{_power(bound)} at t = {t}" for t, bound in EARLY.items()])
+    + listed([f"{bare(bound)} at t = {t}" for t, bound in EARLY.items()])
     + " and needs at most ceil(k/2) iterations to 1e-1, ..., 1e-4 where CG needs k, at every sigma."
 )
 LEADS_PCG = (
     "pcg-accelerated needs at most ceil(2k/3) iterations to 1e-1, ..., 1e-4 where Jacobi-PCG needs k, at every sigma."
 )
 CONVERGES = (
-    f"Our aim: the accelerated models go on to a plateau below {_power(PLATEAU)}, with the same lead at 1e-5 and 1e-6."
+    f"Our aim: the accelerated models go on to a plateau below {bare(PLATEAU)}, with the same lead at 1e-5 and 1e-6."
 )
 REPEATS = (
     "The numbers filed with the runs are those of fresh systems: mean errors at t = 2 and at the last iterate differ "
@@ -127,7 +122,7 @@ def _iterations(measured: Fresh, name: str, bounds: Sequence[float]) -> str:
     own, theirs = (
         listed([counted(measured.at(method, sigma)["mean"], bounds) for sigma in SIGMAS]) for method in (name, teacher)
     )
-    span = ", ".join(map(_power, bounds))
+    span = ", ".join(map(bare, bounds))
     return f"iterations to {span}: {own} for {teacher.upper()}'s {theirs}"
 
 
@@ -140,7 +135,7 @@ def _missed(measured: Fresh, name: str, bounds: Sequence[float]) -> list[str]:
             continue
         allowed = math.ceil(LEADS[name] * theirs)
         if own is None or own > allowed:
-            missed.append(f"{'never' if own is None else own} for {allowed} to {_power(bound)} at sigma {sigma:g}")
+            missed.append(f"{'never' if own is None else own} for {allowed} to {bare(bound)} at sigma {sigma:g}")
     return missed
 
 

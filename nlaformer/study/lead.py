@@ -11,6 +11,7 @@ import math
 from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
+from nlaformer.learn.evaluate import plain_factor
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
 from nlaformer.study.reading import at, finite, length, listed, short
@@ -29,6 +30,7 @@ WHERE = "beyond the paper"
 FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
 SWEEP = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
+# Before and after they let go of their teacher; not of one length.
 BUNDLED = {
     f"{teacher.upper()}'s pupil, lambda = {weight}": f"bundled-{teacher}-accelerated-{run}"
     for teacher in plan.TEACHERS
@@ -48,22 +50,16 @@ def typical(record: Record) -> float:
     return math.exp(sum(map(math.log, ratios)) / len(ratios)) if min(ratios) > 0 else 0.0
 
 
-def allowed(record: Record) -> float:
-    """What the loss has to give."""
-    return (1 + record.config.lambda_) ** 2
-
-
-def _bundled(results: Results) -> dict[str, Record]:
-    """The bundled models before and after they let go of their teacher; not of one length."""
-    found = {label: results.run(name) for label, name in BUNDLED.items()}
-    return {label: record for label, record in found.items() if record is not None}
+def allowed(weight: float) -> float:
+    """What the loss has to give: the lead of its minimizer, for a weight lambda."""
+    return (1 + weight) ** 2
 
 
 def draw(results: Results) -> Figure | None:
     """The lead over the iterations, and by lambda where the sweep has been run."""
     from nlaformer.report.figure import FAINT, curve, panels, tidy
 
-    models, sweep = _bundled(results), results.keyed(SWEEP)
+    models, sweep = results.there(BUNDLED), results.keyed(SWEEP)
     if not models and not sweep:
         return None
     figure, every = panels(2 if sweep and models else 1, width=4.6, height=3.6, share=False)
@@ -72,10 +68,9 @@ def draw(results: Results) -> Figure | None:
         for which, (label, record) in enumerate(models.items()):
             curve(axes, lead(record)[1:], label, which, start=1)
         for weight in sorted({record.config.lambda_ for record in models.values()}):
-            height = (1 + weight) ** 2
-            axes.axhline(height, color=FAINT, linewidth=1, linestyle=":")
-            axes.annotate(f"(1 + {weight:g})^2", (LAST_DRAWN, height), xytext=(0, 3), textcoords="offset points",
-                          fontsize=7, ha="right")  # fmt: skip
+            axes.axhline(allowed(weight), color=FAINT, linewidth=1, linestyle=":")
+            axes.annotate(f"(1 + {weight:g})^2", (LAST_DRAWN, allowed(weight)), xytext=(0, 3),
+                          textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
         axes.set_yscale("log")
         axes.set_xlim(0.5, LAST_DRAWN + 0.5)
         axes.set_ylim(0.3, 3e4)
@@ -84,7 +79,7 @@ def draw(results: Results) -> Figure | None:
     if sweep:
         axes = every[-1]
         weights = sorted(sweep)
-        axes.plot(weights, [(1 + weight) ** 2 for weight in weights], color=FAINT, linestyle=":",
+        axes.plot(weights, [allowed(weight) for weight in weights], color=FAINT, linestyle=":",
                   label="(1 + lambda)^2")  # fmt: skip
         axes.plot(weights, [typical(sweep[weight]) for weight in weights], marker="o", linestyle="none",
                   label=_judged())  # fmt: skip
@@ -97,24 +92,19 @@ def draw(results: Results) -> Figure | None:
 
 def sheets(results: Results) -> list[Sheet]:
     """The lead at single iterates beside what lambda allows."""
-    records = _bundled(results) | {f"CG's pupil, lambda = {weight:g}, power 1": record
+    records = results.there(BUNDLED) | {f"CG's pupil, lambda = {weight:g}, power 1": record
                                    for weight, record in results.keyed(SWEEP).items()}  # fmt: skip
     if not records:
         return []
     leads = {label: lead(record) for label, record in records.items()}
     shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10) if t < min(map(len, leads.values()))]  # tiny models have T = 4
     lines = tuple(
-        (label, f"{allowed(record):,g}", *(short_number(leads[label][t]) for t in shown))
+        (label, f"{allowed(record.config.lambda_):,g}", *(plain_factor(leads[label][t]) for t in shown))
         for label, record in records.items()
     )
     headings = ("model", "(1 + lambda)^2", *(f"t = {t}" for t in shown))
     note = "The teacher's mean squared error over the pupil's, 512 systems."
     return [Sheet(f"How far ahead of its teacher, sigma {SIGMA:g}", headings, lines, note)]
-
-
-def short_number(value: float) -> str:
-    """A ratio for people: two digits."""
-    return f"{float(f'{value:.2g}'):,g}"
 
 
 def verdicts(results: Results) -> list[Verdict]:
@@ -127,7 +117,7 @@ def _law(results: Results) -> Verdict:
     records = results.keyed({weight: SWEEP[weight] for weight in sorted(plan.LAMBDAS)})
     if len(records) < len(plan.LAMBDAS):
         return not_yet(claim, WHERE)
-    ratios = {weight: typical(record) / allowed(record) for weight, record in records.items()}
+    ratios = {weight: typical(record) / allowed(weight) for weight, record in records.items()}
     near = [weight for weight, ratio in ratios.items() if 1 / FACTOR <= ratio <= FACTOR]
     found = (
         "The lead divided by (1 + lambda)^2 is "
@@ -143,7 +133,7 @@ def _letting_go(results: Results) -> Verdict:
         f"A short training with a greater lambda takes a model further ahead of its teacher at t = {JUDGED.start}, "
         f"..., {JUDGED.stop - 1}."
     )
-    models = _bundled(results)
+    models = results.there(BUNDLED)
     if len(models) < len(BUNDLED):
         return not_yet(claim, WHERE)
     parts, further = [], []
@@ -151,7 +141,7 @@ def _letting_go(results: Results) -> Verdict:
         before, after = (models[label] for label in BUNDLED if label.startswith(teacher.upper()))
         last = [short(at(record, SIGMA)["model"][-1]) for record in (before, after)]
         parts.append(
-            f"{teacher.upper()}'s pupil from {short_number(typical(before))} to {short_number(typical(after))}, its "
+            f"{teacher.upper()}'s pupil from {plain_factor(typical(before))} to {plain_factor(typical(after))}, its "
             f"last error from {last[0]} to {last[1]}"
         )
         further.append(typical(after) > typical(before))

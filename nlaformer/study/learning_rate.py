@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
-from nlaformer.study.reading import length, listed, short
+from nlaformer.study.reading import bare, length, listed, short
 from nlaformer.study.results import Record, Results
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def draw(results: Results) -> Figure | None:
 
 def _annealed(results: Results) -> dict[str, Record]:
     """The runs that are there, with something to draw a line through."""
-    found = {name: results.run(run) for name, run in ANNEALED.items()}
-    return {name: record for name, record in found.items() if record is not None and len(late(record)) > 1}
+    return {name: record for name, record in results.there(ANNEALED).items() if len(late(record)) > 1}
 
 
 def late(record: Record) -> list[tuple[float, float]]:
@@ -84,7 +83,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def _annealing(results: Results) -> Verdict:
-    claim = "Annealing further pays: the last error still falls while the rate does, below 6e-5 (ours)."
+    claim = f"Annealing further pays: the last error still falls while the rate does, below {bare(FIRST_END)} (ours)."
     where = "beyond the paper"
     if len(annealed := _annealed(results)) < len(ANNEALED):
         return not_yet(claim, where)

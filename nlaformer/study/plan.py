@@ -82,8 +82,7 @@ class Planned:
 
     @property
     def begins_with(self) -> str | None:
-        """The run whose weights it begins with."""
-        return None if self.config.start is None else Path(self.config.start).name
+        return begun_with(self.config)
 
     def within(self, folder: Path) -> Planned:
         """The same run made in a folder of the user's: the weights it begins with are there too."""
@@ -196,6 +195,11 @@ def ahead() -> dict[str, Config]:
         )
         for teacher in TEACHERS
     }  # fmt: skip
+
+
+def begun_with(config: Config) -> str | None:
+    """The run whose weights a run begins with."""
+    return None if config.start is None else Path(config.start).name
 
 
 def lineage(name: str) -> list[Planned]:

@@ -73,6 +73,20 @@ def short(value: float | None) -> str:
     return "-" if value is None else f"{value:.2g}"
 
 
+def bare(bound: float) -> str:
+    """A bound of one digit, as we write it.
+
+    >>> bare(0.01)
+    '1e-2'
+    """
+    return f"{bound:.0e}".replace("e-0", "e-")
+
+
+def with_error(mean: float | None, standard_error: float | None) -> str:
+    """A mean beside its standard error."""
+    return f"{short(mean)} +- {short(standard_error)}"
+
+
 def percent(share: float) -> str:
     """A share for people.
 

@@ -131,6 +131,10 @@ class Results:
         best = max(counts, key=lambda steps: (counts[steps], steps))
         return {name: lengths[best] for name, lengths in known.items() if best in lengths}
 
+    def there(self, names: Mapping[Key, str]) -> dict[Key, Record]:
+        """Those of some runs that are there, of whatever length, by whatever key each name is given under."""
+        return {key: record for key, name in names.items() if (record := self.run(name)) is not None}
+
     def keyed(self, names: Mapping[Key, str]) -> dict[Key, Record]:
         """Those of some runs that can be compared, by whatever key each name is given under."""
         records = self.together(names.values())

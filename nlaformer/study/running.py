@@ -12,12 +12,11 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from nlaformer.errors import FileError
-from nlaformer.io import fingerprint, load, make_folder, replace_file
+from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, load, make_folder, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.progress import duration
@@ -121,7 +120,7 @@ def _check_beginnings(stack: Sequence[Planned], results: Results) -> None:
     for run in stack:
         record = None if run.begins_with is None else results.run(run.begins_with)
         start = Path(run.config.start or "")
-        if record is None or not (start / "model.safetensors").exists():  # a run that goes on needs them no more
+        if record is None or not (start / WEIGHTS_FILE).exists():  # a run that goes on needs them no more
             continue
         if record.document.get("weights") not in (None, fingerprint(start)):  # the first runs were filed without
             raise FileError(
@@ -176,10 +175,7 @@ def _keep_weights(stack: Sequence[Planned], folder: Path) -> None:
     """A copy of the models that are to be bundled, without the checkpoints around them."""
     for run in stack:
         if run.keep:
-            place = folder / WEIGHTS / run.name
-            make_folder(place)
-            for name in ("config.json", "model.safetensors"):
-                replace_file(place / name, (folder / run.name / name).read_bytes())
+            copy(folder / run.name, folder / WEIGHTS / run.name)
 
 
 class Speeds:
@@ -218,14 +214,6 @@ def fitting(due: Sequence[Planned], deadline: float, speeds: Speeds) -> list[Pla
         if count := speeds.count(stack, left):
             return stack[:count]
     return candidates[0]
-
-
-def forecast(wanted: Iterable[Planned], speeds: Speeds) -> list[dict[str, Any]]:
-    """How long each stack will take."""
-    return [
-        {"runs": [run.name for run in stack], "steps": stack[0].config.steps, "seconds": speeds.seconds(stack)}
-        for stack in stacks(wanted)
-    ]
 
 
 def _seconds_per_step(configs: Sequence[Config], device: torch.device, timed: int = 20, longest: float = 5.0) -> float:
