@@ -186,15 +186,16 @@ def ahead() -> dict[str, Config]:
     """The accelerated models let go of their teacher, by a short training with a greater weight of the solution.
 
     The sum of the two errors is least at (x_t + lambda x) / (1 + lambda), ahead of the teacher by (1 + lambda)^2 in the
-    squared error. At lambda = 10 ours had come that far and a little further (study/lead.py).
+    squared error. At lambda = 10 ours had come that far and a little further (study/lead.py). As long a training with
+    the old lambda is the control: it tells the weight's effect from that of more steps.
     """
     short: dict[str, Any] = {"steps": 1800, "warmup": 50, "batch": 32, "lr": 3e-4, "final_lr": 0.002, "threads": 1}
     return {
-        f"bundled-{teacher}-accelerated-lambda100": recipe(
-            f"{teacher}-accelerated", lambda_=100.0, sigma=SIGMAS, precision="float32",
+        f"bundled-{teacher}-accelerated-lambda{lambda_:g}": recipe(
+            f"{teacher}-accelerated", lambda_=lambda_, sigma=SIGMAS, precision="float32",
             start=weights_of(f"bundled-{teacher}-accelerated-150k"), **short
         )
-        for teacher in TEACHERS
+        for teacher in TEACHERS for lambda_ in (100.0, 10.0)
     }  # fmt: skip
 
 
