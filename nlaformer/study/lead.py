@@ -30,11 +30,11 @@ WHERE = "beyond the paper"
 FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
 SWEEP = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
-# Before and after they let go of their teacher; not of one length.
+# Before they let go of their teacher and after, beside a control that was trained on as long and did not.
 BUNDLED = {
-    f"{teacher.upper()}'s pupil, lambda = {weight}": f"bundled-{teacher}-accelerated-{run}"
+    f"{teacher.upper()}'s pupil, {label}": f"bundled-{teacher}-accelerated-{run}"
     for teacher in plan.TEACHERS
-    for weight, run in ((10, "150k"), (100, "lambda100"))
+    for label, run in (("lambda = 10", "150k"), ("control", "lambda10"), ("lambda = 100", "lambda100"))
 }
 
 
@@ -57,7 +57,7 @@ def allowed(weight: float) -> float:
 
 def draw(results: Results) -> Figure | None:
     """The lead over the iterations, and by lambda where the sweep has been run."""
-    from nlaformer.report.figure import FAINT, curve, panels, tidy
+    from nlaformer.report.figure import CURVES, FAINT, curve, panels, tidy
 
     models, sweep = results.there(BUNDLED), results.keyed(SWEEP)
     if not models and not sweep:
@@ -82,7 +82,7 @@ def draw(results: Results) -> Figure | None:
         axes.plot(weights, [allowed(weight) for weight in weights], color=FAINT, linestyle=":",
                   label="(1 + lambda)^2")  # fmt: skip
         axes.plot(weights, [typical(sweep[weight]) for weight in weights], marker="o", linestyle="none",
-                  label=_judged())  # fmt: skip
+                  color=CURVES[0], label=_judged())  # fmt: skip
         axes.set_xscale("log")
         axes.set_yscale("log")
         tidy(axes, f"The paper's loss, {length(sweep)}", "lambda", "CG's squared error / pupil's")
@@ -125,6 +125,9 @@ def _law(results: Results) -> Verdict:
         + f" (sigma {SIGMA:g}, {_judged()}, {length(records)}): within a factor of {FACTOR:g} in {len(near)} of "
         f"{len(ratios)}."
     )
+    if beyond := results.keyed({weight: name for weight, name in SWEEP.items() if weight not in plan.LAMBDAS}):
+        leads = [f"{plain_factor(typical(record))} at {weight:g}" for weight, record in beyond.items()]
+        found += f" Beyond them the network's own accuracy ends it: the lead is {listed(leads)}."
     return Verdict(claim, WHERE, found, "holds" if len(near) == len(ratios) else "differs")
 
 
@@ -138,17 +141,18 @@ def _letting_go(results: Results) -> Verdict:
         return not_yet(claim, WHERE)
     parts, further = [], []
     for teacher in plan.TEACHERS:
-        before, after = (models[label] for label in BUNDLED if label.startswith(teacher.upper()))
-        last = [short(at(record, SIGMA)["model"][-1]) for record in (before, after)]
+        before, control, after = (models[label] for label in BUNDLED if label.startswith(teacher.upper()))
+        leads = [typical(record) for record in (before, control, after)]
+        ends = [short(at(record, SIGMA)["model"][-1]) for record in (before, control, after)]
         parts.append(
-            f"{teacher.upper()}'s pupil from {plain_factor(typical(before))} to {plain_factor(typical(after))}, its "
-            f"last error from {last[0]} to {last[1]}"
+            f"of {teacher.upper()}'s pupil from {plain_factor(leads[0])} to {plain_factor(leads[2])} (control "
+            f"{plain_factor(leads[1])}), its last error from {ends[0]} to {ends[2]} (control {ends[1]})"
         )
-        further.append(typical(after) > typical(before))
+        further.append(leads[2] > max(leads[:2]))
     found = (
         f"{after.config.steps:,} steps with lambda = {after.config.lambda_:g} after those with "
-        f"{before.config.lambda_:g} take the lead of {'; of '.join(parts)} (bundled models, sigma {SIGMA:g}, "
-        f"{_judged()}; no control was trained as long with the old lambda)."
+        f"{before.config.lambda_:g} take the lead {'; '.join(parts)} (bundled models, sigma {SIGMA:g}, {_judged()}; "
+        f"the control: as many steps with {control.config.lambda_:g})."
     )
     return Verdict(claim, WHERE, found, "holds" if all(further) else "differs")
 
