@@ -254,7 +254,7 @@ def test_what_is_filed_is_what_the_weights_give(made):
     record = Results(made / "results").run("bundled-cg-joint")
     solver = nf.load(made / "runs" / running.WEIGHTS / "bundled-cg-joint")
     again = rounded(filing.Examiner().examine(solver))
-    assert again == record.evaluations
+    assert again == record.document["evaluations"]
 
 
 def test_counts_are_those_of_each_system(made):

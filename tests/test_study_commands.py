@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 
 import pytest
 
 from nlaformer import cli
-from nlaformer.study import plan
+from nlaformer.study import catalogue, plan
 from nlaformer.study.catalogue import ARTEFACTS
 from nlaformer.study.claims import page
 from nlaformer.study.results import Results
@@ -99,6 +100,40 @@ def test_a_damaged_file_of_results_is_one_clear_line(what, content, tmp_path, mo
     kept.write_text(content)
     code, said = run(monkeypatch, capsys, what, *(["--from-results"] if what != "list" else []))
     assert code == 2 and "results" in said.err and len(said.err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("what", ["fig-lambda", "fig-dimension", "fig-transformer"])
+def test_a_program_learns_what_was_found_and_whether_a_claim_differs(what, tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    code, said = run(monkeypatch, capsys, what, "--from-results", "--json")
+    (made,) = json.loads(said.out)
+    assert made["name"] == what and [Path(path).exists() for path in made["figures"]] == [True, True]
+    judgements = {verdict["judgement"] for verdict in made["verdicts"]}
+    assert code == ("differs" in judgements) and bool(made["tables"]) == (what != "fig-transformer")
+    monkeypatch.setattr(catalogue, "ARTEFACTS", (catalogue.artefact(what),))
+    assert run(monkeypatch, capsys, "all", "--from-results")[0] == 0  # all of them answer no single question
+
+
+def test_a_model_that_diverged_spoils_only_its_own_numbers(tmp_path):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    for path in (tmp_path / "results" / "runs").glob("*.json"):
+        document = json.loads(path.read_text())
+        for row in document["evaluations"].values():
+            row |= {"model": [None] * 21, "discrepancy": None}
+            row |= {kind: [None] * len(row[kind]) for kind in ("deviation", "intermediate", "loops") if kind in row}
+        path.write_text(json.dumps(document))
+        if path.stem.endswith("150k"):
+            assert "still to be made" in page(Results(tmp_path / "results"))
+    for entry in ARTEFACTS:
+        if entry.draw is not None:
+            entry.draw(Results(tmp_path / "results"))
+
+
+def test_files_that_are_missing_are_not_called_runs(tmp_path):
+    (artefact,) = (entry for entry in ARTEFACTS if entry.name == "table-first-setting")
+    still = artefact.still_missing(Results(tmp_path))
+    assert still == "2 of 2 runs still to be made, untrained.json still to be measured"
 
 
 def test_the_page_of_claims_is_that_of_the_committed_numbers():

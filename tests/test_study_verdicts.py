@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from nlaformer.learn.evaluate import own_label
-from nlaformer.study import discrepancy, eta, imitation, lambda_, lead, learning_rate, plan, sigma, window
+from nlaformer.study import discrepancy, eta, imitation, lambda_, lead, learning_rate, operations, plan, sigma, window
 from nlaformer.study.results import Results
 
+ROOT = Path(__file__).parent.parent
 CG = [1.0, 0.7, 0.3, 0.12, 0.05, 0.02, 0.005, 0.002, 5e-4, 1e-4, *[1e-5] * 11]
 FLAT = [1.0] * 21
 
@@ -24,7 +27,8 @@ def put(results, config, model=FLAT, name=None, **own):
            "intermediate": [0.1] * 21, "counts": dict.fromkeys(("model", "cg", "pcg"), counts),
            "condition": [10, 20, 30, 40]}  # fmt: skip
     label = own_label(config)
-    document = {"config": config.to_json(), "own": label, "evaluations": {label: row | own}}
+    document = {"config": config.to_json(), "own": label, "evaluations": {label: row | own},
+                "trained": {"arithmetic": "bf16"}}  # fmt: skip
     results.write(f"runs/{name or plan.name_of(config)}.json", document)
 
 
@@ -40,9 +44,12 @@ def scaled(factor):
     ("errors", "expected"),
     [
         ([4, 3, 2, 1.5, 1, 2], ["holds", "holds"]),  # 0.0005 is the best, both ends are worse
-        ([4, 3, 2, 0.95, 1, 2], ["differs", "holds"]),  # 0.001 and 0.0005 differ by less than seeds do
+        (
+            [4, 3, 2, 0.95, 1, 2],
+            ["not reproducible as stated", "holds"],
+        ),  # 0.001 and 0.0005 differ by less than seeds do
         ([4, 3, 2, 0.5, 1, 2], ["differs", "holds"]),
-        ([4, 3, 2, 1.5, 1, 1.05], ["differs", "differs"]),  # the smallest weight does no harm
+        ([4, 3, 2, 1.5, 1, 1.05], ["not reproducible as stated", "differs"]),  # the smallest weight does no harm
     ],
 )
 def test_the_best_eta(results, errors, expected):
@@ -60,7 +67,7 @@ def test_one_run_short_of_a_sweep_is_no_verdict(results):
 
 def test_a_sweep_is_not_judged_across_lengths(results):
     for weight in plan.LAMBDAS:
-        put(results, plan.paper_accelerated("cg", lambda_=weight), scaled(1 / weight))
+        put(results, plan.paper_accelerated("cg", lambda_=weight), scaled(weight**-2))
     assert judgements(lambda_.verdicts(results)) == ["differs", "differs"]  # 13 is the best
     shorter = plan.paper_accelerated("cg", lambda_=0.5).replace(steps=20_000)
     put(results, shorter, scaled(1e-9), name=f"{plan.name_of(shorter)}-20k")
@@ -83,6 +90,26 @@ def test_iterations_are_compared_with_cg_and_pcg(results):
     assert judgements(sigma.verdicts(results))[:2] == ["holds more strongly", "differs"]
     accelerate(results, cg=1.2, pcg=4)
     assert judgements(sigma.verdicts(results))[:2] == ["differs", "holds"]
+
+
+@pytest.mark.parametrize(
+    ("saved", "expected"),
+    [
+        ([0.0, 0.0, 0.3, 0.3], "holds"),  # of one or two iterations nothing can be saved
+        ([0.3, 0.3, 0.1, 0.1], "differs"),
+        ([0.0, 0.0, 0.5, 0.5], "holds more strongly"),
+    ],
+)
+def test_teachers_are_compared_where_there_is_something_to_save(results, saved, expected):
+    for teacher in plan.TEACHERS:
+        means = [
+            count * (1 - share if teacher == "pcg" else 1) for count, share in zip([1, 2, 4, 6], saved, strict=True)
+        ]
+        counts = {"mean": means, "reached": [1.0] * 4, "by_condition": [[1.0] * 4] * 4}
+        for value in plan.SIGMAS:
+            config = plan.accelerated(teacher, sigma=(value,))
+            put(results, config, CG, counts=dict.fromkeys(("model", "cg", "pcg"), counts))
+    assert sigma.verdicts(results)[2].judgement == expected
 
 
 @pytest.mark.parametrize(("model", "expected"), [(1.05, "holds"), (1.18, "differs")])
@@ -120,12 +147,20 @@ def test_imitation_means_the_same_iterations(results):
     assert judgements(imitation.error_verdicts(results)) == ["differs"]
 
 
-@pytest.mark.parametrize(("late", "expected"), [(1, "holds"), (6, "differs")])
-def test_a_window_must_not_come_late(results, late, expected):
+@pytest.mark.parametrize(
+    ("early", "late", "expected"),
+    [
+        (1.0, 1.0, ["holds", "holds"]),
+        (1e3, 1.9, ["holds", "differs"]),  # 15 iterates of 20 are supervised: the others may be anything
+        (1.0, 2.1, ["differs", "holds"]),
+    ],
+)
+def test_a_window_is_judged_by_the_iterates_in_it(results, early, late, expected):
     for config in plan.over_window():
-        curve = CG if config.window == 20 else [1.0] * late + CG[:-late]
-        put(results, config, curve)
-    assert judgements(window.verdicts(results)) == [expected]
+        assert judgements(window.verdicts(results)) == ["not yet run"] * 2
+        factors = [1.0] * 21 if config.window == 20 else [early] * 6 + [late] * 15
+        put(results, config, [error * factor for error, factor in zip(CG, factors, strict=True)])
+    assert judgements(window.verdicts(results)) == expected
 
 
 def ahead_of(teacher, factor):
@@ -137,10 +172,11 @@ def ahead_of(teacher, factor):
 def test_lambda_sets_the_lead(results, factor, expected):
     for weight in plan.LAMBDAS[1:]:
         put(results, plan.paper_accelerated("cg", lambda_=weight), ahead_of(CG, (1 + weight) ** 2))
-    assert judgements(lead.verdicts(results))[0] == "not yet run"
+    assert judgements(lead.verdicts(results))[:2] == ["not yet run"] * 2
     weight = plan.LAMBDAS[0]
     put(results, plan.paper_accelerated("cg", lambda_=weight), ahead_of(CG, factor * (1 + weight) ** 2))
-    assert judgements(lead.verdicts(results))[0] == expected
+    unaided = "differs" if expected == "holds" else "holds"  # the paper's explanation and ours exclude each other
+    assert judgements(lead.verdicts(results))[:2] == [unaided, expected]
 
 
 @pytest.mark.parametrize(
@@ -150,17 +186,17 @@ def test_lambda_sets_the_lead(results, factor, expected):
 def test_letting_go_of_the_teacher(results, control, let_go, expected):
     for teacher in plan.TEACHERS:
         for run, ahead in (("150k", 100), ("lambda10", control), ("lambda100", let_go)):
-            assert judgements(lead.verdicts(results))[1] == "not yet run"
+            assert judgements(lead.verdicts(results))[2] == "not yet run"
             name = f"bundled-{teacher}-accelerated-{run}"
             put(results, plan.planned(name).config.replace(sigma=(1.2,)), ahead_of(CG, ahead), name=name)
-    assert judgements(lead.verdicts(results))[1] == expected
+    assert judgements(lead.verdicts(results))[2] == expected
 
 
 def test_a_model_that_diverged_has_no_lead(results):
     for weight in plan.LAMBDAS:
         put(results, plan.paper_accelerated("cg", lambda_=weight), ahead_of(CG, (1 + weight) ** 2))
     put(results, plan.paper_accelerated("cg", lambda_=1.0), [1.0, *[None] * 20])
-    assert judgements(lead.verdicts(results))[0] == "differs" and "0 at 1," in lead.verdicts(results)[0].found
+    assert judgements(lead.verdicts(results))[1] == "differs" and "0 at 1," in lead.verdicts(results)[1].found
     assert lead.sheets(results) and lead.draw(results)
 
 
@@ -175,7 +211,33 @@ def test_the_lead_of_a_tiny_model_is_shown_as_far_as_it_goes(results):
 def test_annealing_further(results, last, expected):
     history = {"step": [0, 50_000, 120_000, 135_000, 150_000], "final_error": [1.0, 1e-3, 1e-5, 5e-6, last]}
     for name in learning_rate.ANNEALED.values():
-        assert judgements(learning_rate.verdicts(results))[1] == "not yet run"
+        assert judgements(learning_rate.verdicts(results))[2] == "not yet run"
         config = plan.planned(name).config
-        results.write(f"runs/{name}.json", {"config": config.to_json(), "history": history})
-    assert judgements(learning_rate.verdicts(results))[1] == expected
+        results.write(
+            f"runs/{name}.json", {"config": config.to_json(), "history": history, "trained": {"arithmetic": "tf32"}}
+        )
+    assert judgements(learning_rate.verdicts(results))[2] == expected
+
+
+def test_the_table_of_operations_is_judged_entry_by_entry(results):
+    assert set(judgements(operations.verdicts(results))) == {"not yet run"}
+    document = Results(ROOT / "results").file(operations.FILE)
+    for row in document["rows"]:
+        loop = row["loop_transformer"]
+        row["cost"] |= {kind: int(row["printed"][kind]) for kind in ("layers", "heads")}
+        row["growth"] = operations.ORDERS[row["printed"]["entries"]]
+        if loop is not None:
+            layers = loop["printed"]["layers"]
+            loop["cost"]["layers"] = int(layers.rstrip("n")) * (row["n"] if layers.endswith("n") else 1)
+            loop["growth"] = operations.ORDERS[loop["printed"]["entries"]]
+    results.write(operations.FILE, document)
+    said = judgements(operations.verdicts(results))
+    assert said.count("differs") == 0 and said.count("not reproducible as stated") == 1  # accuracy has its limit
+    for kind, changed in (("layers", 3), ("heads", 3)):  # one more layer, one more head: two claims differ, or one
+        rows = [row | {"cost": row["cost"] | {kind: changed}} for row in document["rows"]]
+        results.write(operations.FILE, document | {"rows": rows})
+        assert "differs" in judgements(operations.verdicts(results)), kind
+    results.write(operations.FILE, document | {"rows": [row | {"growth": 3.0} for row in document["rows"]]})
+    assert (
+        judgements(operations.verdicts(results)).count("differs") == 2
+    )  # the sizes, and the comparison of a transpose

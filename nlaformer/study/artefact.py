@@ -18,6 +18,7 @@ from nlaformer.study.results import Results
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+BEYOND = "beyond the paper"
 Judgement = Literal["holds", "holds more strongly", "differs", "not reproducible as stated", "not yet run"]
 
 
@@ -32,6 +33,11 @@ class Verdict:
     found: str
     """Our figures, in a sentence; empty where there are none yet."""
     judgement: Judgement
+
+    @property
+    def ours(self) -> bool:
+        """Whether the claim is ours, not the paper's."""
+        return BEYOND in self.where
 
 
 @dataclass(frozen=True)
@@ -62,6 +68,14 @@ class Artefact:
             name for name in self.files if results.file(name) is None
         ]
 
+    def still_missing(self, results: Results) -> str:
+        """The same in words; empty where nothing is missing."""
+        absent = self.missing(results)
+        runs = sum(name in self.runs for name in absent)
+        parts = [f"{runs} of {len(self.runs)} runs still to be made"] if runs else []
+        parts += [f"{name} still to be measured" for name in absent if name in self.files]
+        return ", ".join(parts)
+
     def drawable(self, results: Results) -> bool:
         """Whether there is a figure to be drawn: from some of its runs, or from its files where it has no runs."""
         if self.draw is None:
@@ -71,6 +85,18 @@ class Artefact:
     def command(self) -> str:
         """What a user types to run it."""
         return f"nlaformer reproduce {self.name}"
+
+
+@dataclass(frozen=True)
+class Made:
+    """What became of an artefact: files, tables and verdicts, as a program reads them too."""
+
+    name: str
+    figures: list[str]
+    """Its picture as PNG and as SVG, if there is one."""
+    missing: list[str]
+    tables: list[Sheet]
+    verdicts: list[Verdict]
 
 
 def not_yet(claim: str, where: str) -> Verdict:

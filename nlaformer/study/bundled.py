@@ -7,7 +7,7 @@ from nlaformer.learn.evaluate import THRESHOLDS
 from nlaformer.study import fresh, goals, plan
 from nlaformer.study.artefact import Artefact
 from nlaformer.study.fresh import Fresh
-from nlaformer.study.reading import at, counted, finite, length, short, with_error
+from nlaformer.study.reading import at, counted, short, with_error
 from nlaformer.study.results import Results
 
 RUNS = tuple(name for name in plan.runs() if name.startswith("bundled-"))
@@ -72,7 +72,7 @@ def _runs(measured: Fresh, results: Results) -> Sheet:
     for name, config in measured.configs.items():
         if (record := results.of_config(f"bundled-{name}", config)) is None:
             continue
-        steps = length([record]).removesuffix(" steps") + (" more" if config.start else "")
+        steps = plan.thousands(config.steps) + (" more" if config.start else "")
         apart = {(pair.sigma, pair.t): f"{pair.apart:.1f}" for pair in goals.comparisons(measured, name, record)}
         for sigma in plan.SIGMAS:
             filed, new = at(record, sigma), measured.at(name, sigma)
@@ -92,7 +92,7 @@ def _training(results: Results) -> Sheet:
     for record in filter(None, map(results.run, RUNS)):
         config, row = record.config, at(record, 1.2)
         ahead = config.supervision == "step+solution"
-        weight, apart = (f"{config.lambda_:g}", "-") if ahead else ("-", short(max(finite(row["deviation"]))))
+        weight, apart = (f"{config.lambda_:g}", "-") if ahead else ("-", short(max(row["deviation"])))
         errors = [short(row["model"][t]) for t in (2, 4, -1)]
         lines.append(
             (record.name, plan.begun_with(config) or "-", f"{config.steps:,}", f"{config.lr * config.final_lr:.0e}",

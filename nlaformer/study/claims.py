@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from nlaformer.console import to_markdown
 from nlaformer.provenance import in_words
-from nlaformer.study.artefact import Artefact, Judgement
+from nlaformer.study.artefact import Artefact, Judgement, Verdict
 from nlaformer.study.catalogue import ARTEFACTS
 from nlaformer.study.results import Results
 
@@ -16,8 +16,11 @@ INTRODUCTION = """\
 
 Made by `nlaformer reproduce all --from-results` from the numbers in `results/`; edit nothing here. A verdict is one of
 *holds*, *holds more strongly*, *differs*, *not reproducible as stated*, *not yet run*. What each one is judged by is
-written in the module of `nlaformer/study/` behind it. Errors are squared relative errors |x_t - x|^2 / |x|^2, means
-over 512 systems nobody trained on where no other number is given; iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4.
+written in the module of `nlaformer/study/` behind it. Errors of learned iterates are squared relative errors
+|x_t - x|^2 / |x|^2, means over 512 systems nobody trained on where no other number is given; those of operations and of
+compiled algorithms are not squared. Iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4. Power 1 is the paper's loss;
+other powers are ours, and so are the steps and the arithmetic, which sets how far an error falls at the end
+([docs/learn.md](learn.md)).
 """
 
 
@@ -28,27 +31,34 @@ def page(results: Results) -> str:
         with results.reading(entry.name):
             verdicts[entry.name] = entry.verdicts(results) if entry.verdicts else []
             sections.append(_section(entry, results))
-    counts = Counter(verdict.judgement for found in verdicts.values() for verdict in found)
+    all_of_them = [(entry, verdict) for entry in ARTEFACTS for verdict in verdicts[entry.name]]
+    theirs, ours = ([pair for pair in all_of_them if pair[1].ours == is_ours] for is_ours in (False, True))
+    tables = [*_table("What the paper says", theirs), *_table("What we add", ours)]
+    return "\n".join([INTRODUCTION, *tables, "## Tables and figures", "", *sections])
+
+
+def _table(title: str, verdicts: list[tuple[Artefact, Verdict]]) -> list[str]:
+    """Claims with their verdicts, and how many there are of each."""
+    counts = Counter(verdict.judgement for _, verdict in verdicts)
     summary = ", ".join(f"{counts[judgement]} *{judgement}*" for judgement in get_args(Judgement) if counts[judgement])
-    head = ["| claim | where | found | verdict | command |", "| :-- | :-- | :-- | :-- | :-- |"]
-    lines = [INTRODUCTION, f"{sum(counts.values())} claims: {summary}.", "", *head]
-    for entry in ARTEFACTS:
-        lines += [
-            f"| {verdict.claim} | {verdict.where} | {verdict.found or '-'} | **{verdict.judgement}** "
-            f"| [`{entry.command()}`](#{entry.name}) |"
-            for verdict in verdicts[entry.name]
-        ]
-    return "\n".join([*lines, "", *sections])
+    lines = [f"## {title}", "", f"{len(verdicts)} claims: {summary}.", ""]
+    lines += ["| claim | where | found | verdict | command |", "| :-- | :-- | :-- | :-- | :-- |"]
+    lines += [
+        f"| {verdict.claim} | {verdict.where} | {verdict.found or '-'} | **{verdict.judgement}** "
+        f"| [`{entry.command()}`](#{entry.name}) |"
+        for entry, verdict in verdicts
+    ]
+    return [*lines, ""]
 
 
 def _section(entry: Artefact, results: Results) -> str:
     """An artefact: its command, its figure, its tables, where its numbers come from."""
-    parts = [f"## {entry.name}", f"{entry.title} ({entry.paper}). `{entry.command()}`"]
+    parts = [f"### {entry.name}", f"{entry.title} ({entry.paper}). `{entry.command()}`"]
     if entry.drawable(results):
         parts.append(f"![{entry.title}](figures/{entry.name}.svg)")
     parts += [to_markdown(sheet) for sheet in (entry.sheets(results) if entry.sheets else [])]
-    if absent := entry.missing(results):
-        parts.append(f"{len(absent)} of {len(entry.runs)} runs still to be made.")
+    if missing := entry.still_missing(results):
+        parts.append(f"{missing}.")
     if places := _provenance(entry, results):
         parts.append("Numbers from " + "; ".join(places) + ".")
     return "\n\n".join(parts) + "\n"

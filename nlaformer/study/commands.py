@@ -12,7 +12,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nlaformer.study.artefact import Artefact
+    from nlaformer.study.artefact import Artefact, Made
     from nlaformer.study.plan import Planned
     from nlaformer.study.results import Results
 
@@ -38,7 +38,9 @@ Steps = Annotated[
 Precision = Annotated[str | None, typer.Option(help="Arithmetic on CUDA instead of the plan's: tf32, bf16, float32.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
 Commit = Annotated[str | None, typer.Option(help="The commit that is run, where the files have no history with them.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document (list).")]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON document: with list, or with --from-results what was found.")
+]
 
 say = partial(print, flush=True)
 
@@ -60,7 +62,8 @@ def reproduce(
     """The paper's tables and figures, made anew.
 
     Train what is missing, or draw from the numbers kept (--from-results). Runs that were interrupted go on where they
-    stopped. docs/claims.md says what of the paper's claims holds.
+    stopped. docs/claims.md says what of the paper's claims holds; the exit status of a single table or figure is 1
+    where one of its claims differs.
     """
     from nlaformer.errors import FileError, OptionError
     from nlaformer.study import plan
@@ -68,8 +71,8 @@ def reproduce(
     from nlaformer.study.results import Results
     from nlaformer.study.running import missing
 
-    if as_json and what != "list":
-        raise OptionError(f"--json goes with list, not with {what!r}; the numbers of the others are in results/")
+    if as_json and what != "list" and (not from_results or what in ("next", "promote")):
+        raise OptionError("--json goes with list, and with --from-results")
     home = Path("runs/small") if small else Path()
     kept = Results(results or home / "results", commit)
     folder = runs or (home / "runs" if small else Path(plan.HOME))
@@ -104,7 +107,9 @@ def reproduce(
             _measure(chosen, kept, small)
             names = dict.fromkeys(name for entry in chosen for name in entry.runs)
             _make(shaped(names), folder, kept, minutes, device, estimate=True)
-        _show(chosen, kept, docs or home / "docs")
+        differing = _show(chosen, kept, docs or home / "docs", as_json)
+        if differing and what != "all" and not small:  # all of them together answer no single question
+            raise typer.Exit(1)
 
 
 def probe(
@@ -173,40 +178,59 @@ def _measure(chosen: tuple[Artefact, ...], kept: Results, small: bool) -> None:
             entry.measure(kept, small)
 
 
-def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path) -> None:
-    """Draw figures, print tables and verdicts, and write the page of claims anew."""
+def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path, as_json: bool) -> bool:
+    """Draw figures, print tables and verdicts, write the page of claims anew; whether a claim of the paper differs."""
+    from dataclasses import asdict
+
     from nlaformer import pretrained
+    from nlaformer.console import print_json
     from nlaformer.io import make_folder, replace_file
     from nlaformer.study import claims
     from nlaformer.study.bundling import write_cards
 
     make_folder(docs / "figures")
+    shown = []
     for entry in chosen:
         with kept.reading(entry.name):
-            _show_one(entry, kept, docs / "figures")
+            shown.append(_made(entry, kept, docs / "figures"))
+            if not as_json:
+                _show_one(entry, kept, shown[-1])
     replace_file(docs / "claims.md", claims.page(kept).encode())
     if kept.folder.resolve() == pretrained.HOME.parents[1] / "results":  # the checkout this package runs from
         with kept.reading("the cards of the bundled models"):
             write_cards(kept)
-    say(f"The claims are in {docs / 'claims.md'}.")
+    if as_json:
+        print_json([asdict(one) for one in shown])
+    else:
+        say(f"The claims are in {docs / 'claims.md'}.")
+    return any(verdict.judgement == "differs" and not verdict.ours for one in shown for verdict in one.verdicts)
 
 
-def _show_one(entry: Artefact, kept: Results, figures: Path) -> None:
-    """Draw a figure, print its tables and verdicts."""
-    from nlaformer.console import console, print_sheets
+def _made(entry: Artefact, kept: Results, figures: Path) -> Made:
+    """Draw a figure, and put its tables and verdicts together."""
     from nlaformer.report.figure import save
-    from nlaformer.study.artefact import picture_files
+    from nlaformer.study.artefact import Made, picture_files
 
-    absent = entry.missing(kept)
-    figure = entry.draw(kept) if entry.draw is not None and entry.drawable(kept) else None
-    if figure is not None:
-        for path in picture_files(entry, figures):
-            save(figure, path)
-    drawn = str(picture_files(entry, figures)[0]) if figure is not None else ""
-    still = f"{len(absent)} of {len(entry.runs)} runs still to be made" if absent else ""
-    say(f"{entry.name}, {entry.title}: {', '.join(filter(None, (drawn, still)))}".rstrip(": "))
-    print_sheets(entry.sheets(kept) if entry.sheets is not None else [])
-    for verdict in entry.verdicts(kept) if entry.verdicts is not None else []:
+    pictures = []
+    if entry.draw is not None and entry.drawable(kept) and (figure := entry.draw(kept)) is not None:
+        pictures = [save(figure, path) for path in picture_files(entry, figures)]
+    return Made(
+        entry.name,
+        list(map(str, pictures)),
+        entry.missing(kept),
+        entry.sheets(kept) if entry.sheets is not None else [],
+        entry.verdicts(kept) if entry.verdicts is not None else [],
+    )
+
+
+def _show_one(entry: Artefact, kept: Results, made: Made) -> None:
+    """Say where a figure is and what is missing of it, print its tables and verdicts."""
+    from nlaformer.console import console, print_sheets
+
+    told = ", ".join(filter(None, (*made.figures[:1], entry.still_missing(kept))))
+    say(f"{entry.name}, {entry.title}: {told}".rstrip(": "))
+    print_sheets(made.tables)
+    for verdict in made.verdicts:
         sentence = f"{verdict.judgement}: {verdict.claim} {verdict.found}"
         say(textwrap.fill(sentence, console().width, initial_indent="  ", subsequent_indent="    "))
 

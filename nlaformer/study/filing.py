@@ -18,7 +18,7 @@ from nlaformer.learn.runs import read_manifest, read_metrics
 from nlaformer.study.plan import SIGMAS, Planned
 from nlaformer.study.results import RUNS, Record, Results
 
-THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
+THRESHOLDS = evaluate.THRESHOLDS[:4]
 COUNT = 512  # systems per evaluation, the paper's number
 CURVES = 12  # of the error over the iterates, in the course of training
 POINTS = 50  # of the learning rate and the loss
@@ -43,19 +43,19 @@ class Examiner:
                 self._known[key] = evaluate.trial(label, systems, config.T)
             row = evaluate.judge(solver, self._known[key]).to_json()
             if label in full:
-                more = {"loops": _more_loops(solver, self._known[key]), **_counts(solver, self._known[key])}
-                found[label] = row | more
+                found[label] = row | _more_loops(solver, self._known[key]) | _counts(solver, self._known[key])
             else:
                 found[label] = {name: row[name] for name in ("count", "model", "cg", "pcg", "discrepancy")}
         return found
 
 
-def _more_loops(solver: Solver, given: Trial) -> list[float] | None:
+def _more_loops(solver: Solver, given: Trial) -> dict[str, list[float]]:
     """Mean squared relative errors in 2T iterations; a model that is spelt out cannot loop on."""
     if not solver.config.shared:
-        return None
+        return {}
     A, b, x = given.systems
-    return evaluate.squared_relative_errors(solver.iterates(A, b, 2 * solver.config.T), x).mean(0).tolist()
+    errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * solver.config.T), x)
+    return {"loops": errors.mean(0).tolist()}
 
 
 def _counts(solver: Solver, given: Trial) -> dict[str, Any]:

@@ -23,8 +23,7 @@ from nlaformer.learn.model import Solver
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import SPD, Systems
 from nlaformer.study import plan
-from nlaformer.study.reading import finite
-from nlaformer.study.results import Results
+from nlaformer.study.results import Results, restored
 
 FILE = "bundled-fresh.json"
 ARTEFACT_NAME = "table-bundled"
@@ -56,8 +55,7 @@ class Fresh:
         Of models also deviation, the mean of ||x^_t - x_t||^2 / ||x||^2, x_t being the iterates of their teacher.
         """
         entry = (self.document["methods"] | self.document["models"])[method]
-        row = entry["sigma"][str(sigma)]
-        return {kind: finite(curve) for kind, curve in row.items()}
+        return restored(entry["sigma"][str(sigma)])
 
 
 def read(results: Results) -> Fresh | None:

@@ -13,17 +13,17 @@ from fractions import Fraction
 from itertools import product
 from typing import NamedTuple
 
-from nlaformer.learn.evaluate import THRESHOLDS as ALL_THRESHOLDS
+from nlaformer.learn import evaluate
 from nlaformer.study import fresh
 from nlaformer.study.artefact import Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
 from nlaformer.study.fresh import Fresh
 from nlaformer.study.plan import SIGMAS
-from nlaformer.study.reading import at, bare, counted, finite, iterations, listed
+from nlaformer.study.reading import at, bare, counted, iterations, listed
 from nlaformer.study.results import Record, Results
 
 WHERE = "beyond the paper"
-FURTHER = ALL_THRESHOLDS[len(THRESHOLDS) :]
+FURTHER = evaluate.THRESHOLDS[len(THRESHOLDS) :]
 LEADS = {"cg-accelerated": Fraction(1, 2), "pcg-accelerated": Fraction(2, 3)}
 EARLY = {2: 1e-2, 4: 1e-3}  # the largest mean error of cg-accelerated at these iterates
 IMITATION_SIGMA = 1.2
@@ -154,7 +154,7 @@ def comparisons(measured: Fresh, name: str, record: Record) -> list[Comparison]:
     found = []
     for sigma in SIGMAS:
         filed, new = at(record, sigma), measured.at(name, sigma)
-        means, errors = finite(filed["model"]), finite(filed["standard_error"])
+        means, errors = filed["model"], filed["standard_error"]
         for t in (2, len(new["mean"]) - 1):
             combined = math.hypot(errors[t], new["standard_error"][t])
             apart = abs(means[t] - new["mean"][t]) / combined if math.isfinite(combined) else math.inf

@@ -116,7 +116,10 @@ def error_verdicts(results: Results) -> list[Verdict]:
         apart.append(_apart(own))
         parts.append(f"{kind} needs {counted(own['model'])}, ends at {short(own['model'][-1])} and is at most "
                      f"{short(max(own['deviation']))} from CG's iterate")  # fmt: skip
-    text = f"To 1e-1 ... 1e-4 CG needs {counted(own['cg'])} iterations; {'; '.join(parts)} ({_length(kinds)})."
+    text = (
+        f"To 1e-1 ... 1e-4 CG needs {counted(own['cg'])} iterations, and ends at {short(own['cg'][-1])}; "
+        f"{'; '.join(parts)} ({_length(kinds)})."
+    )
     return [Verdict(claim, A, text, "holds" if all(gap is not None and gap <= 1 for gap in apart) else "differs")]
 
 

@@ -74,7 +74,7 @@ class Planned:
         config = self.config.replace(steps=fewer, warmup=min(self.config.warmup, fewer))
         if before is not None:
             config = config.replace(start=weights_of(before))
-        return dataclasses.replace(self, name=f"{self.name}-{_thousands(steps)}", config=config)
+        return dataclasses.replace(self, name=f"{self.name}-{thousands(steps)}", config=config)
 
     def in_precision(self, precision: str | None) -> Planned:
         """The same run in another arithmetic, which is no part of its name: its results tell."""
@@ -304,5 +304,10 @@ def stacks(wanted: Iterable[Planned]) -> list[list[Planned]]:
     return [stack for _, stack in packed]
 
 
-def _thousands(steps: int) -> str:
+def thousands(steps: int) -> str:
+    """A number of steps in words.
+
+    >>> thousands(150_000), thousands(1800)
+    ('150k', '1800')
+    """
     return f"{steps // 1000}k" if steps % 1000 == 0 else str(steps)

@@ -6,20 +6,17 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from nlaformer.study import plan
 from nlaformer.study.filing import THRESHOLDS
 from nlaformer.study.results import Record, Results
 
 Curve = Sequence[float]
+LUCK = 1.36  # the largest factor between the scores of runs that differ in their seed, in results/learning*.json
 
 
 def at(record: Record, sigma: float) -> dict[str, Any]:
     """A run's evaluation at a sigma."""
     return record.evaluations[f"spd, sigma {sigma}"]
-
-
-def finite(curve: Sequence[float | None]) -> list[float]:
-    """A curve from a file, where null stands for what was not finite."""
-    return [math.inf if value is None else value for value in curve]
 
 
 def iterations(curve: Curve, bound: float) -> int | None:
@@ -28,7 +25,7 @@ def iterations(curve: Curve, bound: float) -> int | None:
     >>> iterations([1.0, 0.2, 0.009], 1e-2)
     2
     """
-    return next((t for t, error in enumerate(curve) if error is not None and error <= bound), None)
+    return next((t for t, error in enumerate(curve) if error <= bound), None)
 
 
 def counted(curve: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
@@ -49,28 +46,31 @@ def fewer(curve: Curve, than: Curve) -> dict[float, float]:
 
 def score(curve: Curve) -> float:
     """One number for a curve: the geometric mean of the squared relative errors of x_1, ..., x_T; less is better."""
-    errors = [error for error in curve[1:] if error is not None]
-    if len(errors) < len(curve) - 1 or min(errors) <= 0:
-        return math.inf
-    return math.exp(sum(math.log(error) for error in errors) / len(errors))
+    errors = curve[1:]
+    return math.exp(sum(map(math.log, errors)) / len(errors)) if min(errors) > 0 else math.inf
 
 
-def spread(results: Results, names: Sequence[str]) -> float:
-    """The factor between the best and the worst score of runs that differ in their seed; 1.1 unless two are there."""
+def luck(results: Results, names: Sequence[str]) -> tuple[float, str]:
+    """A factor between scores that may be luck, and in words where it is from: runs that differ in their seed."""
     scores = [score(record.own["model"]) for record in results.together(names).values()]
-    return max(scores) / min(scores) if len(scores) > 1 else 1.1
+    if len(scores) < 2:
+        return LUCK, f"a factor of {LUCK} may be luck, as between shorter runs of several seeds"
+    factor = max(scores) / min(scores)
+    return factor, f"seeds differ by a factor of {factor:.2f}"
 
 
 def length(records: Mapping[Any, Record] | Iterable[Record]) -> str:
-    """How long the runs of a comparison were trained, in words: "100k steps"."""
-    values = records.values() if isinstance(records, Mapping) else records
+    """How the runs of a comparison were trained: "100k steps, power 0.5, bf16". Power 1 is the paper's loss."""
+    values = list(records.values() if isinstance(records, Mapping) else records)
     steps = sorted({record.config.steps for record in values})
-    return " and ".join(f"{count // 1000}k" if count % 1000 == 0 else str(count) for count in steps) + " steps"
+    said = listed(list(map(plan.thousands, steps)))
+    power = listed([f"{power:g}" for power in sorted({record.config.power for record in values})])
+    return f"{said} steps, power {power}, {listed(sorted({record.arithmetic for record in values}))}"
 
 
 def short(value: float | None) -> str:
-    """A number for people: two digits."""
-    return "-" if value is None else f"{value:.2g}"
+    """A number for people: two digits; a dash where there is none, or none that is finite."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:.2g}"
 
 
 def bare(bound: float) -> str:

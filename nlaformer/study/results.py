@@ -36,6 +36,11 @@ class Record:
         return Config.from_json(self.document["config"])
 
     @property
+    def arithmetic(self) -> str:
+        """What it was trained in: bf16, tf32, float32."""
+        return self.document["trained"]["arithmetic"]
+
+    @property
     def history(self) -> dict[str, Any]:
         """Columns over the validations: step (0 is before training), discrepancy; and errors at some of them."""
         return self.document["history"]
@@ -43,7 +48,7 @@ class Record:
     @property
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The evaluations by their label, such as "sigma 1.2"; see nlaformer.learn.evaluate.Evaluation."""
-        return self.document["evaluations"]
+        return restored(self.document["evaluations"])
 
     @property
     def own(self) -> dict[str, Any]:
@@ -159,6 +164,19 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{DIGITS}g}") if abs(value) < float("inf") else None
     return value
+
+
+def restored(value: Any) -> Any:
+    """Measured data as a file holds them, infinite where they were not finite.
+
+    >>> restored({"a": [0.5, None]})
+    {'a': [0.5, inf]}
+    """
+    if isinstance(value, dict):
+        return {key: restored(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [restored(entry) for entry in value]
+    return float("inf") if value is None else value
 
 
 def _rows(text: str) -> str:

@@ -8,7 +8,7 @@ from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Judgement, Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
-from nlaformer.study.reading import counted, fewer, iterations, length, listed, percent, short
+from nlaformer.study.reading import bare, counted, fewer, iterations, length, listed, percent, short
 from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ NAMES = {
     for sigma in plan.SIGMAS
 }
 WHERE, ROBUST = "section 4.2, Figure 7", "section 4.2, Parameter Analysis"
+SOME = 2  # iterations, of which a third can hardly be saved
+STRONG = 1 / 3  # of a teacher's iterations saved
 LABELS = {"cg": "NLAFormer, taught by CG", "pcg": "NLAFormer, taught by PCG"}
 
 
@@ -113,24 +115,25 @@ def _against_pcg(results: Results) -> Verdict:
 
 
 def _teachers(results: Results) -> Verdict:
+    """Counted system by system, where there is something to save: the other needs more than two iterations."""
     claim = "Taught by PCG, NLAFormer needs about 30% fewer iterations than taught by CG."
     rows = found(results)
     if len(rows) < len(NAMES):
         return not_yet(claim, WHERE)
-    savings, means = {}, []
+    savings: dict[float, list[float]] = {bound: [] for bound in THRESHOLDS}
+    judged = []
     for sigma in plan.SIGMAS:
-        pcg, cg = rows["pcg", sigma], rows["cg", sigma]
-        savings[sigma] = fewer(pcg["model"], cg["model"])
-        counts = [own["counts"]["model"] for own in (pcg, cg)]
-        means += [
-            1 - ours / other
-            for ours, other, *reached in zip(*(c["mean"] for c in counts), *(c["reached"] for c in counts), strict=True)
-            if min(reached) > 0.99
-        ]
-    average = sum(means) / len(means) if means else 0.0
+        pcg, cg = (rows[teacher, sigma]["counts"]["model"] for teacher in ("pcg", "cg"))
+        for k, bound in enumerate(THRESHOLDS):
+            if min(pcg["reached"][k], cg["reached"][k]) > 0.99:
+                savings[bound].append(1 - pcg["mean"][k] / cg["mean"][k])
+                judged += savings[bound][-1:] if cg["mean"][k] > SOME else []
+    average = sum(judged) / len(judged) if judged else 0.0
+    said = [f"to {bare(bound)} {', '.join(map(percent, shares)) or '-'}" for bound, shares in savings.items()]
     text = (
-        f"Fewer iterations: {_by_sigma(savings)} ({_length(results)}; to 1e-1, ..., 1e-4); counted system by system "
-        f"and averaged, {percent(average)} fewer."
+        f"Fewer iterations, counted system by system, at sigma 1, 1.2 and 1.4: {'; '.join(said)} ({_length(results)}). "
+        f"Where the other needs more than {SOME} iterations, {percent(average)} fewer on average; before that there is "
+        "nothing to save."
     )
     judgement: Judgement = "holds" if 0.2 <= average <= 0.4 else "holds more strongly" if average > 0.4 else "differs"
     return Verdict(claim, WHERE, text, judgement)
@@ -141,16 +144,18 @@ def _robust(results: Results) -> Verdict:
     rows = found(results)
     if len(rows) < len(NAMES):
         return not_yet(claim, ROBUST)
-    parts, steady = [], True
+    parts, least = [], []
     for teacher in plan.TEACHERS:
-        curves = [rows[teacher, sigma]["model"] for sigma in plan.SIGMAS]
-        parts.append(f"taught by {teacher.upper()} {listed([counted(curve) for curve in curves])}")
-        for bound in THRESHOLDS:
-            counts = [iterations(curve, bound) for curve in curves]
-            known = [count for count in counts if count is not None]
-            steady &= len(known) == len(counts) and max(known) - min(known) <= 2
-    text = f"Iterations to 1e-1 ... 1e-4 at sigma 1, 1.2 and 1.4: {'; '.join(parts)} ({_length(results)})."
-    return Verdict(claim, ROBUST, text, "holds" if steady else "differs")
+        own = [rows[teacher, sigma] for sigma in plan.SIGMAS]
+        counts = [f"{counted(row['model'])} for {counted(row[teacher])}" for row in own]
+        parts.append(f"taught by {teacher.upper()} {listed(counts)}")
+        savings = [fewer(row["model"], row[teacher]) for row in own]
+        least += [min(saving.values()) if len(saving) == len(THRESHOLDS) else 0.0 for saving in savings]
+    text = (
+        f"Iterations to 1e-1 ... 1e-4 for those of its teacher, at sigma 1, 1.2 and 1.4: {'; '.join(parts)}. "
+        f"Everywhere at least {percent(min(least))} fewer ({_length(results)}; a model for each sigma)."
+    )
+    return Verdict(claim, ROBUST, text, "holds" if min(least) >= STRONG else "differs")
 
 
 def _condition(results: Results) -> Verdict:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
 from nlaformer.study.artefact import Verdict, not_yet
-from nlaformer.study.reading import counted, length, listed, score, short, spread
+from nlaformer.study.reading import counted, length, listed, luck, score, short
 from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
@@ -58,19 +58,16 @@ def sheets(results: Results, values: Values, symbol: str, title: str) -> list[Sh
 def best(
     results: Results, values: Values, symbol: str, theirs: float, claim: str, where: str, seeds: tuple[str, ...]
 ) -> Verdict:
-    """Whether the paper's best value is ours too: the best of all, and by more than luck."""
+    """Whether the paper's best value is ours too, and by more than luck."""
     records = results.keyed(values)
     if len(records) < len(values):
         return not_yet(claim, where)
     scores = {value: score(record.own["model"]) for value, record in records.items()}
-    noise = spread(results, seeds)
+    noise, told = luck(results, seeds)
     alike = [value for value in values if scores[value] <= noise * min(scores.values())]
     said = ", ".join(f"{value:g}: {short(scores[value])}" for value in values)
-    seeded = len(results.together(seeds)) > 1
-    told = f"seeds differ by a factor of {noise:.2f}" if seeded else f"a factor of {noise:.2f} may be luck"
     text = f"Mean error by {symbol}: {said} ({length(records)}); {told}."
-    if len(alike) > 1:
-        text += f" {listed([f'{value:g}' for value in alike])} cannot be told apart."
-    elif alike != [theirs]:
-        text += f" The best is {alike[0]:g}, by a factor of {scores[theirs] / scores[alike[0]]:.2f}."
-    return Verdict(claim, where, text, "holds" if alike == [theirs] else "differs")
+    if alike == [theirs]:
+        return Verdict(claim, where, text, "holds")
+    text += f" Best is {listed([f'{value:g}' for value in alike])}" + (", as far as can be told." if alike[1:] else ".")
+    return Verdict(claim, where, text, "not reproducible as stated" if theirs in alike else "differs")
