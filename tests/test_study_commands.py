@@ -130,6 +130,16 @@ def test_a_model_that_diverged_spoils_only_its_own_numbers(tmp_path):
             entry.draw(Results(tmp_path / "results"))
 
 
+def test_no_picture_cuts_off_its_titles():
+    for entry in ARTEFACTS:
+        if entry.draw is None or (figure := entry.draw(Results(ROOT / "results"))) is None:
+            continue
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            title = axes.title.get_window_extent()
+            assert figure.bbox.x0 <= title.x0 and title.x1 <= figure.bbox.x1, (entry.name, axes.get_title())
+
+
 def test_files_that_are_missing_are_not_called_runs(tmp_path):
     (artefact,) = (entry for entry in ARTEFACTS if entry.name == "table-first-setting")
     still = artefact.still_missing(Results(tmp_path))

@@ -43,7 +43,7 @@ ARTEFACT = Artefact(
     title=TITLE,
     paper="Figure 4b",
     runs=tuple(VALUES.values()),
-    draw=partial(sweeping.draw, values=VALUES, symbol="eta", title=TITLE),
+    draw=partial(sweeping.draw, values=VALUES, symbol="eta"),
     sheets=partial(sweeping.sheets, values=VALUES, symbol="eta", title=TITLE),
     verdicts=verdicts,
 )

@@ -44,7 +44,7 @@ ARTEFACT = Artefact(
     title=TITLE,
     paper="Figure 6",
     runs=tuple(SWEEP.values()),
-    draw=partial(sweeping.draw, values=SWEEP, symbol="lambda", title=TITLE),
+    draw=partial(sweeping.draw, values=SWEEP, symbol="lambda"),
     sheets=partial(sweeping.sheets, values=SWEEP, symbol="lambda", title=TITLE),
     verdicts=verdicts,
 )

@@ -17,7 +17,7 @@ Values = Mapping[float, str]
 """The runs of a sweep: the names by the value of the parameter."""
 
 
-def draw(results: Results, values: Values, symbol: str, title: str) -> Figure | None:
+def draw(results: Results, values: Values, symbol: str) -> Figure | None:
     """The squared relative error over the iterations, a curve for each value, CG beside them."""
     from nlaformer.report.figure import curve, errors, panels, reference, tidy
 
@@ -28,7 +28,7 @@ def draw(results: Results, values: Values, symbol: str, title: str) -> Figure | 
         curve(axes, record.own["model"], f"{symbol} = {value:g}", which, style="-" if which < 6 else ":")
     reference(axes, next(iter(records.values())).own["cg"], "CG")
     errors(axes)
-    tidy(axes, f"{title}, {length(records)}", "iteration t", "squared relative error (mean)")
+    tidy(axes, f"By the weight {symbol}, {length(records)}", "iteration t", "squared relative error (mean)")
     axes.legend(frameon=False, fontsize=8, ncols=2)
     return figure
 
