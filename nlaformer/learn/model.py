@@ -28,7 +28,7 @@ from nlaformer.arrays import all_finite, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
-from nlaformer.transformer import DEFINITION, FFN, Dense, Heads, Kernels, Layer, NLAFormer
+from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 
 
 class Solver(nn.Module):
@@ -85,33 +85,26 @@ class Solver(nn.Module):
         positions = self.positions.unsqueeze(1) if self.stacked else self.positions
         return self.read_in(P.mT) + positions
 
-    def features(
-        self, A: Tensor, b: Tensor, iterations: int | None = None, kernels: Kernels = DEFINITION, gradient_from: int = 0
-    ) -> Tensor:
+    def features(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> Tensor:
         """The last token at every iterate: (..., iterations+1, d)."""
         iterations = self.config.T if iterations is None else iterations
         loops = iterations - (len(self.blocks.post) > 0)
         X = self.tokens(A, b)
         last = {}
-        for state in self.blocks.states(X.mT, max(loops, 0), kernels, gradient_from):
+        for state in self.blocks.states(X.mT, max(loops, 0), gradient_from):
             t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
             last[t] = state.P[..., -1]
         return torch.stack([last[t] for t in range(iterations + 1)], -2)
 
     def forward(
-        self,
-        A: Tensor,
-        b: Tensor,
-        attached: Tensor | bool = True,
-        kernels: Kernels = DEFINITION,
-        gradient_from: int = 0,
+        self, A: Tensor, b: Tensor, attached: Tensor | bool = True, gradient_from: int = 0
     ) -> tuple[Tensor, Tensor]:
         """x_t (..., T+1, n) and (r_t, d_t) (..., T+1, 2n) for systems A (..., n, n), b (..., n).
 
         Where ``attached`` (a flag, or flags that broadcast against the features) is false, the (r, d) probe reads
         detached features: it learns to see what is there and shapes nothing.
         """
-        return self.read_out(self.features(A, b, None, kernels, gradient_from), attached)
+        return self.read_out(self.features(A, b, gradient_from=gradient_from), attached)
 
     def read_out(self, X: Tensor, attached: Tensor | bool = True) -> tuple[Tensor, Tensor]:
         """The probes of ``forward`` on features X (..., T+1, d)."""
