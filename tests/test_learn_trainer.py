@@ -22,9 +22,8 @@ TINY = Config(n=3, T=3, d=8, heads=2, batch=4, steps=12, warmup=2, chunk=4)
 
 
 def train(config, out, **options):
-    return nf.train(
-        config, out=out, device="cpu", progress=False, **({"checkpoint_every": 3, "log_every": 1} | options)
-    )
+    usual = {"device": "cpu", "progress": False, "checkpoint_every": 3, "log_every": 1}
+    return nf.train(config, out=out, **(usual | options))
 
 
 def equal(one, other):
@@ -248,6 +247,10 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         ({"minutes": float("nan")}, "minutes is nan"),
         ({"minutes": -1}, "minutes is -1"),
         ({"minutes": True}, "minutes is True"),
+        ({"device": 3.5}, "device 3.5 cannot be used here"),
+        ({"device": []}, r"device \[\] cannot be used here"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )
 def test_what_is_no_run_is_refused_before_any_work(given, words, tmp_path):
