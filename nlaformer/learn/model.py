@@ -178,6 +178,14 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     return solver
 
 
+def load_solver(path: str | os.PathLike[str]) -> Solver:
+    """The trained model in a folder, or the bundled one of that name; anything else that is saved is refused."""
+    found = io.load(path)
+    if not isinstance(found, Solver):
+        raise OptionError(f"{path} is not a trained model but a compiled {type(found).__name__}; train one first")
+    return found
+
+
 def _differing_weights(one: Solver, other: Solver) -> list[str]:
     """The weights that two solvers do not both have in one shape."""
     found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (one, other))
@@ -190,9 +198,7 @@ def begin(config: Config) -> Solver:
     fresh = initial(config)
     if config.start is None:
         return fresh
-    given = io.load(config.start)
-    if not isinstance(given, Solver):
-        raise OptionError(f"start={config.start!r} is not a trained model but a {type(given).__name__}")
+    given = load_solver(config.start)
     if differing := _differing_weights(given, fresh):
         raise OptionError(
             f"start={config.start!r} has other weights than this config gives, first {differing[0]}; a run that starts "

@@ -288,7 +288,7 @@ class _Training:
                     f"{self.folders[k].name}: the loss is not finite by step {done}; this member is frozen"
                 )
             if self.metrics:
-                self.metrics[k].add(step=done, **_finite(values), diverged=not bool(report.alive[k]))
+                self.metrics[k].add(step=done, **values, diverged=not bool(report.alive[k]))
             if self.boards:
                 for name, value in values.items():
                     self.boards[k].add_scalar(name, value, done)
@@ -301,7 +301,7 @@ class _Training:
         state = self.engine.state() if saves else {}
         for k, (folder, config, model) in enumerate(zip(self.folders, self.configs, self._models(), strict=True)):
             measured = evaluate.validation(model, self.validation[k])
-            self.metrics[k].add(step=done, validation=_finite(measured), saved=saves)
+            self.metrics[k].add(step=done, validation=measured, saved=saves)
             if saves:
                 model.save(folder)
                 own = {name: tensor[k].clone() for name, tensor in state.items()}
@@ -335,17 +335,6 @@ def _validation_systems(config: Config) -> Batch:
 def _title(configs: Sequence[Config]) -> str:
     names = " ".join(dict.fromkeys(config.recipe for config in configs))
     return names if len(configs) == 1 else f"{names} (stack of {len(configs)})"
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: what is not finite becomes null."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return [clean(entry) for entry in value]
-        return value if abs(value) < float("inf") else None
-
-    return {name: clean(value) for name, value in values.items()}
 
 
 @contextmanager
