@@ -17,7 +17,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -29,6 +29,8 @@ from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, Sh
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class Solver(nn.Module):
@@ -85,16 +87,19 @@ class Solver(nn.Module):
         positions = self.positions.unsqueeze(1) if self.stacked else self.positions
         return self.read_in(P.mT) + positions
 
-    def features(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> Tensor:
-        """The last token at every iterate: (..., iterations+1, d)."""
+    def states(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> list[Tensor]:
+        """The token matrix at every iterate: iterations+1 times (..., d, token)."""
         iterations = self.config.T if iterations is None else iterations
         loops = iterations - (len(self.blocks.post) > 0)
-        X = self.tokens(A, b)
-        last = {}
-        for state in self.blocks.states(X.mT, max(loops, 0), gradient_from):
+        at = {}
+        for state in self.blocks.states(self.tokens(A, b).mT, max(loops, 0), gradient_from):
             t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
-            last[t] = state.P[..., -1]
-        return torch.stack([last[t] for t in range(iterations + 1)], -2)
+            at[t] = state.P
+        return [at[t] for t in range(iterations + 1)]
+
+    def features(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> Tensor:
+        """The last token at every iterate: (..., iterations+1, d)."""
+        return torch.stack([P[..., -1] for P in self.states(A, b, iterations, gradient_from)], -2)
 
     def forward(
         self, A: Tensor, b: Tensor, attached: Tensor | bool = True, gradient_from: int = 0
@@ -258,10 +263,10 @@ def lr_scale(name: str, config: Config) -> float:
     return query_scale(config) if name.endswith("W_Q.weight") else 1.0
 
 
-def stack(solvers: Sequence[Solver]) -> Solver:
+def stack(models: Sequence[Model]) -> Model:
     """Models of one shape as one model with a leading axis."""
-    together = copy.deepcopy(solvers[0])
-    sources = [dict(solver.named_parameters()) for solver in solvers]
+    together = copy.deepcopy(models[0])
+    sources = [dict(model.named_parameters()) for model in models]
     for name, parameter in together.named_parameters():
         parameter.data = torch.stack([source[name].data for source in sources])
     return together
