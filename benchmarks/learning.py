@@ -104,8 +104,7 @@ def main() -> None:
 
 def measure(arguments: argparse.Namespace, chosen: dict[str, dict[str, Config]], scratch: Path) -> None:
     """Train the plans one after another; a smoke run leaves no checkpoints behind."""
-    rows, where = [], provenance()
-    where |= {"commit": arguments.commit or where["commit"]}
+    rows, where = [], provenance(arguments.commit)
     for name, plan in chosen.items():
         lines = {line: small(config) if arguments.smoke else config for line, config in plan.items()}
         folder = scratch if arguments.smoke else arguments.runs

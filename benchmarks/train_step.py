@@ -322,8 +322,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
     parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
     chosen = parser.parse_args(arguments)
-    where = provenance()
-    found: dict[str, Any] = {"provenance": where | {"commit": chosen.commit or where["commit"]}}
+    found: dict[str, Any] = {"provenance": provenance(chosen.commit)}
     for name in chosen.only:
         begun = time.perf_counter()
         print(f"== {name}", flush=True)

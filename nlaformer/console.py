@@ -38,8 +38,17 @@ def console() -> Console:
 
 
 def print_json(document: Any) -> None:
-    """One JSON document on standard output; JSON has no NaN, so what is not finite becomes null."""
-    print(json.dumps(_finite(document), indent=1, allow_nan=False))
+    """One JSON document on standard output."""
+    print(to_json(document, indent=1))
+
+
+def to_json(document: Any, indent: int | None = None) -> str:
+    """Plain data as JSON, which has no NaN: what is not finite becomes null.
+
+    >>> to_json({"errors": [0.5, float("nan")]})
+    '{"errors": [0.5, null]}'
+    """
+    return json.dumps(_finite(document), indent=indent, allow_nan=False)
 
 
 def _finite(value: Any) -> Any:

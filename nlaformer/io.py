@@ -10,10 +10,11 @@ either, or a file of another save, is refused.
 from __future__ import annotations
 
 import hashlib
+import importlib
 import json
 import os
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from nlaformer.errors import FileError, NLAFormerError, unknown_name
+from nlaformer.errors import FileError, NLAFormerError, look_up
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, Weight
 
 FORMAT = "nlaformer"
@@ -32,6 +33,12 @@ _BLOCKS = ("pre", "loop", "post")
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 _EXTRA = "extra."
+# The module whose ``from_config`` brings each kind back to life; imported only when needed, for it imports this one.
+_HOME = {
+    "operation": "nlaformer.express.catalogue",
+    "algorithm": "nlaformer.compiler.artifact",
+    "solver": "nlaformer.learn.model",
+}
 # What reading a document raises when it holds something else than it should.
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RuntimeError)
 
@@ -111,11 +118,9 @@ def load(path: str | os.PathLike[str]) -> Any:
     """
     path = _located(path)
     kind, config, model, extra = read(path)
-    loaders = _loaders()
-    if not isinstance(kind, str) or kind not in loaders:
-        raise unknown_name("kind of artefact", kind, loaders)
+    home = look_up("kind of artefact", kind, _HOME)
     try:
-        return loaders[kind]()(config, model, **extra)
+        return importlib.import_module(home).from_config(config, model, **extra)
     except _MALFORMED as error:  # our own errors are among them
         reason = str(error) if isinstance(error, NLAFormerError) else repr(error)
         raise FileError(f"{path}: config.json does not describe a saved {kind} ({reason})") from error
@@ -143,27 +148,6 @@ def _located(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
         return bundled
     known = ", ".join(pretrained.names()) or "none"
     raise FileError(f"there is no folder {path!r}, and no bundled model of that name; bundled: {known}")
-
-
-def _loaders() -> dict[str, Callable[[], Callable[..., Any]]]:
-    """How each kind comes back to life, from (config, model, **extra); imported only when needed."""
-
-    def operation() -> Callable[..., Any]:
-        from nlaformer.express.catalogue import from_config
-
-        return from_config
-
-    def algorithm() -> Callable[..., Any]:
-        from nlaformer.compiler.artifact import from_config
-
-        return from_config
-
-    def solver() -> Callable[..., Any]:
-        from nlaformer.learn.model import from_config
-
-        return from_config
-
-    return {"operation": operation, "algorithm": algorithm, "solver": solver}
 
 
 def as_folder(path: str | os.PathLike[str]) -> Path:

@@ -15,8 +15,8 @@ import nlaformer
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "matplotlib")
 
 
-def provenance() -> dict[str, Any]:
-    """Machine, versions, commit and date, as plain data.
+def provenance(commit: str | None = None) -> dict[str, Any]:
+    """Machine, versions, commit and date, as plain data; a commit is given where the files have no history with them.
 
     >>> sorted(provenance())
     ['commit', 'date', 'machine', 'versions']
@@ -24,7 +24,7 @@ def provenance() -> dict[str, Any]:
     return {
         "machine": machine(),
         "versions": {"nlaformer": nlaformer.__version__, "python": platform.python_version(), **versions(PACKAGES[:2])},
-        "commit": commit(),
+        "commit": commit or checked_out(),
         "date": datetime.now(UTC).date().isoformat(),
     }
 
@@ -56,7 +56,7 @@ def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
     return {package: _version(package) for package in packages}
 
 
-def commit() -> str | None:
+def checked_out() -> str | None:
     """The commit of the checkout this package runs from, if it runs from one."""
     root = Path(nlaformer.__file__).parent.parent
     if not (root / ".git").exists():

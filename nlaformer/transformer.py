@@ -19,7 +19,7 @@ P, and evaluation may know it). Trained weights may carry a leading axis over mo
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
@@ -161,19 +161,7 @@ def attention(Q: Tensor, K: Tensor, V: Tensor, causal: bool = False) -> Tensor:
 
 def rms_norm(X: Tensor, gain: Tensor) -> Tensor:
     """X over the root mean square of its rows, times a learned gain (row,) or (E, row)."""
-    if gain.dim() == 2:
-        gain = gain.reshape(gain.shape[0], *[1] * (X.dim() - 2), gain.shape[1])
-    return functional.rms_norm(X, X.shape[-1:]) * gain
-
-
-class Kernels(NamedTuple):
-    """What may be replaced by a faster routine that computes the same: nothing else computes attention."""
-
-    attention: Callable[..., Tensor] = attention
-    norm: Callable[[Tensor, Tensor], Tensor] = rms_norm
-
-
-DEFINITION = Kernels()
+    return functional.rms_norm(X, X.shape[-1:]) * _per_model(gain, X)
 
 
 class FFN(nn.Module):
@@ -201,10 +189,10 @@ class Heads(nn.Module):
         super().__init__()
         self.W_Q, self.W_K, self.W_U, self.W_O, self.count = W_Q, W_K, W_U, W_O, count
 
-    def added_to(self, P: Tensor, X: Tensor, causal: bool, kernels: Kernels) -> Tensor:
+    def added_to(self, P: Tensor, X: Tensor, causal: bool) -> Tensor:
         """P + sum of the heads' outputs for X; X is P, or P normalized."""
         Q, K, V = (self._split(W(X)) for W in (self.W_Q, self.W_K, self.W_U))
-        mixed = kernels.attention(Q, K, V, causal)  # (..., head, token, v)
+        mixed = attention(Q, K, V, causal)  # (..., head, token, v)
         return self.W_O.added_to(P, mixed.transpose(-2, -3).flatten(-2))
 
     def _split(self, X: Tensor) -> Tensor:
@@ -238,14 +226,14 @@ class Layer(nn.Module):
         self.gain_1 = None if norm is None else nn.Parameter(norm[0])
         self.gain_2 = None if norm is None else nn.Parameter(norm[1])
 
-    def forward(self, P: Tensor, kernels: Kernels = DEFINITION) -> Tensor:
+    def forward(self, P: Tensor) -> Tensor:
         U = P  # (..., token, row)
         if self.heads is not None:
-            X = P if self.gain_1 is None else kernels.norm(P, self.gain_1)
-            U = self.heads.added_to(P, X, self.causal, kernels)
+            X = P if self.gain_1 is None else rms_norm(P, self.gain_1)
+            U = self.heads.added_to(P, X, self.causal)
         if self.ffn is None:
             return U
-        X = U if self.gain_2 is None else kernels.norm(U, self.gain_2)
+        X = U if self.gain_2 is None else rms_norm(U, self.gain_2)
         return self.ffn.added_to(U, X)
 
     def dense(self) -> dict[str, object]:
@@ -297,25 +285,23 @@ class NLAFormer(nn.Module):
         self.compiled = not any(isinstance(module, Dense) for module in self.modules())
         self._widest = max((module.shape[0] for module in self.modules() if isinstance(module, Sparse)), default=1)
 
-    def forward(self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION) -> Tensor:
+    def forward(self, P: Tensor, loops: int = 0) -> Tensor:
         """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""
         if not self.compiled or P.dim() < 3 or P.device.type != "cpu":
-            return self._last(P, loops, kernels)
+            return self._last(P, loops)
         pieces = P.flatten(0, -3).split(self.piece(*P.shape[-2:]))
-        return torch.cat([self._last(piece, loops, kernels) for piece in pieces]).reshape(P.shape)
+        return torch.cat([self._last(piece, loops) for piece in pieces]).reshape(P.shape)
 
     def piece(self, rows: int, tokens: int) -> int:
         """How many systems a processor should take at once."""
         return max(1, ENTRIES_AT_ONCE // (tokens * max(rows, self._widest)))
 
-    def _last(self, P: Tensor, loops: int, kernels: Kernels) -> Tensor:
-        for state in self.states(P, loops, kernels):
+    def _last(self, P: Tensor, loops: int) -> Tensor:
+        for state in self.states(P, loops):
             X = state.P
         return X
 
-    def states(
-        self, P: Tensor, loops: int = 0, kernels: Kernels = DEFINITION, gradient_from: int = 0
-    ) -> Iterator[State]:
+    def states(self, P: Tensor, loops: int = 0, gradient_from: int = 0) -> Iterator[State]:
         """Every intermediate P, the input first; blocks before number ``gradient_from`` are not differentiated."""
         X0 = P.mT  # (..., token, row)
         X = torch.zeros_like(X0) if self.inject else X0
@@ -324,7 +310,7 @@ class NLAFormer(nn.Module):
             differentiate = torch.is_grad_enabled() and number >= gradient_from
             for k, layer in enumerate(layers):
                 with torch.set_grad_enabled(differentiate):
-                    X = layer(X + X0 if self.inject and k == 0 else X, kernels)
+                    X = layer(X + X0 if self.inject and k == 0 else X)
                 yield State(name, iteration, k, X.mT)
 
     def passes(self, loops: int) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:
@@ -339,9 +325,9 @@ class NLAFormer(nn.Module):
         yield "post", 0, cast(Sequence[Layer], self.post)
 
 
-def _per_model(bias: Tensor, X: Tensor) -> Tensor:
-    """A bias (row,) as it is; a stack's (E, row) with axes of length one for batch and token."""
-    return bias if bias.dim() == 1 else bias.reshape(bias.shape[0], *[1] * (X.dim() - 2), -1)
+def _per_model(vector: Tensor, X: Tensor) -> Tensor:
+    """A bias or gain (row,) as it is; a stack's (E, row) with axes of length one for batch and token."""
+    return vector if vector.dim() == 1 else vector.reshape(vector.shape[0], *[1] * (X.dim() - 2), -1)
 
 
 Rows = tuple[slice, ...] | Tensor

@@ -68,12 +68,11 @@ def test_column_norms_may_overflow(dtype):
     assert np.isfinite(op.error_bound(A, B)).all()
 
 
-@pytest.mark.parametrize("order", [1, 2, 3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_bound_of_a_product_falls_with_the_order(order, dtype):
+def test_the_bound_of_a_product_falls_with_the_order(dtype):
     a, b = np.random.default_rng(0).normal(size=(2, 64)).astype(np.float32 if dtype == torch.float32 else np.float64)
-    bounds = [nf.operation("multiply", n=64, order=k, dtype=dtype).error_bound(a, b).max() for k in (1, order)]
-    assert bounds[1] <= bounds[0]
+    bounds = [nf.operation("multiply", n=64, order=k, dtype=dtype).error_bound(a, b).max() for k in (1, 2, 3)]
+    assert bounds[2] < bounds[1] < bounds[0]
 
 
 def test_comparisons_in_f_are_refused():

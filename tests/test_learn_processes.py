@@ -143,8 +143,6 @@ def test_ctrl_c_says_where_the_run_stands(tmp_path):
 TORCHRUN = """
 import sys
 import nlaformer as nf
-from nlaformer.learn.ranks import Ranks
-from nlaformer.learn.recipes import Config
 import test_learn_processes as this
 options = dict(device="cpu", progress=False, checkpoint_every=10)
 nf.train(this.SHARED, out=sys.argv[1] + "/shared", **options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 
+import numpy as np
 import pytest
 
 import nlaformer as nf
@@ -46,11 +47,23 @@ def test_a_value_of_the_wrong_type_is_refused(setting):
         Config().set([setting])
 
 
-def test_replace_checks_types_too():
-    for changes in ({"n": "20"}, {"causal": 1}, {"steps": True}, {"sigma": "1.2"}):
-        with pytest.raises(OptionError):
-            Config().replace(**changes)
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", "20"), ("n", np.float64(8)), ("causal", 1), ("steps", True), ("norm", np.zeros(2)),
+        ("sigma", "1.2"), ("sigma", None), ("sigma", [1.2, True]), ("lr", 10**400), ("lr", np.bool_(True)),
+    ],
+)  # fmt: skip
+def test_replace_checks_types_too(name, value):
+    with pytest.raises(OptionError, match=f"{name}=.* is not "):
+        Config().replace(**{name: value})
     assert Config().replace(sigma=1).sigma == (1.0,)
+
+
+def test_numbers_of_numpy_become_pythons_own():
+    config = nf.recipe("quickstart", n=np.int64(16), lr=np.float32(0.5), sigma=np.array([1, 2]), ffn=np.int32(12))
+    assert config == nf.recipe("quickstart", n=16, lr=0.5, sigma=(1.0, 2.0), ffn=12)
+    assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
 
 
 def test_all_problems_are_listed_at_once():

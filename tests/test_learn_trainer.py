@@ -22,9 +22,8 @@ TINY = Config(n=3, T=3, d=8, heads=2, batch=4, steps=12, warmup=2, chunk=4)
 
 
 def train(config, out, **options):
-    return nf.train(
-        config, out=out, device="cpu", progress=False, **({"checkpoint_every": 3, "log_every": 1} | options)
-    )
+    usual = {"device": "cpu", "progress": False, "checkpoint_every": 3, "log_every": 1}
+    return nf.train(config, out=out, **(usual | options))
 
 
 def equal(one, other):
@@ -205,7 +204,7 @@ def test_a_damaged_file_beside_the_checkpoint_does_not_end_a_run(content, tmp_pa
     assert train(TINY, tmp_path / "run").steps == TINY.steps and manifest.exists()
 
 
-@pytest.mark.parametrize("out", ["", "a\0b"])
+@pytest.mark.parametrize("out", ["", "a\0b", None])
 def test_what_is_no_folder_is_refused(out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileError, match="is not a path"):
@@ -239,7 +238,6 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         ({"config": 3}, "given 3"),
         ({"config": []}, r"given \[\]"),
         ({"config": [TINY, None]}, "takes a config"),
-        ({"out": None}, "out is None"),
         ({"log_every": "a"}, "log_every is 'a'"),
         ({"log_every": 0}, "log_every is 0"),
         ({"checkpoint_every": 1.5}, "checkpoint_every is 1.5"),
@@ -248,6 +246,10 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         ({"minutes": float("nan")}, "minutes is nan"),
         ({"minutes": -1}, "minutes is -1"),
         ({"minutes": True}, "minutes is True"),
+        ({"device": 3.5}, "device 3.5 cannot be used here"),
+        ({"device": []}, r"device \[\] cannot be used here"),
+        ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )
 def test_what_is_no_run_is_refused_before_any_work(given, words, tmp_path):
@@ -333,10 +335,12 @@ class TestCheckpoints:
         with pytest.raises(FileError, match="no whole checkpoint"):
             train(TINY, folder)
 
-    def test_a_damaged_latest_never_pushes_out_the_previous(self, folder):
+    @pytest.mark.parametrize("damaged", [lambda content: b"nonsense", lambda content: content[:-10]])
+    def test_a_damaged_latest_never_pushes_out_the_previous(self, folder, damaged):
         previous = checkpoint.read(folder / checkpoint.PREVIOUS)
-        (folder / checkpoint.LATEST).write_bytes(b"nonsense")
-        checkpoint.write(folder, checkpoint.Checkpoint(12, TINY, previous.state))
+        latest = folder / checkpoint.LATEST
+        latest.write_bytes(damaged(latest.read_bytes()))
+        checkpoint.write(folder, checkpoint.Checkpoint(13, TINY, previous.state))
         assert checkpoint.read(folder / checkpoint.PREVIOUS).step == 9
 
     def test_they_describe_themselves(self, folder):

@@ -286,7 +286,7 @@ def test_eigenvectors_are_uniformly_distributed() -> None:
         ("spd", {"n": 2.5}, ["not 2.5"]),
         ("spd", {"n": True, "sigma": "1.2"}, ["not True", "not '1.2'"]),
         ("spd", {"sigma": ()}, ["one or more"]),
-        ("spd", {"sigma": math.nan, "m": 3}, ["sigma must be", "there is no option 'm'"]),
+        ("spd", {"sigma": math.nan, "m": 3}, ["sigma must be", "there is no option named 'm'"]),
         ("poisson-1d", {"n": -1, "sigma": math.inf}, ["n must be", "sigma must be"]),
         ("poisson-2d", {"n": 24, "sigma": -1}, ["sigma must be", "such as 16 or 25"]),
         ("poisson-2d", {"n": "many"}, ["not 'many'"]),
@@ -314,11 +314,15 @@ def test_the_constructor_refuses_the_same() -> None:
 def test_an_unknown_family_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'poisson-2d'"):
         problems.family("poisson2d")
+    with pytest.raises(UnknownNameError, match=r"no family named \[\]"):
+        problems.family([])  # type: ignore[arg-type]
 
 
 def test_bad_counts_and_seeds_are_refused() -> None:
-    with pytest.raises(OptionError, match=r"(?s)count must be.*seed must be"):
-        SPD(2).sample(-1, seed=-1)
+    with pytest.raises(OptionError, match=r"(?s)count must be.*seed must be.*dtype must be"):
+        SPD(2).sample(-1, seed=-1, dtype=torch.int32)
+    with pytest.raises(OptionError, match="device 'cuda:99' cannot be used here"):
+        SPD(2).sample(2, seed=0, device="cuda:99")
     with pytest.raises(OptionError, match=r"(?s)count must be.*generator must be.*dtype must be"):
         SPD(2).stream(1.5, 0, torch.bfloat16)  # type: ignore[arg-type]
 

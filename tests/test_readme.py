@@ -6,6 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+import nlaformer as nf
+
 README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 
 
@@ -24,8 +26,6 @@ def test_the_examples_of_the_readme_run(tmp_path, monkeypatch):
 
 
 def test_the_names_in_the_map_from_paper_to_code_exist():
-    import nlaformer as nf
-
     for name in re.findall(r'`nf\.operation\("(\w+)"', README):
         assert name in nf.operations()
     for module, attribute in re.findall(r"`(nlaformer(?:\.\w+)+)\.(\w+)`", README):
@@ -34,6 +34,12 @@ def test_the_names_in_the_map_from_paper_to_code_exist():
 
 def test_the_times_of_a_training_step_are_those_on_file():
     filed = json.loads((Path(__file__).parents[1] / "results" / "train_step.json").read_text(encoding="utf-8"))
-    said = re.search(r"takes ([\d.]+) ms on one H200 in bf16, (\d+) ms in eager\s+float32", README)
-    assert said is not None
-    assert said[1] == f"{filed['time']['bf16 E=1']['ms_per_step']:.1f}" and said[2] == f"{filed['eager']['ms']:.0f}"
+    fused = {
+        precision: f"{filed['time'][f'{precision} E=1']['ms_per_step']:.1f}"
+        for precision in ("float32", "tf32", "bf16")
+    }
+    assert (
+        f"takes {fused['float32']} ms on one H200 in float32 where eager torch takes {filed['eager']['ms']:.0f}, "
+        f"{fused['tf32']} ms in tf32 (the default), {fused['bf16']} ms in bf16"
+    ) in " ".join(README.split())
+    assert nf.recipe("cg-accelerated").precision == "tf32"

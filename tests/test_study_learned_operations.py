@@ -10,6 +10,7 @@ import torch
 
 from nlaformer.express import verify
 from nlaformer.express.catalogue import operations
+from nlaformer.learn.model import stack as as_stack
 from nlaformer.report.figure import save
 from nlaformer.study import learned_operations as study
 from nlaformer.study.results import Results
@@ -49,7 +50,7 @@ def test_operands_lie_in_the_compact_set():
 def test_the_error_is_relative_to_all_results():
     """A stack that writes nothing has an error of one where the result starts at zero."""
     op = study._build("matmul", 2, dtype=torch.float32)
-    stack = study._stack([study._initial(op.layout.rows, study.VARIANTS[0], seed) for seed in (0, 1)])
+    stack = as_stack([study._initial(op.layout.rows, study.VARIANTS[0], seed) for seed in (0, 1)])
     for parameter in stack.parameters():
         parameter.data.zero_()
     assert study._errors(stack, op, TINY, study._TEST).tolist() == pytest.approx([1.0, 1.0])

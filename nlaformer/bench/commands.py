@@ -19,11 +19,6 @@ if TYPE_CHECKING:
 benchmarks = typer.Typer(help="Measure time and memory.", no_args_is_help=True)
 
 
-@benchmarks.callback()
-def _group() -> None:
-    """Measure time and memory."""
-
-
 @benchmarks.command()
 def operations(
     quick: Annotated[bool, typer.Option("--quick", help="Three operations, three sizes.")] = False,

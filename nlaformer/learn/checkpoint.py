@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
@@ -58,8 +58,8 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
 def read(path: Path) -> Checkpoint:
     """A checkpoint, or a FileError that says why the file is not one."""
     try:
-        content = path.read_bytes()  # not mapped into memory: the file may be replaced while its tensors live
-        tensors, metadata = load_tensors(content), _metadata(content)
+        # Not mapped into memory: the file may be replaced while its tensors live.
+        tensors, metadata = load_tensors(path.read_bytes()), _metadata(path)
     except OSError as error:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
@@ -132,17 +132,14 @@ def _check_config(folder: Path, stored: Config, given: Config) -> None:
 def _step(path: Path) -> int | None:
     """The step in a checkpoint's header; None if there is no readable one."""
     try:
-        with open(path, "rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            return int(json.loads(file.read(min(size, 10**6)))["__metadata__"]["step"])
-    except (OSError, KeyError, ValueError):
+        return int(_metadata(path)["step"])
+    except (OSError, SafetensorError, KeyError, ValueError):
         return None
 
 
-def _metadata(content: bytes) -> dict[str, str]:
-    """The metadata of a safetensors file: its JSON header follows an 8-byte length."""
-    size = int.from_bytes(content[:8], "little")
-    return json.loads(content[8 : 8 + size]).get("__metadata__", {})
+def _metadata(path: Path) -> dict[str, str]:
+    with safe_open(path, framework="pt") as file:
+        return file.metadata() or {}
 
 
 def _digest(metadata: dict[str, str], tensors: dict[str, Tensor]) -> str:

@@ -98,15 +98,11 @@ def evaluate(
 
     On systems like those of the training, and on others.
     """
-    from nlaformer import load
-    from nlaformer.errors import OptionError
-    from nlaformer.learn.model import Solver
+    from nlaformer.learn.model import load_solver
     from nlaformer.learn.runs import model_step
 
     _must_exist(model)
-    solver = load(model)
-    if not isinstance(solver, Solver):
-        raise OptionError(f"{model} holds a compiled {type(solver).__name__}, not a trained solver")
+    solver = load_solver(model)
     step, steps = model_step(model), solver.config.steps
     if step is not None and step < steps and not as_json:
         print(f"This run is not finished: the model is that of step {step} of {steps}.\n")

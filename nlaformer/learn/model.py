@@ -17,7 +17,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -28,7 +28,9 @@ from nlaformer.arrays import all_finite, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
-from nlaformer.transformer import DEFINITION, FFN, Dense, Heads, Kernels, Layer, NLAFormer
+from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 class Solver(nn.Module):
@@ -85,33 +87,29 @@ class Solver(nn.Module):
         positions = self.positions.unsqueeze(1) if self.stacked else self.positions
         return self.read_in(P.mT) + positions
 
-    def features(
-        self, A: Tensor, b: Tensor, iterations: int | None = None, kernels: Kernels = DEFINITION, gradient_from: int = 0
-    ) -> Tensor:
-        """The last token at every iterate: (..., iterations+1, d)."""
+    def states(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> list[Tensor]:
+        """The token matrix at every iterate: iterations+1 times (..., d, token)."""
         iterations = self.config.T if iterations is None else iterations
         loops = iterations - (len(self.blocks.post) > 0)
-        X = self.tokens(A, b)
-        last = {}
-        for state in self.blocks.states(X.mT, max(loops, 0), kernels, gradient_from):
+        at = {}
+        for state in self.blocks.states(self.tokens(A, b).mT, max(loops, 0), gradient_from):
             t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
-            last[t] = state.P[..., -1]
-        return torch.stack([last[t] for t in range(iterations + 1)], -2)
+            at[t] = state.P
+        return [at[t] for t in range(iterations + 1)]
+
+    def features(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> Tensor:
+        """The last token at every iterate: (..., iterations+1, d)."""
+        return torch.stack([P[..., -1] for P in self.states(A, b, iterations, gradient_from)], -2)
 
     def forward(
-        self,
-        A: Tensor,
-        b: Tensor,
-        attached: Tensor | bool = True,
-        kernels: Kernels = DEFINITION,
-        gradient_from: int = 0,
+        self, A: Tensor, b: Tensor, attached: Tensor | bool = True, gradient_from: int = 0
     ) -> tuple[Tensor, Tensor]:
         """x_t (..., T+1, n) and (r_t, d_t) (..., T+1, 2n) for systems A (..., n, n), b (..., n).
 
         Where ``attached`` (a flag, or flags that broadcast against the features) is false, the (r, d) probe reads
         detached features: it learns to see what is there and shapes nothing.
         """
-        return self.read_out(self.features(A, b, None, kernels, gradient_from), attached)
+        return self.read_out(self.features(A, b, gradient_from=gradient_from), attached)
 
     def read_out(self, X: Tensor, attached: Tensor | bool = True) -> tuple[Tensor, Tensor]:
         """The probes of ``forward`` on features X (..., T+1, d)."""
@@ -185,6 +183,14 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     return solver
 
 
+def load_solver(path: str | os.PathLike[str]) -> Solver:
+    """The trained model in a folder, or the bundled one of that name; anything else that is saved is refused."""
+    found = io.load(path)
+    if not isinstance(found, Solver):
+        raise OptionError(f"{path} is not a trained model but a compiled {type(found).__name__}; train one first")
+    return found
+
+
 def _differing_weights(one: Solver, other: Solver) -> list[str]:
     """The weights that two solvers do not both have in one shape."""
     found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (one, other))
@@ -197,9 +203,7 @@ def begin(config: Config) -> Solver:
     fresh = initial(config)
     if config.start is None:
         return fresh
-    given = io.load(config.start)
-    if not isinstance(given, Solver):
-        raise OptionError(f"start={config.start!r} is not a trained model but a {type(given).__name__}")
+    given = load_solver(config.start)
     if differing := _differing_weights(given, fresh):
         raise OptionError(
             f"start={config.start!r} has other weights than this config gives, first {differing[0]}; a run that starts "
@@ -259,10 +263,10 @@ def lr_scale(name: str, config: Config) -> float:
     return query_scale(config) if name.endswith("W_Q.weight") else 1.0
 
 
-def stack(solvers: Sequence[Solver]) -> Solver:
+def stack(models: Sequence[Model]) -> Model:
     """Models of one shape as one model with a leading axis."""
-    together = copy.deepcopy(solvers[0])
-    sources = [dict(solver.named_parameters()) for solver in solvers]
+    together = copy.deepcopy(models[0])
+    sources = [dict(model.named_parameters()) for model in models]
     for name, parameter in together.named_parameters():
         parameter.data = torch.stack([source[name].data for source in sources])
     return together

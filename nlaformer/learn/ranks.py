@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import torch
 
+from nlaformer.arrays import usable_device
 from nlaformer.errors import OptionError
 
 
@@ -75,17 +76,11 @@ def pick_device(wanted: str | torch.device | None) -> torch.device:
     """The device to train on: CUDA where there is one, this rank's own under torchrun."""
     if wanted is None:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        device = torch.device(wanted)
-    except RuntimeError as error:
-        raise OptionError(f"there is no device {wanted!r}; use cpu, cuda or cuda:0") from error
+    if str(wanted) == "cuda":  # before it is tried: every rank would leave its mark on the first one's
+        wanted = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
+    device = usable_device(wanted)
     if device.type not in ("cpu", "cuda"):
         raise OptionError(f"cannot train on {device.type!r}; use cpu or cuda")
     if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise OptionError(f"device {wanted!r} was asked for and torch finds no CUDA here; use device='cpu'")
-        device = torch.device(
-            "cuda", device.index if device.index is not None else int(os.environ.get("LOCAL_RANK", 0))
-        )
         torch.cuda.set_device(device)
     return device

@@ -14,6 +14,7 @@ import typing
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
+from numbers import Integral, Real
 from typing import Any, Literal
 
 from nlaformer.errors import NLAFormerError, OptionError, look_up, unknown_name
@@ -307,6 +308,9 @@ def parse(setting: str) -> tuple[str, Any]:
     return name, _from_text(name, text.strip(), _types()[name])
 
 
+_NUMBERS: dict[Any, type] = {int: Integral, float: Real}
+
+
 @cache
 def _types() -> dict[str, Any]:
     return typing.get_type_hints(Config)
@@ -333,24 +337,25 @@ def _checked(name: str, value: Any) -> Any:
     if name not in _types():
         raise unknown_name("setting", name, _types())
     kind = _types()[name]
-    if typing.get_origin(kind) is Literal:
-        if value not in typing.get_args(kind):
-            raise OptionError(f"{name}={value!r} is not {_describe(kind)}")
-        return value
+    try:
+        return _converted(value, kind)
+    except (TypeError, OverflowError):
+        raise OptionError(f"{name}={value!r:.60} is not {_describe(kind)}") from None
+
+
+def _converted(value: Any, kind: Any) -> Any:
+    """The value as a field of that type holds it, numbers of any library as Python's own; or a TypeError."""
     if typing.get_origin(kind) is tuple:
-        numbers = (value,) if isinstance(value, int | float) else value
-        if isinstance(numbers, str) or not all(isinstance(x, int | float) for x in numbers):
-            raise OptionError(f"{name}={value!r} is not {_describe(kind)}")
-        return tuple(float(x) for x in numbers)
+        return tuple(_converted(entry, float) for entry in (value if isinstance(value, Iterable) else (value,)))
     if isinstance(kind, types.UnionType):
-        if value is None:
-            return None
-        kind = typing.get_args(kind)[0]
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise OptionError(f"{name}={value!r} is not {_describe(kind)}")
-    return value
+        return None if value is None else _converted(value, typing.get_args(kind)[0])
+    if kind in _NUMBERS and isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool):
+        return kind(value)
+    if kind in (bool, str) and isinstance(value, kind):
+        return value
+    if isinstance(value, str) and value in typing.get_args(kind):  # of a Literal
+        return value
+    raise TypeError
 
 
 def _describe(kind: Any) -> str:

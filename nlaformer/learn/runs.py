@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from nlaformer.console import to_json
 from nlaformer.errors import FileError
 from nlaformer.io import replace_file
 from nlaformer.learn.recipes import Config
@@ -31,7 +32,7 @@ class Metrics:
     def add(self, **values: Any) -> None:
         try:
             with open(self.path, "a", encoding="utf-8") as file:
-                file.write(json.dumps(values) + "\n")
+                file.write(to_json(values) + "\n")
         except OSError as error:
             raise FileError(f"cannot write {self.path}: {error.strerror or error}") from error
 

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import plain, whole
-from nlaformer.errors import FileError, OptionError
-from nlaformer.io import as_folder, load
+from nlaformer.errors import OptionError
+from nlaformer.io import as_folder, load, make_folder
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
@@ -94,8 +94,6 @@ def train(
     if not configs or not all(isinstance(each, Config) for each in configs):
         hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
         raise OptionError(f"train takes a config, as nf.recipe gives it, or a list of them; given {config!r:.60}{hint}")
-    if not isinstance(out, str | os.PathLike):
-        raise OptionError(f"out is {out!r:.60}; expected the folder of the run")
     folder = as_folder(out)
     folders = [folder] if isinstance(config, Config) else member_folders(folder, configs)
     runs = train_into(
@@ -247,16 +245,12 @@ class _Training:
         return next((name for name, flag in reasons.items() if flag), "")
 
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
-        for folder, config in zip(self.folders, self.configs, strict=True):
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
-                for left_by_a_kill in folder.glob(".*.tmp"):
-                    left_by_a_kill.unlink()
-            except OSError as error:
-                raise FileError(f"cannot make the folder {folder}: {error.strerror or error}") from error
-            self.metrics.append(Metrics(folder, self.resumption.step))
+        for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
+            make_folder(folder)
+            self.metrics.append(Metrics(folder, self.resumption.step))  # says so where nothing can be written
+            for left_by_a_kill in folder.glob(".*.tmp"):
+                left_by_a_kill.unlink()
             self.boards += [board(str(folder))] if board else []
-            before = self.seconds[len(self.metrics) - 1]
             self._write_manifest(folder, config, state="running", seconds_in_all=round(before, 3))
 
     def _close_folders(self, done: int, alive: Tensor, seconds: float, interrupted: bool) -> None:
@@ -288,7 +282,7 @@ class _Training:
                     f"{self.folders[k].name}: the loss is not finite by step {done}; this member is frozen"
                 )
             if self.metrics:
-                self.metrics[k].add(step=done, **_finite(values), diverged=not bool(report.alive[k]))
+                self.metrics[k].add(step=done, **values, diverged=not bool(report.alive[k]))
             if self.boards:
                 for name, value in values.items():
                     self.boards[k].add_scalar(name, value, done)
@@ -301,7 +295,7 @@ class _Training:
         state = self.engine.state() if saves else {}
         for k, (folder, config, model) in enumerate(zip(self.folders, self.configs, self._models(), strict=True)):
             measured = evaluate.validation(model, self.validation[k])
-            self.metrics[k].add(step=done, validation=_finite(measured), saved=saves)
+            self.metrics[k].add(step=done, validation=measured, saved=saves)
             if saves:
                 model.save(folder)
                 own = {name: tensor[k].clone() for name, tensor in state.items()}
@@ -335,17 +329,6 @@ def _validation_systems(config: Config) -> Batch:
 def _title(configs: Sequence[Config]) -> str:
     names = " ".join(dict.fromkeys(config.recipe for config in configs))
     return names if len(configs) == 1 else f"{names} (stack of {len(configs)})"
-
-
-def _finite(values: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no NaN: what is not finite becomes null."""
-
-    def clean(value: Any) -> Any:
-        if isinstance(value, list | tuple):
-            return [clean(entry) for entry in value]
-        return value if abs(value) < float("inf") else None
-
-    return {name: clean(value) for name, value in values.items()}
 
 
 @contextmanager

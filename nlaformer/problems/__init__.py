@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nlaformer.errors import unknown_name
+from nlaformer.errors import look_up
 from nlaformer.problems.base import Family, Systems, refuse
 from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, PrescribedSpectrum, RBFKernel
 from nlaformer.problems.matrix_market import MatrixMarket, from_matrix_market, read_matrix_market
@@ -61,7 +61,7 @@ def family(name: str, **options: Any) -> Family:
     Traceback (most recent call last):
     nlaformer.errors.OptionError: spd: 2 problems
     - n must be a whole number from 1 on, not 0
-    - there is no option 'sigme'; did you mean 'sigma'? known: n, sigma
+    - there is no option named 'sigme'; did you mean 'sigma'? known: n, sigma
     """
     refuse(name, complaints(name, **options))
     return _FAMILIES[name](**options)
@@ -73,6 +73,4 @@ def complaints(name: str, **options: Any) -> list[str]:
     >>> complaints("poisson-2d", n=20)
     ['n must be a square number, such as 16 or 25, not 20']
     """
-    if name not in _FAMILIES:
-        raise unknown_name("family", name, _FAMILIES)
-    return _FAMILIES[name].complaints(options)
+    return look_up("family", name, _FAMILIES).complaints(options)

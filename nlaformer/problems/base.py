@@ -15,7 +15,6 @@ The solution is drawn first, x ~ N(0, I), and b = A x.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 from collections.abc import Callable, Mapping
 from numbers import Integral, Real
@@ -25,7 +24,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import OptionError
+from nlaformer.arrays import usable_device
+from nlaformer.errors import OptionError, unknown_name
 
 LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
 LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
@@ -103,9 +103,7 @@ class Family:
         found = []
         for name, value in options.items():
             if name not in fields:
-                near = difflib.get_close_matches(name, fields, n=1, cutoff=0.4)
-                hint = f"did you mean {near[0]!r}? " if near else ""
-                found.append(f"there is no option {name!r}; {hint}known: {', '.join(fields)}")
+                found.append(str(unknown_name("option", name, fields)))
             elif not fields[name].metadata["valid"](fields[name].metadata["convert"](value)):
                 found.append(f"{name} must be {fields[name].metadata['expected']}, not {value!r}")
         return found
@@ -121,11 +119,12 @@ class Family:
 
         They are made on the CPU in float64, then rounded to ``dtype`` and moved to ``device``.
         """
-        refuse(
-            "sample", _count_complaints(count) + ([] if _whole(seed, 0) else [f"seed must be {_WHOLE_0}, not {seed!r}"])
-        )
-        draw = SeededDraws(int(seed))
-        return _join([_to(self._systems(draw, size), device, dtype) for size in self._chunks(count)])
+        found = _count_complaints(count)
+        if not _whole(seed, 0):
+            found.append(f"seed must be {_WHOLE_0}, not {seed!r}")
+        refuse("sample", found + _dtype_complaints(dtype))
+        draw, place = SeededDraws(int(seed)), usable_device(device)
+        return _join([_to(self._systems(draw, size), place, dtype) for size in self._chunks(count)])
 
     def stream(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Systems:
         """The next ``count`` systems of a generator, made on its device; for training.
@@ -135,9 +134,7 @@ class Family:
         found = _count_complaints(count)
         if not isinstance(generator, torch.Generator):
             found.append(f"generator must be a torch.Generator, not {generator!r}; torch.Generator().manual_seed(0)")
-        if dtype not in (torch.float32, torch.float64):
-            found.append(f"dtype must be torch.float32 or torch.float64, not {dtype!r}")
-        refuse("stream", found)
+        refuse("stream", found + _dtype_complaints(dtype))
         draw = DeviceDraws(generator, dtype)
         return _join([self._systems(draw, size) for size in self._chunks(count)])
 
@@ -220,7 +217,12 @@ def _count_complaints(count: Any) -> list[str]:
     return [] if _whole(count, 0) else [f"count must be {_WHOLE_0}, not {count!r}"]
 
 
-def _to(systems: Systems, device: torch.device | str, dtype: torch.dtype) -> Systems:
+def _dtype_complaints(dtype: Any) -> list[str]:
+    known = (torch.float32, torch.float64)
+    return [] if dtype in known else [f"dtype must be torch.float32 or torch.float64, not {dtype!r}"]
+
+
+def _to(systems: Systems, device: torch.device, dtype: torch.dtype) -> Systems:
     return Systems(*(part.to(device=device, dtype=dtype) for part in systems))
 
 

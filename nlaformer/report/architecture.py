@@ -27,29 +27,34 @@ _MIDDLE = 19.5
 _MOST_REGISTERS = 12
 
 
-def named_model(path: str | None = None) -> tuple[Solver | Algorithm, str]:
-    """The model of that path or name and what to call it; without one, the recipe cg-imitation before training."""
-    from nlaformer import io
-    from nlaformer.compiler.artifact import Algorithm
-    from nlaformer.learn.model import Solver, initial
+def named_solver(path: str | None = None) -> tuple[Solver, str]:
+    """The trained model of that path or name and what to call it; without one, cg-imitation before training."""
+    from nlaformer.learn.model import initial, load_solver
     from nlaformer.learn.recipes import recipe
 
-    model = initial(recipe("cg-imitation")) if path is None else io.load(path)
-    if isinstance(model, Solver):
-        return model, f"{model.config.recipe}, n = {model.config.n}"
-    if isinstance(model, Algorithm):
-        return model, f"{model.name}, n = {model.n}"
+    solver = initial(recipe("cg-imitation")) if path is None else load_solver(path)
+    return solver, _title(solver)
+
+
+def named_model(path: str | None = None) -> tuple[Solver | Algorithm, str]:
+    """The same for what has blocks, a compiled algorithm as well."""
+    from nlaformer import io
+    from nlaformer.compiler.artifact import Algorithm
+    from nlaformer.learn.model import Solver
+
+    if path is None:
+        return named_solver()
+    model = io.load(path)
+    if isinstance(model, Solver | Algorithm):
+        return model, _title(model)
     raise OptionError(f"{path} holds {model!r}, which has no blocks to draw; report layer draws an operation")
 
 
-def named_solver(path: str | None = None) -> tuple[Solver, str]:
-    """The same for what only a trained model has."""
+def _title(model: Solver | Algorithm) -> str:
     from nlaformer.learn.model import Solver
 
-    model, name = named_model(path)
-    if not isinstance(model, Solver):
-        raise OptionError(f"{path} holds a compiled algorithm, which has no probes: its state has names")
-    return model, name
+    name, n = (model.config.recipe, model.config.n) if isinstance(model, Solver) else (model.name, model.n)
+    return f"{name}, n = {n}"
 
 
 def structure_figure(model: Solver | Algorithm, name: str) -> Figure:

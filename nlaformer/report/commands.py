@@ -10,11 +10,6 @@ import typer
 pictures = typer.Typer(help="Pictures for the documentation.", no_args_is_help=True)
 
 
-@pictures.callback()
-def _group() -> None:
-    """Pictures for the documentation."""
-
-
 @pictures.command()
 def layer(
     out: Annotated[Path, typer.Option(help="The PNG or SVG file to write.")] = Path("layer.png"),

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from nlaformer.console import console, print_json
-from nlaformer.errors import OptionError
 
 if TYPE_CHECKING:
     from nlaformer.solvers.result import SolveResult
@@ -47,6 +46,7 @@ def solve(
     2: a mistake in what was given; 130: interrupted.
     """
     import nlaformer as nf
+    from nlaformer.learn.model import load_solver
     from nlaformer.report.figure import save
     from nlaformer.report.residuals import compare, residual_figure
     from nlaformer.solvers import files
@@ -56,7 +56,7 @@ def solve(
         if path is not None:
             files.check_output(path, kinds, (A, b))
     matrix, right = files.read_system(A, b, seed)
-    learned = None if model is None else _trained(model)
+    learned = None if model is None else load_solver(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
     options["M"] = None if M is None else files.read_preconditioner(M)
     with Display(matrix, right, rtol, atol) as display:
@@ -79,17 +79,8 @@ def solve(
         raise typer.Exit(1)
 
 
-def _trained(model: str) -> Any:
-    import nlaformer as nf
-
-    found = nf.load(model)
-    if not (hasattr(found, "iterates") and hasattr(found, "config")):
-        raise OptionError(f"{model} holds a {type(found).__name__}, not a trained model; nlaformer train makes one")
-    return found
-
-
 def document(result: SolveResult) -> dict[str, Any]:
-    """A result as JSON takes it: per system a number or a list; null where a number is not finite."""
+    """A result as plain data: per system a number or a list."""
     import numpy as np
 
     from nlaformer.solvers.result import Status
@@ -119,12 +110,8 @@ def document(result: SolveResult) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """Numbers of any shape as nested lists of Python's own, None for NaN and infinity."""
-    if hasattr(value, "tolist"):
-        value = value.tolist()
-    if isinstance(value, list):
-        return [_plain(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Numbers of any shape as nested lists of Python's own."""
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def _size(A: Any, b: Any) -> str:

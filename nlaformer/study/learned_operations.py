@@ -25,6 +25,7 @@ from nlaformer.console import Sheet
 from nlaformer.express import verify
 from nlaformer.express.catalogue import operation, operations
 from nlaformer.express.operation import Operation
+from nlaformer.learn.model import stack as as_stack
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
 from nlaformer.study.results import Results
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
@@ -156,7 +157,7 @@ def learn(name: str, variant: Variant, budget: Budget) -> Learned:
     """Train a stack of layers, one for each learning rate and seed, and test those of the best learning rate."""
     op = _build(name, budget.n, dtype=torch.float32)
     members = [(lr, seed) for lr in budget.lrs for seed in budget.seeds]
-    stack = _stack([_initial(op.layout.rows, variant, seed) for _, seed in members])
+    stack = as_stack([_initial(op.layout.rows, variant, seed) for _, seed in members])
     _train(stack, op, torch.tensor([lr for lr, _ in members]), max(1, round(variant.part * budget.steps)), budget)
     shape = len(budget.lrs), len(budget.seeds)
     validation, test = (_errors(stack, op, budget, stream).reshape(shape) for stream in (_VALIDATION, _TEST))
@@ -208,14 +209,6 @@ def _initial(rows: int, variant: Variant, seed: int) -> NLAFormer:
     heads = Heads(W_Q, W_K, W_U, normal(rows, wide, 0.2), variant.heads)
     ffn = FFN(normal(variant.ffn, rows), torch.zeros(variant.ffn), normal(rows, variant.ffn, 0.2), torch.zeros(rows))
     return NLAFormer(pre=[Layer(heads, ffn, (torch.ones(rows), torch.ones(rows)) if variant.norm else None)])
-
-
-def _stack(models: Sequence[NLAFormer]) -> NLAFormer:
-    """Models of one shape as one with a leading axis; the first is used up."""
-    sources = [dict(model.named_parameters()) for model in models]
-    for name, parameter in models[0].named_parameters():
-        parameter.data = torch.stack([source[name].data for source in sources])
-    return models[0]
 
 
 # --- inputs, results, constructions --------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ and the input with the products that a first step of any of the methods would fo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -107,17 +108,13 @@ class Hidden(NamedTuple):
 def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> Hidden:
     """The states of a solver at iterates 0, ..., T: of its last token, and of the tokens of the equations."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    solver, T = solver.to(device), solver.config.T
-    loops = solver.config.loops
+    solver = copy.deepcopy(solver).to(device)  # the caller's stays where it is
     last, tokens = [], {t: [] for t in own}  # type: ignore[var-annotated]
     for A, b in zip(systems.A.split(_AT_ONCE), systems.b.split(_AT_ONCE), strict=True):
-        X = solver.tokens(A.to(solver.positions), b.to(solver.positions))
-        at = {}
-        for state in solver.blocks.states(X.mT, loops):
-            at[{"input": 0, "pre": 0, "loop": state.iteration + 1, "post": T}[state.block]] = state.P
-        last.append(torch.stack([at[t][..., -1] for t in range(T + 1)], 1).cpu())
+        states = solver.states(A.to(solver.positions), b.to(solver.positions))
+        last.append(torch.stack([P[..., -1] for P in states], 1).cpu())
         for t in own:
-            tokens[t].append(at[t][..., solver.layout.data_tokens].permute(2, 0, 1).cpu())
+            tokens[t].append(states[t][..., solver.layout.data_tokens].permute(2, 0, 1).cpu())
     return Hidden(torch.cat(last), {t: torch.cat(parts, 1) for t, parts in tokens.items()})
 
 

@@ -98,11 +98,9 @@ class Results:
         """Keep a document, its numbers rounded, with its provenance; the commit is ours, or the one we were told."""
         from nlaformer.provenance import provenance
 
-        where = provenance()
-        where["commit"] = self.commit or where["commit"]
         path = self.folder / name
         make_folder(path.parent)
-        text = json.dumps(rounded({"provenance": where, **document}), indent=1, allow_nan=False)
+        text = json.dumps(rounded({"provenance": provenance(self.commit), **document}), indent=1, allow_nan=False)
         replace_file(path, (_rows(text) + "\n").encode())
         return path
 
