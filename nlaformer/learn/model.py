@@ -15,7 +15,7 @@ from __future__ import annotations
 import copy
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,19 +87,22 @@ class Solver(nn.Module):
         positions = self.positions.unsqueeze(1) if self.stacked else self.positions
         return self.read_in(P.mT) + positions
 
-    def states(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> list[Tensor]:
-        """The token matrix at every iterate: iterations+1 times (..., d, token)."""
+    def states(
+        self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0
+    ) -> Iterator[tuple[int, Tensor]]:
+        """Every token matrix (..., d, token) on the way, with its t: the last one of each t is iterate t.
+
+        They come one by one, for all of them together are many times what a batch of systems takes.
+        """
         iterations = self.config.T if iterations is None else iterations
         loops = iterations - (len(self.blocks.post) > 0)
-        at = {}
         for state in self.blocks.states(self.tokens(A, b).mT, max(loops, 0), gradient_from):
-            t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
-            at[t] = state.P
-        return [at[t] for t in range(iterations + 1)]
+            yield {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block], state.P
 
     def features(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> Tensor:
         """The last token at every iterate: (..., iterations+1, d)."""
-        return torch.stack([P[..., -1] for P in self.states(A, b, iterations, gradient_from)], -2)
+        last = {t: P[..., -1] for t, P in self.states(A, b, iterations, gradient_from)}
+        return torch.stack(list(last.values()), -2)
 
     def forward(
         self, A: Tensor, b: Tensor, attached: Tensor | bool = True, gradient_from: int = 0

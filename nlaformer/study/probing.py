@@ -111,8 +111,8 @@ def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> Hidden:
     solver = copy.deepcopy(solver).to(device)  # the caller's stays where it is
     last, tokens = [], {t: [] for t in own}  # type: ignore[var-annotated]
     for A, b in zip(systems.A.split(_AT_ONCE), systems.b.split(_AT_ONCE), strict=True):
-        states = solver.states(A.to(solver.positions), b.to(solver.positions))
-        last.append(torch.stack([P[..., -1] for P in states], 1).cpu())
+        states = dict(solver.states(A.to(solver.positions), b.to(solver.positions)))
+        last.append(torch.stack([P[..., -1] for P in states.values()], 1).cpu())
         for t in own:
             tokens[t].append(states[t][..., solver.layout.data_tokens].permute(2, 0, 1).cpu())
     return Hidden(torch.cat(last), {t: torch.cat(parts, 1) for t, parts in tokens.items()})
