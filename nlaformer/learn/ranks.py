@@ -76,7 +76,7 @@ def pick_device(wanted: str | torch.device | None) -> torch.device:
     """The device to train on: CUDA where there is one, this rank's own under torchrun."""
     if wanted is None:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if str(wanted) == "cuda":  # before it is tried: every rank would leave its mark on the first one's
+    if str(wanted) == "cuda":  # not the first for all: whatever a rank touches keeps some of its memory for it
         wanted = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
     device = usable_device(wanted)
     if device.type not in ("cpu", "cuda"):
