@@ -145,6 +145,11 @@ def test_layers_grow_as_the_docstring_says():
             assert layers[name] == [7, 4]
 
 
+def test_a_size_may_be_a_number_of_numpy():
+    assert loop_computer.count("matmul", np.int64(3)) == loop_computer.count("matmul", 3)
+    assert loop_computer.build("add", np.int64(2)).cost == loop_computer.count("add", 2)[0]
+
+
 def test_names_are_those_of_table_1():
     assert loop_computer.names() == list(REFERENCE)
 
@@ -256,8 +261,9 @@ def test_bad_input_is_refused_in_words():
         machine(good, np.array([1.0, 1e-7]))
     with pytest.raises(UnknownNameError, match="matmul"):
         loop_computer.build("matmull", 2)
-    with pytest.raises(OptionError, match="whole number"):
-        loop_computer.count("matmul", 0)
+    for n in (0, True, 2.0):
+        with pytest.raises(OptionError, match="whole number"):
+            loop_computer.count("matmul", n)
     with pytest.raises(OptionError, match="count"):
         loop_computer.build("matmul", 128)
     with pytest.raises(OptionError, match="float16"):

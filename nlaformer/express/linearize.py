@@ -49,6 +49,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import is_whole
 from nlaformer.errors import OptionError, unknown_name
 
 SCHEMES = ("antisymmetric", "paper")
@@ -250,7 +251,7 @@ def check_scheme(order: int, scheme: str) -> None:
     """Refuse unknown schemes and orders, and an order where it means nothing."""
     if scheme not in SCHEMES:
         raise unknown_name("scheme", scheme, SCHEMES)
-    if not isinstance(order, int) or isinstance(order, bool) or order not in RICHARDSON:
+    if not is_whole(order) or order not in RICHARDSON:
         raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads)")
     if scheme == "paper" and order != 1:
         raise OptionError(f"scheme='paper' is one pair of heads; order={order} needs scheme='antisymmetric'")

@@ -44,6 +44,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import whole
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express import loop_instructions as instruct
 from nlaformer.express.cost import Cost
@@ -125,6 +126,7 @@ def build(name: str, n: int = 8, dtype: torch.dtype = torch.float64) -> Machine:
     >>> print(transpose.block_cost)
     11 rows x 5 tokens = 55 entries; 3 layers, 1 head, FFN width 12
     """
+    n = whole("n", n, 1)
     tokens = count(name, n)[0].tokens
     if dtype not in (torch.float64, torch.float32):
         raise OptionError(f"dtype is {dtype}; the loop computer is built in torch.float64 or torch.float32")
@@ -145,8 +147,7 @@ def count(name: str, n: int) -> tuple[Cost, Cost]:
     """
     if name not in PAPER:
         raise unknown_name("operation of the loop computer", name, PAPER)
-    if not isinstance(n, int) or n < 1:
-        raise OptionError(f"n is {n!r}; expected a whole number, 1 or more")
+    n = whole("n", n, 1)
     if name in _MATRICES:
         return _count_matrices(name, n)
     if name in _SHIFTS:
