@@ -236,10 +236,12 @@ def test_the_magnitude_of_the_operands_does_not_matter(name, size):
     assert error(name, machine(*values), values) < tolerance(name, 4, torch.float64)
 
 
-def test_torch_in_torch_out_and_lists_are_taken():
+def test_what_comes_in_comes_out():
     machine = loop_computer.build("add", 2)
-    assert torch.equal(machine(torch.tensor([1, 2]), torch.tensor([3.0, 4.0])), torch.tensor([4.0, 6.0]).double())
-    assert machine([1, 2], [3, 4]).tolist() == [4.0, 6.0]
+    one, other, total = torch.tensor([1, 2]), torch.tensor([3.0, 4.0]).double(), torch.tensor([4.0, 6.0]).double()
+    assert torch.equal(machine(one, other), total)
+    np.testing.assert_array_equal(machine(one.numpy(), other.numpy()), total.numpy())
+    assert machine([1, 2], [3, 4]) == [4.0, 6.0]
 
 
 def test_bad_input_is_refused_in_words():
@@ -253,6 +255,8 @@ def test_bad_input_is_refused_in_words():
         machine(np.ones((2, 2)), np.ones((3, 2)))
     with pytest.raises(DTypeError, match="complex"):
         machine(good, good * 1j)
+    with pytest.raises(DTypeError, match="operand 2 is float32, the computation is in float64"):
+        machine(good, good.astype(np.float32))
     with pytest.raises(DTypeError, match="numbers"):
         machine(good, ["a", "b"])
     with pytest.raises(DomainError, match="NaN"):
