@@ -15,6 +15,7 @@ from torch import Tensor
 from nlaformer.arrays import give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.prompt import scale
+from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate import conjugate_gradients
 from nlaformer.solvers.krylov import Trajectory
 from nlaformer.solvers.learned import Learned
@@ -24,7 +25,7 @@ from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.reading import read, scale_towards
 from nlaformer.solvers.result import Contribution, SolveResult, Status
 
-METHODS = ("auto", "cg", "pcg", "warm-start", "refine", "flexible")
+METHODS = ("cg", "pcg", *POLICIES)
 CHECKS = ("warn", "raise", "ignore")
 _ENOUGH = 2**60  # iterations that no solve comes to; counts stay within int64
 
@@ -211,7 +212,7 @@ def _steps(maxiter: Any, n: int) -> int:
 def _first_look(progress: Progress) -> None:
     """End the lanes whose x0 is good enough, then those whose matrix is seen to be unfit."""
     problem, lanes = progress.problem, progress.going()
-    claims = lanes[progress.r[lanes].square().sum(-1).sqrt() <= problem.tolerance[lanes]]
+    claims = lanes[norm_of(progress.r[lanes]) <= problem.tolerance[lanes]]
     if len(claims):
         progress.judge(claims)
     for lane in progress.going().tolist():
