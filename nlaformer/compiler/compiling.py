@@ -8,7 +8,7 @@ import torch
 
 from nlaformer.arrays import memory, plain, whole
 from nlaformer.compiler.analysis import analyse, unknown_signs
-from nlaformer.compiler.artifact import DTYPES, LARGEST_BOUND, Algorithm, Plan
+from nlaformer.compiler.artifact import LARGEST_BOUND, Algorithm, Plan
 from nlaformer.compiler.display import describe_schedule
 from nlaformer.compiler.emit import Emitter
 from nlaformer.compiler.expression import Expression
@@ -21,6 +21,7 @@ from nlaformer.compiler.verify import judge_first_steps
 from nlaformer.compiler.verify import verify as against_reference
 from nlaformer.errors import CompileError, OptionError
 from nlaformer.express.linearize import check_scheme
+from nlaformer.express.options import DTYPES
 
 
 def compile(

@@ -96,7 +96,7 @@ class Linearization:
         return 2 if self.scheme == "paper" else 2 * self.order + 1
 
     @property
-    def _steps(self) -> float:
+    def steps(self) -> float:
         """Sum of |gain| / factor over the heads: what rounding is multiplied by."""
         return sum(abs(gain) for _, gain in self.heads) / self._factor
 
@@ -139,7 +139,7 @@ class Linearization:
         exponent = _exponent_rounding(top, self.dtype)
         each = exponent + (_WEIGHT_ROUNDING + summands + 1) * u
         common = (self.tokens + 2 * self.order + 8) * u + self.tokens / e_C * exponent
-        rounding = self._steps * (each * amount + common * output)
+        rounding = self.steps * (each * amount + common * output)
         rounding = rounding + 2 * len(self.heads) * (inner + 2) * u * (size @ (sigma * tilt))
         underflow = self.tokens * sum(abs(gain) for _, gain in self.heads) * torch.finfo(self.dtype).tiny
         return 1.01 * (truncation + bias + rounding) + underflow

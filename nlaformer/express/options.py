@@ -13,6 +13,7 @@ from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
 
 LARGEST_N = 2**16
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 FORMS = ("accurate", "ffn")
 
 
@@ -35,7 +36,7 @@ class Options:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return {"float64": torch.float64, "float32": torch.float32}[self.dtype]
+        return DTYPES[self.dtype]
 
     @property
     def largest(self) -> float:
@@ -53,7 +54,7 @@ def check(options: Options) -> None:
     problems = []
     if not is_whole(options.n) or not 1 <= options.n <= LARGEST_N:
         problems.append(f"n is {options.n!r}; it must be an integer from 1 to {LARGEST_N}")
-    if options.dtype not in ("float64", "float32"):
+    if options.dtype not in DTYPES:
         problems.append(f"dtype is {options.dtype}; it must be torch.float64 or torch.float32")
     if options.form not in FORMS:
         problems.append(f"form is {options.form!r}; it must be one of {', '.join(FORMS)}")

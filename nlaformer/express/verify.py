@@ -20,6 +20,7 @@ from nlaformer.express import loop_computer
 from nlaformer.express.catalogue import operation, operations
 from nlaformer.express.cost import Cost
 from nlaformer.express.operation import Operation, each
+from nlaformer.express.options import DTYPES
 
 SEEDS = (0, 1, 2, 3, 4)
 GROWTH_SIZES = (16, 32, 64, 128, 256, 512)
@@ -27,7 +28,6 @@ GROWTH_SIZES = (16, 32, 64, 128, 256, 512)
 LOOP_LARGEST = 32
 # The reference in extended precision takes n^3 steps without BLAS: minutes at this n.
 LARGEST = 1024
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def example(a: Any, b: Any) -> Any:
