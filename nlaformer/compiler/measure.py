@@ -31,7 +31,7 @@ class Convergence:
 
 @dataclass(frozen=True)
 class Row:
-    """One algorithm: layers of an iteration, the heads of all of them, sizes, deviations, and iterations to each level."""
+    """One algorithm: layers of an iteration, heads of all of them, sizes, deviations, and iterations to each level."""
 
     name: str
     n: int
