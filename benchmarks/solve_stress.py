@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import nlaformer as nf
 from nlaformer import problems
 from nlaformer.provenance import provenance
+from nlaformer.solvers.methods import POLICIES
 
 Model = Callable[[Any, Any], Any]
-LEARNED = ("auto", "warm-start", "refine", "flexible")
 
 
 def corrupted(rng: np.random.Generator) -> dict[str, Model]:
@@ -153,7 +153,7 @@ def batches(rng: np.random.Generator, names: list[str]) -> Iterator[Batch]:
             rtol=float(10.0 ** rng.uniform(-15, -1)),
             atol=0.0 if rng.random() < 0.8 else float(np.abs(b).max() * 10.0 ** rng.uniform(-9, -1)),
             maxiter=int(rng.choice([n // 2 + 1, n + 2, 3 * n])),
-            method=str(rng.choice(LEARNED, p=[0.7, 0.1, 0.1, 0.1])) if learned else str(rng.choice(["cg", "pcg"])),
+            method=str(rng.choice([*POLICIES], p=[0.7, 0.1, 0.1, 0.1]) if learned else rng.choice(["cg", "pcg"])),
         )
         if rng.random() < 0.2:
             options["x0"] = (rng.standard_normal((m, n)) * 10.0 ** rng.uniform(-6, 6)).astype(b.dtype)

@@ -32,6 +32,11 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
 
 
+def is_whole(value: Any) -> bool:
+    """Whether a plain value is a whole number, which True and False are not."""
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
 def whole(name: str, value: Any, least: int) -> int:
     """A whole number of any library's kind as Python's own, or an OptionError.
 
@@ -39,9 +44,9 @@ def whole(name: str, value: Any, least: int) -> int:
     20
     """
     number = plain(value)
-    if isinstance(number, bool) or not isinstance(number, int) or number < least:
+    if not is_whole(number) or number < least:
         raise OptionError(f"{name} is {value!r:.60}; expected a whole number, {least} or more")
-    return number
+    return int(number)
 
 
 def to_tensor(name: str, value: Any) -> Tensor:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlaformer.errors import FileError
+from nlaformer.errors import FileError, OptionError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -119,6 +119,12 @@ def to_markdown(sheet: Sheet) -> str:
     headings = tuple(heading.replace("-\n", "-").replace("\n", " ") for heading in sheet.headings)
     body = ["| " + " | ".join(cells) + " |" for cells in (headings, rule, *sheet.lines)]
     return "\n".join([f"**{sheet.title}**", "", *body, *(["", sheet.note] if sheet.note else [])])
+
+
+def check_format(as_json: bool, markdown: bool) -> None:
+    """Refuse to print one result in two ways."""
+    if as_json and markdown:
+        raise OptionError("--json and --markdown were both given; choose one")
 
 
 def output_folder(path: Path) -> Path:

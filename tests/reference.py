@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -74,6 +74,15 @@ def relative_errors(op: nf.Operation, operands: list[np.ndarray]) -> np.ndarray:
         return np.abs(error) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1))
     flat = error.reshape(len(error), -1)
     return np.linalg.norm(flat, axis=1) / np.linalg.norm(wanted.reshape(len(error), -1), axis=1)
+
+
+def dense_layers(block: Iterable[Any]) -> list[dict[str, Any]]:
+    """The paper's matrices of every layer of a block, as NumPy arrays."""
+
+    def array(value: Any) -> Any:
+        return [{k: v.numpy() for k, v in head.items()} for head in value] if isinstance(value, list) else value.numpy()
+
+    return [{name: array(value) for name, value in layer.dense().items()} for layer in block]
 
 
 def equation_one(P: np.ndarray, layers: list[dict[str, Any]]) -> np.ndarray:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import nlaformer as nf
 from nlaformer import problems
 from nlaformer.bench import peers
 from nlaformer.bench import solve as bench
-from nlaformer.cli import main
+from tests.command import run_command
 
 SMALL = bench.Case("small", problems.SPD(n=7))
 INSTALLED = [method for method in peers.classical() if method.installed]
@@ -109,16 +108,13 @@ def test_slow_methods_are_not_timed_again(monkeypatch: pytest.MonkeyPatch):
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run ``nlaformer bench solve`` with a plan of a second: exit code, standard output, standard error."""
-    monkeypatch.delenv("COLUMNS", raising=False)
     plan = replace(bench.QUICK, cases=(bench.PAPER,), systems=1, accepted=2)
     monkeypatch.setattr(bench, "QUICK", plan)
     threads = torch.get_num_threads()
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nlaformer", "bench", "solve", "--quick", *arguments])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        return exit.value.code or 0, *capsys.readouterr()
+        code, said = run_command(monkeypatch, capsys, "bench", "solve", "--quick", *arguments)
+        return code, *said
 
     yield command
     torch.set_num_threads(threads)

@@ -13,9 +13,9 @@ import torch
 import nlaformer as nf
 from nlaformer import demo
 from nlaformer.bench import operations as bench
-from nlaformer.cli import main
 from nlaformer.express import verify
 from nlaformer.learn import recipes
+from tests.command import run_command
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numpy")
 
@@ -23,13 +23,10 @@ HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numpy")
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run a command in this process: exit code, standard output, standard error."""
-    monkeypatch.delenv("COLUMNS", raising=False)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nlaformer", *arguments])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        return exit.value.code or 0, *capsys.readouterr()
+        code, said = run_command(monkeypatch, capsys, *arguments)
+        return code, *said
 
     return command
 

@@ -6,7 +6,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.algorithms import program
-from tests.reference import equation_one
+from tests.reference import dense_layers, equation_one
 from tests.systems import family, relative_error, with_eigenvalues
 
 
@@ -130,15 +130,8 @@ def test_batches_torch_and_single_systems(cg):
 def test_numpy_evaluation_of_equation_one_reproduces_a_run():
     cg = nf.algorithm("cg", n=6, verify=False)
     A, b, x = family(6, 1, 1.0)
-
-    def arrays(block):
-        def array(value):
-            return [{k: v.numpy() for k, v in h.items()} for h in value] if isinstance(value, list) else value.numpy()
-
-        return [{name: array(value) for name, value in layer.dense().items()} for layer in block]
-
-    P = equation_one(cg.prompt(A[0], b[0]), arrays(cg.model.pre))
-    loop = arrays(cg.model.loop)
+    P = equation_one(cg.prompt(A[0], b[0]), dense_layers(cg.model.pre))
+    loop = dense_layers(cg.model.loop)
     run = cg.run(A[0], b[0], iterations=12)
     rows = cg.layout["x"]
     unit = run.x[-1] / cg.layout.read(cg.model(torch.tensor(cg.prompt(A, b)), loops=12), "x")[0, 0].numpy()

@@ -39,8 +39,9 @@ def test_show_prints_the_schedule_and_draws(application, tmp_path):
 def test_the_folder_of_the_drawing_is_made_before_anything_is_measured(application, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(measure, "measure", lambda *given: pytest.fail("measured first"))
-    result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(tmp_path / "file")])
-    assert isinstance(result.exception, FileError) and "cannot make the folder" in str(result.exception)
+    for path, words in ((tmp_path / "file", "is not a folder"), (tmp_path / "a" / "b", "there is no folder")):
+        result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(path)])
+        assert isinstance(result.exception, FileError) and words in str(result.exception)
 
 
 def test_the_table_names_every_algorithm():

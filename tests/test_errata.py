@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nlaformer as nf
-from tests.reference import equation_one
+from tests.reference import dense_layers, equation_one
 
 n = 5
 C, c = 30.0, 1e-5
@@ -116,15 +116,10 @@ def test_the_transposed_vector_overlaps_the_row_it_came_in():
     op = nf.operation("vector_transpose", n=n, normalize=False, bound=4.0)
     P = op.prompt(a)
     first = P[0, 1:].copy()
-    out = equation_one(P, [_numpy(layer.dense()) for layer in op.model.pre])
+    out = equation_one(P, dense_layers(op.model.pre))
     np.testing.assert_array_equal(first, a)  # row 1 held a^T ...
     assert np.abs(out[0, 1:-1]).max() < 1e-8  # ... and is cleared, but for its last token,
     np.testing.assert_allclose(out[:n, -1], a, atol=1e-8)  # where the column begins
-
-
-def _numpy(layer: dict) -> dict:
-    heads = [{name: W.numpy() for name, W in head.items()} for head in layer["heads"]]
-    return {name: w.numpy() for name, w in layer.items() if name != "heads"} | {"heads": heads}
 
 
 def test_opposite_signs_beat_a_zeroed_head():

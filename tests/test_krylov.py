@@ -185,8 +185,9 @@ EYE, ONES = torch.eye(3), torch.ones(3)
         (("matrix", ONES, 1), {}, DTypeError, "A is a str"),
         ((EYE * 1j, ONES, 1), {}, DTypeError, "A is complex"),
         ((EYE, ONES * 1j, 1), {}, DTypeError, "b is complex"),
-        ((EYE, ONES, -1), {}, OptionError, "iterations must be"),
-        ((EYE, ONES, 2.5), {}, OptionError, "iterations must be"),
+        ((EYE, ONES, -1), {}, OptionError, "iterations is -1"),
+        ((EYE, ONES, 2.5), {}, OptionError, "iterations is 2.5"),
+        ((EYE, ONES, True), {}, OptionError, "iterations is True"),
     ],
 )
 def test_bad_input_is_refused(arguments: tuple, options: dict, error: type[Exception], message: str) -> None:

@@ -12,23 +12,9 @@ import nlaformer as nf
 from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, UnknownNameError
 from nlaformer.express import loop_computer
 from nlaformer.express.loop_machine import Machine, bits
+from tests.reference import OPERANDS, dense_layers, equation_one, exact
 
-REFERENCE = {
-    "add": lambda a, b: a + b,
-    "subtract": lambda a, b: a - b,
-    "multiply": lambda a, b: a * b,
-    "divide": lambda a, b: a / b,
-    "column_shift": lambda a, b: (b, a),
-    "row_shift": lambda a, b: (b, a),
-    "vector_transpose": lambda a: a[:, None],
-    "inner_product": lambda a, b: a @ b,
-    "outer_product": np.outer,
-    "matrix_transpose": lambda A: A.T,
-    "transposed_matmul": lambda A, B: A.T @ B,
-    "matmul": lambda A, B: A @ B,
-    "matvec": lambda A, b: A @ b,
-}
-MATRICES = [name for name in REFERENCE if loop_computer.PAPER[name][0] == "O(n^3)"]
+MATRICES = [name for name in OPERANDS if loop_computer.PAPER[name][0] == "O(n^3)"]
 LINEARIZED = {"multiply", "inner_product", "outer_product", "transposed_matmul", "matmul", "matvec"}
 DTYPES = [torch.float64, torch.float32]
 SIZES = [2, 3, 5, 8, 16]
@@ -58,15 +44,15 @@ def operands(name: str, machine: Machine, seed: int) -> list[np.ndarray]:
 def error(name: str, result: object, values: list[np.ndarray]) -> float:
     """Relative to the Frobenius norm of the result; of an inner product, to |a| |b|."""
     wide = [value.astype(np.float64) for value in values]
-    exact = np.asarray(REFERENCE[name](*wide))
-    size = np.prod([np.linalg.norm(v) for v in wide]) if name == "inner_product" else np.linalg.norm(exact)
-    assert np.shape(result) == exact.shape
-    return float(np.linalg.norm(np.asarray(result) - exact) / size)
+    wanted = exact(name, *wide, extended=False)
+    size = np.prod([np.linalg.norm(v) for v in wide]) if name == "inner_product" else np.linalg.norm(wanted)
+    assert np.shape(result) == np.shape(wanted)
+    return float(np.linalg.norm(np.asarray(result) - wanted) / size)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", OPERANDS)
 def test_every_row_of_table_1_runs(name, n, dtype):
     machine = loop_computer.build(name, n, dtype)
     for seed in range(3):
@@ -85,7 +71,7 @@ def test_matrices_of_order_32(name, dtype):
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", OPERANDS)
 def test_the_function_block_alone_computes_the_same(name, n):
     machine = loop_computer.build(name, n)
     if machine.block is None:
@@ -100,14 +86,14 @@ def test_the_function_block_alone_computes_the_same(name, n):
 
 
 @pytest.mark.parametrize("n", [1, *SIZES, 32])
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", OPERANDS)
 def test_the_counted_cost_is_that_of_the_weights(name, n):
     machine = loop_computer.build(name, n)
     assert (machine.cost, machine.block_cost) == loop_computer.count(name, n)
     assert machine.prompt(*operands(name, machine, 0)).shape == (machine.cost.rows, machine.cost.tokens)
 
 
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", OPERANDS)
 def test_it_means_the_same_as_our_operation(name):
     machine, operation = loop_computer.build(name, 6), nf.operation(name, n=6)
     values = operands(name, machine, seed=4)
@@ -128,7 +114,7 @@ def test_entries_grow_like_the_cube_for_matrices():
         # A^T B alone needs no transpose, and so no n^2 columns.
         expected = 2 if name == "transposed_matmul" else 3
         assert expected - 0.15 < growth(name, 1) < expected + 0.05
-    for name in set(REFERENCE) - set(MATRICES):
+    for name in set(OPERANDS) - set(MATRICES):
         assert growth(name, 0) < 1.25
 
 
@@ -145,34 +131,25 @@ def test_layers_grow_as_the_docstring_says():
             assert layers[name] == [7, 4]
 
 
+def test_a_size_may_be_a_number_of_numpy():
+    assert loop_computer.count("matmul", np.int64(3)) == loop_computer.count("matmul", 3)
+    assert loop_computer.build("add", np.int64(2)).cost == loop_computer.count("add", 2)[0]
+
+
 def test_names_are_those_of_table_1():
-    assert loop_computer.names() == list(REFERENCE)
+    assert loop_computer.names() == list(OPERANDS)
 
 
 # --- how it works -----------------------------------------------------------------------------------------------
 
 
-def numpy_layer(P: np.ndarray, weights: dict) -> np.ndarray:
-    """Equation (1), from the paper's matrices."""
-    U = P.copy()
-    for head in weights["heads"]:
-        scores = P.T @ head["W_K"].numpy().T @ head["W_Q"].numpy() @ P
-        S = np.exp(scores - scores.max(0))
-        U += head["W_V"].numpy() @ P @ (S / S.sum(0))
-    if "W_1" not in weights:
-        return U
-    W_1, b_1, W_2, b_2 = (weights[key].numpy() for key in ("W_1", "b_1", "W_2", "b_2"))
-    return U + W_2 @ np.maximum(W_1 @ U + b_1[:, None], 0) + b_2[:, None]
-
-
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", OPERANDS)
 def test_the_weights_are_an_ordinary_transformer(name):
     machine = loop_computer.build(name, 3)
     values = operands(name, machine, seed=1)
     P = machine.prompt(*values).numpy()
     for block, repeats in ((machine.model.pre, 1), (machine.model.loop, machine.passes)):
-        for layer in [layer for _ in range(repeats) for layer in block]:
-            P = numpy_layer(P, layer.dense())
+        P = equation_one(P, dense_layers(block) * repeats)
     result = machine.read(torch.from_numpy(P))
     assert error(name, result, values) < tolerance(name, 3, torch.float64)
 
@@ -212,7 +189,7 @@ def test_memory_keeps_its_operands(name):
 # --- what it takes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", OPERANDS)
 def test_a_batch_is_the_loop_over_it(name):
     machine = loop_computer.build(name, 3)
     values = [operands(name, machine, seed) for seed in range(4)]
@@ -224,17 +201,19 @@ def test_a_batch_is_the_loop_over_it(name):
 
 
 @pytest.mark.parametrize("size", [1e-70, 1e-8, 1e8, 1e70])
-@pytest.mark.parametrize("name", REFERENCE)
+@pytest.mark.parametrize("name", OPERANDS)
 def test_the_magnitude_of_the_operands_does_not_matter(name, size):
     machine = loop_computer.build(name, 4)
     values = [size * value for value in operands(name, machine, seed=3)]
     assert error(name, machine(*values), values) < tolerance(name, 4, torch.float64)
 
 
-def test_torch_in_torch_out_and_lists_are_taken():
+def test_what_comes_in_comes_out():
     machine = loop_computer.build("add", 2)
-    assert torch.equal(machine(torch.tensor([1, 2]), torch.tensor([3.0, 4.0])), torch.tensor([4.0, 6.0]).double())
-    assert machine([1, 2], [3, 4]).tolist() == [4.0, 6.0]
+    one, other, total = torch.tensor([1, 2]), torch.tensor([3.0, 4.0]).double(), torch.tensor([4.0, 6.0]).double()
+    assert torch.equal(machine(one, other), total)
+    np.testing.assert_array_equal(machine(one.numpy(), other.numpy()), total.numpy())
+    assert machine([1, 2], [3, 4]) == [4.0, 6.0]
 
 
 def test_bad_input_is_refused_in_words():
@@ -248,6 +227,8 @@ def test_bad_input_is_refused_in_words():
         machine(np.ones((2, 2)), np.ones((3, 2)))
     with pytest.raises(DTypeError, match="complex"):
         machine(good, good * 1j)
+    with pytest.raises(DTypeError, match="operand 2 is float32, the computation is in float64"):
+        machine(good, good.astype(np.float32))
     with pytest.raises(DTypeError, match="numbers"):
         machine(good, ["a", "b"])
     with pytest.raises(DomainError, match="NaN"):
@@ -256,8 +237,9 @@ def test_bad_input_is_refused_in_words():
         machine(good, np.array([1.0, 1e-7]))
     with pytest.raises(UnknownNameError, match="matmul"):
         loop_computer.build("matmull", 2)
-    with pytest.raises(OptionError, match="whole number"):
-        loop_computer.count("matmul", 0)
+    for n in (0, True, 2.0):
+        with pytest.raises(OptionError, match="whole number"):
+            loop_computer.count("matmul", n)
     with pytest.raises(OptionError, match="count"):
         loop_computer.build("matmul", 128)
     with pytest.raises(OptionError, match="float16"):

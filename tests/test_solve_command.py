@@ -19,24 +19,21 @@ from rich.console import Console
 
 import nlaformer as nf
 from nlaformer import problems
-from nlaformer.cli import main
 from nlaformer.problems import read_matrix_market
 from nlaformer.solvers import display as displays
 from nlaformer.solvers.display import Display
+from tests.command import run_command
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """Run ``nlaformer solve`` in this process and a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.delenv("COLUMNS", raising=False)
     monkeypatch.setattr(displays, "_PATIENCE", np.inf)  # a busy machine makes every run a long one
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["nlaformer", "solve", *arguments])
-        with pytest.raises(SystemExit) as exit:
-            main()
-        return exit.value.code or 0, *capsys.readouterr()
+        code, said = run_command(monkeypatch, capsys, "solve", *arguments)
+        return code, *said
 
     return command
 

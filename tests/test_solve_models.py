@@ -17,9 +17,7 @@ from nlaformer import problems
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
 from nlaformer.solvers.learned import _usual_diagonal, iterations
-
-LEARNED = ("auto", "warm-start", "refine", "flexible")
-
+from nlaformer.solvers.methods import POLICIES
 
 MODELS = stress.corrupted(np.random.default_rng(0))
 
@@ -51,7 +49,7 @@ def test_two_thousand_solves_without_a_lie() -> None:
     assert not tally.lies and not tally.losses
 
 
-@pytest.mark.parametrize("method", LEARNED)
+@pytest.mark.parametrize("method", POLICIES)
 @pytest.mark.parametrize("name", MODELS)
 def test_no_model_spoils_an_answer(name: str, method: str) -> None:
     A, b = family()
@@ -134,7 +132,7 @@ def test_systems_no_model_has_seen_end_in_an_honest_status() -> None:
     for eigenvalues in ([1.0] * 9 + [-1.0], list(-np.arange(1.0, 11)), [0.0] + [1.0] * 9):
         A = problems.PrescribedSpectrum(n=n, eigenvalues=eigenvalues).sample(8, seed=1).A.numpy()
         b = np.random.default_rng(0).standard_normal((8, n))
-        for method in LEARNED:
+        for method in POLICIES:
             result = nf.solve(A, b, model=Pupil(n, 1e-2), method=method, check="ignore")
             for k, status in enumerate(result.status):
                 right = np.linalg.norm(b[k] - A[k] @ result.x[k]) <= 1e-5 * np.linalg.norm(b[k])

@@ -4,25 +4,21 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-from nlaformer import cli
 from nlaformer.study import catalogue, plan
 from nlaformer.study.catalogue import ARTEFACTS
 from nlaformer.study.claims import page
 from nlaformer.study.results import Results
+from tests.command import run_command
 
 ROOT = Path(__file__).parent.parent
 
 
 def run(monkeypatch, capsys, *arguments):
-    monkeypatch.setattr(sys, "argv", ["nlaformer", "reproduce", *arguments])
-    with pytest.raises(SystemExit) as exit:
-        cli.main()
-    return exit.value.code, capsys.readouterr()
+    return run_command(monkeypatch, capsys, "reproduce", *arguments)
 
 
 def test_the_list_names_everything_and_what_is_missing(tmp_path, monkeypatch, capsys):

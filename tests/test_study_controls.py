@@ -159,15 +159,24 @@ def test_the_verdict_follows_the_numbers(found, tmp_path: Path):
     flat = {name: {vector: [0.1] * 6 for vector in vectors} for name, vectors in model["r2"].items()}
     for letter in "rd":
         flat["trained"][f"{letter} of CG"] = [0.9] * 6
+    tokens = {
+        name: vectors if name == "iterates" else {vector: [0.1] * 3 for vector in vectors}
+        for name, vectors in model["own_token"].items()
+    }
     numbers = {"zero": {"one": 1.0}, "trained": {"one": 0.1}, "untrained": {"one": 0.9}}
     results = Results(tmp_path)
 
     def judge() -> list[str]:
-        document = model | {"r2": flat, "discrepancy": numbers}
+        document = model | {"r2": flat, "own_token": tokens, "discrepancy": numbers}
         results.write(controls.FILE, found | {"models": {"cg-imitation": document}})
         return [verdict.judgement for verdict in controls.verdicts(results)]
 
     assert judge() == ["holds", "holds"]
     flat["trained"]["r of Richardson"] = [0.9] * 6
     numbers["trained"]["one"] = 0.8
+    assert judge() == ["differs", "differs"]
+    for letter in "rd":
+        tokens["trained"][f"{letter} of CG"] = [0.6] * 3  # held, but not in the token that the paper reads
+    assert judge() == ["not reproducible as stated", "differs"]
+    tokens["products"]["d of CG"] = [0.6] * 3  # which needs no training
     assert judge() == ["differs", "differs"]

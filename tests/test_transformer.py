@@ -7,16 +7,7 @@ import torch
 import nlaformer as nf
 from nlaformer import transformer
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, rms_norm
-from tests.reference import OPERANDS, draw, equation_one, one_array
-
-
-def dense_layers(model: NLAFormer) -> list[dict]:
-    """The paper's matrices of every layer, as NumPy arrays."""
-
-    def array(value):
-        return [{k: v.numpy() for k, v in head.items()} for head in value] if isinstance(value, list) else value.numpy()
-
-    return [{name: array(value) for name, value in layer.dense().items()} for layer in model.pre]
+from tests.reference import OPERANDS, dense_layers, draw, equation_one, one_array
 
 
 @pytest.mark.parametrize("name", OPERANDS)
@@ -24,7 +15,7 @@ def dense_layers(model: NLAFormer) -> list[dict]:
 def test_numpy_evaluation_of_equation_one_agrees_within_the_bound(name, order):
     op = nf.operation(name, n=6, order=order)
     operands = draw(name, 6, np.random.default_rng(1))
-    P = equation_one(op.prompt(*operands), dense_layers(op.model))
+    P = equation_one(op.prompt(*operands), dense_layers(op.model.pre))
     difference = np.abs(one_array(op.read(P)) - one_array(op(*operands)))
     assert (difference <= 2 * one_array(op.error_bound(*operands))).all()
 

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 
 import nlaformer as nf
+from nlaformer.solvers.methods import POLICIES
 
-LEARNED = ("auto", "flexible", "refine", "warm-start")
+LEARNED = sorted(POLICIES)
 
 
 @dataclass(frozen=True)

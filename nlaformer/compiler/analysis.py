@@ -70,6 +70,11 @@ def analyse(traced: Trace) -> Analysis:
 
 def _reachable(traced: Trace) -> list[Node]:
     """All nodes of start, step and answer, arguments first."""
+    return _reachable_from((*traced.start.values(), *traced.step.values(), traced.answer))
+
+
+def _reachable_from(nodes: Iterable[Node]) -> list[Node]:
+    """These nodes and all they are made of, arguments first."""
     seen: dict[int, Node] = {}
 
     def visit(node: Node) -> None:
@@ -78,7 +83,7 @@ def _reachable(traced: Trace) -> list[Node]:
                 visit(argument)
             seen[id(node)] = node
 
-    for node in (*traced.start.values(), *traced.step.values(), traced.answer):
+    for node in nodes:
         visit(node)
     return list(seen.values())
 
@@ -284,17 +289,6 @@ def scale_groups(traced: Trace) -> tuple[dict[int, int], dict[int, list[str]]]:
         if find(id(traced.state[name])) not in fixed:
             floating.setdefault(find(id(traced.state[name])), []).append(name)
     return {id(node): find(id(node)) for node in nodes}, floating
-
-
-def _reachable_from(nodes: Iterable[Node]) -> list[Node]:
-    seen: dict[int, Node] = {}
-    stack = list(nodes)
-    while stack:
-        node = stack.pop()
-        if id(node) not in seen:
-            seen[id(node)] = node
-            stack.extend(node.args)
-    return list(seen.values())
 
 
 def _depends_on_inputs_only(node: Node) -> bool:

@@ -27,12 +27,12 @@ from nlaformer.compiler.reference import Checks, Run, finish_run
 from nlaformer.compiler.tracing import ANSWER
 from nlaformer.errors import DomainError
 from nlaformer.express.cost import Cost
+from nlaformer.express.options import DTYPES
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
 # Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
 _ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 LARGEST_BOUND = 2.0**20
 
 

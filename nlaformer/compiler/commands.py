@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from nlaformer.console import print_json, print_sheets
+from nlaformer.console import check_format, output_folder, print_json, print_sheets
 from nlaformer.errors import OptionError, unknown_name
 
 Name = Annotated[str | None, typer.Argument(help="One algorithm in detail; without it, the table of all.")]
@@ -34,17 +34,15 @@ def algorithms(
     """
     if dtype not in ("float64", "float32"):
         raise unknown_name("dtype", dtype, ("float64", "float32"))
-    if as_json and markdown:
-        raise OptionError("--json and --markdown were both given; choose one")
+    check_format(as_json, markdown)
     if show and name is None:
         raise OptionError("--show draws one algorithm; name it: nlaformer algorithms cg --show")
     import torch
 
     from nlaformer.compiler import measure
-    from nlaformer.io import make_folder
 
     if show:
-        make_folder(out)  # before the minutes that measuring may take
+        output_folder(out)  # before the minutes that measuring may take
 
     kind = torch.float64 if dtype == "float64" else torch.float32
     rows = measure.measure_all(n, kind) if name is None else [measure.measure(name, n, kind)]

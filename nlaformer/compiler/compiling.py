@@ -8,7 +8,7 @@ import torch
 
 from nlaformer.arrays import memory, plain, whole
 from nlaformer.compiler.analysis import analyse, unknown_signs
-from nlaformer.compiler.artifact import DTYPES, LARGEST_BOUND, Algorithm, Plan
+from nlaformer.compiler.artifact import LARGEST_BOUND, Algorithm, Plan
 from nlaformer.compiler.display import describe_schedule
 from nlaformer.compiler.emit import Emitter
 from nlaformer.compiler.expression import Expression
@@ -20,6 +20,8 @@ from nlaformer.compiler.tracing import trace
 from nlaformer.compiler.verify import judge_first_steps
 from nlaformer.compiler.verify import verify as against_reference
 from nlaformer.errors import CompileError, OptionError
+from nlaformer.express.linearize import check_scheme
+from nlaformer.express.options import DTYPES
 
 
 def compile(
@@ -120,10 +122,9 @@ def check_memory(name: str, emitter: Emitter) -> None:
         )
 
 
-def check_options(n: Any, order: Any, dtype: Any) -> int:
-    """The size as Python's own number, if it, order and dtype make sense."""
-    if isinstance(order, bool) or not isinstance(order, int) or order not in (1, 2, 3):
-        raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads for an inner product)")
+def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric") -> int:
+    """The size as Python's own number, if it and the other options make sense."""
+    check_scheme(order, scheme)
     if dtype not in DTYPES.values():
         raise OptionError(f"dtype is {dtype!r}; expected torch.float64 or torch.float32")
     return whole("n", n, 1)

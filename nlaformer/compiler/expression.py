@@ -1,7 +1,8 @@
 """Traced expressions as plain data, evaluated on batches of arrays beside the transformer.
 
-The artefact keeps two kinds of them: the residual a run reports, and the values the program takes to be positive. They
-are checked on the data of every run, so that a broken promise (an indefinite A) never passes in silence.
+The artefact keeps four kinds of them: the residual a run reports, what that is small beside, the values the program
+takes to be positive, and each state's step. They are evaluated on the data of every run, so that neither a broken
+promise (an indefinite A) nor a step that strays from the program's own passes in silence.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.graph import Node
+from nlaformer.compiler.inputs import AXES
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ def _apply(
     if op == "identity":
         return torch.eye(shape[0], dtype=like.dtype, device=like.device)
     if op in ("add", "multiply", "divide"):
-        widest = max(_axes(kind) for kind in kinds)
-        u, v = (a.reshape((*a.shape, *[1] * (widest - _axes(k)))) for a, k in zip(args, kinds, strict=True))
+        widest = max(AXES[kind] for kind in kinds)
+        u, v = (a.reshape((*a.shape, *[1] * (widest - AXES[k]))) for a, k in zip(args, kinds, strict=True))
         return u + v if op == "add" else u * v if op == "multiply" else u / v
     if op == "matmul":
         u, v = args
@@ -82,10 +84,6 @@ def _apply(
     if op == "positive":
         return args[0]
     return {"sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log}[op](args[0])
-
-
-def _axes(kind: str) -> int:
-    return {"scalar": 0, "vector": 1, "matrix": 2}[kind]
 
 
 def size(value: Tensor, kind: str) -> Tensor:

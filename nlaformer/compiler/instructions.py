@@ -299,5 +299,4 @@ class Builder:
 
     def noise(self, lin: Linearization) -> float:
         """Ten times the rounding of a linearized dot, relative to its factors."""
-        steps = sum(abs(gain) for _, gain in lin.heads) / (math.exp(lin.C) + lin.tokens)
-        return 10 * steps * exponent_rounding(lin.C, lin.dtype)
+        return 10 * lin.steps * exponent_rounding(lin.C, lin.dtype)

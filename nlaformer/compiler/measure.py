@@ -31,7 +31,7 @@ class Convergence:
 
 @dataclass(frozen=True)
 class Row:
-    """One algorithm: layers and heads of an iteration, sizes, deviations, and iterations to each level."""
+    """One algorithm: layers of an iteration, heads of all of them, sizes, deviations, and iterations to each level."""
 
     name: str
     n: int
@@ -150,7 +150,7 @@ def sheet(rows: Sequence[Row]) -> Sheet:
     headings = (
         "algorithm",
         "layers",
-        "heads",
+        "heads,\nall layers",
         "FFN\nwidth",
         "deviation\n1 step",
         "deviation\nlargest",

@@ -40,7 +40,7 @@ from nlaformer.compiler.tracing import trace
 from nlaformer.compiler.verify import random_systems, verify
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express.heads import Head, Unit, assemble, linear_heads, replace, select
-from nlaformer.express.linearize import Linearization, check_scheme, design
+from nlaformer.express.linearize import Linearization, design
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -63,8 +63,7 @@ def paper_cg(
 ) -> PaperAlgorithm:
     """CG in the form of Theorem 3.1; reached by ``nf.algorithm("cg", form="paper")``."""
     order, width = plain(order), whole("width", width, 1)
-    n = check_options(n, order, dtype)
-    check_scheme(order, scheme)
+    n = check_options(n, order, dtype, scheme)
     if ffn not in FFNS:
         raise unknown_name("ffn", ffn, FFNS)
     if width > LARGEST_WIDTH:

@@ -135,8 +135,7 @@ def finish_run(
     batch, count = answer.shape[: answer.dim() + axis], answer.shape[axis]
     # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
     lifted = {name: value.unsqueeze(-3 if name == "A" else -2) for name, value in inputs.items()}
-    known = {"A": lifted.get("A"), "b": lifted.get("b"), "x0": lifted.get("x0")} | states
-    values = {name: value for name, value in known.items() if value is not None}
+    values = lifted | states
     norms = None
     finite = torch.isfinite(answer).reshape(*batch, count, math.prod(answer.shape[len(batch) + 1 :])).all(-1)
 

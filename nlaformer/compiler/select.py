@@ -109,9 +109,8 @@ class Selector(Builder):
 
     def exponentials(self, node: Node) -> Value:
         """A value as a sum of exponentials: scalars that multiply something."""
-        value = self.value(node)
-        if all(term.register == self.one and not term.operator for term in value):
-            return value
+        if self._is_exponential(node):
+            return self.value(node)
         if self.analysis.is_positive(node):
             factor, form = self.logarithm(node, "num")
             return (Term(factor, self.one, form),)
@@ -211,18 +210,23 @@ class Selector(Builder):
         for one, other in ((u, v), (v, u)):
             if self._is_exponential(one) or (self.analysis.is_positive(one) and self._invariant(one)):
                 return multiply(self.value(other), self.exponentials(one))
-        rows, forms = [], []
-        for node in (u, v):
-            value = self.value(node)
-            forms.append(self.common_form(value, node))
-            rows.append(self.materialize(value, forms[-1]))
+        rows, form = self._factors(u, v)
         if not all(rows):
             return ()
         rows.sort(key=self._bound)
         lin = design_product(self.precision.dtype, min(self._bound(rows[0]), 8.0) / 2, order=self.precision.order)
         bound = self._bound(rows[0]) * self._bound(rows[1])
         row = self.emit("product", rows, (), (lin,), bound=bound)
-        return (Term(1.0, row, combine((1.0, forms[0]), (1.0, forms[1]))),)
+        return (Term(1.0, row, form),)
+
+    def _factors(self, u: Node, v: Node) -> tuple[list[Combination], Form]:
+        """The factors of a product in rows, each without the exponent it is best kept at, and the sum of the two."""
+        rows, forms = [], []
+        for node in (u, v):
+            value = self.value(node)
+            forms.append(self.common_form(value, node))
+            rows.append(self.materialize(value, forms[-1]))
+        return rows, combine((1.0, forms[0]), (1.0, forms[1]))
 
     def _divide(self, node: Node) -> Value:
         u, v = node.args
@@ -260,11 +264,7 @@ class Selector(Builder):
     def _dot(self, node: Node) -> Value:
         if node.args[0].kind == "matrix":
             return self._squares()
-        rows, forms = [], []
-        for argument in node.args:
-            value = self.value(argument)
-            forms.append(self.common_form(value, argument))
-            rows.append(self.materialize(value, forms[-1]))
+        rows, form = self._factors(*node.args)
         if not all(rows):
             return ()
         row = self._dot_of(*rows)
@@ -273,7 +273,7 @@ class Selector(Builder):
                 f"{describe(node)} is a product of vectors at fixed scale: it loses its digits where they fall below "
                 "1e-8; a residual that is carried as a state floats and does not"
             )
-        return (Term(1.0, row, combine((1.0, forms[0]), (1.0, forms[1]))),)
+        return (Term(1.0, row, form),)
 
     def _squares(self) -> Value:
         encoded = self._encoded_matrix()

@@ -4,7 +4,7 @@
 
 R is a register (the register of ones for scalars), F a *form*: a linear combination of rows that hold logarithms, known
 to the compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are
-arithmetic on c and F and cost no layer; ``select.Selector.materialize`` puts a value into one row where it must be.
+arithmetic on c and F and cost no layer; ``instructions.Builder.materialize`` puts a value into a row where it must be.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Form:
 
 
 def combination(entries: Mapping[int, float]) -> Combination:
-    return tuple(sorted((register, c) for register, c in entries.items() if c != 0.0))
+    return combine((1.0, entries.items()))
 
 
 @dataclass(frozen=True)

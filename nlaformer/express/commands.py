@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from nlaformer.console import Sheet, output_folder, print_json, print_sheets
+from nlaformer.console import Sheet, check_format, output_folder, print_json, print_sheets
 from nlaformer.errors import OptionError, unknown_name
 
 if TYPE_CHECKING:
@@ -46,8 +46,7 @@ def operations(
     """
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
-    if as_json and markdown:
-        raise OptionError("--json and --markdown were both given; choose one")
+    check_format(as_json, markdown)
     if name is None and show:
         raise OptionError("--show draws one operation; name it: nlaformer operations matmul --show")
     if name is None:

@@ -49,6 +49,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import is_whole
 from nlaformer.errors import OptionError, unknown_name
 
 SCHEMES = ("antisymmetric", "paper")
@@ -95,7 +96,7 @@ class Linearization:
         return 2 if self.scheme == "paper" else 2 * self.order + 1
 
     @property
-    def _steps(self) -> float:
+    def steps(self) -> float:
         """Sum of |gain| / factor over the heads: what rounding is multiplied by."""
         return sum(abs(gain) for _, gain in self.heads) / self._factor
 
@@ -138,7 +139,7 @@ class Linearization:
         exponent = _exponent_rounding(top, self.dtype)
         each = exponent + (_WEIGHT_ROUNDING + summands + 1) * u
         common = (self.tokens + 2 * self.order + 8) * u + self.tokens / e_C * exponent
-        rounding = self._steps * (each * amount + common * output)
+        rounding = self.steps * (each * amount + common * output)
         rounding = rounding + 2 * len(self.heads) * (inner + 2) * u * (size @ (sigma * tilt))
         underflow = self.tokens * sum(abs(gain) for _, gain in self.heads) * torch.finfo(self.dtype).tiny
         return 1.01 * (truncation + bias + rounding) + underflow
@@ -250,7 +251,7 @@ def check_scheme(order: int, scheme: str) -> None:
     """Refuse unknown schemes and orders, and an order where it means nothing."""
     if scheme not in SCHEMES:
         raise unknown_name("scheme", scheme, SCHEMES)
-    if not isinstance(order, int) or isinstance(order, bool) or order not in RICHARDSON:
+    if not is_whole(order) or order not in RICHARDSON:
         raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads)")
     if scheme == "paper" and order != 1:
         raise OptionError(f"scheme='paper' is one pair of heads; order={order} needs scheme='antisymmetric'")

@@ -44,6 +44,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import whole
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express import loop_instructions as instruct
 from nlaformer.express.cost import Cost
@@ -53,14 +54,11 @@ from nlaformer.express.loop_machine import (
     Slot,
     bits,
     codes,
-    column,
     flags,
-    largest,
-    largest_norm,
     padded_column,
     padded_row,
-    row,
 )
+from nlaformer.express.operation import column, largest_exponent, norm_exponent, row
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -125,6 +123,7 @@ def build(name: str, n: int = 8, dtype: torch.dtype = torch.float64) -> Machine:
     >>> print(transpose.block_cost)
     11 rows x 5 tokens = 55 entries; 3 layers, 1 head, FFN width 12
     """
+    n = whole("n", n, 1)
     tokens = count(name, n)[0].tokens
     if dtype not in (torch.float64, torch.float32):
         raise OptionError(f"dtype is {dtype}; the loop computer is built in torch.float64 or torch.float32")
@@ -145,8 +144,7 @@ def count(name: str, n: int) -> tuple[Cost, Cost]:
     """
     if name not in PAPER:
         raise unknown_name("operation of the loop computer", name, PAPER)
-    if not isinstance(n, int) or n < 1:
-        raise OptionError(f"n is {n!r}; expected a whole number, 1 or more")
+    n = whole("n", n, 1)
     if name in _MATRICES:
         return _count_matrices(name, n)
     if name in _SHIFTS:
@@ -169,7 +167,7 @@ def _matrices(name: str, n: int, dtype: torch.dtype, memory: bool) -> Machine:
     else:
         places = [("data", _block(n, 0)), ("right", _block(n, 0)), (_answer(name), _block(n, 0))]
     slots = tuple(
-        Slot((n, n) if kind == "matrix" else (n,), *place, _LIFT[kind], largest_norm)
+        Slot((n, n) if kind == "matrix" else (n,), *place, _LIFT[kind], _norm_exponent)
         for kind, place in zip(kinds, places[:2], strict=False)
     )
     return Machine(
@@ -201,6 +199,11 @@ def _matrix_program(name: str, layout: Layout, n: int, dtype: torch.dtype) -> li
     if memory:
         layers += [instruct.write(layout, pointers["result pointer"], address, select(layout[_answer(name)]))]
     return layers
+
+
+def _norm_exponent(block: Tensor) -> Tensor:
+    """Of the largest norm of a row or column: inner products are then at most about 1, transposed or not."""
+    return norm_exponent(block, -1, -2)
 
 
 def _answer(name: str) -> str:
@@ -340,10 +343,10 @@ def _scratch(name: str) -> tuple[tuple[str, int], ...]:
 
 def _element_slots(name: str, n: int, places: Sequence[tuple[str, slice]]) -> tuple[Slot, ...]:
     """Sums need no scaling; products and quotients are scaled by the largest entry."""
-    measure = largest if name in ("multiply", "divide") else None
+    exponent = largest_exponent if name in ("multiply", "divide") else None
     (left, right), divides = places, name == "divide"
-    second = Slot((n,), *right, row, measure, -1 if divides else 1, MINIMUM if divides else 0.0)
-    return Slot((n,), *left, row, measure), second
+    second = Slot((n,), *right, row, exponent, -1 if divides else 1, MINIMUM if divides else 0.0)
+    return Slot((n,), *left, row, exponent), second
 
 
 def _element_constants(layout: Layout, length: int, pointers: Sequence[str]) -> Tensor:

@@ -9,15 +9,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from nlaformer.errors import DomainError, DTypeError, ShapeError
+from nlaformer.arrays import common_kind, give
+from nlaformer.arrays import operands as take
+from nlaformer.errors import DomainError, ShapeError
 from nlaformer.express.cost import Cost
 from nlaformer.express.loop_instructions import code
-from nlaformer.prompt import Layout, exponent, scale
+from nlaformer.express.operation import column, each, row, spread
+from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import NLAFormer
 
 
@@ -25,15 +27,15 @@ from nlaformer.transformer import NLAFormer
 class Slot:
     """An operand: its shape, its place in the prompt, and how it is brought into the compact set.
 
-    ``lift`` makes it a block (..., rows, tokens); ``measure`` of the block is scaled to about 1, and the exponent of
-    that power of two times ``sign`` is the operand's share of the result's. Without a measure nothing is scaled.
+    ``lift`` makes it a block (..., rows, tokens), which is divided by the power of two with the ``exponent`` of the
+    block; that times ``sign`` is the operand's share of the result's. Without an exponent nothing is scaled.
     """
 
     shape: tuple[int, ...]
     register: str
     tokens: slice
     lift: Callable[[Tensor], Tensor]
-    measure: Callable[[Tensor], Tensor] | None = None
+    exponent: Callable[[Tensor], Tensor] | None = None
     sign: int = 1
     minimum: float = 0.0
 
@@ -73,22 +75,20 @@ class Machine:
         return replace(cost, layers=self.calls * cost.layers)
 
     def __call__(self, *operands: Any) -> Any:
-        """The result, as torch if an operand is torch, as NumPy if not. Leading dimensions are batch dimensions."""
+        """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
         with torch.no_grad():
             result = self.read(self.model(self.prompt(*operands), self.passes))
-        if any(isinstance(value, Tensor) for value in operands):
-            return result
-        return tuple(part.numpy() for part in result) if isinstance(result, tuple) else result.numpy()
+        return each(lambda part: give(part, common_kind(operands)), result)
 
     def prompt(self, *operands: Any) -> Tensor:
         """The token matrix P, (..., rows, tokens), with the operands in their places."""
         blocks = self._blocks(operands)
-        batch = torch.broadcast_shapes(*(block.shape[:-2] for block in blocks))
+        batch = blocks[0].shape[:-2]
         P = self.constants.expand(*batch, -1, -1).clone()
         total = torch.zeros(batch, dtype=torch.int32)
         for block, slot in zip(blocks, self.slots, strict=True):
-            if slot.measure is not None:
-                e = exponent(slot.measure(block))
+            if slot.exponent is not None:
+                e = slot.exponent(block)
                 block = scale(block, -e[..., None, None])
                 total = total + slot.sign * e
             if bool((block.abs() < slot.minimum).any()):
@@ -107,34 +107,16 @@ class Machine:
         if "exponent" not in self.layout.names:
             return result
         e = self.layout.read(P, "exponent", slice(0, 1))[..., 0, 0].to(torch.int32)
-        return scale(result, e.reshape(e.shape + (1,) * (result.dim() - e.dim())))
+        return scale(result, spread(e, result))
 
     def _blocks(self, operands: Sequence[Any]) -> list[Tensor]:
         """The operands, checked, as blocks of the prompt."""
         if len(operands) != len(self.slots):
             raise ShapeError(f"{self.name} takes {len(self.slots)} operand(s); {len(operands)} were given")
-        blocks = [slot.lift(self._tensor(value, slot)) for value, slot in zip(operands, self.slots, strict=True)]
-        try:
-            torch.broadcast_shapes(*(block.shape[:-2] for block in blocks))
-        except RuntimeError:
-            given = " and ".join(str(tuple(np.shape(value))) for value in operands)
-            raise ShapeError(f"{self.name}: the batch dimensions of {given} do not broadcast") from None
-        return blocks
-
-    def _tensor(self, value: Any, slot: Slot) -> Tensor:
-        try:
-            tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.array(value))
-        except (TypeError, ValueError) as error:
-            raise DTypeError(f"{self.name}: an operand cannot be read as an array of numbers: {error}") from error
-        if tensor.is_complex():
-            raise DTypeError(f"{self.name}: an operand is complex; pass real and imaginary parts")
-        if tuple(tensor.shape[tensor.dim() - len(slot.shape) :]) != slot.shape or tensor.dim() < len(slot.shape):
-            wanted = ", ".join(["...", *map(str, slot.shape)])
-            raise ShapeError(f"{self.name}: an operand has shape {tuple(tensor.shape)}; expected ({wanted})")
-        tensor = tensor.detach().to(self.constants)
-        if not bool(torch.isfinite(tensor).all()):
-            raise DomainError(f"{self.name}: an operand holds NaN or infinity, or is too large for {tensor.dtype}")
-        return tensor
+        given = {f"operand {k}": value for k, value in enumerate(operands, start=1)}
+        shapes = {name: slot.shape for name, slot in zip(given, self.slots, strict=True)}
+        tensors = take(self.name, given, shapes, self.constants.dtype, self.constants.device)
+        return [slot.lift(tensor.detach()) for slot, tensor in zip(self.slots, tensors.values(), strict=True)]
 
 
 # --- the constant part of a prompt -----------------------------------------------------------------------------
@@ -161,17 +143,7 @@ def flags(layout: Layout, scratchpad: int) -> Tensor:
     return P
 
 
-# --- operands as blocks, and their size ------------------------------------------------------------------------
-
-
-def row(value: Tensor) -> Tensor:
-    """A vector along the columns: (..., 1, n)."""
-    return value[..., None, :]
-
-
-def column(value: Tensor) -> Tensor:
-    """A vector in one column: (..., n, 1)."""
-    return value[..., :, None]
+# --- operands as blocks ----------------------------------------------------------------------------------------
 
 
 def padded_row(value: Tensor) -> Tensor:
@@ -182,16 +154,3 @@ def padded_row(value: Tensor) -> Tensor:
 def padded_column(value: Tensor) -> Tensor:
     """A vector as the first column of a matrix of zeros."""
     return functional.pad(column(value), (0, value.shape[-1] - 1))
-
-
-def largest(block: Tensor) -> Tensor:
-    """The largest magnitude of an entry: (...)."""
-    return block.abs().amax((-2, -1))
-
-
-def largest_norm(block: Tensor) -> Tensor:
-    """The largest norm of a row or column: inner products are then at most about 1, transposed or not."""
-    e = exponent(largest(block))  # scaled first: squares must neither overflow nor vanish
-    X = scale(block, -e[..., None, None])
-    norms = [torch.linalg.vector_norm(X, dim=dim).amax(-1) for dim in (-1, -2)]
-    return scale(torch.maximum(*norms), e)

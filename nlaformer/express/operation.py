@@ -47,19 +47,12 @@ class Operand:
 
     def lift(self, value: Tensor) -> Tensor:
         """The operand as a block of the prompt: (..., rows, tokens)."""
-        return {"row": lambda: value[..., None, :], "column": lambda: value[..., :, None], "matrix": lambda: value}[
-            self.kind
-        ]()
+        return {"row": row, "column": column, "matrix": lambda block: block}[self.kind](value)
 
     def exponent(self, value: Tensor) -> Tensor:
         """The power of two that the largest entry, or the largest column norm, is nearest to; (...)."""
         block = self.lift(value)
-        e = exponent(torch.maximum(block.amax((-2, -1)), -block.amin((-2, -1))))
-        if self.measure == "largest":
-            return e
-        # The norm of a matrix scaled by its largest entry can neither overflow nor vanish.
-        norm = torch.linalg.vector_norm(scale(block, -e[..., None, None]), dim=-2).amax(-1)
-        return e + exponent(norm)
+        return largest_exponent(block) if self.measure == "largest" else norm_exponent(block, -2)
 
 
 @dataclass(frozen=True)
@@ -142,7 +135,7 @@ class Operation:
         size = self.model.piece(self.layout.rows, self.layout.tokens)
         pieces = zip(*(t.split(size) for t in (e.reshape(-1), *flat)), strict=True)
         results = [self._run(*piece) for piece in pieces]
-        return _each(lambda *r: give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
+        return each(lambda *r: give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
 
     def prompt(self, *operands: Any) -> Any:
         """The token matrix P, (..., rows, tokens), operands scaled; NumPy for NumPy, torch for torch."""
@@ -157,7 +150,7 @@ class Operation:
             raise ShapeError(
                 f"{self.name}: P has shape {tuple(P.shape)}; expected (..., {self.layout.rows}, {self.layout.tokens})"
             )
-        return _each(lambda r: give(r, kind), self._read(P))
+        return each(lambda r: give(r, kind), self._read(P))
 
     def error_bound(self, *operands: Any) -> Any:
         """A proven bound on the error of each entry of ``self(*operands)``; same shape as the result.
@@ -171,10 +164,10 @@ class Operation:
 
         def finish(bound: Tensor, result: Tensor) -> Tensor:
             # Scaling back into the subnormal range rounds once more; a result beyond the range has no bound.
-            bound = scale(bound, _spread(e, bound)) + 2 * numbers.smallest_normal * numbers.eps
+            bound = scale(bound, spread(e, bound)) + 2 * numbers.smallest_normal * numbers.eps
             return torch.where(torch.isfinite(result) & ~bound.isnan(), bound, torch.inf)
 
-        return _each(lambda b, r: give(finish(b, r), kind), bounds, self(*tensors))
+        return each(lambda b, r: give(finish(b, r), kind), bounds, self(*tensors))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
@@ -200,7 +193,7 @@ class Operation:
         for k, operand in enumerate(operands):
             if self.options.normalize and operand.measure != "none":
                 e = operand.exponent(tensors[k])
-                scaled[k] = scale(tensors[k], -_spread(e, tensors[k]))
+                scaled[k] = scale(tensors[k], -spread(e, tensors[k]))
                 exponents.append(e)
             else:
                 exponents.append(torch.zeros(batch, dtype=torch.int32, device=tensors[k].device))
@@ -225,9 +218,9 @@ class Operation:
             e = self.layout.read(P, "exponent", slice(0, 1))[..., 0, 0]
             if not bool((e.abs() <= _LARGEST_EXPONENT).all()):
                 raise DomainError(f"{self.name}: the row 'exponent' of P does not hold an exponent of this dtype")
-            return scale(result, _spread(e.to(torch.int32), result))
+            return scale(result, spread(e.to(torch.int32), result))
 
-        return _each(back, self._construction.read(P))
+        return each(back, self._construction.read(P))
 
     def _check_bound(self, name: str, value: Tensor) -> None:
         largest = value.abs().reshape(-1)
@@ -255,12 +248,36 @@ class Operation:
         return common_kind(operands), [tensor.detach() for tensor in tensors.values()]
 
 
-def _spread(e: Tensor, like: Tensor) -> Tensor:
+def row(value: Tensor) -> Tensor:
+    """A vector along the columns: (..., 1, n)."""
+    return value[..., None, :]
+
+
+def column(value: Tensor) -> Tensor:
+    """A vector in one column: (..., n, 1)."""
+    return value[..., :, None]
+
+
+def largest_exponent(block: Tensor) -> Tensor:
+    """The power of two that the largest magnitude of an entry is nearest to: (...)."""
+    return exponent(torch.maximum(block.amax((-2, -1)), -block.amin((-2, -1))))
+
+
+def norm_exponent(block: Tensor, *dims: int) -> Tensor:
+    """The power of two that the largest norm of a column (dimension -2) or a row (-1) is nearest to: (...)."""
+    # The norm of a matrix scaled by its largest entry can neither overflow nor vanish.
+    e = largest_exponent(block)
+    X = scale(block, -e[..., None, None])
+    norms = torch.stack([torch.linalg.vector_norm(X, dim=dim).amax(-1) for dim in dims])
+    return e + exponent(norms.amax(0))
+
+
+def spread(e: Tensor, like: Tensor) -> Tensor:
     """One exponent for each system, with axes of length one for the entries."""
     return e.reshape((*e.shape, *[1] * (like.dim() - e.dim())))
 
 
-def _each(function: Callable[..., Any], *results: Any) -> Any:
+def each(function: Callable[..., Any], *results: Any) -> Any:
     """Apply a function to a result, or to each of a pair of results."""
     if isinstance(results[0], tuple):
         return tuple(function(*parts) for parts in zip(*results, strict=True))

@@ -8,10 +8,12 @@ from typing import Any
 
 import torch
 
+from nlaformer.arrays import is_whole
 from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
 
 LARGEST_N = 2**16
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 FORMS = ("accurate", "ffn")
 
 
@@ -34,16 +36,12 @@ class Options:
 
     @property
     def torch_dtype(self) -> torch.dtype:
-        return {"float64": torch.float64, "float32": torch.float32}[self.dtype]
+        return DTYPES[self.dtype]
 
     @property
     def largest(self) -> float:
         """The largest magnitude an entry can have in the prompt."""
         return 2**0.5 if self.normalize else float(self.bound)  # type: ignore[arg-type]
-
-
-def _whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _number(value: Any) -> bool:
@@ -54,15 +52,15 @@ def check(options: Options) -> None:
     """Refuse options that make no sense, all of them at once."""
     check_scheme(options.order, options.scheme)
     problems = []
-    if not _whole(options.n) or not 1 <= options.n <= LARGEST_N:
+    if not is_whole(options.n) or not 1 <= options.n <= LARGEST_N:
         problems.append(f"n is {options.n!r}; it must be an integer from 1 to {LARGEST_N}")
-    if options.dtype not in ("float64", "float32"):
+    if options.dtype not in DTYPES:
         problems.append(f"dtype is {options.dtype}; it must be torch.float64 or torch.float32")
     if options.form not in FORMS:
         problems.append(f"form is {options.form!r}; it must be one of {', '.join(FORMS)}")
     if options.form == "ffn" and options.name not in ("multiply", "divide"):
         problems.append(f"form='ffn' is for multiply and divide; {options.name} has one form")
-    if options.width is not None and (options.form != "ffn" or not _whole(options.width) or options.width < 16):
+    if options.width is not None and (options.form != "ffn" or not is_whole(options.width) or options.width < 16):
         problems.append(f"width is {options.width!r}; it goes with form='ffn' and must be an integer of 16 or more")
     smallest, largest = (2.0**-40, 2.0**50) if options.dtype == "float64" else (2.0**-24, 2.0**30)
     if not _number(options.minimum) or not smallest <= options.minimum <= 0.5:

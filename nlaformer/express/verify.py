@@ -19,7 +19,8 @@ from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express import loop_computer
 from nlaformer.express.catalogue import operation, operations
 from nlaformer.express.cost import Cost
-from nlaformer.express.operation import Operation
+from nlaformer.express.operation import Operation, each
+from nlaformer.express.options import DTYPES
 
 SEEDS = (0, 1, 2, 3, 4)
 GROWTH_SIZES = (16, 32, 64, 128, 256, 512)
@@ -27,7 +28,6 @@ GROWTH_SIZES = (16, 32, 64, 128, 256, 512)
 LOOP_LARGEST = 32
 # The reference in extended precision takes n^3 steps without BLAS: minutes at this n.
 LARGEST = 1024
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def example(a: Any, b: Any) -> Any:
@@ -140,7 +140,7 @@ def accuracy(name: str, n: int, transformer: Callable[..., Any], dtype: str = "f
     """
     operands = draw(name, n, dtype)
     exact = reference(name, *operands)
-    deviation = _each(lambda result, truth: result.astype(np.longdouble) - truth, transformer(*operands), exact)
+    deviation = each(lambda result, truth: result.astype(np.longdouble) - truth, transformer(*operands), exact)
     error = float(np.median(relative(name, deviation, exact, operands)))
     if not isinstance(transformer, Operation):
         return Accuracy(error)
@@ -233,12 +233,6 @@ def _norm(values: Any) -> np.ndarray:
     parts = values if isinstance(values, tuple) else (values,)
     squares = sum(np.square(np.asarray(part, np.longdouble)).reshape(len(part), -1).sum(-1) for part in parts)
     return np.sqrt(squares)
-
-
-def _each(function: Callable[..., Any], result: Any, truth: Any) -> Any:
-    if isinstance(truth, tuple):
-        return tuple(function(part, exact) for part, exact in zip(result, truth, strict=True))
-    return function(result, truth)
 
 
 def _same_weights(one: Operation, other: Operation) -> bool:

@@ -8,24 +8,21 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from nlaformer.compiler import measure
-from nlaformer.report.figure import FAINT, INK, save
+from nlaformer.report.figure import CURVES, INK, panels, save, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from nlaformer.compiler.artifact import Algorithm
 
-_COMPILED, _PAPER = "#1f5fa8", "#c8641e"
+_COMPILED, _PAPER, *_ = CURVES
 
 
 def draw_convergence(compiled: Algorithm, name: str, path: Path, iterations: int = 60) -> Path:
     """Relative errors of the transformer and of NumPy; for cg the paper's one-layer form too."""
-    from matplotlib.figure import Figure
-
     inputs = measure.systems(compiled.n, name)
     curves = measure.converge(compiled, name, inputs, iterations)
-    figure = Figure(figsize=(7.2, 4.2), layout="constrained")
-    axes = figure.add_subplot()
+    figure, (axes,) = panels(1, width=7.2, height=4.2)
     layers = compiled.cost.loop.layers
     _curve(axes, curves.found, _COMPILED, f"transformer, {layers} layer{'s' if layers > 1 else ''} an iteration", 2.2)
     if name == "cg":
@@ -36,13 +33,9 @@ def draw_convergence(compiled: Algorithm, name: str, path: Path, iterations: int
     axes.set_yscale("log")
     axes.set_ylim(1e-16, 10)
     axes.set_xlim(0, iterations)
-    axes.set_xlabel("iteration")
-    axes.set_ylabel("relative error |x_t - x| / |x|")
-    axes.set_title(f"{name}, n = {compiled.n}: median and range over {measure.SYSTEMS} systems", color=INK, fontsize=11)
+    title = f"{name}, n = {compiled.n}: median and range over {measure.SYSTEMS} systems"
+    tidy(axes, title, "iteration", "relative error |x_t - x| / |x|")
     axes.legend(frameon=False, fontsize=9)
-    axes.grid(color=FAINT, alpha=0.25, linewidth=0.6)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
     return save(figure, path)
 
 

@@ -7,18 +7,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from nlaformer.report.figure import FAINT, curve, panels, reference, tidy
+from nlaformer.solvers.methods import POLICIES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from nlaformer.solvers.result import SolveResult
 
-LEARNED = ("warm-start", "refine", "flexible", "auto")
 _LARGEST = 8  # times the model's size
 
 
 def compare(A: Any, b: Any, model: Any, **options: Any) -> dict[str, SolveResult]:
-    """Solve by every method: CG, PCG (by the diagonal unless there is an M), and the four that use a model.
+    """Solve by every method: CG, PCG (by the diagonal unless there is an M), and those that use a model.
 
     Systems of many times the model's size, which it would see block by block at every call, are left to "auto".
     """
@@ -30,7 +30,7 @@ def compare(A: Any, b: Any, model: Any, **options: Any) -> dict[str, SolveResult
         "PCG": nf.pcg(A, b, M="jacobi" if M is None else M, check="ignore", **options),
     }
     small = model is not None and A.shape[-1] <= _LARGEST * model.config.n
-    for method in () if model is None else LEARNED if small else ("auto",):
+    for method in () if model is None else POLICIES if small else ("auto",):
         found[method] = nf.solve(A, b, model=model, method=method, M=M, check="ignore", **options)
     return found
 
@@ -38,7 +38,7 @@ def compare(A: Any, b: Any, model: Any, **options: Any) -> dict[str, SolveResult
 def residual_figure(results: dict[str, SolveResult], title: str) -> Figure:
     """|b - A x_k| / |b| over k; of several systems the median, where one that has ended stays at its last value."""
     figure, (axes,) = panels(1, width=5.6, height=3.6)
-    learned = [name for name in results if name in LEARNED]
+    learned = [name for name in results if name in POLICIES]
     for name, result in results.items():
         values = _median(result)
         if name in learned:

@@ -1,1 +1,1 @@
-"""Classical methods, batched; their states are the teachers' trajectories."""
+"""nf.solve: systems in, answers with a certificate out, with or without a model; CG and PCG, which also teach."""

@@ -67,12 +67,17 @@ def certify(A: Operator, b: Tensor, x: Tensor, tolerance: Tensor) -> Certificate
     return Certificate(r, norm, bound, holds & torch.isfinite(x).all(-1))
 
 
+def norm_of(v: Tensor) -> Tensor:
+    """|v|_2 of every row, as it rounds."""
+    return v.square().sum(-1).sqrt()
+
+
 def norm_upper(v: Tensor) -> Tensor:
     """|v|_2 of every row, rounded upwards; neither overflows nor underflows on the way."""
     n = v.shape[-1]
     largest = v.abs().amax(-1, keepdim=True)
     unit = torch.where((largest > 0) & torch.isfinite(largest), largest, 1.0)
-    size = (v / unit).square().sum(-1).sqrt() * (1 + _gamma(n + 4))
+    size = norm_of(v / unit) * (1 + _gamma(n + 4))
     return size * unit[..., 0] + torch.where(largest[..., 0] > 0, 2.0**-1074, 0.0)
 
 

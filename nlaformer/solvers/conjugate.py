@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.solvers.certificate import UNIT, norm_upper
+from nlaformer.solvers.certificate import UNIT, norm_of, norm_upper
 from nlaformer.solvers.operators import Operator
 from nlaformer.solvers.preconditioners import Identity, Preconditioner
 from nlaformer.solvers.progress import Progress
@@ -176,7 +176,7 @@ def _step(progress: Progress, search: _Search) -> None:
     alpha = torch.where(search.alive, alpha, 0.0)[:, None]
     r = search.r - alpha * q
     z = search.M.apply(r)
-    rz, norm = (r * z).sum(-1), r.square().sum(-1).sqrt()
+    rz, norm = (r * z).sum(-1), norm_of(r)
     _end(progress, search, search.alive & ~torch.isfinite(rz + norm), Status.NONFINITE, "the iteration left float64")
     progress.before_rising(search.lanes, search.alive, norm, search.x)
     search.x = search.x + alpha * search.d

@@ -14,14 +14,14 @@ Entries of b around 1e-150 and below underflow in r.z: scale such systems first.
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
+from nlaformer.arrays import whole
+from nlaformer.errors import DTypeError, ShapeError, unknown_name
 
 Apply = Callable[[Tensor], Tensor]
 
@@ -115,12 +115,7 @@ def pcg(A: Any, b: Any, iterations: int, M: Any = "jacobi", x0: Any = None) -> T
 
 
 def _trajectory(A: Tensor, M: Apply, b: Tensor, x0: Tensor, iterations: int) -> Trajectory:
-    try:
-        steps = operator.index(iterations)
-    except TypeError:
-        steps = -1
-    if steps < 0:
-        raise OptionError(f"iterations must be a whole number from 0 on, not {iterations!r}")
+    steps = whole("iterations", iterations, 0)
 
     def product(v: Tensor) -> Tensor:
         # Many right-hand sides of one matrix are one product of matrices, many matrices a batch of them.

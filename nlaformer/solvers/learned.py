@@ -26,6 +26,7 @@ from torch import Tensor
 from nlaformer.arrays import give, memory, to_tensor
 from nlaformer.errors import OptionError
 from nlaformer.prompt import scale
+from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.operators import Sparse
 from nlaformer.solvers.reading import Problem
 
@@ -62,7 +63,7 @@ class Learned:
         if self._config is None:
             self._A = scale(self._A, problem.exponent_a[: len(self._A), None, None, None])
             self._back = scale(torch.ones_like(self._A[..., :1, 0]), problem.exponent_a[: len(self._A), None, None])
-            self._length = scale(problem.b, problem.exponent_b[:, None]).square().sum(-1).sqrt()
+            self._length = norm_of(scale(problem.b, problem.exponent_b[:, None]))
         else:
             self._A, self._back = self._in_scale(self._A, size)
 
@@ -84,7 +85,7 @@ class Learned:
         A, back = (v if len(v) == 1 else v[lanes] for v in (self._A, self._back))
         A = A.expand(len(lanes), -1, -1, -1)
         parts = r[:, self._blocks]  # (lanes, k, s)
-        length = parts.square().sum(-1, keepdim=True).sqrt()
+        length = norm_of(parts)[..., None]
         unit = torch.where(length > 0, length, 1.0)
         wanted = self._length[lanes, None, None] if self._config is None else _frobenius(A)
         right = torch.zeros(*parts.shape[:-1], A.shape[-1], dtype=r.dtype, device=r.device)

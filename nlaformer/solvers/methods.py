@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate import Direction
 from nlaformer.solvers.learned import Learned
 from nlaformer.solvers.progress import Progress
@@ -75,7 +76,7 @@ def apply_model(progress: Progress, model: Learned, policy: Policy, unfit: str =
     if unfit:
         model.refused[unfit] += len(lanes)
         return use
-    begun = _norm(progress.r)
+    begun = norm_of(progress.r)
     part = _Part(progress, use, policy)
     for _ in range(min(policy.applications or (progress.maxiter + 1) // 2, progress.maxiter)):
         if not len(lanes):
@@ -86,7 +87,7 @@ def apply_model(progress: Progress, model: Learned, policy: Policy, unfit: str =
             lanes, refused = part.step(lanes, c)
             model.refused["it does not lower the residual enough"] += refused
     touched = use.accepted > 0
-    use.reduction[touched] = (_norm(progress.r) / begun)[touched]
+    use.reduction[touched] = (norm_of(progress.r) / begun)[touched]
     use.directions = [direction.without((~touched).nonzero()[:, 0]) for direction in use.directions]
     return use
 
@@ -102,7 +103,7 @@ class _Part:
         """Use the model's answers c where they are worth it: the lanes that go on with it, and how many refused."""
         progress, policy, use = self.progress, self.policy, self.use
         x, r, direction, fresh = self._along(lanes, c)
-        ratio = _norm(r) / _norm(progress.r[lanes])
+        ratio = norm_of(r) / norm_of(progress.r[lanes])
         usable = torch.isfinite(ratio) & torch.isfinite(x).all(-1) & fresh
         pays = torch.where(use.accepted[lanes] > 0, policy.pays, policy.first)
         self.poor[lanes] = torch.where(ratio <= pays, 0, self.poor[lanes] + 1)
@@ -137,13 +138,9 @@ class _Part:
     def _end_claims(self, lanes: Tensor) -> Tensor:
         """Judge the lanes whose running residual is small enough; the ones that go on with the model."""
         progress = self.progress
-        small = _norm(progress.r[lanes]) <= progress.problem.tolerance[lanes]
+        small = norm_of(progress.r[lanes]) <= progress.problem.tolerance[lanes]
         claims = lanes[small]
         if len(claims):
             exact, _, _ = progress.judge(claims)
             progress.r[claims] = exact.r
         return lanes[~small]
-
-
-def _norm(v: Tensor) -> Tensor:
-    return v.square().sum(-1).sqrt()

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.prompt import scale
-from nlaformer.solvers.certificate import Certificate, certify
+from nlaformer.solvers.certificate import Certificate, certify, norm_of
 from nlaformer.solvers.reading import Problem
 from nlaformer.solvers.result import Status
 
@@ -39,7 +39,7 @@ class Progress:
         self.trajectory: list[tuple[Tensor, Tensor, Tensor]] = []
         self.r = self._begin()
         self._start = (self.x.clone(), self.r.clone())
-        norm = self.r.square().sum(-1).sqrt()
+        norm = norm_of(self.r)
         self.history.append((torch.arange(m, device=device), self.iterations.clone(), norm))
         # The smallest running residual of every lane; its x is kept once the residual rises again.
         self._least, self._kept = norm.clone(), torch.zeros(m, dtype=torch.bool, device=device)
@@ -76,7 +76,7 @@ class Progress:
 
     def advance(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
         """One iteration more: new iterates and running residuals of some lanes."""
-        norm = r.square().sum(-1).sqrt()
+        norm = norm_of(r)
         self.before_rising(lanes, torch.ones_like(lanes, dtype=torch.bool), norm, self.x[lanes])
         self.count(lanes, norm)
         self.show(lanes, x, r)
@@ -137,7 +137,7 @@ class Progress:
             found = certify(A, b, handed, tolerance)
         self.norm[lanes], self.bound[lanes] = found.norm, found.bound
         self.end(lanes[found.holds], Status.CONVERGED)
-        return exact, found.holds, (found.r - exact.r).square().sum(-1).sqrt()
+        return exact, found.holds, norm_of(found.r - exact.r)
 
     def end_unrounded(self, lanes: Tensor) -> None:
         """End lanes whose iterate holds, but not as it is handed out: float64 may be enough for it, or not either."""

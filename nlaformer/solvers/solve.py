@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 import time
 import warnings
 from collections.abc import Callable
@@ -13,9 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import give
+from nlaformer.arrays import give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.prompt import scale
+from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate import conjugate_gradients
 from nlaformer.solvers.krylov import Trajectory
 from nlaformer.solvers.learned import Learned
@@ -25,7 +25,7 @@ from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.reading import read, scale_towards
 from nlaformer.solvers.result import Contribution, SolveResult, Status
 
-METHODS = ("auto", "cg", "pcg", "warm-start", "refine", "flexible")
+METHODS = ("cg", "pcg", *POLICIES)
 CHECKS = ("warn", "raise", "ignore")
 _ENOUGH = 2**60  # iterations that no solve comes to; counts stay within int64
 
@@ -206,21 +206,13 @@ def _solve(
 
 
 def _steps(maxiter: Any, n: int) -> int:
-    if maxiter is None:
-        return 10 * n
-    try:
-        steps = operator.index(maxiter)
-    except TypeError:
-        steps = -1
-    if steps < 0 or isinstance(maxiter, bool):
-        raise OptionError(f"maxiter must be a whole number from 0 on, not {maxiter!r}")
-    return min(steps, _ENOUGH)
+    return 10 * n if maxiter is None else min(whole("maxiter", maxiter, 0), _ENOUGH)
 
 
 def _first_look(progress: Progress) -> None:
     """End the lanes whose x0 is good enough, then those whose matrix is seen to be unfit."""
     problem, lanes = progress.problem, progress.going()
-    claims = lanes[progress.r[lanes].square().sum(-1).sqrt() <= problem.tolerance[lanes]]
+    claims = lanes[norm_of(progress.r[lanes]) <= problem.tolerance[lanes]]
     if len(claims):
         progress.judge(claims)
     for lane in progress.going().tolist():
@@ -279,8 +271,8 @@ def _trajectory(progress: Progress, jacobi: Tensor | None) -> Trajectory | None:
     units = (of_r - problem.exponent_a, of_r, of_r if jacobi is None else of_r - jacobi)
     parts = []
     for steps, e in zip(zip(*progress.trajectory, strict=True), units, strict=True):
-        whole = scale(torch.stack(steps, -2), e[:, None, None])
-        parts.append(give(whole.reshape(*problem.shape, *whole.shape[1:]), problem.kind))
+        together = scale(torch.stack(steps, -2), e[:, None, None])
+        parts.append(give(together.reshape(*problem.shape, *together.shape[1:]), problem.kind))
     return Trajectory(*parts)
 
 

@@ -127,10 +127,19 @@ def inputs(systems: Systems) -> Tensor:
 
 def products(systems: Systems) -> Tensor:
     """The input with what a first step forms of it, A b, diag(A) b and b / diag(A), each over its length."""
+    return torch.cat([inputs(systems), *_formed(systems)], -1)
+
+
+def own_products(systems: Systems) -> Tensor:
+    """What of these belongs to an equation: its row of A, and its entries of b and of the products, (n, count, n+4)."""
+    vectors = torch.stack([over_length(systems.b), *_formed(systems)], -1)  # (count, n, 4)
+    return torch.cat([systems.A, vectors], -1).transpose(0, 1)
+
+
+def _formed(systems: Systems) -> list[Tensor]:
     A, b, _ = systems
     diagonal = A.diagonal(dim1=-2, dim2=-1)
-    formed = ((A @ b[..., None])[..., 0], diagonal * b, b / diagonal)
-    return torch.cat([inputs(systems), *map(over_length, formed)], -1)
+    return [over_length(vector) for vector in ((A @ b[..., None])[..., 0], diagonal * b, b / diagonal)]
 
 
 def over_length(X: Tensor) -> Tensor:
