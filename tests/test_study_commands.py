@@ -32,8 +32,10 @@ def test_the_list_names_everything_and_what_is_missing(tmp_path, monkeypatch, ca
 def test_without_numbers_it_draws_nothing_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
-    assert code == 2 and "no folder results to draw from" in said.err and not list(tmp_path.iterdir())
+    assert code == 2 and "no numbers in results" in said.err and not list(tmp_path.iterdir())
     (tmp_path / "results").mkdir()
+    assert run(monkeypatch, capsys, "fig-eta", "--from-results")[0] == 2 and not (tmp_path / "docs").exists()
+    Results(tmp_path / "results").write("untrained.json", {"discrepancy": [8.0]})
     code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
     assert code == 0 and "6 of 6 runs still to be made" in said.out
     assert list((tmp_path / "docs" / "figures").iterdir()) == []
@@ -73,6 +75,10 @@ def test_a_name_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
         (["next", "--small", "--minutes", "nan"], "minutes is nan"),
         (["next", "--small", "--minutes", "-1"], "minutes is -1"),
         (["next", "--small", "--json"], "--json goes with list"),
+        (
+            ["fig-eta", "--from-results", "--steps", "3", "--results", str(ROOT / "results")],
+            "--steps is about training",
+        ),
     ],
 )
 def test_options_that_make_no_sense_are_refused(arguments, words, tmp_path, monkeypatch, capsys):
@@ -105,10 +111,27 @@ def test_a_program_learns_what_was_found_and_whether_a_claim_differs(what, tmp_p
     code, said = run(monkeypatch, capsys, what, "--from-results", "--json")
     (made,) = json.loads(said.out)
     assert made["name"] == what and [Path(path).exists() for path in made["figures"]] == [True, True]
-    judgements = {verdict["judgement"] for verdict in made["verdicts"]}
+    judgements = {verdict["judgement"] for verdict in made["verdicts"] if not verdict["ours"]}
     assert code == ("differs" in judgements) and bool(made["tables"]) == (what != "fig-transformer")
     monkeypatch.setattr(catalogue, "ARTEFACTS", (catalogue.artefact(what),))
     assert run(monkeypatch, capsys, "all", "--from-results")[0] == 0  # all of them answer no single question
+
+
+def test_the_numbers_of_another_run_are_refused(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    one, other = (tmp_path / "results" / "runs" / f"{name}.json" for name in plan.names(plan.over_eta())[:2])
+    shutil.copy(one, other)
+    code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
+    assert code == 2 and "the numbers of another run" in said.err and other.name in said.err
+
+
+def test_what_was_found_is_said_although_another_file_is_damaged(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "results" / "bundled-fresh.json").write_text('{"provenance": {}, "models": {"x": 3}}')
+    code, said = run(monkeypatch, capsys, "fig-eta", "--from-results", "--json")
+    assert code == 2 and json.loads(said.out)[0]["name"] == "fig-eta" and "bundled-fresh.json" in said.err
 
 
 def test_a_model_that_diverged_spoils_only_its_own_numbers(tmp_path):

@@ -63,7 +63,7 @@ def reproduce(
 
     Train what is missing, or draw from the numbers kept (--from-results). Runs that were interrupted go on where they
     stopped. docs/claims.md says what of the paper's claims holds; the exit status of a single table or figure is 1
-    where one of its claims differs.
+    where one of the paper's claims differs.
     """
     from nlaformer.errors import FileError, OptionError
     from nlaformer.study import plan
@@ -99,10 +99,11 @@ def reproduce(
         _promote(folder, kept)
     else:
         chosen = ARTEFACTS if what == "all" else (artefact(what),)
-        if from_results and not kept.folder.is_dir():
-            raise FileError(
-                f"there is no folder {kept.folder} to draw from; run this in the checkout, or give --results"
-            )
+        if from_results and not any(kept.folder.rglob("*.json")):
+            raise FileError(f"there are no numbers in {kept.folder}; run this in the checkout, or give --results")
+        training = {"--steps": steps, "--precision": precision, "--device": device, "--minutes": minutes}
+        if from_results and (given := [name for name, value in training.items() if value is not None]):
+            raise OptionError(f"{given[0]} is about training, and --from-results trains nothing")
         if not from_results:
             _measure(chosen, kept, small)
             names = dict.fromkeys(name for entry in chosen for name in entry.runs)
@@ -180,8 +181,6 @@ def _measure(chosen: tuple[Artefact, ...], kept: Results, small: bool) -> None:
 
 def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path, as_json: bool) -> bool:
     """Draw figures, print tables and verdicts, write the page of claims anew; whether a claim of the paper differs."""
-    from dataclasses import asdict
-
     from nlaformer import pretrained
     from nlaformer.console import print_json
     from nlaformer.io import make_folder, replace_file
@@ -195,13 +194,13 @@ def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path, as_json: bool
             shown.append(_made(entry, kept, docs / "figures"))
             if not as_json:
                 _show_one(entry, kept, shown[-1])
+    if as_json:
+        print_json([_as_json(one) for one in shown])
     replace_file(docs / "claims.md", claims.page(kept).encode())
     if kept.folder.resolve() == pretrained.HOME.parents[1] / "results":  # the checkout this package runs from
         with kept.reading("the cards of the bundled models"):
             write_cards(kept)
-    if as_json:
-        print_json([asdict(one) for one in shown])
-    else:
+    if not as_json:
         say(f"The claims are in {docs / 'claims.md'}.")
     return any(verdict.judgement == "differs" and not verdict.ours for one in shown for verdict in one.verdicts)
 
@@ -221,6 +220,14 @@ def _made(entry: Artefact, kept: Results, figures: Path) -> Made:
         entry.sheets(kept) if entry.sheets is not None else [],
         entry.verdicts(kept) if entry.verdicts is not None else [],
     )
+
+
+def _as_json(made: Made) -> dict[str, Any]:
+    """The same for a program."""
+    from dataclasses import asdict
+
+    verdicts = [asdict(verdict) | {"ours": verdict.ours} for verdict in made.verdicts]
+    return asdict(made) | {"verdicts": verdicts}
 
 
 def _show_one(entry: Artefact, kept: Results, made: Made) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 from nlaformer.study import plan, sweeping
@@ -28,6 +29,8 @@ def _middle(results: Results) -> Verdict:
         return not_yet(claim, WHERE)
     scores = {eta: score(record.own["model"]) for eta, record in records.items()}
     best, (noise, told) = min(scores.values()), luck(results, SEEDS)
+    if best == math.inf:
+        return Verdict(claim, WHERE, f"All runs diverged ({length(records)}).", "not reproducible as stated")
     heavy, light = (scores[eta] / best for eta in (max(VALUES), min(VALUES)))
     text = (
         f"The mean error is {heavy:.2f} times the best at eta = {max(VALUES):g} and {light:.2f} times at "

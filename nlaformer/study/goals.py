@@ -19,7 +19,7 @@ from nlaformer.study.artefact import Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
 from nlaformer.study.fresh import Fresh
 from nlaformer.study.plan import SIGMAS
-from nlaformer.study.reading import at, bare, counted, iterations, listed
+from nlaformer.study.reading import at, bare, counted, iterations, listed, positive
 from nlaformer.study.results import Record, Results
 
 WHERE = "beyond the paper"
@@ -157,7 +157,8 @@ def comparisons(measured: Fresh, name: str, record: Record) -> list[Comparison]:
         means, errors = filed["model"], filed["standard_error"]
         for t in (2, len(new["mean"]) - 1):
             combined = math.hypot(errors[t], new["standard_error"][t])
-            apart = abs(means[t] - new["mean"][t]) / combined if math.isfinite(combined) else math.inf
+            difference = abs(means[t] - new["mean"][t])
+            apart = difference / positive(combined) if math.isfinite(combined) else math.inf
             found.append(Comparison(name, sigma, t, apart))
     return found
 

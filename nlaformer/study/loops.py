@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
-from nlaformer.study.reading import length, short
+from nlaformer.study.reading import length, positive, short
 from nlaformer.study.results import Record, Results
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def verdicts(results: Results) -> list[Verdict]:
     records = results.keyed(NAMES)
     if not all(label in records for label in list(NAMES)[:4]):
         return [not_yet(claim, where)]
-    ratios = {label: record.own["loops"][-1] / record.own["model"][-1] for label, record in records.items()}
+    ratios = {label: record.own["loops"][-1] / positive(record.own["model"][-1]) for label, record in records.items()}
     said = ", ".join(f"{label} {short(ratio)}" for label, ratio in ratios.items())
     text = f"Error at 2T over the error at T: {said} ({length(records)})."
     return [Verdict(claim, where, text, "holds" if max(ratios.values()) <= 2 else "differs")]

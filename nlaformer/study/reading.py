@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -46,13 +47,19 @@ def fewer(curve: Curve, than: Curve) -> dict[float, float]:
 
 def score(curve: Curve) -> float:
     """One number for a curve: the geometric mean of the squared relative errors of x_1, ..., x_T; less is better."""
-    errors = curve[1:]
-    return math.exp(sum(map(math.log, errors)) / len(errors)) if min(errors) > 0 else math.inf
+    errors = [positive(error) for error in curve[1:]]
+    return math.exp(sum(map(math.log, errors)) / len(errors))
+
+
+def positive(error: float) -> float:
+    """An error to divide by, or to take the logarithm of, where it may be exactly 0."""
+    return max(error, sys.float_info.min)
 
 
 def luck(results: Results, names: Sequence[str]) -> tuple[float, str]:
     """A factor between scores that may be luck, and in words where it is from: runs that differ in their seed."""
     scores = [score(record.own["model"]) for record in results.together(names).values()]
+    scores = [value for value in scores if math.isfinite(value)]  # that a run may diverge is another kind of luck
     if len(scores) < 2:
         return LUCK, f"a factor of {LUCK} may be luck, as between shorter runs of several seeds"
     factor = max(scores) / min(scores)

@@ -67,12 +67,14 @@ class Results:
 
     def __init__(self, folder: Path, commit: str | None = None):
         self.folder, self.commit = folder, commit
+        self.last_read: Path | None = None
 
     def file(self, name: str) -> dict[str, Any] | None:
         """The JSON document of this name, if there is one."""
         path = self.folder / name
         if not path.exists():
             return None
+        self.last_read = path
         try:
             document = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
         except (OSError, ValueError, RecursionError) as error:
@@ -90,8 +92,8 @@ class Results:
             raise
         except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
             raise FileError(
-                f"{what}: a file in {self.folder} does not hold the numbers it should ({error!r}); fetch it again, or "
-                "remove it and run it again"
+                f"{what}: a file in {self.folder} does not hold the numbers it should, probably {self.last_read} "
+                f"({error!r}); fetch it again, or remove it and run it again"
             ) from error
 
     def write(self, name: str, document: dict[str, Any]) -> Path:
@@ -107,7 +109,11 @@ class Results:
     def run(self, name: str) -> Record | None:
         """A finished run."""
         document = self.file(f"{RUNS}/{name}.json")
-        return None if document is None else Record(name, document)
+        if document is None:
+            return None
+        if document.get("name", name) != name:
+            raise FileError(f"{self.last_read} holds the numbers of another run, {document['name']}; fetch it again")
+        return Record(name, document)
 
     def lengths(self, name: str) -> dict[int, Record]:
         """A run as it was planned and its shorter forms (their files end in "-20k"), by their number of steps."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -64,10 +65,11 @@ def best(
         return not_yet(claim, where)
     scores = {value: score(record.own["model"]) for value, record in records.items()}
     noise, told = luck(results, seeds)
-    alike = [value for value in values if scores[value] <= noise * min(scores.values())]
+    alike = [value for value in values if scores[value] <= noise * min(scores.values()) < math.inf]
     said = ", ".join(f"{value:g}: {short(scores[value])}" for value in values)
     text = f"Mean error by {symbol}: {said} ({length(records)}); {told}."
     if alike == [theirs]:
         return Verdict(claim, where, text, "holds")
-    text += f" Best is {listed([f'{value:g}' for value in alike])}" + (", as far as can be told." if alike[1:] else ".")
+    best = listed([f"{value:g}" for value in alike]) or "none: all diverged"
+    text += f" Best is {best}" + (", as far as can be told." if alike[1:] else ".")
     return Verdict(claim, where, text, "not reproducible as stated" if theirs in alike else "differs")
