@@ -273,7 +273,7 @@ def test_runs_are_compared_at_one_length(everything, tmp_path):
 
     def put(name, steps):
         config = record.config.replace(steps=steps).to_json()
-        results.write(f"runs/{name}.json", record.document | {"config": config})
+        results.write(f"runs/{name}.json", record.document | {"config": config, "name": name})
 
     put("a", 100)
     put("a-20k", 20)
