@@ -68,10 +68,13 @@ def test_one_run_short_of_a_sweep_is_no_verdict(results):
 def test_a_sweep_is_not_judged_across_lengths(results):
     for weight in plan.LAMBDAS:
         put(results, plan.paper_accelerated("cg", lambda_=weight), scaled(weight**-2))
-    assert judgements(lambda_.verdicts(results)) == ["differs", "differs"]  # 13 is the best
+    said = ["differs", "not reproducible as stated"]  # 13 is the best, and none too great
+    assert judgements(lambda_.verdicts(results)) == said
     shorter = plan.paper_accelerated("cg", lambda_=0.5).replace(steps=20_000)
     put(results, shorter, scaled(1e-9), name=f"{plan.name_of(shorter)}-20k")
-    assert judgements(lambda_.verdicts(results)) == ["differs", "differs"]
+    assert judgements(lambda_.verdicts(results)) == said
+    put(results, plan.paper_accelerated("cg", lambda_=100.0), scaled(1.0))
+    assert judgements(lambda_.verdicts(results)) == ["differs", "holds"]
 
 
 def accelerate(results, cg, pcg):
@@ -130,7 +133,7 @@ def test_exact_and_infinite_errors_have_their_place(results, errors, expected):
     for seed in (1, 2):
         put(results, plan.paper_accelerated("cg", seed), [1.0, *[None] * 20])  # tell nothing of luck
     first, _ = lambda_.verdicts(results)
-    assert "a factor of 1.36" in first.found and first.judgement == expected
+    assert "factors of up to 1.36" in first.found and first.judgement == expected
     assert lead.verdicts(results) and lead.sheets(results)
 
 
@@ -197,8 +200,7 @@ def test_lambda_sets_the_lead(results, factor, expected):
     assert judgements(lead.verdicts(results))[:2] == ["not yet run"] * 2
     weight = plan.LAMBDAS[0]
     put(results, plan.paper_accelerated("cg", lambda_=weight), ahead_of(CG, factor * (1 + weight) ** 2))
-    unaided = "differs" if expected == "holds" else "not reproducible as stated"
-    assert judgements(lead.verdicts(results))[:2] == [unaided, expected]
+    assert judgements(lead.verdicts(results))[:2] == ["not reproducible as stated", expected]
 
 
 @pytest.mark.parametrize(

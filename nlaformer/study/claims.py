@@ -14,12 +14,18 @@ from nlaformer.study.results import Results
 INTRODUCTION = """\
 # The paper's claims, and what we found
 
-Made by `nlaformer reproduce all --from-results` from the numbers in `results/`; edit nothing here. A verdict is one of
-*holds*, *holds more strongly*, *differs*, *not reproducible as stated*, *not yet run*. What each one is judged by is
-written in the module of `nlaformer/study/` behind it. Errors of learned iterates are squared relative errors
-|x_t - x|^2 / |x|^2, means over 512 systems nobody trained on where no other number is given; those of operations and of
-compiled algorithms are not squared. Iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4. Power 1 is the paper's loss;
-other powers are ours, and so are the steps and the arithmetic, which sets how far an error falls at the end
+Made by `nlaformer reproduce all --from-results` from the numbers in `results/`; edit nothing here. The commands below
+draw from these numbers too; without `--from-results` they train the runs that are missing, for which one wants a GPU.
+
+- *holds*: our numbers say the same; *holds more strongly*: they say more.
+- *differs*: our numbers say otherwise, be it better or worse.
+- *not reproducible as stated*: too little is said to repeat it, or our numbers do not decide it, or bear out a part.
+- *not yet run*: its runs are still to be made.
+
+What decides is written in the module of `nlaformer/study/` behind each. Errors of learned iterates are squared relative
+errors |x_t - x|^2 / |x|^2, means over 512 systems nobody trained on where no other number is given; those of operations
+and of compiled algorithms are not squared. Iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4. Power 1 is the paper's
+loss; other powers are ours, and so are the steps and the arithmetic, which sets how far an error falls at the end
 ([docs/learn.md](learn.md)).
 """
 
@@ -45,7 +51,7 @@ def _table(title: str, verdicts: list[tuple[Artefact, Verdict]]) -> list[str]:
     lines += ["| claim | where | found | verdict | command |", "| :-- | :-- | :-- | :-- | :-- |"]
     lines += [
         f"| {verdict.claim} | {verdict.where} | {verdict.found or '-'} | **{verdict.judgement}** "
-        f"| [`{entry.command()}`](#{entry.name}) |"
+        f"| [`{entry.command()} --from-results`](#{entry.name}) |"
         for entry, verdict in verdicts
     ]
     return [*lines, ""]
@@ -53,7 +59,7 @@ def _table(title: str, verdicts: list[tuple[Artefact, Verdict]]) -> list[str]:
 
 def _section(entry: Artefact, results: Results) -> str:
     """An artefact: its command, its figure, its tables, where its numbers come from."""
-    parts = [f"### {entry.name}", f"{entry.title} ({entry.paper}). `{entry.command()}`"]
+    parts = [f"### {entry.name}", f"{entry.title} ({entry.paper}). `{entry.command()} --from-results`"]
     if entry.drawable(results):
         parts.append(f"![{entry.title}](figures/{entry.name}.svg)")
     parts += [to_markdown(sheet) for sheet in (entry.sheets(results) if entry.sheets else [])]

@@ -110,6 +110,8 @@ def reproduce(
             _make(shaped(names), folder, kept, minutes, device, estimate=True)
         differing = _show(chosen, kept, docs or home / "docs", as_json)
         if differing and what != "all" and not small:  # all of them together answer no single question
+            if not as_json:
+                say("A claim of the paper differs: exit status 1.")
             raise typer.Exit(1)
 
 

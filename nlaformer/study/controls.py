@@ -312,7 +312,7 @@ def verdicts(results: Results) -> list[Verdict]:
     gaps = model["discrepancy"]
     control = min(gaps["untrained"]["one"], gaps["zero"]["one"])
     drop = (
-        f"The answer 0 has {gaps['zero']['one']:.3g}, a probe fitted to random weights "
+        f"On systems of all three sigmas the answer 0 has {gaps['zero']['one']:.3g}, a probe fitted to random weights "
         f"{gaps['untrained']['one']:.3g}, one fitted to the trained network {gaps['trained']['one']:.3g}: "
         f"{1 - gaps['trained']['one'] / control:.0%} below what no training gives."
     )

@@ -75,9 +75,9 @@ def draw(results: Results) -> Figure | None:
     return figure
 
 
-def silence(record: Record) -> float:
-    """The discrepancy of a probe that always says 0."""
-    terms = record.own["silence"][2 : record.config.n + 1]
+def silence(record: Record, first: int = 2) -> float:
+    """The discrepancy of a probe that always says 0: the paper's mean over t = 2, ..., n, or over n - 1 others."""
+    terms = record.own["silence"][first : first + record.config.n - 1]
     return sum(terms) / len(terms)
 
 
@@ -143,7 +143,8 @@ def _aligned(results: Results, claim: str, where: str, name: str) -> Verdict:
     ours, nothing = record.own["discrepancy"], silence(record)
     text = (
         f"The discrepancy ends at {ours:.3f} ({length([record])}); a probe that always says 0 scores {nothing:.3f}, "
-        "for (r, d) vanish as CG converges. "
+        f"for (r, d) vanish as CG converges (means over t = 2, ..., n as printed; should the paper count from x_1 on, "
+        f"silence scores {silence(record, first=1):.3f} there). "
     )
     if ours < 0.5 * nothing:
         return Verdict(claim, where, f"{text}The probe explains {percent(1 - ours / nothing)} of them.", "holds")
@@ -172,7 +173,8 @@ def _joint_better(results: Results) -> Verdict:
     if not pairs:
         return not_yet(claim, FIRST)
     said = "; ".join(f"{joint:.3f} and {result:.3f}" for joint, result in pairs)
-    text = f"Joint and result, by seed: {said} ({length(records)}; the paper: 0.192 and 0.506)."
+    by = "by seed" if len(pairs) > 1 else "one seed"
+    text = f"Joint and result, {by}: {said} ({length(records)}; the paper: 0.192 and 0.506)."
     return Verdict(claim, FIRST, text, "holds" if all(joint < result for joint, result in pairs) else "differs")
 
 

@@ -61,7 +61,7 @@ def luck(results: Results, names: Sequence[str]) -> tuple[float, str]:
     scores = [score(record.own["model"]) for record in results.together(names).values()]
     scores = [value for value in scores if math.isfinite(value)]  # that a run may diverge is another kind of luck
     if len(scores) < 2:
-        return LUCK, f"a factor of {LUCK} may be luck, as between shorter runs of several seeds"
+        return LUCK, f"one seed each, where shorter runs (results/learning*.json) differ by factors of up to {LUCK}"
     factor = max(scores) / min(scores)
     return factor, f"seeds differ by a factor of {factor:.2f}"
 

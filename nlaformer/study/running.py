@@ -15,6 +15,7 @@ from pathlib import Path
 
 import torch
 
+from nlaformer import pretrained
 from nlaformer.errors import FileError
 from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, load, make_folder, replace_file
 from nlaformer.learn import trainer
@@ -24,7 +25,7 @@ from nlaformer.learn.ranks import cpu_threads, pick_device
 from nlaformer.learn.recipes import Config, shape_of
 from nlaformer.learn.runs import MANIFEST, read_manifest
 from nlaformer.study.filing import Examiner, file_run
-from nlaformer.study.plan import WEIGHTS, Planned, stacks
+from nlaformer.study.plan import BUNDLED, WEIGHTS, Planned, stacks
 from nlaformer.study.results import RUNS, Results
 
 RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the budget is spent
@@ -60,6 +61,7 @@ def carry_out(
         return []
     make_folder(folder)
     with _alone(folder):
+        _fetch_beginnings(missing(wanted, results), results)
         while due := missing(wanted, results):
             if deadline <= time.monotonic():
                 say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
@@ -101,6 +103,17 @@ def _alone(folder: Path) -> Iterator[None]:
         except OSError:  # some network file systems
             pass
         yield
+
+
+def _fetch_beginnings(due: Sequence[Planned], results: Results) -> None:
+    """Weights that runs begin with and that are not there: from the bundled models, where they are the ones filed."""
+    bundled = {run: pretrained.HOME / name for name, run in BUNDLED.items()}
+    for run in due:
+        if run.config.start is None or run.begins_with not in bundled or Path(run.config.start).exists():
+            continue
+        record, home = results.run(run.begins_with), bundled[run.begins_with]
+        if record is not None and home.exists() and record.document.get("weights") == fingerprint(home):
+            copy(home, Path(run.config.start))
 
 
 def _ready(due: Sequence[Planned], results: Results) -> list[Planned]:
