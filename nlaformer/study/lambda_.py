@@ -23,21 +23,22 @@ def verdicts(results: Results) -> list[Verdict]:
 
 
 def _trend(results: Results) -> Verdict:
-    """Two halves: 10 is better than the least weight, and a greater one is worse; both by more than luck."""
+    """Two halves: 10 is better than the least weight, and one beyond the best is worse; both by more than luck."""
     claim = "A larger weight of the solution accelerates convergence, an excessive one degrades it."
     records = results.keyed(SWEEP)
     if not VALUES.keys() <= records.keys():
         return not_yet(claim, WHERE)
     scores = {weight: score(records[weight].own["model"]) for weight in sorted(records)}
-    (noise, told), least = luck(results, SEEDS), min(VALUES)
-    accelerates = scores[least] > noise * scores[BEST]
-    degrading = [weight for weight in scores if weight > BEST and scores[weight] > noise * min(scores.values())]
+    noise, told = luck(results, SEEDS)
+    accelerates = scores[min(VALUES)] > noise * scores[BEST]
+    ours = min(scores, key=lambda weight: scores[weight])
+    degrading = [weight for weight in scores if weight > ours and scores[weight] > noise * scores[ours]]
     said = listed([f"{short(value)} at {weight:g}" for weight, value in scores.items()])
     ends = [records[weight].own["model"][-1] for weight in scores]
     text = (
-        f"Mean error {said} ({length(records)}); {told}. Worse than the best beyond that: "
-        f"{listed([f'{weight:g}' for weight in degrading]) or 'none'} of those above {BEST:g}. The last error hardly "
-        f"depends on it: {short(min(ends))} to {short(max(ends))}."
+        f"Mean error {said} ({length(records)}); {told}. Beyond {ours:g}, the best, it degrades by more than that "
+        f"at {listed([f'{weight:g}' for weight in degrading]) or 'none'}. The last error hardly depends on the weight: "
+        f"{short(min(ends))} to {short(max(ends))}."
     )
     judgement: Judgement = "holds" if degrading else "not reproducible as stated"
     return Verdict(claim, WHERE, text, judgement if accelerates else "differs")
