@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nlaformer.arrays import plain, whole
 from nlaformer.errors import OptionError
-from nlaformer.io import as_folder, load, make_folder
+from nlaformer.io import as_folder, load, make_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
@@ -247,9 +247,8 @@ class _Training:
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
         for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
             make_folder(folder)
+            remove_leftovers(folder)
             self.metrics.append(Metrics(folder, self.resumption.step))  # says so where nothing can be written
-            for left_by_a_kill in folder.glob(".*.tmp"):
-                left_by_a_kill.unlink()
             self.boards += [board(str(folder))] if board else []
             self._write_manifest(folder, config, state="running", seconds_in_all=round(before, 3))
 
