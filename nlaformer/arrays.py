@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, shown
 
 
 def kind_of(value: Any) -> str:
@@ -45,7 +45,7 @@ def whole(name: str, value: Any, least: int) -> int:
     """
     number = plain(value)
     if not is_whole(number) or number < least:
-        raise OptionError(f"{name} is {value!r:.60}; expected a whole number, {least} or more")
+        raise OptionError(f"{name} is {shown(value)}; expected a whole number, {least} or more")
     return int(number)
 
 
@@ -132,13 +132,16 @@ def all_finite(tensor: Tensor) -> bool:
     return not tensor.numel() or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
 
 
-def usable_device(device: torch.device | str) -> torch.device:
-    """A device that torch can compute on here, or an OptionError."""
+def usable_device(device: torch.device | str, kinds: Sequence[str] = ()) -> torch.device:
+    """A device that torch can compute on here, of one of some kinds if any are named; or an OptionError."""
     try:
         found = torch.device(device)
+        if kinds and found.type not in kinds:
+            raise TypeError(f"expected {' or '.join(kinds)}")
         float(torch.zeros(1, device=found))  # the device "meta" makes tensors, but none that hold numbers
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        raise OptionError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # whatever a device's own software raises
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise OptionError(f"device {shown(device)} cannot be used here: {reason}") from error
     return found
 
 

@@ -53,6 +53,14 @@ class FileError(NLAFormerError, ValueError):
     """A file is missing, truncated, foreign or was written by something else."""
 
 
+def shown(value: object) -> str:
+    """A value in the words of a message, cut short; Python itself writes no integer of very many digits."""
+    try:
+        return f"{value!r:.60}"
+    except Exception:  # whatever an object's own repr raises
+        return f"a value of type {type(value).__name__}"
+
+
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
     """The error for a misspelt name, with the nearest existing one."""
     known = sorted(known)

@@ -262,6 +262,10 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         ({"device": 3.5}, "device 3.5 cannot be used here"),
         ({"device": []}, r"device \[\] cannot be used here"),
         ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": "privateuseone"}, "device 'privateuseone' cannot be used here: expected cpu or cuda"),
+        ({"device": 10**5000}, "device a value of type int cannot be used here"),
+        ({"minutes": -(10**5000)}, "minutes is a value of type int"),
+        ({"log_every": -(10**5000)}, "log_every is a value of type int"),
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )

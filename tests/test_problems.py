@@ -321,8 +321,9 @@ def test_an_unknown_family_is_refused_with_the_nearest_name() -> None:
 def test_bad_counts_and_seeds_are_refused() -> None:
     with pytest.raises(OptionError, match=r"(?s)count must be.*seed must be.*dtype must be"):
         SPD(2).sample(-1, seed=-1, dtype=torch.int32)
-    with pytest.raises(OptionError, match="device 'cuda:99' cannot be used here"):
-        SPD(2).sample(2, seed=0, device="cuda:99")
+    for device in ("cuda:99", "privateuseone"):
+        with pytest.raises(OptionError, match=f"device '{device}' cannot be used here"):
+            SPD(2).sample(2, seed=0, device=device)
     with pytest.raises(OptionError, match=r"(?s)count must be.*generator must be.*dtype must be"):
         SPD(2).stream(1.5, 0, torch.bfloat16)  # type: ignore[arg-type]
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import plain, whole
-from nlaformer.errors import OptionError
+from nlaformer.errors import OptionError, shown
 from nlaformer.io import as_folder, load, make_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
@@ -93,7 +93,7 @@ def train(
     configs = [config] if isinstance(config, Config) else list(config) if isinstance(config, Iterable) else []
     if not configs or not all(isinstance(each, Config) for each in configs):
         hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
-        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list of them; given {config!r:.60}{hint}")
+        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list; given {shown(config)}{hint}")
     folder = as_folder(out)
     folders = [folder] if isinstance(config, Config) else member_folders(folder, configs)
     runs = train_into(
@@ -142,7 +142,7 @@ def seconds_of(minutes: float | None) -> float:
     if found is None:
         return math.inf
     if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
-        raise OptionError(f"minutes is {minutes!r:.60}; expected a number from 0 on")
+        raise OptionError(f"minutes is {shown(minutes)}; expected a number from 0 on")
     return 60 * float(min(found, 1e300))
 
 
