@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,21 @@ def common_kind(values: Iterable[Any]) -> str:
 def plain(value: Any) -> Any:
     """NumPy's and torch's numbers as Python's own, which JSON takes; anything else as it is."""
     return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
+
+
+def numbers(value: Any) -> tuple[Any, ...]:
+    """The entries of a list, a tuple or an array with one axis, each as ``plain`` has it; anything else alone."""
+    if isinstance(value, (np.ndarray, Tensor)) and value.ndim == 1:
+        return tuple(value.tolist())
+    return tuple(plain(entry) for entry in (value if isinstance(value, list | tuple) else (value,)))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a plain value is a real number that a float can hold, which True and False are not."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # 10**400, say
+        return False
 
 
 def is_whole(value: Any) -> bool:

@@ -237,6 +237,8 @@ def test_bad_input_is_refused_in_words():
         machine(good, np.array([1.0, 1e-7]))
     with pytest.raises(UnknownNameError, match="matmul"):
         loop_computer.build("matmull", 2)
+    with pytest.raises(UnknownNameError, match=r"named \[\]"):
+        loop_computer.count([], 3)
     for n in (0, True, 2.0):
         with pytest.raises(OptionError, match="whole number"):
             loop_computer.count("matmul", n)
