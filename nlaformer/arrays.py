@@ -168,3 +168,11 @@ def memory(device: torch.device) -> float:
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return math.inf
+
+
+def check_memory(what: str, needed: int, device: torch.device) -> None:
+    """Refuse what would take more bytes than a device has."""
+    available = memory(device)
+    if needed > available:
+        amount = f"{needed / 1e9:,.0f} GB" if needed < 10**18 else "over a billion GB"
+        raise OptionError(f"{what} would take {amount} of memory; there are {available / 1e9:,.0f} GB")

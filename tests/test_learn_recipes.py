@@ -128,6 +128,13 @@ def test_bad_configs_are_refused_before_any_work(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.parametrize("field", ["T", "n", "d", "batch", "chunk", "pre_layers", "ffn"])
+def test_a_run_beyond_the_memory_is_refused_before_any_work(field, tmp_path):
+    with pytest.raises(OptionError, match=r"would take .* of memory; there are"):
+        nf.train(nf.recipe("quickstart", **{field: 10**12}), out=tmp_path / "run", device="cpu")
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_stack_names_every_field_that_must_agree():
     check_stack([Config(lr=1e-3, seed=1), Config(lr=1e-4, seed=2, sigma=(1.0,), teacher="pcg", window=3, power=0.5)])
     with pytest.raises(OptionError) as caught:

@@ -334,6 +334,9 @@ def test_an_unknown_family_is_refused_with_the_nearest_name() -> None:
 
 
 def test_bad_counts_and_seeds_are_refused() -> None:
+    for n, count in ((10**11, 1), (2, 10**15), (10**5000, 1)):
+        with pytest.raises(OptionError, match=r"would take .* of memory"):
+            SPD(n).sample(count, seed=0)
     with pytest.raises(OptionError, match=r"(?s)count must be.*seed must be.*dtype must be"):
         SPD(2).sample(-1, seed=-1, dtype=torch.int32)
     for device in ("cuda:99", "privateuseone"):

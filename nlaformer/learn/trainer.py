@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import plain, whole
+from nlaformer.arrays import check_memory, plain, whole
 from nlaformer.errors import OptionError, shown
 from nlaformer.io import as_folder, load, make_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
@@ -128,12 +128,21 @@ def train_into(
     every = _Intervals.of(configs[0].steps, checkpoint_every, log_every, validate_every)
     board = _board_class() if tensorboard else None
     where = pick_device(device)
+    check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), where)
     group = ranks(where)
     with cpu_threads(configs[0].threads):
         training = _Training(list(configs), list(folders), where, group, progress, every)
         training.run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
+
+
+def _bytes(config: Config) -> int:
+    """What a member takes at the least: weights with Adam's moments in float32, a chunk of systems in float64."""
+    layers = config.pre_layers + config.loop_layers * (1 if config.shared else config.loops) + config.post_layers
+    weights = config.d * (layers * (4 * config.d + 2 * config.ffn_width) + 5 * config.n)
+    systems = config.chunk * config.batch * config.n * (config.n + 3 * (config.T + 1))  # A, and x, r, d of the teacher
+    return 3 * 4 * weights + 8 * systems
 
 
 def seconds_of(minutes: float | None) -> float:

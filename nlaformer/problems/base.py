@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import is_finite, is_whole, numbers, plain, usable_device
+from nlaformer.arrays import check_memory, is_finite, is_whole, numbers, plain, usable_device
 from nlaformer.errors import OptionError, shown, unknown_name
 
 LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
@@ -123,6 +123,9 @@ class Family:
         if not _whole(seed, 0):
             found.append(f"seed must be {_WHOLE_0}, not {shown(seed)}")
         refuse("sample", found + _dtype_complaints(dtype))
+        check_memory(
+            f"sample: {shown(count)} systems of n = {shown(self.n)}", 8 * count * self.n**2, torch.device("cpu")
+        )
         draw, place = SeededDraws(seed), usable_device("cpu" if device is None else device)
         return _join([_to(self._systems(draw, size), place, dtype) for size in self._chunks(count)])
 
