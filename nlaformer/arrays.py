@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, shown
 
 
 def kind_of(value: Any) -> str:
@@ -32,6 +33,21 @@ def plain(value: Any) -> Any:
     return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
 
 
+def numbers(value: Any) -> tuple[Any, ...]:
+    """The entries of a list, a tuple or an array with one axis, each as ``plain`` has it; anything else alone."""
+    if isinstance(value, (np.ndarray, Tensor)) and value.ndim == 1:
+        return tuple(value.tolist())
+    return tuple(plain(entry) for entry in (value if isinstance(value, list | tuple) else (value,)))
+
+
+def is_finite(value: Any) -> bool:
+    """Whether a plain value is a real number that a float can hold, which True and False are not."""
+    try:
+        return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    except OverflowError:  # 10**400, say
+        return False
+
+
 def is_whole(value: Any) -> bool:
     """Whether a plain value is a whole number, which True and False are not."""
     return isinstance(value, int) and not isinstance(value, bool)
@@ -45,7 +61,7 @@ def whole(name: str, value: Any, least: int) -> int:
     """
     number = plain(value)
     if not is_whole(number) or number < least:
-        raise OptionError(f"{name} is {value!r:.60}; expected a whole number, {least} or more")
+        raise OptionError(f"{name} is {shown(value)}; expected a whole number, {least} or more")
     return int(number)
 
 
@@ -132,13 +148,16 @@ def all_finite(tensor: Tensor) -> bool:
     return not tensor.numel() or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
 
 
-def usable_device(device: torch.device | str) -> torch.device:
-    """A device that torch can compute on here, or an OptionError."""
+def usable_device(device: torch.device | str, kinds: Sequence[str] = ()) -> torch.device:
+    """A device that torch can compute on here, of one of some kinds if any are named; or an OptionError."""
     try:
         found = torch.device(device)
+        if kinds and found.type not in kinds:
+            raise TypeError(f"expected {' or '.join(kinds)}")
         float(torch.zeros(1, device=found))  # the device "meta" makes tensors, but none that hold numbers
-    except (RuntimeError, TypeError, AssertionError, NotImplementedError) as error:
-        raise OptionError(f"device {device!r} cannot be used here: {str(error).splitlines()[0]}") from error
+    except Exception as error:  # whatever a device's own software raises
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise OptionError(f"device {shown(device)} cannot be used here: {reason}") from error
     return found
 
 
@@ -149,3 +168,11 @@ def memory(device: torch.device) -> float:
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     return math.inf
+
+
+def check_memory(what: str, needed: int, device: torch.device) -> None:
+    """Refuse what would take more bytes than a device has."""
+    available = memory(device)
+    if needed > available:
+        amount = f"{needed / 1e9:,.0f} GB" if needed < 10**18 else "over a billion GB"
+        raise OptionError(f"{what} would take {amount} of memory; there are {available / 1e9:,.0f} GB")

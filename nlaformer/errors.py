@@ -53,13 +53,21 @@ class FileError(NLAFormerError, ValueError):
     """A file is missing, truncated, foreign or was written by something else."""
 
 
+def shown(value: object) -> str:
+    """A value in the words of a message, cut short; Python itself writes no integer of very many digits."""
+    try:
+        return f"{value!r}".replace("\n", " ")[:60]
+    except Exception:  # whatever an object's own repr raises
+        return f"a value of type {type(value).__name__}"
+
+
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
     """The error for a misspelt name, with the nearest existing one."""
     known = sorted(known)
     plain = {name.lower(): name for name in known}
-    near = difflib.get_close_matches(str(given).lower(), plain, n=1, cutoff=0.5)
+    near = difflib.get_close_matches(given.lower(), plain, n=1, cutoff=0.5) if isinstance(given, str) else []
     hint = f"did you mean {plain[near[0]]!r}? " if near else ""
-    return UnknownNameError(f"there is no {kind} named {given!r}; {hint}known: {', '.join(known)}")
+    return UnknownNameError(f"there is no {kind} named {shown(given)}; {hint}known: {', '.join(known)}")
 
 
 def look_up(kind: str, name: object, table: Mapping[str, Value]) -> Value:

@@ -191,6 +191,16 @@ def replace_file(path: Path, content: bytes) -> None:
         raise FileError(f"cannot write {path}: {error.strerror or error}; what was there before is intact") from error
 
 
+def remove_leftovers(folder: Path) -> None:
+    """Remove the files that a kill in the midst of ``replace_file`` left behind."""
+    for left in folder.glob(".*.tmp"):
+        try:
+            if left.is_file():
+                left.unlink(missing_ok=True)
+        except OSError as error:
+            raise FileError(f"cannot remove {left}: {error.strerror or error}") from error
+
+
 def _read_document(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))

@@ -76,6 +76,12 @@ def test_integers_and_booleans_are_converted():
         ({"normalize": False}, OptionError, "needs bound="),
         ({"normalize": False, "bound": -1.0}, OptionError, "bound is -1.0"),
         ({"normalize": False, "bound": float("nan")}, OptionError, "must lie in"),
+        ({"normalize": False, "bound": 10**400}, OptionError, "bound is 1000.*must lie in"),
+        ({"name": "divide", "minimum": -(10**5000)}, OptionError, "minimum is a value of type int"),
+        ({"n": 10**5000}, OptionError, "n is a value of type int"),
+        ({"order": 10**5000}, OptionError, "order is a value of type int"),
+        ({"scheme": np.array(["paper", "x"])}, UnknownNameError, "no scheme named array"),
+        ({"form": np.array(["ffn", "x"])}, UnknownNameError, "no form named array"),
     ],
 )
 def test_bad_options(options, error, words):

@@ -228,6 +228,7 @@ def test_printing_shows_the_schedule():
         (lambda: nf.algorithm("cg", n=0), OptionError, "n is 0"),
         (lambda: nf.algorithm("cg", n=3, order=4), OptionError, "order is 4"),
         (lambda: nf.algorithm("cg", n=3, form="other"), UnknownNameError, "form"),
+        (lambda: nf.algorithm("cg", n=3, form=np.array(["paper", "x"])), UnknownNameError, "form"),
         (lambda: nf.algorithm("pcg", n=3, form="paper"), OptionError, "'cg' only"),
         (lambda: nf.algorithm("cg", n=3, ffn="ideal"), OptionError, "form='paper'"),
         (lambda: nf.algorithm("cg", n=0, form="paper"), OptionError, "n is 0"),

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
 import nlaformer as nf
 from nlaformer.errors import OptionError, UnknownNameError
@@ -52,6 +53,7 @@ def test_a_value_of_the_wrong_type_is_refused(setting):
     [
         ("n", "20"), ("n", np.float64(8)), ("causal", 1), ("steps", True), ("norm", np.zeros(2)),
         ("sigma", "1.2"), ("sigma", None), ("sigma", [1.2, True]), ("lr", 10**400), ("lr", np.bool_(True)),
+        ("sigma", b"1"), ("sigma", {1.0: 2}), ("sigma", np.ones((1, 1))),
     ],
 )  # fmt: skip
 def test_replace_checks_types_too(name, value):
@@ -60,10 +62,31 @@ def test_replace_checks_types_too(name, value):
     assert Config().replace(sigma=1).sigma == (1.0,)
 
 
+@pytest.mark.parametrize("name", ["lr", "n", "seed", "shared", "norm", "sigma", "window"])
+def test_numbers_too_long_to_print_are_refused(name):
+    for value in (10**5000, -(10**5000), [10**5000]):
+        with pytest.raises(OptionError, match=f"{name}=a value of type .* is not "):
+            Config().replace(**{name: value})
+
+
 def test_numbers_of_numpy_become_pythons_own():
     config = nf.recipe("quickstart", n=np.int64(16), lr=np.float32(0.5), sigma=np.array([1, 2]), ffn=np.int32(12))
     assert config == nf.recipe("quickstart", n=16, lr=0.5, sigma=(1.0, 2.0), ffn=12)
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+
+
+def test_arrays_without_axes_are_numbers_and_those_with_one_are_lists():
+    for make in (np.array, torch.tensor):
+        config = nf.recipe("quickstart", n=make(16), lr=make(0.5), sigma=make([1.0, 1.5]), ffn=make(12))
+        assert config == nf.recipe("quickstart", n=16, lr=0.5, sigma=(1.0, 1.5), ffn=12)
+
+
+@pytest.mark.parametrize("document", [None, {}, [], "n", 3, {1: 2}])
+def test_what_is_no_document_of_a_config_is_refused(document):
+    with pytest.raises(OptionError, match="a config is the mapping that to_json gives, not "):
+        Config.from_json(document)
+    with pytest.raises(UnknownNameError, match="no setting named 'self'"):
+        Config.from_json({"self": 1})
 
 
 def test_all_problems_are_listed_at_once():
@@ -102,6 +125,13 @@ def test_truncation_without_injection_is_refused():
 def test_bad_configs_are_refused_before_any_work(tmp_path):
     with pytest.raises(OptionError, match="divisible"):
         nf.train(nf.recipe("quickstart", d=30), out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("field", ["T", "n", "d", "batch", "chunk", "pre_layers", "ffn"])
+def test_a_run_beyond_the_memory_is_refused_before_any_work(field, tmp_path):
+    with pytest.raises(OptionError, match=r"would take .* of memory; there are"):
+        nf.train(nf.recipe("quickstart", **{field: 10**12}), out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()
 
 

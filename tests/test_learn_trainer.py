@@ -212,6 +212,19 @@ def test_what_is_no_folder_is_refused(out, tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+def test_only_the_files_a_kill_left_are_removed(tmp_path, monkeypatch):
+    (tmp_path / ".a.tmp").mkdir()
+    (tmp_path / ".b.tmp").touch()
+    train(TINY, tmp_path)
+    assert sorted(path.name for path in tmp_path.glob(".*.tmp")) == [".a.tmp"]
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / ".b.tmp").touch()
+    monkeypatch.setattr("pathlib.Path.unlink", lambda self, missing_ok=False: self.joinpath("x").read_bytes())
+    with pytest.raises(FileError, match=r"cannot remove .*\.b\.tmp"):
+        train(TINY, tmp_path / "new")
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [".b.tmp"]
+
+
 def test_a_start_that_does_not_fit_is_refused_before_any_work(tmp_path):
     train(TINY, tmp_path / "first")
     nf.operation("add", n=3).save(tmp_path / "operation")
@@ -249,6 +262,10 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         ({"device": 3.5}, "device 3.5 cannot be used here"),
         ({"device": []}, r"device \[\] cannot be used here"),
         ({"device": "gpu"}, "device 'gpu' cannot be used here"),
+        ({"device": "privateuseone"}, "device 'privateuseone' cannot be used here: expected cpu or cuda"),
+        ({"device": 10**5000}, "device a value of type int cannot be used here"),
+        ({"minutes": -(10**5000)}, "minutes is a value of type int"),
+        ({"log_every": -(10**5000)}, "log_every is a value of type int"),
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )
@@ -342,6 +359,14 @@ class TestCheckpoints:
         latest.write_bytes(damaged(latest.read_bytes()))
         checkpoint.write(folder, checkpoint.Checkpoint(13, TINY, previous.state))
         assert checkpoint.read(folder / checkpoint.PREVIOUS).step == 9
+
+    def test_a_folder_in_the_place_of_the_latest_is_one_clear_error(self, folder):
+        latest = folder / checkpoint.LATEST
+        latest.unlink()
+        latest.mkdir()
+        with pytest.raises(FileError, match=r"cannot write .*checkpoint\.safetensors: .*intact"):
+            train(TINY, folder)
+        assert checkpoint.resume([folder], [TINY]).step == 9
 
     def test_they_describe_themselves(self, folder):
         stored = checkpoint.read(folder / checkpoint.LATEST)

@@ -208,6 +208,14 @@ def test_the_magnitude_of_the_operands_does_not_matter(name, size):
     assert error(name, machine(*values), values) < tolerance(name, 4, torch.float64)
 
 
+@pytest.mark.parametrize("name", ["add", "subtract", "column_shift", "row_shift"])
+def test_a_sum_beyond_the_range_spoils_no_other(name):
+    a, b = np.array([[1e308, 1.0, -1e308], [1.0, 2.0, 3.0]]), np.array([[1e308, 3.0, 1e308], [4.0, 5.0, 6.0]])
+    found = loop_computer.build(name, 3)(a, b)
+    wanted = (b, a) if name.endswith("shift") else nf.operation(name, n=3)(a, b)
+    np.testing.assert_array_equal(found, wanted)
+
+
 def test_what_comes_in_comes_out():
     machine = loop_computer.build("add", 2)
     one, other, total = torch.tensor([1, 2]), torch.tensor([3.0, 4.0]).double(), torch.tensor([4.0, 6.0]).double()
@@ -237,6 +245,8 @@ def test_bad_input_is_refused_in_words():
         machine(good, np.array([1.0, 1e-7]))
     with pytest.raises(UnknownNameError, match="matmul"):
         loop_computer.build("matmull", 2)
+    with pytest.raises(UnknownNameError, match=r"named \[\]"):
+        loop_computer.count([], 3)
     for n in (0, True, 2.0):
         with pytest.raises(OptionError, match="whole number"):
             loop_computer.count("matmul", n)

@@ -295,6 +295,10 @@ def test_eigenvectors_are_uniformly_distributed() -> None:
         ("spectrum", {"cond": 0.5}, ["cond must be a finite number from 1 on"]),
         ("spectrum", {"n": 3, "cond": 10, "eigenvalues": (1, 2)}, ["contradict", "n = 3 numbers, not 2"]),
         ("spectrum", {"eigenvalues": "all"}, ["eigenvalues must be"]),
+        ("spd", {"n": 3, "sigma": 10**400}, ["sigma must be"]),
+        ("spd", {"n": -(10**5000), "sigma": b"1"}, ["not a value of type int", "not b'1'"]),
+        ("poisson-2d", {"n": 10**5000 + 1}, ["n must be a square number"]),
+        ("spectrum", {"n": np.array([1, 2]), "eigenvalues": (1, 2)}, ["n must be"]),
         ("matrix-market", {"path": 3}, ["path must be"]),
         ("matrix-market", {}, ["path must be"]),
     ],
@@ -311,6 +315,17 @@ def test_the_constructor_refuses_the_same() -> None:
         SPD(n=0, sigma=(-1.0,))
 
 
+def test_numbers_of_any_library_are_options() -> None:
+    for make in (np.array, torch.tensor):
+        assert problems.family("spd", n=make(3), sigma=make([1.0, 1.5])) == SPD(3, (1.0, 1.5))
+        assert problems.family("poisson-2d", n=make(4), sigma=make(0.5)) == problems.Poisson2D(4, 0.5)
+        spectrum = problems.family("spectrum", n=make(2), eigenvalues=make([1.0, 2.0]))
+        assert spectrum == problems.PrescribedSpectrum(2, eigenvalues=(1.0, 2.0))
+        assert problems.family("spectrum", n=2, cond=make(10.0)).options["cond"] == 10.0
+        A, wanted = SPD(2).sample(make(3), seed=make(1)).A, SPD(2).sample(3, seed=1, device=None, dtype=None).A
+        assert torch.equal(A, wanted) and A.dtype == torch.float64
+
+
 def test_an_unknown_family_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'poisson-2d'"):
         problems.family("poisson2d")
@@ -319,10 +334,14 @@ def test_an_unknown_family_is_refused_with_the_nearest_name() -> None:
 
 
 def test_bad_counts_and_seeds_are_refused() -> None:
+    for n, count in ((10**11, 1), (2, 10**15), (10**5000, 1)):
+        with pytest.raises(OptionError, match=r"would take .* of memory"):
+            SPD(n).sample(count, seed=0)
     with pytest.raises(OptionError, match=r"(?s)count must be.*seed must be.*dtype must be"):
         SPD(2).sample(-1, seed=-1, dtype=torch.int32)
-    with pytest.raises(OptionError, match="device 'cuda:99' cannot be used here"):
-        SPD(2).sample(2, seed=0, device="cuda:99")
+    for device in ("cuda:99", "privateuseone"):
+        with pytest.raises(OptionError, match=f"device '{device}' cannot be used here"):
+            SPD(2).sample(2, seed=0, device=device)
     with pytest.raises(OptionError, match=r"(?s)count must be.*generator must be.*dtype must be"):
         SPD(2).stream(1.5, 0, torch.bfloat16)  # type: ignore[arg-type]
 

@@ -288,6 +288,8 @@ def algorithm(
     """
     for option in paper.keys() - {"ffn", "width", "scheme"}:
         raise unknown_name("option", option, ("order", "dtype", "bound", "verify", "form", "ffn", "width", "scheme"))
+    if not isinstance(form, str) or form not in ("compiled", "paper"):
+        raise unknown_name("form", form, ("compiled", "paper"))
     if form == "paper":
         from nlaformer.compiler.paper_form import paper_cg
 
@@ -296,8 +298,6 @@ def algorithm(
         if bound is not None:
             raise OptionError("bound goes with form='compiled' only; the paper's form scales A and b")
         return paper_cg(n, order=1 if order is None else order, dtype=dtype, verified=verify, **paper)
-    if form != "compiled":
-        raise unknown_name("form", form, ("compiled", "paper"))
     if paper:
         raise OptionError(f"{', '.join(paper)} go with form='paper' only")
     order, bound = 3 if order is None else order, 1024.0 if bound is None else bound

@@ -16,7 +16,7 @@ DType = Annotated[str, typer.Option("--dtype", help="float64 or float32.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")]
 Show = Annotated[bool, typer.Option("--show", help="Print the schedule and draw the convergence (PNG).")]
-Out = Annotated[Path, typer.Option(help="Folder for the drawing.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the drawing; default: the current one.")]
 
 
 def algorithms(
@@ -26,7 +26,7 @@ def algorithms(
     as_json: Json = False,
     markdown: Markdown = False,
     show: Show = False,
-    out: Out = Path("."),
+    out: Out = None,
 ) -> None:
     """Iterative methods as looped transformers, measured.
 
@@ -37,16 +37,19 @@ def algorithms(
     check_format(as_json, markdown)
     if show and name is None:
         raise OptionError("--show draws one algorithm; name it: nlaformer algorithms cg --show")
+    if out is not None and not show:
+        raise OptionError("--out goes with --show")
     import torch
 
     from nlaformer.compiler import measure
 
+    folder = out or Path()
     if show:
-        output_folder(out)  # before the minutes that measuring may take
+        output_folder(folder)  # before the minutes that measuring may take
 
     kind = torch.float64 if dtype == "float64" else torch.float32
     rows = measure.measure_all(n, kind) if name is None else [measure.measure(name, n, kind)]
-    picture = _show(name, n, kind, out, quiet=as_json) if name is not None and show else None
+    picture = _show(name, n, kind, folder, quiet=as_json) if name is not None and show else None
     if as_json:
         from nlaformer.provenance import provenance
 

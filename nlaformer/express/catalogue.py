@@ -9,11 +9,11 @@ import torch
 
 from nlaformer import io
 from nlaformer.arrays import plain, usable_device
-from nlaformer.errors import FileError, OptionError, look_up
+from nlaformer.errors import FileError, OptionError, look_up, unknown_name
 from nlaformer.express import composition, pointwise
 from nlaformer.express import operations as theorem
 from nlaformer.express.operation import Construction, Operation
-from nlaformer.express.options import Options, check
+from nlaformer.express.options import FORMS, Options, check
 from nlaformer.transformer import NLAFormer
 
 BUILDERS: dict[str, Callable[[Options], Construction]] = {
@@ -83,6 +83,8 @@ def operation(
     build = look_up("operation", name, BUILDERS)
     if (f is None) == (name == "pointwise"):
         raise OptionError(f"f goes with 'pointwise' and only with it; the operation is {name!r} and f is {f!r}")
+    if not isinstance(form, str):
+        raise unknown_name("form", form, FORMS)
     options = Options(
         name=name,
         n=plain(n),

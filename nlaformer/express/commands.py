@@ -25,7 +25,7 @@ Scheme = Annotated[str, typer.Option(help="antisymmetric (heads +c and -c) or pa
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables in Markdown.")]
 Show = Annotated[bool, typer.Option("--show", help="Draw P before, between and after the layers (PNG).")]
-Out = Annotated[Path, typer.Option(help="Folder for the drawing.")]
+Out = Annotated[Path | None, typer.Option(help="Folder for the drawing; default: the current one.")]
 
 
 def operations(
@@ -37,7 +37,7 @@ def operations(
     as_json: Json = False,
     markdown: Markdown = False,
     show: Show = False,
-    out: Out = Path("."),
+    out: Out = None,
 ) -> None:
     """The operations as transformers, measured: the paper's Table 1.
 
@@ -49,10 +49,12 @@ def operations(
     check_format(as_json, markdown)
     if name is None and show:
         raise OptionError("--show draws one operation; name it: nlaformer operations matmul --show")
+    if out is not None and not show:
+        raise OptionError("--out goes with --show")
     if name is None:
         _table(n, order, scheme, DTYPES[dtype], as_json, markdown)
     else:
-        _detail(name, n, order, scheme, DTYPES[dtype], as_json, markdown, out if show else None)
+        _detail(name, n, order, scheme, DTYPES[dtype], as_json, markdown, (out or Path()) if show else None)
 
 
 def _table(n: int, order: int, scheme: str, dtypes: tuple[str, ...], as_json: bool, markdown: bool) -> None:

@@ -50,7 +50,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import is_whole
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import OptionError, shown, unknown_name
 
 SCHEMES = ("antisymmetric", "paper")
 RICHARDSON = {1: (1.0,), 2: (4 / 3, -1 / 3), 3: (3 / 2, -3 / 5, 1 / 10)}
@@ -249,10 +249,10 @@ def _exponent_rounding(top: Tensor, dtype: torch.dtype) -> Tensor:
 
 def check_scheme(order: int, scheme: str) -> None:
     """Refuse unknown schemes and orders, and an order where it means nothing."""
-    if scheme not in SCHEMES:
+    if not isinstance(scheme, str) or scheme not in SCHEMES:
         raise unknown_name("scheme", scheme, SCHEMES)
     if not is_whole(order) or order not in RICHARDSON:
-        raise OptionError(f"order is {order!r}; it must be 1, 2 or 3 (2, 4 or 6 heads)")
+        raise OptionError(f"order is {shown(order)}; it must be 1, 2 or 3 (2, 4 or 6 heads)")
     if scheme == "paper" and order != 1:
         raise OptionError(f"scheme='paper' is one pair of heads; order={order} needs scheme='antisymmetric'")
 

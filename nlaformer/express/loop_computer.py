@@ -45,7 +45,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import whole
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import OptionError, look_up
 from nlaformer.express import loop_instructions as instruct
 from nlaformer.express.cost import Cost
 from nlaformer.express.heads import select
@@ -142,8 +142,7 @@ def count(name: str, n: int) -> tuple[Cost, Cost]:
     >>> print(count("matrix_transpose", 512)[0])
     2103 rows x 263681 tokens = 554,521,143 entries; 5 layers, 1 head, FFN width 3072
     """
-    if name not in PAPER:
-        raise unknown_name("operation of the loop computer", name, PAPER)
+    look_up("operation of the loop computer", name, PAPER)
     n = whole("n", n, 1)
     if name in _MATRICES:
         return _count_matrices(name, n)

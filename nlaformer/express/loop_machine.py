@@ -76,13 +76,22 @@ class Machine:
 
     def __call__(self, *operands: Any) -> Any:
         """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
-        with torch.no_grad():
-            result = self.read(self.model(self.prompt(*operands), self.passes))
+        tensors = self._tensors(operands)
+        result = self._run(tensors)
+        parts = result if isinstance(result, tuple) else (result,)
+        if "exponent" not in self.layout.names and any(bool(part.isnan().any()) for part in parts):
+            # A sum beyond the range is infinite in the scratchpad, which makes NaN of all that attention weighs with 0.
+            halves = self._run([tensor / 2 for tensor in tensors])
+            result = each(lambda part, half: torch.where(part.isnan(), 2 * half, part), result, halves)
         return each(lambda part: give(part, common_kind(operands)), result)
+
+    def _run(self, operands: Sequence[Tensor]) -> Any:
+        with torch.no_grad():
+            return self.read(self.model(self.prompt(*operands), self.passes))
 
     def prompt(self, *operands: Any) -> Tensor:
         """The token matrix P, (..., rows, tokens), with the operands in their places."""
-        blocks = self._blocks(operands)
+        blocks = [slot.lift(tensor) for slot, tensor in zip(self.slots, self._tensors(operands), strict=True)]
         batch = blocks[0].shape[:-2]
         P = self.constants.expand(*batch, -1, -1).clone()
         total = torch.zeros(batch, dtype=torch.int32)
@@ -109,14 +118,14 @@ class Machine:
         e = self.layout.read(P, "exponent", slice(0, 1))[..., 0, 0].to(torch.int32)
         return scale(result, spread(e, result))
 
-    def _blocks(self, operands: Sequence[Any]) -> list[Tensor]:
-        """The operands, checked, as blocks of the prompt."""
+    def _tensors(self, operands: Sequence[Any]) -> list[Tensor]:
+        """The operands, checked, as tensors of one batch shape."""
         if len(operands) != len(self.slots):
             raise ShapeError(f"{self.name} takes {len(self.slots)} operand(s); {len(operands)} were given")
         given = {f"operand {k}": value for k, value in enumerate(operands, start=1)}
         shapes = {name: slot.shape for name, slot in zip(given, self.slots, strict=True)}
         tensors = take(self.name, given, shapes, self.constants.dtype, self.constants.device)
-        return [slot.lift(tensor.detach()) for slot, tensor in zip(self.slots, tensors.values(), strict=True)]
+        return [tensor.detach() for tensor in tensors.values()]
 
 
 # --- the constant part of a prompt -----------------------------------------------------------------------------

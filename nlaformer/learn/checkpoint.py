@@ -48,11 +48,14 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
     latest, new = folder / LATEST, folder / f"{LATEST}.new"
     replace_file(new, content)
     step = _step(latest)
-    # A latest that is damaged, or not older than the new one, must not push out the previous.
-    if step is not None and step < checkpoint.step:
-        os.replace(latest, folder / PREVIOUS)
-    os.replace(new, latest)
-    _flush(folder)
+    try:
+        # A latest that is damaged, or not older than the new one, must not push out the previous.
+        if step is not None and step < checkpoint.step:
+            os.replace(latest, folder / PREVIOUS)
+        os.replace(new, latest)
+        _flush(folder)
+    except OSError as error:
+        raise FileError(f"cannot write {latest}: {error.strerror or error}; the generation before is intact") from error
 
 
 def read(path: Path) -> Checkpoint:

@@ -76,11 +76,10 @@ def pick_device(wanted: str | torch.device | None) -> torch.device:
     """The device to train on: CUDA where there is one, this rank's own under torchrun."""
     if wanted is None:
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if str(wanted) == "cuda":  # not the first for all: whatever a rank touches keeps some of its memory for it
+    # Not the first for all: whatever a rank touches keeps some of its memory for it.
+    if isinstance(wanted, str | torch.device) and str(wanted) == "cuda":
         wanted = f"cuda:{os.environ.get('LOCAL_RANK', 0)}"
-    device = usable_device(wanted)
-    if device.type not in ("cpu", "cuda"):
-        raise OptionError(f"cannot train on {device.type!r}; use cpu or cuda")
+    device = usable_device(wanted, kinds=("cpu", "cuda"))
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device

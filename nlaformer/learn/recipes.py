@@ -11,13 +11,14 @@ import dataclasses
 import math
 import types
 import typing
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from numbers import Integral, Real
 from typing import Any, Literal
 
-from nlaformer.errors import NLAFormerError, OptionError, look_up, unknown_name
+from nlaformer.arrays import numbers, plain
+from nlaformer.errors import NLAFormerError, OptionError, look_up, shown, unknown_name
 
 Supervision = Literal["result", "joint", "step+solution", "solution"]
 
@@ -174,7 +175,7 @@ class Config:
         """T_0 = max(T - K + 1, 0), the first iterate of the window."""
         return 0 if self.window is None else max(self.T - self.window + 1, 0)
 
-    def replace(self, **changes: Any) -> Config:
+    def replace(self, /, **changes: Any) -> Config:
         """A copy with some fields changed; values are checked against the field's type."""
         if "lambda" in changes:
             changes["lambda_"] = changes.pop("lambda")
@@ -197,6 +198,8 @@ class Config:
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Config:
         """What ``to_json`` gave."""
+        if not isinstance(document, Mapping) or not document or not all(isinstance(name, str) for name in document):
+            raise OptionError(f"a config is the mapping that to_json gives, not {shown(document)}")
         return cls().replace(**document)
 
     def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
@@ -339,18 +342,23 @@ def _checked(name: str, value: Any) -> Any:
     kind = _types()[name]
     try:
         return _converted(value, kind)
-    except (TypeError, OverflowError):
-        raise OptionError(f"{name}={value!r:.60} is not {_describe(kind)}") from None
+    except (TypeError, OverflowError) as error:
+        size = " of 64 bits" if isinstance(error, OverflowError) else ""
+        raise OptionError(f"{name}={shown(value)} is not {_describe(kind)}{size}") from None
 
 
 def _converted(value: Any, kind: Any) -> Any:
     """The value as a field of that type holds it, numbers of any library as Python's own; or a TypeError."""
     if typing.get_origin(kind) is tuple:
-        return tuple(_converted(entry, float) for entry in (value if isinstance(value, Iterable) else (value,)))
+        return tuple(_converted(entry, float) for entry in numbers(value))
     if isinstance(kind, types.UnionType):
         return None if value is None else _converted(value, typing.get_args(kind)[0])
+    value = plain(value)
     if kind in _NUMBERS and isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool):
-        return kind(value)
+        number = kind(value)
+        if kind is int and abs(number) >= 2**64:
+            raise OverflowError
+        return number
     if kind in (bool, str) and isinstance(value, kind):
         return value
     if isinstance(value, str) and value in typing.get_args(kind):  # of a Literal

@@ -25,9 +25,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import plain, whole
-from nlaformer.errors import OptionError
-from nlaformer.io import as_folder, load, make_folder
+from nlaformer.arrays import check_memory, plain, whole
+from nlaformer.errors import OptionError, shown
+from nlaformer.io import as_folder, load, make_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
@@ -93,7 +93,7 @@ def train(
     configs = [config] if isinstance(config, Config) else list(config) if isinstance(config, Iterable) else []
     if not configs or not all(isinstance(each, Config) for each in configs):
         hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
-        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list of them; given {config!r:.60}{hint}")
+        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list; given {shown(config)}{hint}")
     folder = as_folder(out)
     folders = [folder] if isinstance(config, Config) else member_folders(folder, configs)
     runs = train_into(
@@ -128,6 +128,7 @@ def train_into(
     every = _Intervals.of(configs[0].steps, checkpoint_every, log_every, validate_every)
     board = _board_class() if tensorboard else None
     where = pick_device(device)
+    check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), where)
     group = ranks(where)
     with cpu_threads(configs[0].threads):
         training = _Training(list(configs), list(folders), where, group, progress, every)
@@ -136,13 +137,21 @@ def train_into(
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
 
+def _bytes(config: Config) -> int:
+    """What a member takes at the least: weights with Adam's moments in float32, a chunk of systems in float64."""
+    layers = config.pre_layers + config.loop_layers * (1 if config.shared else config.loops) + config.post_layers
+    weights = config.d * (layers * (4 * config.d + 2 * config.ffn_width) + 5 * config.n)
+    systems = config.chunk * config.batch * config.n * (config.n + 3 * (config.T + 1))  # A, and x, r, d of the teacher
+    return 3 * 4 * weights + 8 * systems
+
+
 def seconds_of(minutes: float | None) -> float:
     """A budget of minutes in seconds; without one, infinitely many."""
     found = plain(minutes)
     if found is None:
         return math.inf
     if isinstance(found, bool) or not isinstance(found, int | float) or not found >= 0:
-        raise OptionError(f"minutes is {minutes!r:.60}; expected a number from 0 on")
+        raise OptionError(f"minutes is {shown(minutes)}; expected a number from 0 on")
     return 60 * float(min(found, 1e300))
 
 
@@ -247,9 +256,8 @@ class _Training:
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
         for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
             make_folder(folder)
+            remove_leftovers(folder)
             self.metrics.append(Metrics(folder, self.resumption.step))  # says so where nothing can be written
-            for left_by_a_kill in folder.glob(".*.tmp"):
-                left_by_a_kill.unlink()
             self.boards += [board(str(folder))] if board else []
             self._write_manifest(folder, config, state="running", seconds_in_all=round(before, 3))
 

@@ -15,17 +15,16 @@ The solution is drawn first, x ~ N(0, I), and b = A x.
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Callable, Mapping
-from numbers import Integral, Real
+from numbers import Integral
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import usable_device
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.arrays import check_memory, is_finite, is_whole, numbers, plain, usable_device
+from nlaformer.errors import OptionError, shown, unknown_name
 
 LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
 LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
@@ -105,7 +104,7 @@ class Family:
             if name not in fields:
                 found.append(str(unknown_name("option", name, fields)))
             elif not fields[name].metadata["valid"](fields[name].metadata["convert"](value)):
-                found.append(f"{name} must be {fields[name].metadata['expected']}, not {value!r}")
+                found.append(f"{name} must be {fields[name].metadata['expected']}, not {shown(value)}")
         return found
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
@@ -113,17 +112,21 @@ class Family:
         raise NotImplementedError("a family of systems needs a method matrices")
 
     def sample(
-        self, count: int, seed: int, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float64
+        self, count: int, seed: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Systems:
         """The first ``count`` systems of a seed, the same on every machine; for evaluation.
 
-        They are made on the CPU in float64, then rounded to ``dtype`` and moved to ``device``.
+        They are made on the CPU in float64, then rounded to ``dtype`` and moved to ``device`` if these are given.
         """
+        count, seed, dtype = as_whole(count), as_whole(seed), torch.float64 if dtype is None else dtype
         found = _count_complaints(count)
         if not _whole(seed, 0):
-            found.append(f"seed must be {_WHOLE_0}, not {seed!r}")
+            found.append(f"seed must be {_WHOLE_0}, not {shown(seed)}")
         refuse("sample", found + _dtype_complaints(dtype))
-        draw, place = SeededDraws(int(seed)), usable_device(device)
+        check_memory(
+            f"sample: {shown(count)} systems of n = {shown(self.n)}", 8 * count * self.n**2, torch.device("cpu")
+        )
+        draw, place = SeededDraws(seed), usable_device("cpu" if device is None else device)
         return _join([_to(self._systems(draw, size), place, dtype) for size in self._chunks(count)])
 
     def stream(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Systems:
@@ -131,9 +134,12 @@ class Family:
 
         Deterministic for one device and version of torch, but other numbers than those of ``sample``.
         """
+        count = as_whole(count)
         found = _count_complaints(count)
         if not isinstance(generator, torch.Generator):
-            found.append(f"generator must be a torch.Generator, not {generator!r}; torch.Generator().manual_seed(0)")
+            found.append(
+                f"generator must be a torch.Generator, not {shown(generator)}; torch.Generator().manual_seed(0)"
+            )
         refuse("stream", found + _dtype_complaints(dtype))
         draw = DeviceDraws(generator, dtype)
         return _join([self._systems(draw, size) for size in self._chunks(count)])
@@ -165,6 +171,7 @@ def refuse(what: str, complaints: list[str]) -> None:
 # Options: the field of a dataclass with the values it takes ------------------------------------------------------
 
 _WHOLE_0 = "a whole number from 0 on"
+_FLOATS = "torch.float32 or torch.float64"
 
 
 def option(default: Any, expected: str, valid: Callable[[Any], bool], convert: Callable[[Any], Any]) -> Any:
@@ -174,23 +181,35 @@ def option(default: Any, expected: str, valid: Callable[[Any], bool], convert: C
 
 def whole(default: int, least: int) -> Any:
     """An option that is an integer."""
-    return option(default, f"a whole number from {least} on", lambda value: _whole(value, least), _as_int)
+    return option(default, f"a whole number from {least} on", lambda value: _whole(value, least), as_whole)
 
 
 def real(default: float, expected: str, valid: Callable[[float], bool]) -> Any:
     """An option that is a finite number."""
-    return option(default, expected, lambda value: _finite(value) and valid(value), _as_float)
+    return option(default, expected, lambda value: is_finite(value) and valid(value), as_real)
+
+
+def as_whole(value: Any) -> Any:
+    """A whole number of any library's kind as Python's own; anything else as it is."""
+    number = plain(value)
+    return int(number) if isinstance(number, Integral) and not isinstance(number, bool) else value
+
+
+def as_real(value: Any) -> Any:
+    """A finite number of any library's kind as a float; anything else as it is."""
+    number = plain(value)
+    return float(number) if is_finite(number) else value
 
 
 def as_reals(value: Any) -> Any:
     """A number or a list of numbers as a tuple of floats; anything else as it is."""
-    values = value if isinstance(value, list | tuple) else (value,)
-    return tuple(float(v) for v in values) if all(_finite(v) for v in values) else value
+    values = numbers(value)
+    return tuple(float(v) for v in values) if all(is_finite(v) for v in values) else value
 
 
 def is_reals(value: Any, valid: Callable[[float], bool] = lambda v: True) -> bool:
     """Whether ``as_reals`` made a tuple of one or more valid numbers."""
-    return isinstance(value, tuple) and bool(value) and all(_finite(v) and valid(v) for v in value)
+    return isinstance(value, tuple) and bool(value) and all(is_finite(v) and valid(v) for v in value)
 
 
 def _options(family: type) -> list[dataclasses.Field[Any]]:
@@ -198,28 +217,16 @@ def _options(family: type) -> list[dataclasses.Field[Any]]:
 
 
 def _whole(value: Any, least: int) -> bool:
-    return isinstance(value, Integral) and not isinstance(value, bool) and int(value) >= least
-
-
-def _finite(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _as_int(value: Any) -> Any:
-    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
-
-
-def _as_float(value: Any) -> Any:
-    return float(value) if _finite(value) else value
+    return is_whole(value) and value >= least
 
 
 def _count_complaints(count: Any) -> list[str]:
-    return [] if _whole(count, 0) else [f"count must be {_WHOLE_0}, not {count!r}"]
+    return [] if _whole(count, 0) else [f"count must be {_WHOLE_0}, not {shown(count)}"]
 
 
 def _dtype_complaints(dtype: Any) -> list[str]:
     known = (torch.float32, torch.float64)
-    return [] if dtype in known else [f"dtype must be torch.float32 or torch.float64, not {dtype!r}"]
+    return [] if any(dtype is one for one in known) else [f"dtype must be {_FLOATS}, not {shown(dtype)}"]
 
 
 def _to(systems: Systems, device: torch.device, dtype: torch.dtype) -> Systems:

@@ -15,7 +15,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nlaformer.problems.base import Draws, Family, as_reals, is_reals, option, real, symmetric, whole
+from nlaformer.arrays import is_whole
+from nlaformer.errors import shown
+from nlaformer.problems.base import Draws, Family, as_real, as_reals, as_whole, is_reals, option, real, symmetric, whole
 
 _FROM_0 = "a finite number from 0 on"
 _POSITIVE = "a finite number above 0"
@@ -70,10 +72,12 @@ class Poisson2D(Family):
 
     @classmethod
     def complaints(cls, options: Mapping[str, Any]) -> list[str]:
-        found, n = super().complaints(options), options.get("n", cls.n)
+        found, n = super().complaints(options), as_whole(options.get("n", cls.n))
         if not any(line.startswith("n ") for line in found) and math.isqrt(n) ** 2 != n:
             side = math.isqrt(n)
-            found.append(f"n must be a square number, such as {side**2} or {(side + 1) ** 2}, not {n}")
+            found.append(
+                f"n must be a square number, such as {shown(side**2)} or {shown((side + 1) ** 2)}, not {shown(n)}"
+            )
         return found
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
@@ -163,7 +167,7 @@ class PrescribedSpectrum(Family):
     name: ClassVar[str] = "spectrum"
     n: int = whole(20, least=1)
     cond: float | None = option(
-        None, "a finite number from 1 on", lambda v: v is None or (is_reals((v,)) and v >= 1), lambda v: v
+        None, "a finite number from 1 on", lambda v: v is None or (is_reals((v,)) and v >= 1), as_real
     )
     eigenvalues: tuple[float, ...] | None = option(
         None, "n finite numbers", lambda v: v is None or is_reals(v), lambda v: v if v is None else as_reals(v)
@@ -176,9 +180,9 @@ class PrescribedSpectrum(Family):
             return found
         if options.get("cond") is not None:
             found.append("cond and eigenvalues contradict each other; give one of them")
-        n = options.get("n", cls.n)
-        if is_reals(eigenvalues) and len(eigenvalues) != n:
-            found.append(f"eigenvalues must be n = {n!r} numbers, not {len(eigenvalues)}")
+        n = as_whole(options.get("n", cls.n))
+        if is_reals(eigenvalues) and is_whole(n) and len(eigenvalues) != n:
+            found.append(f"eigenvalues must be n = {shown(n)} numbers, not {len(eigenvalues)}")
         return found
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
