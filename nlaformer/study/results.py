@@ -21,6 +21,8 @@ from nlaformer.study import plan
 Key = TypeVar("Key", bound=Hashable)
 
 RUNS = "runs"
+# What reading a document raises when it holds something else than it should.
+_MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 DIGITS = 6
 
 
@@ -88,9 +90,9 @@ class Results:
         """Around whatever reads documents: one that holds something else than it should is an error of that file's."""
         try:
             yield
-        except NLAFormerError:
+        except FileError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration) as error:
+        except (NLAFormerError, *_MALFORMED) as error:
             raise FileError(
                 f"{what}: a file in {self.folder} does not hold the numbers it should, probably {self.last_read} "
                 f"({error!r}); fetch it again, or remove it and run it again"
