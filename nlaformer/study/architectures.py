@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
 from nlaformer.study import plan
-from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import LUCK, counted, length, score, short
 from nlaformer.study.results import Results
 
@@ -64,7 +64,7 @@ def verdicts(results: Results) -> list[Verdict]:
     claim = "Pre, loop and post blocks enhance performance (after Gao et al.; the paper does not test it)."
     records = results.keyed(NAMES)
     if len(records) < len(NAMES):
-        return [not_yet(claim, "section 3; beyond the paper")]
+        return [not_yet(claim, f"section 3; {BEYOND}")]
     parts, best = [], []
     for task in TASKS:
         scores = {name: score(records[task, name].own["model"]) for name in LABELS}
@@ -74,13 +74,13 @@ def verdicts(results: Results) -> list[Verdict]:
         f"Mean error, {'; '.join(parts)} ({length(records)}); one seed each, where shorter runs "
         f"(results/learning*.json) differ by factors of up to {LUCK}."
     )
-    return [Verdict(claim, "section 3; beyond the paper", text, "holds" if all(best) else "differs")]
+    return [Verdict(claim, f"section 3; {BEYOND}", text, "holds" if all(best) else "differs")]
 
 
 ARTEFACT = Artefact(
     name="fig-architectures",
     title="NLAFormer, a looped transformer and a deep one",
-    paper="beyond the paper",
+    paper=BEYOND,
     runs=tuple(NAMES.values()),
     draw=draw,
     sheets=sheets,

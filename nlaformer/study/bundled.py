@@ -5,7 +5,7 @@ from __future__ import annotations
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import THRESHOLDS
 from nlaformer.study import fresh, goals, plan
-from nlaformer.study.artefact import Artefact
+from nlaformer.study.artefact import BEYOND, Artefact
 from nlaformer.study.fresh import Fresh
 from nlaformer.study.reading import at, counted, short, with_error
 from nlaformer.study.results import Results
@@ -109,7 +109,7 @@ def _training(results: Results) -> Sheet:
 ARTEFACT = Artefact(
     name=fresh.ARTEFACT_NAME,
     title="The bundled models",
-    paper="beyond the paper",
+    paper=BEYOND,
     runs=RUNS,
     files=(fresh.FILE,),
     measure=fresh.measure,

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nlaformer.console import Sheet
 from nlaformer.errors import OptionError
-from nlaformer.study.artefact import Artefact, Judgement, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Judgement, Verdict, not_yet
 from nlaformer.study.plan import BUNDLED
 from nlaformer.study.results import Results
 
@@ -376,7 +376,7 @@ def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
 ARTEFACT = Artefact(
     name="controls",
     title="Whose quantities a trained state holds",
-    paper="beyond the paper",
+    paper=BEYOND,
     files=(FILE,),
     measure=measure,
     draw=draw,

@@ -15,14 +15,13 @@ from typing import NamedTuple
 
 from nlaformer.learn import evaluate
 from nlaformer.study import fresh
-from nlaformer.study.artefact import Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
 from nlaformer.study.fresh import Fresh
 from nlaformer.study.plan import SIGMAS
 from nlaformer.study.reading import at, bare, counted, iterations, listed, positive
 from nlaformer.study.results import Record, Results
 
-WHERE = "beyond the paper"
 FURTHER = evaluate.THRESHOLDS[len(THRESHOLDS) :]
 LEADS = {"cg-accelerated": Fraction(1, 2), "pcg-accelerated": Fraction(2, 3)}
 EARLY = {2: 1e-2, 4: 1e-3}  # the largest mean error of cg-accelerated at these iterates
@@ -58,7 +57,7 @@ def verdicts(results: Results) -> list[Verdict]:
     """The goals, the aim, and whether the numbers of the runs can be relied on."""
     measured = fresh.read(results)
     if measured is None:
-        return [not_yet(claim, WHERE) for claim in (IMITATES, LEADS_CG, LEADS_PCG, CONVERGES, REPEATS)]
+        return [not_yet(claim, BEYOND) for claim in (IMITATES, LEADS_CG, LEADS_PCG, CONVERGES, REPEATS)]
     return [
         _imitates(measured),
         _leads_cg(measured),
@@ -171,7 +170,7 @@ def _repeats(measured: Fresh, results: Results) -> Verdict:
     records = {name: results.of_config(f"bundled-{name}", config) for name, config in measured.configs.items()}
     if absent := [name for name, record in records.items() if record is None]:
         found = f"No run in results/runs has the config of {listed(absent)} as measured."
-        return Verdict(REPEATS, WHERE, found, "not yet run")
+        return Verdict(REPEATS, BEYOND, found, "not yet run")
     pairs = [pair for name, record in records.items() if record for pair in comparisons(measured, name, record)]
     agreeing, worst = [pair for pair in pairs if pair.apart <= TOLERANCE], max(pairs, key=lambda pair: pair.apart)
     found = (
@@ -183,7 +182,7 @@ def _repeats(measured: Fresh, results: Results) -> Verdict:
 
 
 def _judged(claim: str, found: str, good: bool) -> Verdict:
-    return Verdict(claim, WHERE, found, "holds" if good else "differs")
+    return Verdict(claim, BEYOND, found, "holds" if good else "differs")
 
 
 def _too_many(missed: Sequence[str]) -> str:

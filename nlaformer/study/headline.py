@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from nlaformer.console import Sheet
 from nlaformer.study import plan
-from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import counted, length, listed, score, short
 from nlaformer.study.results import Record, Results
 
@@ -26,7 +26,6 @@ SEEDS = {
 }
 CONSTANT = dict(zip(("result", "joint", "faster than CG"), plan.names(plan.like_the_paper()), strict=True))
 LIKE_THEM = {"result": "result, power 1", "joint": "joint, power 1", "faster than CG": "faster than CG, power 1"}
-BEYOND = "beyond the paper"
 
 
 def sheets(results: Results) -> list[Sheet]:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import plain_factor
 from nlaformer.study import plan
-from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import at, length, listed, positive, short
 from nlaformer.study.results import Record, Results
 
@@ -26,7 +26,6 @@ SIGMA = 1.2
 # At x_1 a network has had too few layers; later it meets the floor of its own accuracy.
 JUDGED = range(2, 7)
 LAST_DRAWN = 14  # soon after, CG overtakes them all
-WHERE = "beyond the paper"
 FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
 SWEEP = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
@@ -133,7 +132,7 @@ def _law(results: Results) -> Verdict:
     )
     records = results.keyed({weight: SWEEP[weight] for weight in sorted(plan.LAMBDAS)})
     if len(records) < len(plan.LAMBDAS):
-        return not_yet(claim, WHERE)
+        return not_yet(claim, BEYOND)
     ratios = {weight: typical(record) / allowed(weight) for weight, record in records.items()}
     near = [weight for weight, ratio in ratios.items() if 1 / FACTOR <= ratio <= FACTOR]
     found = (
@@ -145,7 +144,7 @@ def _law(results: Results) -> Verdict:
     if beyond := results.keyed({weight: name for weight, name in SWEEP.items() if weight not in plan.LAMBDAS}):
         leads = [f"{plain_factor(typical(record))} at {weight:g}" for weight, record in beyond.items()]
         found += f" Beyond them it falls short of that: the lead is {listed(leads)}."
-    return Verdict(claim, WHERE, found, "holds" if len(near) == len(ratios) else "differs")
+    return Verdict(claim, BEYOND, found, "holds" if len(near) == len(ratios) else "differs")
 
 
 def _letting_go(results: Results) -> Verdict:
@@ -155,7 +154,7 @@ def _letting_go(results: Results) -> Verdict:
     )
     models = results.there(BUNDLED)
     if len(models) < len(BUNDLED):
-        return not_yet(claim, WHERE)
+        return not_yet(claim, BEYOND)
     parts, further = [], []
     for teacher in plan.TEACHERS:
         before, control, after = (models[label] for label in BUNDLED if label.startswith(teacher.upper()))
@@ -171,7 +170,7 @@ def _letting_go(results: Results) -> Verdict:
         f"{before.config.lambda_:g} take the lead {'; '.join(parts)} (bundled models, sigma {SIGMA:g}, {_judged()}; "
         f"the control: as many steps with {control.config.lambda_:g})."
     )
-    return Verdict(claim, WHERE, found, "holds" if all(further) else "differs")
+    return Verdict(claim, BEYOND, found, "holds" if all(further) else "differs")
 
 
 def _judged() -> str:
@@ -181,7 +180,7 @@ def _judged() -> str:
 ARTEFACT = Artefact(
     name="fig-lead",
     title="How far ahead of its teacher a model gets",
-    paper=WHERE,
+    paper=BEYOND,
     runs=(*BUNDLED.values(), *SWEEP.values()),
     draw=draw,
     sheets=sheets,

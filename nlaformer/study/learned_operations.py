@@ -26,7 +26,7 @@ from nlaformer.express import verify
 from nlaformer.express.catalogue import operation, operations
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import stack as as_stack
-from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.results import Results
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 
@@ -311,8 +311,9 @@ def verdicts(results: Results) -> list[Verdict]:
     """The theorem says that the weights exist; whether training finds them is another matter."""
     claim = "Training finds what the theorem constructs: each operation in one layer of two heads."
     found = _found(results)
+    where = f"{BEYOND}; weights by the theorem of section 2"
     if found is None:
-        return [not_yet(claim, "beyond the paper; weights by the theorem of section 2")]
+        return [not_yet(claim, where)]
     pairs = [(found.of(row.operation, VARIANTS[0].name), row) for row in found.constructed]
     learned = sorted((each for each, _ in pairs), key=lambda each: each.median)
     gain = np.median([found.of(each.operation, VARIANTS[1].name).median / each.median for each in learned])
@@ -328,7 +329,6 @@ def verdicts(results: Results) -> list[Verdict]:
         f"{max(each.largest_weight for each in learned):.0f}; the constructions, which take large and nearly equal "
         f"numbers apart, need up to {max(row.largest_weight for row in found.constructed):.0e}."
     )
-    where = "beyond the paper; weights by the theorem of section 2"
     return [Verdict(claim, where, sentence, "holds" if len(reached) == len(pairs) else "differs")]
 
 
@@ -361,7 +361,7 @@ def draw(results: Results) -> Figure | None:
 ARTEFACT = Artefact(
     name="learned-operations",
     title="Operations learned from random weights, beside their constructions",
-    paper="beyond the paper",
+    paper=BEYOND,
     files=(FILE,),
     measure=measure,
     draw=draw,

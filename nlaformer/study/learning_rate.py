@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from nlaformer.study import plan
-from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import bare, length, listed, short
 from nlaformer.study.results import Record, Results
 
@@ -98,7 +98,7 @@ def _annealing(results: Results) -> Verdict:
     claim = (
         f"Training on while the rate falls below {bare(FIRST_END)}, where the first runs ended, lowers the last error."
     )
-    where = "beyond the paper"
+    where = BEYOND
     if len(annealed := _annealed(results)) < len(ANNEALED):
         return not_yet(claim, where)
     parts, gains = [], []

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
 from nlaformer.study import plan
-from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import length, positive, short
 from nlaformer.study.results import Record, Results
 
@@ -67,7 +67,7 @@ def verdicts(results: Results) -> list[Verdict]:
     claim = (
         "The learned loop is an iteration: it may be repeated beyond the T of training (the paper does not test it)."
     )
-    where = "section 3; beyond the paper"
+    where = f"section 3; {BEYOND}"
     records = results.keyed(NAMES)
     if not all(label in records for label in list(NAMES)[:4]):
         return [not_yet(claim, where)]
@@ -80,7 +80,7 @@ def verdicts(results: Results) -> list[Verdict]:
 ARTEFACT = Artefact(
     name="fig-loops",
     title="Trained for 20 iterations, looped 40 times",
-    paper="beyond the paper",
+    paper=BEYOND,
     runs=tuple(NAMES.values()),
     draw=draw,
     sheets=sheets,

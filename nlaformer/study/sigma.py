@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from nlaformer.console import Sheet
 from nlaformer.study import plan
-from nlaformer.study.artefact import Artefact, Judgement, Verdict, not_yet
+from nlaformer.study.artefact import BEYOND, Artefact, Judgement, Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
 from nlaformer.study.reading import bare, counted, fewer, iterations, length, listed, percent, short
 from nlaformer.study.results import Results
@@ -192,7 +192,7 @@ def _overtaken(results: Results) -> Verdict:
     claim = "NLAFormer stays ahead of its teacher however many iterations are made (the paper does not say)."
     rows = found(results)
     if len(rows) < len(NAMES):
-        return not_yet(claim, "beyond the paper")
+        return not_yet(claim, BEYOND)
     passed = {
         key: next((t for t in range(1, len(own["model"])) if own[key[0]][t] < own["model"][t]), None)
         for key, own in rows.items()
@@ -204,7 +204,7 @@ def _overtaken(results: Results) -> Verdict:
         for teacher in plan.TEACHERS
     ]
     text = f"At sigma 1, 1.2 and 1.4 {'; '.join(parts)} ({_length(results)})."
-    return Verdict(claim, "beyond the paper", text, "differs" if any(passed.values()) else "holds")
+    return Verdict(claim, BEYOND, text, "differs" if any(passed.values()) else "holds")
 
 
 def _growth(counts: dict[str, Any], method: str) -> list[float]:
