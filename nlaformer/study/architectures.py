@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
-from nlaformer.study.reading import LUCK, counted, length, score, short
+from nlaformer.study.reading import counted, length, luck, score, short
 from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
@@ -66,14 +66,12 @@ def verdicts(results: Results) -> list[Verdict]:
     if len(records) < len(NAMES):
         return [not_yet(claim, f"section 3; {BEYOND}")]
     parts, best = [], []
+    noise, told = luck(results, ())  # one seed each
     for task in TASKS:
         scores = {name: score(records[task, name].own["model"]) for name in LABELS}
-        best.append(all(scores[name] > LUCK * scores["nlaformer"] for name in LABELS if name != "nlaformer"))
+        best.append(all(scores[name] > noise * scores["nlaformer"] for name in LABELS if name != "nlaformer"))
         parts.append(f"{task}: " + ", ".join(f"{LABELS[name]} {short(value)}" for name, value in scores.items()))
-    text = (
-        f"Mean error, {'; '.join(parts)} ({length(records)}); one seed each, where shorter runs "
-        f"(results/learning*.json) differ by factors of up to {LUCK}."
-    )
+    text = f"Mean error, {'; '.join(parts)} ({length(records)}); {told}."
     return [Verdict(claim, f"section 3; {BEYOND}", text, "holds" if all(best) else "differs")]
 
 

@@ -14,6 +14,7 @@ from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import plain_factor
 from nlaformer.study import plan
 from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
+from nlaformer.study.lambda_ import SWEEP
 from nlaformer.study.reading import at, length, listed, positive, short
 from nlaformer.study.results import Record, Results
 
@@ -28,7 +29,6 @@ JUDGED = range(2, 7)
 LAST_DRAWN = 14  # soon after, CG overtakes them all
 FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
-SWEEP = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
 # Before they let go of their teacher and after, beside a control that was trained on as long and did not.
 BUNDLED = {
     f"{teacher.upper()}'s pupil, {label}": f"bundled-{teacher}-accelerated-{run}"

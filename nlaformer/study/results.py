@@ -10,6 +10,7 @@ import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -47,7 +48,7 @@ class Record:
         """Columns over the validations: step (0 is before training), discrepancy; and errors at some of them."""
         return self.document["history"]
 
-    @property
+    @cached_property
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The evaluations by their label, such as "sigma 1.2"; see nlaformer.learn.evaluate.Evaluation."""
         return restored(self.document["evaluations"])
