@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 # A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
 _RECORDING = Lock()
+_OPERANDS = {name: name for name in ("tf32", "tf32x3", "bf16x3")}  # Triton's names for how float32 is multiplied
 
 
 class FusedEngine:
@@ -92,7 +93,7 @@ class FusedEngine:
             from nlaformer.learn.update import TritonUpdate, graded
 
             self.graded = graded
-            kernels = TritonKernels(epsilon, "tf32" if config.precision == "tf32" else "ieee")
+            kernels = TritonKernels(epsilon, _OPERANDS.get(config.precision, "ieee"))
             update = TritonUpdate(*settings)
         unrolled = Unrolled(
             self.model.blocks, config.loops, config.batch, config.n + 1,
