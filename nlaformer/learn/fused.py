@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 # A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
 _RECORDING = Lock()
-_OPERANDS = {name: name for name in ("tf32", "tf32x3", "bf16x3")}  # Triton's names for how float32 is multiplied
+_OPERANDS = {name: name for name in ("tf32", "bf16x3")}  # Triton's names for how float32 is multiplied
 
 
 class FusedEngine:

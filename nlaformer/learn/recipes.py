@@ -103,7 +103,7 @@ class Config:
         Steps whose systems are drawn at once (part of the data stream's definition).
     threads : int | None
         Threads of a CPU run; none: torch's choice. With one, the bits do not depend on the number of cores.
-    precision : {"float32", "tf32x3", "bf16x3", "tf32", "bf16"}
+    precision : {"float32", "bf16x3", "tf32", "bf16"}
         Arithmetic on CUDA, master weights float32 always; a CPU computes in float32.
 
     Examples
@@ -159,7 +159,7 @@ class Config:
     seed: int = 0
     chunk: int = 64
     threads: int | None = None
-    precision: Literal["float32", "tf32x3", "bf16x3", "tf32", "bf16"] = "tf32"
+    precision: Literal["float32", "bf16x3", "tf32", "bf16"] = "tf32"
 
     @property
     def ffn_width(self) -> int:

@@ -208,7 +208,7 @@ def polished() -> dict[str, Config]:
     long: dict[str, Any] = {"steps": 60_000, "warmup": 200, "final_lr": 0.005, "power": 0.1, "floor": 1e-9}
     return {
         f"bundled-{teacher}-accelerated-polished-lr{lr:g}": recipe(
-            f"{teacher}-accelerated", lambda_=100.0, sigma=SIGMAS, precision="tf32x3", lr=lr,
+            f"{teacher}-accelerated", lambda_=100.0, sigma=SIGMAS, precision="bf16x3", lr=lr,
             start=weights_of(f"bundled-{teacher}-accelerated-lambda100"), **long
         )
         for teacher in TEACHERS for lr in (2e-4, 8e-4)
