@@ -10,7 +10,7 @@ from nlaformer.study.fresh import Fresh
 from nlaformer.study.reading import at, counted, short, with_error
 from nlaformer.study.results import Results
 
-RUNS = (*(f"bundled-{name}" for name in plan.BUNDLED), *plan.onward(), *plan.ahead())
+RUNS = (*(f"bundled-{name}" for name in plan.BUNDLED), *plan.onward(), *plan.ahead(), *plan.polished())
 CURVES = {"mean": "mean", "median": "median", "upper": "90% quantile"}
 
 

@@ -29,11 +29,12 @@ JUDGED = range(2, 7)
 LAST_DRAWN = 14  # soon after, CG overtakes them all
 FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
-# Before they let go of their teacher and after, beside a control that was trained on as long and did not.
+# Before they let go of their teacher and after, beside a control that was trained on as long and did not; and as bundled.
+LETTING_GO = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100"}
 BUNDLED = {
-    f"{teacher.upper()}'s pupil, {label}": f"bundled-{teacher}-accelerated-{run}"
+    f"{teacher.upper()}'s pupil, {stage}": f"bundled-{teacher}-accelerated-{run}"
     for teacher in plan.TEACHERS
-    for label, run in (("lambda = 10", "150k"), ("control", "lambda10"), ("lambda = 100", "lambda100"))
+    for stage, run in (LETTING_GO | {"polished": "polished-lr0.0002"}).items()
 }
 
 
@@ -152,12 +153,13 @@ def _letting_go(results: Results) -> Verdict:
         f"A short training with a greater lambda takes a model further ahead of its teacher at t = {JUDGED.start}, "
         f"..., {JUDGED.stop - 1}."
     )
-    models = results.there(BUNDLED)
-    if len(models) < len(BUNDLED):
+    models = results.there({(teacher, run): f"bundled-{teacher}-accelerated-{run}"
+                            for teacher in plan.TEACHERS for run in LETTING_GO.values()})  # fmt: skip
+    if len(models) < len(plan.TEACHERS) * len(LETTING_GO):
         return not_yet(claim, BEYOND)
     parts, further = [], []
     for teacher in plan.TEACHERS:
-        before, control, after = (models[label] for label in BUNDLED if label.startswith(teacher.upper()))
+        before, control, after = (models[teacher, run] for run in LETTING_GO.values())
         leads = [typical(record) for record in (before, control, after)]
         ends = [short(at(record, SIGMA)["model"][-1]) for record in (before, control, after)]
         parts.append(
