@@ -37,7 +37,9 @@ from nlaformer.transformer import FFN
 
 FLOPS = 127e9  # per model and step: counted from the products of the 21 layers, forward and backward
 PEAK = 790e12  # measured: a large bf16 product on one H200
-CASES = [("bf16", 8), ("tf32", 8), ("bf16", 1), ("tf32", 1), ("float32", 1), ("bf16", 16)]
+PRECISIONS = ("float32", "bf16x3", "tf32", "bf16")
+CASES = [("bf16", 8), ("tf32", 8), ("bf16", 1), ("tf32", 1), ("float32", 1), ("bf16", 16),
+         ("bf16x3", 1), ("bf16x3", 4)]  # fmt: skip
 
 
 def configs(count: int, precision: str, **changes: Any) -> list[Any]:
@@ -84,7 +86,8 @@ def kernels() -> dict[str, Any]:
 
     found: dict[str, dict[str, float]] = {}
     for name, dtype, precision in (
-        ("float32", torch.float32, "ieee"), ("tf32", torch.float32, "tf32"), ("bf16", torch.bfloat16, "ieee"),
+        ("float32", torch.float32, "ieee"), ("bf16x3", torch.float32, "bf16x3"), ("tf32", torch.float32, "tf32"),
+        ("bf16", torch.bfloat16, "ieee"),
     ):  # fmt: skip
         for E in (1, 4):
             try:
@@ -143,7 +146,7 @@ def gradients(steps: int = 30, draws: int = 8) -> dict[str, Any]:
     random weights get a batch of 4, where most draws have none.
     """
     found: dict[str, Any] = {}
-    for precision in ("float32", "tf32", "bf16"):
+    for precision in PRECISIONS:
         engine = FusedEngine(configs(1, precision, supervision="joint", warmup=10))
         for number in range(steps):
             engine.step(number)
@@ -163,7 +166,7 @@ def gradients(steps: int = 30, draws: int = 8) -> dict[str, Any]:
 def losses(steps: int = 100) -> dict[str, Any]:
     """Losses over the first steps, warm-up included, against the eager float32 engine."""
     plain = PlainEngine(configs(1, "float32"), "cuda")
-    fast = {precision: FusedEngine(configs(1, precision)) for precision in ("float32", "tf32", "bf16")}
+    fast = {precision: FusedEngine(configs(1, precision)) for precision in PRECISIONS}
     paths = defaultdict(list)
     for number in range(steps):
         for name, engine in [("eager", plain), *fast.items()]:

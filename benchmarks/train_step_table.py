@@ -14,7 +14,7 @@ from typing import Any
 from sections import deliver
 
 HEADING = "## One training step on a GPU"
-PRECISIONS = ("float32", "tf32", "bf16")
+PRECISIONS = ("float32", "bf16x3", "tf32", "bf16")
 READING = (
     "*ms per step*: median of replays of the captured step (eager: of steps on systems drawn before), by CUDA events. "
     "*With data*: wall clock over steps that also draw their systems, for the whole stack."

@@ -35,7 +35,10 @@ def put(results, configs=None, sigmas=plan.SIGMAS, **curves):
         filed = {"model": TWICE_AS_FAST, "standard_error": [1.0] * 21, "deviation": [1e-4] * 21}
         run = plan.planned(f"bundled-{name}")
         evaluations = {f"spd, sigma {sigma}": filed for sigma in plan.SIGMAS}
-        results.write(f"runs/{run.name}.json", {"config": run.config.to_json(), "evaluations": evaluations})
+        results.write(
+            f"runs/{run.name}.json",
+            {"config": run.config.to_json(), "evaluations": evaluations, "trained": {"arithmetic": "tf32"}},
+        )
     results.write(fresh.FILE, {"count": 9, "methods": methods, "models": models})
 
 

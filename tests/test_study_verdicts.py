@@ -7,7 +7,19 @@ from pathlib import Path
 import pytest
 
 from nlaformer.learn.evaluate import own_label
-from nlaformer.study import discrepancy, eta, imitation, lambda_, lead, learning_rate, operations, plan, sigma, window
+from nlaformer.study import (
+    bundled,
+    discrepancy,
+    eta,
+    imitation,
+    lambda_,
+    lead,
+    learning_rate,
+    operations,
+    plan,
+    sigma,
+    window,
+)
 from nlaformer.study.results import Results
 
 ROOT = Path(__file__).parent.parent
@@ -175,17 +187,37 @@ def test_imitation_means_the_same_iterations(results):
 @pytest.mark.parametrize(
     ("early", "late", "expected"),
     [
-        (1.0, 1.0, ["holds", "holds"]),
-        (1e3, 1.9, ["holds", "differs"]),  # 15 iterates of 20 are supervised: the others may be anything
-        (1.0, 2.1, ["differs", "holds"]),
+        (1.0, 1.0, ["holds", "holds", "holds"]),
+        (1e3, 1.9, ["holds", "differs", "holds"]),  # 15 iterates of 20 are supervised: the others may be anything
+        (1.0, 2.1, ["differs", "holds", "holds"]),
     ],
 )
 def test_a_window_is_judged_by_the_iterates_in_it(results, early, late, expected):
     for config in plan.over_window():
-        assert judgements(window.verdicts(results)) == ["not yet run"] * 2
+        assert judgements(window.verdicts(results))[2] == "not yet run"
         factors = [1.0] * 21 if config.window == 20 else [early] * 6 + [late] * 15
         put(results, config, [error * factor for error, factor in zip(CG, factors, strict=True)])
     assert judgements(window.verdicts(results)) == expected
+
+
+@pytest.mark.parametrize("last", [2.0, None])
+def test_a_run_that_lost_its_way_is_counted(results, last):
+    for config in plan.over_window():
+        astray = config.window == 10 and config.teacher == "pcg" and config.sigma == (1.4,)
+        put(results, config, [*CG[:-1], last] if astray else CG)
+    *_, surely = window.verdicts(results)
+    assert surely.judgement == "differs"
+    assert "1 of 6 with 10 (PCG at sigma 1.4), 0 of 6 with 15 and 0 of 6 with 20" in surely.found
+
+
+@pytest.mark.parametrize(("factor", "expected"), [(2.0, "holds"), (1.1, "differs"), (0.5, "differs")])
+def test_digits_are_judged_beside_the_control(results, factor, expected):
+    rows = {"lambda100": 1.0, "polished-lr0.0002": 1e-2, "polished-tf32": factor * 1e-2}
+    for stage, size in rows.items():
+        assert bundled.verdicts(results)[-1].judgement == "not yet run"
+        name = f"bundled-cg-accelerated-{stage}"
+        put(results, plan.planned(name).config.replace(sigma=(1.2,)), [size * error for error in CG], name=name)
+    assert bundled.verdicts(results)[-1].judgement == expected
 
 
 def ahead_of(teacher, factor):

@@ -4,8 +4,9 @@ A step is: take the systems of the step from a pool on the device, read them in,
 and its gradient on the features, the backward passes, clip and Adam (``update.py``). Nothing in it waits for the host.
 The pool holds one chunk of steps; a thread draws the next one on a stream of its own meanwhile.
 
-The products of the blocks run in the config's precision, bf16 or tf32 or float32. Everything else is float32: the
-residual stream, softmax, norms, read-in, probes, loss, and the weights that Adam changes.
+The products of the blocks run in the config's precision, bf16, tf32, bf16x3 (Triton's sum of three products of bf16,
+for an error near float32's) or float32. Everything else is float32: the residual stream, softmax, norms, read-in,
+probes, loss, and the weights that Adam changes.
 """
 
 from __future__ import annotations
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
 # A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
 _RECORDING = Lock()
-_OPERANDS = {name: name for name in ("tf32", "bf16x3")}  # Triton's names for how float32 is multiplied
 
 
 class FusedEngine:
@@ -93,7 +93,7 @@ class FusedEngine:
             from nlaformer.learn.update import TritonUpdate, graded
 
             self.graded = graded
-            kernels = TritonKernels(epsilon, _OPERANDS.get(config.precision, "ieee"))
+            kernels = TritonKernels(epsilon, config.precision if config.precision in ("tf32", "bf16x3") else "ieee")
             update = TritonUpdate(*settings)
         unrolled = Unrolled(
             self.model.blocks, config.loops, config.batch, config.n + 1,

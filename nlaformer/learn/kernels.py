@@ -37,7 +37,7 @@ from nlaformer.learn.triton_products import (
 
 
 class TritonKernels:
-    """The kernels; ``precision`` is "ieee" or "tf32" for float32 tensors, ``tiles`` replaces those of ``tiles.py``."""
+    """The kernels; ``precision`` of float32 is "ieee", "bf16x3" or "tf32"; ``tiles`` replaces those of ``tiles.py``."""
 
     def __init__(self, epsilon: float, precision: str = "ieee", tiles: Mapping[str, Tile] | None = None):
         self.epsilon, self.precision, self.tiles = epsilon, precision, tiles or {}

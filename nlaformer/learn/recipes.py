@@ -104,7 +104,8 @@ class Config:
     threads : int | None
         Threads of a CPU run; none: torch's choice. With one, the bits do not depend on the number of cores.
     precision : {"float32", "bf16x3", "tf32", "bf16"}
-        Arithmetic on CUDA, master weights float32 always; a CPU computes in float32.
+        Arithmetic on CUDA, from the most digits to the fewest, master weights float32 always; bf16x3 makes a product
+        of float32 from three of bf16, and the weights' gradients in tf32. A CPU computes in float32.
 
     Examples
     --------

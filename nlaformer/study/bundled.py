@@ -5,12 +5,13 @@ from __future__ import annotations
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import THRESHOLDS
 from nlaformer.study import fresh, goals, plan
-from nlaformer.study.artefact import BEYOND, Artefact
+from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.fresh import Fresh
-from nlaformer.study.reading import at, counted, short, with_error
+from nlaformer.study.reading import at, counted, length, luck, short, with_error
 from nlaformer.study.results import Results
 
 RUNS = (*(f"bundled-{name}" for name in plan.BUNDLED), *plan.onward(), *plan.ahead(), *plan.polished())
+SIGMA = 1.2
 CURVES = {"mean": "mean", "median": "median", "upper": "90% quantile"}
 
 
@@ -90,20 +91,40 @@ def _training(results: Results) -> Sheet:
     """Every run on the way to the bundled models."""
     lines = []
     for record in filter(None, map(results.run, RUNS)):
-        config, row = record.config, at(record, 1.2)
+        config, row = record.config, at(record, SIGMA)
         ahead = config.supervision == "step+solution"
         weight, apart = (f"{config.lambda_:g}", "-") if ahead else ("-", short(max(row["deviation"])))
         errors = [short(row["model"][t]) for t in (2, 4, -1)]
         lines.append(
             (record.name, plan.begun_with(config) or "-", f"{config.steps:,}", f"{config.lr * config.final_lr:.0e}",
-             f"{config.power:g}", weight, *errors, apart)
+             record.arithmetic, f"{config.power:g}", weight, *errors, apart)
         )  # fmt: skip
-    headings = ("run", "begins with", "steps", "last rate", "power", "lambda", "t = 2", "t = 4", "T", "from CG")
+    headings = ("run", "begins with", "steps", "last rate", "in", "power", "lambda", "t = 2", "t = 4", "T", "from CG")
     note = (
-        "Mean squared errors at sigma 1.2, 512 systems. From CG: the largest mean squared distance from CG's own "
+        f"Mean squared errors at sigma {SIGMA:g}, 512 systems. From CG: the largest mean squared distance from its own "
         "iterate, of those that imitate it."
     )
     return Sheet("The runs behind them", headings, tuple(lines), note)
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """The goals, and what the last step towards them owed its gain to."""
+    return [*goals.verdicts(results), _digits(results)]
+
+
+def _digits(results: Results) -> Verdict:
+    claim = "The polishing owes its gain to its digits: the same training in tf32 ends higher."
+    names = {stage: f"bundled-cg-accelerated-{stage}" for stage in ("lambda100", "polished-lr0.0002", "polished-tf32")}
+    records = list(results.there(names).values())
+    if len(records) < len(names):
+        return not_yet(claim, BEYOND)
+    before, fine, coarse = (at(record, SIGMA)["model"][-1] for record in records)
+    noise, told = luck(results, ())
+    found = (
+        f"The last error of cg-accelerated at sigma {SIGMA:g} goes from {short(before)} to {short(fine)} in "
+        f"{records[1].arithmetic} and to {short(coarse)} in {records[2].arithmetic} ({length(records[1:])}; {told})."
+    )
+    return Verdict(claim, BEYOND, found, "holds" if coarse > noise * fine else "differs")
 
 
 ARTEFACT = Artefact(
@@ -114,5 +135,5 @@ ARTEFACT = Artefact(
     files=(fresh.FILE,),
     measure=fresh.measure,
     sheets=sheets,
-    verdicts=goals.verdicts,
+    verdicts=verdicts,
 )

@@ -35,7 +35,9 @@ Docs = Annotated[Path | None, typer.Option(help="Where claims.md and figures/ go
 Steps = Annotated[
     int | None, typer.Option(min=1, help="Shorter runs, kept beside the full ones under names of their own.")
 ]
-Precision = Annotated[str | None, typer.Option(help="Arithmetic on CUDA instead of the plan's: tf32, bf16, float32.")]
+Precision = Annotated[
+    str | None, typer.Option(help="Arithmetic on CUDA instead of the plan's: float32, bf16x3, tf32, bf16.")
+]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
 Commit = Annotated[str | None, typer.Option(help="The commit that is run, where the files have no history with them.")]
 Json = Annotated[

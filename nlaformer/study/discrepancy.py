@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 FILE = "untrained.json"
 JOINT, RESULT = plan.names([plan.joint(), plan.imitation()])
-JOINT_SEEDS, RESULT_SEEDS = (
-    plan.names(config(seed=seed) for seed in plan.SEEDS) for config in (plan.joint, plan.imitation)
-)
+JOINT_SEEDS, RESULT_SEEDS = plan.seeds_of(plan.joint()), plan.seeds_of(plan.imitation())
 ACCELERATED = plan.names([plan.paper_accelerated("cg"), plan.accelerated("cg")])
 PAPER = {"joint": (46.8370, 0.1920), "result": (45.9350, 0.5058), "step + solution": (46.1199, 0.4355)}
 FIRST, SECOND = "section 4.1, Table 2", "section 4.2, Table 3"

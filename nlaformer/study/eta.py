@@ -11,7 +11,7 @@ from nlaformer.study.reading import length, luck, score
 from nlaformer.study.results import Results
 
 VALUES = {eta: plan.name_of(plan.joint(eta=eta)) for eta in plan.ETAS}
-SEEDS = plan.names(plan.joint(seed=seed) for seed in plan.SEEDS)
+SEEDS = plan.seeds_of(plan.joint())
 RESULT = plan.name_of(plan.imitation())  # eta = 0
 TITLE, WHERE = "Joint supervision, by the weight eta", "section 4.1, Figure 4b"
 

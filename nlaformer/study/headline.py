@@ -1,4 +1,4 @@
-"""Beyond the paper: every kind of run from three seeds, with the paper's loss and ours."""
+"""Beyond the paper: every kind of run, with the paper's loss and ours, those that claims rest on from three seeds."""
 
 from __future__ import annotations
 
@@ -10,20 +10,16 @@ from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import counted, length, listed, score, short
 from nlaformer.study.results import Record, Results
 
-SEEDS = {
-    label: plan.names(plan.headline(seed)[place] for seed in plan.SEEDS)
-    for place, label in enumerate(
-        (
-            "result, power 1",
-            "result, our recipe",
-            "joint, power 1",
-            "faster than CG, our recipe",
-            "faster than CG, power 1",
-            "faster than PCG, our recipe",
-            "faster than PCG, power 1",
-        )
-    )
-}
+LABELS = (
+    "result, power 1",
+    "result, our recipe",
+    "joint, power 1",
+    "faster than CG, our recipe",
+    "faster than CG, power 1",
+    "faster than PCG, our recipe",
+    "faster than PCG, power 1",
+)
+SEEDS = {label: plan.seeds_of(config) for label, config in zip(LABELS, plan.kinds(), strict=True)}
 CONSTANT = dict(zip(("result", "joint", "faster than CG"), plan.names(plan.like_the_paper()), strict=True))
 LIKE_THEM = {"result": "result, power 1", "joint": "joint, power 1", "faster than CG": "faster than CG, power 1"}
 
@@ -69,7 +65,7 @@ def verdicts(results: Results) -> list[Verdict]:
 
 def _luck(results: Results) -> Verdict:
     claim = "One run of each kind is enough to tell them apart (the paper does not say how many it made)."
-    kinds = {label: list(results.together(names).values()) for label, names in SEEDS.items()}
+    kinds = {label: list(results.together(names).values()) for label, names in SEEDS.items() if len(names) > 1}
     if any(len(records) < len(plan.SEEDS) for records in kinds.values()):
         return not_yet(claim, BEYOND)
     ratios = []
@@ -77,7 +73,8 @@ def _luck(results: Results) -> Verdict:
         scores = [score(record.own["model"]) for record in records]
         ratios.append(max(scores) / min(scores))
     found = (
-        f"From three seeds the mean error of a kind differs by factors of {short(min(ratios))} to {short(max(ratios))}."
+        f"From three seeds the mean error of a kind differs by factors of {short(min(ratios))} to {short(max(ratios))} "
+        f"({len(ratios)} kinds)."
     )
     return Verdict(claim, BEYOND, found, "holds" if max(ratios) < 1.5 else "differs")
 
@@ -98,7 +95,7 @@ def _constant(results: Results) -> Verdict:
 
 RUNS = Artefact(
     name="table-runs",
-    title="Every kind of run, three seeds, the paper's loss and ours",
+    title="Every kind of run, the paper's loss and ours, up to three seeds",
     paper=BEYOND,
     runs=(*(name for names in SEEDS.values() for name in names), *CONSTANT.values()),
     sheets=sheets,

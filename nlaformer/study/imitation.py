@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS: dict[str, tuple[str, ...]] = {
-    "result": plan.names(plan.imitation(seed=seed) for seed in plan.SEEDS),
-    "joint": plan.names(plan.joint(seed=seed) for seed in plan.SEEDS),
-    "result, our recipe": plan.names(plan.our_imitation(seed=seed) for seed in plan.SEEDS),
+    "result": plan.seeds_of(plan.imitation()),
+    "joint": plan.seeds_of(plan.joint()),
+    "result, our recipe": plan.seeds_of(plan.our_imitation()),
 }
 RUNS = tuple(name for names in KINDS.values() for name in names)
 A, B = "section 4.1, Figure 5a", "section 4.1, Figure 5b"

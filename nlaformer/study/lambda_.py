@@ -11,7 +11,7 @@ from nlaformer.study.results import Results
 
 SWEEP = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
 VALUES = {weight: SWEEP[weight] for weight in plan.LAMBDAS}  # the paper's
-SEEDS = plan.names(plan.paper_accelerated("cg", seed) for seed in plan.SEEDS)
+SEEDS = plan.seeds_of(plan.paper_accelerated("cg"))
 BEST = 10.0  # the paper's
 TITLE, WHERE = "Step and solution supervision, by the weight lambda", "section 4.2, Figure 6"
 

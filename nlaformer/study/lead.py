@@ -29,7 +29,7 @@ JUDGED = range(2, 7)
 LAST_DRAWN = 14  # soon after, CG overtakes them all
 FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
-# Before they let go of their teacher and after, beside a control that was trained on as long and did not; and as bundled.
+# Before they let go of their teacher and after, beside a control that was trained on as long and did not; as bundled.
 LETTING_GO = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100"}
 BUNDLED = {
     f"{teacher.upper()}'s pupil, {stage}": f"bundled-{teacher}-accelerated-{run}"

@@ -153,8 +153,7 @@ def runs() -> dict[str, Planned]:
         (5, over_eta() + over_lambda()),
         (6, over_dimension()),
         (8, over_window()),
-        (10, like_the_paper() + headline(0) + [config for seed in SEEDS for config in of_every_kind(seed)]),
-        (12, [config for seed in SEEDS for config in headline(seed)]),
+        (10, like_the_paper() + kinds() + [config for seed in SEEDS for config in from_seed(seed)]),
     ):
         for config in configs:  # a run that two studies share keeps its first, better rank
             name = name_of(config)
@@ -234,17 +233,21 @@ def weights_of(run: str) -> str:
     return f"{HOME}/{WEIGHTS}/{run}"
 
 
-def headline(seed: int) -> list[Config]:
+def kinds() -> list[Config]:
     """One run of every kind, with the paper's loss and with ours."""
-    imitating = [imitation(seed=seed), our_imitation(seed=seed), joint(seed=seed)]
-    return imitating + [
-        config for teacher in TEACHERS for config in (accelerated(teacher, seed=seed), paper_accelerated(teacher, seed))
-    ]
+    imitating = [imitation(), our_imitation(), joint()]
+    return imitating + [config for teacher in TEACHERS for config in (accelerated(teacher), paper_accelerated(teacher))]
 
 
-def of_every_kind(seed: int) -> list[Config]:
-    """One run of every kind: the teachers' iterates with the paper's loss, acceleration with ours."""
-    return [imitation(seed=seed), joint(seed=seed), *(accelerated(teacher, seed=seed) for teacher in TEACHERS)]
+def from_seed(seed: int) -> list[Config]:
+    """What is trained from every seed: the kinds that the paper's claims and the bundled models rest on."""
+    ours = [accelerated(teacher, seed=seed) for teacher in TEACHERS]
+    return [imitation(seed=seed), joint(seed=seed), paper_accelerated("cg", seed), *ours]
+
+
+def seeds_of(config: Config) -> tuple[str, ...]:
+    """The names of a run and of those that differ from it in their seed, if there are any."""
+    return names(config.replace(seed=seed) for seed in (SEEDS if config in from_seed(config.seed) else (config.seed,)))
 
 
 def paper_accelerated(teacher: str, seed: int = 0, **changes: Any) -> Config:

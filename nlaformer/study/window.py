@@ -6,12 +6,13 @@ in training, so 15 is compared with 20 in the iterates of its window; what becom
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 
 from nlaformer.study import grids, plan
 from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
-from nlaformer.study.reading import counted, iterations, length, score, short
+from nlaformer.study.reading import counted, iterations, length, listed, score, short
 from nlaformer.study.results import Record, Results
 
 GRID: grids.Grid = {(c.teacher, c.sigma[0], c.window or c.T): plan.name_of(c) for c in plan.over_window()}
@@ -21,7 +22,7 @@ SLIGHTLY = 2.0  # a factor of the mean error
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Whether 15 is slightly worse than 20 in the iterates both of them supervise; and before these."""
+    """Whether 15 is slightly worse than 20 in the iterates both of them supervise; before these; and how surely."""
     claim = "A window of 15 is only slightly worse than one of 20: NLAFormer does not overfit to a window."
     before = "The iterates before the window, which nothing supervises, are as good as with a full one."
     records = results.keyed(GRID)
@@ -32,7 +33,7 @@ def verdicts(results: Results) -> list[Verdict]:
     }
     known = {key: (less, full) for key, (less, full) in pairs.items() if less is not None and full is not None}
     if len(known) < len(pairs):
-        return [not_yet(claim, WHERE), not_yet(before, BEYOND)]
+        return [not_yet(claim, WHERE), not_yet(before, BEYOND), _surely(records)]
     late = [_supervised(less, less) / _supervised(full, less) for less, full in known.values()]
     first = known["cg", 1.2][0].config.first
     found = (
@@ -46,7 +47,29 @@ def verdicts(results: Results) -> list[Verdict]:
     return [
         Verdict(claim, WHERE, found, "holds" if slightly else "differs"),
         Verdict(before, BEYOND, soon, "holds" if as_soon else "differs"),
+        _surely(records),
     ]
+
+
+def _surely(records: Mapping[tuple[str, float, int], Record]) -> Verdict:
+    """How many runs of each window lost their way."""
+    claim = "A run with a short window finds its way as surely as one with a full window."
+    if len(records) < len(GRID):
+        return not_yet(claim, BEYOND)
+    lost = {window: [key for key in GRID if key[2] == window and _lost(records[key])] for window in plan.WINDOWS}
+    runs = len(GRID) // len(plan.WINDOWS)
+    parts = [
+        f"{len(keys)} of {runs} with {window}"
+        + (f" ({listed([f'{teacher.upper()} at sigma {sigma:g}' for teacher, sigma, _ in keys])})" if keys else "")
+        for window, keys in lost.items()
+    ]
+    found = f"Worse in the end than before training: {listed(parts)} ({length(records)}, one seed)."
+    return Verdict(claim, BEYOND, found, "differs" if any(lost.values()) else "holds")
+
+
+def _lost(record: Record) -> bool:
+    """Whether the last error is above 1, that of x = 0, the answer of an untrained model."""
+    return not record.own["model"][-1] <= 1
 
 
 def _as_soon(less: Record, full: Record) -> bool:
