@@ -69,6 +69,13 @@ def test_sweep_trains_every_combination(command, tmp_path):
     assert "t = 3" in command("sweep", "quickstart", *TINY, *vary, "--out", tmp_path).stdout
 
 
+def test_a_run_that_ends_worse_than_it_began_is_named(command, tmp_path):
+    hasty = ["--set=clip=1e9", "--set=warmup=0", "--out", tmp_path]
+    shown = command("sweep", "quickstart", *TINY, *hasty, "--vary", "lr=1e-5,30").stdout
+    good, lost = (line for line in shown.splitlines() if "lr=" in line)
+    assert "lost its way" in lost and "lost its way" not in good
+
+
 def test_mistakes_are_refused_with_all_that_is_wrong(command, tmp_path):
     outcome = command("train", "quickstart", "--set", "d=30", "--set", "sigma=-1", "--out", tmp_path / "run", code=1)
     assert isinstance(outcome.exception, NLAFormerError)

@@ -61,6 +61,7 @@ def test_a_sentence_says_where_the_model_stands():
         == "Behind CG from t = 1 on; from t = 1 on the error stays near 0.5, CG reaches 0.1."
     )
     assert said((1.0, 0.1, 0.01), (1.0, 0.2, 0.1)) == "Ahead of CG up to t = 2, by a factor of 10 at most."
+    assert said((1.0, 0.1, 1.2), (1.0, 0.2, 0.1)).startswith("Its last error, 1.2, is above that of x = 0")
     own = Evaluation("", 1, (1.0, 0.1, 1e-5), (1.0,) * 3, (1.0, 0.3, 0.0333), (0.0,) * 3, 0.0)
     assert findings(own, "pcg") == "Ahead of PCG up to t = 2, by a factor of 3,300 at most."
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -189,6 +190,7 @@ def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, a
 
 
 def _show_sweep(runs: list[Run], as_json: bool) -> None:
+    from nlaformer.learn.evaluate import is_lost
     from nlaformer.learn.runs import read_metrics
 
     ends = [[line["validation"] for line in read_metrics(run.folder) if "validation" in line][-1] for run in runs]
@@ -203,5 +205,7 @@ def _show_sweep(runs: list[Run], as_json: bool) -> None:
     for run, end in zip(runs, ends, strict=True):
         values = [*(end["squared_relative_error"][t] for t in shown), end["discrepancy"]]
         numbers = ("-" if value is None else f"{value:.2g}" for value in values)
-        lines.append((run.folder.name, *numbers, "diverged" if run.diverged else ""))
+        errors = [math.nan if value is None else value for value in end["squared_relative_error"]]
+        ended = "diverged" if run.diverged else "lost its way" if is_lost(errors) else ""
+        lines.append((run.folder.name, *numbers, ended))
     print_sheets([Sheet("Squared relative error at the end of training", headings, tuple(lines))])

@@ -8,7 +8,7 @@ iterates has the terms up to T only, and their number in place of n - 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
@@ -197,6 +197,11 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
     ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
     end = own.model[-1]
     stalls = next(t for t in range(last + 1) if max(own.model[t:]) <= 1.25 * end)
+    if is_lost(own.model):
+        return (
+            f"Its last error, {_short(end)}, is above that of x = 0, the answer before training: the run lost its way. "
+            "A lower rate (lr), a longer warmup or another seed may find it."
+        )
     if ahead == 0:
         text = f"Behind {name} from t = 1 on"
     else:
@@ -205,6 +210,11 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
     if stalls < last:
         text += f"; from t = {stalls} on the error stays near {_short(end)}, {name} reaches {_short(theirs[-1])}"
     return text + "."
+
+
+def is_lost(errors: Sequence[float]) -> bool:
+    """Whether a curve ends above 1, the error of x = 0, or nowhere: then the training has done harm."""
+    return not errors[-1] <= 1
 
 
 def tables(rows: list[Evaluation], teacher: str = "cg") -> list[Sheet]:

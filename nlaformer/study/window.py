@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
+from nlaformer.learn.evaluate import is_lost
 from nlaformer.study import grids, plan
 from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
@@ -56,7 +57,10 @@ def _surely(records: Mapping[tuple[str, float, int], Record]) -> Verdict:
     claim = "A run with a short window finds its way as surely as one with a full window."
     if len(records) < len(GRID):
         return not_yet(claim, BEYOND)
-    lost = {window: [key for key in GRID if key[2] == window and _lost(records[key])] for window in plan.WINDOWS}
+    lost = {
+        window: [key for key in GRID if key[2] == window and is_lost(records[key].own["model"])]
+        for window in plan.WINDOWS
+    }
     runs = len(GRID) // len(plan.WINDOWS)
     parts = [
         f"{len(keys)} of {runs} with {window}"
@@ -65,11 +69,6 @@ def _surely(records: Mapping[tuple[str, float, int], Record]) -> Verdict:
     ]
     found = f"Worse in the end than before training: {listed(parts)} ({length(records)}, one seed)."
     return Verdict(claim, BEYOND, found, "differs" if any(lost.values()) else "holds")
-
-
-def _lost(record: Record) -> bool:
-    """Whether the last error is above 1, that of x = 0, the answer of an untrained model."""
-    return not record.own["model"][-1] <= 1
 
 
 def _as_soon(less: Record, full: Record) -> bool:
