@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
+from nlaformer.learn.evaluate import is_lost
 from nlaformer.study import plan
 from nlaformer.study.reading import counted, length, score, short
 from nlaformer.study.results import Results
@@ -32,14 +33,15 @@ def draw(results: Results, grid: Grid, symbol: str, title: str) -> Figure | None
         for sigma, axes in zip(plan.SIGMAS, row, strict=True):
             here = {value: records[teacher, sigma, value] for value in values if (teacher, sigma, value) in records}
             for value, record in here.items():
-                curve(axes, record.own["model"], f"{symbol} = {value}", values.index(value))
+                lost = " (lost its way)" if is_lost(record.own["model"]) else ""
+                curve(axes, record.own["model"], f"{symbol} = {value}{lost}", values.index(value))
             for record in list(here.values())[:1]:
                 reference(axes, record.own[teacher], teacher.upper(), "--" if teacher == "cg" else ":")
             errors(axes)
             tidy(axes, f"taught by {teacher.upper()}, sigma = {sigma:g}", "iteration t" if teacher == "pcg" else "",
                  "squared relative error" if sigma == plan.SIGMAS[0] else "")  # fmt: skip
             if here:
-                axes.legend(frameon=False, fontsize=7.5)
+                axes.legend(frameon=False, fontsize=7.5, loc="upper right")
     figure.suptitle(f"{title}: mean of 512 systems, {length(records)}", fontsize=10)
     return figure
 

@@ -31,10 +31,11 @@ FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
 # Before they let go of their teacher and after, beside a control that was trained on as long and did not; as bundled.
 LETTING_GO = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100"}
+STAGES = LETTING_GO | {"polished": "polished-lr0.0002"}
 BUNDLED = {
-    f"{teacher.upper()}'s pupil, {stage}": f"bundled-{teacher}-accelerated-{run}"
+    (teacher, stage): f"bundled-{teacher}-accelerated-{run}"
     for teacher in plan.TEACHERS
-    for stage, run in (LETTING_GO | {"polished": "polished-lr0.0002"}).items()
+    for stage, run in STAGES.items()
 }
 
 
@@ -65,8 +66,9 @@ def draw(results: Results) -> Figure | None:
     figure, every = panels(2 if sweep and models else 1, width=4.6, height=3.6, share=False)
     if models:
         axes = every[0]
-        for which, (label, record) in enumerate(models.items()):
-            curve(axes, lead(record)[1:], label, which, start=1)
+        for (teacher, stage), record in models.items():
+            style = "-" if teacher == "cg" else ":"
+            curve(axes, lead(record)[1:], _label(teacher, stage), list(STAGES).index(stage), start=1, style=style)
         for weight in sorted({record.config.lambda_ for record in models.values()}):
             axes.axhline(allowed(weight), color=FAINT, linewidth=1, linestyle=":")
             axes.annotate(f"(1 + {weight:g})^2", (LAST_DRAWN, allowed(weight)), xytext=(0, 3),
@@ -75,7 +77,7 @@ def draw(results: Results) -> Figure | None:
         axes.set_xlim(0.5, LAST_DRAWN + 0.5)
         axes.set_ylim(0.3, 3e4)
         tidy(axes, f"The bundled models, sigma {SIGMA:g}", "iteration t", "teacher's squared error / pupil's")
-        axes.legend(frameon=False, fontsize=7)
+        axes.legend(frameon=False, fontsize=7, loc="lower left")
     if sweep:
         axes = every[-1]
         weights = sorted(sweep)
@@ -92,8 +94,8 @@ def draw(results: Results) -> Figure | None:
 
 def sheets(results: Results) -> list[Sheet]:
     """The lead at single iterates beside what lambda allows."""
-    records = results.there(BUNDLED) | {f"CG's pupil, lambda = {weight:g}, power 1": record
-                                   for weight, record in results.keyed(SWEEP).items()}  # fmt: skip
+    records = {_label(*key): record for key, record in results.there(BUNDLED).items()}
+    records |= {f"CG's pupil, lambda = {weight:g}, power 1": record for weight, record in results.keyed(SWEEP).items()}
     if not records:
         return []
     leads = {label: lead(record) for label, record in records.items()}
@@ -153,13 +155,12 @@ def _letting_go(results: Results) -> Verdict:
         f"A short training with a greater lambda takes a model further ahead of its teacher at t = {JUDGED.start}, "
         f"..., {JUDGED.stop - 1}."
     )
-    models = results.there({(teacher, run): f"bundled-{teacher}-accelerated-{run}"
-                            for teacher in plan.TEACHERS for run in LETTING_GO.values()})  # fmt: skip
+    models = results.there({key: name for key, name in BUNDLED.items() if key[1] in LETTING_GO})
     if len(models) < len(plan.TEACHERS) * len(LETTING_GO):
         return not_yet(claim, BEYOND)
     parts, further = [], []
     for teacher in plan.TEACHERS:
-        before, control, after = (models[teacher, run] for run in LETTING_GO.values())
+        before, control, after = (models[teacher, stage] for stage in LETTING_GO)
         leads = [typical(record) for record in (before, control, after)]
         ends = [short(at(record, SIGMA)["model"][-1]) for record in (before, control, after)]
         parts.append(
@@ -173,6 +174,10 @@ def _letting_go(results: Results) -> Verdict:
         f"the control: as many steps with {control.config.lambda_:g})."
     )
     return Verdict(claim, BEYOND, found, "holds" if all(further) else "differs")
+
+
+def _label(teacher: str, stage: str) -> str:
+    return f"{teacher.upper()}'s pupil, {stage}"
 
 
 def _judged() -> str:
