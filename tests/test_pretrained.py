@@ -9,7 +9,7 @@ import pytest
 import nlaformer as nf
 from nlaformer import pretrained
 from nlaformer.io import fingerprint
-from nlaformer.learn.evaluate import judge, trial
+from nlaformer.learn.evaluate import THRESHOLDS, judge, trial
 from nlaformer.learn.recipes import Config
 from nlaformer.study import bundling, controls, fresh
 from nlaformer.study.plan import BUNDLED, SIGMAS
@@ -52,7 +52,7 @@ def test_the_numbers_are_of_these_weights(name):
 def test_the_readme_quotes_the_fresh_systems():
     measured = fresh.read(RESULTS)
     model, cg = (measured.at(method, 1.2)["mean"] for method in ("cg-accelerated", "cg"))
-    own, theirs = (listed(counted(curve).split()) for curve in (model, cg))
+    own, theirs = (listed(counted(curve, THRESHOLDS).split()) for curve in (model, cg))
     overtaken = next(t for t in range(1, len(cg)) if cg[t] < model[t])
     quoted = (
         f"cg-accelerated needs {own} iterations where CG needs {theirs}; it ends at {short(model[-1])}, and CG "

@@ -18,6 +18,7 @@ from nlaformer.study import (
     operations,
     plan,
     sigma,
+    systems,
     window,
 )
 from nlaformer.study.results import Results
@@ -218,6 +219,17 @@ def test_digits_are_judged_beside_the_control(results, factor, expected):
         name = f"bundled-cg-accelerated-{stage}"
         put(results, plan.planned(name).config.replace(sigma=(1.2,)), [size * error for error in CG], name=name)
     assert bundled.verdicts(results)[-1].judgement == expected
+
+
+@pytest.mark.parametrize(
+    ("medians", "expected"), [((40, 60, 90), ["holds"] * 2), ((40, 60, 600), ["differs", "holds"]),
+                              ((90, 60, 40), ["holds", "differs"])],
+)  # fmt: skip
+def test_what_the_diagonal_does(results, medians, expected):
+    assert judgements(systems.verdicts(results)) == ["not yet run"] * 2
+    rows = {f"{sigma:g}": [median / 2, median, 2 * median] for sigma, median in zip(plan.SIGMAS, medians, strict=True)}
+    results.write(systems.FILE, {"count": 9, "n": 20, "condition": {"without": [100, 500, 900]} | rows})
+    assert judgements(systems.verdicts(results)) == expected
 
 
 def ahead_of(teacher, factor):

@@ -21,6 +21,7 @@ from nlaformer.study import (
     loops,
     operations,
     sigma,
+    systems,
     window,
 )
 from nlaformer.study.artefact import Artefact
@@ -31,6 +32,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     compiled.ARTEFACT,
     diagrams.STRUCTURE,
     diagrams.PROBE,
+    systems.ARTEFACT,
     discrepancy.FIRST_SETTING,
     learning_rate.ARTEFACT,
     eta.ARTEFACT,
