@@ -8,10 +8,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.console import Sheet
+from nlaformer.learn.evaluate import plain_factor
 from nlaformer.problems import SPD
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
-from nlaformer.study.reading import listed, short
+from nlaformer.study.reading import listed
 from nlaformer.study.results import Results
 
 FILE = "systems.json"
@@ -46,7 +47,7 @@ def sheets(results: Results) -> list[Sheet]:
     """A line for each diagonal."""
     if (measured := results.file(FILE)) is None:
         return []
-    lines = tuple((_named(which), *map(short, row)) for which, row in measured["condition"].items())
+    lines = tuple((_named(which), *map(plain_factor, row)) for which, row in measured["condition"].items())
     headings = ("systems", *(f"{100 * quantile:g}% quantile" for quantile in QUANTILES))
     return [Sheet(f"Condition numbers of {measured['count']:,} matrices each, n = {measured['n']}", headings, lines)]
 
@@ -63,12 +64,15 @@ def verdicts(results: Results) -> list[Verdict]:
         return [not_yet(eases, "section 4.1"), not_yet(varies, "section 4.2")]
     condition: dict[str, Any] = measured["condition"]
     alone, medians = condition[ALONE][1], [condition[f"{sigma:g}"][1] for sigma in plan.SIGMAS]
-    spans = [f"{short(row[0])} to {short(row[2])}" for row in (condition[f"{sigma:g}"] for sigma in plan.SIGMAS)]
-    told = listed(list(map(short, medians)))
+    spans = [
+        f"{plain_factor(row[0])} to {plain_factor(row[2])}"
+        for row in (condition[f"{sigma:g}"] for sigma in plan.SIGMAS)
+    ]
+    told = listed(list(map(plain_factor, medians)))
     return [
         Verdict(
             eases, "section 4.1",
-            f"The median condition number falls from {short(alone)} to {told} at sigma 1, 1.2 and 1.4 "
+            f"The median condition number falls from {plain_factor(alone)} to {told} at sigma 1, 1.2 and 1.4 "
             f"({measured['count']:,} matrices each).",
             "holds" if max(medians) < alone else "differs",
         ),
