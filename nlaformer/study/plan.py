@@ -146,14 +146,16 @@ def runs() -> dict[str, Planned]:
     ]
     bundled += [Planned(name, config, 2, keep=True) for name, config in onward().items()]
     bundled += [Planned(name, config, 3, keep=True) for name, config in ahead().items()]
-    bundled += [Planned(name, config, 9, keep=True) for name, config in polished().items()]
+    bundled += [
+        Planned(name, config, 12 if config.precision == "tf32" else 9, keep=True) for name, config in polished().items()
+    ]  # the control comes last
     found: dict[str, Planned] = {run.name: run for run in bundled}
     for rank, configs in (
         (4, [imitation(), joint(), *over_sigma()]),
         (5, over_eta() + over_lambda()),
         (6, over_dimension()),
         (8, over_window()),
-        (10, like_the_paper() + kinds() + [config for seed in SEEDS for config in from_seed(seed)]),
+        (11, like_the_paper() + kinds() + [config for seed in SEEDS for config in from_seed(seed)]),
     ):
         for config in configs:  # a run that two studies share keeps its first, better rank
             name = name_of(config)
@@ -162,7 +164,7 @@ def runs() -> dict[str, Planned]:
         for config in architecture_bases():
             changed = config.replace(**changes, precision="bf16")
             name = name_of(changed, architecture)
-            found.setdefault(name, Planned(name, changed, 11 if architecture == "deep" else 7))  # deep is slow
+            found.setdefault(name, Planned(name, changed, 10 if architecture == "deep" else 7))  # deep is slow
     return dict(sorted(found.items(), key=lambda entry: entry[1].rank))
 
 
