@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import THRESHOLDS
 from nlaformer.study import fresh, goals, plan
@@ -10,9 +12,35 @@ from nlaformer.study.fresh import Fresh
 from nlaformer.study.reading import at, counted, length, luck, short, with_error
 from nlaformer.study.results import Results
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 RUNS = (*(f"bundled-{name}" for name in plan.BUNDLED), *plan.onward(), *plan.ahead(), *plan.polished())
 SIGMA = 1.2
-CURVES = {"mean": "mean", "median": "median", "upper": "90% quantile"}
+KINDS = {"mean": "mean", "median": "median", "upper": "90% quantile"}
+
+
+def draw(results: Results) -> Figure | None:
+    """The models beside CG and PCG on fresh systems, a panel for each sigma."""
+    from nlaformer.report.figure import CURVES, curve, errors, panels, reference, tidy
+
+    if (measured := fresh.read(results)) is None:
+        return None
+    figure, every = panels(len(plan.SIGMAS), width=3.6, height=3.6)
+    for sigma, axes in zip(plan.SIGMAS, every, strict=True):
+        for which, name in enumerate(measured.configs):
+            row = measured.at(name, sigma)
+            curve(axes, row["mean"], name, which)
+            iterates, color = range(len(row["mean"])), CURVES[which]
+            axes.fill_between(iterates, row["median"], row["upper"], color=color, alpha=0.15, linewidth=0)
+        for teacher, style in zip(plan.TEACHERS, ("--", ":"), strict=True):
+            reference(axes, measured.at(teacher, sigma)["mean"], teacher.upper(), style)
+        errors(axes, lowest=1e-9)
+        tidy(axes, f"sigma {sigma:g}", "iteration t", "squared relative error" if axes is every[0] else "")
+    every[0].legend(frameon=False, fontsize=7, loc="upper right")
+    title = f"The bundled models on {measured.count:,} fresh systems each: means; median to 90% quantile shaded"
+    figure.suptitle(title, fontsize=10)
+    return figure
 
 
 def sheets(results: Results) -> list[Sheet]:
@@ -26,13 +54,13 @@ def sheets(results: Results) -> list[Sheet]:
 def _iterations(measured: Fresh) -> Sheet:
     """Every method, sigma by sigma."""
     lines = tuple(
-        (label, f"{sigma:g}", *(counted(measured.at(method, sigma)[kind], THRESHOLDS) for kind in CURVES))
+        (label, f"{sigma:g}", *(counted(measured.at(method, sigma)[kind], THRESHOLDS) for kind in KINDS))
         for sigma in plan.SIGMAS
         for method, label in _labels(measured).items()
     )
     note = "A dash: not within T. The quantile is the error that nine systems in ten do not exceed."
     title = f"Iterations to 1e-1, 1e-2, ..., 1e-6 on {measured.count:,} fresh systems at each sigma"
-    return Sheet(title, ("method", "sigma", *(f"on the {name}" for name in CURVES.values())), lines, note)
+    return Sheet(title, ("method", "sigma", *(f"on the {name}" for name in KINDS.values())), lines, note)
 
 
 def _labels(measured: Fresh) -> dict[str, str]:
@@ -134,6 +162,7 @@ ARTEFACT = Artefact(
     runs=RUNS,
     files=(fresh.FILE,),
     measure=fresh.measure,
+    draw=draw,
     sheets=sheets,
     verdicts=verdicts,
 )
