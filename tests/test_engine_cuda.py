@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import get_args, get_type_hints
+
 import pytest
 import torch
 
 import nlaformer as nf
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
-from nlaformer.learn.fused import FusedEngine
+from nlaformer.learn.fused import OPERANDS, FusedEngine
+from nlaformer.learn.recipes import Config
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
@@ -99,3 +102,8 @@ def test_lower_precision_stays_near_float32(precision: str, tolerance: float) ->
     exact = run(PlainEngine(STACK, "cuda"), 10).report()
     found = run(FusedEngine([c.replace(precision=precision) for c in STACK], "cuda"), 10).report()
     torch.testing.assert_close(found.loss, exact.loss, rtol=tolerance, atol=tolerance)
+
+
+def test_every_precision_has_products_of_its_own() -> None:
+    assert set(OPERANDS) == set(get_args(get_type_hints(Config)["precision"]))
+    assert OPERANDS["bf16x3"] == "bf16x3" and OPERANDS["tf32"] == "tf32" and OPERANDS["float32"] == "ieee"

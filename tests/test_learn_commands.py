@@ -66,14 +66,21 @@ def test_sweep_trains_every_combination(command, tmp_path):
     runs = json.loads(outcome.stdout)["runs"]
     assert len(runs) == 8 and len({run["folder"] for run in runs}) == 8
     assert (tmp_path / "sigma=1.0+1.4,d=16,lr=0.0001" / "model.safetensors").exists()
-    assert "t = 3" in command("sweep", "quickstart", *TINY, *vary, "--out", tmp_path).stdout
+    assert "t = 2" in command("sweep", "quickstart", *TINY, *vary, "--out", tmp_path).stdout
 
 
-def test_a_run_that_ends_worse_than_it_began_is_named(command, tmp_path):
+def test_a_run_that_ends_worse_than_zero_is_named(command, tmp_path):
     hasty = ["--set=clip=1e9", "--set=warmup=0", "--out", tmp_path]
     shown = command("sweep", "quickstart", *TINY, *hasty, "--vary", "lr=1e-5,30").stdout
-    good, lost = (line for line in shown.splitlines() if "lr=" in line)
-    assert "lost its way" in lost and "lost its way" not in good
+    good, bad = (line for line in shown.splitlines() if "lr=" in line)
+    assert "worse than x = 0" in bad and "worse than x = 0" not in good
+
+
+def test_a_sweep_may_vary_the_number_of_iterations(command, tmp_path):
+    shown = command("sweep", "quickstart", *TINY, "--out", tmp_path, "--vary", "T=3,1").stdout
+    three, one = (line.split() for line in shown.splitlines() if "T=" in line)
+    assert three[3] == "-" and three[4] != "-"  # no x_4, but a last one
+    assert one[2] == one[3] == "-" and one[1] == one[4]
 
 
 def test_mistakes_are_refused_with_all_that_is_wrong(command, tmp_path):

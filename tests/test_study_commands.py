@@ -126,6 +126,18 @@ def test_the_numbers_of_another_run_are_refused(tmp_path, monkeypatch, capsys):
     assert code == 2 and "the numbers of another run" in said.err and other.name in said.err
 
 
+@pytest.mark.parametrize("errors", [[], [1.0, -0.1], ["1"], "abc", {"t": 1}, 3])
+def test_a_damaged_run_is_named_and_no_other(errors, tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    monkeypatch.chdir(tmp_path)
+    kept = tmp_path / "results" / "runs" / f"{plan.names(plan.over_eta())[0]}.json"
+    document = json.loads(kept.read_text())
+    document["evaluations"][document["own"]]["model"] = errors
+    kept.write_text(json.dumps(document))
+    code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
+    assert code == 2 and kept.name in said.err and len(said.err.splitlines()) == 1
+
+
 def test_what_was_found_is_said_although_another_file_is_damaged(tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "results", tmp_path / "results")
     monkeypatch.chdir(tmp_path)

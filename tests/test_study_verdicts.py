@@ -11,6 +11,7 @@ from nlaformer.study import (
     bundled,
     discrepancy,
     eta,
+    headline,
     imitation,
     lambda_,
     lead,
@@ -33,7 +34,7 @@ def results(tmp_path):
     return Results(tmp_path)
 
 
-def put(results, config, model=FLAT, name=None, **own):
+def put(results, config, model=FLAT, name=None, arithmetic="bf16", **own):
     """A run with a curve of errors; everything else is plain."""
     counts = {"mean": [1.0] * 4, "reached": [1.0] * 4, "by_condition": [[1.0] * 4] * 4}
     row = {"model": model, "cg": CG, "pcg": CG, "deviation": [1e-3] * 21, "discrepancy": 0.1, "silence": [0.3] * 21,
@@ -41,7 +42,7 @@ def put(results, config, model=FLAT, name=None, **own):
            "condition": [10, 20, 30, 40]}  # fmt: skip
     label = own_label(config)
     document = {"config": config.to_json(), "own": label, "evaluations": {label: row | own},
-                "trained": {"arithmetic": "bf16"}}  # fmt: skip
+                "trained": {"arithmetic": arithmetic}}  # fmt: skip
     results.write(f"runs/{name or plan.name_of(config)}.json", document)
 
 
@@ -201,35 +202,80 @@ def test_a_window_is_judged_by_the_iterates_in_it(results, early, late, expected
     assert judgements(window.verdicts(results)) == expected
 
 
-@pytest.mark.parametrize("last", [2.0, None])
-def test_a_run_that_lost_its_way_is_counted(results, last):
+@pytest.mark.parametrize(
+    ("short", "last", "expected"), [(10, 2.0, "differs"), (15, None, "differs"), (20, 2.0, "holds")]
+)
+def test_a_run_that_ends_worse_than_zero_is_counted(results, short, last, expected):
     for config in plan.over_window():
-        astray = config.window == 10 and config.teacher == "pcg" and config.sigma == (1.4,)
+        astray = config.window == short and config.teacher == "pcg" and config.sigma == (1.4,)
         put(results, config, [*CG[:-1], last] if astray else CG)
-    *_, surely = window.verdicts(results)
-    assert surely.judgement == "differs"
-    assert "1 of 6 with 10 (PCG at sigma 1.4), 0 of 6 with 15 and 0 of 6 with 20" in surely.found
+    *_, learned = window.verdicts(results)
+    assert learned.judgement == expected and f"1 of 6 with {short} (PCG at sigma 1.4)" in learned.found
+    drawn = window.ARTEFACT.draw(results)
+    assert f"K = {short} (worse than x = 0)" in drawn.axes[-1].get_legend_handles_labels()[1]
 
 
-@pytest.mark.parametrize(("factor", "expected"), [(2.0, "holds"), (1.1, "differs"), (0.5, "differs")])
-def test_digits_are_judged_beside_the_control(results, factor, expected):
-    rows = {"lambda100": 1.0, "polished-lr0.0002": 1e-2, "polished-tf32": factor * 1e-2}
-    for stage, size in rows.items():
+def put_polished(results, before, fine, coarse, arithmetic=("bf16x3", "tf32")):
+    stages = {"lambda100": before, "polished-lr0.0002": fine, "polished-tf32": coarse}
+    for (stage, size), used in zip(stages.items(), ("float32", *arithmetic), strict=True):
         assert bundled.verdicts(results)[-1].judgement == "not yet run"
         name = f"bundled-cg-accelerated-{stage}"
-        put(results, plan.planned(name).config.replace(sigma=(1.2,)), [size * error for error in CG], name=name)
+        curve = [size * error for error in CG]
+        put(results, plan.planned(name).config.replace(sigma=(1.2,)), curve, name=name, arithmetic=used)
+
+
+@pytest.mark.parametrize(
+    ("before", "fine", "coarse", "expected"),
+    [
+        (1.0, 1e-2, 2.1e-2, "holds"),
+        (1.0, 1e-2, 1.9e-2, "differs"),
+        (1.0, 1e-2, 5e-3, "differs"),
+        (1e-3, 1e-2, 1.0, "differs"),  # polishing did harm, whatever the digits
+    ],
+)
+def test_digits_are_judged_beside_the_control(results, before, fine, coarse, expected):
+    put_polished(results, before, fine, coarse)
     assert bundled.verdicts(results)[-1].judgement == expected
+
+
+def test_digits_that_were_the_same_decide_nothing(results):
+    put_polished(results, 1.0, 1e-2, 1.0, arithmetic=("float32", "float32"))  # on a CPU
+    assert bundled.verdicts(results)[-1].judgement == "not reproducible as stated"
+
+
+@pytest.mark.parametrize(("second", "expected"), [(1.4, "holds"), (1.6, "differs"), (1 / 1.6, "differs")])
+def test_seeds_tell_how_much_is_luck(results, second, expected):
+    for seed in plan.SEEDS:
+        assert judgements(headline.verdicts(results))[0] == "not yet run"
+        for config in plan.from_seed(seed):
+            put(results, config, scaled(second if seed == 1 and config.supervision == "joint" else 1.0))
+    assert judgements(headline.verdicts(results))[0] == expected
+
+
+def test_the_kinds_are_what_their_labels_say():
+    for label, config in plan.kinds().items():
+        assert ("power 1" in label) == (config.power == 1)
+        assert ("faster" in label) == (config.supervision == "step+solution")
+        assert ("PCG" in label) == (config.teacher == "pcg") and ("joint" in label) == (config.supervision == "joint")
 
 
 @pytest.mark.parametrize(
     ("medians", "expected"), [((40, 60, 90), ["holds"] * 2), ((40, 60, 600), ["differs", "holds"]),
-                              ((90, 60, 40), ["holds", "differs"])],
+                              ((90, 60, 60), ["holds", "differs"]), ((40, 42, 90), ["holds", "differs"])],
 )  # fmt: skip
 def test_what_the_diagonal_does(results, medians, expected):
     assert judgements(systems.verdicts(results)) == ["not yet run"] * 2
     rows = {f"{sigma:g}": [median / 2, median, 2 * median] for sigma, median in zip(plan.SIGMAS, medians, strict=True)}
     results.write(systems.FILE, {"count": 9, "n": 20, "condition": {"without": [100, 500, 900]} | rows})
     assert judgements(systems.verdicts(results)) == expected
+    assert ("overlap" in systems.verdicts(results)[1].found) == (max(medians) < 4 * min(medians))
+
+
+def test_condition_numbers_are_measured(results):
+    systems.measure(results, small=True)
+    condition = results.file(systems.FILE)["condition"]
+    assert all(1 < low < median < high for low, median, high in condition.values())
+    assert systems.verdicts(results)[0].judgement == "holds"  # even of 64 matrices
 
 
 def ahead_of(teacher, factor):
@@ -281,9 +327,13 @@ def test_annealing_further(results, last, expected):
     for name in learning_rate.ANNEALED.values():
         assert judgements(learning_rate.verdicts(results))[2] == "not yet run"
         config = plan.planned(name).config
-        results.write(
-            f"runs/{name}.json", {"config": config.to_json(), "history": history, "trained": {"arithmetic": "tf32"}}
-        )
+        document = {
+            "config": config.to_json(),
+            "history": history,
+            "evaluations": {},
+            "trained": {"arithmetic": "tf32"},
+        }
+        results.write(f"runs/{name}.json", document)
     assert judgements(learning_rate.verdicts(results))[2] == expected
 
 

@@ -190,7 +190,7 @@ def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, a
 
 
 def _show_sweep(runs: list[Run], as_json: bool) -> None:
-    from nlaformer.learn.evaluate import is_lost
+    from nlaformer.learn.evaluate import worse_than_zero
     from nlaformer.learn.runs import read_metrics
 
     ends = [[line["validation"] for line in read_metrics(run.folder) if "validation" in line][-1] for run in runs]
@@ -198,14 +198,12 @@ def _show_sweep(runs: list[Run], as_json: bool) -> None:
         rows = [{"folder": str(r.folder), "diverged": r.diverged, **end} for r, end in zip(runs, ends, strict=True)]
         print_json({"runs": rows})
         return
-    last = len(ends[0]["squared_relative_error"]) - 1
-    shown = [*(t for t in (1, 2, 4) if t < last), last]
-    headings = ("member", *(f"t = {t}" for t in shown), "(r, d) discrepancy", "")
+    headings = ("member", "t = 1", "t = 2", "t = 4", "last", "(r, d) discrepancy", "")
     lines = []
     for run, end in zip(runs, ends, strict=True):
-        values = [*(end["squared_relative_error"][t] for t in shown), end["discrepancy"]]
-        numbers = ("-" if value is None else f"{value:.2g}" for value in values)
         errors = [math.nan if value is None else value for value in end["squared_relative_error"]]
-        ended = "diverged" if run.diverged else "lost its way" if is_lost(errors) else ""
-        lines.append((run.folder.name, *numbers, ended))
+        values = [*(errors[t] if t < len(errors) else math.nan for t in (1, 2, 4, -1)), end["discrepancy"]]
+        numbers = ("-" if value is None or math.isnan(value) else f"{value:.2g}" for value in values)
+        remark = "diverged" if run.diverged else "worse than x = 0" if worse_than_zero(errors) else ""
+        lines.append((run.folder.name, *numbers, remark))
     print_sheets([Sheet("Squared relative error at the end of training", headings, tuple(lines))])

@@ -193,15 +193,15 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
     """
     if not all(map(math.isfinite, own.model)):
         return "Some of its iterates are not finite: it cannot be compared."
+    if worse_than_zero(own.model):
+        return (
+            f"Its last error, {_short(own.model[-1])}, is above that of x = 0: it has not begun to learn, or lost its "
+            "way; then a lower rate (lr), a longer warmup or another seed may help."
+        )
     theirs, name, last = getattr(own, teacher), teacher.upper(), len(own.model) - 1
     ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
     end = own.model[-1]
     stalls = next(t for t in range(last + 1) if max(own.model[t:]) <= 1.25 * end)
-    if is_lost(own.model):
-        return (
-            f"Its last error, {_short(end)}, is above that of x = 0, the answer before training: the run lost its way. "
-            "A lower rate (lr), a longer warmup or another seed may find it."
-        )
     if ahead == 0:
         text = f"Behind {name} from t = 1 on"
     else:
@@ -212,8 +212,12 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
     return text + "."
 
 
-def is_lost(errors: Sequence[float]) -> bool:
-    """Whether a curve ends above 1, the error of x = 0, or nowhere: then the training has done harm."""
+def worse_than_zero(errors: Sequence[float]) -> bool:
+    """Whether a curve of errors ends above 1, that of x = 0, or is no longer finite there.
+
+    >>> [worse_than_zero([0.5, last]) for last in (0.1, 1.0, 1.1, math.inf, math.nan)]
+    [False, False, True, True, True]
+    """
     return not errors[-1] <= 1
 
 

@@ -4,9 +4,9 @@ A step is: take the systems of the step from a pool on the device, read them in,
 and its gradient on the features, the backward passes, clip and Adam (``update.py``). Nothing in it waits for the host.
 The pool holds one chunk of steps; a thread draws the next one on a stream of its own meanwhile.
 
-The products of the blocks run in the config's precision, bf16, tf32, bf16x3 (Triton's sum of three products of bf16,
-for an error near float32's) or float32. Everything else is float32: the residual stream, softmax, norms, read-in,
-probes, loss, and the weights that Adam changes.
+The products of the blocks run in the config's precision, bf16, tf32, bf16x3 (Triton's sum of three products of bf16:
+digits between those of tf32 and of float32; the products that end in a weight's gradient in tf32) or float32.
+Everything else is float32: the residual stream, softmax, norms, read-in, probes, loss, and the weights Adam changes.
 """
 
 from __future__ import annotations
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
 _RECORDING = Lock()
+# How Triton multiplies float32, by the config's precision; the operands of bf16 are no float32.
+OPERANDS = {"float32": "ieee", "bf16x3": "bf16x3", "tf32": "tf32", "bf16": "ieee"}
 
 
 class FusedEngine:
@@ -93,7 +95,7 @@ class FusedEngine:
             from nlaformer.learn.update import TritonUpdate, graded
 
             self.graded = graded
-            kernels = TritonKernels(epsilon, config.precision if config.precision in ("tf32", "bf16x3") else "ieee")
+            kernels = TritonKernels(epsilon, OPERANDS[config.precision])
             update = TritonUpdate(*settings)
         unrolled = Unrolled(
             self.model.blocks, config.loops, config.batch, config.n + 1,

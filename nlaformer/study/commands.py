@@ -68,11 +68,14 @@ def reproduce(
     where one of the paper's claims differs.
     """
     from nlaformer.errors import FileError, OptionError
+    from nlaformer.learn.recipes import recipe
     from nlaformer.study import plan
     from nlaformer.study.catalogue import ARTEFACTS, artefact
     from nlaformer.study.results import Results
     from nlaformer.study.running import missing
 
+    if precision is not None:
+        recipe("quickstart", precision=precision)  # refuses what is none
     if as_json and what != "list" and (not from_results or what in ("next", "promote")):
         raise OptionError("--json goes with list, and with --from-results")
     home = Path("runs/small") if small else Path()

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
-from nlaformer.learn.evaluate import is_lost
+from nlaformer.learn.evaluate import worse_than_zero
 from nlaformer.study import plan
 from nlaformer.study.reading import counted, length, score, short
 from nlaformer.study.results import Results
@@ -33,8 +33,8 @@ def draw(results: Results, grid: Grid, symbol: str, title: str) -> Figure | None
         for sigma, axes in zip(plan.SIGMAS, row, strict=True):
             here = {value: records[teacher, sigma, value] for value in values if (teacher, sigma, value) in records}
             for value, record in here.items():
-                lost = " (lost its way)" if is_lost(record.own["model"]) else ""
-                curve(axes, record.own["model"], f"{symbol} = {value}{lost}", values.index(value))
+                remark = " (worse than x = 0)" if worse_than_zero(record.own["model"]) else ""
+                curve(axes, record.own["model"], f"{symbol} = {value}{remark}", values.index(value))
             for record in list(here.values())[:1]:
                 reference(axes, record.own[teacher], teacher.upper(), "--" if teacher == "cg" else ":")
             errors(axes)

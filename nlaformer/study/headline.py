@@ -10,16 +10,7 @@ from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import counted, length, listed, score, short
 from nlaformer.study.results import Record, Results
 
-LABELS = (
-    "result, power 1",
-    "result, our recipe",
-    "joint, power 1",
-    "faster than CG, our recipe",
-    "faster than CG, power 1",
-    "faster than PCG, our recipe",
-    "faster than PCG, power 1",
-)
-SEEDS = {label: plan.seeds_of(config) for label, config in zip(LABELS, plan.kinds(), strict=True)}
+SEEDS = {label: plan.seeds_of(config) for label, config in plan.kinds().items()}
 CONSTANT = dict(zip(("result", "joint", "faster than CG"), plan.names(plan.like_the_paper()), strict=True))
 LIKE_THEM = {"result": "result, power 1", "joint": "joint, power 1", "faster than CG": "faster than CG, power 1"}
 
@@ -44,7 +35,7 @@ def _line(label: str, records: Sequence[Record]) -> tuple[str, ...]:
     own = [record.own for record in records]
     return (
         label,
-        length(records).removesuffix(" steps"),
+        length(records),
         str(len(records)),
         _range([score(row["model"]) for row in own]),
         _range([row["model"][-1] for row in own]),

@@ -116,6 +116,12 @@ class Results:
             return None
         if document.get("name", name) != name:
             raise FileError(f"{self.last_read} holds the numbers of another run, {document['name']}; fetch it again")
+        try:
+            _check_errors(document["evaluations"])
+        except _MALFORMED as error:
+            raise FileError(
+                f"{self.last_read} does not hold the errors of a run ({error!r}); fetch it again"
+            ) from error
         return Record(name, document)
 
     def lengths(self, name: str) -> dict[int, Record]:
@@ -151,6 +157,13 @@ class Results:
         """Those of some runs that can be compared, by whatever key each name is given under."""
         records = self.together(names.values())
         return {key: records[name] for key, name in names.items() if name in records}
+
+
+def _check_errors(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
+    """Refuse what is no curve of errors where it is read: later nobody could tell which file it came from."""
+    for label, row in evaluations.items():
+        if not row["model"] or not all(error is None or error >= 0 for error in row["model"]):
+            raise ValueError(f"the errors on {label}")
 
 
 def _no_number(name: str) -> None:
