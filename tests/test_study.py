@@ -81,18 +81,19 @@ class OneSecondARun(running.Speeds):
 
 def test_the_most_valuable_runs_that_fit_are_made():
     due, speeds = list(plan.runs().values()), OneSecondARun("cpu")
-    first, *_ = plan.stacks(due)
+    (first, *_), said = plan.stacks(due), []
 
     def fitting(seconds):
-        return running.fitting(due, time.monotonic() + seconds, speeds)
+        return running.fitting(due, time.monotonic() + seconds, speeds, said.append)
 
     assert fitting(float("inf")) == first == fitting(100.0 * len(first) + 1)
     assert fitting(100.0 * len(first) - 1) == first[:-1]
     assert fitting(101.0) == first[:1]
     assert [run.name for run in fitting(3.0)] == [name for name in plan.runs() if "looped" in name]
-    assert fitting(0.5) == fitting(-1.0) == first  # none fits: begun, to go on another time
+    assert not said
+    assert fitting(0.5) == fitting(-1.0) == first[:1] and len(said) == 2  # none fits: begun, to go on another time
     speeds.one_by_one = False  # on a GPU a stack has a share of its own in the time: eight members, three halves
-    assert fitting(100.0 * len(first) - 1) == first[:-1] and fitting(101.0) != first[:1]
+    assert fitting(100.0 * len(first) - 1) == first[:-1] and fitting(101.0) != first[:1] and fitting(0.5) == first
 
 
 def test_the_time_a_stack_takes_is_measured_once(monkeypatch):

@@ -299,7 +299,8 @@ def verdicts(results: Results) -> list[Verdict]:
     beyond = all(sum(tokens[v]) > max(sum(chance[v]), sum(formed[v])) + _MARGIN * len(tokens[v]) for v in tokens)
     sentence = (
         f"In the bundled {MODELS[0]}, over t = 1, ..., {_EARLY}, a linear probe reads R^2 = {r:.2f} of CG's r and "
-        f"{d:.2f} of its d in the last token (without training {plain['r']:.2f} and {plain['d']:.2f} at best), "
+        f"{d:.2f} of its d in the last token (without training, of random weights or of products of the input, "
+        f"{plain['r']:.2f} and {plain['d']:.2f} at best; the table's means are over more iterates), "
         f"and {rivals[best]:.2f} of the residual of {best}, which it was never shown. The tokens of the equations hold "
         f"more of CG in the first iterates, t = {', '.join(map(str, _early_iterates(model)))}: of r "
         f"{_series(tokens['r of CG'])}, of d {_series(tokens['d of CG'])} (random weights {_series(chance['r of CG'])} "

@@ -31,13 +31,12 @@ FACTOR = 2.0  # how near to (1 + lambda)^2 is near
 
 # Before they let go of their teacher and after, beside a control that was trained on as long and did not.
 LETTING_GO = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100"}
-AS_BUNDLED = "polished"
-STAGES = (*LETTING_GO, AS_BUNDLED)
+STAGES = (*LETTING_GO, "as bundled")
 BUNDLED = {
-    (teacher, stage): f"bundled-{teacher}-accelerated-{run}"
-    for teacher in plan.TEACHERS
-    for stage, run in LETTING_GO.items()
-} | {(teacher, AS_BUNDLED): plan.BUNDLED[f"{teacher}-accelerated"] for teacher in plan.TEACHERS}
+    (teacher, stage): f"bundled-{teacher}-accelerated-{LETTING_GO[stage]}" if stage in LETTING_GO
+    else plan.BUNDLED[f"{teacher}-accelerated"]
+    for teacher in plan.TEACHERS for stage in STAGES
+}  # fmt: skip
 
 
 def lead(record: Record) -> Curve:
@@ -101,7 +100,9 @@ def draw(results: Results) -> Figure | None:
 def sheets(results: Results) -> list[Sheet]:
     """The lead at single iterates beside what lambda allows."""
     records = {_label(*key): record for key, record in results.there(BUNDLED).items()}
-    records |= {f"CG's pupil, lambda = {weight:g}, power 1": record for weight, record in results.keyed(SWEEP).items()}
+    records |= {
+        f"CG's pupil, lambda = {weight:g}, power 1": record for weight, record in sorted(results.keyed(SWEEP).items())
+    }
     if not records:
         return []
     leads = {label: lead(record) for label, record in records.items()}

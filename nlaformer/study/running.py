@@ -66,7 +66,7 @@ def carry_out(
             if deadline <= time.monotonic():
                 say(f"The time is up; {len(due)} runs are still to be made. The same command goes on.")
                 return due
-            stack = _under_way(folder, wanted, due) or fitting(_ready(due, results), deadline, speeds)
+            stack = _under_way(folder, wanted, due) or fitting(_ready(due, results), deadline, speeds, say)
             _check_beginnings(stack, results)
             replace_file(folder / STACK, json.dumps([run.name for run in stack]).encode())
             say(f"Training {len(stack)} of {len(due)} runs to make: " + ", ".join(run.name for run in stack))
@@ -214,19 +214,24 @@ class Speeds:
         return len(stack) if share >= 1 else max(int(share * (len(stack) + beside)) - beside, 0)
 
 
-def fitting(due: Sequence[Planned], deadline: float, speeds: Speeds) -> list[Planned]:
+def fitting(
+    due: Sequence[Planned], deadline: float, speeds: Speeds, say: Callable[[str], None] = print
+) -> list[Planned]:
     """The most valuable stack that can be finished before a deadline, with as many of its runs as can.
 
-    Where none can, the most valuable one: it is begun now and goes on another time.
+    Where none can, the most valuable one, on a CPU its first run: it is begun now and goes on another time.
     """
     candidates = stacks(due)
-    for stack in candidates if math.isfinite(deadline) else ():
+    if not math.isfinite(deadline):
+        return candidates[0]
+    for stack in candidates:
         left = deadline - time.monotonic()  # timing takes time too
         if left <= 0:
             break
         if count := speeds.count(stack, left):
             return stack[:count]
-    return candidates[0]
+    say("No run can be finished in that time: one is begun, and the same command goes on with it.")
+    return candidates[0][:1] if speeds.one_by_one else candidates[0]
 
 
 def _seconds_per_step(configs: Sequence[Config], device: torch.device, timed: int = 20, longest: float = 5.0) -> float:
