@@ -344,7 +344,7 @@ def draw(results: Results) -> Figure | None:
         _draw_iterates(axes[1, column], model)
     axes[0, 0].set_yticks(range(len(_VECTORS)), _VECTORS)
     axes[0, 0].invert_yaxis()
-    axes[1, 0].set_ylabel("R^2, trained network", fontsize=9)
+    axes[1, 0].set_ylabel("R^2, trained, last token", fontsize=9)
     upper, lower = (axes[row, 0].get_legend_handles_labels() for row in (0, 1))
     figure.legend(*upper, frameon=False, fontsize=8.5, loc="outside upper center", ncols=3)
     figure.legend(*lower, frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
@@ -354,7 +354,7 @@ def draw(results: Results) -> Figure | None:
 def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
     from nlaformer.report.figure import CURVES, MARKERS, tidy
 
-    tidy(axes, name, "R^2, mean over t = 1, ..., n-1")
+    tidy(axes, name, "R^2, last token, mean over t = 1, ..., n-1")
     for k, source in enumerate(SOURCES):
         means = [average(model, source, vector) for vector in _VECTORS]
         axes.plot(means, range(len(_VECTORS)), MARKERS[k], color=CURVES[k], markersize=6 - k * 0.5, alpha=0.9,
