@@ -153,21 +153,44 @@ SHARED = CONFIG.replace(steps=20, warmup=5, batch=9, power=0.0)  # nine systems 
 SPREAD = [CONFIG.replace(steps=10, warmup=5, seed=seed) for seed in range(4)]
 
 
+LONG = """
+import sys
+import nlaformer as nf
+import test_learn_processes as this
+config = this.CONFIG.replace(steps=1_000_000)
+nf.train(config, out=sys.argv[1], device="cpu", progress=False, checkpoint_every=5, log_every=1_000_000)
+"""
+
+
+def torchrun(folder, code):
+    """Two processes that run the code, the folder being their argument."""
+    script = folder / "script.py"
+    script.write_text(code)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+    command += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(folder)]
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
 @pytest.fixture(scope="module")
 def two_processes(tmp_path_factory):
     folder = tmp_path_factory.mktemp("torchrun")
-    script = folder / "script.py"
-    script.write_text(TORCHRUN)
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
-    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'tests'}", "OMP_NUM_THREADS": "1"}
-    outcome = subprocess.run(
-        [*command, "--rdzv-backend", "c10d", "--rdzv-endpoint", "localhost:0", str(script), str(folder)],
-        capture_output=True,
-        text=True,
-        env=environment,
-    )
-    assert outcome.returncode == 0, outcome.stderr[-3000:]
+    process = torchrun(folder, TORCHRUN)
+    said = process.communicate()[0]
+    assert process.returncode == 0, said[-3000:]
     return folder
+
+
+def test_two_processes_stop_together_and_save(tmp_path):
+    process = torchrun(tmp_path, LONG)
+    while process.poll() is None and not (tmp_path / checkpoint.LATEST).exists():
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    said = process.communicate()[0]
+    assert "forcefully" not in said  # as torchrun ends whoever has not ended by himself
+    manifest = read_manifest(tmp_path)
+    assert manifest["state"] == "interrupted" and 5 <= manifest["steps"] < 1_000_000
+    assert checkpoint.read(tmp_path / checkpoint.LATEST).step == manifest["steps"]
 
 
 def test_two_processes_share_a_batch_as_one_would_take_it(two_processes, tmp_path):

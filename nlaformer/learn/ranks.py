@@ -41,13 +41,14 @@ class Ranks(NamedTuple):
         if self.world > 1:
             torch.distributed.barrier()
 
-    def any(self, flag: bool) -> bool:
-        """Whether the flag is set on any rank."""
+    def any(self, *flags: bool) -> list[bool]:
+        """Which of the flags are set on any rank."""
         if self.world == 1:
-            return flag
-        flags = torch.tensor([int(flag)], device="cuda" if torch.distributed.get_backend() == "nccl" else "cpu")
-        torch.distributed.all_reduce(flags)
-        return bool(flags.item())
+            return list(flags)
+        device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+        counts = torch.tensor(flags, dtype=torch.int32, device=device)
+        torch.distributed.all_reduce(counts)
+        return (counts > 0).tolist()
 
 
 def ranks(device: torch.device) -> Ranks:

@@ -226,7 +226,7 @@ class _Training:
                     self._show(done)
                 if logs:
                     alive = self._log(done, alive)
-                stop = self._stop(asked, deadline, logs)
+                stop = self._stop(asked, deadline)
                 saves = bool(done % self.every.checkpoint == 0 or done == self.steps or stop or not alive.any())
                 if saves or done % self.every.validate == 0:
                     self._validate(done, saves)
@@ -246,12 +246,16 @@ class _Training:
             self.display.forecast(done)
         self.display.update(done, float(living.mean()) if len(living) else float("nan"))
 
-    def _stop(self, asked: list[int], deadline: float, logs: bool) -> str:
-        """Why to stop here, if at all; processes that share a batch must stop at the same step."""
-        reasons = {"signal": bool(asked), "time": time.monotonic() >= deadline}
+    def _stop(self, asked: list[int], deadline: float) -> str:
+        """Why to stop here, if at all.
+
+        Processes that share a batch must stop at the same step. They ask each other after every one: torchrun waits
+        half a minute after Ctrl-C, which may be few steps.
+        """
+        signalled, late = bool(asked), time.monotonic() >= deadline
         if self.share[1] > 1:
-            reasons = {name: logs and self.group.any(flag) for name, flag in reasons.items()}
-        return next((name for name, flag in reasons.items() if flag), "")
+            signalled, late = self.group.any(signalled, late)
+        return "signal" if signalled else "time" if late else ""
 
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
         for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
