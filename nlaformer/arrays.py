@@ -71,6 +71,8 @@ def to_tensor(name: str, value: Any) -> Tensor:
         if value.layout != torch.strided or value.device.type == "meta":
             raise DTypeError(f"{name} is a {value.layout} tensor on {value.device}; expected an ordinary dense one")
         return value
+    if hasattr(value, "toarray"):
+        raise DTypeError(f"{name} is sparse; expected a dense array: {name}.toarray()")
     if np.ma.isMaskedArray(value) and np.ma.getmaskarray(value).any():
         raise DTypeError(f"{name} has masked entries; fill them first")
     try:

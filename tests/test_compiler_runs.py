@@ -8,7 +8,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.algorithms import program
-from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
+from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError
 from tests.systems import with_eigenvalues
 
 I3, ones = np.eye(3), np.ones(3)
@@ -298,3 +298,43 @@ def test_devices_that_are_not_there(device):
         with pytest.raises(OptionError, match="cannot be used here"):
             made.to(device)
         assert made.to("cpu") is not made and made.device.type == "cpu"
+
+
+class Stubborn(nf.Program):
+    """Steepest descent with a constant that keeps A from being scaled."""
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        r = b - A @ x
+        return dict(x=x + 0.9 * nf.dot(r, r) / nf.dot(r, A @ r) * r + 1e-4 * r)
+
+
+def test_digits_lost_to_a_bound_that_is_too_large_are_told():
+    with pytest.warns(
+        UserWarning, match=r"keeps A from being scaled.*bound= nearer to your matrices' norms \(1024 now"
+    ):
+        nf.compile(Stubborn(), n=5)
+
+
+@pytest.mark.parametrize("bound", [4.0, 16.0])  # the random systems of the verification have norms of about nine
+def test_weights_for_a_small_bound_are_verified_within_it(bound):
+    found = nf.compile(Stubborn(), n=5, bound=bound).verification["systems"]["random"]
+    assert found["last"] < 1e-8
+
+
+def test_a_start_that_keeps_a_from_being_scaled_is_named():
+    class Watched(nf.Program):
+        def start(self, x0):
+            return dict(x=x0, omega=1.0)
+
+        def step(self, A, b, x, omega):
+            r = b - A @ x
+            q = A @ r
+            ratio = nf.dot(r, q) / nf.dot(q, q)
+            return dict(x=x + ratio * r, omega=ratio)
+
+    with pytest.raises(CompileError, match="a state that starts as one, keeps A from being scaled"):
+        nf.compile(Watched(), n=5)
+    assert nf.compile(Watched(), n=5, bound=8).verification["systems"]["random"]["last"] < 1e-8

@@ -436,3 +436,15 @@ def test_bad_options_are_refused(options: dict) -> None:
     with pytest.raises((OptionError, ShapeError, ValueError)) as caught:
         nf.solve(np.eye(2), np.ones(2), **options)
     assert len(str(caught.value)) > 20
+
+
+def test_a_matrix_that_is_symmetric_but_for_rounding_is_told_the_way_out():
+    A = np.diag([1.0, 2.0, 3.0])
+    A[0, 1] = 1e-10
+    assert "(A + A.T) / 2" in nf.solve(A, np.ones(3), check="ignore").detail
+    assert "(A + A.T) / 2" not in nf.solve(A + np.triu(np.ones((3, 3)), 1), np.ones(3), check="ignore").detail
+
+
+def test_what_must_be_dense_says_so():
+    with pytest.raises(DTypeError, match=r"b is sparse; expected a dense array: b\.toarray\(\)"):
+        nf.solve(np.eye(3), sp.csr_array(np.ones((3, 1))))

@@ -84,8 +84,11 @@ def test_files_of_every_kind_are_solved_and_x_is_written(run, kind: str, out: st
 def test_an_archive_may_hold_both(run):
     A, b = system()
     np.savez("system.npz", A=A, b=b)
-    code, said, _ = run("system.npz", "system.npz", "--json")
-    assert code == 0 and json.loads(said)["iterations"] == nf.cg(A, b).iterations
+    for named in (["system.npz"], ["system.npz", "system.npz"]):
+        code, said, _ = run(*named, "--json", "--out", "x.npy")
+        found = json.loads(said)
+        assert code == 0 and found["b"] == "system.npz" and found["iterations"] == nf.cg(A, b).iterations
+        assert meets(A, b, np.load("x.npy"), 1e-5)
 
 
 def test_without_b_a_random_one_is_drawn_by_its_seed_and_said_so(run):

@@ -34,7 +34,8 @@ class RunStatus(enum.Enum):
     )
     INACCURATE = (
         "inaccurate: a step of the transformer differed from the program's own, because a value left the range the "
-        "weights were made for; the answer must not be used. Keep the values of the program near 1"
+        "weights were made for; the answer must not be used. Keep the values of the program near 1; where a program "
+        "keeps A from being scaled, a smaller bound= of nf.compile gives its values more digits"
     )
     DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
     NONFINITE = "not finite: the iteration left the range of the numbers; the answer must not be used"

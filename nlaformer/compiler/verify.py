@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from nlaformer.compiler.artifact import Algorithm
 
 ITERATIONS = 12
+LOST = 1e-2  # a deviation at the end that is worth a warning
 
 
 def random_systems(n: int, count: int, sigma: float = 1.2, seed: int = 0) -> np.ndarray:
@@ -56,10 +57,11 @@ def verify(program: Program, algorithm: Algorithm, iterations: int = ITERATIONS)
     """The deviations found, as plain data."""
     n, plan = algorithm.n, algorithm.plan
     rng = np.random.default_rng(2)
-    hard = hard_systems(n)
-    if "A" in plan.inputs and "A" not in plan.scaled:
+    random, hard = random_systems(n, 3), hard_systems(n)
+    if keeps_scale(algorithm):
         hard = {name: A for name, A in hard.items() if np.linalg.norm(A) <= plan.bound}
-    families = {"random": random_systems(n, 3)} | {name: A[None] for name, A in hard.items()}
+        random *= min(1.0, 0.99 * plan.bound / np.linalg.norm(random, axis=(1, 2)).max())
+    families = {"random": random} | {name: A[None] for name, A in hard.items()}
     report: dict[str, Any] = {"iterations": iterations, "systems": {}}
     for name, A in families.items():
         b = rng.standard_normal((len(A), n))
@@ -69,6 +71,11 @@ def verify(program: Program, algorithm: Algorithm, iterations: int = ITERATIONS)
             judge_trace(program, plan.steps, inputs)
         report["systems"][name] = deviations(program, algorithm, inputs, iterations)
     return report
+
+
+def keeps_scale(algorithm: Algorithm) -> bool:
+    """Whether the program has constants that keep A from being scaled."""
+    return "A" in algorithm.plan.inputs and "A" not in algorithm.plan.scaled
 
 
 def judge_trace(program: Program, steps: dict[str, Any], inputs: dict[str, Any]) -> None:
@@ -86,19 +93,34 @@ def judge_trace(program: Program, steps: dict[str, Any], inputs: dict[str, Any])
 
 
 def judge_first_steps(algorithm: Algorithm) -> None:
-    """Refuse weights of which one step is not one step of the program; warn if it is so on the hard systems alone."""
+    """Refuse weights of which one step is not one step of the program; warn if it is so on the hard systems alone.
+
+    Where A is not scaled, weights for a large bound leave few digits to values far below it: warn if they are lost.
+    """
     systems, tolerance = algorithm.verification["systems"], step_tolerance(algorithm.dtype)
     wrong = {name: found["first"] for name, found in systems.items() if found["first"] > tolerance}
+    remedy = ""
+    if keeps_scale(algorithm):
+        remedy = (
+            f"; a constant, or a state that starts as one, keeps A from being scaled: give it the unit of its place "
+            f"with nf.norm(A), or compile with a bound= nearer to your matrices' norms ({algorithm.plan.bound:g} now)"
+        )
     if not wrong:
+        if remedy and (lost := systems["random"]["last"]) > LOST:
+            warnings.warn(
+                f"{algorithm.name}: after {algorithm.verification['iterations']} steps on random systems the weights' "
+                f"answer is {lost:.0e} from the program's{remedy}",
+                stacklevel=3,
+            )
         return
     found = ", ".join(f"{deviation:.0e} ({name})" for name, deviation in wrong.items())
     message = (
         f"{algorithm.name}: one step of the weights differs from one step of the program by {found}, relative to the "
         f"answer; at most {tolerance:.0e} is expected. Its values leave the range the weights were "
-        "made for: keep them near 1"
+        f"made for: keep them near 1{remedy}"
     )
     if "random" in wrong:
-        raise CompileError(f"{message}, or take the weights as they are with verify=False")
+        raise CompileError(f"{message}; or take the weights as they are with verify=False")
     warnings.warn(message, stacklevel=3)
 
 

@@ -42,8 +42,8 @@ def solve(
     """Solve A x = b for symmetric positive definite A, certified.
 
     What is proven is the residual of the x that is found.
-    Without b the right-hand side is random. Exit code 0: every system converged; 1: one did not;
-    2: a mistake in what was given; 130: interrupted.
+    Without b the right-hand side is the array b beside A in an .npz file, or random.
+    Exit code 0: every system converged; 1: one did not; 2: a mistake in what was given; 130: interrupted.
     """
     import nlaformer as nf
     from nlaformer.learn.model import load_solver
@@ -55,6 +55,8 @@ def solve(
     for path, kinds in ((out, files.WRITABLE), (plot, (".svg", ".png"))):
         if path is not None:
             files.check_output(path, kinds, (A, b))
+    if b is None and files.holds("b", A):
+        b = A
     matrix, right = files.read_system(A, b, seed)
     learned = None if model is None else load_solver(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}

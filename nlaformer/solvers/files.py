@@ -49,6 +49,15 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
     return matrix, right
 
 
+def holds(name: str, path: Path) -> bool:
+    """Whether a file is an archive with an array of this name in it; one that cannot be read holds nothing."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return f"{name}.npy" in archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
 def read_preconditioner(M: str) -> Any:
     """What an option says of M: "jacobi", or a file with a matrix or a diagonal."""
     if M == "jacobi":

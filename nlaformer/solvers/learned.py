@@ -157,7 +157,8 @@ def _as_function(model: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     if callable(model):
         return model, None
     raise OptionError(
-        f"model is a {type(model).__name__}; expected a trained model, what nf.load takes, or a function (A, b) -> x"
+        f"model is a {type(model).__name__}; expected a trained model, its folder or its bundled name, or a function "
+        "(A, b) -> x"
     )
 
 

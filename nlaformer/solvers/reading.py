@@ -27,6 +27,8 @@ from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import UNIT, norm_lower
 from nlaformer.solvers.operators import Dense, Implicit, Operator, Sparse
 
+NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
+
 
 @dataclass(frozen=True)
 class Problem:
@@ -310,7 +312,10 @@ def _eps(dtype: torch.dtype) -> float:
 def _complaint(gap: float, diagonal: float, largest: float, n: int, eps: float) -> str:
     """Why a matrix cannot be symmetric positive definite, from its entries alone, or nothing."""
     if gap > min(10 * n * eps, 1e-3) * largest:
-        return f"A is not symmetric: an entry differs from its mirror image by {gap / largest:.1e} of the largest"
+        nearly = "; if only by rounding, solve with (A + A.T) / 2" if gap < NEARLY_SYMMETRIC * largest else ""
+        return (
+            f"A is not symmetric: an entry differs from its mirror image by {gap / largest:.1e} of the largest{nearly}"
+        )
     if diagonal <= 0:
         return f"A has {'a zero' if diagonal == 0 else 'a negative'} entry on its diagonal"
     return ""
