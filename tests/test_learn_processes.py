@@ -87,7 +87,7 @@ def test_a_full_disk_stops_training_and_spares_the_last_checkpoint(tmp_path):
         time.sleep(0.01)
     begin.kill()
     begin.join()
-    step = checkpoint.resume([tmp_path / "full"], [CONFIG]).step
+    step = checkpoint.resume([tmp_path / "full"], [CONFIG])[0].step
     assert 0 < step < CONFIG.steps
     code = (
         "import sys, resource, nlaformer as nf; from nlaformer.learn.recipes import Config; import json\n"
@@ -101,7 +101,7 @@ def test_a_full_disk_stops_training_and_spares_the_last_checkpoint(tmp_path):
     outcome = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
     assert outcome.returncode != 0
     assert "FileError" in outcome.stderr and "what was there before is intact" in outcome.stderr
-    assert checkpoint.resume([tmp_path / "full"], [CONFIG]).step == step
+    assert checkpoint.resume([tmp_path / "full"], [CONFIG])[0].step == step
     nf.train(CONFIG, out=tmp_path / "full", device="cpu", progress=False, checkpoint_every=100)
     assert state(tmp_path / "full")["alive"].item()
 

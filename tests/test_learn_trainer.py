@@ -341,7 +341,7 @@ class TestCheckpoints:
         latest.write_bytes(content)
         with pytest.raises(FileError, match=r"truncated|digest|not a checkpoint"):
             checkpoint.read(latest)
-        resumption = checkpoint.resume([folder], [TINY])
+        (resumption,) = checkpoint.resume([folder], [TINY])
         assert resumption.step == 9 and len(resumption.refused) == 1
         train(TINY, folder)
         assert equal(final(folder), whole)
@@ -366,7 +366,7 @@ class TestCheckpoints:
         latest.mkdir()
         with pytest.raises(FileError, match=r"cannot write .*checkpoint\.safetensors: .*intact"):
             train(TINY, folder)
-        assert checkpoint.resume([folder], [TINY]).step == 9
+        assert checkpoint.resume([folder], [TINY])[0].step == 9
 
     def test_they_describe_themselves(self, folder):
         stored = checkpoint.read(folder / checkpoint.LATEST)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -79,15 +80,19 @@ def read(path: Path) -> Checkpoint:
 
 
 class Resumption(NamedTuple):
-    """Where a run goes on: the step, the states of its members, and what was refused on the way."""
+    """Members of a stack that go on together: at which step, who, and from which states."""
 
     step: int
+    members: list[int]
     states: list[dict[str, Tensor]]  # empty at step 0
     refused: list[FileError]
 
 
-def resume(folders: Sequence[Path], configs: Sequence[Config]) -> Resumption:
-    """The latest step at which every member has a whole checkpoint; 0 if there is none.
+def resume(folders: Sequence[Path], configs: Sequence[Config], mine: Sequence[int] | None = None) -> list[Resumption]:
+    """Where each member goes on, of all or of ``mine``: those that share a step together, the largest such group first.
+
+    Members fall apart where one was added, finished in another process, or lost its folder. Every folder is read,
+    whoever trains it: what is wrong in one is an error of all processes.
 
     Raises
     ------
@@ -104,9 +109,16 @@ def resume(folders: Sequence[Path], configs: Sequence[Config]) -> Resumption:
             _check_config(folder, checkpoint.config, config)
         members.append(whole)
         refused += errors
-    common = set.intersection(*(set(whole) for whole in members))
-    step = max(common, default=0)
-    return Resumption(step, [whole[step].state for whole in members] if step else [], refused)
+    parts: list[Resumption] = []
+    left = list(range(len(members)) if mine is None else mine)
+    while left:
+        steps = Counter(step for k in left for step in members[k] or (0,))
+        step = max(steps, key=lambda step: (steps[step], step))
+        together = [k for k in left if step in (members[k] or (0,))]
+        states = [members[k][step].state for k in together] if step else []
+        parts.append(Resumption(step, together, states, [] if parts else refused))
+        left = [k for k in left if k not in together]
+    return parts
 
 
 def _generations(folder: Path) -> tuple[dict[int, Checkpoint], list[FileError]]:

@@ -94,10 +94,12 @@ class Solver(nn.Module):
 
         They come one by one, for all of them together are many times what a batch of systems takes.
         """
-        iterations = self.config.T if iterations is None else iterations
-        loops = iterations - (len(self.blocks.post) > 0)
-        for state in self.blocks.states(self.tokens(A, b).mT, max(loops, 0), gradient_from):
-            yield {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block], state.P
+        iterations = self.config.T if iterations is None else whole("iterations", iterations, 0)
+        loops = max(iterations - (len(self.blocks.post) > 0), 0)
+        for state in self.blocks.states(self.tokens(A, b).mT, loops, gradient_from):
+            t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
+            if t <= iterations:  # x_0 is read before the post block
+                yield t, state.P
 
     def features(self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0) -> Tensor:
         """The last token at every iterate: (..., iterations+1, d)."""

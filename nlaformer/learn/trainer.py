@@ -131,8 +131,13 @@ def train_into(
     check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), where)
     group = ranks(where)
     with cpu_threads(configs[0].threads):
-        training = _Training(list(configs), list(folders), where, group, progress, every)
-        training.run(board, deadline)
+        mine = group.members(len(configs), configs[0].batch)
+        parts = checkpoint.resume(folders, configs, mine)
+        group.wait()  # nobody writes before everybody has read
+        share = group.share(len(configs))
+        for part in parts:
+            own = [(configs[k], folders[k]) for k in part.members]
+            _Training(own, part, where, group, share, progress, every).run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
@@ -175,27 +180,24 @@ class _Training:
 
     def __init__(
         self,
-        configs: list[Config],
-        folders: list[Path],
+        members: Sequence[tuple[Config, Path]],
+        resumption: checkpoint.Resumption,
         device: torch.device,
         group: Ranks,
+        share: tuple[int, int],
         progress: bool,
         every: _Intervals,
     ):
-        mine = group.members(len(configs), configs[0].batch)
-        self.configs, self.folders = [configs[k] for k in mine], [folders[k] for k in mine]
-        self.device, self.group, self.steps, self.every = device, group, configs[0].steps, every
-        self.share = group.share(len(configs))
-        self.writes = self.share[0] == 0
-        self.resumption = checkpoint.resume(folders, configs)
-        group.wait()  # nobody writes before everybody has read
+        self.configs, self.folders = [config for config, _ in members], [folder for _, folder in members]
+        self.device, self.group, self.steps, self.every = device, group, self.configs[0].steps, every
+        self.resumption, self.share, self.writes = resumption, share, share[0] == 0
         # A run that goes on has its weights in the checkpoint: the model that it started from need not be there.
         begun = [config.replace(start=None) for config in self.configs] if self.resumption.step else self.configs
         self.engine: Engine = make_engine(begun, device, self.share)
         if self.resumption.step:
-            states = [self.resumption.states[k] for k in mine]
+            states = self.resumption.states
             self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
-        self.display = Display(_title(configs), self.steps, self.resumption.step, progress and group.rank == 0)
+        self.display = Display(_title(self.configs), self.steps, self.resumption.step, progress and group.rank == 0)
         self.validation = [_validation_systems(config) for config in self.configs]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []

@@ -76,6 +76,8 @@ def reproduce(
 
     if precision is not None:
         recipe("quickstart", precision=precision)  # refuses what is none
+    if from_results and what in ("list", "next", "promote"):
+        raise OptionError(f"--from-results goes with a table, a figure or all, not with {what}")
     if as_json and what != "list" and (not from_results or what in ("next", "promote")):
         raise OptionError("--json goes with list, and with --from-results")
     home = Path("runs/small") if small else Path()
