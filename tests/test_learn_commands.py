@@ -76,6 +76,14 @@ def test_a_run_that_ends_worse_than_zero_is_named(command, tmp_path):
     assert "worse than x = 0" in bad and "worse than x = 0" not in good
 
 
+def test_a_sweep_whose_metrics_were_removed_is_shown_without(command, tmp_path):
+    again = ["sweep", "quickstart", *TINY, "--vary", "seed=0,1", "--out", tmp_path]
+    command(*again)
+    (tmp_path / "seed=0" / "metrics.jsonl").unlink()
+    first = next(line for line in command(*again).stdout.splitlines() if "seed=0" in line)
+    assert first.split()[1:] == ["-"] * 5
+
+
 def test_a_sweep_may_vary_the_number_of_iterations(command, tmp_path):
     shown = command("sweep", "quickstart", *TINY, "--out", tmp_path, "--vary", "T=3,1").stdout
     three, one = (line.split() for line in shown.splitlines() if "T=" in line)

@@ -166,3 +166,15 @@ def test_iterates_come_back_as_they_went_in_and_the_model_names_its_precision():
     for given in ((A, b), (torch.eye(3, dtype=torch.float64), torch.ones(3))):
         with pytest.raises(DTypeError, match=r"torch\.float32.*model\.iterates"):
             model(*given)
+
+
+@pytest.mark.parametrize("post", [0, 1])
+def test_no_iteration_gives_the_first_iterate(post):
+    model = initial(nf.recipe("quickstart", n=3, T=4, d=8, heads=2, post_layers=post))
+    torch.nn.init.normal_(model.probe_x.weight)
+    A, b = torch.eye(3).expand(2, 3, 3), torch.ones(2, 3)
+    torch.testing.assert_close(model.iterates(A, b, iterations=0), model.iterates(A, b)[:, :1])
+    assert [t for t, _ in model.states(A, b, 0)][-1] == 0
+    for wrong in (-1, 2.5, "3"):
+        with pytest.raises(OptionError, match="iterations"):
+            model.features(A, b, wrong)

@@ -315,6 +315,32 @@ def test_seeds_and_steps_make_the_data():
     torch.testing.assert_close(batch.x[:, -1], batch.x_true, rtol=1e-3, atol=1e-3)  # CG ends after n = T iterations
 
 
+def test_a_stack_that_is_enlarged_keeps_what_is_done(tmp_path):
+    configs = [TINY.replace(seed=seed) for seed in range(3)]
+    train(configs[:2], tmp_path)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
+    runs = train(configs, tmp_path)
+    assert [run.steps for run in runs] == [12] * 3 and {path: path.read_bytes() for path in kept} == kept
+    train(configs[2], tmp_path / "alone")
+    assert equal(final(runs[2].folder), final(tmp_path / "alone"))
+
+
+def test_members_that_stand_at_different_steps_go_on_from_there(tmp_path, monkeypatch):
+    configs = [TINY.replace(seed=seed) for seed in range(4)]
+    whole = train(configs, tmp_path / "whole")
+    folders = [tmp_path / "parts" / run.folder.name for run in whole]
+    for config, folder, step in zip(configs, folders, (5, 5, 8, None), strict=True):
+        if step is not None:
+            with monkeypatch.context() as patch, pytest.raises(SystemExit):
+                interrupt_at(step, patch)
+                train(config, folder, checkpoint_every=1)
+    parts = checkpoint.resume(folders, configs)
+    assert [(part.step, part.members) for part in parts] == [(5, [0, 1]), (8, [2]), (0, [3])]
+    assert [(p.step, p.members) for p in checkpoint.resume(folders, configs, [1, 3])] == [(5, [1]), (0, [3])]
+    for one, other in zip(train(configs, tmp_path / "parts"), whole, strict=True):
+        assert equal(final(one.folder), final(other.folder))
+
+
 class TestCheckpoints:
     """Two generations; what is not whole is refused."""
 
@@ -345,6 +371,22 @@ class TestCheckpoints:
         assert resumption.step == 9 and len(resumption.refused) == 1
         train(TINY, folder)
         assert equal(final(folder), whole)
+
+    def test_a_model_without_a_checkpoint_is_not_overwritten(self, folder):
+        for name in (checkpoint.LATEST, checkpoint.PREVIOUS):
+            (folder / name).unlink(missing_ok=True)
+        kept = (folder / "model.safetensors").read_bytes()
+        with pytest.raises(FileError, match="holds a model and no checkpoint"):
+            train(TINY, folder)
+        assert (folder / "model.safetensors").read_bytes() == kept
+
+    @pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "manifest.json"])
+    def test_what_a_finished_run_has_lost_is_made_again(self, folder, lost):
+        train(TINY, folder)
+        kept = (folder / "model.safetensors").read_bytes()
+        (folder / lost).unlink()
+        run = train(TINY, folder)
+        assert run.steps == TINY.steps and (folder / "model.safetensors").read_bytes() == kept
 
     def test_if_no_generation_is_whole_nothing_starts_over(self, folder):
         for name in (checkpoint.LATEST, checkpoint.PREVIOUS):

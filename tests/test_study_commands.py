@@ -126,6 +126,13 @@ def test_the_numbers_of_another_run_are_refused(tmp_path, monkeypatch, capsys):
     assert code == 2 and "the numbers of another run" in said.err and other.name in said.err
 
 
+@pytest.mark.parametrize("what", ["list", "next", "promote"])
+def test_what_draws_nothing_draws_nothing_from_results(what, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    code, said = run(monkeypatch, capsys, what, "--from-results")
+    assert code == 2 and "--from-results goes with" in said.err and not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("errors", [[], [1.0, -0.1], ["1"], "abc", {"t": 1}, 3])
 def test_a_damaged_run_is_named_and_no_other(errors, tmp_path, monkeypatch, capsys):
     shutil.copytree(ROOT / "results", tmp_path / "results")

@@ -22,7 +22,7 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from nlaformer.errors import FileError, NLAFormerError, OptionError
-from nlaformer.io import replace_file
+from nlaformer.io import WEIGHTS_FILE, replace_file
 from nlaformer.learn.recipes import Config
 
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
@@ -96,7 +96,7 @@ def resume(folders: Sequence[Path], configs: Sequence[Config], mine: Sequence[in
 
     Raises
     ------
-    FileError : a member has checkpoint files, and none of them is whole
+    FileError : a member has checkpoint files, and none of them is whole; or a model without any
     OptionError : a checkpoint belongs to another config
     """
     members, refused = [], []
@@ -105,6 +105,10 @@ def resume(folders: Sequence[Path], configs: Sequence[Config], mine: Sequence[in
         if errors and not whole:
             reasons = "; ".join(str(error) for error in errors)
             raise FileError(f"no whole checkpoint in {folder}: {reasons}; remove these files to start again")
+        if not whole and (folder / WEIGHTS_FILE).exists():
+            raise FileError(
+                f"{folder} holds a model and no checkpoint to go on from; train into another folder, or remove it first"
+            )
         for checkpoint in whole.values():
             _check_config(folder, checkpoint.config, config)
         members.append(whole)

@@ -100,13 +100,14 @@ def evaluate(
     On systems like those of the training, and on others.
     """
     from nlaformer.learn.model import load_solver
-    from nlaformer.learn.runs import model_step
+    from nlaformer.learn.runs import MANIFEST, model_step, read_manifest
 
     _must_exist(model)
     solver = load_solver(model)
     step, steps = model_step(model), solver.config.steps
     if step is not None and step < steps and not as_json:
-        print(f"This run is not finished: the model is that of step {step} of {steps}.\n")
+        lost = (Path(model) / MANIFEST).exists() and read_manifest(Path(model))["state"] == "diverged"
+        print(f"This run {'diverged' if lost else 'is not finished'}: the model is that of step {step} of {steps}.\n")
     _show_evaluation(solver, count, seed, as_json, {"model": model, "step": step, "steps": steps})
 
 
@@ -193,7 +194,9 @@ def _show_sweep(runs: list[Run], as_json: bool) -> None:
     from nlaformer.learn.evaluate import worse_than_zero
     from nlaformer.learn.runs import read_metrics
 
-    ends = [[line["validation"] for line in read_metrics(run.folder) if "validation" in line][-1] for run in runs]
+    nothing: dict[str, Any] = {"squared_relative_error": [None], "discrepancy": None}  # where the metrics were removed
+    measured = [[line["validation"] for line in read_metrics(run.folder) if "validation" in line] for run in runs]
+    ends = [lines[-1] if lines else nothing for lines in measured]
     if as_json:
         rows = [{"folder": str(r.folder), "diverged": r.diverged, **end} for r, end in zip(runs, ends, strict=True)]
         print_json({"runs": rows})
@@ -204,6 +207,7 @@ def _show_sweep(runs: list[Run], as_json: bool) -> None:
         errors = [math.nan if value is None else value for value in end["squared_relative_error"]]
         values = [*(errors[t] if t < len(errors) else math.nan for t in (1, 2, 4, -1)), end["discrepancy"]]
         numbers = ("-" if value is None or math.isnan(value) else f"{value:.2g}" for value in values)
-        remark = "diverged" if run.diverged else "worse than x = 0" if worse_than_zero(errors) else ""
+        known = end is not nothing
+        remark = "diverged" if run.diverged else "worse than x = 0" if known and worse_than_zero(errors) else ""
         lines.append((run.folder.name, *numbers, remark))
     print_sheets([Sheet("Squared relative error at the end of training", headings, tuple(lines))])

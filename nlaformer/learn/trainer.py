@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nlaformer.arrays import check_memory, plain, whole
 from nlaformer.errors import OptionError, shown
-from nlaformer.io import as_folder, load, make_folder, remove_leftovers
+from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, load, make_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
@@ -212,6 +212,8 @@ class _Training:
             self.display.say(f"{self.display.title}: found at step {done} of {self.steps}")
         if done == self.steps or not bool(alive.any()):
             if self.writes and any(_open(folder) for folder in self.folders):
+                for folder, model in zip(self.folders, self._models(), strict=True):
+                    model.save(folder)
                 self._close_folders(done, alive, 0.0, interrupted=False)
             return
         if self.writes:
@@ -310,10 +312,10 @@ class _Training:
         for k, (folder, config, model) in enumerate(zip(self.folders, self.configs, self._models(), strict=True)):
             measured = evaluate.validation(model, self.validation[k])
             self.metrics[k].add(step=done, validation=measured, saved=saves)
-            if saves:
-                model.save(folder)
+            if saves:  # the checkpoint first: a model without one would be taken for somebody else's
                 own = {name: tensor[k].clone() for name, tensor in state.items()}
                 checkpoint.write(folder, checkpoint.Checkpoint(done, config, own))
+                model.save(folder)
 
     def _models(self) -> list[Solver]:
         together = self.engine.solver()
@@ -321,8 +323,9 @@ class _Training:
 
 
 def _open(folder: Path) -> bool:
-    """Whether a run was killed between its last step and its manifest, or has lost that."""
-    return not (folder / MANIFEST).exists() or read_manifest(folder)["state"] == "running"
+    """Whether a run was killed between its last step and its manifest, or has lost that, or its model."""
+    kept = (folder / MANIFEST).exists() and (folder / WEIGHTS_FILE).exists() and (folder / CONFIG_FILE).exists()
+    return not kept or read_manifest(folder)["state"] == "running"
 
 
 def _seconds_before(folder: Path) -> float:
