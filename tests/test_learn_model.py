@@ -8,7 +8,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer import problems
-from nlaformer.errors import DTypeError, OptionError, ShapeError
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
 from nlaformer.learn.model import initial, member, stack
 from nlaformer.learn.recipes import Config
 
@@ -178,3 +178,9 @@ def test_no_iteration_gives_the_first_iterate(post):
     for wrong in (-1, 2.5, "3"):
         with pytest.raises(OptionError, match="iterations"):
             model.features(A, b, wrong)
+
+
+def test_what_the_models_precision_cannot_hold_is_refused():
+    model = initial(nf.recipe("quickstart", n=3, T=4, d=8, heads=2))
+    with pytest.raises(DomainError, match=r"A has entries beyond the range of torch\.float32"):
+        model.iterates(1e40 * np.eye(3), np.ones(3))

@@ -150,6 +150,10 @@ class Solver(nn.Module):
                 raise DTypeError(f"{name} is complex; the model solves real systems")
             if not all_finite(value):
                 raise DomainError(f"{name} holds NaN or infinity; every entry must be finite")
+            if not all_finite(value.to(self.positions)):
+                raise DomainError(
+                    f"{name} has entries beyond the range of {self.positions.dtype}; scale the system first"
+                )
         if matrices.shape[-2:] != (n, n) or right.shape[-1:] != (n,):
             raise ShapeError(
                 f"this model solves systems of {n} unknowns: A (..., {n}, {n}) and b (..., {n}); "
