@@ -31,13 +31,13 @@ from nlaformer.learn import supervision
 from nlaformer.learn.check import Dimensions, kernel_errors
 from nlaformer.learn.data import draw_chunk
 from nlaformer.learn.engine import PlainEngine
-from nlaformer.learn.fused import FusedEngine
+from nlaformer.learn.fused import OPERANDS, FusedEngine
 from nlaformer.provenance import provenance
 from nlaformer.transformer import FFN
 
 FLOPS = 127e9  # per model and step: counted from the products of the 21 layers, forward and backward
 PEAK = 790e12  # measured: a large bf16 product on one H200
-PRECISIONS = ("float32", "bf16x3", "tf32", "bf16")
+PRECISIONS = tuple(OPERANDS)
 CASES = [("bf16", 8), ("tf32", 8), ("bf16", 1), ("tf32", 1), ("float32", 1), ("bf16", 16),
          ("bf16x3", 1), ("bf16x3", 4)]  # fmt: skip
 

@@ -13,7 +13,7 @@ from nlaformer.learn.evaluate import THRESHOLDS, judge, trial
 from nlaformer.learn.recipes import Config
 from nlaformer.study import bundling, controls, fresh
 from nlaformer.study.plan import BUNDLED, SIGMAS
-from nlaformer.study.reading import at, counted, listed, short
+from nlaformer.study.reading import at, counted, listed, overtaken, short
 from nlaformer.study.results import Results
 
 RESULTS = Results(Path(__file__).parent.parent / "results")
@@ -53,10 +53,9 @@ def test_the_readme_quotes_the_fresh_systems():
     measured = fresh.read(RESULTS)
     model, cg = (measured.at(method, 1.2)["mean"] for method in ("cg-accelerated", "cg"))
     own, theirs = (listed(counted(curve, THRESHOLDS).split()) for curve in (model, cg))
-    overtaken = next(t for t in range(1, len(cg)) if cg[t] < model[t])
     quoted = (
         f"cg-accelerated needs {own} iterations where CG needs {theirs}; it ends at {short(model[-1])}, and CG "
-        f"overtakes it at t = {overtaken} ({measured.count:,} fresh systems at sigma 1.2;"
+        f"overtakes it at t = {overtaken(model, cg)} ({measured.count:,} fresh systems at sigma 1.2;"
     )
     assert quoted in " ".join((RESULTS.folder.parent / "README.md").read_text().split())
 

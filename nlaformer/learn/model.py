@@ -143,17 +143,8 @@ class Solver(nn.Module):
         (9, 3)
         """
         iterations = self.config.T if iterations is None else whole("iterations", iterations, 0)
-        matrices, right = to_tensor("A", A), to_tensor("b", b)
-        n = self.config.n
-        for name, value in (("A", matrices), ("b", right)):
-            if value.is_complex():
-                raise DTypeError(f"{name} is complex; the model solves real systems")
-            if not all_finite(value):
-                raise DomainError(f"{name} holds NaN or infinity; every entry must be finite")
-            if not all_finite(value.to(self.positions)):
-                raise DomainError(
-                    f"{name} has entries beyond the range of {self.positions.dtype}; scale the system first"
-                )
+        given = to_tensor("b", b)
+        matrices, right, n = self._own("A", to_tensor("A", A)), self._own("b", given), self.config.n
         if matrices.shape[-2:] != (n, n) or right.shape[-1:] != (n,):
             raise ShapeError(
                 f"this model solves systems of {n} unknowns: A (..., {n}, {n}) and b (..., {n}); "
@@ -164,14 +155,25 @@ class Solver(nn.Module):
         try:
             batch = torch.broadcast_shapes(matrices.shape[:-2], right.shape[:-1])
         except RuntimeError:
-            given = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
-            raise ShapeError(f"the batch dimensions of A and b, {given}, do not broadcast") from None
+            shapes = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
+            raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
         matrices, right = matrices.expand(*batch, n, n), right.expand(*batch, n)
-        x = self.probe_x(self.features(matrices.to(self.positions), right.to(self.positions), iterations))
-        x = x.to(right.device, right.dtype if right.is_floating_point() else torch.get_default_dtype())
+        x = self.probe_x(self.features(matrices, right, iterations))
+        x = x.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
         if isinstance(b, Tensor):
             return x
         return x.numpy() if isinstance(b, np.ndarray) else x.tolist()
+
+    def _own(self, name: str, value: Tensor) -> Tensor:
+        """An input in the model's precision and on its device; refuses what is not finite, or would not be there."""
+        if value.is_complex():
+            raise DTypeError(f"{name} is complex; the model solves real systems")
+        if not all_finite(value):
+            raise DomainError(f"{name} holds NaN or infinity; every entry must be finite")
+        own = value.to(self.positions)
+        if not all_finite(own):
+            raise DomainError(f"{name} has entries beyond the range of {own.dtype}; scale the system first")
+        return own
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write ``config.json`` and ``model.safetensors`` into a folder; ``nf.load`` reads them."""

@@ -324,8 +324,8 @@ class _Training:
 
 def _open(folder: Path) -> bool:
     """Whether a run was killed between its last step and its manifest, or has lost that, or its model."""
-    kept = (folder / MANIFEST).exists() and (folder / WEIGHTS_FILE).exists() and (folder / CONFIG_FILE).exists()
-    return not kept or read_manifest(folder)["state"] == "running"
+    kept = (MANIFEST, WEIGHTS_FILE, CONFIG_FILE)
+    return not all((folder / name).exists() for name in kept) or read_manifest(folder)["state"] == "running"
 
 
 def _seconds_before(folder: Path) -> float:

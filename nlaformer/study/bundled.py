@@ -9,7 +9,7 @@ from nlaformer.learn.evaluate import THRESHOLDS
 from nlaformer.study import fresh, goals, plan
 from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.fresh import Fresh
-from nlaformer.study.reading import at, counted, length, short, with_error
+from nlaformer.study.reading import at, counted, length, overtaken, short, with_error
 from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
@@ -72,7 +72,8 @@ def _labels(measured: Fresh) -> dict[str, str]:
 def _last(measured: Fresh) -> Sheet:
     lines = tuple(
         (name, f"{sigma:g}", with_error(row["mean"][-1], row["standard_error"][-1]),
-         *(short(row[kind][-1]) for kind in ("median", "upper", "largest")), _overtaken(measured, name, sigma))
+         *(short(row[kind][-1]) for kind in ("median", "upper", "largest")),
+         str(overtaken(row["mean"], measured.at(measured.configs[name].teacher, sigma)["mean"]) or "-"))
         for name in measured.configs
         for sigma in plan.SIGMAS
         for row in [measured.at(name, sigma)]
@@ -80,11 +81,6 @@ def _last(measured: Fresh) -> Sheet:
     note = "+-: one standard error of the mean. Overtaken: the first t at which the teacher's mean error is smaller."
     headings = ("model", "sigma", "mean", "median", "90% quantile", "largest", "overtaken at")
     return Sheet("The last iterate's error", headings, lines, note)
-
-
-def _overtaken(measured: Fresh, name: str, sigma: float) -> str:
-    own, theirs = (measured.at(method, sigma)["mean"] for method in (name, measured.configs[name].teacher))
-    return next((str(t) for t in range(1, len(own)) if theirs[t] < own[t]), "-")
 
 
 def _deviation(measured: Fresh) -> Sheet:

@@ -56,6 +56,11 @@ def positive(error: float) -> float:
     return max(error, sys.float_info.min)
 
 
+def overtaken(own: Sequence[float], theirs: Sequence[float]) -> int | None:
+    """The first iterate at which a teacher's error is smaller than its pupil's, if it ever is."""
+    return next((t for t in range(1, len(own)) if theirs[t] < own[t]), None)
+
+
 def luck(results: Results, names: Sequence[str]) -> tuple[float, str]:
     """A factor between scores that may be luck, and in words where it is from: runs that differ in their seed."""
     scores = [score(record.own["model"]) for record in results.together(names).values()]

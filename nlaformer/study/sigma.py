@@ -8,7 +8,7 @@ from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import BEYOND, Artefact, Judgement, Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
-from nlaformer.study.reading import bare, counted, fewer, iterations, length, listed, percent, short
+from nlaformer.study.reading import bare, counted, fewer, iterations, length, listed, overtaken, percent, short
 from nlaformer.study.results import Results
 
 if TYPE_CHECKING:
@@ -193,10 +193,7 @@ def _overtaken(results: Results) -> Verdict:
     rows = found(results)
     if len(rows) < len(NAMES):
         return not_yet(claim, BEYOND)
-    passed = {
-        key: next((t for t in range(1, len(own["model"])) if own[key[0]][t] < own["model"][t]), None)
-        for key, own in rows.items()
-    }
+    passed = {key: overtaken(own["model"], own[key[0]]) for key, own in rows.items()}
     parts = [
         f"{teacher.upper()} overtakes at t = "
         + listed([str(passed[teacher, sigma] or "-") for sigma in plan.SIGMAS])

@@ -23,7 +23,7 @@ SLIGHTLY = 2.0  # a factor of the mean error
 
 
 def verdicts(results: Results) -> list[Verdict]:
-    """Whether 15 is slightly worse than 20 in the iterates both of them supervise; before these; and how surely."""
+    """Whether 15 is slightly worse than 20 in the iterates both supervise; before these; and whether all learn."""
     claim = "A window of 15 is only slightly worse than one of 20: NLAFormer does not overfit to a window."
     before = "The iterates before the window, which nothing supervises, are as good as with a full one."
     records = results.keyed(GRID)
@@ -34,7 +34,7 @@ def verdicts(results: Results) -> list[Verdict]:
     }
     known = {key: (less, full) for key, (less, full) in pairs.items() if less is not None and full is not None}
     if len(known) < len(pairs):
-        return [not_yet(claim, WHERE), not_yet(before, BEYOND), _surely(records)]
+        return [not_yet(claim, WHERE), not_yet(before, BEYOND), _learned(records)]
     late = [_supervised(less, less) / _supervised(full, less) for less, full in known.values()]
     whole = [score(less.own["model"]) / score(full.own["model"]) for less, full in known.values()]
     first = known["cg", 1.2][0].config.first
@@ -53,11 +53,11 @@ def verdicts(results: Results) -> list[Verdict]:
     return [
         Verdict(claim, WHERE, found, "holds" if slightly else "differs"),
         Verdict(before, BEYOND, soon, "holds" if as_soon else "differs"),
-        _surely(records),
+        _learned(records),
     ]
 
 
-def _surely(records: Mapping[tuple[str, float, int], Record]) -> Verdict:
+def _learned(records: Mapping[tuple[str, float, int], Record]) -> Verdict:
     """How many runs of each window learned nothing, or lost it again."""
     claim = "Every run with a shorter window than 20 learns something, too."
     if len(records) < len(GRID):

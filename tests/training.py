@@ -1,0 +1,37 @@
+"""Tiny trainings, and what they leave behind."""
+
+from __future__ import annotations
+
+import torch
+
+import nlaformer as nf
+from nlaformer.learn import checkpoint
+from nlaformer.learn.engine import PlainEngine
+from nlaformer.learn.recipes import Config
+
+TINY = Config(n=3, T=3, d=8, heads=2, batch=4, steps=12, warmup=2, chunk=4)
+
+
+def train(config, out, **options):
+    usual = {"device": "cpu", "progress": False, "checkpoint_every": 3, "log_every": 1}
+    return nf.train(config, out=out, **(usual | options))
+
+
+def equal(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def final(folder):
+    return checkpoint.read(folder / checkpoint.LATEST).state
+
+
+def interrupt_at(step, monkeypatch):
+    """Let the process die, without a word, in a step."""
+    original = PlainEngine.step
+
+    def dying(self, number):
+        if number == step:
+            raise SystemExit
+        original(self, number)
+
+    monkeypatch.setattr(PlainEngine, "step", dying)
