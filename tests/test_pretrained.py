@@ -52,7 +52,7 @@ def test_the_numbers_are_of_these_weights(name):
 def test_the_readme_quotes_the_fresh_systems():
     measured = fresh.read(RESULTS)
     model, cg = (measured.at(method, 1.2)["mean"] for method in ("cg-accelerated", "cg"))
-    own, theirs = (listed(counted(curve, THRESHOLDS).split()) for curve in (model, cg))
+    own, theirs = (listed(counted(curve, bounds=THRESHOLDS).split()) for curve in (model, cg))
     quoted = (
         f"cg-accelerated needs {own} iterations where CG needs {theirs}; it ends at {short(model[-1])}, and CG "
         f"overtakes it at t = {overtaken(model, cg)} ({measured.count:,} fresh systems at sigma 1.2;"

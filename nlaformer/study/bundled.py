@@ -55,7 +55,7 @@ def sheets(results: Results) -> list[Sheet]:
 def _iterations(measured: Fresh) -> Sheet:
     """Every method, sigma by sigma."""
     lines = tuple(
-        (label, f"{sigma:g}", *(counted(measured.at(method, sigma)[kind], THRESHOLDS) for kind in KINDS))
+        (label, f"{sigma:g}", *(counted(measured.at(method, sigma)[kind], bounds=THRESHOLDS) for kind in KINDS))
         for sigma in plan.SIGMAS
         for method, label in _labels(measured).items()
     )

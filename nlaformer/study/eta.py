@@ -45,7 +45,7 @@ ARTEFACT = Artefact(
     name="fig-eta",
     title=TITLE,
     paper="Figure 4b",
-    runs=tuple(VALUES.values()),
+    runs=tuple(dict.fromkeys((*VALUES.values(), *SEEDS, RESULT))),
     draw=partial(sweeping.draw, values=VALUES, symbol="eta"),
     sheets=partial(sweeping.sheets, values=VALUES, symbol="eta", title=TITLE),
     verdicts=verdicts,

@@ -119,7 +119,8 @@ def _iterations(measured: Fresh, name: str, bounds: Sequence[float]) -> str:
     """The iterations a model needs beside its teacher's, at every sigma."""
     teacher = measured.configs[name].teacher
     own, theirs = (
-        listed([counted(measured.at(method, sigma)["mean"], bounds) for sigma in SIGMAS]) for method in (name, teacher)
+        listed([counted(measured.at(method, sigma)["mean"], bounds=bounds) for sigma in SIGMAS])
+        for method in (name, teacher)
     )
     span = ", ".join(map(bare, bounds))
     return f"iterations to {span}: {own} for {teacher.upper()}'s {theirs}"

@@ -9,7 +9,7 @@ from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
 from nlaformer.study.filing import THRESHOLDS
-from nlaformer.study.reading import counted, iterations, length, short
+from nlaformer.study.reading import counted, iterations, length, short, span
 from nlaformer.study.results import Record, Results
 
 if TYPE_CHECKING:
@@ -82,6 +82,10 @@ def _length(kinds: dict[str, list[Record]]) -> str:
     return length([record for records in kinds.values() for record in records])
 
 
+def _seeds(runs: Sequence[Any]) -> str:
+    return f"{len(runs)} seeds" if len(runs) > 1 else "one seed"
+
+
 def sheets(results: Results) -> list[Sheet]:
     """A line for each run."""
     if not (kinds := found(results)):
@@ -111,14 +115,18 @@ def error_verdicts(results: Results) -> list[Verdict]:
     if not all(kind in kinds for kind in ("result", "joint")):
         return [not_yet(claim, A)]
     apart, parts = [], []
-    for kind in ("result", "joint"):
-        own = kinds[kind][0].own
-        apart.append(_apart(own))
-        parts.append(f"{kind} needs {counted(own['model'])}, ends at {short(own['model'][-1])} and is at most "
-                     f"{short(max(own['deviation']))} from CG's iterate")  # fmt: skip
+    judged = {kind: kinds[kind] for kind in ("result", "joint")}
+    for kind, records in judged.items():
+        rows = [record.own for record in records]
+        apart += [_apart(own) for own in rows]
+        parts.append(f"{kind} needs {counted(*(own['model'] for own in rows))}, ends at "
+                     f"{span([own['model'][-1] for own in rows])} and is at most "
+                     f"{short(max(max(own['deviation']) for own in rows))} from CG's iterate "
+                     f"({_seeds(rows)})")  # fmt: skip
+    cg = judged["joint"][0].own["cg"]
     text = (
-        f"To 1e-1 ... 1e-4 CG needs {counted(own['cg'])} iterations, and ends at {short(own['cg'][-1])}; "
-        f"{'; '.join(parts)} ({_length(kinds)})."
+        f"To 1e-1 ... 1e-4 CG needs {counted(cg)} iterations, and ends at {short(cg[-1])}; "
+        f"{'; '.join(parts)} ({_length(judged)})."
     )
     return [Verdict(claim, A, text, "holds" if all(gap is not None and gap <= 1 for gap in apart) else "differs")]
 
@@ -141,15 +149,19 @@ def intermediate_verdicts(results: Results) -> list[Verdict]:
     kinds = found(results)
     if not all(kind in kinds for kind in ("result", "joint")):
         return [not_yet(claim, B)]
-    result, joint = (kinds[kind][0].own["intermediate"] for kind in ("result", "joint"))
+    judged = {kind: kinds[kind] for kind in ("result", "joint")}
+    # By iterate, the seeds' errors; joint is closer where the worst of its seeds is closer than the best of the others.
+    result, joint = (
+        list(zip(*(record.own["intermediate"] for record in records), strict=True)) for records in judged.values()
+    )
     silent = kinds["joint"][0].own["silence"]
-    better = sum(ours < other for ours, other in zip(joint, result, strict=True))
-    seen = sum(ours < nothing for ours, nothing in zip(joint, silent, strict=True))
+    better = sum(max(ours) < min(other) for ours, other in zip(joint, result, strict=True))
+    seen = sum(max(ours) < nothing for ours, nothing in zip(joint, silent, strict=True))
     middle = len(joint) // 2
     text = (
-        f"Joint is closer at {better} of {len(joint)} iterates; at t = 1, 2, {middle}: "
-        + ", ".join(f"{short(joint[t])} for {short(result[t])}" for t in (1, 2, middle))
-        + f". It beats a probe that says 0 at {seen} of them ({_length(kinds)})."
+        f"Joint is closer at {better} of {len(joint)} iterates, from every seed; at t = 1, 2, {middle}: "
+        + ", ".join(f"{span(joint[t])} for {span(result[t])}" for t in (1, 2, middle))
+        + f". It beats a probe that says 0 at {seen} of them ({_length(judged)}; {_seeds(joint[0])})."
     )
     return [Verdict(claim, B, text, "holds" if better >= 0.9 * len(joint) else "differs")]
 

@@ -48,7 +48,7 @@ ARTEFACT = Artefact(
     name="fig-lambda",
     title=TITLE,
     paper="Figure 6",
-    runs=tuple(SWEEP.values()),
+    runs=tuple(dict.fromkeys((*SWEEP.values(), *SEEDS))),
     draw=partial(sweeping.draw, values=SWEEP, symbol="lambda"),
     sheets=partial(sweeping.sheets, values=SWEEP, symbol="lambda", title=TITLE),
     verdicts=verdicts,

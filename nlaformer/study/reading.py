@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
+
+from scipy import stats
 
 from nlaformer.study import plan
 from nlaformer.study.filing import THRESHOLDS
@@ -29,10 +32,28 @@ def iterations(curve: Curve, bound: float) -> int | None:
     return next((t for t, error in enumerate(curve) if error <= bound), None)
 
 
-def counted(curve: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
-    """The iterations to 1e-1, ..., 1e-4, as a cell: "4 6 8 10", a dash where the curve does not get there."""
-    found = [iterations(curve, bound) for bound in bounds]
-    return " ".join("-" if count is None else str(count) for count in found)
+def counted(*curves: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
+    """The iterations to 1e-1, ..., 1e-4, as a cell, a dash where a curve does not get there; of several the range.
+
+    >>> counted([1.0, 0.05, 0.005], [1.0, 0.5, 0.005], bounds=(1e-1, 1e-2, 1e-3))
+    '1..2 2 -'
+    """
+    cells = []
+    for bound in bounds:
+        found = [iterations(curve, bound) for curve in curves]
+        reached = sorted(count for count in found if count is not None)
+        ends = [*map(str, reached[:1] + reached[-1:]), *(["-"] if None in found else [])]
+        cells.append("..".join(dict.fromkeys((ends[0], ends[-1]))))
+    return " ".join(cells)
+
+
+def span(values: Sequence[float], digits: str = ".2g") -> str:
+    """The least and the largest of some numbers, as a cell.
+
+    >>> span([0.0123, 0.02, 0.01])
+    '0.01 to 0.02'
+    """
+    return " to ".join(dict.fromkeys((short(min(values), digits), short(max(values), digits))))
 
 
 def fewer(curve: Curve, than: Curve) -> dict[float, float]:
@@ -67,8 +88,10 @@ def luck(results: Results, names: Sequence[str]) -> tuple[float, str]:
     scores = [value for value in scores if math.isfinite(value)]  # that a run may diverge is another kind of luck
     if len(scores) < 2:
         return LUCK, f"one seed each, where shorter runs (results/learning*.json) differ by factors of up to {LUCK}"
-    factor = max(scores) / min(scores)
-    return factor, f"seeds differ by a factor of {factor:.2f}"
+    # Student's interval for the difference of two logarithms: the range of three seeds alone would be exceeded often.
+    spread = math.sqrt(2) * statistics.stdev(map(math.log, map(positive, scores)))
+    factor = math.exp(stats.t.ppf(0.975, len(scores) - 1) * spread)
+    return factor, f"two seeds may differ by a factor of {factor:.2f} (95%, from {len(scores)} seeds)"
 
 
 def length(records: Mapping[Any, Record] | Iterable[Record]) -> str:
@@ -80,9 +103,9 @@ def length(records: Mapping[Any, Record] | Iterable[Record]) -> str:
     return f"{said} steps, power {power}, {listed(sorted({record.arithmetic for record in values}))}"
 
 
-def short(value: float | None) -> str:
+def short(value: float | None, digits: str = ".2g") -> str:
     """A number for people: two digits; a dash where there is none, or none that is finite."""
-    return "-" if value is None or not math.isfinite(value) else f"{value:.2g}"
+    return "-" if value is None or not math.isfinite(value) else f"{value:{digits}}"
 
 
 def bare(bound: float) -> str:
