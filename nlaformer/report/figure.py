@@ -52,6 +52,16 @@ def curve(axes: Axes, values: Sequence[float], label: str, which: int, start: in
     )  # fmt: skip
 
 
+def band(axes: Axes, curves: Sequence[Sequence[float]], label: str, which: int) -> None:
+    """The curve of the first seed, and from the lowest to the highest of all seeds a band."""
+    seeds = f", {len(curves)} seeds" if len(curves) > 1 else ""
+    curve(axes, curves[0], label + seeds, which)
+    if len(curves) > 1:
+        columns = list(zip(*curves, strict=True))
+        lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+        axes.fill_between(range(len(columns)), lowest, highest, color=CURVES[which], alpha=0.18, linewidth=0)
+
+
 def reference(axes: Axes, values: Sequence[float], label: str, style: str = "--") -> None:
     """A classical method, for comparison: dark and broken."""
     axes.plot(values, color=INK, linewidth=1.1, linestyle=style, label=label)

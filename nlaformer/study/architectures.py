@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import BEYOND, Artefact, Verdict, not_yet
 from nlaformer.study.reading import counted, length, luck, score, short
-from nlaformer.study.results import Results
+from nlaformer.study.results import Record, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -41,10 +42,19 @@ def draw(results: Results) -> Figure | None:
         for _, record in here[:1]:
             reference(axes, record.own["cg"], "CG")
         errors(axes)
-        tidy(axes, f"{task}, {length(records)}", "iteration t", "squared relative error" if task == TASKS[0] else "")
+        tidy(
+            axes,
+            f"{task}, {_length(records, task)}",
+            "iteration t",
+            "squared relative error" if task == TASKS[0] else "",
+        )
         if here:
             axes.legend(frameon=False, fontsize=7.5)
     return figure
+
+
+def _length(records: Mapping[tuple[str, str], Record], task: str) -> str:
+    return length(record for (its_task, _), record in records.items() if its_task == task)
 
 
 def sheets(results: Results) -> list[Sheet]:
@@ -71,10 +81,9 @@ def verdicts(results: Results) -> list[Verdict]:
         noise, told = luck(results, SEEDS[task])
         scores = {name: score(records[task, name].own["model"]) for name in LABELS}
         best.append(all(scores[name] > noise * scores["nlaformer"] for name in LABELS if name != "nlaformer"))
-        parts.append(
-            f"{task}: " + ", ".join(f"{LABELS[name]} {short(value)}" for name, value in scores.items()) + f" ({told})"
-        )
-    text = f"Mean error, {'; '.join(parts)} ({length(records)})."
+        said = ", ".join(f"{LABELS[name]} {short(value)}" for name, value in scores.items())
+        parts.append(f"{task}: {said} ({_length(records, task)}; {told})")
+    text = f"Mean error, {'; '.join(parts)}."
     return [Verdict(claim, f"section 3; {BEYOND}", text, "holds" if all(best) else "differs")]
 
 

@@ -13,7 +13,6 @@ from nlaformer.study.reading import counted, iterations, length, short, span
 from nlaformer.study.results import Record, Results
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -34,7 +33,7 @@ def found(results: Results) -> dict[str, list[Record]]:
 
 def draw_error(results: Results) -> Figure | None:
     """The squared relative error over the iterations, and the distance from CG's own iterate."""
-    from nlaformer.report.figure import errors, panels, reference, tidy
+    from nlaformer.report.figure import band, errors, panels, reference, tidy
 
     if not (kinds := found(results)):
         return None
@@ -52,7 +51,7 @@ def draw_error(results: Results) -> Figure | None:
 
 def draw_intermediate(results: Results) -> Figure | None:
     """The error of r and d over the iterations, beside that of a probe that says 0."""
-    from nlaformer.report.figure import panels, reference, tidy
+    from nlaformer.report.figure import band, panels, reference, tidy
 
     if not (kinds := found(results)):
         return None
@@ -64,18 +63,6 @@ def draw_intermediate(results: Results) -> Figure | None:
     tidy(axes, f"Error of r and d, {_length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
     axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-def band(axes: Axes, curves: Sequence[Sequence[float]], label: str, which: int) -> None:
-    """The first seed's curve, and between the lowest and the highest of all seeds a band."""
-    from nlaformer.report.figure import CURVES, curve
-
-    seeds = f", {len(curves)} seeds" if len(curves) > 1 else ""
-    curve(axes, curves[0], label + seeds, which)
-    if len(curves) > 1:
-        columns = list(zip(*curves, strict=True))
-        lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
-        axes.fill_between(range(len(columns)), lowest, highest, color=CURVES[which], alpha=0.18, linewidth=0)
 
 
 def _length(kinds: dict[str, list[Record]]) -> str:

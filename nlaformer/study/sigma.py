@@ -20,7 +20,8 @@ NAMES = {
     for sigma in plan.SIGMAS
 }
 PAPER = plan.name_of(plan.paper_accelerated("cg"))
-SEEDS = {teacher: plan.seeds_of(plan.accelerated(teacher)) for teacher in plan.TEACHERS}  # at sigma 1.2
+SEEDS = {teacher: plan.seeds_of(plan.accelerated(teacher)) for teacher in plan.TEACHERS}
+SEEDS_AT = 1.2  # the sigma at which there is more than one
 WHERE, ROBUST = "section 4.2, Figure 7", "section 4.2, Parameter Analysis"
 REACHED = 0.99  # of the systems, before a mean count says anything
 STRONG = 1 / 3  # of a teacher's iterations saved
@@ -34,23 +35,27 @@ def found(results: Results) -> dict[tuple[str, float], dict[str, Any]]:
 
 def draw(results: Results) -> Figure | None:
     """One panel for each sigma."""
-    from nlaformer.report.figure import curve, errors, panels, reference, tidy
+    from nlaformer.report.figure import band, errors, panels, reference, tidy
 
     if not (rows := found(results)):
         return None
     figure, grid = panels(3, width=3.5, height=3.6)
     for sigma, axes in zip(plan.SIGMAS, grid, strict=True):
         here = {teacher: own for (teacher, value), own in rows.items() if value == sigma}
+        seeds = 1
         for which, teacher in enumerate(plan.TEACHERS):
             if teacher in here:
-                curve(axes, here[teacher]["model"], LABELS[teacher], which)
+                others = _others(results, teacher) if sigma == SEEDS_AT else []
+                seeds = max(seeds, 1 + len(others))
+                band(axes, [own["model"] for own in (here[teacher], *others)], LABELS[teacher], which)
         if here:
             own = next(iter(here.values()))
             reference(axes, own["cg"], "CG")
             reference(axes, own["pcg"], "PCG", ":")
         errors(axes)
         first = sigma == plan.SIGMAS[0]
-        tidy(axes, f"sigma = {sigma:g}", "iteration t", "squared relative error" if first else "")
+        title = f"sigma = {sigma:g}" + (f", {seeds} seeds" if seeds > 1 else "")
+        tidy(axes, title, "iteration t", "squared relative error" if first else "")
     next(axes for axes in grid if axes.lines).legend(frameon=False, fontsize=7.5)
     figure.suptitle(f"Mean of 512 systems, {_length(results)}", fontsize=10)
     return figure
@@ -222,12 +227,19 @@ def _by_sigma(shares: dict[float, dict[float, float]]) -> str:
 
 
 def _from_seeds(results: Results, teacher: str) -> str:
-    """What other seeds come to at sigma 1.2, where there are any: a sentence."""
-    rows = [record.own for record in results.together(SEEDS[teacher]).values()]
-    if len(rows) < 2:
+    """What all seeds come to where there are others than the first: a sentence."""
+    if not (others := _others(results, teacher)):
         return ""
+    rows = [found(results)[teacher, SEEDS_AT], *others]
     counts = f"{counted(*(row['model'] for row in rows))} for {counted(rows[0][teacher])}"
-    return f" From {len(rows)} seeds at sigma 1.2: {counts}."
+    return f" From {len(rows)} seeds at sigma {SEEDS_AT:g}: {counts}."
+
+
+def _others(results: Results, teacher: str) -> list[dict[str, Any]]:
+    """The evaluations of the seeds beside the one in every panel."""
+    others = SEEDS[teacher][1:]
+    records = results.together((*NAMES.values(), *others))
+    return [records[name].own for name in others if name in records]
 
 
 def _length(results: Results) -> str:
