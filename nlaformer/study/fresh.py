@@ -78,6 +78,7 @@ def measure(results: Results, small: bool) -> None:
         rows = _solve(solvers, SPD(n=N, sigma=(sigma,)).sample(count, SEED))
         for name, entry in (methods | models).items():
             entry["sigma"][str(sigma)] = rows[name]
+        print(f"  {count:,} systems of sigma {sigma:g} solved", flush=True)
     about = {"command": f"nlaformer reproduce {ARTEFACT_NAME}", "count": count, "seed": SEED, "sigma": plan.SIGMAS}
     results.write(FILE, about | {"methods": methods, "models": models})
 
