@@ -14,7 +14,8 @@ import importlib
 import json
 import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,31 @@ def make_folder(path: Path) -> None:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
         raise FileError(f"cannot make the folder {path}: {getattr(error, 'strerror', None) or error}") from error
+
+
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep other processes from training into a folder: two would write their metrics into one file.
+
+    The lock goes with the process, however that ends. Where the system has none, there is no protection.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        yield
+        return
+    held = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise FileError(f"another process is training in {folder}; wait for it, or name another folder") from None
+    except OSError:  # some network file systems
+        pass
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 def replace_file(path: Path, content: bytes) -> None:

@@ -7,7 +7,9 @@ import json
 import pytest
 
 from nlaformer.errors import FileError
+from nlaformer.io import alone
 from nlaformer.learn import checkpoint
+from nlaformer.learn.runs import member_folders
 from tests.training import TINY, equal, final, interrupt_at, train
 
 
@@ -35,6 +37,18 @@ def test_members_that_stand_at_different_steps_go_on_from_there(tmp_path, monkey
     assert [(p.step, p.members) for p in checkpoint.resume(folders, configs, [1, 3])] == [(5, [1]), (0, [3])]
     for one, other in zip(train(configs, tmp_path / "parts"), whole, strict=True):
         assert equal(final(one.folder), final(other.folder))
+
+
+def test_two_processes_do_not_train_into_one_folder(tmp_path):
+    pytest.importorskip("fcntl")
+    configs = [TINY.replace(seed=seed) for seed in range(2)]
+    folders = member_folders(tmp_path, configs)
+    train(configs, tmp_path, minutes=0)
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with alone(folders[1]), pytest.raises(FileError, match=f"another process is training in .*{folders[1].name}"):
+        train(configs, tmp_path)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == kept
+    assert [run.steps for run in train(configs, tmp_path)] == [12, 12]
 
 
 class TestCheckpoints:

@@ -12,7 +12,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import FileError, OptionError
-from nlaformer.io import fingerprint
+from nlaformer.io import alone, fingerprint
 from nlaformer.learn.evaluate import own_label
 from nlaformer.learn.recipes import check_stack
 from nlaformer.learn.runs import read_manifest
@@ -169,11 +169,9 @@ def test_a_finished_run_of_another_config_is_not_filed(tmp_path):
 
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
-    fcntl = pytest.importorskip("fcntl")
-    with open(tmp_path / running.LOCK, "wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        with pytest.raises(FileError, match="another process is training"):
-            running.carry_out([tiny(RESULT)], tmp_path, Results(tmp_path / "results"), speeds=CPU)
+    pytest.importorskip("fcntl")
+    with alone(tmp_path), pytest.raises(FileError, match="another process is training"):
+        running.carry_out([tiny(RESULT)], tmp_path, Results(tmp_path / "results"), speeds=CPU)
     assert not (tmp_path / running.STACK).exists()
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from nlaformer.errors import FileError
 from nlaformer.study import catalogue, plan
 from nlaformer.study.catalogue import ARTEFACTS
 from nlaformer.study.claims import page
@@ -153,6 +154,40 @@ def test_what_was_found_is_said_although_another_file_is_damaged(tmp_path, monke
     assert code == 2 and json.loads(said.out)[0]["name"] == "fig-eta" and "bundled-fresh.json" in said.err
 
 
+DAMAGE = {
+    "counts without a number": lambda d, row: row["counts"]["model"].update(mean=[None] * 4),
+    "negative counts": lambda d, row: row["counts"]["model"].update(mean=[-1.0] * 4),
+    "more iterations than there are": lambda d, row: row["counts"]["cg"].update(mean=[22.0] * 4),
+    "a teacher without numbers": lambda d, row: row.update(cg=[None] * 21),
+    "negative errors of a teacher": lambda d, row: row.update(pcg=[-1.0] * 21),
+    "a negative discrepancy": lambda d, row: row.update(discrepancy=-3),
+    "true for a number": lambda d, row: row.update(model=[True, *row["model"][1:]]),
+    "a curve cut short": lambda d, row: row.update(model=row["model"][:10]),
+    "no curve": lambda d, row: row.pop("model"),
+    "another seed and sigma": lambda d, row: d["config"].update(seed=7, sigma=[1.4]),
+    "an unfinished run": lambda d, row: d.update(state="interrupted"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_numbers_no_run_can_have_are_refused_by_the_name_of_their_file(damage, tmp_path):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    path = tmp_path / "results" / "runs" / "pcg-accelerated-power0.5-sigma1.2-seed1.json"
+    document = json.loads(path.read_text())
+    DAMAGE[damage](document, document["evaluations"][document["own"]])
+    path.write_text(json.dumps(document))
+    with pytest.raises(FileError, match=path.name):
+        page(Results(tmp_path / "results"))
+
+
+def test_where_every_run_is_there_next_says_so(tmp_path, monkeypatch, capsys):
+    shutil.copytree(ROOT / "results", tmp_path / "results")
+    code, said = run(
+        monkeypatch, capsys, "next", "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")
+    )
+    assert code == 0 and "nothing is left to be trained" in said.out and not (tmp_path / "runs").exists()
+
+
 def test_a_model_that_diverged_spoils_only_its_own_numbers(tmp_path):
     shutil.copytree(ROOT / "results", tmp_path / "results")
     for path in (tmp_path / "results" / "runs").glob("*.json"):
@@ -162,7 +197,7 @@ def test_a_model_that_diverged_spoils_only_its_own_numbers(tmp_path):
             row |= {kind: [None] * len(row[kind]) for kind in ("deviation", "intermediate", "loops") if kind in row}
         path.write_text(json.dumps(document))
         if path.stem.endswith("150k"):
-            assert "still to be made" in page(Results(tmp_path / "results"))
+            assert "**differs**" in page(Results(tmp_path / "results"))
     for entry in ARTEFACTS:
         if entry.draw is not None:
             entry.draw(Results(tmp_path / "results"))

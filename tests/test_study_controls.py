@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -157,26 +158,31 @@ def test_two_models_of_one_name_are_both_probed(solver, tmp_path: Path):
 def test_the_verdict_follows_the_numbers(found, tmp_path: Path):
     model = found["models"]["cg-imitation"]
     flat = {name: {vector: [0.1] * 6 for vector in vectors} for name, vectors in model["r2"].items()}
-    for letter in "rd":
-        flat["trained"][f"{letter} of CG"] = [0.9] * 6
     tokens = {
         name: vectors if name == "iterates" else {vector: [0.1] * 3 for vector in vectors}
         for name, vectors in model["own_token"].items()
     }
+    for letter in "rd":
+        flat["trained"][f"{letter} of CG"] = [0.9] * 6
+        tokens["trained"][f"{letter} of CG"] = [0.9] * 3
     numbers = {"zero": {"one": 1.0}, "trained": {"one": 0.1}, "untrained": {"one": 0.9}}
     results = Results(tmp_path)
 
-    def judge() -> list[str]:
+    def judge(joint: dict[str, Any] | None = None) -> list[str]:
         document = model | {"r2": flat, "own_token": tokens, "discrepancy": numbers}
-        results.write(controls.FILE, found | {"models": {"cg-imitation": document}})
+        models = dict.fromkeys(controls.IMITATORS, document) | ({"cg-joint": joint} if joint else {})
+        results.write(controls.FILE, found | {"models": models})
         return [verdict.judgement for verdict in controls.verdicts(results)]
 
     assert judge() == ["holds", "holds"]
-    flat["trained"]["r of Richardson"] = [0.9] * 6
+    flat["trained"]["r of Richardson"] = [0.9] * 6  # another method's vector, as much
     numbers["trained"]["one"] = 0.8
-    assert judge() == ["differs", "differs"]
-    for letter in "rd":
-        tokens["trained"][f"{letter} of CG"] = [0.6] * 3  # held, but not in the token that the paper reads
     assert judge() == ["not reproducible as stated", "differs"]
-    tokens["products"]["d of CG"] = [0.6] * 3  # which needs no training
+    flat["products"]["r of Richardson"] = [0.9] * 6  # which needs no training
+    assert judge() == ["holds", "differs"]
+    plain = model | {"r2": flat | {"trained": flat["untrained"]}, "discrepancy": numbers}
+    assert judge(plain | {"own_token": tokens | {"trained": tokens["untrained"]}})[0] == "not reproducible as stated"
+    for letter in "rd":
+        flat["products"][f"{letter} of CG"] = [0.9] * 6
+        tokens["products"][f"{letter} of CG"] = [0.9] * 3
     assert judge() == ["differs", "differs"]

@@ -414,13 +414,21 @@ _RECIPES: dict[str, Callable[[], Config]] = {
 def recipe(name: str, **changes: Any) -> Config:
     """A named training configuration, with fields changed at will.
 
+    A warm-up that is longer than the steps asked for becomes a tenth of them.
+
     Examples
     --------
     >>> import nlaformer as nf
     >>> nf.recipe("cg-accelerated", sigma=(1.0, 1.2, 1.4)).sigma
     (1.0, 1.2, 1.4)
+    >>> nf.recipe("cg-accelerated", steps=50).warmup
+    5
     """
-    return look_up("recipe", name, _RECIPES)().replace(recipe=name, **changes)
+    config = look_up("recipe", name, _RECIPES)()
+    steps = changes.get("steps")
+    if "warmup" not in changes and isinstance(steps, int) and config.warmup > steps:
+        changes["warmup"] = steps // 10
+    return config.replace(recipe=name, **changes)
 
 
 def recipes() -> dict[str, str]:

@@ -17,7 +17,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nlaformer.arrays import check_memory, plain, whole
 from nlaformer.errors import OptionError, shown
-from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, load, make_folder, remove_leftovers
+from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, alone, as_folder, load, make_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
@@ -137,7 +137,8 @@ def train_into(
         share = group.share(len(configs))
         for part in parts:
             own = [(configs[k], folders[k]) for k in part.members]
-            _Training(own, part, where, group, share, progress, every).run(board, deadline)
+            with ExitStack() as held:
+                _Training(own, part, where, group, share, progress, every, held).run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
@@ -187,10 +188,11 @@ class _Training:
         share: tuple[int, int],
         progress: bool,
         every: _Intervals,
+        held: ExitStack,
     ):
         self.configs, self.folders = [config for config, _ in members], [folder for _, folder in members]
         self.device, self.group, self.steps, self.every = device, group, self.configs[0].steps, every
-        self.resumption, self.share, self.writes = resumption, share, share[0] == 0
+        self.resumption, self.share, self.writes, self.held = resumption, share, share[0] == 0, held
         # A run that goes on has its weights in the checkpoint: the model that it started from need not be there.
         begun = [config.replace(start=None) for config in self.configs] if self.resumption.step else self.configs
         self.engine: Engine = make_engine(begun, device, self.share)
@@ -262,8 +264,10 @@ class _Training:
         return "signal" if signalled else "time" if late else ""
 
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
-        for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
+        for folder in self.folders:
             make_folder(folder)
+            self.held.enter_context(alone(folder))
+        for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
             remove_leftovers(folder)
             self.metrics.append(Metrics(folder, self.resumption.step))  # says so where nothing can be written
             self.boards += [board(str(folder))] if board else []
@@ -325,7 +329,7 @@ class _Training:
 def _open(folder: Path) -> bool:
     """Whether a run was killed between its last step and its manifest, or has lost that, or its model."""
     kept = (MANIFEST, WEIGHTS_FILE, CONFIG_FILE)
-    return not all((folder / name).exists() for name in kept) or read_manifest(folder)["state"] == "running"
+    return not all((folder / name).exists() for name in kept) or "steps" not in read_manifest(folder)
 
 
 def _seconds_before(folder: Path) -> float:

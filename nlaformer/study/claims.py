@@ -24,8 +24,11 @@ draw from these numbers too; without `--from-results` they train the runs that a
 
 What decides is written in the module of `nlaformer/study/` behind each. Errors of learned iterates are squared relative
 errors |x_t - x|^2 / |x|^2, means over 512 systems nobody trained on where no other number is given; those of operations
-and of compiled algorithms are not squared. Iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4. Power 1 is the paper's
-loss; other powers are ours, and so are the steps and the arithmetic, which sets how far an error falls at the end
+and of compiled algorithms are not squared. The mean error of a run is one number for its curve: the geometric mean of
+these over x_1, ..., x_T. Iterations are counted to 1e-1, 1e-2, 1e-3 and 1e-4, on the mean over the systems (on more of
+them, as in [table-bundled](#table-bundled), a count may differ by one); "3..4" is from the best seed to the worst.
+Seeds decide what they can: a difference counts that is larger than what may be luck. Power 1 is the paper's loss; other
+powers are ours, and so are the steps and the arithmetic, which sets how far an error falls at the end
 ([docs/learn.md](learn.md)).
 """
 
@@ -71,14 +74,19 @@ def _section(entry: Artefact, results: Results) -> str:
 
 
 def _provenance(entry: Artefact, results: Results) -> list[str]:
-    """The machines, versions and commits behind an artefact, each once."""
+    """The machines and versions behind an artefact, each once, with the commits and days of what was run there."""
     compared = results.together(entry.runs)  # perhaps shorter forms
     records = [compared.get(name) or results.run(name) for name in entry.runs]
     documents = [record.document for record in records if record is not None]
     documents += [document for name in entry.files if (document := results.file(name)) is not None]
-    return list(dict.fromkeys(_words(document["provenance"]) for document in documents))
+    places: dict[str, dict[str, None]] = {}
+    for document in documents:
+        machine, *commit = _words(document["provenance"])
+        places.setdefault(machine, {})[", ".join(commit)] = None
+    return [f"{machine}; {'; '.join(commits)}" for machine, commits in places.items()]
 
 
-def _words(where: dict[str, Any]) -> str:
-    accelerators = ", ".join(where["machine"]["accelerators"])
-    return f"{accelerators}, {in_words(where)}" if accelerators else in_words(where)
+def _words(where: dict[str, Any]) -> list[str]:
+    """The machine and its software, the commit, the day."""
+    *machine, commit, day = in_words(where).split("; ")
+    return ["; ".join([*where["machine"]["accelerators"], *machine]), commit, day]

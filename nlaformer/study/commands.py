@@ -99,7 +99,9 @@ def reproduce(
     if what == "list":
         _list(kept, as_json)
     elif what == "next":
-        _make(shaped(plan.runs()), folder, kept, minutes, device)
+        if not missing(wanted := shaped(plan.runs()), kept):
+            say(f"All {len(wanted)} runs of the plan are in {kept.folder}; nothing is left to be trained.")
+        _make(wanted, folder, kept, minutes, device)
     elif what == "promote":
         if small:
             raise OptionError("tiny models are not worth bundling: promote goes without --small")

@@ -8,6 +8,7 @@ give the start of an untrained model whose probe has PyTorch's usual random weig
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING
 from nlaformer.console import Sheet
 from nlaformer.study import plan
 from nlaformer.study.artefact import Artefact, Verdict, not_yet
-from nlaformer.study.reading import length, listed, percent, short, span
+from nlaformer.study.reading import Luck, length, listed, percent, positive, short, span
 from nlaformer.study.results import Record, Results
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ SEEDS = {
 }
 FIRST_KINDS, SECOND_KINDS = ("joint", "result"), ("step + solution", "step + solution, our recipe")
 PAPER = {"joint": (46.8370, 0.1920), "result": (45.9350, 0.5058), "step + solution": (46.1199, 0.4355)}
+EXPLAINED = 0.5  # of the silent probe's discrepancy, at most, where a probe is said to see (r, d)
 FIRST, SECOND = "section 4.1, Table 2", "section 4.2, Table 3"
 
 
@@ -41,7 +43,7 @@ def measure(results: Results, small: bool) -> None:
     from nlaformer.learn.model import initial
     from nlaformer.problems import SPD
 
-    count, found = 16 if small else 128, []
+    count, found = 16 if small else 512, []
     config = plan.joint()
     config = plan.small(plan.planned(plan.name_of(config))).config if small else config
     given = trial("", SPD(n=config.n).sample(count, SEED), config.T)
@@ -81,8 +83,7 @@ def draw(results: Results) -> Figure | None:
 
 def silence(record: Record, first: int = 2) -> float:
     """The discrepancy of a probe that always says 0: the paper's mean over t = 2, ..., n, or over n - 1 others."""
-    terms = record.own["silence"][first : first + record.config.n - 1]
-    return sum(terms) / len(terms)
+    return _window(record, "silence", first)
 
 
 def found(results: Results, kinds: Sequence[str]) -> dict[str, list[Record]]:
@@ -127,7 +128,7 @@ def percent_precisely(share: float) -> str:
     >>> percent_precisely(0.9959)
     '99.6%'
     """
-    return f"{100 * share:.1f}%"
+    return f"{100 * share:.1f}%" if math.isfinite(share) else "-"
 
 
 def _start(results: Results) -> float | None:
@@ -144,22 +145,33 @@ def _falls(results: Results, claim: str, where: str, kinds: Sequence[str]) -> Ve
     parts, ends, falls = [], [], []
     for kind, records in known.items():
         (theirs_start, theirs), ours = PAPER[kind], _ends(records)
-        ends.append(max(ours) <= theirs)
+        ends.append(_no_higher(ours, theirs))
         falls.append(1 - max(ours) / start >= 1 - theirs / theirs_start - 0.005)
         fall = percent_precisely(1 - max(ours) / start) + (" or more" if len(ours) > 1 else "")
-        printed = f"the paper's {theirs_start:.2f} to {theirs:.3f} is {percent_precisely(1 - theirs / theirs_start)}"
+        printed = f"the paper's {theirs_start:.2f} to {theirs:.4f} is {percent_precisely(1 - theirs / theirs_start)}"
         parts.append(f"{kind} from {short(start)} to {_by_seed(ours)}, by {fall} ({printed})")
     text = f"{'; '.join(parts)} ({_length(known)}; start: untrained, random probe)."
     if all(falls):
         return Verdict(claim, where, text, "holds")
     if all(ends):
-        said = "It ends lower than the paper's; where it starts is a matter of the probe's initial weights."
+        said = (
+            "It ends no higher than the paper's, as far as seeds can tell; where it starts is a matter of the probe's "
+            "initial weights."
+        )
         return Verdict(claim, where, f"{text} {said}", "not reproducible as stated")
     return Verdict(claim, where, text, "differs")
 
 
+def _no_higher(ours: Sequence[float], theirs: float) -> bool:
+    """Whether a single run of theirs may be one of ours, or ends higher."""
+    if not all(map(math.isfinite, ours)):
+        return False
+    luck = Luck(tuple(map(positive, ours)))
+    return luck.mean <= theirs * (luck.factor() if len(ours) > 1 else 1.0)
+
+
 def _by_seed(values: Sequence[float]) -> str:
-    return listed([f"{value:.3f}" for value in values])
+    return listed([short(value, ".3f") for value in values])
 
 
 def _aligned(results: Results, claim: str, where: str, kind: str) -> Verdict:
@@ -167,15 +179,26 @@ def _aligned(results: Results, claim: str, where: str, kind: str) -> Verdict:
     if not (known := found(results, [kind])):
         return not_yet(claim, where)
     records = known[kind]
-    ours, nothing = _ends(records), silence(records[0])
+    printed, shifted = ([_window(record, "intermediate", first) for record in records] for first in (2, 1))
+    silent = [silence(records[0], first) for first in (2, 1)]
     text = (
-        f"The discrepancy ends at {_by_seed(ours)} ({_length(known)}; by seed); a probe that always says 0 scores "
-        f"{nothing:.3f}, for (r, d) vanish as CG converges (means over t = 2, ..., n as printed; should the paper "
-        f"count from x_1 on, silence scores {silence(records[0], first=1):.3f} there). "
+        f"The discrepancy ends at {_by_seed(printed)} ({_length(known)}; by seed), and a probe that always says 0 "
+        f"scores {silent[0]:.3f}, for (r, d) vanish as CG converges: means over t = 2, ..., n as printed. Should the "
+        f"paper count from x_1 on, it is {_by_seed(shifted)} and {silent[1]:.3f}. "
     )
-    if max(ours) < 0.5 * nothing:
-        return Verdict(claim, where, f"{text}The probe explains {percent(1 - max(ours) / nothing)} of them.", "holds")
-    return Verdict(claim, where, f"{text}By this measure the claim has no support.", "differs")
+    shares = [max(ours) / nothing for ours, nothing in zip((printed, shifted), silent, strict=True)]
+    if max(shares) < EXPLAINED:
+        return Verdict(claim, where, f"{text}The probe sees {percent(1 - max(shares))} of them or more.", "holds")
+    if min(shares) >= 1:
+        return Verdict(claim, where, f"{text}By neither count has the claim support.", "differs")
+    sees = f"The probe sees {percent(1 - min(shares))} of them at best, by the seed that sees least."
+    return Verdict(claim, where, text + sees, "not reproducible as stated")
+
+
+def _window(record: Record, kind: str, first: int) -> float:
+    """The mean of an error over n - 1 iterates."""
+    terms = record.own[kind][first : first + record.config.n - 1]
+    return sum(terms) / len(terms)
 
 
 def first_verdicts(results: Results) -> list[Verdict]:

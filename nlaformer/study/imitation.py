@@ -132,7 +132,7 @@ def _apart(own: dict[str, Any]) -> int | None:
 
 def intermediate_verdicts(results: Results) -> list[Verdict]:
     """Whether joint supervision brings r and d closer, iteration by iteration."""
-    claim = "Joint supervision significantly enhances the alignment with CG's r and d at every iteration."
+    claim = "Joint supervision significantly enhances the alignment with CG's r and d."
     kinds = found(results)
     if not all(kind in kinds for kind in ("result", "joint")):
         return [not_yet(claim, B)]

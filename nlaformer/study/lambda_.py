@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from nlaformer.study import plan, sweeping
-from nlaformer.study.artefact import Artefact, Judgement, Verdict, not_yet
-from nlaformer.study.reading import length, listed, luck, score, short
+from nlaformer.study.artefact import Artefact, Verdict, not_yet
+from nlaformer.study.reading import decided, length, listed, short, span
 from nlaformer.study.results import Results
 
 SWEEP = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
@@ -25,23 +25,23 @@ def verdicts(results: Results) -> list[Verdict]:
 def _trend(results: Results) -> Verdict:
     """Two halves: 10 is better than the least weight, and one beyond the best is worse; both by more than luck."""
     claim = "A larger weight of the solution accelerates convergence, an excessive one degrades it."
-    records = results.keyed(SWEEP)
-    if not VALUES.keys() <= records.keys():
+    records, scores, luck = sweeping.compare(results, SWEEP, BEST, SEEDS)
+    if not VALUES.keys() <= scores.keys():
         return not_yet(claim, WHERE)
-    scores = {weight: score(records[weight].own["model"]) for weight in sorted(records)}
-    noise, told = luck(results, SEEDS)
-    accelerates = scores[min(VALUES)] > noise * scores[BEST]
+    scores = dict(sorted(scores.items()))
+    accelerates = decided(scores[BEST], [scores[min(VALUES)]], luck.factor())
     ours = min(scores, key=lambda weight: scores[weight])
-    degrading = [weight for weight in scores if weight > ours and scores[weight] > noise * scores[ours]]
-    said = listed([f"{short(value)} at {weight:g}" for weight, value in scores.items()])
-    ends = [records[weight].own["model"][-1] for weight in scores]
+    beyond = [weight for weight in scores if weight > ours]
+    noise = luck.factor(max(len(beyond), 1), runs=1)  # one run beside another
+    degrading = [f"{weight:g}" for weight in beyond if scores[weight] > noise * scores[ours]]
+    ends = span([record.own["model"][-1] for record in records.values()])
     text = (
-        f"Mean error {said} ({length(records)}); {told}. Beyond {ours:g}, the best, it degrades by more than that "
-        f"at {listed([f'{weight:g}' for weight in degrading]) or 'none'}. The last error hardly depends on the weight: "
-        f"{short(min(ends))} to {short(max(ends))}."
+        f"Mean error {listed([f'{short(value)} at {weight:g}' for weight, value in scores.items()])} "
+        f"({length(records)}); {luck.told(max(len(beyond), 1), runs=1)}. The best is {ours:g}; of the weights "
+        f"beyond it, {listed(degrading) or 'none'} degrades it by more than that. The last errors: {ends}."
     )
-    judgement: Judgement = "holds" if degrading else "not reproducible as stated"
-    return Verdict(claim, WHERE, text, judgement if accelerates else "differs")
+    undecided = accelerates == "holds" and not degrading
+    return Verdict(claim, WHERE, text, "not reproducible as stated" if undecided else accelerates)
 
 
 ARTEFACT = Artefact(

@@ -152,8 +152,11 @@ def _law(results: Results) -> Verdict:
         f"{len(ratios)}."
     )
     if beyond := results.keyed({weight: name for weight, name in SWEEP.items() if weight not in plan.LAMBDAS}):
-        leads = [f"{plain_factor(typical(record))} at {weight:g}" for weight, record in beyond.items()]
-        found += f" Beyond them it falls short of that: the lead is {listed(leads)}."
+        leads = [
+            f"{plain_factor(typical(record))} at {weight:g}, {short(typical(record) / allowed(weight))} of that"
+            for weight, record in beyond.items()
+        ]
+        found += f" Beyond these weights the lead is {listed(leads)}."
     return Verdict(claim, BEYOND, found, "holds" if len(near) == len(ratios) else "differs")
 
 

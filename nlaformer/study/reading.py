@@ -6,13 +6,15 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from scipy import stats
 
 from nlaformer.study import plan
+from nlaformer.study.artefact import Judgement
 from nlaformer.study.filing import THRESHOLDS
-from nlaformer.study.results import Record, Results
+from nlaformer.study.results import Record
 
 Curve = Sequence[float]
 LUCK = 1.36  # the largest factor between the scores of runs that differ in their seed, in results/learning*.json
@@ -82,16 +84,49 @@ def overtaken(own: Sequence[float], theirs: Sequence[float]) -> int | None:
     return next((t for t in range(1, len(own)) if theirs[t] < own[t]), None)
 
 
-def luck(results: Results, names: Sequence[str]) -> tuple[float, str]:
-    """A factor between scores that may be luck, and in words where it is from: runs that differ in their seed."""
-    scores = [score(record.own["model"]) for record in results.together(names).values()]
-    scores = [value for value in scores if math.isfinite(value)]  # that a run may diverge is another kind of luck
-    if len(scores) < 2:
-        return LUCK, f"one seed each, where shorter runs (results/learning*.json) differ by factors of up to {LUCK}"
-    # Student's interval for the difference of two logarithms: the range of three seeds alone would be exceeded often.
-    spread = math.sqrt(2) * statistics.stdev(map(math.log, map(positive, scores)))
-    factor = math.exp(stats.t.ppf(0.975, len(scores) - 1) * spread)
-    return factor, f"two seeds may differ by a factor of {factor:.2f} (95%, from {len(scores)} seeds)"
+@dataclass(frozen=True)
+class Luck:
+    """What runs that differ in their seed alone come to: a score, and how far others may be from it by luck."""
+
+    scores: tuple[float, ...]
+
+    @classmethod
+    def of(cls, records: Iterable[Record]) -> Luck:
+        """From runs of one kind. That a run may diverge is another kind of luck: such runs are left out."""
+        scores = [score(record.own["model"]) for record in records]
+        return cls(tuple(value for value in scores if math.isfinite(value)))
+
+    @property
+    def mean(self) -> float:
+        """The geometric mean; infinite where all of them diverged."""
+        return math.exp(statistics.fmean(map(math.log, self.scores))) if self.scores else math.inf
+
+    def factor(self, comparisons: int = 1, runs: int | None = None) -> float:
+        """By which one other run may be away from the mean of these, or of ``runs`` of them, by luck.
+
+        Student's interval of 95% for the logarithms, for several comparisons together after Bonferroni.
+        """
+        seeds = len(self.scores)
+        if seeds < 2:
+            return LUCK
+        quantile = stats.t.ppf(1 - 0.025 / comparisons, seeds - 1)
+        spread = statistics.stdev(map(math.log, self.scores)) * math.sqrt(1 + 1 / (runs or seeds))
+        return math.exp(quantile * spread)
+
+    def told(self, comparisons: int = 1, runs: int | None = None) -> str:
+        """The same in words, and where it is from."""
+        factor = f"factors of up to {self.factor(comparisons, runs):.2f}"
+        if len(self.scores) < 2:
+            return f"one seed, where shorter runs (results/learning*.json) differ by {factor}"
+        return f"{factor} may be luck ({len(self.scores)} seeds, 95%)"
+
+
+def decided(own: float, others: Iterable[float], noise: float) -> Judgement:
+    """Whether an error is smaller than all others, by more than luck; it differs where one of them is smaller so."""
+    others = list(others)
+    if any(other * noise < own for other in others):
+        return "differs"
+    return "holds" if all(other > noise * own for other in others) else "not reproducible as stated"
 
 
 def length(records: Mapping[Any, Record] | Iterable[Record]) -> str:

@@ -6,6 +6,7 @@ Every file carries its provenance. Numbers are kept to six significant digits.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,8 @@ RUNS = "runs"
 # What reading a document raises when it holds something else than it should.
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 DIGITS = 6
+# What tells a run of the plan from the others, at any size.
+_KIND = ("supervision", "teacher", "eta", "lambda_", "power", "lr", "sigma", "seed")
 
 
 @dataclass(frozen=True)
@@ -116,13 +119,15 @@ class Results:
             return None
         if document.get("name", name) != name:
             raise FileError(f"{self.last_read} holds the numbers of another run, {document['name']}; fetch it again")
+        record = Record(name, document)
         try:
-            _check_errors(document["evaluations"])
-        except _MALFORMED as error:
+            _check(record)
+        except (NLAFormerError, *_MALFORMED) as error:
             raise FileError(
-                f"{self.last_read} does not hold the errors of a run ({error!r}); fetch it again"
+                f"{self.last_read} does not hold the numbers of a run ({error}); fetch it again, or remove it and run "
+                "it again"
             ) from error
-        return Record(name, document)
+        return record
 
     def lengths(self, name: str) -> dict[int, Record]:
         """A run as it was planned and its shorter forms (their files end in "-20k"), by their number of steps."""
@@ -159,11 +164,37 @@ class Results:
         return {key: records[name] for key, name in names.items() if name in records}
 
 
-def _check_errors(evaluations: Mapping[str, Mapping[str, Any]]) -> None:
-    """Refuse what is no curve of errors where it is read: later nobody could tell which file it came from."""
-    for label, row in evaluations.items():
-        if not row["model"] or not all(error is None or error >= 0 for error in row["model"]):
-            raise ValueError(f"the errors on {label}")
+def _check(record: Record) -> None:
+    """Refuse what no run can have come to, where it is read: later nobody could tell which file it came from."""
+    config, planned = record.config, plan.runs().get(record.name)
+    if record.document.get("state", "finished") not in ("finished", "diverged"):
+        raise ValueError(f"its state is {record.document['state']!r}")
+    if planned is not None and planned.begins_with is None and not planned.keep:
+        other = [field for field in _KIND if getattr(config, field) != getattr(planned.config, field)]
+        if other:
+            raise ValueError(f"its config is that of another run, in {', '.join(other)}")
+    for label, row in record.document["evaluations"].items():
+        for name, known in (("model", False), ("deviation", False), ("intermediate", False), ("discrepancy", False),
+                            ("loops", False), ("cg", True), ("pcg", True), ("silence", True)):  # fmt: skip
+            if name in row or name == "model":
+                length = {"discrepancy": None, "loops": 2 * config.T + 1}.get(name, config.T + 1)
+                _check_numbers(f"{name} on {label}", row[name], length, known=known)
+        for name, counts in row.get("counts", {}).items():
+            for kind, most in (("mean", config.T + 1.0), ("reached", 1.0)):
+                _check_numbers(f"the counts of {name} on {label}", counts[kind], None, known=True, most=most)
+            for quarter in counts["by_condition"]:
+                _check_numbers(f"the counts of {name} on {label}", quarter, None, known=True, most=config.T + 1.0)
+
+
+def _check_numbers(what: str, found: Any, length: int | None, *, known: bool, most: float = math.inf) -> None:
+    """A number, or a list of them, none negative; null, for what is not finite, only where it need not be ``known``."""
+    values = found if isinstance(found, list) else [found]
+    if length is not None and (not isinstance(found, list) or len(found) != length):
+        raise ValueError(f"{what}: expected {length} numbers")
+    for value in values:
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
+        if not (fits or (value is None and not known)):
+            raise ValueError(f"{what}: {value!r}")
 
 
 def _no_number(name: str) -> None:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
 
 from nlaformer import pretrained
 from nlaformer.errors import FileError
-from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, load, make_folder, replace_file
+from nlaformer.io import WEIGHTS_FILE, alone, copy, fingerprint, load, make_folder, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.progress import duration
@@ -29,7 +28,7 @@ from nlaformer.study.plan import BUNDLED, WEIGHTS, Planned, stacks
 from nlaformer.study.results import RUNS, Results
 
 RESERVE = 45.0  # seconds for saving a stack, or for its evaluation, before the budget is spent
-STACK, LOCK = "stack.json", ".lock"
+STACK = "stack.json"
 _CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
 _MORE = 1.1  # what they add to the time of the steps
 _BESIDE = 2  # a stack's own share of a step's time on a GPU, in members
@@ -60,7 +59,7 @@ def carry_out(
     if not missing(wanted, results):
         return []
     make_folder(folder)
-    with _alone(folder):
+    with alone(folder):
         _fetch_beginnings(missing(wanted, results), results)
         while due := missing(wanted, results):
             if deadline <= time.monotonic():
@@ -82,27 +81,6 @@ def carry_out(
                 say(f"  {run.name}: {record.summary()}")
             (folder / STACK).unlink()
     return []
-
-
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training here: two would write their metrics into one file.
-
-    The lock goes with the process, however that ends. Where the system has none, there is no protection.
-    """
-    try:
-        import fcntl
-    except ImportError:
-        yield
-        return
-    with open(folder / LOCK, "wb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise FileError(f"another process is training in {folder}; wait for it, or name another folder") from None
-        except OSError:  # some network file systems
-            pass
-        yield
 
 
 def _fetch_beginnings(due: Sequence[Planned], results: Results) -> None:

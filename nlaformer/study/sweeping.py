@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 from nlaformer.console import Sheet
 from nlaformer.study.artefact import Verdict, not_yet
-from nlaformer.study.reading import counted, length, listed, luck, score, short
-from nlaformer.study.results import Results
+from nlaformer.study.reading import Luck, counted, decided, length, listed, score, short
+from nlaformer.study.results import Record, Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -56,20 +55,38 @@ def sheets(results: Results, values: Values, symbol: str, title: str) -> list[Sh
     return [Sheet(title, headings, lines, note)]
 
 
+class Compared(NamedTuple):
+    """Runs of one length that differ in a parameter, and seeds at the value the paper chose."""
+
+    records: dict[float, Record]
+    scores: dict[float, float]
+    """By value; that of the paper's choice is the mean of its seeds."""
+    luck: Luck
+
+
+def compare(results: Results, values: Values, theirs: float, seeds: Sequence[str]) -> Compared:
+    """Those of the runs that are there."""
+    known = results.together((*values.values(), *seeds))
+    records = {value: known[name] for value, name in values.items() if name in known}
+    luck = Luck.of(known[name] for name in seeds if name in known)
+    scores = {value: luck.mean if value == theirs else score(record.own["model"]) for value, record in records.items()}
+    return Compared(records, scores, luck)
+
+
 def best(
-    results: Results, values: Values, symbol: str, theirs: float, claim: str, where: str, seeds: tuple[str, ...]
+    results: Results, values: Values, symbol: str, theirs: float, claim: str, where: str, seeds: Sequence[str]
 ) -> Verdict:
     """Whether the paper's best value is ours too, and by more than luck."""
-    records = results.keyed(values)
-    if len(records) < len(values):
+    records, scores, luck = compare(results, values, theirs, seeds)
+    if len(scores) < len(values):
         return not_yet(claim, where)
-    scores = {value: score(record.own["model"]) for value, record in records.items()}
-    noise, told = luck(results, seeds)
-    alike = [value for value in values if scores[value] <= noise * min(scores.values()) < math.inf]
+    others = {value: scores[value] for value in values if value != theirs}
+    noise = luck.factor(len(others))
+    better = [f"{value:g}" for value, other in others.items() if other * noise < scores[theirs]]
+    worse = [f"{value:g}" for value, other in others.items() if other > noise * scores[theirs]]
     said = ", ".join(f"{value:g}: {short(scores[value])}" for value in values)
-    text = f"Mean error by {symbol}: {said} ({length(records)}); {told}."
-    if alike == [theirs]:
-        return Verdict(claim, where, text, "holds")
-    best = listed([f"{value:g}" for value in alike]) or "none: all diverged"
-    text += f" Best is {best}" + (", as far as can be told." if alike[1:] else ".")
-    return Verdict(claim, where, text, "not reproducible as stated" if theirs in alike else "differs")
+    text = (
+        f"Mean error by {symbol}: {said} ({length(records)}); {luck.told(len(others))}. By more than that better than "
+        f"{theirs:g}: {listed(better) or 'none'}; worse: {listed(worse) or 'none'}."
+    )
+    return Verdict(claim, where, text, decided(scores[theirs], others.values(), noise))
