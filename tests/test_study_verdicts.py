@@ -239,18 +239,22 @@ def test_the_kinds_are_what_their_labels_say():
                               ((90, 60, 60), ["holds", "differs"]), ((40, 42, 90), ["holds", "differs"])],
 )  # fmt: skip
 def test_what_the_diagonal_does(results, medians, expected):
-    assert judgements(systems.verdicts(results)) == ["not yet run"] * 2
+    assert judgements(systems.verdicts(results)) == ["not yet run"] * 3
     rows = {f"{sigma:g}": [median / 2, median, 2 * median] for sigma, median in zip(plan.SIGMAS, medians, strict=True)}
-    results.write(systems.FILE, {"count": 9, "n": 20, "condition": {"without": [100, 500, 900]} | rows})
-    assert judgements(systems.verdicts(results)) == expected
-    assert ("overlap" in systems.verdicts(results)[1].found) == (max(medians) < 4 * min(medians))
+    smallest = {"without": 1.0, "1": 0.5, "1.2": 0.1, "1.4": 0.2}
+    measured = {"count": 9, "n": 20, "condition": {"without": [100, 500, 900]} | rows, "smallest_eigenvalue": smallest}
+    results.write(systems.FILE, measured)
+    assert judgements(systems.verdicts(results)) == ["holds", *expected]
+    assert ("overlap" in systems.verdicts(results)[2].found) == (max(medians) < 4 * min(medians))
+    results.write(systems.FILE, measured | {"smallest_eigenvalue": smallest | {"1.2": -1e-9}})
+    assert systems.verdicts(results)[0].judgement == "differs"
 
 
 def test_condition_numbers_are_measured(results):
     systems.measure(results, small=True)
     condition = results.file(systems.FILE)["condition"]
     assert all(1 < low < median < high for low, median, high in condition.values())
-    assert systems.verdicts(results)[0].judgement == "holds"  # even of 64 matrices
+    assert judgements(systems.verdicts(results)[:2]) == ["holds"] * 2  # even of 64 matrices
 
 
 def ahead_of(teacher, factor):

@@ -184,7 +184,7 @@ def _aligned(results: Results, claim: str, where: str, kind: str) -> Verdict:
     text = (
         f"The discrepancy ends at {_by_seed(printed)} ({_length(known)}; by seed), and a probe that always says 0 "
         f"scores {silent[0]:.3f}, for (r, d) vanish as CG converges: means over t = 2, ..., n as printed. Should the "
-        f"paper count from x_1 on, it is {_by_seed(shifted)} and {silent[1]:.3f}. "
+        f"paper count from x_1 on, these are {_by_seed(shifted)}, and {silent[1]:.3f}. "
     )
     shares = [max(ours) / nothing for ours, nothing in zip((printed, shifted), silent, strict=True)]
     if max(shares) < EXPLAINED:
