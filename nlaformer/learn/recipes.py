@@ -177,11 +177,16 @@ class Config:
         return 0 if self.window is None else max(self.T - self.window + 1, 0)
 
     def replace(self, /, **changes: Any) -> Config:
-        """A copy with some fields changed; values are checked against the field's type."""
+        """A copy with some fields changed; values are checked against the field's type.
+
+        A warm-up that would be longer than the steps asked for becomes a tenth of them, unless it is given too.
+        """
         if "lambda" in changes:
             changes["lambda_"] = changes.pop("lambda")
         for name, value in changes.items():
             changes[name] = _checked(name, value)
+        if "warmup" not in changes and 0 <= changes.get("steps", math.inf) < self.warmup:
+            changes["warmup"] = changes["steps"] // 10
         return dataclasses.replace(self, **changes)
 
     def set(self, settings: Iterable[str]) -> Config:
@@ -414,8 +419,6 @@ _RECIPES: dict[str, Callable[[], Config]] = {
 def recipe(name: str, **changes: Any) -> Config:
     """A named training configuration, with fields changed at will.
 
-    A warm-up that is longer than the steps asked for becomes a tenth of them.
-
     Examples
     --------
     >>> import nlaformer as nf
@@ -424,11 +427,7 @@ def recipe(name: str, **changes: Any) -> Config:
     >>> nf.recipe("cg-accelerated", steps=50).warmup
     5
     """
-    config = look_up("recipe", name, _RECIPES)()
-    steps = changes.get("steps")
-    if "warmup" not in changes and isinstance(steps, int) and config.warmup > steps:
-        changes["warmup"] = steps // 10
-    return config.replace(recipe=name, **changes)
+    return look_up("recipe", name, _RECIPES)().replace(recipe=name, **changes)
 
 
 def recipes() -> dict[str, str]:

@@ -98,9 +98,9 @@ def _longest(results: Results) -> Verdict:
         stable = stable and all(record.document["state"] == "finished" for record in known)
         ends = ", ".join(short(record.own["model"][-1]) for record in known)
         parts.append(f"{name} {steps[-1]:,} steps in {len(known)} runs ({ends})")
-    found = f"Our longest trainings, with the last error after each of their runs: {listed(parts)}." + ("" if stable else " Not all of them finished.")
+    found = f"Our longest trainings, with the last error after each of their runs: {listed(parts)}."
     if not stable:
-        return Verdict(claim, where, found, "differs")
+        return Verdict(claim, where, f"{found} Not all of them finished.", "differs")
     return Verdict(claim, where, found, "holds" if min(steps) >= EPOCHS else "not reproducible as stated")
 
 
