@@ -33,15 +33,19 @@ LABELS = {
 
 def draw(results: Results) -> Figure | None:
     """A panel for each task."""
-    from nlaformer.report.figure import curve, errors, panels, reference, tidy
+    from nlaformer.report.figure import band, errors, panels, reference, tidy
 
     if not (records := results.keyed(NAMES)):
         return None
+    seeds = results.together((*NAMES.values(), *(name for names in SEEDS.values() for name in names)))
     figure, grid = panels(2, width=4.4, height=3.6)
     for task, axes in zip(TASKS, grid, strict=True):
         here = [(which, records[task, name]) for which, name in enumerate(LABELS) if (task, name) in records]
         for which, record in here:
-            curve(axes, record.own["model"], list(LABELS.values())[which], which)
+            others = (
+                [seeds[name] for name in SEEDS[task][1:] if name in seeds] if which == 0 else []
+            )  # ours comes first
+            band(axes, [each.own["model"] for each in (record, *others)], list(LABELS.values())[which], which)
         for _, record in here[:1]:
             reference(axes, record.own["cg"], "CG")
         errors(axes)

@@ -52,7 +52,7 @@ def draw(results: Results) -> Figure | None:
     axes.annotate("T of training", (first.config.T, 1.2), xytext=(4, 0), textcoords="offset points", fontsize=8)
     errors(axes)
     tidy(axes, f"Looped beyond T, {_length(kinds)}", "iteration t", "squared relative error (mean)")
-    axes.legend(frameon=False, fontsize=8)
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 
 
