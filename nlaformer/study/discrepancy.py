@@ -88,9 +88,7 @@ def silence(record: Record, first: int = 2) -> float:
 
 def found(results: Results, kinds: Sequence[str]) -> dict[str, list[Record]]:
     """The runs that are there by kind, one for each seed."""
-    records = results.together(name for kind in kinds for name in SEEDS[kind])
-    known = {kind: [records[name] for name in SEEDS[kind] if name in records] for kind in kinds}
-    return {kind: runs for kind, runs in known.items() if runs}
+    return results.kinds({kind: SEEDS[kind] for kind in kinds})
 
 
 def sheets(results: Results, kinds: Sequence[str], title: str) -> list[Sheet]:
@@ -108,7 +106,7 @@ def sheets(results: Results, kinds: Sequence[str], title: str) -> list[Sheet]:
                       printed))  # fmt: skip
     headings = ("supervision", "seeds", "start, random probe", "trained", "falls by", "silent probe", "the paper's")
     note = (
-        f"{_length(known)}. The fall is that of the seed that ends highest. A silent probe says r_t = d_t = 0 whatever "
+        f"{length(known)}. The fall is that of the seed that ends highest. A silent probe says r_t = d_t = 0 whatever "
         "it is shown."
     )
     return [Sheet(title, headings, tuple(lines), note)]
@@ -116,10 +114,6 @@ def sheets(results: Results, kinds: Sequence[str], title: str) -> list[Sheet]:
 
 def _ends(records: Sequence[Record]) -> list[float]:
     return [record.own["discrepancy"] for record in records]
-
-
-def _length(known: dict[str, list[Record]]) -> str:
-    return length([record for records in known.values() for record in records])
 
 
 def percent_precisely(share: float) -> str:
@@ -150,7 +144,7 @@ def _falls(results: Results, claim: str, where: str, kinds: Sequence[str]) -> Ve
         fall = percent_precisely(1 - max(ours) / start) + (" or more" if len(ours) > 1 else "")
         printed = f"the paper's {theirs_start:.2f} to {theirs:.4f} is {percent_precisely(1 - theirs / theirs_start)}"
         parts.append(f"{kind} from {short(start)} to {_by_seed(ours)}, by {fall} ({printed})")
-    text = f"{'; '.join(parts)} ({_length(known)}; start: untrained, random probe)."
+    text = f"{'; '.join(parts)} ({length(known)}; start: untrained, random probe)."
     if all(falls):
         return Verdict(claim, where, text, "holds")
     if all(ends):
@@ -182,7 +176,7 @@ def _aligned(results: Results, claim: str, where: str, kind: str) -> Verdict:
     printed, shifted = ([_window(record, "intermediate", first) for record in records] for first in (2, 1))
     silent = [silence(records[0], first) for first in (2, 1)]
     text = (
-        f"The discrepancy ends at {_by_seed(printed)} ({_length(known)}; by seed), and a probe that always says 0 "
+        f"The discrepancy ends at {_by_seed(printed)} ({length(known)}; by seed), and a probe that always says 0 "
         f"scores {silent[0]:.3f}, for (r, d) vanish as CG converges: means over t = 2, ..., n as printed. Should the "
         f"paper count from x_1 on, these are {_by_seed(shifted)}, and {silent[1]:.3f}. "
     )
@@ -218,9 +212,7 @@ def _joint_better(results: Results) -> Verdict:
     if len(known) < len(FIRST_KINDS):
         return not_yet(claim, FIRST)
     joint, result = (_ends(known[kind]) for kind in FIRST_KINDS)
-    text = (
-        f"By seed, joint {_by_seed(joint)}, result {_by_seed(result)} ({_length(known)}; the paper: 0.192 and 0.506)."
-    )
+    text = f"By seed, joint {_by_seed(joint)}, result {_by_seed(result)} ({length(known)}; the paper: 0.192 and 0.506)."
     return Verdict(claim, FIRST, text, "holds" if max(joint) < min(result) else "differs")
 
 

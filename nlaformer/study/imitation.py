@@ -24,18 +24,11 @@ RUNS = tuple(name for names in KINDS.values() for name in names)
 A, B = "section 4.1, Figure 5a", "section 4.1, Figure 5b"
 
 
-def found(results: Results) -> dict[str, list[Record]]:
-    """The runs that are there by kind, one for each seed."""
-    records = results.together(RUNS)
-    kinds = {kind: [records[name] for name in names if name in records] for kind, names in KINDS.items()}
-    return {kind: runs for kind, runs in kinds.items() if runs}
-
-
 def draw_error(results: Results) -> Figure | None:
     """The squared relative error over the iterations, and the distance from CG's own iterate."""
     from nlaformer.report.figure import band, errors, panels, reference, tidy
 
-    if not (kinds := found(results)):
+    if not (kinds := results.kinds(KINDS)):
         return None
     figure, (left, right) = panels(2, width=4.4, height=3.6)
     for which, (kind, records) in enumerate(kinds.items()):
@@ -43,7 +36,7 @@ def draw_error(results: Results) -> Figure | None:
         band(right, [record.own["deviation"] for record in records], kind, which)
     reference(left, next(iter(kinds.values()))[0].own["cg"], "CG")
     errors(left)
-    tidy(left, f"Error of the iterates, {_length(kinds)}", "iteration t", "squared relative error (mean)")
+    tidy(left, f"Error of the iterates, {length(kinds)}", "iteration t", "squared relative error (mean)")
     tidy(right, "Distance from CG's own iterate", "iteration t", "|NLAF_x - x_t|^2 / |x|^2 (mean)")
     left.legend(frameon=False, fontsize=8)
     return figure
@@ -53,20 +46,16 @@ def draw_intermediate(results: Results) -> Figure | None:
     """The error of r and d over the iterations, beside that of a probe that says 0."""
     from nlaformer.report.figure import band, panels, reference, tidy
 
-    if not (kinds := found(results)):
+    if not (kinds := results.kinds(KINDS)):
         return None
     figure, (axes,) = panels(1, width=5.6, height=3.8)
     for which, (kind, records) in enumerate(kinds.items()):
         band(axes, [record.own["intermediate"] for record in records], kind, which)
     reference(axes, next(iter(kinds.values()))[0].own["silence"], "a probe that always says 0", ":")
     axes.set_yscale("log")
-    tidy(axes, f"Error of r and d, {_length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
+    tidy(axes, f"Error of r and d, {length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
     axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-def _length(kinds: dict[str, list[Record]]) -> str:
-    return length([record for records in kinds.values() for record in records])
 
 
 def _seeds(runs: Sequence[Any]) -> str:
@@ -75,7 +64,7 @@ def _seeds(runs: Sequence[Any]) -> str:
 
 def sheets(results: Results) -> list[Sheet]:
     """A line for each run."""
-    if not (kinds := found(results)):
+    if not (kinds := results.kinds(KINDS)):
         return []
     cg = next(iter(kinds.values()))[0].own["cg"]
     lines: list[tuple[str, ...]] = [("CG itself", "", counted(cg), short(cg[-1]), "0", "0")]
@@ -83,7 +72,7 @@ def sheets(results: Results) -> list[Sheet]:
         lines += [_line(kind, record) for record in records]
     headings = ("supervision", "seed", "iterations to", "error at T", "worst distance", "discrepancy")
     note = (
-        f"{_length(kinds)}. Iterations to a mean squared relative error of 1e-1, 1e-2, 1e-3, 1e-4. Worst distance: the "
+        f"{length(kinds)}. Iterations to a mean squared relative error of 1e-1, 1e-2, 1e-3, 1e-4. Worst distance: the "
         "largest mean of |x^_t - x_t|^2 / |x|^2 over t, x_t being CG's iterate."
     )
     return [Sheet("Imitation of CG", headings, tuple(lines), note)]
@@ -98,7 +87,7 @@ def _line(kind: str, record: Record) -> tuple[str, ...]:
 def error_verdicts(results: Results) -> list[Verdict]:
     """Whether both kinds of supervision follow CG."""
     claim = "NLAFormer mimics CG's iterations under both kinds of supervision."
-    kinds = found(results)
+    kinds = results.kinds(KINDS)
     if not all(kind in kinds for kind in ("result", "joint")):
         return [not_yet(claim, A)]
     apart, parts = [], []
@@ -113,7 +102,7 @@ def error_verdicts(results: Results) -> list[Verdict]:
     cg = judged["joint"][0].own["cg"]
     text = (
         f"To 1e-1 ... 1e-4 CG needs {counted(cg)} iterations, and ends at {short(cg[-1])}; "
-        f"{'; '.join(parts)} ({_length(judged)})."
+        f"{'; '.join(parts)} ({length(judged)})."
     )
     return [Verdict(claim, A, text, "holds" if all(gap is not None and gap <= 1 for gap in apart) else "differs")]
 
@@ -133,7 +122,7 @@ def _apart(own: dict[str, Any]) -> int | None:
 def intermediate_verdicts(results: Results) -> list[Verdict]:
     """Whether joint supervision brings r and d closer, iteration by iteration."""
     claim = "Joint supervision significantly enhances the alignment with CG's r and d."
-    kinds = found(results)
+    kinds = results.kinds(KINDS)
     if not all(kind in kinds for kind in ("result", "joint")):
         return [not_yet(claim, B)]
     judged = {kind: kinds[kind] for kind in ("result", "joint")}
@@ -148,7 +137,7 @@ def intermediate_verdicts(results: Results) -> list[Verdict]:
     text = (
         f"Joint is closer at {better} of {len(joint)} iterates, from every seed; at t = 1, 2, {middle}: "
         + ", ".join(f"{span(joint[t])} for {span(result[t])}" for t in (1, 2, middle))
-        + f". It beats a probe that says 0 at {seen} of them ({_length(judged)}; {_seeds(joint[0])})."
+        + f". It beats a probe that says 0 at {seen} of them ({length(judged)}; {_seeds(joint[0])})."
     )
     return [Verdict(claim, B, text, "holds" if better >= 0.9 * len(joint) else "differs")]
 

@@ -26,22 +26,11 @@ SEEDS = {
 STABLE = 2.0  # a factor of the error
 
 
-def found(results: Results) -> dict[str, list[Record]]:
-    """The runs that are there by kind, one for each seed."""
-    records = results.together(name for names in SEEDS.values() for name in names)
-    kinds = {kind: [records[name] for name in names if name in records] for kind, names in SEEDS.items()}
-    return {kind: runs for kind, runs in kinds.items() if runs}
-
-
-def _length(kinds: dict[str, list[Record]]) -> str:
-    return length([record for records in kinds.values() for record in records])
-
-
 def draw(results: Results) -> Figure | None:
     """The error over twice the iterations of training."""
     from nlaformer.report.figure import FAINT, band, errors, panels, reference, tidy
 
-    if not (kinds := found(results)):
+    if not (kinds := results.kinds(SEEDS)):
         return None
     figure, (axes,) = panels(1, width=6.4, height=3.9)
     for which, (kind, records) in enumerate(kinds.items()):
@@ -51,14 +40,14 @@ def draw(results: Results) -> Figure | None:
     axes.axvline(first.config.T, color=FAINT, linewidth=1)
     axes.annotate("T of training", (first.config.T, 1.2), xytext=(4, 0), textcoords="offset points", fontsize=8)
     errors(axes)
-    tidy(axes, f"Looped beyond T, {_length(kinds)}", "iteration t", "squared relative error (mean)")
+    tidy(axes, f"Looped beyond T, {length(kinds)}", "iteration t", "squared relative error (mean)")
     axes.legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 
 
 def sheets(results: Results) -> list[Sheet]:
     """The error at T, on the way and at 2T."""
-    if not (kinds := found(results)):
+    if not (kinds := results.kinds(SEEDS)):
         return []
     lines = tuple(
         (kind, str(record.config.seed), short(record.own["model"][-1]),
@@ -67,7 +56,7 @@ def sheets(results: Results) -> list[Sheet]:
     )  # fmt: skip
     T = next(iter(kinds.values()))[0].config.T
     headings = ("model", "seed", f"x_{T} in training", *(f"t = {t}" for t in (T + 1, 3 * T // 2, 2 * T - 1, 2 * T)))
-    note = f"{_length(kinds)}. The last iterate leaves through the post block, where there is one."
+    note = f"{length(kinds)}. The last iterate leaves through the post block, where there is one."
     return [Sheet("Looped beyond T", headings, lines, note)]
 
 
@@ -88,12 +77,12 @@ def verdicts(results: Results) -> list[Verdict]:
         "The learned loop is an iteration: it may be repeated beyond the T of training (the paper does not test it)."
     )
     where = f"section 3; {BEYOND}"
-    kinds = found(results)
+    kinds = results.kinds(SEEDS)
     if not all(kind in kinds for kind in list(SEEDS)[:4]):
         return [not_yet(claim, where)]
     ratios = {kind: [_growth(record) for record in records] for kind, records in kinds.items()}
     said = ", ".join(f"{kind} {span(seeds)}" for kind, seeds in ratios.items())
-    text = f"Error at 2T over the error at T: {said} ({_length(kinds)}; over the seeds)."
+    text = f"Error at 2T over the error at T: {said} ({length(kinds)}; over the seeds)."
     return [Verdict(claim, where, text, "holds" if max(map(max, ratios.values())) <= STABLE else "differs")]
 
 

@@ -129,9 +129,10 @@ def decided(own: float, others: Iterable[float], noise: float) -> Judgement:
     return "holds" if all(other > noise * own for other in others) else "not reproducible as stated"
 
 
-def length(records: Mapping[Any, Record] | Iterable[Record]) -> str:
+def length(records: Mapping[Any, Record] | Mapping[Any, list[Record]] | Iterable[Record]) -> str:
     """How the runs of a comparison were trained: "100k steps, power 0.5, bf16". Power 1 is the paper's loss."""
-    values = list(records.values() if isinstance(records, Mapping) else records)
+    groups = records.values() if isinstance(records, Mapping) else records
+    values = [record for group in groups for record in (group if isinstance(group, list) else [group])]
     steps = sorted({record.config.steps for record in values})
     said = listed(list(map(plan.thousands, steps)))
     power = listed([f"{power:g}" for power in sorted({record.config.power for record in values})])

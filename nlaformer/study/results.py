@@ -154,6 +154,13 @@ class Results:
         best = max(counts, key=lambda steps: (counts[steps], steps))
         return {name: lengths[best] for name, lengths in known.items() if best in lengths}
 
+    def kinds(self, names: Mapping[Key, Iterable[str]]) -> dict[Key, list[Record]]:
+        """Runs to be compared by kind, a list of those seeds that are there; no kind without any."""
+        listed = {key: list(seeds) for key, seeds in names.items()}
+        records = self.together(name for seeds in listed.values() for name in seeds)
+        found = {key: [records[name] for name in seeds if name in records] for key, seeds in listed.items()}
+        return {key: seeds for key, seeds in found.items() if seeds}
+
     def there(self, names: Mapping[Key, str]) -> dict[Key, Record]:
         """Those of some runs that are there, of whatever length, by whatever key each name is given under."""
         return {key: record for key, name in names.items() if (record := self.run(name)) is not None}
