@@ -15,7 +15,7 @@ import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -180,16 +180,33 @@ def make_folder(path: Path) -> None:
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Keep other processes from training into a folder: two would write their metrics into one file.
+    """Make a folder and keep other processes from training into it: two would write into the same files.
 
-    The lock goes with the process, however that ends. Where the system has none, there is no protection.
+    The lock goes with the process, however that ends. Where the system has none, there is no protection. A folder that
+    is still empty in the end is removed again.
     """
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    make_folder(folder)
+    try:
+        with _locked(folder):
+            yield
+    finally:
+        for path in made:
+            with suppress(OSError):  # there is something in it
+                path.rmdir()
+
+
+@contextmanager
+def _locked(folder: Path) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:  # Windows
         yield
         return
-    held = os.open(folder, os.O_RDONLY)
+    try:
+        held = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise FileError(f"cannot read {folder}: {error}") from error
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

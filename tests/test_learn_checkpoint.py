@@ -51,6 +51,34 @@ def test_two_processes_do_not_train_into_one_folder(tmp_path):
     assert [run.steps for run in train(configs, tmp_path)] == [12, 12]
 
 
+def test_a_folder_is_held_before_it_is_read_and_until_the_end(tmp_path, monkeypatch):
+    """Else another process could finish there in between, and its run would be overwritten."""
+    pytest.importorskip("fcntl")
+    seen = []
+
+    def resume(folders, *others):
+        for folder in folders:
+            with pytest.raises(FileError, match="another process"), alone(folder):
+                pass
+        seen.append(folders)
+        return original(folders, *others)
+
+    original = checkpoint.resume
+    monkeypatch.setattr(checkpoint, "resume", resume)
+    train([TINY.replace(seed=seed) for seed in range(2)], tmp_path)
+    assert len(seen) == 1
+    with alone(tmp_path / "seed=0"):  # given back
+        pass
+
+
+def test_a_folder_made_for_nothing_is_removed_again(tmp_path):
+    for keeps in (False, True):
+        with alone(tmp_path / "runs" / "mine"):
+            if keeps:
+                (tmp_path / "runs" / "mine" / "model").touch()
+        assert (tmp_path / "runs").exists() == keeps
+
+
 class TestCheckpoints:
     """Two generations; what is not whole is refused."""
 
@@ -89,6 +117,10 @@ class TestCheckpoints:
         with pytest.raises(FileError, match="holds a model and no checkpoint"):
             train(TINY, folder)
         assert (folder / "model.safetensors").read_bytes() == kept
+
+    def test_a_manifest_that_lost_its_numbers_is_written_again(self, folder):
+        (folder / "manifest.json").write_text('{"state": "finished"}')
+        assert train(TINY, folder).steps == TINY.steps
 
     @pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "manifest.json"])
     def test_what_a_finished_run_has_lost_is_made_again(self, folder, lost):

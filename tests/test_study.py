@@ -357,7 +357,7 @@ def test_a_model_that_is_not_of_its_run_is_not_bundled(made, tmp_path):
 def test_a_card_that_cannot_be_made_leaves_the_bundled_model(made, tmp_path):
     results = Results(tmp_path / "results")
     document = Results(made / "results").run("bundled-cg-joint").document
-    results.write("runs/bundled-cg-joint.json", document | {"trained": {}})
+    results.write("runs/bundled-cg-joint.json", document | {"provenance": {}})
     with pytest.raises(FileError, match="promote: a file"), results.reading("promote"):
         bundling.promote(made / "runs", results, tmp_path / "home")
     assert not (tmp_path / "home").exists()

@@ -178,6 +178,10 @@ def test_the_verdict_follows_the_numbers(found, tmp_path: Path):
     flat["trained"]["r of Richardson"] = [0.9] * 6  # another method's vector, as much
     numbers["trained"]["one"] = 0.8
     assert judge() == ["not reproducible as stated", "differs"]
+    flat["trained"]["r of Richardson"] = [0.87] * 6  # less, but hardly
+    numbers["trained"]["one"] = 0.44
+    assert judge() == ["not reproducible as stated", "holds"]
+    numbers["trained"]["one"] = 0.46  # of 0.9 that a probe on random weights leaves, not of 1.0 that none leaves
     flat["products"]["r of Richardson"] = [0.9] * 6  # which needs no training
     assert judge() == ["holds", "differs"]
     plain = model | {"r2": flat | {"trained": flat["untrained"]}, "discrepancy": numbers}

@@ -9,6 +9,7 @@ from nlaformer import pretrained
 from nlaformer.learn.evaluate import judge, trial
 from nlaformer.study import bundled, bundling, fresh, goals, plan
 from nlaformer.study.results import Results
+from tests.filed import put as put_run
 
 CG = [10.0 ** (-t / 2) for t in range(21)]  # 1e-1 at t = 2, 1e-6 at t = 12
 TWICE_AS_FAST = [10.0**-t for t in range(21)]
@@ -32,13 +33,8 @@ def put(results, configs=None, sigmas=plan.SIGMAS, **curves):
         told = good | curves.get(name.replace("-", "_"), {})
         rows = {str(sigma): told if sigma in sigmas else good for sigma in plan.SIGMAS}
         models[name] = {"config": config.to_json(), "sigma": rows}
-        filed = {"model": TWICE_AS_FAST, "standard_error": [1.0] * 21, "deviation": [1e-4] * 21}
         run = plan.planned(f"bundled-{name}")
-        evaluations = {f"spd, sigma {sigma}": filed for sigma in plan.SIGMAS}
-        results.write(
-            f"runs/{run.name}.json",
-            {"config": run.config.to_json(), "evaluations": evaluations, "trained": {"arithmetic": "tf32"}},
-        )
+        put_run(results, run.config, TWICE_AS_FAST, name=run.name, standard_error=[1.0] * 21, deviation=[1e-4] * 21)
     results.write(fresh.FILE, {"count": 9, "methods": methods, "models": models})
 
 

@@ -11,6 +11,7 @@ from nlaformer.study import (
     compiled,
     dimension,
     discrepancy,
+    headline,
     imitation,
     lambda_,
     lead,
@@ -67,6 +68,8 @@ def test_iterations_are_compared_with_cg_and_pcg(results):
         ([0.0, 0.0, 0.3, 0.3], "holds"),  # of one or two iterations nothing can be saved
         ([0.3, 0.3, 0.1, 0.1], "differs"),
         ([0.0, 0.0, 0.5, 0.5], "holds more strongly"),
+        ([0.0, 0.0, 0.21, 0.21], "holds"),
+        ([0.0, 0.0, 0.19, 0.19], "differs"),
     ],
 )
 def test_teachers_are_compared_where_there_is_something_to_save(results, saved, expected):
@@ -79,6 +82,88 @@ def test_teachers_are_compared_where_there_is_something_to_save(results, saved, 
             config = plan.accelerated(teacher, sigma=(value,))
             put(results, config, CG, counts=dict.fromkeys(("model", "cg", "pcg"), counts))
     assert sigma.verdicts(results)[2].judgement == expected
+
+
+def by_counts(counts):
+    """A curve that gets to 1e-1, ..., 1e-4 after so many iterations each."""
+    return [10.0 ** -sum(t >= count for count in counts) for t in range(21)]
+
+
+@pytest.mark.parametrize(
+    ("own", "expected"),
+    [(6, "holds"), (7, "differs"), (5, "holds"), (4, "holds more strongly")],  # of ten iterations to 1e-4
+)
+def test_nearly_half_of_the_iterations(results, own, expected):
+    for value in plan.SIGMAS:
+        config = plan.accelerated("cg", sigma=(value,))
+        put(results, config, by_counts([1, 2, 3, own]), cg=by_counts([2, 4, 6, 10]))
+    assert sigma.verdicts(results)[0].judgement == expected
+
+
+@pytest.mark.parametrize(("own", "expected"), [(6, "differs"), (5, "holds")])  # nine are half as many again as six
+def test_more_than_half_as_many_iterations_again(results, own, expected):
+    for value in plan.SIGMAS:
+        put(results, plan.accelerated("pcg", sigma=(value,)), by_counts([1, 2, 3, own]), pcg=by_counts([2, 4, 6, 9]))
+    assert sigma.verdicts(results)[1].judgement == expected
+
+
+@pytest.mark.parametrize(
+    ("cg", "pcg", "expected"),
+    [(7, 5, "holds"), (8, 5, "differs"), (7, 6, "differs")],  # a third of ten, and of eight where PCG teaches
+)
+def test_strong_is_a_third_of_the_teachers_own_iterations(results, cg, pcg, expected):
+    for teacher, own in (("cg", cg), ("pcg", pcg)):
+        for value in plan.SIGMAS:
+            curve = by_counts([1, 2, 3, own - 1 if teacher == "cg" else own])
+            teachers = {"cg": by_counts([2, 4, 6, 10]), "pcg": by_counts([2, 4, 6, 8])}
+            put(results, plan.accelerated(teacher, sigma=(value,)), curve, **teachers)
+    assert sigma.verdicts(results)[3].judgement == expected
+
+
+def test_one_pupil_that_is_overtaken_is_enough(results):
+    ahead = [error / 10 for error in CG]
+    for teacher in plan.TEACHERS:
+        for value in plan.SIGMAS:
+            put(results, plan.accelerated(teacher, sigma=(value,)), ahead)
+    assert sigma.verdicts(results)[5].judgement == "holds"
+    put(results, plan.accelerated("pcg", sigma=(1.4,)), [*ahead[:-1], 1.0])
+    assert sigma.verdicts(results)[5].judgement == "differs"
+
+
+@pytest.mark.parametrize(("closer", "expected"), [(19, "holds"), (18, "differs")])  # of 21
+def test_joint_supervision_is_closer_nearly_everywhere(results, closer, expected):
+    put(results, plan.joint(), intermediate=[1.0] * closer + [3.0] * (21 - closer))
+    put(results, plan.imitation(), intermediate=[2.0] * 21)
+    assert judgements(imitation.intermediate_verdicts(results)) == [expected]
+
+
+@pytest.mark.parametrize(("bad", "expected"), [(1.9, "holds"), (2.1, "differs")])
+def test_a_constant_rate_has_to_do_for_every_loss(results, bad, expected):
+    for config in plan.like_the_paper():
+        put(results, config, scaled(bad if config.supervision == "joint" else 1.0))
+    for config in plan.from_seed(0):
+        put(results, config, scaled(1.0))
+    assert headline.verdicts(results)[1].judgement == expected
+
+
+@pytest.mark.parametrize(
+    ("steps", "state", "expected"),
+    [
+        (800_000, "finished", "holds"),
+        (600_000, "finished", "not reproducible as stated"),
+        (800_000, "diverged", "differs"),
+    ],
+)
+def test_how_long_training_is_stable(results, steps, state, expected):
+    for name in ("cg-accelerated", "pcg-accelerated"):
+        assert learning_rate.verdicts(results)[1].judgement == "not yet run"
+        lineage = plan.lineage(plan.BUNDLED[name])
+        for run in lineage:
+            whole = steps if name == "cg-accelerated" else 800_000
+            config = run.config.replace(steps=whole // len(lineage), sigma=(1.2,))
+            last = run is lineage[-1] and name == "cg-accelerated"
+            put(results, config, name=run.name, state=state if last else "finished")
+    assert learning_rate.verdicts(results)[1].judgement == expected
 
 
 def test_a_model_that_gets_nowhere_is_no_better_than_its_teacher(results):
@@ -144,9 +229,10 @@ def test_both_ways_of_counting_are_held_against_silence(results, first, others, 
 @pytest.mark.parametrize(("worse", "expected"), [(0, "holds"), (3, "holds"), (4, "differs")])
 def test_larger_dimensions_are_better_in_three_of_four_steps(results, worse, expected):
     cases = [(teacher, value) for teacher in plan.TEACHERS for value in plan.SIGMAS]
-    for which, (teacher, value) in enumerate(cases):
-        for size, error in zip(plan.DIMENSIONS, (3.0, 2.0, 2.5 if which < worse else 1.0), strict=True):
-            put(results, plan.accelerated(teacher, sigma=(value,), d=size), scaled(error))
+    for config in plan.over_dimension():
+        turned = cases.index((config.teacher, config.sigma[0])) < worse
+        errors = dict(zip(plan.DIMENSIONS, (3.0, 2.0, 2.5 if turned else 1.0), strict=True))
+        put(results, config, scaled(errors[config.d]))
     assert judgements(dimension.verdicts(results)) == [expected]
 
 
@@ -295,7 +381,7 @@ def test_a_model_that_diverged_has_no_lead(results):
 
 def test_the_lead_of_a_tiny_model_is_shown_as_far_as_it_goes(results):
     tiny = plan.small(plan.planned(plan.name_of(plan.paper_accelerated("cg")))).config
-    short = {"pcg": CG[:5], "deviation": CG[:5], "silence": CG[:5], "intermediate": CG[:5], "counts": {}}
+    short = {"pcg": CG[:5], "deviation": CG[:5], "silence": CG[:5], "intermediate": CG[:5]}
     name = plan.name_of(plan.paper_accelerated("cg"))
     put(results, tiny, ahead_of(CG[:5], 2.0), name=name, cg=CG[:5], **short)
     (sheet,) = lead.sheets(results)
@@ -303,19 +389,14 @@ def test_the_lead_of_a_tiny_model_is_shown_as_far_as_it_goes(results):
     assert all(len(line) == len(sheet.headings) for line in sheet.lines)
 
 
-@pytest.mark.parametrize(("last", "expected"), [(1e-7, "holds"), (9e-6, "differs"), (None, "not yet run")])
+@pytest.mark.parametrize(
+    ("last", "expected"), [(1e-7, "holds"), (3e-6, "holds"), (4e-6, "differs"), (None, "not yet run")]
+)
 def test_annealing_further(results, last, expected):
     history = {"step": [0, 50_000, 120_000, 135_000, 150_000], "final_error": [1.0, 1e-3, 1e-5, 5e-6, last]}
     for name in learning_rate.ANNEALED.values():
         assert judgements(learning_rate.verdicts(results))[2] == "not yet run"
-        config = plan.planned(name).config
-        document = {
-            "config": config.to_json(),
-            "history": history,
-            "evaluations": {},
-            "trained": {"arithmetic": "tf32"},
-        }
-        results.write(f"runs/{name}.json", document)
+        put(results, plan.planned(name).config, name=name, history=history)
     assert judgements(learning_rate.verdicts(results))[2] == expected
 
 

@@ -78,7 +78,7 @@ def sweep(
     """
     from nlaformer.learn.recipes import recipe as named
 
-    configs = _grid(named(recipe).set(settings or []), vary)
+    configs = _grid(named(recipe), settings or [], vary)
     options = {"device": device, "checkpoint_every": checkpoint_every, "log_every": log_every}
     runs = _train(configs, out or Path("runs") / f"{recipe}-sweep", options | {"tensorboard": tensorboard})
     if _speaks():
@@ -133,8 +133,8 @@ def _must_exist(model: str) -> None:
     raise FileError(f"there is no folder {model!r}{hint or bundled}")
 
 
-def _grid(config: Config, vary: list[str]) -> list[Config]:
-    """Every combination of the varied fields."""
+def _grid(config: Config, settings: list[str], vary: list[str]) -> list[Config]:
+    """Every combination of the varied fields, with the settings that all of them share."""
     from nlaformer.errors import OptionError
 
     axes: list[list[str]] = []
@@ -143,7 +143,7 @@ def _grid(config: Config, vary: list[str]) -> list[Config]:
         if not separator or not values:
             raise OptionError(f"--vary takes key=value,value,..., given {entry!r}")
         axes.append([f"{key}={value}" for value in values.split(",")])
-    return [config.set(settings) for settings in itertools.product(*axes)]
+    return [config.set([*settings, *varied]) for varied in itertools.product(*axes)]
 
 
 def _train(configs: list[Config], out: Path, options: dict[str, Any], alone: bool = False) -> list[Run]:

@@ -177,16 +177,11 @@ class Config:
         return 0 if self.window is None else max(self.T - self.window + 1, 0)
 
     def replace(self, /, **changes: Any) -> Config:
-        """A copy with some fields changed; values are checked against the field's type.
-
-        A warm-up that would be longer than the steps asked for becomes a tenth of them, unless it is given too.
-        """
+        """A copy with some fields changed; values are checked against the field's type."""
         if "lambda" in changes:
             changes["lambda_"] = changes.pop("lambda")
         for name, value in changes.items():
             changes[name] = _checked(name, value)
-        if "warmup" not in changes and 0 <= changes.get("steps", math.inf) < self.warmup:
-            changes["warmup"] = changes["steps"] // 10
         return dataclasses.replace(self, **changes)
 
     def set(self, settings: Iterable[str]) -> Config:
@@ -195,7 +190,14 @@ class Config:
         >>> Config().set(["lr=3e-4", "sigma=1.0,1.4", "lambda=7"]).sigma
         (1.0, 1.4)
         """
-        return self.replace(**dict(parse(setting) for setting in settings))
+        return self.adapted(**dict(parse(setting) for setting in settings))
+
+    def adapted(self, /, **changes: Any) -> Config:
+        """``replace``; but a warm-up longer than the steps becomes a tenth of them, unless it is given too."""
+        changed = self.replace(**changes)
+        if "warmup" in changes or not 0 < changed.steps < changed.warmup:
+            return changed
+        return changed.replace(warmup=changed.steps // 10)
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON takes them."""
@@ -427,7 +429,7 @@ def recipe(name: str, **changes: Any) -> Config:
     >>> nf.recipe("cg-accelerated", steps=50).warmup
     5
     """
-    return look_up("recipe", name, _RECIPES)().replace(recipe=name, **changes)
+    return look_up("recipe", name, _RECIPES)().adapted(recipe=name, **changes)
 
 
 def recipes() -> dict[str, str]:

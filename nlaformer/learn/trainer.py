@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nlaformer.arrays import check_memory, plain, whole
 from nlaformer.errors import OptionError, shown
-from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, alone, as_folder, load, make_folder, remove_leftovers
+from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, alone, as_folder, load, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
@@ -130,15 +130,17 @@ def train_into(
     where = pick_device(device)
     check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), where)
     group = ranks(where)
-    with cpu_threads(configs[0].threads):
+    with cpu_threads(configs[0].threads), ExitStack() as held:
         mine = group.members(len(configs), configs[0].batch)
+        share = group.share(len(configs))
+        if share[0] == 0:
+            for k in mine:
+                held.enter_context(alone(folders[k]))  # before reading what another process might be writing
         parts = checkpoint.resume(folders, configs, mine)
         group.wait()  # nobody writes before everybody has read
-        share = group.share(len(configs))
         for part in parts:
             own = [(configs[k], folders[k]) for k in part.members]
-            with ExitStack() as held:
-                _Training(own, part, where, group, share, progress, every, held).run(board, deadline)
+            _Training(own, part, where, group, share, progress, every).run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
@@ -188,11 +190,10 @@ class _Training:
         share: tuple[int, int],
         progress: bool,
         every: _Intervals,
-        held: ExitStack,
     ):
         self.configs, self.folders = [config for config, _ in members], [folder for _, folder in members]
         self.device, self.group, self.steps, self.every = device, group, self.configs[0].steps, every
-        self.resumption, self.share, self.writes, self.held = resumption, share, share[0] == 0, held
+        self.resumption, self.share, self.writes = resumption, share, share[0] == 0
         # A run that goes on has its weights in the checkpoint: the model that it started from need not be there.
         begun = [config.replace(start=None) for config in self.configs] if self.resumption.step else self.configs
         self.engine: Engine = make_engine(begun, device, self.share)
@@ -264,9 +265,6 @@ class _Training:
         return "signal" if signalled else "time" if late else ""
 
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
-        for folder in self.folders:
-            make_folder(folder)
-            self.held.enter_context(alone(folder))
         for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
             remove_leftovers(folder)
             self.metrics.append(Metrics(folder, self.resumption.step))  # says so where nothing can be written

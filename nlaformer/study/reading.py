@@ -111,11 +111,11 @@ class Luck:
             return LUCK
         quantile = stats.t.ppf(1 - 0.025 / comparisons, seeds - 1)
         spread = statistics.stdev(map(math.log, self.scores)) * math.sqrt(1 + 1 / (runs or seeds))
-        return math.exp(quantile * spread)
+        return math.exp(min(quantile * spread, 700))  # more is no float, and as good as anything
 
     def told(self, comparisons: int = 1, runs: int | None = None) -> str:
         """The same in words, and where it is from."""
-        factor = f"factors of up to {self.factor(comparisons, runs):.2f}"
+        factor = f"factors of up to {short(self.factor(comparisons, runs), '.3g')}"
         if len(self.scores) < 2:
             return f"one seed, where shorter runs (results/learning*.json) differ by {factor}"
         return f"{factor} may be luck ({len(self.scores)} seeds, 95%)"

@@ -6,8 +6,8 @@ Every file carries its provenance. Numbers are kept to six significant digits.
 from __future__ import annotations
 
 import json
-import math
 import re
+import sys
 from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +26,10 @@ RUNS = "runs"
 # What reading a document raises when it holds something else than it should.
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 DIGITS = 6
+# What every run is asked for on the systems it was trained on.
+_CURVES = ("model", "cg", "pcg", "deviation", "intermediate", "silence")
 # What tells a run of the plan from the others, at any size.
+_SHAPE = ("T", "d", "heads", "pre_layers", "loop_layers", "post_layers", "shared", "inject", "window")
 _KIND = ("supervision", "teacher", "eta", "lambda_", "power", "lr", "sigma", "seed")
 
 
@@ -174,34 +177,49 @@ class Results:
 def _check(record: Record) -> None:
     """Refuse what no run can have come to, where it is read: later nobody could tell which file it came from."""
     config, planned = record.config, plan.runs().get(record.name)
-    if record.document.get("state", "finished") not in ("finished", "diverged"):
+    if record.document["state"] not in ("finished", "diverged"):
         raise ValueError(f"its state is {record.document['state']!r}")
     if planned is not None and planned.begins_with is None and not planned.keep:
-        other = [field for field in _KIND if getattr(config, field) != getattr(planned.config, field)]
+        fields = _KIND if config.n != planned.config.n else (*_KIND, *_SHAPE)  # tiny ones have another shape
+        other = [field for field in fields if getattr(config, field) != getattr(planned.config, field)]
         if other:
             raise ValueError(f"its config is that of another run, in {', '.join(other)}")
+    if not isinstance(record.arithmetic, str):
+        raise ValueError(f"it was trained in {record.arithmetic!r}")
+    steps = record.history["step"]
+    _check_numbers("the steps of its history", steps, len(steps), known=True)
+    _check_numbers("the errors of its history", record.history["final_error"], len(steps))
     for label, row in record.document["evaluations"].items():
-        for name, known in (("model", False), ("deviation", False), ("intermediate", False), ("discrepancy", False),
-                            ("loops", False), ("cg", True), ("pcg", True), ("silence", True)):  # fmt: skip
-            if name in row or name == "model":
-                length = {"discrepancy": None, "loops": 2 * config.T + 1}.get(name, config.T + 1)
-                _check_numbers(f"{name} on {label}", row[name], length, known=known)
-        for name, counts in row.get("counts", {}).items():
-            for kind, most in (("mean", config.T + 1.0), ("reached", 1.0)):
-                _check_numbers(f"the counts of {name} on {label}", counts[kind], None, known=True, most=most)
-            for quarter in counts["by_condition"]:
-                _check_numbers(f"the counts of {name} on {label}", quarter, None, known=True, most=config.T + 1.0)
+        needed: tuple[str, ...] = ("model",)
+        if label == record.document["own"]:
+            needed = (*_CURVES, *(["loops"] if config.shared else []))  # what is not shared cannot be repeated
+        for name in dict.fromkeys((*needed, *(name for name in (*_CURVES, "loops") if name in row))):
+            length = 2 * config.T + 1 if name == "loops" else config.T + 1
+            _check_numbers(f"{name} on {label}", row[name], length, known=name in ("cg", "pcg", "silence"))
+        _check_numbers(f"the discrepancy on {label}", [row["discrepancy"]], 1)
+        if label == record.document["own"] or "counts" in row:
+            _check_counts(f"the counts on {label}", row["counts"], config.T + 1)
+    if record.document["own"] not in record.document["evaluations"]:
+        raise ValueError(f"it has no evaluation on {record.document['own']}")
 
 
-def _check_numbers(what: str, found: Any, length: int | None, *, known: bool, most: float = math.inf) -> None:
-    """A number, or a list of them, none negative; null, for what is not finite, only where it need not be ``known``."""
-    values = found if isinstance(found, list) else [found]
-    if length is not None and (not isinstance(found, list) or len(found) != length):
+def _check_counts(what: str, counts: Mapping[str, Mapping[str, Any]], most: int) -> None:
+    """Iterations by threshold, as many thresholds for every method."""
+    thresholds = len(counts["cg"]["mean"])
+    for name in ("model", "cg", "pcg"):
+        _check_numbers(what, counts[name]["reached"], thresholds, known=True, most=1)
+        for row in (counts[name]["mean"], *counts[name]["by_condition"]):
+            _check_numbers(what, row, thresholds, known=True, most=most)
+
+
+def _check_numbers(what: str, found: Any, length: int, known: bool = False, most: float = sys.float_info.max) -> None:
+    """So many numbers, none negative; null, for what is not finite, only where they need not be ``known``."""
+    if not isinstance(found, list) or len(found) != length:
         raise ValueError(f"{what}: expected {length} numbers")
-    for value in values:
+    for value in found:
         fits = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
         if not (fits or (value is None and not known)):
-            raise ValueError(f"{what}: {value!r}")
+            raise ValueError(f"{what}: {value!r:.40}")
 
 
 def _no_number(name: str) -> None:

@@ -16,7 +16,7 @@ import torch
 
 from nlaformer import pretrained
 from nlaformer.errors import FileError
-from nlaformer.io import WEIGHTS_FILE, alone, copy, fingerprint, load, make_folder, replace_file
+from nlaformer.io import WEIGHTS_FILE, alone, copy, fingerprint, load, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.progress import duration
@@ -58,7 +58,6 @@ def carry_out(
         deadline -= min(RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
     if not missing(wanted, results):
         return []
-    make_folder(folder)
     with alone(folder):
         _fetch_beginnings(missing(wanted, results), results)
         while due := missing(wanted, results):

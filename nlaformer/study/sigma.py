@@ -241,7 +241,7 @@ def _growth(counts: Row, method: str) -> list[tuple[float, float]]:
     return [
         (worst - best, worst / best - 1)
         for best, worst, there in zip(quarters[0], quarters[-1], reached, strict=True)
-        if there
+        if there and best > 0
     ]
 
 
