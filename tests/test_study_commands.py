@@ -166,6 +166,7 @@ DAMAGE = {
     "a number that no float is": lambda d, row: row.update(deviation=[10**400] * 21),
     "a list for a number": lambda d, row: row.update(discrepancy=[1.0]),
     "a threshold more": lambda d, row: row["counts"]["model"]["mean"].append(1.0),
+    "no condition numbers": lambda d, row: row.update(condition=0),
     "no teacher": lambda d, row: row.pop("cg"),
     "no evaluation": lambda d, row: d["evaluations"].pop(d["own"]),
     "no arithmetic": lambda d, row: d.update(trained={"arithmetic": None}),

@@ -199,6 +199,7 @@ def _check(record: Record) -> None:
         _check_numbers(f"the discrepancy on {label}", [row["discrepancy"]], 1)
         if label == record.document["own"] or "counts" in row:
             _check_counts(f"the counts on {label}", row["counts"], config.T + 1)
+            _check_numbers(f"the condition numbers on {label}", row["condition"], 4, known=True)
     if record.document["own"] not in record.document["evaluations"]:
         raise ValueError(f"it has no evaluation on {record.document['own']}")
 
