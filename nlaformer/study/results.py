@@ -77,6 +77,7 @@ class Results:
     def __init__(self, folder: Path, commit: str | None = None):
         self.folder, self.commit = folder, commit
         self.last_read: Path | None = None
+        self._read: dict[Path, tuple[tuple[int, ...], Record]] = {}  # figures, tables and verdicts share their runs
 
     def file(self, name: str) -> dict[str, Any] | None:
         """The JSON document of this name, if there is one."""
@@ -116,7 +117,15 @@ class Results:
         return path
 
     def run(self, name: str) -> Record | None:
-        """A finished run."""
+        """A finished run; its file is read and checked once, and again when it has changed."""
+        path = self.folder / RUNS / f"{name}.json"
+        if not path.exists():
+            return None
+        stat = path.stat()
+        stamp = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if path in self._read and self._read[path][0] == stamp:
+            self.last_read = path
+            return self._read[path][1]
         document = self.file(f"{RUNS}/{name}.json")
         if document is None:
             return None
@@ -130,6 +139,7 @@ class Results:
                 f"{self.last_read} does not hold the numbers of a run ({error}); fetch it again, or remove it and run "
                 "it again"
             ) from error
+        self._read[path] = stamp, record
         return record
 
     def lengths(self, name: str) -> dict[int, Record]:
