@@ -23,8 +23,8 @@ import numpy as np
 import torch
 
 import nlaformer as nf
-from nlaformer.bench.operations import interleaved, peak_bytes
-from nlaformer.compiler.algorithms import program
+from benchmarks.operations import interleaved, peak_bytes
+from nlaformer.compiler.library import program
 from nlaformer.compiler.measure import systems
 from nlaformer.compiler.paper_form import fitted_error
 from nlaformer.compiler.verify import random_systems

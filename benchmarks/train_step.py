@@ -29,9 +29,9 @@ import torch
 import nlaformer as nf
 from nlaformer.learn import supervision
 from nlaformer.learn.check import Dimensions, kernel_errors
+from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
 from nlaformer.learn.data import draw_chunk
 from nlaformer.learn.engine import PlainEngine
-from nlaformer.learn.fused import OPERANDS, FusedEngine
 from nlaformer.provenance import provenance
 from nlaformer.transformer import FFN
 
@@ -82,7 +82,7 @@ def replay(engine: FusedEngine) -> None:
 
 def kernels() -> dict[str, Any]:
     """Every kernel against float64 at the paper's size, with the tiles of one model and with those of a stack."""
-    from nlaformer.learn.kernels import TritonKernels
+    from nlaformer.learn.cuda.kernels import TritonKernels
 
     found: dict[str, dict[str, float]] = {}
     for name, dtype, precision in (

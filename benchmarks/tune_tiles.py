@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import torch
 
-from nlaformer.learn.kernels import TritonKernels
-from nlaformer.learn.tiles import Tile, tile_for
+from nlaformer.learn.cuda.kernels import TritonKernels
+from nlaformer.learn.cuda.tiles import Tile, tile_for
 
 B, TOKENS, D, WIDTH, SLOTS = 64, 21, 256, 1024, 4
 R = B * TOKENS

@@ -37,7 +37,7 @@ _EXTRA = "extra."
 # The module whose ``from_config`` brings each kind back to life; imported only when needed, for it imports this one.
 _HOME = {
     "operation": "nlaformer.express.catalogue",
-    "algorithm": "nlaformer.compiler.artifact",
+    "algorithm": "nlaformer.compiler.algorithm",
     "solver": "nlaformer.learn.model",
 }
 # What reading a document raises when it holds something else than it should.

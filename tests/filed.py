@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nlaformer.learn.evaluate import own_label
-from nlaformer.study import plan
+from paper import plan
 
 CG = [1.0, 0.7, 0.3, 0.12, 0.05, 0.02, 0.005, 0.002, 5e-4, 1e-4, *[1e-5] * 11]
 FLAT = [1.0] * 21

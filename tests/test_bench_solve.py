@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import nlaformer as nf
+from benchmarks import peers
+from benchmarks import solve as bench
 from nlaformer import problems
-from nlaformer.bench import peers
-from nlaformer.bench import solve as bench
 from tests.command import run_command
 
 SMALL = bench.Case("small", problems.SPD(n=7))

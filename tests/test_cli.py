@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer import demo
-from nlaformer.bench import operations as bench
-from nlaformer.express import verify
+from benchmarks import operations as bench
+from nlaformer.cli import demo
 from nlaformer.learn import recipes
+from paper import table_1_measured as verify
 from tests.command import run_command
 
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numpy")

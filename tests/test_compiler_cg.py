@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.algorithms import program
+from nlaformer.compiler.library import program
 from tests.reference import dense_layers, equation_one
 from tests.systems import family, relative_error, with_eigenvalues
 

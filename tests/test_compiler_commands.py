@@ -9,7 +9,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from nlaformer.compiler import commands, measure
+from nlaformer.cli import algorithms as commands
+from nlaformer.compiler import measure
 from nlaformer.errors import FileError, NLAFormerError
 
 

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.algorithms import ConjugateGradient, program
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.tracing import trace
+from nlaformer.compiler.library import ConjugateGradient, program
+from nlaformer.compiler.trace import trace
 from nlaformer.errors import CompileError
 from tests.systems import family
 

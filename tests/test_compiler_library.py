@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.algorithms import program
+from nlaformer.compiler.library import program
 from nlaformer.compiler.verify import judge_first_steps
 from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError, UnknownNameError
 from tests.systems import family, relative_error

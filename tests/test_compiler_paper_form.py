@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import nlaformer as nf
-from nlaformer.compiler.algorithms import program
+from nlaformer.compiler.library import program
 from nlaformer.compiler.paper_form import fitted_error
 from nlaformer.errors import OptionError
 from tests.systems import family, relative_error

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.algorithms import program
+from nlaformer.compiler.library import program
 from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError
 from tests.systems import with_eigenvalues
 

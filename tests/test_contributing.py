@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from nlaformer.express import operations
+from nlaformer.express import theorem as operations
 from nlaformer.express.operation import Operation
 from nlaformer.express.options import Options
 from nlaformer.transformer import NLAFormer

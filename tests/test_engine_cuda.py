@@ -8,8 +8,8 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
-from nlaformer.learn.fused import OPERANDS, FusedEngine
 from nlaformer.learn.recipes import Config
 
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")

@@ -12,14 +12,15 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.learn import supervision, tiles, twins
+from nlaformer.learn import supervision
 from nlaformer.learn.check import Dimensions, kernel_errors
+from nlaformer.learn.cuda import tiles, twins
+from nlaformer.learn.cuda.flat import Flat
+from nlaformer.learn.cuda.read_in import ReadIn
+from nlaformer.learn.cuda.twins import Twins
+from nlaformer.learn.cuda.unrolled import Unrolled, schedule
 from nlaformer.learn.data import Batch
-from nlaformer.learn.flat import Flat
 from nlaformer.learn.model import initial, stack
-from nlaformer.learn.read_in import ReadIn
-from nlaformer.learn.twins import Twins
-from nlaformer.learn.unrolled import Unrolled, schedule
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
@@ -97,7 +98,7 @@ def test_twins_in_float32_stay_near_float64(size: Dimensions) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16 if CUDA else torch.float16], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_triton_kernels_stay_near_float64(size: Dimensions, dtype: torch.dtype) -> None:
-    from nlaformer.learn.kernels import TritonKernels
+    from nlaformer.learn.cuda.kernels import TritonKernels
 
     errors = kernel_errors(TritonKernels(1e-7), dtype, "cuda" if CUDA else "cpu", size)
     assert all(value < 20 * torch.finfo(dtype).eps for value in errors.values()), errors
@@ -136,7 +137,7 @@ def test_the_written_out_gradient_of_the_loss_is_that_of_autograd() -> None:
 @pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs CUDA, or Triton with TRITON_INTERPRET=1")
 @pytest.mark.parametrize("size", [(12, 5, 4, 3), (12, 70, 3, 20)], ids=str)
 def test_the_loss_kernel_stays_near_float64(size: tuple[int, int, int, int]) -> None:
-    from nlaformer.learn.update import graded
+    from nlaformer.learn.cuda.update import graded
 
     tensors, objective = losses(*size)
     x, rd, *batch = (tensor.double() for tensor in tensors)

@@ -9,8 +9,8 @@ from scipy.sparse.linalg import LinearOperator
 from scipy.sparse.linalg import cg as scipy_cg
 
 from nlaformer.errors import DTypeError, OptionError, ShapeError, UnknownNameError
+from nlaformer.learn.teachers import cg, pcg
 from nlaformer.problems import SPD, Poisson1D, Poisson2D, PrescribedSpectrum, RBFKernel
-from nlaformer.solvers.krylov import cg, pcg
 
 EPS = torch.finfo(torch.float64).eps
 FAMILIES = [SPD(20), Poisson1D(12, 0.5), Poisson2D(16, 0.5), RBFKernel(15), PrescribedSpectrum(20, cond=1e3)]

@@ -9,8 +9,8 @@ import torch
 import typer
 from typer.testing import CliRunner
 
+from nlaformer.cli.learn import register
 from nlaformer.errors import NLAFormerError
-from nlaformer.learn.commands import register
 from nlaformer.learn.model import initial
 from nlaformer.learn.recipes import recipe
 

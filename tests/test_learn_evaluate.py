@@ -9,10 +9,10 @@ import pytest
 
 import nlaformer as nf
 from nlaformer.console import print_sheets
+from nlaformer.learn import teachers as krylov
 from nlaformer.learn.evaluate import SEED, Evaluation, evaluate, findings, measure, tables
 from nlaformer.learn.model import initial
 from nlaformer.learn.recipes import Config
-from nlaformer.solvers import krylov
 
 CONFIG = Config(n=4, T=6, d=16, heads=2)
 

@@ -11,10 +11,10 @@ from nlaformer import pretrained
 from nlaformer.io import fingerprint
 from nlaformer.learn.evaluate import THRESHOLDS, judge, trial
 from nlaformer.learn.recipes import Config
-from nlaformer.study import bundling, controls, fresh
-from nlaformer.study.plan import BUNDLED, SIGMAS
-from nlaformer.study.reading import at, counted, listed, overtaken, short
-from nlaformer.study.results import Results
+from paper import bundling, controls, fresh
+from paper.plan import BUNDLED, SIGMAS
+from paper.reading import at, counted, listed, overtaken, short
+from paper.results import Results
 
 RESULTS = Results(Path(__file__).parent.parent / "results")
 FRESH = 20_261_116  # a seed nobody has used

@@ -10,8 +10,8 @@ import torch
 
 from nlaformer import problems
 from nlaformer.errors import DTypeError, FileError, OptionError, ShapeError, UnknownNameError
+from nlaformer.learn.teachers import cg
 from nlaformer.problems import SPD, GraphLaplacian, Poisson1D, Poisson2D, PrescribedSpectrum, RBFKernel, base
-from nlaformer.solvers.krylov import cg
 
 GALLERY = [SPD(8), Poisson1D(8), Poisson2D(9), RBFKernel(8), GraphLaplacian(8), PrescribedSpectrum(8)]
 ids = [family.name for family in GALLERY]

@@ -15,7 +15,7 @@ import torch
 import nlaformer as nf
 from nlaformer import problems
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, DTypeError, OptionError, ShapeError
-from nlaformer.solvers import krylov
+from nlaformer.learn import teachers as krylov
 
 Status = nf.Status
 

@@ -13,13 +13,13 @@ import torch
 import nlaformer as nf
 from nlaformer.errors import FileError, OptionError
 from nlaformer.io import alone, fingerprint
+from nlaformer.learn.cuda.tiles import unsupported
 from nlaformer.learn.evaluate import own_label
 from nlaformer.learn.recipes import check_stack
 from nlaformer.learn.runs import read_manifest
-from nlaformer.learn.tiles import unsupported
-from nlaformer.study import bundling, claims, commands, filing, lead, plan, running
-from nlaformer.study.catalogue import ARTEFACTS
-from nlaformer.study.results import Results, rounded
+from paper import bundling, claims, commands, filing, lead, plan, running
+from paper.catalogue import ARTEFACTS
+from paper.results import Results, rounded
 
 ROOT = Path(__file__).parent.parent
 
@@ -272,7 +272,7 @@ def test_what_is_filed_is_what_the_weights_give(made):
 def test_counts_are_those_of_each_system(made):
     record = Results(made / "results").run(RESULT)
     A, b, x = nf.problems.SPD(n=4, sigma=(1.2,)).sample(512, filing.evaluate.SEED)
-    from nlaformer.solvers import krylov
+    from nlaformer.learn import teachers as krylov
 
     errors = (krylov.cg(A, b, 4).x - x.unsqueeze(1)).square().sum(-1) / x.square().sum(-1, keepdim=True)
     first = torch.tensor([next((t for t in range(5) if row[t] <= 1e-2), 5) for row in errors]).double()

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from nlaformer.errors import FileError
-from nlaformer.study import catalogue, plan
-from nlaformer.study.catalogue import ARTEFACTS
-from nlaformer.study.claims import page
-from nlaformer.study.results import Results
+from paper import catalogue, plan
+from paper.catalogue import ARTEFACTS
+from paper.claims import page
+from paper.results import Results
 from tests.command import run_command
 
 ROOT = Path(__file__).parent.parent

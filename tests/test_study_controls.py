@@ -10,13 +10,13 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.algorithms import program
+from nlaformer.compiler.library import program
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
 from nlaformer.problems import SPD
 from nlaformer.report.figure import save
-from nlaformer.study import controls, probing
-from nlaformer.study.results import Results
+from paper import controls, probing
+from paper.results import Results
 
 SIZES = probing.Sizes(train=300, validation=80, test=100, seed=5)
 
@@ -86,7 +86,7 @@ def test_a_probe_finds_nothing_where_nothing_is():
 
 
 def test_the_discrepancy_of_silence_and_of_the_own_probe_are_the_papers(solver, systems, found):
-    from nlaformer.solvers import krylov
+    from nlaformer.learn import teachers as krylov
 
     A, b = (tensor[-SIZES.test :] for tensor in systems[:2])
     path = krylov.cg(A, b, 5)

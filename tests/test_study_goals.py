@@ -7,8 +7,8 @@ import pytest
 import nlaformer as nf
 from nlaformer import pretrained
 from nlaformer.learn.evaluate import judge, trial
-from nlaformer.study import bundled, bundling, fresh, goals, plan
-from nlaformer.study.results import Results
+from paper import bundled, bundling, fresh, goals, plan
+from paper.results import Results
 from tests.filed import put as put_run
 
 CG = [10.0 ** (-t / 2) for t in range(21)]  # 1e-1 at t = 2, 1e-6 at t = 12

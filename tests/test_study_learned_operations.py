@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 
-from nlaformer.express import verify
 from nlaformer.express.catalogue import operations
 from nlaformer.learn.model import stack as as_stack
 from nlaformer.report.figure import save
-from nlaformer.study import learned_operations as study
-from nlaformer.study.results import Results
+from paper import learned_operations as study
+from paper import table_1_measured as verify
+from paper.results import Results
 
 TINY = study.Budget(n=2, steps=4, batch=8, warmup=2, tested=16, seeds=(0, 1), lrs=(1e-2,))
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nlaformer.study import architectures, discrepancy, eta, headline, imitation, lambda_, lead, loops, plan, sigma
-from nlaformer.study.reading import counted
-from nlaformer.study.results import Results
+from paper import architectures, discrepancy, eta, headline, imitation, lambda_, lead, loops, plan, sigma
+from paper.reading import counted
+from paper.results import Results
 from tests.filed import CG, FLAT, accelerate, faster, judgements, put, scaled
 
 

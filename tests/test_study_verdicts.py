@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nlaformer.study import (
+from paper import (
     bundled,
     compiled,
     dimension,
@@ -22,7 +22,7 @@ from nlaformer.study import (
     systems,
     window,
 )
-from nlaformer.study.results import Results
+from paper.results import Results
 from tests.filed import CG, accelerate, judgements, put, scaled
 
 ROOT = Path(__file__).parent.parent

@@ -13,8 +13,10 @@ import torch
 
 import nlaformer as nf
 from nlaformer.console import Sheet, to_markdown, to_text
-from nlaformer.express import loop_computer, table, verify
+from nlaformer.express import loop_computer
 from nlaformer.express.cost import Cost
+from paper import table_1 as table
+from paper import table_1_measured as verify
 
 MATRIX = ("vector_transpose", "outer_product", "matrix_transpose", "transposed_matmul", "matmul", "matvec")
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from nlaformer.compiler.graph import Node, describe
-from nlaformer.compiler.tracing import ANSWER, Trace
+from nlaformer.compiler.trace import ANSWER, Trace
 
 Exponent = dict[str, Fraction]
 # Operations that leave their second argument in its scale group.

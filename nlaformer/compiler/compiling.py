@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from nlaformer.arrays import memory, plain, whole
+from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, Plan
 from nlaformer.compiler.analysis import analyse, unknown_signs
-from nlaformer.compiler.artifact import LARGEST_BOUND, Algorithm, Plan
 from nlaformer.compiler.display import describe_schedule
 from nlaformer.compiler.emit import Emitter
 from nlaformer.compiler.expression import Expression
@@ -16,7 +16,7 @@ from nlaformer.compiler.instructions import Precision, StateRows
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import schedule
 from nlaformer.compiler.select import Selector
-from nlaformer.compiler.tracing import trace
+from nlaformer.compiler.trace import trace
 from nlaformer.compiler.verify import judge_first_steps
 from nlaformer.compiler.verify import verify as against_reference
 from nlaformer.errors import CompileError, OptionError

@@ -12,7 +12,7 @@ from nlaformer.prompt import Layout
 from nlaformer.transformer import NLAFormer
 
 if TYPE_CHECKING:
-    from nlaformer.compiler.artifact import Plan
+    from nlaformer.compiler.algorithm import Plan
 
 _TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "post block (finish)"}
 _ENCODING = ("parts of A", "log |A|, signs of A", "log |A| refined", "log |A| refined again")

@@ -16,7 +16,7 @@ import numpy as np
 
 FUNCTIONS = "nf.dot, nf.norm, nf.diag, nf.sqrt, nf.exp, nf.log, nf.zeros_like, nf.identity_like, nf.positive"
 # Lines in these files are never the user's.
-_OURS = {str(Path(__file__).with_name(name)) for name in ("graph.py", "language.py", "tracing.py")}
+_OURS = {str(Path(__file__).with_name(name)) for name in ("graph.py", "language.py", "trace.py")}
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ class Program:
 
     def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Any:
         """The reference: the program itself on NumPy or torch arrays, system by system, no transformer."""
-        from nlaformer.compiler.reference import run_reference
+        from nlaformer.compiler.result import run_reference
 
         return run_reference(self, A, b, x0, iterations)
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlaformer.compiler.algorithms import algorithm, algorithms, program
-from nlaformer.compiler.artifact import Algorithm
+from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.compiler.library import algorithm, algorithms, program
 from nlaformer.compiler.verify import hold, random_systems
 from nlaformer.console import Sheet
 

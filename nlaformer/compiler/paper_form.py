@@ -31,12 +31,12 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer.arrays import plain, whole
-from nlaformer.compiler.algorithms import ConjugateGradient
+from nlaformer.compiler.algorithm import Algorithm, Plan
 from nlaformer.compiler.analysis import analyse
-from nlaformer.compiler.artifact import Algorithm, Plan
 from nlaformer.compiler.compiling import check_options
 from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.tracing import trace
+from nlaformer.compiler.library import ConjugateGradient
+from nlaformer.compiler.trace import trace
 from nlaformer.compiler.verify import random_systems, verify
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express.heads import Head, Unit, assemble, linear_heads, replace, select

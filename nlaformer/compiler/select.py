@@ -22,7 +22,7 @@ from nlaformer.compiler.instructions import (
     Selection,
     StateRows,
 )
-from nlaformer.compiler.tracing import Trace
+from nlaformer.compiler.trace import Trace
 from nlaformer.compiler.values import Combination, Form, Operator, Term, Value, add, combination, combine, multiply
 from nlaformer.express.linearize import design, design_product
 

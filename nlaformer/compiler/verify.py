@@ -18,11 +18,11 @@ import torch
 
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.reference import RunStatus, has_strayed, step_tolerance
+from nlaformer.compiler.result import RunStatus, has_strayed, step_tolerance
 from nlaformer.errors import CompileError
 
 if TYPE_CHECKING:
-    from nlaformer.compiler.artifact import Algorithm
+    from nlaformer.compiler.algorithm import Algorithm
 
 ITERATIONS = 12
 LOST = 1e-2  # a deviation at the end that is worth a warning

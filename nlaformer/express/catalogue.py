@@ -10,8 +10,7 @@ import torch
 from nlaformer import io
 from nlaformer.arrays import plain, usable_device
 from nlaformer.errors import FileError, OptionError, look_up, unknown_name
-from nlaformer.express import composition, pointwise
-from nlaformer.express import operations as theorem
+from nlaformer.express import composition, pointwise, theorem
 from nlaformer.express.operation import Construction, Operation
 from nlaformer.express.options import FORMS, Options, check
 from nlaformer.transformer import NLAFormer

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.learn.twins import Twins
+from nlaformer.learn.cuda.twins import Twins
 
 if TYPE_CHECKING:
-    from nlaformer.learn.kernels import TritonKernels
+    from nlaformer.learn.cuda.kernels import TritonKernels
 
 
 class Dimensions(NamedTuple):
@@ -35,7 +35,7 @@ def kernel_errors(
 
     Examples
     --------
-    >>> from nlaformer.learn.twins import Twins
+    >>> from nlaformer.learn.cuda.twins import Twins
     >>> max(kernel_errors(Twins(1e-7), torch.float32).values()) < 1e-5
     True
     """

@@ -35,7 +35,7 @@ def family_of(config: Config) -> Any:
 
 def with_teacher(A: Tensor, b: Tensor, x_true: Tensor, teacher: str, T: int) -> Batch:
     """Systems (float64) with T iterations of their teacher, still in float64."""
-    from nlaformer.solvers import krylov
+    from nlaformer.learn import teachers as krylov
 
     path = krylov.cg(A, b, T) if teacher == "cg" else krylov.pcg(A, b, T)
     return Batch(A, b, x_true, path.x, torch.cat([path.r, path.d], -1))

@@ -58,7 +58,7 @@ def make_engine(configs: Sequence[Config], device: torch.device | str, share: tu
     check_stack(configs)
     config = configs[0]
     if torch.device(device).type == "cuda" and share[1] == 1:
-        from nlaformer.learn import fused, tiles
+        from nlaformer.learn.cuda import fused, tiles
 
         if tiles.unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is None:
             return fused.FusedEngine(configs, device)

@@ -13,7 +13,7 @@ from nlaformer.report.figure import CURVES, INK, panels, save, tidy
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from nlaformer.compiler.artifact import Algorithm
+    from nlaformer.compiler.algorithm import Algorithm
 
 _COMPILED, _PAPER, *_ = CURVES
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nlaformer.compiler.artifact import Algorithm
+    from nlaformer.compiler.algorithm import Algorithm
     from nlaformer.learn.model import Solver
 
 _BLOCKS = (("pre", "TF_{pre}"), ("loop", "TF_{loop}"), ("post", "TF_{post}"))
@@ -39,7 +39,7 @@ def named_solver(path: str | None = None) -> tuple[Solver, str]:
 def named_model(path: str | None = None) -> tuple[Solver | Algorithm, str]:
     """The same for what has blocks, a compiled algorithm as well."""
     from nlaformer import io
-    from nlaformer.compiler.artifact import Algorithm
+    from nlaformer.compiler.algorithm import Algorithm
     from nlaformer.learn.model import Solver
 
     if path is None:

@@ -28,7 +28,7 @@ from nlaformer.errors import OptionError
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.operators import Sparse
-from nlaformer.solvers.reading import Problem
+from nlaformer.solvers.parse import Problem
 
 _ENOUGH = 10  # iterations of a model trained towards the solution
 _COPIES = 4  # of the entries that a model is shown, on the way to it

@@ -13,7 +13,7 @@ from torch import Tensor
 from nlaformer.arrays import give, to_tensor
 from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
 from nlaformer.solvers.operators import Dense, Implicit, Sparse
-from nlaformer.solvers.reading import Problem, read_matrix
+from nlaformer.solvers.parse import Problem, read_matrix
 
 
 class Preconditioner(Protocol):

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import Certificate, certify, norm_of
-from nlaformer.solvers.reading import Problem
+from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Status
 
 

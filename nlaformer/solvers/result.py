@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nlaformer.solvers.krylov import Trajectory
+from nlaformer.learn.teachers import Trajectory
 
 
 class Status(enum.Enum):

@@ -14,15 +14,15 @@ from torch import Tensor
 
 from nlaformer.arrays import give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
+from nlaformer.learn.teachers import Trajectory
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate import conjugate_gradients
-from nlaformer.solvers.krylov import Trajectory
 from nlaformer.solvers.learned import Learned
 from nlaformer.solvers.methods import POLICIES, Use, apply_model
+from nlaformer.solvers.parse import read, scale_towards
 from nlaformer.solvers.preconditioners import read_preconditioner
 from nlaformer.solvers.progress import Progress
-from nlaformer.solvers.reading import read, scale_towards
 from nlaformer.solvers.result import Contribution, SolveResult, Status
 
 METHODS = ("cg", "pcg", *POLICIES)

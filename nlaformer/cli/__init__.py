@@ -1,0 +1,80 @@
+"""The command line, a table of contents: each room brings its own commands.
+
+Exit codes: 0 done, 1 the answer is "no", 2 the user's mistake, 130 interrupted. Only typer is loaded here; a command
+imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Annotated
+
+import typer
+
+import nlaformer
+from benchmarks import commands as bench
+from nlaformer.cli import algorithms as compiler
+from nlaformer.cli import demo, learn, report
+from nlaformer.cli import info as information
+from nlaformer.cli import operations as express
+from nlaformer.cli import solve as solvers
+from nlaformer.errors import NLAFormerError
+from paper import commands as study
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
+for room in (demo, express, compiler, learn, solvers, study, bench, report, information):
+    room.register(app)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"nlaformer {nlaformer.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _top(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Write, learn and use numerical linear algebra as transformers."""
+
+
+def main() -> None:
+    """Run a command; our own errors, and files that cannot be used, become one line and exit code 2."""
+    try:
+        try:
+            app(prog_name="nlaformer")
+        finally:
+            sys.stdout.flush()
+    except NLAFormerError as error:
+        _fail(str(error))
+    except SystemExit as exit:
+        # A reader that has seen enough, such as head, is no error; typer and rich make it exit code 1.
+        if not isinstance(exit.__context__, BrokenPipeError):
+            raise
+        _stop_quietly()
+    except BrokenPipeError:
+        _stop_quietly()
+    except OSError as error:
+        if error.filename is not None:  # of a name too long, say, which asking whether it is there raises
+            _fail(f"cannot use {error.filename!s:.200}: {error.strerror or error}")
+        _forget_output()
+        _fail(f"cannot write the output: {error.strerror or error}")
+
+
+def _fail(message: str) -> None:
+    print(f"nlaformer: {message}", file=sys.stderr)
+    sys.exit(2)
+
+
+def _stop_quietly() -> None:
+    _forget_output()
+    sys.exit(0)
+
+
+def _forget_output() -> None:
+    """What is still buffered would fail once more when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -1,0 +1,303 @@
+"""A compiled algorithm: its plan, its weights, its runs.
+
+A run scales A and b by powers of two, writes them into the prompt, passes it through the pre block once and through the
+loop block again and again, and reads every state after each pass. Nothing but the forward pass of ``transformer.py``
+computes; beside it, on the data of the run, stand only the residual norms and the check of the program's promises.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+from dataclasses import asdict, dataclass, field
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer import io
+from nlaformer.arrays import common_kind, usable_device
+from nlaformer.compiler.display import show
+from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.inputs import batch_of, check_iterations, flatten, take_inputs
+from nlaformer.compiler.result import Checks, Run, finish_run
+from nlaformer.compiler.trace import ANSWER
+from nlaformer.errors import DomainError
+from nlaformer.express.cost import Cost
+from nlaformer.express.options import DTYPES
+from nlaformer.prompt import Layout, exponent, scale
+from nlaformer.transformer import NLAFormer
+
+# Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
+_ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
+LARGEST_BOUND = 2.0**20
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes."""
+
+    name: str
+    n: int
+    dtype: str
+    order: int
+    bound: float
+    inputs: list[str]
+    scaled: list[str]
+    units: dict[str, Any]
+    state: dict[str, Any]
+    answer: dict[str, Any]
+    registers: list[Any]
+    residual: list[Any] | None
+    scale: list[Any] | None
+    promises: list[Any]
+    steps: dict[str, Any]
+    schedule: dict[str, Any]
+    warnings: list[str]
+    form: str = "compiled"
+    verification: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BlockCosts:
+    """What each of the three blocks costs."""
+
+    pre: Cost
+    loop: Cost
+    post: Cost
+
+
+class Algorithm:
+    """A program as a looped transformer. Made by ``nf.compile`` and ``nf.algorithm``; ``print`` shows the schedule.
+
+    Attributes
+    ----------
+    model : NLAFormer, the transformer
+    layout : the named rows of its prompt
+    cost : ``cost.pre``, ``cost.loop``, ``cost.post``, a ``Cost`` each; ``cost.loop.layers`` is layers for one iteration
+    verification : the error against the program itself on random and hard systems
+    """
+
+    def __init__(self, plan: Plan, model: NLAFormer):
+        self.plan, self.model = plan, model
+        self.layout = Layout(tuple((name, height) for name, height in plan.registers), tokens=plan.n + 1)
+
+    @property
+    def name(self) -> str:
+        return self.plan.name
+
+    @property
+    def n(self) -> int:
+        return self.plan.n
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return DTYPES[self.plan.dtype]
+
+    @property
+    def verification(self) -> dict[str, Any]:
+        return self.plan.verification
+
+    @property
+    def device(self) -> torch.device:
+        return next((tensor.device for tensor in self.model.buffers()), torch.device("cpu"))
+
+    @property
+    def cost(self) -> BlockCosts:
+        rows, tokens = self.layout.rows, self.layout.tokens
+        blocks = (self.model.pre, self.model.loop, self.model.post)
+        return BlockCosts(*(Cost.of(NLAFormer(list(block)), rows, tokens) for block in blocks))  # type: ignore[arg-type]
+
+    def to(self, device: torch.device | str) -> Algorithm:
+        """The same algorithm on another device; this one stays where it is."""
+        return type(self)(self.plan, copy.deepcopy(self.model).to(usable_device(device)))
+
+    def __repr__(self) -> str:
+        layers = self.cost.loop.layers
+        return f"<algorithm {self.name!r}, n={self.n}: {layers} layer{'' if layers == 1 else 's'} an iteration>"
+
+    def __str__(self) -> str:
+        return self.schedule()
+
+    def schedule(self, width: int = 118) -> str:
+        """What each layer computes, with its heads and its FFN width, in lines of up to ``width`` characters."""
+        return show(self.plan, self.model, self.layout, width)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
+        return io.save(path, "algorithm", self.model, asdict(self.plan))
+
+    def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
+        """Start, ``iterations`` steps, finish: every iterate, every state, the residuals and how it ended.
+
+        Parameters
+        ----------
+        A, b, x0 : arrays (..., n, n), (..., n), (..., n); NumPy in, NumPy out; torch in, torch out. x0 is 0 by default
+        iterations : passes of the loop block
+
+        Returns
+        -------
+        Run
+        """
+        use_torch, inputs = self._take(A, b, x0)
+        count = check_iterations(iterations, [p["kind"] for p in (*self.plan.state.values(), self.plan.answer)], inputs)
+        batch, flat = batch_of(inputs), flatten(inputs)
+        with torch.no_grad():
+            exponents = self._exponents(flat)
+            X = self._start(flat, exponents)
+            pieces = [self._iterate(part, count) for part in X.split(self._piece(self.model.loop))]
+            raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
+        values = {}
+        for name, value in raw.items():
+            e = self._exponent_of(name, exponents)
+            scaled = scale(value, e.reshape(-1, *[1] * (value.dim() - 1)))
+            values[name] = scaled.reshape(*batch, *scaled.shape[1:])
+        answer = values.pop(ANSWER)
+        return finish_run(answer, self.plan.answer["kind"], values, inputs, self._checks, use_torch)
+
+    def prompt(self, A: Any = None, b: Any = None, x0: Any = None) -> Any:
+        """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
+        use_torch, inputs = self._take(A, b, x0)
+        flat = flatten(inputs)
+        P = self._prompt(flat, self._exponents(flat))
+        P = P.reshape(*batch_of(inputs), *P.shape[1:])
+        return P if use_torch else P.cpu().numpy()
+
+    # --- inside ---
+
+    @property
+    def _checks(self) -> Checks:
+        return Checks(
+            None if self.plan.residual is None else Expression(tuple(self.plan.residual)),
+            None if self.plan.scale is None else Expression(tuple(self.plan.scale)),
+            tuple(Expression(tuple(nodes)) for nodes in self.plan.promises),
+            {name: Expression(tuple(nodes)) for name, nodes in self.plan.steps.items()},
+        )
+
+    def _piece(self, block: Any) -> int:
+        """How many systems pass through a block at once."""
+        heads = max((layer.heads.count for layer in block if layer.heads is not None), default=1)
+        width = max((layer.ffn.width for layer in block if layer.ffn is not None), default=1)
+        entries = max(heads * self.layout.tokens**2, (self.layout.rows + width) * self.layout.tokens)
+        return max(1, _ENTRIES_AT_ONCE.get(self.device.type, 2**20) // entries)
+
+    def _start(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
+        """P^T after the pre block, (systems, token, row)."""
+        X = self._prompt(inputs, exponents).mT
+        parts = []
+        for part in X.split(self._piece(self.model.pre)):
+            for layer in self.model.pre:
+                part = layer(part)
+            parts.append(part)
+        return torch.cat(parts)
+
+    def _iterate(self, X: Tensor, iterations: int) -> dict[str, Tensor]:
+        """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
+        records = [self._read(X)]
+        for _ in range(iterations):
+            for layer in self.model.loop:
+                X = layer(X)
+            records.append(self._read(X))
+        return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
+
+    def _read(self, X: Tensor) -> dict[str, Tensor]:
+        values = {name: self._value(X, place) for name, place in self.plan.state.items()}
+        for layer in self.model.post:
+            X = layer(X)
+        return values | {ANSWER: self._value(X, self.plan.answer)}
+
+    def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
+        rows = [
+            X[..., self.layout.data_tokens, self.layout[name].start : self.layout[name].stop] for name in place["rows"]
+        ]
+        if place["kind"] == "scalar":
+            parts = [_exponential(row[..., 0, 0]) for row in rows]
+            return parts[0] - parts[1] if len(parts) == 2 else parts[0]
+        value = rows[0] if place["kind"] == "matrix" else rows[0][..., 0]
+        if place["scale"] is not None:
+            log = X[..., self.layout.data_tokens, self.layout[place["scale"]].start][..., 0]
+            value = value * _exponential(log).reshape(-1, *[1] * (value.dim() - 1))
+        return value
+
+    def _prompt(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
+        count = len(next(iter(inputs.values())))
+        P = self.layout.empty((count,), self.dtype, self.device)
+        self.layout.write(P, "one", torch.ones(1, self.n, dtype=self.dtype, device=self.device))
+        for name, value in inputs.items():
+            scaled = self._scaled(name, value, exponents)
+            # Token j holds row j of A: the paper's [a_1 ... a_n] for A = [a_1 ... a_n]^T.
+            self.layout.write(P, name, scaled.mT if name == "A" else scaled[:, None, :])
+        return P
+
+    def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
+        e = self._exponent_of(name, exponents)
+        return scale(value, -e.reshape(-1, *[1] * (value.dim() - 1)))
+
+    def _exponents(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The powers of two that A and b are divided by; multiples of what makes every state's exponent whole."""
+        whole = math.lcm(*(denominator for pair in self.plan.units.values() for _, denominator in pair))
+        count = len(next(iter(inputs.values())))
+        zero = torch.zeros(count, dtype=torch.int64, device=self.device)
+        found = {"A": zero, "b": zero}
+        for name in ("A", "b"):
+            if name not in inputs:
+                continue
+            magnitude = size(inputs[name], "matrix" if name == "A" else "vector")
+            if name not in self.plan.scaled:
+                self._check_bound(name, magnitude)
+                continue
+            e = exponent(magnitude).to(torch.int64)
+            if name == "b" and "x0" in inputs and self._unit("x0")[1] == 1:
+                # A far-off x0 must fit too.
+                there = size(inputs["x0"], "vector")
+                e_x = exponent(there).to(torch.int64) - (self._unit("x0")[0].numerator * found["A"])
+                e = torch.where(
+                    magnitude > 0, torch.where(there > 0, torch.maximum(e, e_x), e), torch.where(there > 0, e_x, e)
+                )
+            found[name] = torch.div(e, whole, rounding_mode="floor") * whole
+        return found
+
+    def _unit(self, name: str) -> tuple[Fraction, Fraction]:
+        (p, q), (r, s) = self.plan.units[name]
+        return Fraction(p, q), Fraction(r, s)
+
+    def _exponent_of(self, name: str, exponents: dict[str, Tensor]) -> Tensor:
+        if name not in self.plan.units:
+            return torch.zeros_like(exponents["A"])
+        total = torch.zeros_like(exponents["A"])
+        for unit, e in zip(self._unit(name), (exponents["A"], exponents["b"]), strict=True):
+            total = total + torch.div(e * unit.numerator, unit.denominator, rounding_mode="floor")
+        return total
+
+    def _check_bound(self, name: str, magnitude: Tensor) -> None:
+        if bool((magnitude > self.plan.bound).any()):
+            largest = float(magnitude.max())
+            remedy = f"a larger bound=, at most {LARGEST_BOUND:g}" if largest <= LARGEST_BOUND else f"a smaller {name}"
+            raise DomainError(
+                f"{self.name}: the norm of {name} is {largest:.6g}, beyond bound={self.plan.bound:g}; this program has "
+                f"constants that keep {name} from being scaled. Take {remedy}, or make the constants relative to it"
+            )
+
+    def _take(self, A: Any, b: Any, x0: Any) -> tuple[bool, dict[str, Tensor]]:
+        """Whether the caller uses torch, and the inputs in one batch shape."""
+        given = {"A": A, "b": b, "x0": x0}
+        inputs = take_inputs(self.name, self.plan.inputs, given, self.n, self.dtype, self.device)
+        return common_kind(given.values()) == "torch", {name: value.detach() for name, value in inputs.items()}
+
+
+def _exponential(log: Tensor) -> Tensor:
+    """e^log, at most the largest number: a state that was taken to zero must not become 0 times infinity."""
+    return torch.exp(log).clamp(max=torch.finfo(log.dtype).max)
+
+
+def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
+    """The algorithm that ``save`` wrote."""
+    plan = Plan(**config)
+    if plan.form == "paper":
+        from nlaformer.compiler.paper_form import PaperAlgorithm
+
+        return PaperAlgorithm(plan, model)
+    return Algorithm(plan, model)

@@ -1,0 +1,239 @@
+"""What a run returns, how it ended, and the reference: the program itself on plain arrays."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.arrays import common_kind, to_tensor
+from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.inputs import AXES, batch_of, check_iterations, flatten, take_inputs
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.trace import ANSWER, parameters, trace
+
+
+class RunStatus(enum.Enum):
+    """How a run ended; the value is the sentence for people."""
+
+    CONVERGED = "converged: the residual fell to the accuracy of the arithmetic"
+    RUNNING = "not converged yet: the residual was still falling when the iterations ran out; ask for more iterations"
+    STAGNATED = (
+        "stagnated: the residual stopped falling before it was small; the system may be singular or too badly "
+        "conditioned for this method, or a constant of the program does not suit it"
+    )
+    NOT_POSITIVE = (
+        "not positive: a value the program takes to be positive was not, so the answer must not be used; for the "
+        "conjugate gradient family this means that A is not symmetric positive definite"
+    )
+    INACCURATE = (
+        "inaccurate: a step of the transformer differed from the program's own, because a value left the range the "
+        "weights were made for; the answer must not be used. Keep the values of the program near 1; where a program "
+        "keeps A from being scaled, a smaller bound= of nf.compile gives its values more digits"
+    )
+    DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
+    NONFINITE = "not finite: the iteration left the range of the numbers; the answer must not be used"
+    FINISHED = "finished: this program has no residual to judge by; compare the last iterates"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Run:
+    """The iterates of a program.
+
+    Attributes
+    ----------
+    x : (..., T + 1, n), the answers; the start's comes first
+    state : every state by name, (..., T + 1[, n[, n]])
+    residual_norms : (..., T + 1), or None where the program has no residual
+    status : a RunStatus, or an object array of them in the shape of the batch
+    """
+
+    x: Any
+    state: dict[str, Any]
+    residual_norms: Any
+    status: Any
+
+    def __repr__(self) -> str:
+        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in {"x": self.x, **self.state}.items())
+        return f"<run: {shapes}; {self.status}>"
+
+
+def run_reference(program: Program, A: Any, b: Any, x0: Any, iterations: int) -> Run:
+    """The program on NumPy or torch arrays, one system at a time: nothing between the user's lines and the numbers."""
+    traced = trace(program)
+    use_torch = common_kind((A, b, x0)) == "torch"
+    inputs = _take(program.name, traced.needs, {"A": A, "b": b, "x0": x0})
+    kinds = {name: node.kind for name, node in traced.state.items()}
+    count = check_iterations(iterations, [*kinds.values(), traced.answer.kind], inputs)
+    batch, flat = batch_of(inputs), flatten(inputs)
+    arrays = flat if use_torch else {name: value.numpy() for name, value in flat.items()}
+    runs = [_single(program, {k: v[i] for k, v in arrays.items()}, count) for i in range(math.prod(batch))]
+    like = next(iter(inputs.values()))
+
+    def gather(kind: str, parts: Sequence[Any]) -> Tensor:
+        shape = (*batch, count + 1, *[like.shape[-1]] * AXES[kind])
+        if not runs:
+            return like.new_zeros(shape)
+        return torch.stack([torch.stack([_as_tensor(value) for value in part]) for part in parts]).reshape(shape)
+
+    states = {name: gather(kind, [[s[name] for s in run[0]] for run in runs]) for name, kind in kinds.items()}
+    answer = gather(traced.answer.kind, [run[1] for run in runs])
+    residual, scale = (None if node is None else Expression.of(node) for node in (traced.residual, traced.scale))
+    return finish_run(answer, traced.answer.kind, states, inputs, Checks(residual, scale), use_torch)
+
+
+def _take(name: str, needs: Sequence[str], given: dict[str, Any]) -> dict[str, Tensor]:
+    """The inputs, in the size, the wider precision and on the device they came in."""
+    tensors = {key: to_tensor(key, value) for key, value in given.items() if value is not None}
+    n = next((tensor.shape[-1] for tensor in tensors.values() if tensor.dim()), 1)
+    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    dtype = torch.float32 if floating == {torch.float32} else torch.float64
+    tensors = {key: t.to(dtype) if t.dtype in (torch.float32, torch.float64) else t for key, t in tensors.items()}
+    devices = [value.device for value in given.values() if isinstance(value, Tensor)]
+    return take_inputs(name, needs, tensors, max(n, 1), dtype, devices[0] if devices else torch.device("cpu"))
+
+
+def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[list[dict[str, Any]], list[Any]]:
+    def call(method: Any, known: dict[str, Any]) -> Any:
+        # Copies, so that x += d changes neither the caller's array nor an iterate that was kept.
+        return method(**{name: _copy(known[name]) for name in parameters(method)})
+
+    with np.errstate(all="ignore"):
+        states = [call(program.start, inputs)]
+        for _ in range(iterations):
+            states.append(call(program.step, inputs | states[-1]))
+        return states, [call(program.finish, inputs | state) for state in states]
+
+
+def _copy(value: Any) -> Any:
+    return value.clone() if isinstance(value, Tensor) else np.array(value) if isinstance(value, np.ndarray) else value
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a run is judged by: its residual and what that is small beside, the promises, and each state's step."""
+
+    residual: Expression | None = None
+    scale: Expression | None = None
+    promises: tuple[Expression, ...] = ()
+    steps: dict[str, Expression] = field(default_factory=dict)
+
+
+def finish_run(
+    answer: Tensor, kind: str, states: dict[str, Tensor], inputs: dict[str, Tensor], checks: Checks, use_torch: bool
+) -> Run:
+    """Measure the residuals, judge how the run ended, and hand everything out in the caller's kind of array."""
+    axis = _time_axis(kind)
+    batch, count = answer.shape[: answer.dim() + axis], answer.shape[axis]
+    # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
+    lifted = {name: value.unsqueeze(-3 if name == "A" else -2) for name, value in inputs.items()}
+    values = lifted | states
+    norms = None
+    finite = torch.isfinite(answer).reshape(*batch, count, math.prod(answer.shape[len(batch) + 1 :])).all(-1)
+
+    def norm_of(expression: Expression, x: Tensor) -> Tensor:
+        return size(expression(values | {ANSWER: x}), expression.kind).expand(*batch, count)
+
+    if checks.residual is not None:
+        norms = norm_of(checks.residual, answer)
+        if checks.scale is not None:
+            goal = norm_of(checks.scale, answer)
+            goal = torch.where(goal > 0, goal, torch.nan)  # beside nothing, nothing is small
+        else:
+            # Converged means small beside the residual of x = 0, |b|: a start far away must not lower the bar.
+            zero = norm_of(checks.residual, torch.zeros_like(answer))
+            goal = torch.where(zero > 0, zero, norms[..., :1])
+    broken = torch.zeros(*batch, count, dtype=torch.bool)
+    for promise in checks.promises:
+        value = promise(values)
+        wrong = value < 0 if promise.kind == "scalar" else (value < 0).any(-1)
+        broken = broken | wrong.expand(*batch, count).cpu()
+    strayed = has_strayed(checks.steps, states, lifted, answer.dtype).expand(batch).cpu().numpy()
+    if norms is None:
+        status = np.full(batch, RunStatus.FINISHED, dtype=object)
+        status[strayed] = RunStatus.INACCURATE
+        status[broken.any(-1).numpy()] = RunStatus.NOT_POSITIVE
+        status[~finite[..., -1].cpu().numpy()] = RunStatus.NONFINITE
+    else:
+        status = _judge(norms.cpu(), goal.cpu(), finite.cpu(), broken, strayed, answer.dtype)
+
+    def give(value: Tensor) -> Any:
+        return value if use_torch else value.cpu().numpy()
+
+    return Run(
+        give(answer),
+        {name: give(value) for name, value in states.items()},
+        None if norms is None else give(norms),
+        status if batch else status[()],
+    )
+
+
+def step_tolerance(dtype: torch.dtype) -> float:
+    """How far a step may differ from the program's own, relative to the values it moves."""
+    return 1e-6 if dtype == torch.float64 else 1e-2
+
+
+def has_strayed(
+    steps: dict[str, Expression], states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype
+) -> Tensor:
+    """Whether any step of a system differs from the program's own step from the same state; (...).
+
+    Relative to the largest the state has been: the digits a value loses as it decays are the business of the residual.
+    """
+    tolerance = step_tolerance(dtype)
+    found = torch.tensor(False)
+    before = dict(inputs)
+    for name, step in steps.items():
+        before[name] = states[name].narrow(_time_axis(step.kind), 0, _steps(states[name], step.kind))
+    for name, step in steps.items():
+        axis, value = _time_axis(step.kind), states[name]
+        after = value.narrow(axis, 1, _steps(value, step.kind))
+        wanted = step(before).expand(after.shape)
+        largest = torch.maximum(size(before[name], step.kind), size(wanted, step.kind))
+        scale = torch.cummax(largest.nan_to_num(0.0), -1).values
+        # 0 / 0 after convergence is no judge.
+        found = found | (size(after - wanted, step.kind) > tolerance * scale).any(-1)
+    return found
+
+
+def _time_axis(kind: str) -> int:
+    return -1 - AXES[kind]
+
+
+def _steps(value: Tensor, kind: str) -> int:
+    return value.shape[_time_axis(kind)] - 1
+
+
+def _judge(
+    norms: Tensor, goal: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray, dtype: torch.dtype
+) -> np.ndarray:
+    """A status for each system from its residual norms and what they are small beside, both (..., T + 1)."""
+    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
+    small = norms <= tolerance * goal
+    last = norms[..., -1]
+    # A promise broken after convergence is rounding noise.
+    before = torch.cumsum(small, -1) == 0
+    quarter = max(1, norms.shape[-1] // 4)
+    best = norms[..., :-quarter].amin(-1) if norms.shape[-1] > quarter else norms[..., 0]
+    falling = norms[..., -quarter:].amin(-1) < 0.9 * best
+    status = np.full(norms.shape[:-1], RunStatus.STAGNATED, dtype=object)
+    status[falling.numpy() | (norms.shape[-1] == 1)] = RunStatus.RUNNING
+    status[(last > 10 * torch.fmax(goal[..., -1], norms[..., 0])).numpy()] = RunStatus.DIVERGED
+    status[strayed] = RunStatus.INACCURATE
+    status[small[..., -1].numpy()] = RunStatus.CONVERGED
+    status[(broken & before).any(-1).numpy()] = RunStatus.NOT_POSITIVE
+    status[(~(finite[..., -1] & torch.isfinite(last))).numpy()] = RunStatus.NONFINITE
+    return status
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))

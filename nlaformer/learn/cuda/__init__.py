@@ -1,0 +1,1 @@
+"""The fused training step on CUDA."""

@@ -1,0 +1,252 @@
+"""The engine for CUDA: the whole step of a whole stack as one program, captured once in a CUDA graph and replayed.
+
+A step is: take the systems of the step from a pool on the device, read them in, run all passes (``unrolled.py``), loss
+and its gradient on the features, the backward passes, clip and Adam (``update.py``). Nothing in it waits for the host.
+The pool holds one chunk of steps; a thread draws the next one on a stream of its own meanwhile.
+
+The products of the blocks run in the config's precision, bf16, tf32, bf16x3 (Triton's sum of three products of bf16:
+digits between those of tf32 and of float32; the products that end in a weight's gradient in tf32) or float32.
+Everything else is float32: the residual stream, softmax, norms, read-in, probes, loss, and the weights Adam changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from nlaformer.learn import supervision
+from nlaformer.learn.cuda import twins
+from nlaformer.learn.cuda.flat import Flat
+from nlaformer.learn.cuda.read_in import ReadIn
+from nlaformer.learn.cuda.twins import Graded, Moments, Outcome, Rates, Twins, Update
+from nlaformer.learn.cuda.unrolled import Unrolled
+from nlaformer.learn.data import Batch, draw_chunk
+from nlaformer.learn.engine import EPSILON, Report, learning_rate
+from nlaformer.learn.model import Solver, begin, stack
+from nlaformer.learn.recipes import Config
+
+if TYPE_CHECKING:
+    from nlaformer.learn.cuda.kernels import TritonKernels
+    from nlaformer.learn.cuda.update import TritonUpdate
+
+# A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
+_RECORDING = Lock()
+# How Triton multiplies float32, by the config's precision; the operands of bf16 are no float32.
+OPERANDS = {"float32": "ieee", "bf16x3": "bf16x3", "tf32": "tf32", "bf16": "ieee"}
+
+
+class FusedEngine:
+    """A stack in training as one program.
+
+    On a CPU the same program runs in plain torch, and with ``triton=True`` under Triton's interpreter: for tests.
+    """
+
+    def __init__(self, configs: Sequence[Config], device: torch.device | str = "cuda", triton: bool | None = None):
+        self.configs, self.device = list(configs), torch.device(device)
+        self.triton = self.device.type == "cuda" if triton is None else triton
+        config, E = configs[0], len(configs)
+        self.model = stack([begin(c) for c in configs]).to(self.device)
+        self.flat = Flat(self.model)
+        self.moments = Moments(*(torch.zeros(E, self.flat.size, device=self.device) for _ in range(3)))
+        self.gradient = torch.zeros_like(self.moments.weight)
+        views = self.flat.views(self.moments.weight)
+        for name, parameter in self.model.named_parameters():
+            views[name].copy_(parameter.data)
+            parameter.data = views[name]
+        self.outcome = Outcome(
+            loss=torch.full((E,), torch.nan, device=self.device),
+            intermediate=torch.full((E,), torch.nan, device=self.device),
+            alive=torch.ones(E, dtype=torch.int32, device=self.device),
+            report=torch.full((E, 3), torch.nan, device=self.device),
+        )
+        self.rates = Rates(
+            torch.zeros(config.chunk, E, device=self.device),
+            torch.ones(config.chunk, 2, device=self.device),
+            torch.zeros(1, dtype=torch.int64, device=self.device),
+        )
+        self.objective = supervision.objective(configs, self.device)
+        self.graded: Callable[[Tensor, Tensor, Batch, supervision.Objective], Graded] = twins.graded
+        self.unrolled, self.update = self._programs(config)
+        d_views = self.flat.views(self.gradient)
+        self.read_in = ReadIn(
+            views["read_in.weight"], views["positions"], d_views["read_in.weight"], d_views["positions"],
+            config.batch, self.unrolled.kernels,
+        )  # fmt: skip
+        self.pool = _Pool(self.configs, self.device)
+        self.graph: torch.cuda.CUDAGraph | None = None
+        self.following = -1  # the step the device's counter points at
+        self.number = -1
+
+    def _programs(self, config: Config) -> tuple[Unrolled, TritonUpdate | Update]:
+        """The passes and the update, with Triton's kernels or with their twins."""
+        epsilon = torch.finfo(torch.float32).eps  # torch's own choice for a norm of float32
+        clip = torch.tensor([c.clip for c in self.configs], device=self.device)
+        settings = (self.flat.watching, self.flat.lr_scale, clip, (config.beta1, config.beta2), EPSILON)
+        dtype = torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32
+        kernels: TritonKernels | Twins = Twins(epsilon)
+        update: TritonUpdate | Update = Update(*settings)
+        if self.triton:
+            from nlaformer.learn.cuda.kernels import TritonKernels
+            from nlaformer.learn.cuda.update import TritonUpdate, graded
+
+            self.graded = graded
+            kernels = TritonKernels(epsilon, OPERANDS[config.precision])
+            update = TritonUpdate(*settings)
+        unrolled = Unrolled(
+            self.model.blocks, config.loops, config.batch, config.n + 1,
+            self.flat.layers(self.moments.weight, self.model, config.loops),
+            self.flat.layers(self.gradient, self.model, config.loops),
+            kernels, dtype, config.first if config.truncate else 0,
+        )  # fmt: skip
+        return unrolled, update
+
+    def step(self, number: int) -> None:
+        index, within = divmod(number, self.configs[0].chunk)
+        if self.pool.index != index:
+            self.pool.load(index)
+            self._schedule(index)
+        if self.following != number:
+            self.rates.within.fill_(within)
+        if self.device.type != "cuda":
+            self._run()
+        else:
+            if self.graph is None:
+                self._capture()
+            self.graph.replay()  # type: ignore[union-attr]
+        self.pool.prefetch(index + 1)
+        self.number, self.following = number, number + 1 if within + 1 < self.configs[0].chunk else -1
+
+    def _schedule(self, index: int) -> None:
+        """Learning rates and bias corrections of a chunk of steps."""
+        config = self.configs[0]
+        numbers = range(index * config.chunk, (index + 1) * config.chunk)
+        self.rates.rate.copy_(torch.tensor([[learning_rate(c, number) for c in self.configs] for number in numbers]))
+        counts = [number + 1 for number in numbers]
+        self.rates.correction.copy_(torch.tensor([[1 - config.beta1**k, 1 - config.beta2**k] for k in counts]))
+
+    def _run(self) -> None:
+        """One step, on whatever the pool, the schedule and the counter say."""
+        self.gradients()
+        self.update(self.moments, self.gradient, self.outcome, self.rates)
+        self.rates.within.add_(1)
+
+    def gradients(self) -> None:
+        """The loss and the gradient of the current step."""
+        batch = self.pool.take(self.rates.within)
+        with torch.no_grad():
+            self.read_in.forward(batch.A, batch.b, *self.unrolled.input)
+            with _products(self.configs[0].precision):
+                features = self.unrolled.forward()  # (E, B, T+1, d)
+            found = self.graded(self.model.probe_x(features), self.model.probe_rd(features), batch, self.objective)
+            d_features = self._probe_gradients(features, found)
+            with _products(self.configs[0].precision):
+                d_X = self.unrolled.backward(d_features)
+            self.read_in.backward(d_X)
+        torch.sum(found.loss, 1, out=self.outcome.loss)
+        torch.mean(found.intermediate, 1, out=self.outcome.intermediate)
+
+    def _probe_gradients(self, features: Tensor, found: Graded) -> Tensor:
+        """Through the probes: fills their gradients, returns that of the features."""
+        views, kernels = self.flat.views(self.gradient), self.unrolled.kernels
+        seen = features.flatten(1, 2)  # (E, B*(T+1), d)
+        d_x, d_rd, d_shaping = (tensor.flatten(1, 2) for tensor in found[:3])
+        for name, d_read in (("probe_x.weight", d_x), ("probe_rd.weight", d_rd)):
+            kernels.weight_gradient(d_read.unsqueeze(1), seen.unsqueeze(1), views[name], None, views[name], None)
+        d_seen = torch.baddbmm(d_x @ self.model.probe_x.weight, d_shaping, self.model.probe_rd.weight)
+        return d_seen.view_as(features)
+
+    def _capture(self) -> None:
+        """Record one step. The runs that warm up leave no trace."""
+        kept = [
+            tensor.clone() for tensor in (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
+        ]
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(2):
+                self._run()
+        torch.cuda.current_stream().wait_stream(side)
+        self.graph = torch.cuda.CUDAGraph()
+        with _RECORDING, torch.cuda.graph(self.graph):
+            self._run()
+        changed = (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
+        for tensor, before in zip(changed, kept, strict=True):
+            tensor.copy_(before)
+
+    def report(self) -> Report:
+        loss, intermediate, norm = self.outcome.report.cpu().unbind(1)
+        rate = [learning_rate(c, self.number) if self.number >= 0 else 0.0 for c in self.configs]
+        return Report(loss, intermediate, norm, torch.tensor(rate), self.outcome.alive.cpu() > 0)
+
+    def state(self) -> dict[str, Tensor]:
+        parts = zip(("weight", "mean", "square"), self.moments, strict=True)
+        tensors = {f"{kind}.{name}": v.cpu() for kind, flat in parts for name, v in self.flat.views(flat).items()}
+        return tensors | {"alive": self.outcome.alive.cpu() > 0}
+
+    def load(self, state: dict[str, Tensor]) -> None:
+        for kind, flat in zip(("weight", "mean", "square"), self.moments, strict=True):
+            for name, view in self.flat.views(flat).items():
+                view.copy_(state[f"{kind}.{name}"])
+        self.outcome.alive.copy_(state["alive"])
+
+    def solver(self) -> Solver:
+        return self.model
+
+
+class _Pool:
+    """The systems of one chunk of steps, every tensor (E, chunk, B, ...), and the next chunk in the making."""
+
+    def __init__(self, configs: Sequence[Config], device: torch.device):
+        self.configs, self.device, self.index = configs, device, -1
+        self.chunk: Batch | None = None
+        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" else None
+        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
+        self.coming: tuple[int, Future[Batch]] | None = None
+
+    def _draw(self, index: int) -> Batch:
+        """Chunk ``index`` of every member, ready when this returns."""
+        with _RECORDING, torch.cuda.stream(self.stream):  # no stream on a CPU
+            members = [draw_chunk(config, index, self.device) for config in self.configs]
+            batch = Batch(*(torch.stack(tensors) for tensors in zip(*members, strict=True)))
+            if self.stream is not None:
+                self.stream.synchronize()
+        return batch
+
+    def prefetch(self, index: int) -> None:
+        """Begin with a chunk, unless that is under way."""
+        if self.thread is not None and (self.coming is None or self.coming[0] != index):
+            self.coming = (index, self.thread.submit(self._draw, index))
+
+    def load(self, index: int) -> None:
+        """Make chunk ``index`` the current one, in place: a graph may read it."""
+        known = self.coming is not None and self.coming[0] == index
+        batch = self.coming[1].result() if known and self.coming else self._draw(index)
+        if self.chunk is None:
+            self.chunk = batch
+        for old, new in zip(self.chunk, batch, strict=True):
+            old.copy_(new)
+            if self.stream is not None:  # its memory may serve the next draw only when this copy is done
+                new.record_stream(torch.cuda.current_stream())
+        self.index = index
+
+    def take(self, within: Tensor) -> Batch:
+        """The systems of a step of the chunk: every tensor (E, B, ...)."""
+        return Batch(*(tensor.index_select(1, within).squeeze(1) for tensor in self.chunk or ()))
+
+
+@contextmanager
+def _products(precision: str) -> Iterator[None]:
+    """Products of float32 matrices in tf32 if asked for, exact otherwise; the setting is put back."""
+    matmul = torch.backends.cuda.matmul
+    before = matmul.allow_tf32
+    matmul.allow_tf32 = precision != "float32"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32 = before

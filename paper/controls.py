@@ -1,0 +1,401 @@
+"""Controls the paper lacks: whose quantities does a trained state hold, and what would hold them without training?
+
+The paper reads (r_t, d_t) of CG out of the state and takes the falling discrepancy of this probe (its table "before and
+after training") as a sign that the network follows CG. A probe learns too, though: it can fall on any state that holds
+the input. So every number stands beside the same probe on a network with random weights and on the input itself, and
+CG's vectors stand beside those of methods that the network was never shown (``probing.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.console import Sheet
+from nlaformer.errors import OptionError
+from paper.artefact import BEYOND, Artefact, Judgement, Verdict, not_yet
+from paper.plan import BUNDLED
+from paper.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from nlaformer.learn.model import Solver
+    from nlaformer.learn.recipes import Config
+    from paper.probing import Scores, Sizes
+
+FILE = "controls.json"
+MODELS = tuple(BUNDLED)
+UNTRAINED_SEEDS = (101, 102)
+OWN_TOKEN_ITERATES = (1, 2, 4, 8, 16)
+SOURCES = ("trained", "untrained", "products", "inputs", "shuffled")
+_LABELS = {
+    "trained": "trained network",
+    "untrained": "network with random weights",
+    "products": "b, A, A b, diag(A) b, b / diag(A)",
+    "inputs": "b, A",
+    "shuffled": "trained, vectors of other systems",
+}
+_OTHERS = ("steepest descent", "Richardson", "Chebyshev", "Newton-Schulz")
+_VECTORS = (
+    *("r of CG", "d of CG", "r of PCG", "d of PCG"),
+    *(f"r of {method}" for method in _OTHERS),
+    "d of Chebyshev",
+    "r of the network's own x",
+    *("x of CG", "x of PCG"),
+    *(f"x of {method}" for method in _OTHERS),
+    "the solution",
+)
+_OWN = ("r of CG", "d of CG")
+_RIVALS = (*(f"r of {method}" for method in _OTHERS), "d of Chebyshev")  # of methods no model was shown
+IMITATORS = ("cg-imitation", "cg-joint")
+# CG's later vectors are smaller than what a network resolves: what is judged are these iterates, in the claim's favour.
+_EARLY = 5
+# How much more of the variance a state has to explain before we say that it holds the one rather than the other.
+_MARGIN = 0.05
+# The fields of a config that say which systems and which network.
+_NETWORK = ("family", "n", "sigma", "T", "d", "heads", "ffn", "pre_layers", "loop_layers", "post_layers", "shared",
+            "inject", "causal", "norm", "output_scale")  # fmt: skip
+
+# --- numbers ---------------------------------------------------------------------------------------------------------
+
+
+def measure(results: Results, quick: bool = False) -> None:
+    """Probe the bundled models; quick: an untrained quickstart network stands in for them, on few systems."""
+    from nlaformer import io, pretrained
+    from nlaformer.learn.model import initial
+    from nlaformer.learn.recipes import recipe
+    from paper.probing import Sizes
+
+    if quick:
+        solvers, sizes = {"quickstart, untrained": initial(recipe("quickstart"))}, Sizes(256, 64, 128)
+    else:
+        solvers, sizes = {name: io.load(pretrained.HOME / name) for name in MODELS}, Sizes()
+    results.write(FILE, {"command": ARTEFACT.command()} | document(solvers, sizes))
+
+
+def document(solvers: dict[str, Solver], sizes: Sizes) -> dict[str, Any]:
+    """The controls of some models, as JSON takes them; models of one shape share their untrained networks."""
+    from dataclasses import asdict
+
+    known: dict[Config, list[Any]] = {}
+    models = {name: examine(solver, sizes, known) for name, solver in solvers.items()}
+    return {"sizes": asdict(sizes), "untrained_seeds": list(UNTRAINED_SEEDS), "models": models}
+
+
+def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dict[str, Any]:
+    """R^2 of every vector from every source at every iterate, and the paper's discrepancy.
+
+    ``known`` keeps the states of untrained networks by their config.
+    """
+    from nlaformer.learn.data import family_of
+    from nlaformer.learn.model import initial
+    from nlaformer.learn.recipes import Config
+    from paper import probing
+
+    config = solver.config
+    if config.T < 2:
+        raise OptionError(f"a model of T = {config.T} has no iterate between its first and its last to be probed")
+    systems = family_of(config).sample(sizes.count, sizes.seed)
+    held = probing.quantities(systems, config.T)
+    own = [t for t in OWN_TOKEN_ITERATES if t <= config.T]
+    trained = probing.hidden(solver, systems, own)
+    if not bool(trained.last.isfinite().all()):
+        raise OptionError("the states of this model are not finite, so no probe can be fitted to them")
+    bare = Config(**{field: getattr(config, field) for field in _NETWORK})
+    if bare not in known:
+        drawn = [initial(bare.replace(seed=seed)) for seed in UNTRAINED_SEEDS]
+        known[bare] = [probing.hidden(network, systems, own) for network in drawn]
+    iterates = trained.last @ solver.probe_x.weight.detach().cpu().mT
+    held["r of the network's own x"] = systems.b[:, None] - iterates.double() @ systems.A.mT
+
+    Y = probing.unit(held)  # (T+1, count, m, n)
+    fixed = {"products": probing.products(systems), "inputs": probing.inputs(systems)}
+    states = {"trained": [trained.last], "untrained": [network.last for network in known[bare]]}
+    states |= {name: [X[:, None].expand(-1, config.T + 1, -1)] for name, X in fixed.items()}
+    r2 = {name: _mean([_by_iterate(X, Y, sizes).r2 for X in found]) for name, found in states.items()}
+    others = torch.randperm(sizes.count, generator=torch.Generator().manual_seed(sizes.seed))
+    r2["shuffled"] = _by_iterate(trained.last, Y[:, others], sizes).r2
+    tokens = {"trained": [trained.own], "untrained": [network.own for network in known[bare]]}
+    tokens["products"] = [dict.fromkeys(own, probing.own_products(systems))]
+    own_r2 = {name: _mean([_own_token(X, Y, own, sizes) for X in found]) for name, found in tokens.items()}
+    return {
+        "config": config.to_json(),
+        "r2": {name: _by_vector(held, scores) for name, scores in r2.items()},
+        "own_token": {"iterates": own} | {name: _by_vector(held, scores) for name, scores in own_r2.items()},
+        "discrepancy": _discrepancies(solver, states, held, systems.b, sizes),
+    }
+
+
+def _by_iterate(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
+    """A probe for every iterate from X (count, iterates, p) to Y (iterates, count, m, n), one after another."""
+    from paper.probing import Scores, probe
+
+    found = [probe(X[:, t], Y[t], sizes) for t in range(len(Y))]
+    return Scores(*(torch.stack(squares) for squares in zip(*found, strict=True)))
+
+
+def _own_token(X: dict[int, Tensor], Y: Tensor, iterates: Sequence[int], sizes: Sizes) -> Tensor:
+    """R^2 where entry i of a vector is read from the token of equation i, (iterates, m)."""
+    from paper.probing import Scores, probe
+
+    found = [probe(X[t], Y[t].permute(2, 0, 1)[..., None], sizes) for t in iterates]
+    return torch.stack([Scores(scores.left.sum(0), scores.total.sum(0)).r2 for scores in found])
+
+
+def _discrepancies(
+    solver: Solver, states: dict[str, list[Tensor]], held: dict[str, Tensor], b: Tensor, sizes: Sizes
+) -> dict[str, dict[str, float]]:
+    """The paper's discrepancy of (r_t, d_t), the mean over t = 2, ..., n, of probes fitted to every source.
+
+    "each": a map for every iterate; "one": one map for all of them, as the paper's probe is. The input does not change
+    with t, so one map of it is left out; r and d double with b, so its directions take the length of b. "own probe" is
+    the one that came with the network.
+    """
+    n, T = solver.config.n, solver.config.T
+    window, teacher = slice(2, min(n, T) + 1), solver.config.teacher.upper()
+    rd = torch.cat([held[f"r of {teacher}"], held[f"d of {teacher}"]], -1)  # (count, T+1, 2n)
+    tested = rd[-sizes.test :, window]
+    seen = states["trained"][0] @ solver.probe_rd.weight.detach().cpu().mT
+    answers = {"zero": torch.zeros_like(tested), "own probe": seen[-sizes.test :, window].double()}
+    found = {name: {"one": float((X - tested).square().sum(-1).mean() / n)} for name, X in answers.items()}
+    Y = rd[:, window].transpose(0, 1).unsqueeze(-2)  # (iterates, count, 1, 2n)
+    length = b.norm(dim=-1)[:, None, None]
+    states = states | {name: [length * X for X in states[name]] for name in ("products", "inputs")}
+    for name, networks in states.items():
+        left = [_by_iterate(X[:, window], Y, sizes).left.mean() / (sizes.test * n) for X in networks]
+        found[name] = {"each": float(_mean(left))}
+    for name in ("trained", "untrained"):
+        found[name]["one"] = float(_mean([_one_map(X[:, window], rd[:, window], sizes) / n for X in states[name]]))
+    return found
+
+
+def _one_map(X: Tensor, Y: Tensor, sizes: Sizes) -> Tensor:
+    """The mean square that one map for all iterates leaves: iterates are so many more systems, each in its own part."""
+    from dataclasses import replace
+
+    from paper.probing import probe
+
+    iterates = X.shape[1]
+    more = replace(sizes, **{part: getattr(sizes, part) * iterates for part in ("train", "validation", "test")})
+    return probe(X.flatten(0, 1), Y.flatten(0, 1).unsqueeze(-2), more).left[0] / more.test
+
+
+def _mean(scores: list[Tensor]) -> Tensor:
+    return torch.stack(scores).mean(0)
+
+
+def _by_vector(held: dict[str, Tensor], scores: Tensor) -> dict[str, list[float]]:
+    return {name: scores[:, k].tolist() for k, name in enumerate(held)}
+
+
+# --- reading the numbers ---------------------------------------------------------------------------------------------
+
+
+def average(model: dict[str, Any], source: str, vector: str, last: int | None = None) -> float:
+    """The mean R^2 over t = 1, ..., min(T, n-1), or up to ``last``: x_0 is the same for all, CG's r_n but rounding."""
+    n, T = model["config"]["n"], model["config"]["T"]
+    values = model["r2"][source][vector][1 : (last or min(T, n - 1)) + 1]
+    return float(sum(values) / len(values))
+
+
+def average_own(model: dict[str, Any], source: str, vector: str) -> float:
+    """The mean R^2 where each entry is read from the token of its own equation, over the iterates probed so."""
+    values = model["own_token"][source][vector]
+    return float(sum(values) / len(values))
+
+
+def _early_iterates(model: dict[str, Any]) -> list[int]:
+    return [t for t in model["own_token"]["iterates"] if t <= _EARLY]
+
+
+def _early_tokens(model: dict[str, Any], source: str, vector: str) -> list[float]:
+    """R^2 from the tokens of the equations at the first iterates that were probed so."""
+    return list(model["own_token"][source][vector][: len(_early_iterates(model))])
+
+
+def _series(values: list[float]) -> str:
+    return ", ".join(f"{value:z.2f}" for value in values)
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """R^2 of every vector in every model, the untrained network and the products beside it; the discrepancy."""
+    found = results.file(FILE)
+    return [] if found is None else tables(found)
+
+
+def tables(found: dict[str, Any]) -> list[Sheet]:
+    """The same for what ``document`` gave."""
+    models = found["models"]
+    headings = tuple(name.replace("-", "-\n") for name in models)
+    lines = [
+        (vector, *(" / ".join(f"{average(model, source, vector):z.2f}" for source in SOURCES[:3])
+                   for model in models.values()))
+        for vector in _VECTORS
+    ]  # fmt: skip
+    held = Sheet(
+        "What a linear probe reads in the state, R^2: trained / random weights / products of the input",
+        ("vector at iterate t", *headings),
+        tuple(lines),
+        f"Means over t = 1, ..., n-1 of the last token; fitted on {found['sizes']['train']} systems, scored on "
+        f"{found['sizes']['test']} others; vectors scaled to length one. With vectors of other systems R^2 is "
+        f"{max(abs(average(model, 'shuffled', vector)) for model in models.values() for vector in _VECTORS):.2f} "
+        "at most.",
+    )
+    own = Sheet(
+        "The same where entry i of a vector is read from the token of equation i, or from its products",
+        ("vector at iterate t", *headings),
+        tuple(
+            (vector, *(" / ".join(f"{average_own(model, source, vector):z.2f}" for source in SOURCES[:3])
+                       for model in models.values()))
+            for vector in _VECTORS
+        ),
+        f"Means over t = {', '.join(map(str, next(iter(models.values()))['own_token']['iterates']))}.",
+    )  # fmt: skip
+    rows = (
+        ("the answer 0", "zero", "one"),
+        ("the network's own probe", "own probe", "one"),
+        ("trained network, one map", "trained", "one"),
+        ("random weights, one map", "untrained", "one"),
+        ("trained network", "trained", "each"),
+        ("random weights", "untrained", "each"),
+        ("b, A and their products", "products", "each"),
+    )
+    discrepancy = Sheet(
+        "The paper's discrepancy of (r, d), by what the probe is fitted to",
+        ("probe on", *headings),
+        tuple(
+            (label, *(f"{model['discrepancy'][source][kind]:.3g}" for model in models.values()))
+            for label, source, kind in rows
+        ),
+        "One map for all iterates, as the paper's probe is, or one for each. (r, d) of the model's own teacher.",
+    )
+    return [held, own, discrepancy]
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """What section 4.1 concludes, judged on the models that imitate CG: shown its iterates alone, and r and d too."""
+    follows = "NLAFormer does not merely fit input and output: it internalizes the iterative logic of CG."
+    falls = "That the discrepancy from CG's (r_t, d_t) falls shows that the state comes to hold them (our control)."
+    found = results.file(FILE)
+    if found is None or not all(name in found["models"] for name in IMITATORS):
+        return [not_yet(follows, "section 4.1"), not_yet(falls, ARTEFACT.paper)]
+    imitation, joint = (found["models"][name] for name in IMITATORS)
+    gaps = imitation["discrepancy"]
+    control = min(gaps["untrained"]["one"], gaps["zero"]["one"])
+    drop = (
+        f"On systems of all three sigmas the answer 0 has {gaps['zero']['one']:.3g}, a probe fitted to random weights "
+        f"{gaps['untrained']['one']:.3g}, one fitted to the trained network {gaps['trained']['one']:.3g}: "
+        f"{1 - gaps['trained']['one'] / control:.0%} below what no training gives. Where r and d are taught, by joint "
+        f"supervision, it is {joint['discrepancy']['trained']['one']:.3g}."
+    )
+    return [
+        Verdict(follows, "section 4.1", *_internalized(found["models"])),
+        Verdict(falls, ARTEFACT.paper, drop, "holds" if gaps["trained"]["one"] < 0.5 * control else "differs"),
+    ]
+
+
+def _internalized(models: dict[str, Any]) -> tuple[str, Judgement]:
+    """Whether training adds CG's r and d to the state, and more of them than of vectors it was never shown."""
+    parts, ahead, more = [], [], []
+    iterates = _early_iterates(models[IMITATORS[0]])
+    for name in IMITATORS:
+        model = models[name]
+        for place, gained in (("last token", _gain_last), ("tokens", _gain_tokens)):
+            gains = {vector: gained(model, vector) for vector in (*_OWN, *_RIVALS)}
+            rival = max(_RIVALS, key=lambda vector: sum(gains[vector]))
+            least, other = (min(sum(gains[v]) / len(gains[v]) for v in group) for group in (_OWN, [rival]))
+            if least > _MARGIN:
+                more.append((name, place))
+                if least > other + _MARGIN:
+                    ahead.append((name, place))
+            said = ", ".join(f"{vector} {_series(gains[vector])}" for vector in (*_OWN, rival))
+            parts.append(f"{name}, {place}: {said}")
+    r, d = (_early_tokens(models[IMITATORS[0]], "trained", vector) for vector in _OWN)
+    found = (
+        f"What training adds to the R^2 of a linear probe, beyond random weights, the input and its products, with the "
+        f"vector of another method of which it adds most; the last token over t = 1, ..., {_EARLY}, the tokens of the "
+        f"equations at t = {', '.join(map(str, iterates))}. {'; '.join(parts)}. (R^2 itself in {IMITATORS[0]}'s "
+        f"tokens: {_series(r)} of r, {_series(d)} of d.) Of CG's r and d it adds more than {_MARGIN:g} in "
+        f"{len(more)} of {len(parts)}, and more than of any other vector in {len(ahead)}."
+    )
+    if len(ahead) == len(parts):
+        return found, "holds"
+    return found, "not reproducible as stated" if more else "differs"
+
+
+def _gain_last(model: dict[str, Any], vector: str) -> list[float]:
+    """The R^2 of a vector in the last token less that of the best source without training; a mean over iterates."""
+    last = min(_EARLY, model["config"]["T"])
+    trained, *untrained = (average(model, source, vector, last) for source in SOURCES[:4])
+    return [trained - max(untrained)]
+
+
+def _gain_tokens(model: dict[str, Any], vector: str) -> list[float]:
+    """The same in the tokens of the equations, at each of the early iterates."""
+    columns = (_early_tokens(model, source, vector) for source in SOURCES[:3])
+    return [trained - max(untrained) for trained, *untrained in zip(*columns, strict=True)]
+
+
+# --- the figure ------------------------------------------------------------------------------------------------------
+
+
+def draw(results: Results) -> Figure | None:
+    """Above, the mean R^2 of every vector and source; below, by iterate, CG's vectors beside the others'."""
+    from matplotlib.figure import Figure
+
+    found = results.file(FILE)
+    if found is None:
+        return None
+    models = found["models"]
+    figure = Figure(figsize=(max(3.3 * len(models), 5) + 1.6, 8.6), layout="constrained")
+    axes = figure.subplots(2, len(models), squeeze=False, sharey="row", height_ratios=(1.35, 1))
+    for column, (name, model) in enumerate(models.items()):
+        _draw_means(axes[0, column], name, model)
+        _draw_iterates(axes[1, column], model)
+    axes[0, 0].set_yticks(range(len(_VECTORS)), _VECTORS)
+    axes[0, 0].invert_yaxis()
+    axes[1, 0].set_ylabel("R^2, trained, last token", fontsize=9)
+    upper, lower = (axes[row, 0].get_legend_handles_labels() for row in (0, 1))
+    figure.legend(*upper, frameon=False, fontsize=8.5, loc="outside upper center", ncols=3)
+    figure.legend(*lower, frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
+    return figure
+
+
+def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
+    from nlaformer.report.figure import CURVES, MARKERS, tidy
+
+    tidy(axes, name, "R^2, last token, mean over t = 1, ..., n-1")
+    for k, source in enumerate(SOURCES):
+        means = [average(model, source, vector) for vector in _VECTORS]
+        axes.plot(means, range(len(_VECTORS)), MARKERS[k], color=CURVES[k], markersize=6 - k * 0.5, alpha=0.9,
+                  label=_LABELS[source])  # fmt: skip
+    axes.set_xlim(-0.08, 1.02)
+
+
+def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
+    from nlaformer.report.figure import curve, tidy
+
+    tidy(axes, "", "iterate t")
+    for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
+        curve(axes, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
+    axes.set_ylim(-0.08, 1.02)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+ARTEFACT = Artefact(
+    name="controls",
+    title="Whose quantities a trained state holds",
+    paper=BEYOND,
+    files=(FILE,),
+    measure=measure,
+    draw=draw,
+    sheets=sheets,
+    verdicts=verdicts,
+)

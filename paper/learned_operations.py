@@ -1,0 +1,370 @@
+"""Learned operations, after the paper's title: does training find what the theorem of section 2 constructs?
+
+The theorem gives weights for one layer of two heads. Here layers of the same shape, on the same prompt, are trained
+from random weights to write the same result to the same place, and are measured beside the construction on the same
+fresh inputs: operands uniform in [-1, 1], divisors at least ``SMALLEST_DIVISOR`` in magnitude. Nothing but the result
+is asked of a learned layer: what it leaves in the other rows does not count.
+
+All seeds and learning rates of an operation train as one stack, and a learning rate is chosen for each operation and
+variant by its median error on inputs of its own. Errors are relative: the norm of the errors of all test inputs over
+the norm of all results, so 1 is what the answer zero scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.console import Sheet
+from nlaformer.express.catalogue import operation, operations
+from nlaformer.express.operation import Operation
+from nlaformer.learn.model import stack as as_stack
+from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
+from paper import table_1_measured as verify
+from paper.artefact import BEYOND, Artefact, Verdict, not_yet
+from paper.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+FILE = "learned-operations.json"
+SMALLEST_DIVISOR = 0.2
+_FLOAT32 = 1e-6  # what training in float32 may reach
+_CHUNK = 50  # steps whose inputs are drawn at once
+_TRAINING, _VALIDATION, _TEST = 1, 2, 3  # streams of inputs
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A shape of the learned layer, and the part of the budget it trains for."""
+
+    name: str
+    heads: int = 2
+    ffn: int = 128
+    norm: bool = False
+    part: float = 1.0
+
+
+VARIANTS = (
+    Variant("eq. (1), two heads"),
+    Variant("eq. (1), a quarter of the steps", part=0.25),
+    Variant("with RMS normalization", norm=True),
+    Variant("four heads, FFN 256", heads=4, ffn=256),
+)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long and on what the layers train."""
+
+    n: int = 5
+    steps: int = 4000
+    batch: int = 64
+    seeds: tuple[int, ...] = (0, 1, 2)
+    lrs: tuple[float, ...] = (1e-2, 3e-2)
+    warmup: int = 100
+    tested: int = 1024
+
+
+@dataclass(frozen=True)
+class Learned:
+    """One operation learned by one variant: the test error of every seed at the learning rate chosen."""
+
+    operation: str
+    variant: str
+    lr: float
+    errors: tuple[float, ...]
+    largest_weight: float
+
+    @property
+    def median(self) -> float:
+        return float(np.median(self.errors))
+
+
+@dataclass(frozen=True)
+class Constructed:
+    """The construction of one operation on the same inputs, by form; its shape and its largest weight."""
+
+    operation: str
+    errors: dict[str, float]
+    layers: int
+    heads: int
+    ffn: int
+    largest_weight: float
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Everything measured."""
+
+    budget: Budget
+    learned: tuple[Learned, ...]
+    constructed: tuple[Constructed, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As JSON takes it."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: dict[str, Any]) -> Findings:
+        """What ``to_json`` gave; a sequence of numbers comes back as a list."""
+        return cls(
+            Budget(**document["budget"]),
+            tuple(Learned(**row) for row in document["learned"]),
+            tuple(Constructed(**row) for row in document["constructed"]),
+        )
+
+    def of(self, name: str, variant: str) -> Learned:
+        """One operation learned by one variant."""
+        return next(row for row in self.learned if (row.operation, row.variant) == (name, variant))
+
+
+FULL, QUICK = Budget(), Budget(n=2, steps=16, batch=16, warmup=4, tested=64)
+
+
+def study(
+    names: Sequence[str] = operations(),
+    budget: Budget = FULL,
+    variants: Sequence[Variant] = VARIANTS,
+    report: Callable[[Learned], None] = lambda found: None,
+) -> Findings:
+    """Learn every operation in every variant, and measure the constructions beside them.
+
+    Examples
+    --------
+    >>> found = study(["add"], Budget(n=2, steps=200, seeds=(0,), lrs=(1e-2,)), VARIANTS[:1])
+    >>> found.learned[0].median < 0.2, found.constructed[0].errors["order 1"] < 1e-15
+    (True, True)
+    """
+    learned = []
+    for name in names:
+        for variant in variants:
+            learned.append(learn(name, variant, budget))
+            report(learned[-1])
+    return Findings(budget, tuple(learned), tuple(construct(name, budget) for name in names))
+
+
+# --- learning ----------------------------------------------------------------------------------------------------
+
+
+def learn(name: str, variant: Variant, budget: Budget) -> Learned:
+    """Train a stack of layers, one for each learning rate and seed, and test those of the best learning rate."""
+    op = _build(name, budget.n, dtype=torch.float32)
+    members = [(lr, seed) for lr in budget.lrs for seed in budget.seeds]
+    stack = as_stack([_initial(op.layout.rows, variant, seed) for _, seed in members])
+    _train(stack, op, torch.tensor([lr for lr, _ in members]), max(1, round(variant.part * budget.steps)), budget)
+    shape = len(budget.lrs), len(budget.seeds)
+    validation, test = (_errors(stack, op, budget, stream).reshape(shape) for stream in (_VALIDATION, _TEST))
+    best = int(validation.nan_to_num(torch.inf).median(1).values.argmin())
+    largest = max(float(p.detach().unflatten(0, shape)[best].abs().max()) for p in stack.parameters())
+    return Learned(name, variant.name, budget.lrs[best], tuple(test[best].tolist()), largest)
+
+
+def _train(stack: NLAFormer, op: Operation, lr: Tensor, steps: int, budget: Budget) -> None:
+    """Adam with a warm-up and a cosine, on the squared relative error of the result; fresh inputs at every step."""
+    parameters = list(stack.parameters())
+    mean, square = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
+    beta1, beta2 = 0.9, 0.99
+    rng = np.random.default_rng([_TRAINING, budget.n])
+    for step in range(steps):
+        if step % _CHUNK == 0:
+            prompts, wanted = _examples(op, (len(lr), min(_CHUNK, steps) * budget.batch), rng)
+            size = wanted.square().mean()
+        batch = slice(step % _CHUNK * budget.batch, (step % _CHUNK + 1) * budget.batch)
+        gap = _result(op, stack(prompts[:, batch])) - wanted[:, batch]  # (E, batch, entries)
+        gradients = torch.autograd.grad((gap.square().mean((1, 2)) / size).sum(), parameters)
+        t = step + 1
+        rate = lr * min(1.0, t / budget.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps)) / (1 - beta1**t)
+        with torch.no_grad():
+            for p, gradient, m, v in zip(parameters, gradients, mean, square, strict=True):
+                m.lerp_(gradient, 1 - beta1)
+                v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+                p.sub_(rate.reshape(-1, *[1] * (p.dim() - 1)) * m / ((v / (1 - beta2**t)).sqrt() + 1e-8))
+
+
+@torch.no_grad()
+def _errors(stack: NLAFormer, op: Operation, budget: Budget, stream: int) -> Tensor:
+    """The relative error of every member, (E,)."""
+    prompts, wanted = _examples(op, (1, budget.tested), np.random.default_rng([stream, budget.n]))
+    members = next(stack.parameters()).shape[0]
+    gap = _result(op, stack(prompts.expand(members, *prompts.shape[1:]))) - wanted
+    return gap.square().sum((1, 2)).sqrt() / wanted.norm()
+
+
+def _initial(rows: int, variant: Variant, seed: int) -> NLAFormer:
+    """A layer of eq. (1) with random weights: heads as wide as the prompt is high, small outputs."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(out: int, into: int, scale: float = 1.0) -> Dense:
+        return Dense(scale * torch.randn(out, into, generator=generator) / math.sqrt(into))
+
+    wide = variant.heads * rows
+    W_Q, W_K, W_U = normal(wide, rows, 1 / math.sqrt(rows)), normal(wide, rows), normal(wide, rows)
+    heads = Heads(W_Q, W_K, W_U, normal(rows, wide, 0.2), variant.heads)
+    ffn = FFN(normal(variant.ffn, rows), torch.zeros(variant.ffn), normal(rows, variant.ffn, 0.2), torch.zeros(rows))
+    return NLAFormer(pre=[Layer(heads, ffn, (torch.ones(rows), torch.ones(rows)) if variant.norm else None)])
+
+
+# --- inputs, results, constructions --------------------------------------------------------------------------------
+
+
+def construct(name: str, budget: Budget) -> Constructed:
+    """The errors of the constructions, in float64, on the test inputs of the learned layers."""
+    forms: dict[str, dict[str, Any]] = {form: {"order": order} for form, order in (("order 1", 1), ("order 3", 3))}
+    forms["paper's pair"] = {"scheme": "paper"}
+    built = {form: _build(name, budget.n, dtype=torch.float64, **options) for form, options in forms.items()}
+    errors = {}
+    for form, op in built.items():
+        rng = np.random.default_rng([_TEST, budget.n])
+        operands = [operand.astype(np.float64) for operand in _draw(name, budget.n, (1, budget.tested), rng)]
+        exact = verify.reference(name, *operands)
+        deviation = _entries(op(*operands), 2) - _entries(exact, 2)
+        errors[form] = float(np.sqrt(np.square(deviation).sum() / np.square(_entries(exact, 2)).sum()))
+    cost, model = built["order 1"].cost, built["order 1"].model
+    largest = max(float(w.abs().max()) for w in model.state_dict().values() if w.is_floating_point() and w.numel())
+    return Constructed(name, errors, cost.layers, cost.heads, cost.ffn_width, largest)
+
+
+def _build(name: str, n: int, dtype: torch.dtype, **options: Any) -> Operation:
+    """The operation with the paper's literal prompt: entries up to 1, no scaling."""
+    f = verify.example if name == "pointwise" else None
+    least = SMALLEST_DIVISOR if name == "divide" else None
+    return operation(name, n=n, dtype=dtype, f=f, normalize=False, bound=1.0, minimum=least, **options)
+
+
+def _draw(name: str, n: int, count: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
+    """Operands uniform in [-1, 1], float32."""
+    shapes = [operand.shape[1:] for operand in verify.draw(name, n, seeds=(0,))]
+    operands = [rng.uniform(-1, 1, (*count, *shape)).astype(np.float32) for shape in shapes]
+    if name == "divide":
+        size = SMALLEST_DIVISOR + (1 - SMALLEST_DIVISOR) * np.abs(operands[1])
+        operands[1] = np.copysign(np.minimum(size, np.float32(1)), operands[1])
+    return operands
+
+
+def _examples(op: Operation, count: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """Prompts (E, count, rows, tokens) and the entries of their results (E, count, entries)."""
+    operands = _draw(op.name, op.n, count, rng)
+    wanted = _entries(verify.reference(op.name, *operands), 2).astype(np.float32)
+    return op.prompt(*(torch.from_numpy(operand) for operand in operands)), torch.from_numpy(wanted)
+
+
+def _result(op: Operation, P: Tensor) -> Tensor:
+    """The entries of the results that stand in P, (E, batch, entries)."""
+    result = op.read(P)
+    parts = result if isinstance(result, tuple) else (result,)
+    return torch.cat([part.reshape(*P.shape[:2], -1) for part in parts], -1)
+
+
+def _entries(result: Any, leading: int) -> np.ndarray:
+    """The same of NumPy results."""
+    parts = result if isinstance(result, tuple) else (result,)
+    return np.concatenate([part.reshape(*part.shape[:leading], -1) for part in parts], -1)
+
+
+# --- the artefact --------------------------------------------------------------------------------------------------
+
+
+def measure(results: Results, quick: bool = False) -> None:
+    """Half an hour on one core; quick: seconds, and errors that mean nothing."""
+    found = study(budget=QUICK if quick else FULL)
+    results.write(FILE, {"command": ARTEFACT.command()} | found.to_json())
+
+
+def _found(results: Results) -> Findings | None:
+    document = results.file(FILE)
+    return None if document is None else Findings.from_json(document)
+
+
+def sheets(results: Results) -> list[Sheet]:
+    """Errors of learned layers, median and range over the seeds, and of the constructions."""
+    found = _found(results)
+    if found is None:
+        return []
+    budget, forms = found.budget, ("paper's pair", "order 1", "order 3")
+    lines = []
+    for row in found.constructed:
+        learned = [found.of(row.operation, variant.name) for variant in VARIANTS]
+        first, *others = (f"{each.median:.1e}" for each in learned)
+        spread = f"{max(learned[0].errors) / min(learned[0].errors):.1f}"
+        lines.append((row.operation, first, spread, *others, *(f"{row.errors[form]:.0e}" for form in forms)))
+    headings = ("eq. (1)\n2 heads", "max /\nmin", "quarter\nsteps", "RMS\nnorm", "4 heads\nFFN 256")
+    return [
+        Sheet(
+            f"Relative errors of learned and constructed layers, n = {budget.n}",
+            ("operation", *headings, "paper's\npair", "order\n1", "order\n3"),
+            tuple(lines),
+            f"Learned, left: medians of {len(budget.seeds)} seeds, of the first their largest error over the smallest, "
+            f"after {budget.steps} steps of {budget.batch} fresh inputs, float32, the better of {len(budget.lrs)} "
+            f"learning rates. Constructed, right: float64. Both on the same {budget.tested} inputs in [-1, 1].",
+        )
+    ]
+
+
+def verdicts(results: Results) -> list[Verdict]:
+    """The theorem says that the weights exist; whether training finds them is another matter."""
+    claim = "Training finds what the theorem constructs: each operation in one layer of two heads."
+    found = _found(results)
+    where = f"{BEYOND}; weights by the theorem of section 2"
+    if found is None:
+        return [not_yet(claim, where)]
+    pairs = [(found.of(row.operation, VARIANTS[0].name), row) for row in found.constructed]
+    learned = sorted((each for each, _ in pairs), key=lambda each: each.median)
+    gain = np.median([found.of(each.operation, VARIANTS[1].name).median / each.median for each in learned])
+    reached = [each for each, row in pairs if each.median <= max(10 * row.errors["paper's pair"], _FLOAT32)]
+    stuck = [f"{each.operation} {error:.2f}" for each in learned for error in each.errors if error > 0.1]
+    worst = max(row.errors["paper's pair"] for row in found.constructed)
+    sentence = (
+        f"From random weights the operations are learned to relative errors between {learned[0].median:.0e} "
+        f"({learned[0].operation}) and {learned[-1].median:.0e} ({learned[-1].operation}), medians of "
+        f"{len(found.budget.seeds)} seeds; the paper's own pair of heads has {worst:.0e} at most, and {len(reached)} "
+        f"of {len(pairs)} come within ten times of it or to {_FLOAT32:.0e}. Four times the steps lower the error "
+        f"{gain:.1f} times. Single seeds stuck above 0.1: {', '.join(stuck) or 'none'}. The learned weights stay below "
+        f"{max(each.largest_weight for each in learned):.0f}; the constructions, which take large and nearly equal "
+        f"numbers apart, need up to {max(row.largest_weight for row in found.constructed):.0e}."
+    )
+    return [Verdict(claim, where, sentence, "holds" if len(reached) == len(pairs) else "differs")]
+
+
+def draw(results: Results) -> Figure | None:
+    """Every operation on a line: learned errors with their range over the seeds, and the constructions'."""
+    from nlaformer.report.figure import CURVES, INK, MARKERS, panels, tidy
+
+    found = _found(results)
+    if found is None:
+        return None
+    figure, (axes,) = panels(1, width=8.2, height=5.4)
+    tidy(axes, f"Learned and constructed, n = {found.budget.n}", "relative error on fresh inputs (1e-17: none)")
+    names = [row.operation for row in found.constructed]
+    for k, variant in enumerate(VARIANTS):
+        rows = [found.of(name, variant.name) for name in names]
+        places = [line + 0.15 * (k - 1.5) for line in range(len(names))]
+        axes.hlines(places, [min(r.errors) for r in rows], [max(r.errors) for r in rows], color=CURVES[k], linewidth=1)
+        label = f"learned: {variant.name}"
+        axes.plot([r.median for r in rows], places, MARKERS[k], color=CURVES[k], markersize=4.5, label=label)
+    for form, marker in (("paper's pair", "x"), ("order 1", "+"), ("order 3", "|")):
+        errors = [max(row.errors[form], 1e-17) for row in found.constructed]
+        axes.plot(errors, range(len(names)), marker, color=INK, markersize=7, label=f"constructed: {form}")
+    axes.set_xscale("log")
+    axes.set_yticks(range(len(names)), names)
+    axes.invert_yaxis()
+    axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+ARTEFACT = Artefact(
+    name="learned-operations",
+    title="Operations learned from random weights, beside their constructions",
+    paper=BEYOND,
+    files=(FILE,),
+    measure=measure,
+    draw=draw,
+    sheets=sheets,
+    verdicts=verdicts,
+)

@@ -1,0 +1,207 @@
+"""What a linear map can read in a solver's state, and whose numbers they are.
+
+At every iterate t a ridge regression goes from the state to a vector that some method holds at its own iterate t. It is
+fitted on one set of systems, its penalty is chosen on a second and it is scored on a third. The score is R^2, the part
+of the vector's variance that it explains: 1 is all, 0 what a constant explains. Every vector is scaled to length one,
+or the few systems with the largest right-hand sides would decide; the paper's discrepancy is taken of the vectors as
+they are.
+
+The same map is fitted to states that no training has shaped: those of a network with random weights, the input itself,
+and the input with the products that a first step of any of the methods would form.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.library import program
+from nlaformer.compiler.trace import parameters
+from nlaformer.learn import teachers as krylov
+from nlaformer.learn.model import Solver
+from nlaformer.problems import Systems
+
+PENALTIES = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2, 1e4)
+_AT_ONCE = 256  # systems that run through a network together
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many systems a probe is fitted, chosen and scored on, and their seed."""
+
+    train: int = 2048
+    validation: int = 512
+    test: int = 1024
+    seed: int = 8_000_000
+
+    @property
+    def count(self) -> int:
+        return self.train + self.validation + self.test
+
+
+# --- what methods hold ---------------------------------------------------------------------------------------------
+
+_PROGRAMS = {
+    "steepest descent": "steepest_descent",
+    "Richardson": "richardson",
+    "Chebyshev": "chebyshev",
+    "Newton-Schulz": "newton_schulz",
+}
+
+
+def quantities(systems: Systems, T: int) -> dict[str, Tensor]:
+    """The residual r, the direction d where there is one, and the iterate x of every method, (count, T+1, n) each.
+
+    Newton and Schulz's iterate is X_t b, for their X_t ~ A^-1.
+
+    >>> from nlaformer import problems
+    >>> held = quantities(problems.SPD(n=3).sample(5, seed=0), T=4)
+    >>> held["r of CG"].shape, sorted(name for name in held if name.startswith("d"))
+    (torch.Size([5, 5, 3]), ['d of CG', 'd of Chebyshev', 'd of PCG'])
+    """
+    A, b, x = systems
+    held: dict[str, Tensor] = {}
+    for method, path in (("CG", krylov.cg(A, b, T)), ("PCG", krylov.pcg(A, b, T))):
+        held |= {f"r of {method}": path.r, f"d of {method}": path.d, f"x of {method}": path.x}
+    for method, name in _PROGRAMS.items():
+        states = trajectory(name, A, b, T)
+        iterates = states["x"] if "x" in states else (states["X"] @ b[:, None, :, None])[..., 0]
+        held |= {f"r of {method}": b[:, None] - iterates @ A.mT, f"x of {method}": iterates}
+        if "d" in states:
+            held[f"d of {method}"] = states["d"]
+    return held | {"the solution": x[:, None].expand(-1, T + 1, -1)}
+
+
+def trajectory(name: str, A: Tensor, b: Tensor, T: int) -> dict[str, Tensor]:
+    """Every state of a program of the library over T iterations, all systems at once: (count, T+1, ...)."""
+    method = program(name)
+
+    def call(part: Callable[..., dict[str, Any]], known: dict[str, Any]) -> dict[str, Any]:
+        return part(**{parameter: known[parameter] for parameter in parameters(part)})
+
+    def run(A: Tensor, b: Tensor) -> dict[str, Tensor]:
+        given = {"A": A, "b": b, "x0": torch.zeros_like(b)}
+        states = [call(method.start, given)]
+        for _ in range(T):
+            states.append(call(method.step, given | states[-1]))
+        return {key: torch.stack([torch.as_tensor(s[key], dtype=b.dtype) for s in states]) for key in states[0]}
+
+    return torch.vmap(run)(A, b)  # type: ignore[no-any-return]
+
+
+# --- where they may stand ------------------------------------------------------------------------------------------
+
+
+class Hidden(NamedTuple):
+    """States of a network."""
+
+    last: Tensor  # (count, T+1, d), the token that the paper's probes read
+    own: dict[int, Tensor]  # of some iterates: (n, count, d), the token of each equation
+
+
+@torch.no_grad()
+def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> Hidden:
+    """The states of a solver at iterates 0, ..., T: of its last token, and of the tokens of the equations."""
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    solver = copy.deepcopy(solver).to(device)  # the caller's stays where it is
+    last, tokens = [], {t: [] for t in own}  # type: ignore[var-annotated]
+    for A, b in zip(systems.A.split(_AT_ONCE), systems.b.split(_AT_ONCE), strict=True):
+        states = dict(solver.states(A.to(solver.positions), b.to(solver.positions)))
+        last.append(torch.stack([P[..., -1] for P in states.values()], 1).cpu())
+        for t in own:
+            tokens[t].append(states[t][..., solver.layout.data_tokens].permute(2, 0, 1).cpu())
+    return Hidden(torch.cat(last), {t: torch.cat(parts, 1) for t, parts in tokens.items()})
+
+
+def inputs(systems: Systems) -> Tensor:
+    """The input itself, b and the upper triangle of A, each over its length: (count, n + n (n+1)/2)."""
+    A, b, _ = systems
+    row, column = torch.triu_indices(A.shape[-1], A.shape[-1])
+    return torch.cat([over_length(b), over_length(A[:, row, column])], -1)
+
+
+def products(systems: Systems) -> Tensor:
+    """The input with what a first step forms of it, A b, diag(A) b and b / diag(A), each over its length."""
+    return torch.cat([inputs(systems), *_formed(systems)], -1)
+
+
+def own_products(systems: Systems) -> Tensor:
+    """What of these belongs to an equation: its row of A, and its entries of b and of the products, (n, count, n+4)."""
+    vectors = torch.stack([over_length(systems.b), *_formed(systems)], -1)  # (count, n, 4)
+    return torch.cat([systems.A, vectors], -1).transpose(0, 1)
+
+
+def _formed(systems: Systems) -> list[Tensor]:
+    A, b, _ = systems
+    diagonal = A.diagonal(dim1=-2, dim2=-1)
+    return [over_length(vector) for vector in ((A @ b[..., None])[..., 0], diagonal * b, b / diagonal)]
+
+
+def over_length(X: Tensor) -> Tensor:
+    """Vectors along the last axis scaled to length one; 0 stays 0."""
+    return torch.nn.functional.normalize(X, dim=-1, eps=1e-300)
+
+
+# --- the probe -----------------------------------------------------------------------------------------------------
+
+
+class Scores(NamedTuple):
+    """Squares summed over the test systems and the entries of each of m vectors, (..., m)."""
+
+    left: Tensor  # of what the probe leaves unexplained
+    total: Tensor  # of the vector about its mean
+
+    @property
+    def r2(self) -> Tensor:
+        """R^2; NaN for a vector that never varies, such as the first iterate 0."""
+        return torch.where(self.total > 0, 1 - self.left / self.total, torch.nan)
+
+
+def probe(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
+    """Fit ridge regressions from X (..., count, p) to Y (..., count, m, n) and score the best for each of m.
+
+    The best on the validation systems, that is, of some penalties, and of X as it is and over its length: entries of
+    the paper's A spread over orders of magnitude, and so may a state.
+
+    >>> X = torch.randn(900, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    >>> Y = torch.stack([X[:, :2], X[:, :2].flip(0)], 1)  # what stands in X, and the same of other systems
+    >>> [abs(round(value, 1)) for value in probe(X, Y, Sizes(500, 200, 200)).r2.tolist()]
+    [1.0, 0.0]
+    """
+    X, Y = X.double(), Y - Y[..., : sizes.train, :, :].mean(-3, keepdim=True)
+    forms = [_ridge(form, Y, sizes) for form in (X, over_length(X))]
+    chosen, left = (torch.stack(squares) for squares in zip(*forms, strict=True))  # (forms, ..., m)
+    best = left.gather(0, chosen.argmin(0, keepdim=True))[0]
+    return Scores(best, Y[..., -sizes.test :, :, :].square().sum((-3, -1)))
+
+
+def _ridge(X: Tensor, Y: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
+    """The squares left on the validation systems with the penalty that is best there, and on the test systems."""
+    fitted = X[..., : sizes.train, :]
+    X = (X - fitted.mean(-2, keepdim=True)) / (fitted.std(-2, keepdim=True) + 1e-300)
+    X_train, Y_train = X[..., : sizes.train, :], Y[..., : sizes.train, :, :].flatten(-2)
+    spectrum, V = torch.linalg.eigh(X_train.mT @ X_train / sizes.train)
+    moments = V.mT @ (X_train.mT @ Y_train) / sizes.train  # (..., p, m n)
+    unseen = X[..., sizes.train :, :] @ V
+    X_choose, X_test = unseen[..., : sizes.validation, :], unseen[..., sizes.validation :, :]
+    Y_choose, Y_test = Y[..., sizes.train : -sizes.test, :, :], Y[..., -sizes.test :, :, :]
+
+    def left(X: Tensor, Y: Tensor, penalty: Tensor) -> Tensor:
+        each = penalty.repeat_interleave(Y.shape[-1], -1)  # one for every entry of a vector
+        found = X @ (moments / (spectrum.clamp(min=0)[..., None] + each[..., None, :]))
+        return (found.unflatten(-1, Y.shape[-2:]) - Y).square().sum((-3, -1))  # (..., m)
+
+    penalties = torch.tensor(PENALTIES, dtype=X.dtype)
+    tried = torch.stack([left(X_choose, Y_choose, penalty.expand(Y.shape[-2])) for penalty in penalties])
+    least, which = tried.min(0)
+    return least, left(X_test, Y_test, penalties[which])
+
+
+def unit(held: dict[str, Tensor]) -> Tensor:
+    """All vectors over their length, side by side: (T+1, count, m, n)."""
+    return over_length(torch.stack(list(held.values()), -2)).transpose(0, 1)
