@@ -1,6 +1,6 @@
 """What the recipes learn, and in how many steps: trains stacks of the paper's configuration and files the figures.
 
-    python benchmarks/learning.py --json results/learning.json                 # all plans, about 12 minutes on an H200
+    python benchmarks/learning.py --json benchmarks/results/learning.json  # all plans, about 12 minutes on an H200
     python benchmarks/learning.py --plan losses-20k --runs runs/learning       # one of them; a killed plan goes on
     python benchmarks/learning.py --smoke                                      # the same code, seconds on a CPU
 

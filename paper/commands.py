@@ -81,7 +81,7 @@ def reproduce(
     if as_json and what != "list" and (not from_results or what in ("next", "promote")):
         raise OptionError("--json goes with list, and with --from-results")
     home = Path("runs/small") if small else Path()
-    kept = Results(results or home / "results", commit)
+    kept = Results(results or (home if small else Path("paper")) / "results", commit)
     folder = runs or (home / "runs" if small else Path(plan.HOME))
 
     def shaped(names: Iterable[str]) -> list[Planned]:
@@ -208,7 +208,7 @@ def _show(chosen: tuple[Artefact, ...], kept: Results, docs: Path, as_json: bool
     if as_json:
         print_json([_as_json(one) for one in shown])
     replace_file(docs / "claims.md", claims.page(kept).encode())
-    if kept.folder.resolve() == pretrained.HOME.parents[1] / "results":  # the checkout this package runs from
+    if kept.folder.resolve() == pretrained.HOME.parents[1] / "paper" / "results":  # the checkout this package runs from
         with kept.reading("the cards of the bundled models"):
             write_cards(kept)
     if not as_json:

@@ -17,7 +17,7 @@ from paper.filing import THRESHOLDS
 from paper.results import Record
 
 Curve = Sequence[float]
-LUCK = 1.36  # the largest factor between the scores of runs that differ in their seed, in results/learning*.json
+LUCK = 1.36  # the largest factor between the scores of runs of one seed each, benchmarks/results/learning*.json
 
 
 def at(record: Record, sigma: float) -> dict[str, Any]:
@@ -117,7 +117,7 @@ class Luck:
         """The same in words, and where it is from."""
         factor = f"factors of up to {short(self.factor(comparisons, runs), '.3g')}"
         if len(self.scores) < 2:
-            return f"one seed, where shorter runs (results/learning*.json) differ by {factor}"
+            return f"one seed, where shorter runs (benchmarks/results/learning*.json) differ by {factor}"
         return f"{factor} may be luck ({len(self.scores)} seeds, 95%)"
 
 

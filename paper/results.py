@@ -1,4 +1,4 @@
-"""The committed numbers: one JSON file per finished run in ``results/runs``, and the files artefacts measure.
+"""The committed numbers: one JSON file per finished run in ``paper/results/runs``, and the files artefacts measure.
 
 Every file carries its provenance. Numbers are kept to six significant digits.
 """
@@ -23,6 +23,7 @@ from paper import plan
 Key = TypeVar("Key", bound=Hashable)
 
 RUNS = "runs"
+HOME = Path(__file__).parent / "results"
 # What reading a document raises when it holds something else than it should.
 _MALFORMED = (LookupError, TypeError, ValueError, AttributeError, ArithmeticError, StopIteration)
 DIGITS = 6
@@ -31,6 +32,16 @@ _CURVES = ("model", "cg", "pcg", "deviation", "intermediate", "silence")
 # What tells a run of the plan from the others, at any size.
 _SHAPE = ("T", "d", "heads", "pre_layers", "loop_layers", "post_layers", "shared", "inject", "window")
 _KIND = ("supervision", "teacher", "eta", "lambda_", "power", "lr", "sigma", "seed")
+
+
+def document(name: str, folder: Path = HOME) -> dict[str, Any]:
+    """The committed document of this name, as in its file: ``document("controls")``, ``document("runs/NAME")``."""
+    return json.loads((folder / f"{name.removesuffix('.json')}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
+def runs(folder: Path = HOME) -> dict[str, dict[str, Any]]:
+    """The documents of all finished runs by name."""
+    return {path.stem: document(f"{RUNS}/{path.stem}", folder) for path in sorted((folder / RUNS).glob("*.json"))}
 
 
 @dataclass(frozen=True)

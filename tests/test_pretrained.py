@@ -16,7 +16,7 @@ from paper.plan import BUNDLED, SIGMAS
 from paper.reading import at, counted, listed, overtaken, short
 from paper.results import Results
 
-RESULTS = Results(Path(__file__).parent.parent / "results")
+RESULTS = Results(Path(__file__).parent.parent / "paper" / "results")
 FRESH = 20_261_116  # a seed nobody has used
 
 

@@ -136,7 +136,10 @@ def test_a_run_waits_for_the_weights_it_begins_with(tmp_path):
 
 
 def test_a_run_may_begin_with_bundled_weights(tmp_path):
-    results, run = Results(ROOT / "results"), plan.planned("bundled-cg-imitation-after-joint").within(tmp_path)
+    results, run = (
+        Results(ROOT / "paper" / "results"),
+        plan.planned("bundled-cg-imitation-after-joint").within(tmp_path),
+    )
     begun = tmp_path / plan.WEIGHTS / str(run.begins_with)
     running._fetch_beginnings([run], Results(tmp_path / "nothing"))
     assert not begun.exists()  # nothing says that they are the ones

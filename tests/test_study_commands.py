@@ -33,10 +33,10 @@ def test_the_list_names_everything_and_what_is_missing(tmp_path, monkeypatch, ca
 def test_without_numbers_it_draws_nothing_and_says_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
-    assert code == 2 and "no numbers in results" in said.err and not list(tmp_path.iterdir())
-    (tmp_path / "results").mkdir()
+    assert code == 2 and "no numbers in paper/results" in said.err and not list(tmp_path.iterdir())
+    (tmp_path / "paper" / "results").mkdir(parents=True)
     assert run(monkeypatch, capsys, "fig-eta", "--from-results")[0] == 2 and not (tmp_path / "docs").exists()
-    Results(tmp_path / "results").write("untrained.json", {"discrepancy": [8.0]})
+    Results(tmp_path / "paper" / "results").write("untrained.json", {"discrepancy": [8.0]})
     code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
     assert code == 0 and "9 of 9 runs still to be made" in said.out
     assert list((tmp_path / "docs" / "figures").iterdir()) == []
@@ -77,7 +77,7 @@ def test_a_name_that_is_not_there_is_refused(tmp_path, monkeypatch, capsys):
         (["next", "--small", "--minutes", "-1"], "minutes is -1"),
         (["next", "--small", "--json"], "--json goes with list"),
         (
-            ["fig-eta", "--from-results", "--steps", "3", "--results", str(ROOT / "results")],
+            ["fig-eta", "--from-results", "--steps", "3", "--results", str(ROOT / "paper" / "results")],
             "--steps is about training",
         ),
     ],
@@ -98,7 +98,7 @@ def test_the_small_list_is_one_document_too(tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize("content", ["{", "[]", '{"provenance": {}}', '{"provenance": {}, "config": 3}'])
 def test_a_damaged_file_of_results_is_one_clear_line(what, content, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "results" / "runs" / f"{plan.names(plan.over_eta())[0]}.json"
+    kept = tmp_path / "paper" / "results" / "runs" / f"{plan.names(plan.over_eta())[0]}.json"
     kept.parent.mkdir(parents=True)
     kept.write_text(content)
     code, said = run(monkeypatch, capsys, what, *(["--from-results"] if what != "list" else []))
@@ -107,7 +107,7 @@ def test_a_damaged_file_of_results_is_one_clear_line(what, content, tmp_path, mo
 
 @pytest.mark.parametrize("what", ["fig-lambda", "fig-dimension", "fig-transformer"])
 def test_a_program_learns_what_was_found_and_whether_a_claim_differs(what, tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "results", tmp_path / "results")
+    shutil.copytree(ROOT / "paper" / "results", tmp_path / "paper" / "results")
     monkeypatch.chdir(tmp_path)
     code, said = run(monkeypatch, capsys, what, "--from-results", "--json")
     (made,) = json.loads(said.out)
@@ -119,9 +119,9 @@ def test_a_program_learns_what_was_found_and_whether_a_claim_differs(what, tmp_p
 
 
 def test_the_numbers_of_another_run_are_refused(tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "results", tmp_path / "results")
+    shutil.copytree(ROOT / "paper" / "results", tmp_path / "paper" / "results")
     monkeypatch.chdir(tmp_path)
-    one, other = (tmp_path / "results" / "runs" / f"{name}.json" for name in plan.names(plan.over_eta())[:2])
+    one, other = (tmp_path / "paper" / "results" / "runs" / f"{name}.json" for name in plan.names(plan.over_eta())[:2])
     shutil.copy(one, other)
     code, said = run(monkeypatch, capsys, "fig-eta", "--from-results")
     assert code == 2 and "the numbers of another run" in said.err and other.name in said.err
@@ -136,9 +136,9 @@ def test_what_draws_nothing_draws_nothing_from_results(what, tmp_path, monkeypat
 
 @pytest.mark.parametrize("errors", [[], [1.0, -0.1], ["1"], "abc", {"t": 1}, 3])
 def test_a_damaged_run_is_named_and_no_other(errors, tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "results", tmp_path / "results")
+    shutil.copytree(ROOT / "paper" / "results", tmp_path / "paper" / "results")
     monkeypatch.chdir(tmp_path)
-    kept = tmp_path / "results" / "runs" / f"{plan.names(plan.over_eta())[0]}.json"
+    kept = tmp_path / "paper" / "results" / "runs" / f"{plan.names(plan.over_eta())[0]}.json"
     document = json.loads(kept.read_text())
     document["evaluations"][document["own"]]["model"] = errors
     kept.write_text(json.dumps(document))
@@ -147,9 +147,9 @@ def test_a_damaged_run_is_named_and_no_other(errors, tmp_path, monkeypatch, caps
 
 
 def test_what_was_found_is_said_although_another_file_is_damaged(tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "results", tmp_path / "results")
+    shutil.copytree(ROOT / "paper" / "results", tmp_path / "paper" / "results")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "results" / "bundled-fresh.json").write_text('{"provenance": {}, "models": {"x": 3}}')
+    (tmp_path / "paper" / "results" / "bundled-fresh.json").write_text('{"provenance": {}, "models": {"x": 3}}')
     code, said = run(monkeypatch, capsys, "fig-eta", "--from-results", "--json")
     assert code == 2 and json.loads(said.out)[0]["name"] == "fig-eta" and "bundled-fresh.json" in said.err
 
@@ -180,41 +180,41 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_numbers_no_run_can_have_are_refused_by_the_name_of_their_file(damage, tmp_path):
-    shutil.copytree(ROOT / "results", tmp_path / "results")
-    path = tmp_path / "results" / "runs" / "pcg-accelerated-power0.5-sigma1.2-seed1.json"
+    shutil.copytree(ROOT / "paper" / "results", tmp_path / "paper" / "results")
+    path = tmp_path / "paper" / "results" / "runs" / "pcg-accelerated-power0.5-sigma1.2-seed1.json"
     document = json.loads(path.read_text())
     DAMAGE[damage](document, document["evaluations"][document["own"]])
     path.write_text(json.dumps(document))
     with pytest.raises(FileError, match=path.name):
-        page(Results(tmp_path / "results"))
+        page(Results(tmp_path / "paper" / "results"))
 
 
 def test_where_every_run_is_there_next_says_so(tmp_path, monkeypatch, capsys):
-    shutil.copytree(ROOT / "results", tmp_path / "results")
+    shutil.copytree(ROOT / "paper" / "results", tmp_path / "paper" / "results")
     code, said = run(
-        monkeypatch, capsys, "next", "--results", str(tmp_path / "results"), "--runs", str(tmp_path / "runs")
+        monkeypatch, capsys, "next", "--results", str(tmp_path / "paper" / "results"), "--runs", str(tmp_path / "runs")
     )
     assert code == 0 and "nothing is left to be trained" in said.out and not (tmp_path / "runs").exists()
 
 
 def test_a_model_that_diverged_spoils_only_its_own_numbers(tmp_path):
-    shutil.copytree(ROOT / "results", tmp_path / "results")
-    for path in (tmp_path / "results" / "runs").glob("*.json"):
+    shutil.copytree(ROOT / "paper" / "results", tmp_path / "paper" / "results")
+    for path in (tmp_path / "paper" / "results" / "runs").glob("*.json"):
         document = json.loads(path.read_text())
         for row in document["evaluations"].values():
             row |= {"model": [None] * 21, "discrepancy": None}
             row |= {kind: [None] * len(row[kind]) for kind in ("deviation", "intermediate", "loops") if kind in row}
         path.write_text(json.dumps(document))
         if path.stem.endswith("150k"):
-            assert "**differs**" in page(Results(tmp_path / "results"))
+            assert "**differs**" in page(Results(tmp_path / "paper" / "results"))
     for entry in ARTEFACTS:
         if entry.draw is not None:
-            entry.draw(Results(tmp_path / "results"))
+            entry.draw(Results(tmp_path / "paper" / "results"))
 
 
 def test_no_picture_cuts_off_its_titles():
     for entry in ARTEFACTS:
-        if entry.draw is None or (figure := entry.draw(Results(ROOT / "results"))) is None:
+        if entry.draw is None or (figure := entry.draw(Results(ROOT / "paper" / "results"))) is None:
             continue
         figure.draw_without_rendering()
         for axes in figure.axes:
@@ -229,15 +229,15 @@ def test_files_that_are_missing_are_not_called_runs(tmp_path):
 
 
 def test_the_page_of_claims_is_that_of_the_committed_numbers():
-    assert (ROOT / "docs" / "claims.md").read_text() == page(Results(ROOT / "results"))
+    assert (ROOT / "docs" / "claims.md").read_text() == page(Results(ROOT / "paper" / "results"))
 
 
 def test_no_figure_is_committed_without_its_numbers():
-    results = Results(ROOT / "results")
+    results = Results(ROOT / "paper" / "results")
     for entry in ARTEFACTS:
         drawn = [(ROOT / "docs" / "figures" / f"{entry.name}.{kind}").exists() for kind in ("png", "svg")]
         assert drawn == [entry.drawable(results)] * 2, entry.name
-    for path in (ROOT / "results" / "runs").glob("*.json"):
+    for path in (ROOT / "paper" / "results" / "runs").glob("*.json"):
         record = results.run(path.stem)
         where = record.document["provenance"]
         assert where["commit"] and where["versions"]["torch"] and where["machine"]["processor"], path.name

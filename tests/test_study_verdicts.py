@@ -241,7 +241,7 @@ def test_larger_dimensions_are_better_in_three_of_four_steps(results, worse, exp
     [(0, 1e-12, "holds"), (1, 1e-12, "holds"), (2, 1e-12, "differs"), (0, 1e-9, "differs")],
 )
 def test_compiled_cg_converges_like_cg(results, late, error, expected):
-    document = Results(ROOT / "results").file(compiled.FILE)
+    document = Results(ROOT / "paper" / "results").file(compiled.FILE)
     (cg,) = document["algorithms"]
     cg |= {"iterations": cg["iterations"] | {"1e-06": cg["reference_iterations"]["1e-06"] + late}, "error": error}
     results.write(compiled.FILE, document | {"algorithms": [cg]})
@@ -402,7 +402,7 @@ def test_annealing_further(results, last, expected):
 
 def test_the_table_of_operations_is_judged_entry_by_entry(results):
     assert set(judgements(operations.verdicts(results))) == {"not yet run"}
-    document = Results(ROOT / "results").file(operations.FILE)
+    document = Results(ROOT / "paper" / "results").file(operations.FILE)
     for row in document["rows"]:
         loop = row["loop_transformer"]
         row["cost"] |= {kind: int(row["printed"][kind]) for kind in ("layers", "heads")}
