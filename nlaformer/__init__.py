@@ -16,7 +16,7 @@ _HOME = {
     "Operation": "nlaformer.express.operation",
     "Cost": "nlaformer.express.cost",
     "NLAFormer": "nlaformer.transformer",
-    "load": "nlaformer.io",
+    "load": "nlaformer.loading",
     "Program": "nlaformer.compiler.language",
     **dict.fromkeys(
         ("dot", "norm", "diag", "sqrt", "exp", "log", "zeros_like", "identity_like", "positive"),

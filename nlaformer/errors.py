@@ -64,10 +64,15 @@ def shown(value: object) -> str:
 def unknown_name(kind: str, given: object, known: Iterable[str]) -> UnknownNameError:
     """The error for a misspelt name, with the nearest existing one."""
     known = sorted(known)
+    hint = did_you_mean(given, known)
+    return UnknownNameError(f"there is no {kind} named {shown(given)}; {hint}known: {', '.join(known)}")
+
+
+def did_you_mean(given: object, known: Iterable[str]) -> str:
+    """The question that names the nearest of the known names; empty if none is near."""
     plain = {name.lower(): name for name in known}
     near = difflib.get_close_matches(given.lower(), plain, n=1, cutoff=0.5) if isinstance(given, str) else []
-    hint = f"did you mean {plain[near[0]]!r}? " if near else ""
-    return UnknownNameError(f"there is no {kind} named {shown(given)}; {hint}known: {', '.join(known)}")
+    return f"did you mean {plain[near[0]]!r}? " if near else ""
 
 
 def look_up(kind: str, name: object, table: Mapping[str, Value]) -> Value:

@@ -1,16 +1,17 @@
-"""Save and load anything compiled or trained: a folder with ``config.json`` and ``model.safetensors``.
+"""The files of anything compiled or trained: a folder with ``config.json`` and ``model.safetensors``.
 
 The config describes the structure of the model (blocks, heads, widths, which weights are sparse) and what the
-model is for; the safetensors file holds every weight, bit for bit. No pickle, so loading runs no code.
+model is for; the safetensors file holds every weight, bit for bit. No pickle, so reading runs no code.
 Both files are written beside their destination and moved into place, so a killed process or a full disk
-leaves either the old artefact or the new one, and the config holds a digest of everything in both files: an edit of
+leaves either the old artefact or the new one. The config holds a digest of everything in both files: an edit of
 either, or a file of another save, is refused.
+
+``nlaformer.loading`` makes an operation, an algorithm or a trained model of what ``read`` returns.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib
 import json
 import os
 import threading
@@ -25,8 +26,26 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from nlaformer.errors import FileError, NLAFormerError, look_up
+from nlaformer.errors import FileError, NLAFormerError
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, Weight
+
+__all__ = [
+    "CONFIG_FILE",
+    "FORMAT",
+    "VERSION",
+    "WEIGHTS_FILE",
+    "as_folder",
+    "copy",
+    "describing",
+    "fingerprint",
+    "locked_folder",
+    "make_folder",
+    "read",
+    "remove_leftovers",
+    "replace_file",
+    "save",
+    "structure",
+]
 
 FORMAT = "nlaformer"
 VERSION = 2
@@ -34,13 +53,7 @@ _BLOCKS = ("pre", "loop", "post")
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 _EXTRA = "extra."
-# The module whose ``from_config`` brings each kind back to life; imported only when needed, for it imports this one.
-_HOME = {
-    "operation": "nlaformer.express.catalogue",
-    "algorithm": "nlaformer.compiler.algorithm",
-    "solver": "nlaformer.learn.model",
-}
-# What reading a document raises when it holds something else than it should.
+# What a reader of a malformed document may raise.
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RuntimeError)
 
 
@@ -104,31 +117,18 @@ def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, 
         raise FileError(f"{folder}: config.json and model.safetensors do not fit together ({error!r})") from error
 
 
-def load(path: str | os.PathLike[str]) -> Any:
-    """Load what ``save`` wrote: an operation, a compiled algorithm or a trained model; or a bundled model by its name.
-
-    A path that exists comes first, so a folder of yours may have the name of a bundled model.
-
-    Examples
-    --------
-    >>> import tempfile, nlaformer as nf
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     path = nf.operation("inner_product", n=2).save(folder)
-    ...     round(nf.load(folder)([1.0, 2.0], [3.0, 4.0]), 6)
-    11.0
-    """
-    path = _located(path)
-    kind, config, model, extra = read(path)
-    home = look_up("kind of artefact", kind, _HOME)
+@contextmanager
+def describing(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
+    """Turn whatever a malformed configuration raises while it is read into a FileError that names the folder."""
     try:
-        return importlib.import_module(home).from_config(config, model, **extra)
+        yield
     except _MALFORMED as error:  # our own errors are among them
         reason = str(error) if isinstance(error, NLAFormerError) else repr(error)
         raise FileError(f"{path}: config.json does not describe a saved {kind} ({reason})") from error
 
 
 def copy(folder: Path, into: Path) -> None:
-    """Copy what is saved in a folder into another, and nothing else that lies there."""
+    """Copy the saved model of a folder into another folder, and no other file."""
     make_folder(into)
     for name in (WEIGHTS_FILE, CONFIG_FILE):
         replace_file(into / name, (folder / name).read_bytes())
@@ -139,20 +139,8 @@ def fingerprint(folder: Path) -> str:
     return hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
 
 
-def _located(path: str | os.PathLike[str]) -> str | os.PathLike[str]:
-    """The path itself if it exists or has several parts, else the folder of the bundled model of that name."""
-    from nlaformer import pretrained
-
-    if not isinstance(path, str) or not path or Path(path).name != path or os.path.exists(path):
-        return path
-    if (bundled := pretrained.folder(path)) is not None:
-        return bundled
-    known = ", ".join(pretrained.names()) or "none"
-    raise FileError(f"there is no folder {path!r}, and no bundled model of that name; bundled: {known}")
-
-
 def as_folder(path: str | os.PathLike[str]) -> Path:
-    """The path of a folder, whether it is there or not; what cannot be one is refused."""
+    """The path of a folder, whether it exists or not; anything else is refused."""
     try:
         name = os.fspath(path)
         if name and "\0" not in name:  # the empty one would be the current folder
@@ -163,7 +151,7 @@ def as_folder(path: str | os.PathLike[str]) -> Path:
 
 
 def _digest(document: dict[str, Any], weights: bytes) -> str:
-    """Of a document, whatever its spacing and the order of its keys, and the bytes of the weights."""
+    """SHA-256 of a document, whatever its spacing and the order of its keys, and of the bytes of the weights."""
     as_read = json.loads(json.dumps(document))  # tuples are lists there, and keys strings
     digest = hashlib.sha256(json.dumps(as_read, sort_keys=True).encode())
     digest.update(weights)
@@ -171,7 +159,7 @@ def _digest(document: dict[str, Any], weights: bytes) -> str:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it, unless it is there."""
+    """Make a folder and its parents, unless they exist."""
     try:
         path.mkdir(parents=True, exist_ok=True)
     except (OSError, ValueError) as error:
@@ -179,25 +167,25 @@ def make_folder(path: Path) -> None:
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
-    """Make a folder and keep other processes from training into it: two would write into the same files.
+def locked_folder(folder: Path) -> Iterator[None]:
+    """Make a folder and keep other processes from training in it: two would write the same files.
 
-    The lock goes with the process, however that ends. Where the system has none, there is no protection. A folder that
-    is still empty in the end is removed again.
+    The lock ends with the process, however that ends. Where the system has no locks, there is no protection. A folder
+    that is still empty at the end is removed again.
     """
     made = [path for path in (folder, *folder.parents) if not path.exists()]
     make_folder(folder)
     try:
-        with _locked(folder):
+        with _lock(folder):
             yield
     finally:
         for path in made:
-            with suppress(OSError):  # there is something in it
+            with suppress(OSError):  # it is not empty
                 path.rmdir()
 
 
 @contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> Iterator[None]:
     try:
         import fcntl
     except ImportError:  # Windows
@@ -221,7 +209,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write a file so that it is either the old or the new one at every moment."""
+    """Write a file so that at every moment either the old or the new one is there, whole."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
     try:
         with open(temporary, "wb") as file:
@@ -235,7 +223,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the files that a kill in the midst of ``replace_file`` left behind."""
+    """Remove the temporary files that a process killed during ``replace_file`` left behind."""
     for left in folder.glob(".*.tmp"):
         try:
             if left.is_file():

@@ -8,7 +8,8 @@ from typing import Any
 from nlaformer import pretrained
 from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import FileError
-from nlaformer.io import copy, fingerprint, load, replace_file
+from nlaformer.io import copy, fingerprint, replace_file
+from nlaformer.learn.model import load_solver
 from nlaformer.learn.recipes import Config, recipes
 from nlaformer.provenance import in_words
 from paper import fresh
@@ -37,7 +38,7 @@ def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> lis
 
 def _check(record: Record, weights: Path) -> None:
     """Refuse weights that are not those of the run's numbers."""
-    if load(weights).config != record.config:
+    if load_solver(weights).config != record.config:
         raise FileError(f"{weights} was trained with another config than results say of {record.name}")
     if fingerprint(weights) != record.document["weights"]:
         raise FileError(f"the numbers of {record.name} are of other weights than those in {weights}")
@@ -47,7 +48,7 @@ def write_cards(results: Results, home: Path = pretrained.HOME) -> None:
     """The cards of the bundled models, as the results are now."""
     measured = fresh.read(results)
     for name in (name for name in BUNDLED if (home / name / "config.json").exists()):
-        record = results.of_config(f"bundled-{name}", load(home / name).config)
+        record = results.of_config(f"bundled-{name}", load_solver(home / name).config)
         if record is not None:
             replace_file(home / name / "README.md", card(name, record, measured).encode())
 

@@ -66,15 +66,15 @@ _NETWORK = ("family", "n", "sigma", "T", "d", "heads", "ffn", "pre_layers", "loo
 
 def measure(results: Results, quick: bool = False) -> None:
     """Probe the bundled models; quick: an untrained quickstart network stands in for them, on few systems."""
-    from nlaformer import io, pretrained
-    from nlaformer.learn.model import initial
+    from nlaformer import pretrained
+    from nlaformer.learn.model import initial, load_solver
     from nlaformer.learn.recipes import recipe
     from paper.probing import Sizes
 
     if quick:
         solvers, sizes = {"quickstart, untrained": initial(recipe("quickstart"))}, Sizes(256, 64, 128)
     else:
-        solvers, sizes = {name: io.load(pretrained.HOME / name) for name in MODELS}, Sizes()
+        solvers, sizes = {name: load_solver(pretrained.HOME / name) for name in MODELS}, Sizes()
     results.write(FILE, {"command": ARTEFACT.command()} | document(solvers, sizes))
 
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from nlaformer.io import fingerprint, load
+from nlaformer.io import fingerprint
 from nlaformer.learn import evaluate
 from nlaformer.learn.evaluate import Trial
-from nlaformer.learn.model import Solver
+from nlaformer.learn.model import Solver, load_solver
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.runs import read_manifest, read_metrics
 from paper.plan import SIGMAS, Planned
@@ -85,7 +85,7 @@ def file_run(
 ) -> Record:
     """Evaluate a finished run, which was trained in a stack, and keep its numbers."""
     manifest = read_manifest(folder)
-    solver: Solver = load(folder).to(device)
+    solver: Solver = load_solver(folder).to(device)
     document = {
         "name": run.name,
         "config": run.config.to_json(),

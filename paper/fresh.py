@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from nlaformer import pretrained
-from nlaformer.io import fingerprint, load
+from nlaformer.io import fingerprint
 from nlaformer.learn.data import with_teacher
 from nlaformer.learn.evaluate import squared_deviations, squared_relative_errors
-from nlaformer.learn.model import Solver
+from nlaformer.learn.model import Solver, load_solver
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import SPD, Systems
 from paper import plan
@@ -68,7 +68,7 @@ def measure(results: Results, small: bool) -> None:
     """Solve the fresh systems with every bundled model, with CG and with PCG."""
     count = SMALL_COUNT if small else COUNT
     # By their folders: a folder here of the same name would come before the bundled model.
-    solvers: dict[str, Solver] = {name: load(pretrained.HOME / name) for name in pretrained.names()}
+    solvers: dict[str, Solver] = {name: load_solver(pretrained.HOME / name) for name in pretrained.names()}
     methods: dict[str, Any] = {name: {"sigma": {}} for name in plan.TEACHERS}
     models: dict[str, Any] = {
         name: {"config": solver.config.to_json(), "weights": fingerprint(pretrained.HOME / name), "sigma": {}}

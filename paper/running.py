@@ -16,9 +16,10 @@ import torch
 
 from nlaformer import pretrained
 from nlaformer.errors import FileError
-from nlaformer.io import WEIGHTS_FILE, alone, copy, fingerprint, load, replace_file
+from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
+from nlaformer.learn.model import load_solver
 from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import cpu_threads, pick_device
 from nlaformer.learn.recipes import Config, shape_of
@@ -58,7 +59,7 @@ def carry_out(
         deadline -= min(RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
     if not missing(wanted, results):
         return []
-    with alone(folder):
+    with locked_folder(folder):
         _fetch_beginnings(missing(wanted, results), results)
         while due := missing(wanted, results):
             if deadline <= time.monotonic():
@@ -153,7 +154,7 @@ def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch
 def _finished(run: Planned, folder: Path) -> bool:
     """Whether a run is there to be filed; one of another config is not it, and the trainer refuses its folder."""
     ended = (folder / MANIFEST).exists() and read_manifest(folder)["state"] in ("finished", "diverged")
-    return ended and load(folder).config == run.config
+    return ended and load_solver(folder).config == run.config
 
 
 def _step(stack: Sequence[Planned], folder: Path) -> str:

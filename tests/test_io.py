@@ -8,9 +8,11 @@ import sys
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import nlaformer as nf
 from nlaformer import io
+from nlaformer.cli import app
 from nlaformer.errors import FileError, UnknownNameError
 from nlaformer.learn.model import initial
 from tests.reference import OPERANDS, draw, one_array
@@ -143,6 +145,16 @@ def test_what_is_no_path_is_refused(path):
 def test_a_name_too_long_for_any_folder_is_refused():
     with pytest.raises(FileError, match="there is no folder"):
         nf.load("a" * 5000)
+
+
+def test_a_misspelt_bundled_name_is_answered_with_the_nearest():
+    with pytest.raises(FileError, match="'cg-accelerated'"):
+        nf.load("cg-acelerated")
+
+
+def test_evaluate_answers_a_misspelt_bundled_name_with_the_nearest():
+    outcome = CliRunner().invoke(app, ["evaluate", "cg-acelerated"])
+    assert isinstance(outcome.exception, FileError) and "'cg-accelerated'" in str(outcome.exception)
 
 
 def _truncate(path):

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from nlaformer.errors import FileError
-from nlaformer.io import alone
+from nlaformer.io import locked_folder
 from nlaformer.learn import checkpoint
 from nlaformer.learn.runs import member_folders
 from tests.training import TINY, equal, final, interrupt_at, train
@@ -45,7 +45,7 @@ def test_two_processes_do_not_train_into_one_folder(tmp_path):
     folders = member_folders(tmp_path, configs)
     train(configs, tmp_path, minutes=0)
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
-    with alone(folders[1]), pytest.raises(FileError, match=f"another process is training in .*{folders[1].name}"):
+    with locked_folder(folders[1]), pytest.raises(FileError, match=folders[1].name):
         train(configs, tmp_path)
     assert {path: path.read_bytes() for path in tmp_path.rglob("*.*")} == kept
     assert [run.steps for run in train(configs, tmp_path)] == [12, 12]
@@ -58,7 +58,7 @@ def test_a_folder_is_held_before_it_is_read_and_until_the_end(tmp_path, monkeypa
 
     def resume(folders, *others):
         for folder in folders:
-            with pytest.raises(FileError, match="another process"), alone(folder):
+            with pytest.raises(FileError, match="another process"), locked_folder(folder):
                 pass
         seen.append(folders)
         return original(folders, *others)
@@ -67,13 +67,13 @@ def test_a_folder_is_held_before_it_is_read_and_until_the_end(tmp_path, monkeypa
     monkeypatch.setattr(checkpoint, "resume", resume)
     train([TINY.replace(seed=seed) for seed in range(2)], tmp_path)
     assert len(seen) == 1
-    with alone(tmp_path / "seed=0"):  # given back
+    with locked_folder(tmp_path / "seed=0"):  # given back
         pass
 
 
 def test_a_folder_made_for_nothing_is_removed_again(tmp_path):
     for keeps in (False, True):
-        with alone(tmp_path / "runs" / "mine"):
+        with locked_folder(tmp_path / "runs" / "mine"):
             if keeps:
                 (tmp_path / "runs" / "mine" / "model").touch()
         assert (tmp_path / "runs").exists() == keeps

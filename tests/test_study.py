@@ -12,7 +12,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import FileError, OptionError
-from nlaformer.io import alone, fingerprint
+from nlaformer.io import fingerprint, locked_folder
 from nlaformer.learn.cuda.tiles import unsupported
 from nlaformer.learn.evaluate import own_label
 from nlaformer.learn.recipes import check_stack
@@ -173,7 +173,7 @@ def test_a_finished_run_of_another_config_is_not_filed(tmp_path):
 
 def test_two_processes_do_not_train_in_one_folder(tmp_path):
     pytest.importorskip("fcntl")
-    with alone(tmp_path), pytest.raises(FileError, match="another process is training"):
+    with locked_folder(tmp_path), pytest.raises(FileError, match="another process is training"):
         running.carry_out([tiny(RESULT)], tmp_path, Results(tmp_path / "results"), speeds=CPU)
     assert not (tmp_path / running.STACK).exists()
 

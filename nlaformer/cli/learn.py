@@ -123,14 +123,15 @@ def _must_exist(model: str) -> None:
     from nlaformer.errors import FileError
     from nlaformer.learn.recipes import recipes
 
-    if Path(model).exists() or pretrained.folder(model) is not None:
+    if Path(model).exists() or model in pretrained.names():
         return
     usual = Path("runs") / model
     if usual.exists():
         raise FileError(f"there is no folder {model!r}; did you mean {usual}?")
-    hint = f"; train it first: nlaformer train {model}, which makes {usual}" if model in recipes() else ""
-    bundled = f", and no bundled model of that name; bundled: {', '.join(pretrained.names())}"
-    raise FileError(f"there is no folder {model!r}{hint or bundled}")
+    if model in recipes():
+        hint = f"train it first: nlaformer train {model}, which makes {usual}"
+        raise FileError(f"there is no folder {model!r}; {hint}")
+    raise pretrained.missing(model)
 
 
 def _grid(config: Config, settings: list[str], vary: list[str]) -> list[Config]:

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nlaformer import io
+from nlaformer import io, pretrained
 from nlaformer.arrays import all_finite, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
@@ -196,10 +196,12 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
 
 def load_solver(path: str | os.PathLike[str]) -> Solver:
     """The trained model in a folder, or the bundled one of that name; anything else that is saved is refused."""
-    found = io.load(path)
-    if not isinstance(found, Solver):
-        raise OptionError(f"{path} is not a trained model but a compiled {type(found).__name__}; train one first")
-    return found
+    path = pretrained.locate(path)
+    kind, config, blocks, extra = io.read(path)
+    if kind != "solver":
+        raise OptionError(f"{path} is not a trained model but a compiled {kind}; train one first")
+    with io.describing(path, kind):
+        return from_config(config, blocks, **extra)
 
 
 def _differing_weights(one: Solver, other: Solver) -> list[str]:

@@ -27,11 +27,11 @@ from torch import Tensor
 
 from nlaformer.arrays import check_memory, plain, whole
 from nlaformer.errors import OptionError, shown
-from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, alone, as_folder, load, remove_leftovers
+from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
-from nlaformer.learn.model import Solver, member
+from nlaformer.learn.model import Solver, load_solver, member
 from nlaformer.learn.progress import Display
 from nlaformer.learn.ranks import Ranks, cpu_threads, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack
@@ -135,7 +135,7 @@ def train_into(
         share = group.share(len(configs))
         if share[0] == 0:
             for k in mine:
-                held.enter_context(alone(folders[k]))  # before reading what another process might be writing
+                held.enter_context(locked_folder(folders[k]))  # before reading what another process might be writing
         parts = checkpoint.resume(folders, configs, mine)
         group.wait()  # nobody writes before everybody has read
         for part in parts:
@@ -337,7 +337,7 @@ def _seconds_before(folder: Path) -> float:
 
 def _read_run(folder: Path, config: Config) -> Run:
     manifest = read_manifest(folder)
-    return Run(folder, config, load(folder), manifest["steps"], manifest["state"] == "diverged")
+    return Run(folder, config, load_solver(folder), manifest["steps"], manifest["state"] == "diverged")
 
 
 def _validation_systems(config: Config) -> Batch:

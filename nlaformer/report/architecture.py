@@ -38,13 +38,13 @@ def named_solver(path: str | None = None) -> tuple[Solver, str]:
 
 def named_model(path: str | None = None) -> tuple[Solver | Algorithm, str]:
     """The same for what has blocks, a compiled algorithm as well."""
-    from nlaformer import io
     from nlaformer.compiler.algorithm import Algorithm
     from nlaformer.learn.model import Solver
+    from nlaformer.loading import load
 
     if path is None:
         return named_solver()
-    model = io.load(path)
+    model = load(path)
     if isinstance(model, Solver | Algorithm):
         return model, _title(model)
     raise OptionError(f"{path} holds {model!r}, which has no blocks to draw; report layer draws an operation")

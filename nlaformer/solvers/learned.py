@@ -147,7 +147,7 @@ def _as_function(model: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     from pathlib import Path
 
     if isinstance(model, (str, Path)):
-        from nlaformer.io import load
+        from nlaformer.loading import load
 
         model = load(model)
     if hasattr(model, "iterates") and hasattr(model, "config"):
