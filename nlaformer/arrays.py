@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from numbers import Real
 from typing import Any
 
@@ -161,6 +162,29 @@ def usable_device(device: torch.device | str, kinds: Sequence[str] = ()) -> torc
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise OptionError(f"device {shown(device)} cannot be used here: {reason}") from error
     return found
+
+
+_ENTRIES_FOR_ALL_THREADS = 2**22
+
+
+@contextmanager
+def threads_for(entries: float = math.inf, wanted: int | None = None) -> Iterator[None]:
+    """Let torch use the threads that suit a computation, and restore its own number afterwards.
+
+    One thread where the largest tensor has fewer than 2^22 entries, torch's own number otherwise; ``wanted``
+    overrides both. On a busy machine a second thread makes small tensors 3 to 20 times slower. Nested use never
+    raises the number that an outer block chose, unless ``wanted`` says so.
+
+    >>> with threads_for(entries=100):
+    ...     torch.get_num_threads()
+    1
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(wanted or (1 if entries < _ENTRIES_FOR_ALL_THREADS else before))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def memory(device: torch.device) -> float:

@@ -15,13 +15,14 @@ from pathlib import Path
 import torch
 
 from nlaformer import pretrained
+from nlaformer.arrays import threads_for
 from nlaformer.errors import FileError
 from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.model import load_solver
 from nlaformer.learn.progress import duration
-from nlaformer.learn.ranks import cpu_threads, pick_device
+from nlaformer.learn.ranks import pick_device
 from nlaformer.learn.recipes import Config, shape_of
 from nlaformer.learn.runs import MANIFEST, read_manifest
 from paper.filing import Examiner, file_run
@@ -214,7 +215,7 @@ def fitting(
 
 def _seconds_per_step(configs: Sequence[Config], device: torch.device, timed: int = 20, longest: float = 5.0) -> float:
     """Wall clock per step of the very stack, the first steps (compilation, the first systems) left out."""
-    with cpu_threads(configs[0].threads):
+    with threads_for(wanted=configs[0].threads):
         engine = make_engine(configs, device)
         engine.step(0)
         engine.report()  # waits for the device

@@ -8,6 +8,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer import problems
+from nlaformer.arrays import threads_for
 from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
 from nlaformer.learn.model import initial, member, stack
 from nlaformer.learn.recipes import Config
@@ -184,3 +185,37 @@ def test_what_the_models_precision_cannot_hold_is_refused():
     model = initial(nf.recipe("quickstart", n=3, T=4, d=8, heads=2))
     with pytest.raises(DomainError, match=r"A has entries beyond the range of torch\.float32"):
         model.iterates(1e40 * np.eye(3), np.ones(3))
+
+
+def _threads_during_iterates(monkeypatch, count):
+    model, seen = initial(TINY), []
+    original = type(model).features
+
+    def watching(self, *arguments):
+        seen.append(torch.get_num_threads())
+        return original(self, *arguments)
+
+    monkeypatch.setattr(type(model), "features", watching)
+    monkeypatch.setattr("nlaformer.arrays._ENTRIES_FOR_ALL_THREADS", model.entries(10))
+    model.iterates(torch.eye(TINY.n).expand(count, -1, -1), torch.ones(TINY.n))
+    return seen
+
+
+def test_few_systems_are_solved_on_one_thread_and_many_on_all(monkeypatch):
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        assert _threads_during_iterates(monkeypatch, 9) == [1]
+        assert _threads_during_iterates(monkeypatch, 10) == [3]
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_nested_choices_of_threads_are_undone_in_order():
+    before = torch.get_num_threads()
+    with threads_for(wanted=3):
+        with threads_for(entries=1), threads_for(entries=1e12):
+            assert torch.get_num_threads() == 1
+        assert torch.get_num_threads() == 3
+    assert torch.get_num_threads() == before

@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import threads_for
 from nlaformer.console import Sheet
 from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.model import Solver
-from nlaformer.learn.ranks import cpu_threads
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
 
@@ -76,7 +76,7 @@ def evaluate(
     >>> rows[0].label, rows[0].model[0]
     ('spd, sigma 1.2', 1.0)
     """
-    with cpu_threads(solver.config.threads):
+    with threads_for(solver.entries(count), solver.config.threads):
         rows = []
         for label, systems in sets(solver.config, count, seed):
             say(label)

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io, pretrained
-from nlaformer.arrays import all_finite, to_tensor, whole
+from nlaformer.arrays import all_finite, threads_for, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
@@ -66,6 +66,10 @@ class Solver(nn.Module):
     def stacked(self) -> int:
         """E, or 0 for one model without the leading axis."""
         return self.positions.shape[0] if self.positions.dim() == 3 else 0
+
+    def entries(self, systems: int) -> int:
+        """Entries of the token matrices of so many systems."""
+        return systems * (self.config.n + 1) * self.config.d
 
     def tokens(self, A: Tensor, b: Tensor) -> Tensor:
         """The prompt [0 | a_i ; b_i] read in: (..., token, d)."""
@@ -158,7 +162,8 @@ class Solver(nn.Module):
             shapes = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
             raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
         matrices, right = matrices.expand(*batch, n, n), right.expand(*batch, n)
-        x = self.probe_x(self.features(matrices, right, iterations))
+        with threads_for(self.entries(batch.numel())):
+            x = self.probe_x(self.features(matrices, right, iterations))
         x = x.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
         if isinstance(b, Tensor):
             return x

@@ -1,4 +1,4 @@
-"""Processes, threads and devices: the same command alone and under ``torchrun``.
+"""Processes and devices: the same command alone and under ``torchrun``.
 
 One model: every rank takes its share of each batch (data parallel). A stack: its members are dealt out to the
 ranks, which then have nothing to say to each other but hello and goodbye.
@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -60,17 +58,6 @@ def ranks(device: torch.device) -> Ranks:
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(torch.distributed.destroy_process_group)  # once: a second group could not be started
     return Ranks(torch.distributed.get_rank(), world)
-
-
-@contextmanager
-def cpu_threads(count: int | None) -> Iterator[None]:
-    """Let torch use so many threads on the CPU, and put its own number back afterwards."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count or before)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def pick_device(wanted: str | torch.device | None) -> torch.device:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import check_memory, plain, whole
+from nlaformer.arrays import check_memory, plain, threads_for, whole
 from nlaformer.errors import OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
@@ -33,7 +33,7 @@ from nlaformer.learn.data import Batch, family_of, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
 from nlaformer.learn.model import Solver, load_solver, member
 from nlaformer.learn.progress import Display
-from nlaformer.learn.ranks import Ranks, cpu_threads, pick_device, ranks
+from nlaformer.learn.ranks import Ranks, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack
 from nlaformer.learn.runs import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
 
@@ -130,7 +130,7 @@ def train_into(
     where = pick_device(device)
     check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), where)
     group = ranks(where)
-    with cpu_threads(configs[0].threads), ExitStack() as held:
+    with threads_for(wanted=configs[0].threads), ExitStack() as held:
         mine = group.members(len(configs), configs[0].batch)
         share = group.share(len(configs))
         if share[0] == 0:
