@@ -134,14 +134,14 @@ def probe(
     CG's vectors, those of other methods, and controls.
     """
     from nlaformer.console import print_json, print_sheets
-    from nlaformer.report.architecture import named_solver
+    from nlaformer.learn.model import load_solver
     from paper import controls
     from paper.probing import Sizes
     from paper.results import rounded
 
     short = [Path(name).name for name in models]
     names = short if len(set(short)) == len(set(models)) else models  # a/run and b/run are two models
-    solvers = {name: named_solver(model)[0] for name, model in zip(names, models, strict=True)}
+    solvers = {name: load_solver(model) for name, model in zip(names, models, strict=True)}
     found = controls.document(solvers, Sizes(count, count // 4, count // 2))
     if as_json:
         print_json(rounded(found))

@@ -14,25 +14,29 @@ if TYPE_CHECKING:
 
 
 def _transformer(results: Results) -> Figure:
-    from nlaformer.report.architecture import named_solver
-    from nlaformer.report.diagram import layer_figure
+    from nlaformer.cli.report import layer_shape, named_solver, title
+    from nlaformer.report.diagrams import layer_figure
 
-    solver, name = named_solver()
-    layer = cast("Layer", solver.blocks.loop[0])
-    title = f"One layer, eq. (1): the loop's of {name}"
-    return layer_figure(layer, solver.config.d, solver.layout.tokens, title)
+    solver = named_solver()
+    layer = layer_shape(cast("Layer", solver.blocks.loop[0]))
+    words = f"One layer, eq. (1): the loop's of {title(solver)}"
+    return layer_figure(layer, solver.config.d, solver.layout.tokens, words)
 
 
 def _structure(results: Results) -> Figure:
-    from nlaformer.report.architecture import named_solver, structure_figure
+    from nlaformer.cli.report import named_solver, structure_of, title
+    from nlaformer.report.diagrams import structure_figure
 
-    return structure_figure(*named_solver())
+    solver = named_solver()
+    return structure_figure(structure_of(solver), title(solver))
 
 
 def _probe(results: Results) -> Figure:
-    from nlaformer.report.architecture import named_solver, probe_figure
+    from nlaformer.cli.report import named_solver, structure_of, title
+    from nlaformer.report.diagrams import probe_figure
 
-    return probe_figure(*named_solver())
+    solver = named_solver()
+    return probe_figure(structure_of(solver), solver.config.n, solver.probe_rd.shape[0], title(solver))
 
 
 TRANSFORMER = Artefact("fig-transformer", "The components of a transformer layer", "Figure 1", draw=_transformer)

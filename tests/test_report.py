@@ -11,11 +11,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import nlaformer as nf
+from nlaformer.cli.operations import draw_prompts, file_name, half_steps
+from nlaformer.cli.report import layer_shape, named_model, named_solver, structure_of
 from nlaformer.errors import FileError, OptionError
+from nlaformer.express.operation import Operation
 from nlaformer.learn.model import initial
-from nlaformer.report.architecture import named_model, named_solver, probe_figure, structure_figure
-from nlaformer.report.diagram import draw_layer, layer_figure
-from nlaformer.report.prompts import draw_prompts, file_name, half_steps
+from nlaformer.report.diagrams import layer_figure, probe_figure, structure_figure
+from nlaformer.report.figure import save
 from paper import table_1_measured as verify
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -42,12 +44,12 @@ def test_prompts_are_drawn(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["add", "matmul", "matrix_transpose"])
 def test_a_layer_is_drawn_with_or_without_heads_and_ffn(name: str, tmp_path: Path):
-    assert draw_layer(verify.build(name, 20), tmp_path / "layer.png").read_bytes().startswith(PNG)
+    assert save(_layer(verify.build(name, 20)), tmp_path / "layer.png").read_bytes().startswith(PNG)
 
 
 def test_the_diagram_names_the_shapes_of_the_layer():
     op = verify.build("matrix_transpose", 20)
-    words = _words(layer_figure(op.model.pre[0], op.layout.rows, op.layout.tokens, "a layer"))
+    words = _words(_layer(op))
     assert words.count(f"{op.cost.rows} x {op.cost.tokens}") == 5  # P, W_V P, mixed values, W_2, TF(P)
     assert f"{op.cost.ffn_width} x {op.cost.tokens}" in words
     assert not any("RMS" in word for word in words)
@@ -55,19 +57,19 @@ def test_the_diagram_names_the_shapes_of_the_layer():
 
 def test_the_diagrams_of_a_trained_model_name_its_shapes():
     model = initial(nf.recipe("quickstart", heads=2, ffn=96, loop_layers=3, post_layers=0))
-    words = _words(structure_figure(model, "quickstart"))
+    words = _words(structure_figure(structure_of(model), "quickstart"))
     assert {"a: 8 rows", "b: 1 row", "9 x 9", "64 x 9\n+ positions", "8 passes, the same weights"} <= set(words)
     assert "3 layers\n2 heads\nFFN width 96" in words and "NLAF$^t$, t = 1, ..., 8" in words
     assert not any("post" in word for word in words)
-    words = _words(probe_figure(model, "quickstart"))
+    words = _words(probe_figure(structure_of(model), 8, model.probe_rd.shape[0], "quickstart"))
     assert words.count("8 x 64") == words.count("16 x 64") == 3 and "$t = T$ = 8,  64 x 9" in words
-    layer = model.blocks.loop[0]
+    layer = layer_shape(model.blocks.loop[0])
     assert any("RMS" in word for word in _words(layer_figure(layer, 64, 9, "a layer")))
 
 
 def test_the_diagram_of_a_compiled_algorithm_has_the_layers_of_its_cost(tmp_path: Path):
     cg = nf.algorithm("cg", n=4, verify=False)
-    words = _words(structure_figure(cg, "cg"))
+    words = _words(structure_figure(structure_of(cg), "cg"))
     assert any(word.startswith(f"{cg.cost.loop.layers} layers\n") for word in words)
     with pytest.raises(OptionError, match="not a trained model but a compiled Algorithm"):
         named_solver(str(cg.save(tmp_path / "cg")))
@@ -75,17 +77,22 @@ def test_the_diagram_of_a_compiled_algorithm_has_the_layers_of_its_cost(tmp_path
         named_model(str(verify.build("add", 3).save(tmp_path / "add")))
 
 
+def _layer(op: Operation) -> Figure:
+    return layer_figure(layer_shape(op.model.pre[0]), op.layout.rows, op.layout.tokens, "a layer")
+
+
 def _words(figure: Figure) -> list[str]:
     return [text.get_text() for text in figure.axes[0].texts]
 
 
 def test_a_picture_that_cannot_be_written_is_our_error(tmp_path: Path):
+    picture = _layer(verify.build("add", 3))
     with pytest.raises(FileError, match=r"PNG"):
-        draw_layer(verify.build("add", 3), tmp_path / "layer.jpg")
+        save(picture, tmp_path / "layer.jpg")
     (tmp_path / "file").write_text("in the way")
     for folder in ("file", "missing"):
         with pytest.raises(FileError, match="there is no folder"):
-            draw_layer(verify.build("add", 3), tmp_path / folder / "layer.png")
+            save(picture, tmp_path / folder / "layer.png")
     assert not (tmp_path / "missing").exists()
 
 

@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from nlaformer.console import check_format, output_folder, print_json, print_sheets
 from nlaformer.errors import OptionError, unknown_name
+
+if TYPE_CHECKING:
+    import torch
+
+    from nlaformer.compiler.algorithm import Algorithm
+    from nlaformer.report.curves import Convergence
 
 Name = Annotated[str | None, typer.Argument(help="One algorithm in detail; without it, the table of all.")]
 Size = Annotated[int, typer.Option("--n", help="Size of the systems.")]
@@ -62,15 +68,36 @@ def algorithms(
         print(f"Convergence against NumPy: {picture}")
 
 
-def _show(name: str, n: int, dtype: object, out: Path, quiet: bool) -> Path:
+def _show(name: str, n: int, dtype: torch.dtype, out: Path, quiet: bool) -> Path:
     """The schedule on standard output, the convergence as a picture."""
     import nlaformer as nf
-    from nlaformer.report.algorithms import draw_convergence
+    from nlaformer.compiler import measure
+    from nlaformer.report.curves import convergence_figure
+    from nlaformer.report.figure import save
 
     compiled = nf.algorithm(name, n, dtype=dtype)
     if not quiet:
         print(f"{compiled}\n")
-    return draw_convergence(compiled, name, out / f"{name}-n{n}.png")
+    title = f"{name}, n = {n}: median and range over {measure.SYSTEMS} systems"
+    return save(convergence_figure(_convergence(compiled, name), title), out / f"{name}-n{n}.png")
+
+
+def _convergence(compiled: Algorithm, name: str, iterations: int = 60) -> list[Convergence]:
+    """The errors of the transformer and of NumPy; for cg those of the paper's one-layer form too."""
+    import nlaformer as nf
+    from nlaformer.compiler import measure
+    from nlaformer.report.curves import Convergence
+
+    inputs = measure.systems(compiled.n, name)
+    found = measure.converge(compiled, name, inputs, iterations)
+    layers = compiled.cost.loop.layers
+    label = f"transformer, {layers} layer{'s' if layers > 1 else ''} an iteration"
+    curves = [Convergence(label, found.found, "compiled")]
+    for scheme, look in (("antisymmetric", "paper"), ("paper", "paper heads")) if name == "cg" else ():
+        form = nf.algorithm("cg", compiled.n, form="paper", scheme=scheme, dtype=compiled.dtype, verify=False)
+        errors = measure.converge(form, "cg", inputs, iterations).found
+        curves.append(Convergence(f"Lemma 3.2, exact FFN, {scheme} heads", errors, look))
+    return [*curves, Convergence("NumPy", found.reference, "reference")]
 
 
 def register(app: typer.Typer) -> None:

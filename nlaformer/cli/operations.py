@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
@@ -12,7 +13,13 @@ from nlaformer.console import Sheet, check_format, output_folder, print_json, pr
 from nlaformer.errors import OptionError, unknown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
+    from torch import Tensor
+
     from nlaformer.express.operation import Operation
+    from nlaformer.transformer import Layer, NLAFormer
     from paper.table_1_measured import Row
 
 DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
@@ -89,7 +96,10 @@ def _detail(
         output_folder(folder)
     row = verify.measure(name, n, order, scheme, dtypes)
     ops = {dtype: verify.build(name, n, order, scheme, dtype) for dtype in dtypes}
-    picture = None if folder is None else _draw(ops[dtypes[0]], folder)
+    picture = None
+    if folder is not None:
+        operands = [operand[0] for operand in verify.draw(name, n, dtypes[0])]
+        picture = draw_prompts(ops[dtypes[0]], operands, folder / file_name(ops[dtypes[0]]))
     if as_json:
         about = {"order": order, "scheme": scheme, "registers": dict(next(iter(ops.values())).layout.registers)}
         call = asdict(table.CALLS[name])
@@ -148,12 +158,49 @@ def _constants(op: Operation) -> dict[str, float] | None:
     return None if op.linearization is None else {"C": op.linearization.C, "c": op.linearization.c}
 
 
-def _draw(op: Operation, folder: Path) -> Path:
-    from nlaformer.report.prompts import draw_prompts, file_name
-    from paper import table_1_measured as verify
+def draw_prompts(op: Operation, operands: Sequence[np.ndarray], path: Path) -> Path:
+    """Draw P for one call of an operation, without batch dimensions, and return the path."""
+    import torch
 
-    operands = [operand[0] for operand in verify.draw(op.name, op.n, op.options.dtype)]
-    return draw_prompts(op, operands, folder / file_name(op))
+    from nlaformer.report.figure import save
+    from nlaformer.report.prompts import prompt_figure
+
+    states = [(label, P.numpy()) for label, P in half_steps(op.model, torch.as_tensor(op.prompt(*operands)))]
+    title = ", ".join([op.name, f"n = {op.n}", *_unusual(op)])
+    return save(prompt_figure(states, op.layout.registers, op.layout.sink, title), path)
+
+
+def file_name(op: Operation) -> str:
+    """The name of an operation's picture; operations with different options get different names."""
+    return "-".join([op.name, f"n{op.n}", *(word.replace(" ", "") for word in _unusual(op))]) + ".png"
+
+
+def _unusual(op: Operation) -> list[str]:
+    """The options that are not the default."""
+    options = op.options
+    return [
+        *([f"order {options.order}"] if options.order != 1 else []),
+        *([options.dtype] if options.dtype != "float64" else []),
+        *([f"scheme {options.scheme}"] if options.scheme != "antisymmetric" else []),
+    ]
+
+
+def half_steps(model: NLAFormer, P: Tensor) -> Iterator[tuple[str, Tensor]]:
+    """P, and P after the attention and after the FFN of every layer of the pre block, each with a title."""
+    import torch
+
+    from nlaformer.transformer import Layer
+
+    yield "P", P
+    with torch.no_grad():
+        after = itertools.islice(model.states(P), 1, None)
+        for layer, state in zip(cast("Iterable[Layer]", model.pre), after, strict=True):
+            if layer.heads is not None:
+                half = Layer(heads=layer.heads)(P.mT).mT if layer.ffn is not None else state.P
+                yield f"after the attention\nof layer {state.layer + 1}", half
+            if layer.ffn is not None:
+                yield f"after the FFN\nof layer {state.layer + 1}", state.P
+            P = state.P
 
 
 def register(app: typer.Typer) -> None:

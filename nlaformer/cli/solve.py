@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from nlaformer.solvers.result import SolveResult
 
 FILES = "a .mtx, .npy or .npz file"
+_LARGEST = 8  # times the model's size: larger systems are not compared method by method
 
 
 def solve(
@@ -45,10 +46,12 @@ def solve(
     Without b the right-hand side is the array b beside A in an .npz file, or random.
     Exit code 0: every system converged; 1: one did not; 2: a mistake in what was given; 130: interrupted.
     """
+    import numpy as np
+
     import nlaformer as nf
     from nlaformer.learn.model import load_solver
+    from nlaformer.report.curves import residual_figure
     from nlaformer.report.figure import save
-    from nlaformer.report.residuals import compare, residual_figure
     from nlaformer.solvers import files
     from nlaformer.solvers.display import Display
 
@@ -70,7 +73,9 @@ def solve(
             files.write_array(out, result.x)
             written["out"] = str(out)
         if plot is not None:
-            figure = residual_figure(compare(matrix, right, learned, **options), f"{A.name}, n = {matrix.shape[-1]}")
+            classical, others = _compare(matrix, right, learned, options)
+            title = f"{A.name}, n = {matrix.shape[-1]}"
+            figure = residual_figure(classical, others, np.asarray(result.tolerance), title)
             written["plot"] = str(save(figure, plot))
     finally:  # a file that cannot be written must not take the answer with it
         if as_json:
@@ -114,6 +119,28 @@ def document(result: SolveResult) -> dict[str, Any]:
 def _plain(value: Any) -> Any:
     """Numbers of any shape as nested lists of Python's own."""
     return value.tolist() if hasattr(value, "tolist") else value
+
+
+def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The residual norms of CG and PCG (by the diagonal unless there is an M), and of the methods that use a model.
+
+    Systems of many times the model's size, which it would see block by block at every call, are left to "auto".
+    """
+    import nlaformer as nf
+    from nlaformer.solvers.methods import POLICIES
+
+    M = options.pop("M")
+    classical = {
+        "CG": nf.cg(A, b, check="ignore", **options).residuals,
+        "PCG": nf.pcg(A, b, M="jacobi" if M is None else M, check="ignore", **options).residuals,
+    }
+    small = model is not None and A.shape[-1] <= _LARGEST * model.config.n
+    methods = () if model is None else POLICIES if small else ("auto",)
+    learned = {
+        method: nf.solve(A, b, model=model, method=method, M=M, check="ignore", **options).residuals
+        for method in methods
+    }
+    return classical, learned
 
 
 def _size(A: Any, b: Any) -> str:

@@ -1,1 +1,1 @@
-"""Pictures of prompts, layers and runs."""
+"""Pictures of prompts, models and runs, drawn from plain arrays and sizes; this room imports no other."""
