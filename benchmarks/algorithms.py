@@ -27,8 +27,8 @@ from benchmarks.operations import interleaved, peak_bytes
 from nlaformer.compiler.library import program
 from nlaformer.compiler.measure import systems
 from nlaformer.compiler.paper_form import fitted_error
-from nlaformer.compiler.verify import random_systems
 from nlaformer.console import Sheet, print_sheets
+from nlaformer.problems.spd import random_spd
 from nlaformer.provenance import in_words, provenance
 
 CASES = ((20, None), (20, 1024), (64, None), (128, None), (128, 32))
@@ -98,7 +98,7 @@ def accuracy() -> tuple[Sheet, list[dict[str, Any]]]:
     cg = nf.algorithm("cg", 20, verify=False)
     found = []
     for sigma in (1.0, 1.2, 1.4):
-        A = random_systems(20, 256, sigma, seed=23)
+        A = random_spd(20, 256, sigma, seed=23)
         x = np.random.default_rng(23).standard_normal((256, 20))
         b = (A @ x[..., None])[..., 0]
         size = np.linalg.norm(x, axis=-1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nlaformer.compiler.verify import random_systems
+from nlaformer.problems.spd import random_spd
 
 
 def family(n: int, count: int, sigma: float, seed: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A, b and the solution x of systems of the paper's family."""
-    A = random_systems(n, count, sigma, seed)
+    A = random_spd(n, count, sigma, seed)
     x = np.random.default_rng(seed).standard_normal((count, n))
     return A, (A @ x[..., None])[..., 0], x
 

@@ -9,9 +9,9 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.analysis import analyse
-from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import Expression
 from nlaformer.compiler.library import ConjugateGradient, program
-from nlaformer.compiler.trace import trace
+from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
 from tests.systems import family
 
@@ -56,13 +56,13 @@ def test_equal_expressions_are_one_node():
         def step(self, A, x):
             return dict(x=A @ x + 2.0 * (A @ x))
 
-    step = trace(Twice()).step["x"]
+    step = trace_program(Twice()).step["x"]
     assert step.args[0] is step.args[1].args[1]
 
 
 def test_units_decide_what_may_be_scaled():
     def scaled(program):
-        return analyse(trace(program)).scaled
+        return analyse(trace_program(program)).scaled
 
     class Dimensionless(nf.Program):
         def start(self, b):
@@ -75,7 +75,7 @@ def test_units_decide_what_may_be_scaled():
     assert scaled(Dimensionless()) == frozenset()
     assert scaled(program("cg")) == {"A", "b"}
     assert scaled(program("heavy_ball")) == {"A", "b"}
-    units = analyse(trace(program("cg"))).units
+    units = analyse(trace_program(program("cg"))).units
     assert units["x"] == (-1, 1) and units["rho"] == (0, 2)
 
 
@@ -87,7 +87,7 @@ def test_expressions_evaluate_in_batches():
         def step(self, x):
             return dict(x=x)
 
-    expression = Expression.of(trace(Mixed()).start["x"])
+    expression = Expression.of(trace_program(Mixed()).start["x"])
     A, b, _ = family(4, 3, 1.0)
     found = expression({"A": torch.tensor(A), "b": torch.tensor(b)}).numpy()
     wanted = [a.T @ v / np.diag(a) + np.linalg.norm(v) * v for a, v in zip(A, b, strict=True)]
@@ -130,7 +130,7 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         (lambda A, b, x: x / A, "write an iteration"),
         (lambda A, b, x: abs(x), "nf.sqrt"),
         (lambda A, b, x: x @ A, "A.T @ v"),
-        (lambda A, b, x: x.T, "leave .T away"),
+        (lambda A, b, x: x.T, "omit .T"),
         (lambda A, b, x: torch.relu(x), "torch.relu"),
         (lambda A, b, x: x.sum() * x, ".sum"),
         (lambda A, b, x: x + np.ones(4), "constants must be numbers"),

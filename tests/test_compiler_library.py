@@ -152,7 +152,7 @@ def test_a_constant_with_a_unit_is_taken_as_it_is():
             return x
 
     compiled = nf.compile(HeavyBall(), n=N, bound=200.0)
-    assert compiled.plan.scaled == ["b"] and compiled.cost.loop.layers == 1
+    assert compiled.config.scaled == ["b"] and compiled.cost.loop.layers == 1
     A, b, x = family(N, 4, 1.0)
     run = compiled.run(A, 1e9 * b, iterations=600)
     assert deviation(run, HeavyBall().run(A, 1e9 * b, iterations=600)).max() <= 1e-12
@@ -163,7 +163,7 @@ def test_a_constant_with_a_unit_is_taken_as_it_is():
 
 def test_numbers_of_numpy_are_sizes(tmp_path):
     compiled = nf.compile(Jacobi(), n=np.int64(4), order=np.int64(2), bound=np.float64(8.0))
-    assert nf.load(compiled.save(tmp_path)).plan == compiled.plan and compiled.n == 4
+    assert nf.load(compiled.save(tmp_path)).config == compiled.config and compiled.n == 4
 
 
 class OutOfRange(nf.Program):

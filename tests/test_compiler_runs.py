@@ -221,7 +221,7 @@ class StartsAtZero(nf.Program):
 @pytest.mark.parametrize("factor", [1.0, 1e9, 1e-9])
 def test_states_may_start_at_zero_whatever_their_units(factor):
     compiled = nf.compile(StartsAtZero(), n=4, verify=factor == 1.0)
-    assert compiled.plan.scaled == ["A", "b"]
+    assert compiled.config.scaled == ["A", "b"]
     A = factor * with_eigenvalues(np.array([1.0, 2.0, 3.0, 5.0]))
     run = compiled.run(A, np.ones(4), iterations=6)
     assert run.status is nf.RunStatus.CONVERGED

@@ -6,7 +6,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import DomainError, OptionError
-from nlaformer.express.composition import trace
+from nlaformer.express.symbol import steps_of
 
 GRID = np.linspace(-1.4, 1.4, 201)
 
@@ -104,5 +104,5 @@ def test_compositions_refuse_what_they_cannot_do():
         nf.operation("pointwise", n=2, f=lambda a, b: a / (a - b))([1.0, 1.0], [1.0, 2.0])
 
 
-def test_trace_is_plain_data():
-    assert trace(lambda a, b: 2 * a) == [["a"], ["b"], ["constant", 2.0], ["*", 2, 0]]
+def test_the_steps_of_f_are_plain_data():
+    assert steps_of(lambda a, b: 2 * a) == [["a"], ["b"], ["constant", 2.0], ["*", 2, 0]]

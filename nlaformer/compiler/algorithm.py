@@ -1,8 +1,8 @@
-"""A compiled algorithm: its plan, its weights, its runs.
+"""A compiled algorithm, the artefact: its configuration, its weights, its runs.
 
 A run scales A and b by powers of two, writes them into the prompt, passes it through the pre block once and through the
 loop block again and again, and reads every state after each pass. Nothing but the forward pass of ``transformer.py``
-computes; beside it, on the data of the run, stand only the residual norms and the check of the program's promises.
+computes; only the residual norms and the checks of the program's promises and steps are evaluated beside it.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import math
 import os
+import textwrap
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
@@ -20,10 +21,8 @@ from torch import Tensor
 
 from nlaformer import io
 from nlaformer.arrays import common_kind, usable_device
-from nlaformer.compiler.display import show
-from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.inputs import batch_of, check_iterations, flatten, take_inputs
-from nlaformer.compiler.result import Checks, Run, finish_run
+from nlaformer.compiler.graph import Expression, size
+from nlaformer.compiler.result import Checks, Run, batch_of, check_iterations, finish_run, flatten, take_inputs
 from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import DomainError
 from nlaformer.express.cost import Cost
@@ -34,11 +33,17 @@ from nlaformer.transformer import NLAFormer
 # Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
 _ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
 LARGEST_BOUND = 2.0**20
+_TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "post block (finish)"}
 
 
 @dataclass(frozen=True)
-class Plan:
-    """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes."""
+class AlgorithmConfig:
+    """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes.
+
+    ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value.
+    ``residual``, ``scale``, ``promises`` and ``steps`` are the nodes of an ``Expression`` each. ``schedule`` has each
+    layer's assignments in words, since the weights alone do not show them.
+    """
 
     name: str
     n: int
@@ -81,25 +86,25 @@ class Algorithm:
     verification : the error against the program itself on random and hard systems
     """
 
-    def __init__(self, plan: Plan, model: NLAFormer):
-        self.plan, self.model = plan, model
-        self.layout = Layout(tuple((name, height) for name, height in plan.registers), tokens=plan.n + 1)
+    def __init__(self, config: AlgorithmConfig, model: NLAFormer):
+        self.config, self.model = config, model
+        self.layout = Layout(tuple((name, height) for name, height in config.registers), tokens=config.n + 1)
 
     @property
     def name(self) -> str:
-        return self.plan.name
+        return self.config.name
 
     @property
     def n(self) -> int:
-        return self.plan.n
+        return self.config.n
 
     @property
     def dtype(self) -> torch.dtype:
-        return DTYPES[self.plan.dtype]
+        return DTYPES[self.config.dtype]
 
     @property
     def verification(self) -> dict[str, Any]:
-        return self.plan.verification
+        return self.config.verification
 
     @property
     def device(self) -> torch.device:
@@ -113,7 +118,7 @@ class Algorithm:
 
     def to(self, device: torch.device | str) -> Algorithm:
         """The same algorithm on another device; this one stays where it is."""
-        return type(self)(self.plan, copy.deepcopy(self.model).to(usable_device(device)))
+        return type(self)(self.config, copy.deepcopy(self.model).to(usable_device(device)))
 
     def __repr__(self) -> str:
         layers = self.cost.loop.layers
@@ -124,11 +129,32 @@ class Algorithm:
 
     def schedule(self, width: int = 118) -> str:
         """What each layer computes, with its heads and its FFN width, in lines of up to ``width`` characters."""
-        return show(self.plan, self.model, self.layout, width)
+        config, loop = self.config, len(self.model.loop)
+        lines = [
+            f"{config.name}, n = {config.n}, {config.dtype}: {self.layout.rows} rows x {self.layout.tokens} tokens, "
+            f"{loop} layer{'' if loop == 1 else 's'} an iteration",
+            "scaled by powers of two: " + (", ".join(config.scaled) or f"nothing (inputs within {config.bound:g})"),
+        ]
+        for block, title in _TITLES.items():
+            layers: Any = getattr(self.model, block)
+            lines.append(f"{title}: {len(layers)} layer" + ("" if len(layers) == 1 else "s"))
+            for k, (layer, assignments) in enumerate(zip(layers, config.schedule[block], strict=True), start=1):
+                heads = 0 if layer.heads is None else layer.heads.count
+                hidden = 0 if layer.ffn is None else layer.ffn.width
+                first = f"  {k:2}  {heads:3} head{' ' if heads == 1 else 's'}  FFN {hidden:5}  "
+                text, further = "; ".join(assignments), " " * len(first)
+                lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
+        lines += [f"note: {warning}" for warning in config.warnings]
+        for name, found in self.verification.get("systems", {}).items():
+            lines.append(
+                f"verified on {name}: deviation {found['first']:.0e} after one step, {found['last']:.0e} "
+                f"after {self.verification['iterations']}"
+            )
+        return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
-        return io.save(path, "algorithm", self.model, asdict(self.plan))
+        return io.save(path, "algorithm", self.model, asdict(self.config))
 
     def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
         """Start, ``iterations`` steps, finish: every iterate, every state, the residuals and how it ended.
@@ -143,7 +169,8 @@ class Algorithm:
         Run
         """
         use_torch, inputs = self._take(A, b, x0)
-        count = check_iterations(iterations, [p["kind"] for p in (*self.plan.state.values(), self.plan.answer)], inputs)
+        kinds = [place["kind"] for place in (*self.config.state.values(), self.config.answer)]
+        count = check_iterations(iterations, kinds, inputs)
         batch, flat = batch_of(inputs), flatten(inputs)
         with torch.no_grad():
             exponents = self._exponents(flat)
@@ -156,7 +183,7 @@ class Algorithm:
             scaled = scale(value, e.reshape(-1, *[1] * (value.dim() - 1)))
             values[name] = scaled.reshape(*batch, *scaled.shape[1:])
         answer = values.pop(ANSWER)
-        return finish_run(answer, self.plan.answer["kind"], values, inputs, self._checks, use_torch)
+        return finish_run(answer, self.config.answer["kind"], values, inputs, self._checks, use_torch)
 
     def prompt(self, A: Any = None, b: Any = None, x0: Any = None) -> Any:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
@@ -171,10 +198,10 @@ class Algorithm:
     @property
     def _checks(self) -> Checks:
         return Checks(
-            None if self.plan.residual is None else Expression(tuple(self.plan.residual)),
-            None if self.plan.scale is None else Expression(tuple(self.plan.scale)),
-            tuple(Expression(tuple(nodes)) for nodes in self.plan.promises),
-            {name: Expression(tuple(nodes)) for name, nodes in self.plan.steps.items()},
+            None if self.config.residual is None else Expression(tuple(self.config.residual)),
+            None if self.config.scale is None else Expression(tuple(self.config.scale)),
+            tuple(Expression(tuple(nodes)) for nodes in self.config.promises),
+            {name: Expression(tuple(nodes)) for name, nodes in self.config.steps.items()},
         )
 
     def _piece(self, block: Any) -> int:
@@ -204,10 +231,10 @@ class Algorithm:
         return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
 
     def _read(self, X: Tensor) -> dict[str, Tensor]:
-        values = {name: self._value(X, place) for name, place in self.plan.state.items()}
+        values = {name: self._value(X, place) for name, place in self.config.state.items()}
         for layer in self.model.post:
             X = layer(X)
-        return values | {ANSWER: self._value(X, self.plan.answer)}
+        return values | {ANSWER: self._value(X, self.config.answer)}
 
     def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
         rows = [
@@ -238,7 +265,7 @@ class Algorithm:
 
     def _exponents(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The powers of two that A and b are divided by; multiples of what makes every state's exponent whole."""
-        whole = math.lcm(*(denominator for pair in self.plan.units.values() for _, denominator in pair))
+        whole = math.lcm(*(denominator for pair in self.config.units.values() for _, denominator in pair))
         count = len(next(iter(inputs.values())))
         zero = torch.zeros(count, dtype=torch.int64, device=self.device)
         found = {"A": zero, "b": zero}
@@ -246,7 +273,7 @@ class Algorithm:
             if name not in inputs:
                 continue
             magnitude = size(inputs[name], "matrix" if name == "A" else "vector")
-            if name not in self.plan.scaled:
+            if name not in self.config.scaled:
                 self._check_bound(name, magnitude)
                 continue
             e = exponent(magnitude).to(torch.int64)
@@ -261,11 +288,11 @@ class Algorithm:
         return found
 
     def _unit(self, name: str) -> tuple[Fraction, Fraction]:
-        (p, q), (r, s) = self.plan.units[name]
+        (p, q), (r, s) = self.config.units[name]
         return Fraction(p, q), Fraction(r, s)
 
     def _exponent_of(self, name: str, exponents: dict[str, Tensor]) -> Tensor:
-        if name not in self.plan.units:
+        if name not in self.config.units:
             return torch.zeros_like(exponents["A"])
         total = torch.zeros_like(exponents["A"])
         for unit, e in zip(self._unit(name), (exponents["A"], exponents["b"]), strict=True):
@@ -273,18 +300,18 @@ class Algorithm:
         return total
 
     def _check_bound(self, name: str, magnitude: Tensor) -> None:
-        if bool((magnitude > self.plan.bound).any()):
+        if bool((magnitude > self.config.bound).any()):
             largest = float(magnitude.max())
             remedy = f"a larger bound=, at most {LARGEST_BOUND:g}" if largest <= LARGEST_BOUND else f"a smaller {name}"
             raise DomainError(
-                f"{self.name}: the norm of {name} is {largest:.6g}, beyond bound={self.plan.bound:g}; this program has "
-                f"constants that keep {name} from being scaled. Take {remedy}, or make the constants relative to it"
+                f"{self.name}: the norm of {name} is {largest:.6g}, beyond bound={self.config.bound:g}; this program "
+                f"has constants that keep {name} from being scaled. Take {remedy}, or make the constants relative to it"
             )
 
     def _take(self, A: Any, b: Any, x0: Any) -> tuple[bool, dict[str, Tensor]]:
         """Whether the caller uses torch, and the inputs in one batch shape."""
         given = {"A": A, "b": b, "x0": x0}
-        inputs = take_inputs(self.name, self.plan.inputs, given, self.n, self.dtype, self.device)
+        inputs = take_inputs(self.name, self.config.inputs, given, self.n, self.dtype, self.device)
         return common_kind(given.values()) == "torch", {name: value.detach() for name, value in inputs.items()}
 
 
@@ -295,9 +322,9 @@ def _exponential(log: Tensor) -> Tensor:
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     """The algorithm that ``save`` wrote."""
-    plan = Plan(**config)
-    if plan.form == "paper":
+    known = AlgorithmConfig(**config)
+    if known.form == "paper":
         from nlaformer.compiler.paper_form import PaperAlgorithm
 
-        return PaperAlgorithm(plan, model)
-    return Algorithm(plan, model)
+        return PaperAlgorithm(known, model)
+    return Algorithm(known, model)

@@ -22,9 +22,13 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from nlaformer.compiler.graph import Node, describe
-from nlaformer.compiler.trace import ANSWER, Trace
+from nlaformer.compiler.trace import ANSWER, TracedProgram
+from nlaformer.errors import CompileError
 
-Exponent = dict[str, Fraction]
+__all__ = ["Analysis", "analyse"]
+
+# The exponent of a value: linear in those of A, b and the unknowns.
+_Power = dict[str, Fraction]
 # Operations that leave their second argument in its scale group.
 _KEEP_SCALE = {("matmul", "A"), ("matmul", "transpose"), ("multiply", "constant")}
 
@@ -48,27 +52,26 @@ class Analysis:
         group = self.group.get(id(node))
         return group if group in self.floating else None
 
-
-def unknown_signs(traced: Trace) -> list[str]:
-    """The problems of a program that takes logarithms or roots of values whose sign cannot be told."""
-    positive, _ = infer_signs(traced)
-    return [
-        f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
-        "write nf.positive(...) around it if you know that it is positive"
-        for node in _reachable(traced)
-        if node.op in ("log", "sqrt") and id(node.args[0]) not in positive
-    ]
+    def units_as_data(self) -> dict[str, list[list[int]]]:
+        """The exponents of A and b in each value's unit, as numerators and denominators."""
+        return {name: [[f.numerator, f.denominator] for f in pair] for name, pair in self.units.items()}
 
 
-def analyse(traced: Trace) -> Analysis:
-    """Units, signs and scale groups of a program."""
-    units, scaled = solve_units(traced)
-    positive, promises = infer_signs(traced)
-    group, floating = scale_groups(traced)
+def analyse(traced: TracedProgram) -> Analysis:
+    """Units, signs and scale groups of a program. Raises CompileError with everything that cannot be compiled."""
+    positive, promises = _infer_signs(traced)
+    traced.refuse_problems(_unknown_signs(traced, positive))
+    if traced.changed:
+        raise CompileError(
+            f"{traced.program.name} changes its own attributes while it runs ({', '.join(traced.changed)}); weights "
+            "cannot. Return what changes as a state"
+        )
+    units, scaled = _solve_units(traced)
+    group, floating = _scale_groups(traced)
     return Analysis(units, scaled, positive, promises, group, floating)
 
 
-def _reachable(traced: Trace) -> list[Node]:
+def _reachable(traced: TracedProgram) -> list[Node]:
     """All nodes of start, step and answer, arguments first."""
     return _reachable_from((*traced.start.values(), *traced.step.values(), traced.answer))
 
@@ -91,13 +94,13 @@ def _reachable_from(nodes: Iterable[Node]) -> list[Node]:
 # --- units -------------------------------------------------------------------------------------------------------
 
 
-def solve_units(traced: Trace) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
+def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
     """Each input's, state's and the answer's exponent (of A, of b), and which of A and b may be scaled."""
-    equations: list[Exponent] = []
-    exponents: dict[int, Exponent] = {}
+    equations: list[_Power] = []
+    exponents: dict[int, _Power] = {}
     fresh = iter(range(10**9))
 
-    def equal(u: Exponent, v: Exponent) -> None:
+    def equal(u: _Power, v: _Power) -> None:
         difference = _combine(u, v, -1)
         if difference:
             equations.append(difference)
@@ -132,8 +135,8 @@ def solve_units(traced: Trace) -> tuple[dict[str, tuple[Fraction, Fraction]], fr
     solution, free = _eliminate(equations)
     scaled = frozenset(name for name in ("A", "b") if name in traced.inputs and f"{name}:{name}" in free)
 
-    def resolve(exponent: Exponent) -> tuple[Fraction, Fraction]:
-        total: Exponent = {}
+    def resolve(exponent: _Power) -> tuple[Fraction, Fraction]:
+        total: _Power = {}
         for name, coefficient in exponent.items():
             total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
         zero = Fraction(0)
@@ -145,19 +148,19 @@ def solve_units(traced: Trace) -> tuple[dict[str, tuple[Fraction, Fraction]], fr
     return {name: resolve(exponent) for name, exponent in named.items()}, scaled
 
 
-def _combine(u: Exponent, v: Exponent, factor: Fraction | int) -> Exponent:
+def _combine(u: _Power, v: _Power, factor: Fraction | int) -> _Power:
     total = dict(u)
     for name, coefficient in v.items():
         total[name] = total.get(name, Fraction(0)) + factor * coefficient
     return {name: coefficient for name, coefficient in total.items() if coefficient}
 
 
-def _eliminate(equations: list[Exponent]) -> tuple[dict[str, Exponent], set[str]]:
+def _eliminate(equations: list[_Power]) -> tuple[dict[str, _Power], set[str]]:
     """Solve homogeneous equations for as many names as they determine, A and b last.
 
     Returns each determined name as a combination of free ones; A or b is free if no equation fixes it.
     """
-    solution: dict[str, Exponent] = {}
+    solution: dict[str, _Power] = {}
     for equation in equations:
         for name in list(equation):
             if name in solution:
@@ -183,7 +186,7 @@ def _eliminate(equations: list[Exponent]) -> tuple[dict[str, Exponent], set[str]
 # --- signs -------------------------------------------------------------------------------------------------------
 
 
-def infer_signs(traced: Trace) -> tuple[frozenset[int], tuple[Node, ...]]:
+def _infer_signs(traced: TracedProgram) -> tuple[frozenset[int], tuple[Node, ...]]:
     """The nodes known to be positive, and the promises on which that rests."""
     nodes = _reachable(traced)
     definite = traced.program.positive_definite
@@ -203,6 +206,16 @@ def infer_signs(traced: Trace) -> tuple[frozenset[int], tuple[Node, ...]]:
         if not wrong:
             return frozenset(positive), tuple(promises.values())
         hopeful -= wrong
+
+
+def _unknown_signs(traced: TracedProgram, positive: frozenset[int]) -> list[str]:
+    """A problem for each logarithm and root of a value whose sign is not known."""
+    return [
+        f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
+        "write nf.positive(...) around it if you know that it is positive"
+        for node in _reachable(traced)
+        if node.op in ("log", "sqrt") and id(node.args[0]) not in positive
+    ]
 
 
 def _is_positive(node: Node, positive: set[int], hopeful: set[str]) -> bool:
@@ -248,7 +261,7 @@ def _rests_on_promise(node: Node, positive: set[int], definite: bool) -> bool:
 # --- scale groups ------------------------------------------------------------------------------------------------
 
 
-def scale_groups(traced: Trace) -> tuple[dict[int, int], dict[int, list[str]]]:
+def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[str]]]:
     """The group of every vector node, and the floating groups with their state vectors."""
     parent: dict[int, int] = {}
 

@@ -1,4 +1,4 @@
-"""The compiler: one function that names its stages in order."""
+"""The compiler: validate, five stages in order, verify."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from typing import Any
 
 import torch
 
-from nlaformer.arrays import memory, plain, whole
-from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, Plan
-from nlaformer.compiler.analysis import analyse, unknown_signs
-from nlaformer.compiler.display import describe_schedule
-from nlaformer.compiler.emit import Emitter
-from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.instructions import Precision, StateRows
+from nlaformer.arrays import plain, threads_for, whole
+from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
+from nlaformer.compiler.analysis import Analysis, analyse
+from nlaformer.compiler.emit import Weights, emit
+from nlaformer.compiler.graph import Expression
+from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.schedule import schedule
-from nlaformer.compiler.select import Selector
-from nlaformer.compiler.trace import trace
-from nlaformer.compiler.verify import judge_first_steps
-from nlaformer.compiler.verify import verify as against_reference
-from nlaformer.errors import CompileError, OptionError
+from nlaformer.compiler.schedule import Schedule, describe_schedule, schedule
+from nlaformer.compiler.select import select
+from nlaformer.compiler.trace import TracedProgram, trace_program
+from nlaformer.compiler.verify import judge_first_steps, with_verification
+from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
 from nlaformer.express.options import DTYPES
+
+__all__ = ["check_options", "compile"]
 
 
 def compile(
@@ -59,6 +59,21 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
+    target = _validate(program, n, order, dtype, bound)
+    with threads_for(6 * target.n**3):  # attention weights of the layers that encode A, verified on three systems
+        traced = trace_program(program)
+        analysis = analyse(traced)
+        selection = select(traced, analysis, target)
+        layers = schedule(selection)
+        weights = emit(selection, layers)
+        algorithm = Algorithm(_config(traced, analysis, selection, layers, weights), weights.model)
+        if verify:
+            algorithm = with_verification(algorithm, traced)
+            judge_first_steps(algorithm)
+    return algorithm
+
+
+def _validate(program: Any, n: Any, order: Any, dtype: Any, bound: Any) -> Target:
     order, bound = plain(order), plain(bound)
     n = check_options(n, order, dtype)
     if not isinstance(program, Program):
@@ -66,71 +81,44 @@ def compile(
         raise OptionError(f"compile takes an nf.Program; {program!r} was given{hint}")
     if isinstance(bound, bool) or not (isinstance(bound, (int, float)) and 0 < bound <= LARGEST_BOUND):
         raise OptionError(f"bound is {bound!r}; expected a number between 0 and {LARGEST_BOUND:.0f}")
-    precision = Precision.of(dtype, order)
-    attributes = {name: id(value) for name, value in vars(program).items()}
-    traced = trace(program, also=unknown_signs)
-    if attributes != {name: id(value) for name, value in vars(program).items()}:
-        raise CompileError(
-            f"{program.name} changes its own attributes while it runs; weights cannot. Return what changes as a state"
-        )
-    analysis = analyse(traced)
-    selection = Selector(traced, analysis, n, precision, bound).select()
-    layers = schedule(selection)
-    matrix_bound = 2**0.5 if "A" in analysis.scaled else bound
-    emitter = Emitter(selection, layers, n, precision, matrix_bound)
-    check_memory(program.name, emitter)
-    plan = Plan(
-        name=program.name,
-        n=n,
-        dtype=str(dtype).removeprefix("torch."),
-        order=order,
-        bound=float(bound),
-        inputs=traced.needs,
-        scaled=sorted(analysis.scaled),
-        units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
-        state={name: _places(rows, emitter) for name, rows in selection.state.items()},
-        answer=_places(selection.answer, emitter),
-        registers=[list(register) for register in emitter.layout.registers],
-        residual=None if traced.residual is None else list(Expression.of(traced.residual).nodes),
-        scale=None if traced.scale is None else list(Expression.of(traced.scale).nodes),
-        promises=[list(Expression.of(node).nodes) for node in analysis.promises],
-        steps={name: list(Expression.of(node).nodes) for name, node in traced.step.items()},
-        schedule=describe_schedule(selection, layers),
-        warnings=list(dict.fromkeys(selection.warnings)),
-    )
-    algorithm = Algorithm(plan, emitter.model())
-    if verify:
-        algorithm.plan.verification.update(against_reference(program, algorithm))
-        judge_first_steps(algorithm)
-    return algorithm
-
-
-# Numbers that the interpolated logarithms of A take while the weights are made, for each entry of A.
-_INTERPOLANTS = 1500
-
-
-def check_memory(name: str, emitter: Emitter) -> None:
-    """Refuse sizes of which the weights, the prompt or the attention of one system alone would not fit the memory."""
-    n, layout = emitter.n, emitter.layout
-    attention = 2 * n + _INTERPOLANTS if emitter.selection.matrix is not None else 2
-    needed = 8 * (layout.rows * layout.tokens + attention * layout.tokens**2)
-    available = memory(torch.device("cpu"))
-    if needed > available:
-        raise OptionError(
-            f"n is {n:,}: the weights of {name} and a run would take {needed / 1e9:,.0f} GB; there are "
-            f"{available / 1e9:,.0f} GB. Choose a smaller n"
-        )
+    return Target(n, dtype, order, float(bound))
 
 
 def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric") -> int:
-    """The size as Python's own number, if it and the other options make sense."""
+    """Refuse options that make no sense; the size as Python's own number."""
     check_scheme(order, scheme)
     if dtype not in DTYPES.values():
         raise OptionError(f"dtype is {dtype!r}; expected torch.float64 or torch.float32")
     return whole("n", n, 1)
 
 
-def _places(rows: StateRows | None, emitter: Emitter) -> dict[str, Any]:
-    assert rows is not None
-    names = [emitter.names[row] for row in rows.rows]
-    return {"kind": rows.kind, "rows": names, "scale": None if rows.scale is None else emitter.names[rows.scale]}
+def _config(
+    traced: TracedProgram, analysis: Analysis, selection: Selection, layers: Schedule, weights: Weights
+) -> AlgorithmConfig:
+    """What a run needs beside the weights."""
+    assert selection.answer is not None
+    target = selection.target
+    return AlgorithmConfig(
+        name=traced.program.name,
+        n=target.n,
+        dtype=str(target.dtype).removeprefix("torch."),
+        order=target.order,
+        bound=target.bound,
+        inputs=list(traced.inputs),
+        scaled=sorted(analysis.scaled),
+        units=analysis.units_as_data(),
+        state={name: _rows(rows, weights) for name, rows in selection.state.items()},
+        answer=_rows(selection.answer, weights),
+        registers=[list(register) for register in weights.layout.registers],
+        residual=None if traced.residual is None else Expression.of(traced.residual).as_data(),
+        scale=None if traced.scale is None else Expression.of(traced.scale).as_data(),
+        promises=[Expression.of(node).as_data() for node in analysis.promises],
+        steps={name: Expression.of(node).as_data() for name, node in traced.step.items()},
+        schedule=describe_schedule(selection, layers),
+        warnings=list(dict.fromkeys(selection.warnings)),
+    )
+
+
+def _rows(rows: StateRows, weights: Weights) -> dict[str, Any]:
+    names = [weights.names[row] for row in rows.rows]
+    return {"kind": rows.kind, "rows": names, "scale": None if rows.scale is None else weights.names[rows.scale]}

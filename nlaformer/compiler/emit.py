@@ -10,12 +10,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
-from nlaformer.compiler.instructions import Block, Instruction, Precision, Selection
+from nlaformer.arrays import memory
+from nlaformer.compiler.instructions import Block, Combination, Instruction, Selection
 from nlaformer.compiler.schedule import Schedule
-from nlaformer.compiler.values import Combination
+from nlaformer.errors import OptionError
 from nlaformer.express.heads import (
     Form,
     Head,
@@ -37,7 +39,11 @@ from nlaformer.express.heads import (
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
+__all__ = ["Weights", "emit"]
+
 _ZERO = 200.0  # e^-200 stands for zero
+# Numbers that the interpolated logarithms of A take while the weights are made, for each entry of A.
+_INTERPOLANTS = 1500
 _TRIP = 1000.0
 _REST = {torch.float64: 2.0**-30, torch.float32: 2.0**-12}
 # Sink scores of exponential heads. Exponents are rounded to the grid of their distance from it, which doubles beyond 64
@@ -46,12 +52,28 @@ _CEILING = {torch.float64: 56.0, torch.float32: 24.0}
 _MATRIX_CEILING = {torch.float64: 46.0, torch.float32: 24.0}
 
 
-class Emitter:
+@dataclass(frozen=True)
+class Weights:
+    """The transformer, the layout of its prompt, and the names of the selection's registers in it."""
+
+    model: NLAFormer
+    layout: Layout
+    names: dict[int, str]
+
+
+def emit(selection: Selection, layers: Schedule) -> Weights:
+    """The weights of a schedule."""
+    emitter = _Emitter(selection, layers)
+    emitter.check_memory()
+    return Weights(emitter.model(), emitter.layout, emitter.names)
+
+
+class _Emitter:
     """Registers to rows, instructions to heads and units."""
 
-    def __init__(self, selection: Selection, plan: Schedule, n: int, precision: Precision, matrix_bound: float):
-        self.selection, self.plan, self.n, self.precision = selection, plan, n, precision
-        self.matrix_bound = matrix_bound
+    def __init__(self, selection: Selection, layers: Schedule):
+        self.selection, self.blocks, self.target = selection, layers, selection.target
+        self.n, self.matrix_norm = selection.target.n, selection.matrix_norm
         self.layout = self._layout()
         self.sink = self.layout["position"][0]
         self.one = self.layout["one"][0]
@@ -59,12 +81,12 @@ class Emitter:
     def _layout(self) -> Layout:
         used = {0, 1} | {
             register
-            for layers in self.plan.layers.values()
+            for layers in self.blocks.layers.values()
             for layer in layers
             for i in layer
             for register in (*i.reads, i.target, *i.extra)
         }
-        for writes in self.plan.writes.values():
+        for writes in self.blocks.writes.values():
             used |= set(writes) | {register for source in writes.values() for register, _ in source}
         registers = [("A", self.n), ("one", 1), ("position", self.n + 1)]
         self.names: dict[int, str] = {0: "one"}
@@ -78,6 +100,18 @@ class Emitter:
                 self.names[k] = name
                 registers.append((name, register.height))
         return Layout(tuple(registers), tokens=self.n + 1)
+
+    def check_memory(self) -> None:
+        """Refuse sizes for which the weights or the run of a single system would exceed the memory."""
+        tokens = self.layout.tokens
+        attention = 2 * self.n + _INTERPOLANTS if self.selection.matrix is not None else 2
+        needed = 8 * (self.layout.rows * tokens + attention * tokens**2)
+        available = memory(torch.device("cpu"))
+        if needed > available:
+            raise OptionError(
+                f"n is {self.n:,}: the weights and a run would take {needed / 1e9:,.0f} GB; there are "
+                f"{available / 1e9:,.0f} GB. Choose a smaller n"
+            )
 
     def rows(self, register: int) -> list[int]:
         if register == 1:  # the identity: the position rows of the data tokens
@@ -100,12 +134,12 @@ class Emitter:
 
     def model(self) -> NLAFormer:
         model = NLAFormer(self._block("pre"), self._block("loop"), self._block("post"))
-        return model.to(self.precision.dtype)
+        return model.to(self.target.dtype)
 
     def _block(self, block: Block) -> list[Layer]:
         layers = []
-        depth = len(self.plan.layers[block])
-        for k, instructions in enumerate(self.plan.layers[block]):
+        depth = len(self.blocks.layers[block])
+        for k, instructions in enumerate(self.blocks.layers[block]):
             heads, units = self.layer(instructions)
             if k == depth - 1:
                 units += self._ending(block)
@@ -115,11 +149,11 @@ class Emitter:
     def _ending(self, block: Block) -> list[Unit]:
         """Write the state, clear the work rows."""
         units = []
-        for register, source in self.plan.writes[block].items():
+        for register, source in self.blocks.writes[block].items():
             forms = self.forms(source) if source else [{} for _ in self.rows(register)]
             for row, form in zip(self.rows(register), forms, strict=True):
                 units += replace(row, form)
-        for register in self.plan.clears[block]:
+        for register in self.blocks.clears[block]:
             units += [unit for row in self.rows(register) for unit in replace(row)]
         return units
 
@@ -129,7 +163,7 @@ class Emitter:
         shared: dict[tuple[object, ...], list[Instruction]] = defaultdict(list)
         for i in instructions:
             if i.op in ("scale", "matvec"):
-                shared[(i.op, i.form, i.parameters)].append(i)
+                shared[(i.op, i.exponent, i.parameters)].append(i)
             elif i.op == "dot":
                 shared[(i.op, i.sources[0], i.parameters)].append(i)
             else:
@@ -144,11 +178,11 @@ class Emitter:
 
     def _scale(self, group: Sequence[Instruction]) -> list[Head]:
         value, target = self._values(group, source=0)
-        return [exponential_head(self.layout, self.form(group[0].form), value, target, _CEILING[self.precision.dtype])]
+        return [exponential_head(self.layout, self.form(group[0].exponent), value, target, _CEILING[self.target.dtype])]
 
     def _matvec(self, group: Sequence[Instruction]) -> list[Head]:
         value, target = self._values(group, source=0)
-        exponent = self.form(group[0].form) if group[0].form else {}
+        exponent = self.form(group[0].exponent) if group[0].exponent else {}
         (operator,) = group[0].parameters
         return self._kernel(1.0, operator == "A.T", exponent, value, target)
 
@@ -159,7 +193,7 @@ class Emitter:
         assert self.selection.matrix is not None
         logs = self.rows(self.selection.matrix.logs)
         masks = self.rows(self.selection.matrix.signs)
-        ceiling = _MATRIX_CEILING[self.precision.dtype] + max(0.0, math.log(self.matrix_bound))
+        ceiling = _MATRIX_CEILING[self.target.dtype] + max(0.0, math.log(self.matrix_norm))
         heads = []
         for sign, mask in ((1.0, masks[: self.n]), (-1.0, masks[self.n :])):
             scores: list[Form] = [{a: power, m: 1.0} for a, m in zip(logs, mask, strict=True)]
@@ -209,7 +243,7 @@ class Emitter:
     def _diag(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         """The entry of register A that stands in the token of its own position; exact."""
         (target,) = self.rows(i.target)
-        gate = 4.0 * self.matrix_bound
+        gate = 4.0 * self.matrix_norm
         units = []
         for row, position in zip(self.layout["A"], self.rows(1), strict=True):
             for sign in (1.0, -1.0):
@@ -237,12 +271,12 @@ class Emitter:
         outweighs the rounding of the difference, so that the value does not end up on the other side.
         """
         units = piecewise_linear(form, knots, values, {target: 1.0}, self.sink)
-        slope = (values[1] - values[0]) / (knots[1] - knots[0]) * (1.0 - _REST[self.precision.dtype])
+        slope = (values[1] - values[0]) / (knots[1] - knots[0]) * (1.0 - _REST[self.target.dtype])
         beyond = {**times(form, -1.0), self.sink: -2.0 * knots[0]}
         return [*units, Unit(beyond, knots[0], {target: slope})]
 
     def _knots(self, lowest: float, highest: float, count: int | None = None) -> list[float]:
-        count = count or self.precision.log_units
+        count = count or self.target.log_units
         h = math.log(highest / lowest) / (count - 1)
         return [lowest * math.exp(h * k) for k in range(count)]
 
@@ -252,12 +286,12 @@ class Emitter:
         (target,), (ratio,) = self.rows(i.target), self.rows(i.extra[0])
         down = times(self.form(first), -1.0)
         units = self._fine_log(
-            math.log(highest / lowest) / (self.precision.log_units - 1),
-            self.precision.refine_units,
+            math.log(highest / lowest) / (self.target.log_units - 1),
+            self.target.refine_units,
             {ratio: 1.0},
             target,
         )
-        ceiling = _CEILING[self.precision.dtype]
+        ceiling = _CEILING[self.target.dtype]
         if not scalar:
             head = exponential_head(self.layout, down, [self.form(source)], [ratio], ceiling)
             return [head], units + add_form(self.form(first), target)
@@ -273,7 +307,7 @@ class Emitter:
 
     def _fine_log(self, h: float, count: int, form: Form, target: int) -> list[Unit]:
         """The logarithm of g for g = s e^-l, where l interpolates log s with steps h: 1 <= g <= e^{h^2/8}."""
-        slack = 1e-12 if self.precision.dtype == torch.float64 else 2e-4
+        slack = 1e-12 if self.target.is_double else 2e-4
         reach = math.expm1(h**2 / 8) * 1.02 + slack
         step = (reach + slack) / (count - 1)
         knots = [1.0 - slack + step * k for k in range(count)]
@@ -289,9 +323,9 @@ class Emitter:
         plus, minus = part[: self.n], part[self.n :]
         signs, ratio, logs = self.rows(rows.signs), self.rows(rows.ratio), self.rows(rows.logs)
         size: list[Form] = [{p: 1.0, m: 1.0} for p, m in zip(plus, minus, strict=True)]  # |A|
-        double = self.precision.dtype == torch.float64
+        double = self.target.is_double
         counts = (96, 64, 48) if double else (64, 32, 0)
-        highest = 1.01 * self.matrix_bound
+        highest = 1.01 * self.matrix_norm
         lowest = highest * (1e-19 if double else 1e-10)
         h = math.log(highest / lowest) / (counts[0] - 1)
         if i.layer == 0:
@@ -312,7 +346,7 @@ class Emitter:
         if i.layer == 3:
             h = math.sqrt(8 * self._second_step(h, counts[1]))
         heads = [
-            exponential_head(self.layout, {log: -1.0}, [form], [g], _CEILING[self.precision.dtype])
+            exponential_head(self.layout, {log: -1.0}, [form], [g], _CEILING[self.target.dtype])
             for log, form, g in zip(logs, size, ratio, strict=True)
         ]
         units = []

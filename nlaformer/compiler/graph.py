@@ -1,22 +1,32 @@
-"""The graph of a traced program: nodes that compute like arrays and remember what was done to them.
+"""The graph of a traced program: nodes that compute like arrays and record what was done to them.
 
-Nodes are hash-consed: equal expressions are one node. What cannot be compiled is noted with the line it stands on, and
-the trace goes on with a node of the likely kind, so that ``CompileError`` can list everything at once.
+Nodes are hash-consed: equal expressions are one node. What cannot be compiled is noted with its line, and tracing
+continues with a node of the likely kind, so that ``CompileError`` can list everything at once. ``Expression`` is a node
+as plain data, which can be saved and evaluated.
 """
 
 from __future__ import annotations
 
 import linecache
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.express import symbol
 
 FUNCTIONS = "nf.dot, nf.norm, nf.diag, nf.sqrt, nf.exp, nf.log, nf.zeros_like, nf.identity_like, nf.positive"
+AXES = {"scalar": 0, "vector": 1, "matrix": 2}
+KINDS = {"A": "matrix", "b": "vector", "x0": "vector"}  # of the inputs
+# NumPy's names of the operators, for arrays that stand to the left of a node.
+_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "true_divide": "/", "matmul": "@"}
 # Lines in these files are never the user's.
-_OURS = {str(Path(__file__).with_name(name)) for name in ("graph.py", "language.py", "trace.py")}
+_OURS = {symbol.__file__} | {str(Path(__file__).with_name(name)) for name in ("graph.py", "language.py", "trace.py")}
 
 
 @dataclass(frozen=True)
@@ -33,7 +43,7 @@ class Place:
         return name + line + (f": {text}" if text else "")
 
 
-class Node:
+class Node(symbol.Symbol):
     """A value in a traced program. ``kind`` is scalar, vector or matrix; ``extra`` a constant's number or a name."""
 
     __array_priority__ = 1000.0
@@ -45,37 +55,13 @@ class Node:
     def __repr__(self) -> str:
         return describe(self)
 
-    # What can be compiled.
+    # What can be compiled: + - * / by Symbol, and the following.
 
-    def __add__(self, other: Any) -> Node:
-        return self.graph.add(self, other)
-
-    def __radd__(self, other: Any) -> Node:
-        return self.graph.add(other, self)
-
-    def __sub__(self, other: Any) -> Node:
-        return self.graph.add(self, self.graph.multiply(-1.0, other))
-
-    def __rsub__(self, other: Any) -> Node:
-        return self.graph.add(other, self.graph.multiply(-1.0, self))
-
-    def __neg__(self) -> Node:
-        return self.graph.multiply(-1.0, self)
+    def _apply(self, operator: str, left: Any, right: Any) -> Node:
+        return self.graph.apply(operator, left, right)
 
     def __pos__(self) -> Node:
         return self
-
-    def __mul__(self, other: Any) -> Node:
-        return self.graph.multiply(self, other)
-
-    def __rmul__(self, other: Any) -> Node:
-        return self.graph.multiply(other, self)
-
-    def __truediv__(self, other: Any) -> Node:
-        return self.graph.divide(self, other)
-
-    def __rtruediv__(self, other: Any) -> Node:
-        return self.graph.divide(other, self)
 
     def __matmul__(self, other: Any) -> Node:
         return self.graph.matmul(self, other)
@@ -88,10 +74,7 @@ class Node:
         if exponent is not None and exponent.extra == 0.5:
             return self.graph.function("sqrt", self)
         if exponent is not None and exponent.extra in range(1, 9) and self.kind != "matrix":
-            result = self
-            for _ in range(int(exponent.extra) - 1):
-                result = self.graph.multiply(result, self)
-            return result
+            return self._whole_power(int(exponent.extra))
         return self.graph.refuse(
             f"the power {power!r} of a {self.kind}; of vectors and scalars there are the whole numbers from 1 to 8 and "
             "0.5. Else write 1 / v, nf.exp(p * nf.log(v)), or @ for a product of matrices",
@@ -104,7 +87,7 @@ class Node:
     @property
     def T(self) -> Node:
         if self.kind != "matrix":
-            return self.graph.refuse("the transpose of a vector means nothing; leave .T away", self)
+            return self.graph.refuse("the transpose of a vector means nothing; omit .T", self)
         if self.op != "A":
             return self.graph.refuse("only A itself can be transposed; write A.T", self)
         return self.graph.make("transpose", (self,), None, "matrix")
@@ -178,10 +161,9 @@ class Node:
         return np.ones({"scalar": (), "vector": (2,), "matrix": (2, 2)}[self.kind])
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Node:
-        own = {"add": Node.__radd__, "subtract": Node.__rsub__, "multiply": Node.__rmul__, "divide": Node.__rtruediv__}
-        own |= {"true_divide": Node.__rtruediv__, "matmul": Node.__rmatmul__}
-        if ufunc.__name__ in own and method == "__call__" and isinstance(inputs[1], Node):
-            return own[ufunc.__name__](inputs[1], inputs[0])
+        operator = _OPERATORS.get(ufunc.__name__)
+        if operator is not None and method == "__call__" and isinstance(inputs[1], Node):
+            return self.graph.apply(operator, inputs[0], inputs[1])
         return self.graph.refuse(f"np.{ufunc.__name__}; write it with + - * / @ and {FUNCTIONS}", self)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Node:
@@ -244,6 +226,12 @@ class Graph:
         elif not np.isfinite(constant.extra):
             self.refuse(f"the constant {constant.extra}; constants must be finite", constant, place)
         return constant
+
+    def apply(self, operator: str, u: Any, v: Any) -> Node:
+        """The node of an operator + - * / @."""
+        if operator == "-":
+            return self.add(u, self.multiply(-1.0, v))
+        return {"+": self.add, "*": self.multiply, "/": self.divide, "@": self.matmul}[operator](u, v)
 
     def add(self, u: Any, v: Any) -> Node:
         u, v = self.node(u), self.node(v)
@@ -347,3 +335,92 @@ def describe(node: Node, depth: int = 3) -> str:
     if symbol is not None:
         return "(" + symbol.join(args) + ")" if node.op in ("add", "matmul") else symbol.join(args)
     return f"{node.op}({', '.join(args)})"
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Expression:
+    """A node as plain data, evaluated on batches of arrays: nodes in order, each [op, arguments, extra, kind].
+
+    The last node is the value. An algorithm keeps its residual, the scale of the residual, the values the program
+    assumes to be positive, and every state's step. They are evaluated beside the transformer in every run, so that
+    neither a broken promise (an indefinite A) nor a step unlike the program's own passes in silence.
+    """
+
+    nodes: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, node: Node) -> Expression:
+        order: dict[int, int] = {}
+        nodes: list[Any] = []
+
+        def visit(node: Node) -> int:
+            if id(node) not in order:
+                arguments = [visit(argument) for argument in node.args]
+                order[id(node)] = len(nodes)
+                nodes.append([node.op, arguments, node.extra, node.kind])
+            return order[id(node)]
+
+        visit(node)
+        return cls(tuple(nodes))
+
+    def as_data(self) -> list[Any]:
+        return list(self.nodes)
+
+    @property
+    def kind(self) -> str:
+        return self.nodes[-1][3]
+
+    def __call__(self, values: dict[str, Tensor]) -> Tensor:
+        """The value; vectors (..., n), matrices (..., n, n), scalars (...), leading dimensions broadcast."""
+        like = next(iter(values.values()))
+        size = next(v.shape[-1] for v in values.values() if v.dim())
+        results: list[Tensor] = []
+        for op, arguments, extra, kind in self.nodes:
+            known = values.get(str(extra)) if op in ("A", "b", "x0", "state") else None
+            if known is not None:
+                results.append(known)
+            else:
+                shape = {"scalar": (), "vector": (size,), "matrix": (size, size)}[kind]
+                kinds = [self.nodes[k][3] for k in arguments]
+                results.append(_apply(op, [results[k] for k in arguments], kinds, extra, shape, like))
+        return results[-1]
+
+
+def _apply(
+    op: str, args: list[Tensor], kinds: Sequence[str], extra: Any, shape: tuple[int, ...], like: Tensor
+) -> Tensor:
+    if op == "constant":
+        return torch.as_tensor(extra, dtype=like.dtype, device=like.device)
+    if op == "zeros":
+        return torch.zeros(shape, dtype=like.dtype, device=like.device)
+    if op == "identity":
+        return torch.eye(shape[0], dtype=like.dtype, device=like.device)
+    if op in ("add", "multiply", "divide"):
+        widest = max(AXES[kind] for kind in kinds)
+        u, v = (a.reshape((*a.shape, *[1] * (widest - AXES[k]))) for a, k in zip(args, kinds, strict=True))
+        return u + v if op == "add" else u * v if op == "multiply" else u / v
+    if op == "matmul":
+        u, v = args
+        return u @ v if kinds[1] == "matrix" else (u @ v[..., None])[..., 0]
+    if op == "transpose":
+        return args[0].mT
+    if op == "dot":
+        return (args[0] * args[1]).sum((-2, -1) if kinds[0] == "matrix" else -1)
+    if op == "diag":
+        return args[0].diagonal(dim1=-2, dim2=-1)
+    if op == "positive":
+        return args[0]
+    return {"sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log}[op](args[0])
+
+
+def size(value: Tensor, kind: str) -> Tensor:
+    """The Euclidean or Frobenius norm over the axes of a kind, without overflow; (...)."""
+    if kind == "scalar":
+        return value.abs()
+    flat = value.flatten(-2) if kind == "matrix" else value
+    largest = flat.abs().amax(-1, keepdim=True)
+    safe = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+    return (flat / safe).norm(dim=-1) * safe[..., 0]

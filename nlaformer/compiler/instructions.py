@@ -1,4 +1,12 @@
-"""Registers and instructions: what the compiler's target machine can do, and when.
+"""Registers, values and instructions: what the compiler's target machine can do, and when.
+
+A *value* is a sum of terms  coefficient * row * e^exponent,
+
+    V_j = sum_k  c_k  (M_k R_k)_j  e^{F_k[j]}
+
+R is a register (the register of ones for scalars), F a linear combination of rows that hold logarithms, known to the
+compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are arithmetic on
+c and F and cost no layer; ``Builder.materialize`` puts a value into a row where it must be.
 
 The instructions, all of them heads and hidden units of ``express.heads``:
 
@@ -26,22 +34,74 @@ FFN also what the attention of its own layer wrote, and there is no limit to the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import torch
 
-from nlaformer.compiler.values import Combination, Form, Operator, Value, combination, combine
 from nlaformer.express.linearize import Linearization, design, exponent_rounding
 
 Block = Literal["input", "pre", "loop", "post"]
+Combination = tuple[tuple[int, float], ...]  # of registers: sorted (register, coefficient)
+Operator = Literal["", "A", "A.T"]
 ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
 MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
 NOTHING = math.exp(-200.0)  # the number that stands for zero where only logarithms can be kept
+
+
+# --- values ----------------------------------------------------------------------------------------------------------
+
+
+def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
+    """The sum of factor * combination over the parts."""
+    total: dict[int, float] = {}
+    for factor, part in parts:
+        for register, coefficient in part:
+            total[register] = total.get(register, 0.0) + factor * coefficient
+    return tuple(sorted((register, c) for register, c in total.items() if c != 0.0))
+
+
+def combination(entries: Mapping[int, float]) -> Combination:
+    return combine((1.0, entries.items()))
+
+
+@dataclass(frozen=True)
+class Term:
+    """coefficient * (operator row) * e^exponent."""
+
+    coefficient: float
+    register: int
+    exponent: Combination = ()
+    operator: Operator = ""
+
+    def times(self, factor: float, exponent: Combination = ()) -> Term:
+        total = combine((1.0, self.exponent), (1.0, exponent))
+        return replace(self, coefficient=self.coefficient * factor, exponent=total)
+
+
+Value = tuple[Term, ...]
+
+
+def add(*values: Value) -> Value:
+    """A sum, like terms collected."""
+    total: dict[tuple[int, Combination, Operator], float] = {}
+    for value in values:
+        for term in value:
+            key = (term.register, term.exponent, term.operator)
+            total[key] = total.get(key, 0.0) + term.coefficient
+    return tuple(Term(c, *key) for key, c in total.items() if c != 0.0)
+
+
+def multiply(value: Value, exponentials: Value) -> Value:
+    """A product in which one side consists of exponentials alone (its rows are ones)."""
+    return add(*(tuple(term.times(e.coefficient, e.exponent) for term in value) for e in exponentials))
+
+
+# --- registers and instructions --------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -58,41 +118,53 @@ class Register:
 
 @dataclass(frozen=True)
 class Instruction:
-    """What is done in one layer; ``sources`` are combinations of registers, ``form`` an exponent."""
+    """What is done in one layer; ``sources`` and ``exponent`` are combinations of registers."""
 
     op: str
     block: Block
     layer: int
     target: int
     sources: tuple[Combination, ...]
-    form: Form = ()
+    exponent: Combination = ()
     parameters: tuple[Any, ...] = ()
     extra: tuple[int, ...] = ()  # further registers it writes
 
     @property
     def reads(self) -> set[int]:
-        return {register for source in (*self.sources, self.form) for register, _ in source}
+        return {register for source in (*self.sources, self.exponent) for register, _ in source}
 
 
 @dataclass(frozen=True)
-class Precision:
-    """The numbers that depend on the dtype."""
+class Target:
+    """What the weights are made for: the size of the systems, the precision, the order of inner products, the bound."""
 
+    n: int
     dtype: torch.dtype
     order: int
-    log_units: int
-    refine_units: int
+    bound: float
 
-    @classmethod
-    def of(cls, dtype: torch.dtype, order: int) -> Precision:
-        return cls(dtype, order, 1024, 512) if dtype == torch.float64 else cls(dtype, order, 256, 48)
+    @property
+    def is_double(self) -> bool:
+        return self.dtype == torch.float64
+
+    @property
+    def log_units(self) -> int:
+        """Hidden units of an interpolated logarithm."""
+        return 1024 if self.is_double else 256
+
+    @property
+    def refine_units(self) -> int:
+        """Hidden units of the refinement of a logarithm."""
+        return 512 if self.is_double else 48
 
 
 @dataclass
 class Selection:
     """Everything later stages need: registers, instructions by block, what each block writes back."""
 
-    registers: list[Register]
+    target: Target
+    matrix_norm: float  # the largest Frobenius norm of A in the prompt
+    registers: list[Register] = field(default_factory=list)
     instructions: dict[Block, list[Instruction]] = field(default_factory=lambda: {"pre": [], "loop": [], "post": []})
     writes: dict[Block, dict[int, Combination]] = field(default_factory=lambda: {"pre": {}, "loop": {}, "post": {}})
     state: dict[str, StateRows] = field(default_factory=dict)
@@ -124,14 +196,14 @@ class MatrixRows:
 class Builder:
     """Makes registers and instructions, puts values into rows, takes logarithms."""
 
-    def __init__(self, n: int, precision: Precision, matrix_norm: float):
-        self.n, self.precision, self.matrix_norm = n, precision, matrix_norm
+    def __init__(self, target: Target, matrix_norm: float):
+        self.n, self.target, self.matrix_norm = target.n, target, matrix_norm
         self.block: Block = "pre"
-        self.out = Selection([])
+        self.out = Selection(target, matrix_norm)
         self.made: dict[tuple[Any, ...], int] = {}
         self.trips: dict[Block, dict[int, set[int]]] = {"pre": {}, "loop": {}, "post": {}}
         self.one = self._register("one", "input", scalar=True)
-        self.eye = self._register("eye", "input", height=n)
+        self.eye = self._register("eye", "input", height=self.n)
 
     # --- registers and instructions ---
 
@@ -159,7 +231,7 @@ class Builder:
         self,
         op: str,
         sources: Sequence[Combination],
-        form: Form = (),
+        exponent: Combination = (),
         parameters: tuple[Any, ...] = (),
         *,
         half: int = ATTENTION,
@@ -169,17 +241,17 @@ class Builder:
         **more: Any,
     ) -> int:
         """The register that holds the result; equal instructions are one."""
-        key = (self.block, op, tuple(sources), form, parameters)
+        key = (self.block, op, tuple(sources), exponent, parameters)
         if key in self.made:
             return self.made[key]
-        read = [register for source in (*sources, form) for register, _ in source] + list(reads)
+        read = [register for source in (*sources, exponent) for register, _ in source] + list(reads)
         layer = self._layer(read, half)
         target = self._temporary(time=(layer, writes), **more)
         for other in extra:
             self.out.registers[other].time = (layer, ATTENTION)
         self.made[key] = target
         self.out.instructions[self.block].append(
-            Instruction(op, self.block, layer, target, tuple(sources), form, parameters, extra)
+            Instruction(op, self.block, layer, target, tuple(sources), exponent, parameters, extra)
         )
         return target
 
@@ -196,12 +268,12 @@ class Builder:
 
     # --- values in rows ---
 
-    def materialize(self, value: Value, target: Form = ()) -> Combination:
+    def materialize(self, value: Value, target: Combination = ()) -> Combination:
         """A combination of rows that equals value / e^target; terms with the same exponent share a head."""
         plain: dict[int, float] = {}
-        moved: dict[tuple[Operator, Form], dict[int, float]] = {}
+        moved: dict[tuple[Operator, Combination], dict[int, float]] = {}
         for term in value:
-            difference = combine((1.0, term.form), (-1.0, target))
+            difference = combine((1.0, term.exponent), (-1.0, target))
             entries = plain
             if term.operator or difference:
                 entries = moved.setdefault((term.operator, difference), {})
@@ -213,19 +285,19 @@ class Builder:
             plain[row] = plain.get(row, 0.0) + factor
         return combination(plain)
 
-    def _moved(self, operator: Operator, form: Form, source: Combination) -> int:
+    def _moved(self, operator: Operator, exponent: Combination, source: Combination) -> int:
         height = self.out.registers[source[0][0]].height
         if operator:
             encoded = self._encoded_matrix()
-            time = self._layer([register for register, _ in form], ATTENTION)
-            if not form or time <= self._layer([register for register, _ in source] + encoded, ATTENTION):
+            time = self._layer([register for register, _ in exponent], ATTENTION)
+            if not exponent or time <= self._layer([register for register, _ in source] + encoded, ATTENTION):
                 # One layer either way: the exponent joins the logarithms of A in the score.
                 bound = self.matrix_norm * self._bound(source)
-                return self.emit("matvec", [source], form, (operator,), reads=encoded, height=height, bound=bound)
+                return self.emit("matvec", [source], exponent, (operator,), reads=encoded, height=height, bound=bound)
             source = ((self._moved(operator, (), source), 1.0),)
-        scalar = all(self.out.registers[r].scalar for r, _ in (*source, *form))
+        scalar = all(self.out.registers[r].scalar for r, _ in (*source, *exponent))
         bound = max(self._bound(source), HEADROOM) if not scalar else 1.0
-        return self.emit("scale", [source], form, height=height, scalar=scalar, bound=bound)
+        return self.emit("scale", [source], exponent, height=height, scalar=scalar, bound=bound)
 
     def _encoded_matrix(self) -> list[int]:
         """The logarithms of |A| and the masks of its signs, made by the first four layers of the pre block."""
@@ -240,15 +312,15 @@ class Builder:
             ]
         return [self.out.matrix.logs, self.out.matrix.signs]
 
-    def _scalar_part(self, form: Form) -> Form:
-        return tuple((register, c) for register, c in form if self.out.registers[register].scalar)
+    def _scalar_part(self, exponent: Combination) -> Combination:
+        return tuple((register, c) for register, c in exponent if self.out.registers[register].scalar)
 
     # --- scalars ---
 
     def _dot_of(self, u: Combination, v: Combination) -> int:
         key, value = sorted((u, v), key=self._unruly)
         typical = 2 * self._bound(key) / HEADROOM / math.sqrt(self.n)
-        lin = design(self.n, self.precision.dtype, typical, order=self.precision.order, summands=self.n)
+        lin = design(self.n, self.target.dtype, typical, order=self.target.order, summands=self.n)
         row = self.emit("dot", [key, value], (), (lin,), bound=self._bound(u) * self._bound(v))
         self.out.linearizations[row] = lin
         return row
@@ -262,7 +334,7 @@ class Builder:
         ranks = {"matvec": 0, "scale": 2}
         return max(ranks.get(made_by.get(register, ""), 1) for register, _ in source), source
 
-    def _log_of(self, source: Combination, policy: str, scalar: bool, groups: set[int]) -> tuple[float, Form]:
+    def _log_of(self, source: Combination, policy: str, scalar: bool, groups: set[int]) -> tuple[float, Combination]:
         """(c, F) with source = c e^F: interpolated, then refined; with a trip for the floating ``groups``."""
         if not source:
             return NOTHING, ()
@@ -294,7 +366,7 @@ class Builder:
         noise = [self.out.linearizations[r] for r, _ in source if r in self.out.linearizations]
         if noise:
             return self.noise(noise[0]) ** 2 * bound, 1e3 * self.n * bound
-        reach = 1e16 if self.precision.dtype == torch.float64 else 1e7
+        reach = 1e16 if self.target.is_double else 1e7
         return bound / reach, bound * reach
 
     def noise(self, lin: Linearization) -> float:

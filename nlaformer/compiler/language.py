@@ -1,28 +1,44 @@
 """The language: an iterative method written as one writes NumPy.
 
-A ``Program`` has three methods, the three blocks of eq. (TFstructure): ``start`` -> pre block, ``step`` -> loop block,
-``finish`` -> post block. They run as they stand on NumPy or torch arrays, which is the reference (``Program.run``),
-and on the nodes of a graph, which is how they are compiled (``tracing.trace``). So do the functions below.
+A ``Program`` has three methods, the three blocks of NLAFormer: ``start`` is the pre block, ``step`` the loop block,
+``finish`` the post block. They run as they stand on NumPy or torch arrays, which is the reference (``Program.run``),
+and on the nodes of a graph, which is how they are compiled (``trace_program``). So do the functions below.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from nlaformer.compiler.graph import Graph, Node
 
+if TYPE_CHECKING:
+    from nlaformer.compiler.result import Run
+
+__all__ = [
+    "Program",
+    "diag",
+    "dot",
+    "exp",
+    "identity_like",
+    "log",
+    "norm",
+    "positive",
+    "sqrt",
+    "zeros_like",
+]
+
 
 class Program:
-    """An iterative method. Write ``start`` and ``step``; the other methods may be left out.
+    """An iterative method. Write ``start`` and ``step``; the other methods may be omitted.
 
     ``start`` takes any of A, b, x0 and returns the state by name; ``step`` takes any of A, b and the state and
-    returns the new state; ``finish`` takes any of A, b and the state and returns the answer, the state x if it is left
-    out. ``residual`` takes any of A, b, x, the answer; its norm is what a run reports. ``residual_scale`` takes
-    the same and says what the residual is small beside: converged means |residual| <= 1e-10 |scale| (float32: 1e-4),
-    and beside 0 nothing has converged. Left out, it is the residual of x = 0, which is b for b - A x; where that is 0,
-    the first residual. Attributes of the class are constants: they go into the weights.
+    returns the new state; ``finish`` takes any of A, b and the state and returns the answer, by default the state x.
+    ``residual`` takes any of A, b and x, the answer; a run reports its norm. ``residual_scale`` takes the same and
+    returns what the residual is compared with: converged means |residual| <= 1e-10 |scale| (float32: 1e-4), and
+    nothing has converged where the scale is 0. By default it is the residual of x = 0, which is b for b - A x, or,
+    where that is 0, the first residual. Attributes of the class are constants: they go into the weights.
 
     ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)``
     and ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
@@ -63,11 +79,12 @@ class Program:
     def name(self) -> str:
         return type(self).__name__
 
-    def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Any:
+    def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
         """The reference: the program itself on NumPy or torch arrays, system by system, no transformer."""
-        from nlaformer.compiler.result import run_reference
+        from nlaformer.compiler.result import run_program
+        from nlaformer.compiler.trace import trace_program
 
-        return run_reference(self, A, b, x0, iterations)
+        return run_program(trace_program(self), A, b, x0, iterations)
 
 
 # --- functions that work on nodes and on arrays -------------------------------------------------------------------

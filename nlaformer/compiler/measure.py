@@ -11,8 +11,9 @@ import torch
 
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.library import algorithm, algorithms, program
-from nlaformer.compiler.verify import hold, random_systems
+from nlaformer.compiler.verify import hold
 from nlaformer.console import Sheet
+from nlaformer.problems.spd import random_spd
 
 ITERATIONS = 200
 SYSTEMS = 8
@@ -51,7 +52,7 @@ class Row:
 
 def systems(n: int, name: str = "cg", count: int = SYSTEMS, seed: int = SEED) -> dict[str, np.ndarray]:
     """Inputs from the paper's family, sigma = 1.2; for cgnr made nonsymmetric."""
-    A = random_systems(n, count, 1.2, seed)
+    A = random_spd(n, count, 1.2, seed)
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((count, n))
     if name == "cgnr":
@@ -66,7 +67,7 @@ _INPUTS: dict[str, Sequence[str]] = {"power": ("A",), "newton_schulz": ("A",), "
 def converge(compiled: Algorithm, name: str, inputs: dict[str, np.ndarray], iterations: int) -> Convergence:
     """Run a compiled algorithm and its program on the same systems."""
     found = compiled.run(
-        **{key: value.astype(compiled.plan.dtype) for key, value in inputs.items()}, iterations=iterations
+        **{key: value.astype(compiled.config.dtype) for key, value in inputs.items()}, iterations=iterations
     )
     reference = hold(program(name).run(**inputs, iterations=iterations).x)
     wanted = _EXACT.get(name, _solution)(inputs, reference)

@@ -31,16 +31,17 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer.arrays import plain, whole
-from nlaformer.compiler.algorithm import Algorithm, Plan
+from nlaformer.compiler.algorithm import Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options
-from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import Expression
 from nlaformer.compiler.library import ConjugateGradient
-from nlaformer.compiler.trace import trace
-from nlaformer.compiler.verify import random_systems, verify
+from nlaformer.compiler.trace import TracedProgram, trace_program
+from nlaformer.compiler.verify import with_verification
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express.heads import Head, Unit, assemble, linear_heads, replace, select
 from nlaformer.express.linearize import Linearization, design
+from nlaformer.problems.spd import random_spd
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -60,7 +61,7 @@ def paper_cg(
     order: int = 1,
     dtype: torch.dtype = torch.float64,
     verified: bool = True,
-) -> PaperAlgorithm:
+) -> Algorithm:
     """CG in the form of Theorem 3.1; reached by ``nf.algorithm("cg", form="paper")``."""
     order, width = plain(order), whole("width", width, 1)
     n = check_options(n, order, dtype, scheme)
@@ -81,12 +82,10 @@ def paper_cg(
     if ffn == "ideal":
         loop.ffn = IdealUpdate(layout)  # type: ignore[assignment]
     model = NLAFormer([pre], [loop]).to(dtype)
-    algorithm = PaperAlgorithm(_plan(n, dtype, order, layout, ffn), model)
-    if ffn == "fitted":
-        algorithm.plan.verification["fit"] = fitted_error(n, width)
-    if verified:
-        algorithm.plan.verification.update(verify(ConjugateGradient(), algorithm))
-    return algorithm
+    fit = {"fit": fitted_error(n, width)} if ffn == "fitted" else {}
+    traced = trace_program(ConjugateGradient())
+    algorithm = PaperAlgorithm(_config(traced, n, dtype, order, layout, ffn, fit), model)
+    return with_verification(algorithm, traced) if verified else algorithm
 
 
 def _layout(n: int) -> Layout:
@@ -177,7 +176,7 @@ def _quotient(u: Tensor, v: Tensor) -> Tensor:
 def _updates(n: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """(d, r, A d) and the update (d' - d, x' - x, r' - r) of every CG step with |r| >= FIT_FLOOR, inputs scaled."""
     rng = np.random.default_rng(seed)
-    A, b = random_systems(n, count, seed=seed), rng.standard_normal((count, n))
+    A, b = random_spd(n, count, seed=seed), rng.standard_normal((count, n))
     A = A / 2.0 ** np.round(np.log2(np.linalg.norm(A, axis=(1, 2))))[:, None, None]
     b = b / 2.0 ** np.round(np.log2(np.linalg.norm(b, axis=1)))[:, None]
     states = ConjugateGradient().run(A, b, iterations=n).state
@@ -250,14 +249,14 @@ class PaperAlgorithm(Algorithm):
         return X[..., self.n, rows.start : rows.stop]
 
 
-def _plan(n: int, dtype: torch.dtype, order: int, layout: Layout, ffn: str) -> Plan:
-    traced = trace(ConjugateGradient())
+def _config(
+    traced: TracedProgram, n: int, dtype: torch.dtype, order: int, layout: Layout, ffn: str, fit: dict[str, Any]
+) -> AlgorithmConfig:
     analysis = analyse(traced)
-    places = {name: {"kind": "vector", "rows": [name], "scale": None} for name in _STATES}
-    units = {name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()}
+    rows = {name: {"kind": "vector", "rows": [name], "scale": None} for name in _STATES}
     assert traced.residual is not None
     loop = ["Lemma 3.2: work = A d in column n + 1", f"{ffn} FFN: update d, x, r, clear work"]
-    return Plan(
+    return AlgorithmConfig(
         name="ConjugateGradient, the paper's form",
         n=n,
         dtype=str(dtype).removeprefix("torch."),
@@ -265,15 +264,16 @@ def _plan(n: int, dtype: torch.dtype, order: int, layout: Layout, ffn: str) -> P
         bound=1.0,
         inputs=["A", "b", "x0"],
         scaled=["A", "b"],
-        units=units,
-        state=places,
-        answer=places["x"],
+        units=analysis.units_as_data(),
+        state=rows,
+        answer=rows["x"],
         registers=[list(register) for register in layout.registers],
-        residual=list(Expression.of(traced.residual).nodes),
+        residual=Expression.of(traced.residual).as_data(),
         scale=None,
-        promises=[list(Expression.of(node).nodes) for node in analysis.promises],
+        promises=[Expression.of(node).as_data() for node in analysis.promises],
         steps={},
         schedule={"pre": [["Theorem 3.1: r = d = b - A x0 in column n + 1"]], "loop": [loop], "post": []},
         warnings=[],
         form="paper",
+        verification=fit,
     )

@@ -1,10 +1,14 @@
-"""What a run returns, how it ended, and the reference: the program itself on plain arrays."""
+"""Runs: what they take, what they return, how they ended; and the plain run of a program, on arrays, no transformer.
+
+The plain run (``run_program``) is the reference of the compiled one (``Algorithm.run``). Both check their inputs and
+judge their iterates with the functions of this module.
+"""
 
 from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,11 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import common_kind, to_tensor
-from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.inputs import AXES, batch_of, check_iterations, flatten, take_inputs
+from nlaformer.arrays import common_kind, memory, operands, to_tensor, whole
+from nlaformer.compiler.graph import AXES, KINDS, Expression, size
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.trace import ANSWER, parameters, trace
+from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
+from nlaformer.errors import OptionError, ShapeError
 
 
 class RunStatus(enum.Enum):
@@ -47,7 +51,7 @@ class RunStatus(enum.Enum):
 
 @dataclass(frozen=True)
 class Run:
-    """The iterates of a program.
+    """The iterates of a program, compiled or plain.
 
     Attributes
     ----------
@@ -67,11 +71,12 @@ class Run:
         return f"<run: {shapes}; {self.status}>"
 
 
-def run_reference(program: Program, A: Any, b: Any, x0: Any, iterations: int) -> Run:
+def run_program(traced: TracedProgram, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
     """The program on NumPy or torch arrays, one system at a time: nothing between the user's lines and the numbers."""
-    traced = trace(program)
+    traced.refuse_problems()
+    program = traced.program
     use_torch = common_kind((A, b, x0)) == "torch"
-    inputs = _take(program.name, traced.needs, {"A": A, "b": b, "x0": x0})
+    inputs = _take(program.name, list(traced.inputs), {"A": A, "b": b, "x0": x0})
     kinds = {name: node.kind for name, node in traced.state.items()}
     count = check_iterations(iterations, [*kinds.values(), traced.answer.kind], inputs)
     batch, flat = batch_of(inputs), flatten(inputs)
@@ -116,6 +121,56 @@ def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[
 
 def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else np.array(value) if isinstance(value, np.ndarray) else value
+
+
+# --- inputs ----------------------------------------------------------------------------------------------------------
+
+
+def take_inputs(
+    owner: str, needs: Sequence[str], given: Mapping[str, Any], n: int, dtype: torch.dtype, device: torch.device
+) -> dict[str, Tensor]:
+    """The inputs a program needs as tensors of one batch shape; x0 is 0 where it is not given."""
+    given = {name: value for name, value in given.items() if value is not None}
+    if extra := [name for name in given if name not in needs]:
+        raise ShapeError(f"{owner} takes {', '.join(needs)}; {extra[0]} was given too. Omit it")
+    # Zeros need something to take their shape from.
+    optional = {"x0"} if len(needs) > 1 else set()
+    if missing := [name for name in needs if name not in given and name not in optional]:
+        raise ShapeError(f"{owner} needs {', '.join(missing)}; run({', '.join(needs)})")
+    shapes = {name: (n,) * AXES[kind] for name, kind in KINDS.items()}
+    tensors = operands(owner, given, shapes, dtype, device)
+    if "x0" in needs and "x0" not in tensors:
+        tensors["x0"] = torch.zeros_like(tensors["b"] if "b" in tensors else tensors["A"][..., 0, :])
+    return tensors
+
+
+def batch_of(inputs: Mapping[str, Tensor]) -> tuple[int, ...]:
+    """The leading dimensions that all inputs share."""
+    name, value = next(iter(inputs.items()))
+    return tuple(value.shape[: value.dim() - AXES[KINDS[name]]])
+
+
+def flatten(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """One batch dimension."""
+    batch = batch_of(inputs)
+    return {name: value.reshape(math.prod(batch), *value.shape[len(batch) :]) for name, value in inputs.items()}
+
+
+def check_iterations(iterations: Any, kinds: Iterable[str], inputs: Mapping[str, Tensor]) -> int:
+    """The number of iterations, if every iterate of states of these kinds can be kept."""
+    count = whole("iterations", iterations, 0)
+    like = next(iter(inputs.values()))
+    entries = math.prod(batch_of(inputs)) * sum(like.shape[-1] ** AXES[kind] for kind in kinds)
+    needed, available = (count + 1) * entries * like.element_size(), memory(like.device)
+    if needed > available:
+        raise OptionError(
+            f"iterations is {count:,}: every iterate is kept, which would take {needed / 1e9:,.0f} GB; there are "
+            f"{available / 1e9:,.0f} GB. Ask for fewer, and give the last x as x0 to continue"
+        )
+    return count
+
+
+# --- judgement -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

@@ -18,23 +18,37 @@ from nlaformer.compiler.instructions import (
     NOTHING,
     Block,
     Builder,
-    Precision,
+    Combination,
+    Operator,
     Selection,
     StateRows,
+    Target,
+    Term,
+    Value,
+    add,
+    combination,
+    combine,
+    multiply,
 )
-from nlaformer.compiler.trace import Trace
-from nlaformer.compiler.values import Combination, Form, Operator, Term, Value, add, combination, combine, multiply
+from nlaformer.compiler.trace import TracedProgram
 from nlaformer.express.linearize import design, design_product
 
+__all__ = ["select"]
 
-class Selector(Builder):
+
+def select(traced: TracedProgram, analysis: Analysis, target: Target) -> Selection:
+    """Instructions for start, step and finish."""
+    return _Selector(traced, analysis, target).select()
+
+
+class _Selector(Builder):
     """One pass over start, step and finish."""
 
-    def __init__(self, traced: Trace, analysis: Analysis, n: int, precision: Precision, bound: float):
-        super().__init__(n, precision, MATRIX_NORM if "A" in analysis.scaled else bound)
+    def __init__(self, traced: TracedProgram, analysis: Analysis, target: Target):
+        super().__init__(target, MATRIX_NORM if "A" in analysis.scaled else target.bound)
         self.traced, self.analysis = traced, analysis
         self.values: dict[tuple[Block, int], Value] = {}
-        limit = MATRIX_NORM if "b" in analysis.scaled else bound
+        limit = MATRIX_NORM if "b" in analysis.scaled else target.bound
         self.inputs = {name: self._register(name, "input", bound=limit) for name in traced.inputs if name != "A"}
         self.scale_row: dict[int, int] = {}
         for k, group in enumerate(analysis.floating, start=1):
@@ -54,42 +68,42 @@ class Selector(Builder):
         row = self._register(name, "input", height=height, bound=HEADROOM)
         return StateRows(node.kind, (row,), None if group is None else self.scale_row[group])
 
-    def common_form(self, value: Value, node: Node | None) -> Form:
+    def common_exponent(self, value: Value, node: Node | None) -> Combination:
         """The exponent at which a value is best put into a row: its own where all terms agree, else its group's."""
-        forms = {self._scalar_part(term.form) for term in value}
-        if len(forms) == 1:
-            return forms.pop()
+        exponents = {self._scalar_part(term.exponent) for term in value}
+        if len(exponents) == 1:
+            return exponents.pop()
         if node is not None and node.kind != "scalar":
             group = self.analysis.group_of(node)
             return ((self.scale_row[group], 1.0),) if group is not None and self.block == "loop" else ()
-        rows = [term.form for term in value if term.register != self.one]
-        if rows or () in forms or not value:
+        rows = [term.exponent for term in value if term.register != self.one]
+        if rows or () in exponents or not value:
             return rows[0] if rows else ()
-        lasting = [term.form for term in value if not any(row in self.partner for row, _ in term.form)]
-        return lasting[0] if lasting else self._between(value[0].form)
+        lasting = [term.exponent for term in value if not any(row in self.partner for row, _ in term.exponent)]
+        return lasting[0] if lasting else self._between(value[0].exponent)
 
-    def _between(self, form: Form) -> Form:
-        """A form with the mean of a signed scalar's two logarithms for either: one of them stands for zero, at -200."""
+    def _between(self, exponent: Combination) -> Combination:
+        """An exponent with the mean of a signed scalar's two logarithms for either, since one stands for 0, at -200."""
         half = -0.5 * math.log(NOTHING)
         return combine(
             *(
                 (c, ((row, 0.5), (self.partner[row], 0.5), (self.one, half)) if row in self.partner else ((row, 1.0),))
-                for row, c in form
+                for row, c in exponent
             )
         )
 
     # --- logarithms ---
 
-    def logarithm(self, node: Node, policy: str) -> tuple[float, Form]:
+    def logarithm(self, node: Node, policy: str) -> tuple[float, Combination]:
         """(c, F) with node = c e^F, for a positive node; ``policy`` says where 0 goes (num: e^F = 0, den: e^-F = 0)."""
         with self.within(self._home(node)):
             value = self.value(node)
             if len(value) == 1 and value[0].register == self.one and not value[0].operator and value[0].coefficient > 0:
-                return value[0].coefficient, value[0].form
-            form = self.common_form(value, node)
-            source = self.materialize(value, form)
+                return value[0].coefficient, value[0].exponent
+            exponent = self.common_exponent(value, node)
+            source = self.materialize(value, exponent)
             factor, log = self._log_of(source, policy, node.kind == "scalar", self._groups(node))
-            return factor, combine((1.0, form), (1.0, log))
+            return factor, combine((1.0, exponent), (1.0, log))
 
     def _groups(self, node: Node) -> set[int]:
         """The floating groups whose vectors a scalar is made of; in the pre block, of those that it begins."""
@@ -112,18 +126,18 @@ class Selector(Builder):
         if self._is_exponential(node):
             return self.value(node)
         if self.analysis.is_positive(node):
-            factor, form = self.logarithm(node, "num")
-            return (Term(factor, self.one, form),)
+            factor, exponent = self.logarithm(node, "num")
+            return (Term(factor, self.one, exponent),)
         return tuple(Term(c, self.one, f) for c, f in self.signed_logarithms(node, "num"))
 
-    def signed_logarithms(self, node: Node, policy: str) -> tuple[tuple[float, Form], tuple[float, Form]]:
+    def signed_logarithms(self, node: Node, policy: str) -> tuple[tuple[float, Combination], tuple[float, Combination]]:
         """((c, F), (-d, G)) with node = c e^F - d e^G, one of them zero."""
         if self.analysis.is_positive(node):
             return self.logarithm(node, policy), (-NOTHING, ())
         with self.within(self._home(node)):
             value = self.value(node)
-            form = self.common_form(value, node)
-            source = self.materialize(value, form)
+            exponent = self.common_exponent(value, node)
+            source = self.materialize(value, exponent)
             if not source:
                 return (NOTHING, ()), (-NOTHING, ())
             parts = []
@@ -141,7 +155,7 @@ class Selector(Builder):
                     if register in self.out.linearizations:
                         self.out.linearizations[row] = self.out.linearizations[register]
                 factor, log = self._log_of(((row, 1.0),), policy, node.kind == "scalar", set())
-                parts.append((sign * factor, combine((1.0, form), (1.0, log))))
+                parts.append((sign * factor, combine((1.0, exponent), (1.0, log))))
             return parts[0], parts[1]
 
     # --- nodes ---
@@ -210,29 +224,29 @@ class Selector(Builder):
         for one, other in ((u, v), (v, u)):
             if self._is_exponential(one) or (self.analysis.is_positive(one) and self._invariant(one)):
                 return multiply(self.value(other), self.exponentials(one))
-        rows, form = self._factors(u, v)
+        rows, exponent = self._factors(u, v)
         if not all(rows):
             return ()
         rows.sort(key=self._bound)
-        lin = design_product(self.precision.dtype, min(self._bound(rows[0]), 8.0) / 2, order=self.precision.order)
+        lin = design_product(self.target.dtype, min(self._bound(rows[0]), 8.0) / 2, order=self.target.order)
         bound = self._bound(rows[0]) * self._bound(rows[1])
         row = self.emit("product", rows, (), (lin,), bound=bound)
-        return (Term(1.0, row, form),)
+        return (Term(1.0, row, exponent),)
 
-    def _factors(self, u: Node, v: Node) -> tuple[list[Combination], Form]:
+    def _factors(self, u: Node, v: Node) -> tuple[list[Combination], Combination]:
         """The factors of a product in rows, each without the exponent it is best kept at, and the sum of the two."""
-        rows, forms = [], []
+        rows, exponents = [], []
         for node in (u, v):
             value = self.value(node)
-            forms.append(self.common_form(value, node))
-            rows.append(self.materialize(value, forms[-1]))
-        return rows, combine((1.0, forms[0]), (1.0, forms[1]))
+            exponents.append(self.common_exponent(value, node))
+            rows.append(self.materialize(value, exponents[-1]))
+        return rows, combine((1.0, exponents[0]), (1.0, exponents[1]))
 
     def _divide(self, node: Node) -> Value:
         u, v = node.args
         if self.analysis.is_positive(v):
-            factor, form = self.logarithm(v, "den")
-            inverse: Value = (Term(1 / factor, self.one, combine((-1.0, form))),)
+            factor, exponent = self.logarithm(v, "den")
+            inverse: Value = (Term(1 / factor, self.one, combine((-1.0, exponent))),)
         else:
             inverse = tuple(Term(1 / c, self.one, combine((-1.0, f))) for c, f in self.signed_logarithms(v, "den"))
         return multiply(self.value(u), inverse)
@@ -242,15 +256,15 @@ class Selector(Builder):
         value = self.value(right)
         if left.op in ("A", "transpose"):
             operator: Operator = "A" if left.op == "A" else "A.T"
-            plain = all(not term.operator and self._scalar_part(term.form) == term.form for term in value)
+            plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
             if not plain:
-                form = self.common_form(value, right)
-                value = tuple(Term(c, register, form) for register, c in self.materialize(value, form))
-            return tuple(Term(t.coefficient, t.register, t.form, operator) for t in value)
-        form = self.common_form(value, right)
-        X, Y = self.materialize(self.value(left)), self.materialize(value, form)
+                exponent = self.common_exponent(value, right)
+                value = tuple(Term(c, register, exponent) for register, c in self.materialize(value, exponent))
+            return tuple(Term(t.coefficient, t.register, t.exponent, operator) for t in value)
+        exponent = self.common_exponent(value, right)
+        X, Y = self.materialize(self.value(left)), self.materialize(value, exponent)
         # An inverse may have entries far above 1, so c is small and the order high.
-        lin = design(self.n, self.precision.dtype, 8.0, order=3, summands=self.n)
+        lin = design(self.n, self.target.dtype, 8.0, order=3, summands=self.n)
         row = self.emit(
             "matmul",
             [X, Y],
@@ -259,12 +273,12 @@ class Selector(Builder):
             height=self.out.registers[Y[0][0]].height,
             bound=self._bound(X) * self._bound(Y),
         )
-        return (Term(1.0, row, form),)
+        return (Term(1.0, row, exponent),)
 
     def _dot(self, node: Node) -> Value:
         if node.args[0].kind == "matrix":
             return self._squares()
-        rows, form = self._factors(*node.args)
+        rows, exponent = self._factors(*node.args)
         if not all(rows):
             return ()
         row = self._dot_of(*rows)
@@ -273,7 +287,7 @@ class Selector(Builder):
                 f"{describe(node)} is a product of vectors at fixed scale: it loses its digits where they fall below "
                 "1e-8; a residual that is carried as a state floats and does not"
             )
-        return (Term(1.0, row, form),)
+        return (Term(1.0, row, exponent),)
 
     def _squares(self) -> Value:
         encoded = self._encoded_matrix()
@@ -287,12 +301,12 @@ class Selector(Builder):
         return (Term(1.0, row),)
 
     def _sqrt(self, node: Node) -> Value:
-        factor, form = self.logarithm(node.args[0], "num")
-        return (Term(math.sqrt(factor), self.one, combine((0.5, form))),)
+        factor, exponent = self.logarithm(node.args[0], "num")
+        return (Term(math.sqrt(factor), self.one, combine((0.5, exponent))),)
 
     def _log(self, node: Node) -> Value:
-        factor, form = self.logarithm(node.args[0], "num")
-        return add((Term(math.log(factor), self.one),), tuple(Term(c, register) for register, c in form))
+        factor, exponent = self.logarithm(node.args[0], "num")
+        return add((Term(math.log(factor), self.one),), tuple(Term(c, register) for register, c in exponent))
 
     def _exp(self, node: Node) -> Value:
         source = dict(self.materialize(self.value(node.args[0])))
@@ -302,7 +316,6 @@ class Selector(Builder):
     # --- the blocks ---
 
     def select(self) -> Selection:
-        """Instructions for start, step and finish."""
         for block, nodes in (("pre", self.traced.start), ("loop", self.traced.step)):
             self.block = block  # type: ignore[assignment]
             self._write_states(nodes)
@@ -312,18 +325,18 @@ class Selector(Builder):
 
     def _write_states(self, nodes: dict[str, Node]) -> None:
         writes = self.out.writes[self.block]
-        targets: dict[int, Form] = {}
+        targets: dict[int, Combination] = {}
         for group, names in self.analysis.floating.items():
-            form = self._new_scale(group, names, nodes)
-            targets[group] = form
-            writes[self.scale_row[group]] = form
+            exponent = self._new_scale(group, names, nodes)
+            targets[group] = exponent
+            writes[self.scale_row[group]] = exponent
         for name, node in nodes.items():
             rows = self.out.state[name]
             if rows.kind == "scalar":
                 self._write_scalar(writes, rows, node)
                 continue
             home = next((g for g, names in self.analysis.floating.items() if name in names), None)
-            target: Form = ()
+            target: Combination = ()
             if home is not None:
                 target = targets[home]
                 tripped = [row for row, groups in self.trips[self.block].items() if home in groups]
@@ -333,17 +346,17 @@ class Selector(Builder):
     def _write_scalar(self, writes: dict[int, Combination], rows: StateRows, node: Node) -> None:
         signed = len(rows.rows) == 2
         parts = self.signed_logarithms(node, "num") if signed else (self.logarithm(node, "num"),)
-        for row, (factor, form) in zip(rows.rows, parts, strict=True):
-            writes[row] = combine((1.0, form), (math.log(abs(factor)), ((self.one, 1.0),)))
+        for row, (factor, exponent) in zip(rows.rows, parts, strict=True):
+            writes[row] = combine((1.0, exponent), (math.log(abs(factor)), ((self.one, 1.0),)))
 
-    def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Form:
+    def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Combination:
         """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry."""
         own = self._own_scale(group, names)
         if own is not None:
-            factor, form = self.logarithm(nodes[own], "num")
-            return combine((0.5, form), (0.5 * math.log(factor), ((self.one, 1.0),)))
+            factor, exponent = self.logarithm(nodes[own], "num")
+            return combine((0.5, exponent), (0.5 * math.log(factor), ((self.one, 1.0),)))
         if self.block == "loop":
-            base: Form = ((self.scale_row[group], 1.0),)
+            base: Combination = ((self.scale_row[group], 1.0),)
             rows: list[Combination] = [((self.out.state[name].rows[0], 1.0),) for name in names]
         else:
             base = ()

@@ -1,4 +1,4 @@
-"""Tracing: the three methods of a program, run once on nodes."""
+"""Tracing: the methods of a program, run once on nodes."""
 
 from __future__ import annotations
 
@@ -8,21 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.graph import Graph, Node, Place
-from nlaformer.compiler.inputs import KINDS
+from nlaformer.compiler.graph import KINDS, Graph, Node, Place
 from nlaformer.compiler.language import Program
 from nlaformer.errors import CompileError
 
-# What finish returns, among the states: no state can have this name, since no method could ask for it.
+__all__ = ["ANSWER", "TracedProgram", "parameters", "trace_program"]
+
+# The name of what finish returns, beside the states; no state can have it, since no method could ask for it.
 ANSWER = "finish()"
 
 
 @dataclass(frozen=True)
-class Trace:
-    """A traced program: its state before, at and after a step, the answer, the residual and its scale if there are."""
+class TracedProgram:
+    """A program as a graph: its state before, at and after a step, the answer, the residual and its scale, if any.
+
+    ``problems`` lists what cannot be compiled, ``changed`` the attributes that the program changes while it runs.
+    """
 
     program: Program
-    graph: Graph
     inputs: dict[str, Node]
     start: dict[str, Node]
     state: dict[str, Node]
@@ -30,24 +33,26 @@ class Trace:
     answer: Node
     residual: Node | None
     scale: Node | None
+    problems: tuple[str, ...]
+    changed: tuple[str, ...]
 
-    @property
-    def needs(self) -> list[str]:
-        """The inputs that start, step and finish name."""
-        return list(self.inputs)
+    def refuse_problems(self, further: Sequence[str] = ()) -> None:
+        """Raise CompileError if there are problems, these and ``further`` ones."""
+        _refuse(self.program, (*self.problems, *further))
 
 
 def parameters(method: Callable[..., Any]) -> list[str]:
     """The names a method of a program asks for."""
     try:
         return [name for name in inspect.signature(method).parameters if name != "self"]
-    except ValueError:  # some of Python's own callables do not say
+    except ValueError:  # some of Python's own callables have no signature
         return []
 
 
-def trace(program: Program, also: Callable[[Trace], list[str]] = lambda traced: []) -> Trace:
-    """Run the three methods on nodes. Raises CompileError with all problems, those that ``also`` finds included."""
-    tracer = Tracer(program)
+def trace_program(program: Program) -> TracedProgram:
+    """Run the methods on nodes and collect the problems; CompileError at once where the state is not known."""
+    before = {name: id(value) for name, value in vars(program).items()}
+    tracer = _Tracer(program)
     inputs = tracer.inputs
     start = tracer.states("start", inputs)
     state = {name: tracer.graph.make("state", (), name, node.kind) for name, node in start.items()}
@@ -55,17 +60,18 @@ def trace(program: Program, also: Callable[[Trace], list[str]] = lambda traced: 
     tracer.compare(start, step)
     if not inputs:
         tracer.refuse("start", "no method asks for A, b or x0; there is nothing to compute from")
-    if not step:
-        refuse_all(program, tracer.graph.problems)
+    if not start or start.keys() != step.keys():
+        _refuse(program, tracer.graph.problems)
     answer = tracer.value("finish", inputs | state)
     answer = next(iter(state.values())) if answer is None else answer
     residual, scale = _judgement(tracer, answer)
-    traced = Trace(program, tracer.graph, inputs, start, state, step, answer, residual, scale)
-    refuse_all(program, [*tracer.graph.problems, *also(traced)])
-    return traced
+    after = {name: id(value) for name, value in vars(program).items()}
+    changed = tuple(sorted(dict(before.items() ^ after.items())))
+    problems = tuple(tracer.graph.problems)
+    return TracedProgram(program, inputs, start, state, step, answer, residual, scale, problems, changed)
 
 
-class Tracer:
+class _Tracer:
     """Calls the methods of a program with nodes and notes what is wrong with what they ask for and return."""
 
     def __init__(self, program: Program):
@@ -99,7 +105,7 @@ class Tracer:
             return Place(kind.__name__, 0)
 
     def call(self, method: str, known: dict[str, Node]) -> Any:
-        """What a method returns, or None if it is none or raised."""
+        """What a method returns; None if it raised or is no method."""
         if not callable(self.methods[method]):
             self.refuse(
                 method, f"{method} is {self.methods[method]!r:.40}; it must be a method, def {method}(self, ...)"
@@ -137,7 +143,7 @@ class Tracer:
         return {key: self.graph.node(value, self.place(method)) for key, value in result.items()}
 
     def value(self, method: str, known: dict[str, Node]) -> Node | None:
-        """The value a method returns; None, and a problem noted, if it is no traced one."""
+        """The value a method returns; None, and a problem noted, if it is not a traced value."""
         before = len(self.graph.problems)
         result = self.call(method, known)
         if isinstance(result, Node):
@@ -163,7 +169,7 @@ class Tracer:
                 self.refuse("step", f"the state {name!r} is {kinds}")
 
 
-def _judgement(tracer: Tracer, answer: Node) -> tuple[Node | None, Node | None]:
+def _judgement(tracer: _Tracer, answer: Node) -> tuple[Node | None, Node | None]:
     """The residual and its scale as graphs of the answer; they are evaluated beside the transformer, not compiled."""
     x = tracer.graph.make("state", (), ANSWER, answer.kind)
     known = tracer.inputs | {"x": x}
@@ -186,12 +192,8 @@ def _place_of(error: Exception, otherwise: Place) -> Place:
     return place
 
 
-def _message(program: Program, problems: Sequence[str]) -> str:
-    count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
-    return f"{program.name} cannot be compiled: {count}.\n" + "\n".join(f"  {problem}" for problem in problems)
-
-
-def refuse_all(program: Program, problems: Sequence[str]) -> None:
-    """Raise CompileError if there are problems."""
+def _refuse(program: Program, problems: Sequence[str]) -> None:
     if problems:
-        raise CompileError(_message(program, problems))
+        count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
+        listed = "\n".join(f"  {problem}" for problem in problems)
+        raise CompileError(f"{program.name} cannot be compiled: {count}.\n{listed}")

@@ -11,36 +11,26 @@ warning. Later deviations are kept and shown, not judged: they belong to the met
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.language import Program
-from nlaformer.compiler.result import RunStatus, has_strayed, step_tolerance
+from nlaformer.compiler.graph import Expression
+from nlaformer.compiler.result import RunStatus, has_strayed, run_program, step_tolerance
+from nlaformer.compiler.trace import TracedProgram
 from nlaformer.errors import CompileError
+from nlaformer.problems.spd import random_spd
 
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
-ITERATIONS = 12
-LOST = 1e-2  # a deviation at the end that is worth a warning
+_ITERATIONS = 12
+_LOST = 1e-2  # a deviation at the end that is worth a warning
 
 
-def random_systems(n: int, count: int, sigma: float = 1.2, seed: int = 0) -> np.ndarray:
-    """The paper's family: scikit-learn's make_spd_matrix plus a diagonal of lognormal(0, sigma); (count, n, n)."""
-    from sklearn.datasets import make_spd_matrix
-
-    rng = np.random.default_rng(seed)
-    matrices = [
-        make_spd_matrix(n, random_state=int(rng.integers(2**31))) + np.diag(rng.lognormal(0.0, sigma, n))
-        for _ in range(count)
-    ]
-    return np.stack(matrices)
-
-
-def hard_systems(n: int) -> dict[str, np.ndarray]:
+def _hard_systems(n: int) -> dict[str, np.ndarray]:
     """Sudden convergence, a model problem, a condition number of 1e4, a large scale."""
     Q = np.linalg.qr(np.random.default_rng(1).standard_normal((n, n)))[0]
     graded = (Q * np.geomspace(1.0, 1e4, n)) @ Q.T
@@ -53,41 +43,43 @@ def hard_systems(n: int) -> dict[str, np.ndarray]:
     }
 
 
-def verify(program: Program, algorithm: Algorithm, iterations: int = ITERATIONS) -> dict[str, Any]:
-    """The deviations found, as plain data."""
-    n, plan = algorithm.n, algorithm.plan
+def with_verification(algorithm: Algorithm, traced: TracedProgram, iterations: int = _ITERATIONS) -> Algorithm:
+    """The algorithm with the deviations found on random and hard systems in its configuration."""
+    n, config = algorithm.n, algorithm.config
     rng = np.random.default_rng(2)
-    random, hard = random_systems(n, 3), hard_systems(n)
-    if keeps_scale(algorithm):
-        hard = {name: A for name, A in hard.items() if np.linalg.norm(A) <= plan.bound}
-        random *= min(1.0, 0.99 * plan.bound / np.linalg.norm(random, axis=(1, 2)).max())
+    random, hard = random_spd(n, 3), _hard_systems(n)
+    if _keeps_scale(algorithm):
+        hard = {name: A for name, A in hard.items() if np.linalg.norm(A) <= config.bound}
+        random *= min(1.0, 0.99 * config.bound / np.linalg.norm(random, axis=(1, 2)).max())
     families = {"random": random} | {name: A[None] for name, A in hard.items()}
-    report: dict[str, Any] = {"iterations": iterations, "systems": {}}
+    found: dict[str, Any] = {}
     for name, A in families.items():
         b = rng.standard_normal((len(A), n))
-        given = {"A": A, "b": b, "x0": b if plan.inputs == ["x0"] else 0 * b}
-        inputs = {key: value.astype(plan.dtype) for key, value in given.items() if key in plan.inputs}
+        given = {"A": A, "b": b, "x0": b if config.inputs == ["x0"] else 0 * b}
+        inputs = {key: value.astype(config.dtype) for key, value in given.items() if key in config.inputs}
         if name == "random":
-            judge_trace(program, plan.steps, inputs)
-        report["systems"][name] = deviations(program, algorithm, inputs, iterations)
-    return report
+            _judge_trace(traced, config.steps, inputs)
+        found[name] = _deviations(traced, algorithm, inputs, iterations)
+    report = {"iterations": iterations, "systems": found}
+    verified = replace(config, verification=config.verification | report)
+    return type(algorithm)(verified, algorithm.model)
 
 
-def keeps_scale(algorithm: Algorithm) -> bool:
+def _keeps_scale(algorithm: Algorithm) -> bool:
     """Whether the program has constants that keep A from being scaled."""
-    return "A" in algorithm.plan.inputs and "A" not in algorithm.plan.scaled
+    return "A" in algorithm.config.inputs and "A" not in algorithm.config.scaled
 
 
-def judge_trace(program: Program, steps: dict[str, Any], inputs: dict[str, Any]) -> None:
+def _judge_trace(traced: TracedProgram, steps: dict[str, Any], inputs: dict[str, Any]) -> None:
     """Refuse a program of which the first step on arrays is not what its step was when it was traced."""
-    run = program.run(**inputs, iterations=1)
+    run = run_program(traced, **inputs, iterations=1)
     states, lifted = ({k: torch.from_numpy(v) for k, v in values.items()} for values in (run.state, inputs))
     lifted = {name: value[:, None] for name, value in lifted.items()}
-    traced = {name: Expression(tuple(nodes)) for name, nodes in steps.items()}
-    if bool(has_strayed(traced, states, lifted, next(iter(states.values())).dtype).any()):
+    expressions = {name: Expression(tuple(nodes)) for name, nodes in steps.items()}
+    if bool(has_strayed(expressions, states, lifted, next(iter(states.values())).dtype).any()):
         raise CompileError(
-            f"{program.name}: its step on arrays differs from its step as it was traced. Either it is not the same "
-            "each time, as with random numbers, or it changes an array in place that has two names: with y = x, "
+            f"{traced.program.name}: its step on arrays differs from its traced step. Either it is not the same each "
+            "time, as with random numbers, or it changes an array in place that has two names: with y = x, "
             "x += d changes y too; write x = x + d"
         )
 
@@ -100,13 +92,13 @@ def judge_first_steps(algorithm: Algorithm) -> None:
     systems, tolerance = algorithm.verification["systems"], step_tolerance(algorithm.dtype)
     wrong = {name: found["first"] for name, found in systems.items() if found["first"] > tolerance}
     remedy = ""
-    if keeps_scale(algorithm):
+    if _keeps_scale(algorithm):
         remedy = (
             f"; a constant, or a state that starts as one, keeps A from being scaled: give it the unit of its place "
-            f"with nf.norm(A), or compile with a bound= nearer to your matrices' norms ({algorithm.plan.bound:g} now)"
+            f"with nf.norm(A), or compile with a bound= nearer to your matrices' norms ({algorithm.config.bound:g} now)"
         )
     if not wrong:
-        if remedy and (lost := systems["random"]["last"]) > LOST:
+        if remedy and (lost := systems["random"]["last"]) > _LOST:
             warnings.warn(
                 f"{algorithm.name}: after {algorithm.verification['iterations']} steps on random systems the weights' "
                 f"answer is {lost:.0e} from the program's{remedy}",
@@ -124,10 +116,12 @@ def judge_first_steps(algorithm: Algorithm) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-def deviations(program: Program, algorithm: Algorithm, inputs: dict[str, Any], iterations: int) -> dict[str, float]:
+def _deviations(
+    traced: TracedProgram, algorithm: Algorithm, inputs: dict[str, Any], iterations: int
+) -> dict[str, float]:
     """The deviation of the answer after the first, at the worst and after the last iteration."""
     exact = {key: value.astype("float64") for key, value in inputs.items()}
-    reference = program.run(**exact, iterations=iterations).x
+    reference = run_program(traced, **exact, iterations=iterations).x
     run = algorithm.run(**inputs, iterations=iterations)
     reference, found = (x.reshape(len(x), iterations + 1, -1).astype("float64") for x in (reference, run.x))
     judged = np.isfinite(reference[:, :2]).all((1, 2)) & (run.status != RunStatus.NOT_POSITIVE)

@@ -13,6 +13,7 @@ from nlaformer.errors import FileError, OptionError, look_up, unknown_name
 from nlaformer.express import composition, pointwise, theorem
 from nlaformer.express.operation import Construction, Operation
 from nlaformer.express.options import FORMS, Options, check
+from nlaformer.express.symbol import steps_of
 from nlaformer.transformer import NLAFormer
 
 BUILDERS: dict[str, Callable[[Options], Construction]] = {
@@ -96,7 +97,7 @@ def operation(
         normalize=normalize,
         bound=plain(bound),
         score_bound=plain(score_bound),
-        expression=None if f is None else composition.trace(f),
+        expression=None if f is None else steps_of(f),
     )
     check(options)
     construction = build(options)

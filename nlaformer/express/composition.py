@@ -1,15 +1,14 @@
 """The remark after statement (i): f(a_i, b_i) for any composition f of + - * /.
 
-``trace`` runs the user's function on symbols and records its steps as plain data; ``compose`` turns the steps into
-layers. Sums, differences and factors known in advance are linear forms and cost nothing; a product costs one layer
-and a quotient three, side by side where they do not need each other. f need not be homogeneous, so the operands
-cannot be scaled: they are taken as they are, up to ``bound``.
+``symbol.steps_of`` runs the user's function on symbols and records its steps as plain data; ``compose`` turns the
+steps into layers. Sums, differences and factors known in advance are linear forms and cost nothing; a product costs
+one layer and a quotient three, side by side where they do not need each other. f need not be homogeneous, so the
+operands cannot be scaled: they are taken as they are, up to ``bound``.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -29,97 +28,6 @@ DEFAULT_BOUND = 8.0
 _FOLDING = 4 * 2.0**-53
 
 
-class _Symbol:
-    """A traced number."""
-
-    def __init__(self, steps: list[list[Any]], index: int):
-        self.steps, self.index = steps, index
-
-    def _step(self, name: str, left: Any, right: Any) -> _Symbol:
-        operands = []
-        for value in (left, right):
-            if isinstance(value, _Symbol):
-                operands.append(value.index)
-            elif isinstance(value, (int, float)) and not isinstance(value, bool) and _exact(value):
-                self.steps.append(["constant", float(value)])
-                operands.append(len(self.steps) - 1)
-            else:
-                raise OptionError(f"f combines its arguments with {value!r}; it may use + - * / and float64 numbers")
-        self.steps.append([name, *operands])
-        return _Symbol(self.steps, len(self.steps) - 1)
-
-    def __add__(self, other: Any) -> _Symbol:
-        return self._step("+", self, other)
-
-    def __radd__(self, other: Any) -> _Symbol:
-        return self._step("+", other, self)
-
-    def __sub__(self, other: Any) -> _Symbol:
-        return self._step("-", self, other)
-
-    def __rsub__(self, other: Any) -> _Symbol:
-        return self._step("-", other, self)
-
-    def __mul__(self, other: Any) -> _Symbol:
-        return self._step("*", self, other)
-
-    def __rmul__(self, other: Any) -> _Symbol:
-        return self._step("*", other, self)
-
-    def __truediv__(self, other: Any) -> _Symbol:
-        return self._step("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> _Symbol:
-        return self._step("/", other, self)
-
-    def __neg__(self) -> _Symbol:
-        return self._step("*", self, -1.0)
-
-    def __pow__(self, power: Any) -> _Symbol:
-        if not isinstance(power, int) or not 1 <= power <= 16:
-            raise OptionError(f"f raises to the power {power!r}; whole powers from 1 to 16 are products")
-        result = self
-        for _ in range(power - 1):
-            result = result * self
-        return result
-
-    def __eq__(self, other: object) -> bool:
-        raise OptionError("f compares its argument; a transformer has no branches. Use + - * / alone")
-
-    __hash__ = None  # type: ignore[assignment]
-
-    def __bool__(self) -> bool:
-        raise OptionError("f branches on its argument; a transformer has no branches. Use + - * / alone")
-
-
-def _exact(value: float) -> bool:
-    """Whether a number is finite and, if it is a whole one, held by float64 as it is."""
-    try:
-        return math.isfinite(float(value)) and float(value) == value
-    except OverflowError:
-        return False
-
-
-def trace(f: Callable[[Any, Any], Any]) -> list[list[Any]]:
-    """The steps of a composition of + - * / as plain data; the last one is the result.
-
-    >>> trace(lambda a, b: a * b + b / 3)
-    [['a'], ['b'], ['*', 0, 1], ['constant', 3.0], ['/', 1, 3], ['+', 2, 4]]
-    """
-    steps: list[list[Any]] = [["a"], ["b"]]
-    try:
-        result = f(_Symbol(steps, 0), _Symbol(steps, 1))
-    except OptionError:
-        raise
-    except (TypeError, AttributeError, ValueError, ArithmeticError, RecursionError) as error:
-        raise OptionError(f"f cannot be traced ({error}); it must combine two numbers by + - * /") from error
-    if not isinstance(result, _Symbol):
-        raise OptionError(f"f returned {result!r}; it must return a combination of its two arguments")
-    if result.index != len(steps) - 1:
-        result + 0.0
-    return steps
-
-
 class Known(NamedTuple):
     """What is known of a step on given data: its value, a bound on its error, and the size of what it sums."""
 
@@ -129,8 +37,8 @@ class Known(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Node:
-    """A step as weights: a linear form over rows, the first layer that may read it, the largest it can be."""
+class _Placed:
+    """A step in the weights: a linear form over rows, the first layer that may read it, the largest it can be."""
 
     form: Form
     ready: int
@@ -147,7 +55,7 @@ class _Builder:
     options: Options
     layout: Layout
     bound: float
-    nodes: list[_Node] = field(default_factory=list)
+    nodes: list[_Placed] = field(default_factory=list)
     stages: list[tuple[list[Head], list[Unit]]] = field(default_factory=list)
     used: int = 0
 
@@ -164,10 +72,10 @@ class _Builder:
     def place(self, step: list[Any]) -> None:
         name = step[0]
         if name in ("a", "b"):
-            self.nodes.append(_Node({self.layout[name][0]: 1.0}, 0, self.bound))
+            self.nodes.append(_Placed({self.layout[name][0]: 1.0}, 0, self.bound))
         elif name == "constant":
             data = list(self.layout["position"])[self.layout.data_tokens]
-            self.nodes.append(_Node(dict.fromkeys(data, step[1]), 0, abs(step[1]), constant=step[1]))
+            self.nodes.append(_Placed(dict.fromkeys(data, step[1]), 0, abs(step[1]), constant=step[1]))
         else:
             left, right = self.nodes[step[1]], self.nodes[step[2]]
             node = {"+": self.sum, "-": self.difference, "*": self.product, "/": self.ratio}[name](left, right)
@@ -179,22 +87,22 @@ class _Builder:
                 )
             self.nodes.append(node)
 
-    def sum(self, left: _Node, right: _Node, sign: float = 1.0) -> _Node:
+    def sum(self, left: _Placed, right: _Placed, sign: float = 1.0) -> _Placed:
         form = dict(left.form)
         for row, w in right.form.items():
             form[row] = form.get(row, 0.0) + sign * w
-        return _Node(form, max(left.ready, right.ready), left.largest + right.largest)
+        return _Placed(form, max(left.ready, right.ready), left.largest + right.largest)
 
-    def difference(self, left: _Node, right: _Node) -> _Node:
+    def difference(self, left: _Placed, right: _Placed) -> _Placed:
         return self.sum(left, right, -1.0)
 
-    def scaled(self, node: _Node, factor: float) -> _Node:
+    def scaled(self, node: _Placed, factor: float) -> _Placed:
         if factor == 0:
-            return _Node({}, 0, 0.0, constant=0.0)
+            return _Placed({}, 0, 0.0, constant=0.0)
         constant = None if node.constant is None else factor * node.constant
-        return _Node(times(node.form, factor), node.ready, abs(factor) * node.largest, constant)
+        return _Placed(times(node.form, factor), node.ready, abs(factor) * node.largest, constant)
 
-    def product(self, left: _Node, right: _Node) -> _Node:
+    def product(self, left: _Placed, right: _Placed) -> _Placed:
         if right.constant is not None:
             return self.scaled(left, right.constant)
         if left.constant is not None:
@@ -203,9 +111,9 @@ class _Builder:
         options = self.options
         lin = design_product(options.torch_dtype, right.largest / 4, order=options.order, scheme=options.scheme)
         self.put(layer, product_heads(self.layout, lin, right.form, [left.form], [row]), [])
-        return _Node({row: 1.0}, layer + 1, left.largest * right.largest, lin=lin)
+        return _Placed({row: 1.0}, layer + 1, left.largest * right.largest, lin=lin)
 
-    def ratio(self, left: _Node, right: _Node) -> _Node:
+    def ratio(self, left: _Placed, right: _Placed) -> _Placed:
         if right.constant is not None:
             if right.constant == 0:
                 raise OptionError("f divides by the constant 0")
@@ -217,7 +125,7 @@ class _Builder:
         quotient = Quotient(self.layout, left.form, right.form, work, low, right.largest, self.options.torch_dtype)
         for k, (heads, units) in enumerate(quotient.stages(row)):
             self.put(layer + k, heads, units)
-        return _Node({row: 1.0}, layer + 3, left.largest / low, quotient=quotient)
+        return _Placed({row: 1.0}, layer + 3, left.largest / low, quotient=quotient)
 
 
 def compose(options: Options) -> Construction:
@@ -295,6 +203,6 @@ def _evaluate(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -
     return known[-1]
 
 
-def _read(known: Known, node: _Node, options: Options) -> Tensor:
+def _read(known: Known, node: _Placed, options: Options) -> Tensor:
     """The error of a form when a weight evaluates it: one rounding for each of its terms, and one more."""
     return known.error + (len(node.form) + 3) * rounding_unit(options.torch_dtype) * (known.size + known.error)

@@ -18,6 +18,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -70,3 +71,18 @@ def _singular_vectors(G: Tensor, chance: Tensor) -> Tensor:
     # Whichever sign LAPACK chose, a column's sum is made positive first; only then is the random sign applied.
     negative = (U.sum(-2) < 0) != (chance < 0.5)
     return torch.where(negative[:, None, :], -U, U)
+
+
+def random_spd(n: int, count: int, sigma: float = 1.2, seed: int = 0) -> np.ndarray:
+    """Matrices of the same family by scikit-learn's own generator, (count, n, n), float64.
+
+    ``SPD`` is the family to use. These draws define what the compiler's weights were verified on and measured with.
+    """
+    from sklearn.datasets import make_spd_matrix
+
+    rng = np.random.default_rng(seed)
+    matrices = [
+        make_spd_matrix(n, random_state=int(rng.integers(2**31))) + np.diag(rng.lognormal(0.0, sigma, n))
+        for _ in range(count)
+    ]
+    return np.stack(matrices)
