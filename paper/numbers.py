@@ -1,0 +1,440 @@
+"""The numbers of paper/claims.md by their keys, computed from paper/results alone.
+
+One function for each artefact; a value is a number or a list of numbers. Errors of learned iterates are squared and
+relative, means over the systems of an evaluation. The mean error of a curve is the geometric mean over t = 1, ..., T.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from functools import cache
+from itertools import pairwise, product
+from statistics import fmean, geometric_mean, median, stdev
+from typing import Any
+
+from scipy import stats
+
+from paper import results
+
+__all__ = ["numbers"]
+
+Row = dict[str, Any]
+Numbers = dict[str, Any]
+
+SIGMAS, TEACHERS = ("1", "1.2", "1.4"), ("cg", "pcg")
+THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
+ETAS = ("0.05", "0.01", "0.005", "0.001", "0.0005", "0.0001")
+LAMBDAS = ("0.5", "1", "4", "7", "10", "13")  # the paper's; we also have 30 and 100
+LEAD = range(2, 7)  # later the floor of a model's own accuracy sets its error
+SEEDS = range(3)  # the exploratory ones; those of the protocol begin at 100
+RESULT, JOINT = "result-power1-sigma1.2", "joint-eta0.0005-power1-sigma1.2"
+CG, PCG = (f"{teacher}-accelerated-power1-sigma1.2" for teacher in TEACHERS)
+OURS = {(teacher, s): f"{teacher}-accelerated-power0.5-sigma{s}" for teacher in TEACHERS for s in SIGMAS}
+
+
+@cache
+def numbers() -> Numbers:
+    """Every number by its key, such as "operations.matmul.layers"; of a list also the least and the most."""
+    parts = {
+        "operations": _operations(),
+        "compiled": _compiled(),
+        "systems": _systems(),
+        "runs": _runs(),
+        "elsewhere": _elsewhere(),
+        "discrepancy": _discrepancy(),
+        "intermediate": _intermediate(),
+        "eta": _eta(),
+        "lambda": _lambda(),
+        "sigma": _sigma(),
+        "dimension": _dimension(),
+        "window": _window(),
+        "architectures": _architectures(),
+        "loops": _loops(),
+        "seeds": _seeds(),
+        "rate": _rate(),
+        "letting_go": _letting_go(),
+        "bundled": _bundled(),
+        "controls": _controls(),
+        "learned_operations": _learned_operations(),
+    }
+    found = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+    lists = {key: value for key, value in found.items() if isinstance(value, list)}
+    return found | {f"{k}.{end.__name__}": end(v) for k, v in lists.items() for end in (min, max)}
+
+
+# --- reading runs and curves -----------------------------------------------------------------------------------------
+
+
+@cache
+def _all_runs() -> dict[str, Row]:
+    return results.runs()
+
+
+def _own(name: str) -> Row:
+    """A run's evaluation on the systems it was trained on; infinite where a number was not finite."""
+    run = _all_runs()[name]
+    own = run["evaluations"][run["own"]]
+    return own | {key: [math.inf if e is None else e for e in own[key]] for key in ("model", "loops") if key in own}
+
+
+def _at(name: str, sigma: str) -> Row:
+    """A run's evaluation at a sigma."""
+    return _all_runs()[name]["evaluations"][f"spd, sigma {float(sigma)}"]  # type: ignore[no-any-return]
+
+
+def _of(kind: str) -> list[Row]:
+    """The evaluations of a kind of run, one for each seed."""
+    return [_own(f"{kind}-seed{seed}") for seed in SEEDS if f"{kind}-seed{seed}" in _all_runs()]
+
+
+def _mean_error(curve: Sequence[float]) -> float:
+    return geometric_mean(curve[1:])
+
+
+def _score(kind: str) -> float:
+    """The mean error of a kind of run, the geometric mean of its seeds."""
+    return geometric_mean([_mean_error(row["model"]) for row in _of(kind)])
+
+
+def _luck(kind: str, comparisons: int = 1, single: bool = False) -> float:
+    """The factor by which one more run may differ from the mean of a kind's seeds, or from one of them, by luck.
+
+    Student's interval of 95% for the logarithms of the mean errors, for several comparisons after Bonferroni.
+    """
+    logs = [math.log(_mean_error(row["model"])) for row in _of(kind)]
+    quantile = stats.t.ppf(1 - 0.025 / comparisons, len(logs) - 1)
+    return float(math.exp(quantile * stdev(logs) * math.sqrt(1 + (1 if single else 1 / len(logs)))))
+
+
+def _counts(curve: Sequence[float], bounds: Sequence[float] = THRESHOLDS) -> list[float]:
+    """The first iterates at or below some bounds; infinite where there is none."""
+    return [next((t for t, error in enumerate(curve) if error <= bound), math.inf) for bound in bounds]
+
+
+def _overtaken(own: Sequence[float], theirs: Sequence[float]) -> float:
+    """The first iterate at which the teacher's error is smaller."""
+    return next((t for t in range(1, len(own)) if theirs[t] < own[t]), math.inf)
+
+
+def _lead(row: Row, teacher: str) -> float:
+    """The teacher's squared error over the model's, geometric mean over some early iterates."""
+    return geometric_mean([row[teacher][t] / row["model"][t] for t in LEAD])
+
+
+def _range(values: Iterable[float]) -> list[float]:
+    values = list(values)
+    return [min(values), max(values)]
+
+
+# --- sections 2 and 3, and the systems -------------------------------------------------------------------------------
+
+
+def _operations() -> Numbers:
+    """Table 1: what each operation costs, and how many are within what is printed, in one of their forms."""
+    rows = results.document("operations")["rows"]
+    found: Numbers = {}
+    for row in rows:
+        key = row["operation"] if row["form"] == "accurate" else f"{row['operation']}.{row['form']}"
+        found |= {f"{key}.{field}": row["cost"][field] for field in ("entries", "layers", "heads")}
+        found |= {f"{key}.growth": row["growth"], f"{key}.error": row["accuracy"]["float64"]["error"]}
+        if loop := row["loop_transformer"]:
+            found |= {f"{key}.loop.{field}": loop["cost"][field] for field in ("entries", "layers")}
+            found |= {f"{key}.loop.growth": loop["growth"], f"{key}.loop.block": loop["block_cost"]["layers"]}
+    both = [row for row in rows if row["loop_transformer"]]
+    named = {row["operation"] for row in both}  # the operations of Table 1
+    within = {
+        "size": lambda row: row["growth"] <= _order(row["printed"]["entries"]) + 0.25,
+        "layers": lambda row: row["cost"]["layers"] <= int(row["printed"]["layers"]),
+        "heads": lambda row: row["cost"]["heads"] <= int(row["printed"]["heads"]),
+    }
+    found |= {f"{k}.some_form": len({r["operation"] for r in rows if fits(r)} & named) for k, fits in within.items()}
+    found["all.some_form"] = len({r["operation"] for r in rows if all(fits(r) for fits in within.values())} & named)
+    costs = [(row["cost"], row["loop_transformer"]["cost"]) for row in both]
+    found["count"] = len(both)
+    found["smaller_input"] = sum(ours["entries"] < theirs["entries"] for ours, theirs in costs)
+    found["fewer_layers"] = sum(ours["layers"] < theirs["layers"] for ours, theirs in costs)
+    printed = [(row["n"], row["loop_transformer"], row["loop_transformer"]["printed"]) for row in both]
+    found["loop.layers_as_printed"] = sum(loop["cost"]["layers"] == _layers(p["layers"], n) for n, loop, p in printed)
+    found["loop.sizes_as_printed"] = sum(abs(loop["growth"] - _order(p["entries"])) <= 0.25 for _, loop, p in printed)
+    pairs = [row for row in rows if row["paper_scheme"] and row["cost"]["heads"] == 2]
+    theirs, ours = ([row[k]["float64"]["error"] for row in pairs] for k in ("paper_scheme", "accuracy"))
+    found |= {"paper_heads": _range(theirs), "our_heads": _range(ours)}
+    return found | {"gain": _range(a / b for a, b in zip(theirs, ours, strict=True))}
+
+
+def _order(printed: str) -> int:
+    """The exponent of what Table 1 prints; a logarithm counts nothing."""
+    return {"O(n)": 1, "O(n log n)": 1, "O(n^2)": 2, "O(n^3)": 3}[printed]
+
+
+def _layers(printed: str, n: int) -> int:
+    return int(printed.removesuffix("n")) * (n if printed.endswith("n") else 1)
+
+
+def _compiled() -> Numbers:
+    """Theorem 3.1, the library of programs, and the FFN of Lemma 3.2 as fitted."""
+    (cg,) = results.document("conjugate-gradients")["algorithms"]
+    found = {f"cg.{field}": cg[field] for field in ("layers", "start_layers", "error", "reference_error")}
+    found |= {f"cg.{kind}": cg[kind]["1e-06"] for kind in ("iterations", "reference_iterations")}
+    library = [row for row in results.document("algorithms/table")["algorithms"] if row["name"] != "cg"]
+    found |= {"library.count": len(library), "library.layers": _range(row["layers"] for row in library)}
+    found["library.deviation"] = max(row["last_deviation"] for row in library)
+    fits = results.document("algorithms/fit")["measurements"]
+    return found | {f"fit.n{row['n']}.width{row['width']}": row["median"] for row in fits}
+
+
+def _systems() -> Numbers:
+    document = results.document("systems")
+    condition, smallest = document["condition"], document["smallest_eigenvalue"]
+    found = {f"condition.{key}.most_systems": [row[0], row[-1]] for key, row in condition.items()}
+    found |= {"condition.without": condition["without"][1], "condition": [condition[s][1] for s in SIGMAS]}
+    return found | {"count": document["count"], "smallest_eigenvalue": [smallest[s] for s in SIGMAS]}
+
+
+# --- section 4 -------------------------------------------------------------------------------------------------------
+
+
+def _runs() -> Numbers:
+    """What the runs with the paper's loss come to; iterations by threshold, of seeds the fewest."""
+    found: Numbers = {}
+    for key, kind in {"result": RESULT, "joint": JOINT, "cg": CG, "pcg": PCG}.items():
+        rows = _of(kind)
+        counts = list(zip(*(_counts(row["model"]) for row in rows), strict=True))
+        found |= {f"{key}.systems": rows[0]["count"], f"{key}.steps": _all_runs()[f"{kind}-seed0"]["steps"]}
+        found |= {f"{key}.iterations": list(map(min, counts)), f"{key}.iterations.1e-4": _range(counts[-1])}
+        found[f"{key}.last_error"] = _range(row["model"][-1] for row in rows)
+        found[f"{key}.overtaken"] = max(_overtaken(row["model"], row["cg"]) for row in rows)
+        for t in (1, 6, 11):
+            found[f"{key}.deviation_over_cg_error.{t}"] = _range(row["deviation"][t] / row["cg"][t] for row in rows)
+    for teacher in TEACHERS:
+        theirs = _counts(_of(CG)[0][teacher])
+        found |= {f"{teacher}_itself.iterations": theirs, f"{teacher}_itself.iterations.1e-4": theirs[-1]}
+    return found
+
+
+def _elsewhere() -> Numbers:
+    """Last errors on other systems of models trained at sigma 1.2 to be faster than CG."""
+    labels = {"sigma1.4": "spd, sigma 1.4", "sigma1.8": "spd, sigma 1.8", "doubled": "A and b times 2"}
+    runs = [_all_runs()[f"{CG}-seed{seed}"]["evaluations"] for seed in SEEDS]
+    return {key: _range(run[label]["model"][-1] for run in runs) for key, label in labels.items()}
+
+
+def _discrepancy() -> Numbers:
+    """Tables 2 and 3, beside the zero predictor and an untrained model with a random probe."""
+    start = fmean(results.document("untrained")["discrepancy"])
+    silence = _of(JOINT)[0]["silence"]
+    found: Numbers = {"start": start, "zero": fmean(silence[2:21]), "zero.from_t1": fmean(silence[1:20])}
+    for key, kind in {"result": RESULT, "joint": JOINT, "cg": CG}.items():
+        ends = [row["discrepancy"] for row in _of(kind)]
+        found |= {key: _range(ends), f"{key}.falls": 1 - max(ends) / start}
+        found[f"{key}.from_t1"] = _range(fmean(row["intermediate"][1:20]) for row in _of(kind))
+    return found
+
+
+def _intermediate() -> Numbers:
+    """Figure 5b: where the worst joint seed is closer than the best of result, and than the zero predictor."""
+    joint, result = (list(zip(*(row["intermediate"] for row in _of(kind)), strict=True)) for kind in (JOINT, RESULT))
+    found: Numbers = {"iterates": len(joint), "joint.2": _range(joint[2]), "result.2": _range(result[2])}
+    found["closer"] = sum(max(ours) < min(theirs) for ours, theirs in zip(joint, result, strict=True))
+    silence = _of(JOINT)[0]["silence"]
+    return found | {"beats_zero": sum(max(ours) < nothing for ours, nothing in zip(joint, silence, strict=True))}
+
+
+def _eta() -> Numbers:
+    """Figure 4b: mean errors relative to that at the paper's choice."""
+    ratios = {eta: _mean_error(_own(f"joint-eta{eta}-power1-sigma1.2-seed0")["model"]) / _score(JOINT) for eta in ETAS}
+    others = [ratio for eta, ratio in ratios.items() if eta not in ("0.05", "0.0005")]
+    found: Numbers = {"none": _score(RESULT) / _score(JOINT), "others": _range(others)}
+    return found | ratios | {"luck": _luck(JOINT, len(ETAS) - 1)}
+
+
+def _lambda() -> Numbers:
+    """Figure 6, and the lead over CG beside (1 + lambda)^2, what the minimizer of the loss has."""
+    found: Numbers = {}
+    for weight in (*LAMBDAS, "30", "100"):
+        kind = CG if weight == "10" else f"cg-accelerated-lambda{weight}-power1-sigma1.2"
+        found[f"{weight}.mean_error"] = _score(kind)
+        found[f"{weight}.lead_over_law"] = _lead(_of(kind)[0], "cg") / (1 + float(weight)) ** 2
+    found["law"] = _range(found[f"{weight}.lead_over_law"] for weight in LAMBDAS)
+    return found | {"luck": _luck(CG, len(LAMBDAS) - 1), "luck.single": _luck(CG, single=True)}
+
+
+def _sigma() -> Numbers:
+    """Figure 7, our loss: iterations saved, of seeds the least; one teacher against the other; conditioning."""
+    saved: dict[tuple[str, str], list[float]] = {}
+    additional: list[float] = []
+    found: Numbers = {}
+    for (teacher, s), kind in OURS.items():
+        most = [max(counts) for counts in zip(*(_counts(row["model"]) for row in _of(kind)), strict=True)]
+        pairs = list(zip(most, _counts(_of(kind)[0][teacher]), strict=True))
+        saved[teacher, s] = [1 - ours / theirs for ours, theirs in pairs]
+        additional += [theirs / ours - 1 for ours, theirs in pairs if teacher == "pcg"]
+    found["cg.saved.1e-4"] = [saved["cg", s][-1] for s in SIGMAS]
+    found |= {"saved": _range(share for shares in saved.values() for share in shares)}
+    found |= {"pcg.additional": _range(additional)}
+    for teacher in TEACHERS:
+        rows = [row for s in SIGMAS for row in _of(OURS[teacher, s])]
+        found[f"{teacher}.overtaken"] = _range(_overtaken(row["model"], row[teacher]) for row in rows)
+    means = {
+        key: [fmean(column) for column in zip(*(row["counts"]["model"]["mean"] for row in _of(kind)), strict=True)]
+        for key, kind in OURS.items()
+    }
+    fewer = [[1 - p / c for p, c in zip(means["pcg", s], means["cg", s], strict=True)] for s in SIGMAS]
+    tight = [share for row in fewer for share in row[2:]]  # to 1e-3 and 1e-4
+    found |= {"teachers.tight": _range(tight), "teachers.tight.mean": fmean(tight)}
+    found |= {"teachers.loose": _range(share for row in fewer for share in row[:2])}
+    for method in ("cg", "model"):
+        quarters = [row["counts"][method]["by_condition"] for s in SIGMAS for row in _of(OURS["cg", s])]
+        ends = [pair for quarter in quarters for pair in zip(quarter[0], quarter[-1], strict=True)]
+        found[f"condition.{method}.iterations"] = fmean(worst - best for best, worst in ends)
+        found[f"condition.{method}.share"] = fmean(worst / best - 1 for best, worst in ends)
+    return found
+
+
+def _dimension() -> Numbers:
+    """Figures 8 and 9, first rows: what the mean error is divided by where the embedding dimension doubles."""
+    names = [[kind.replace("-power", f"{d}-power") for d in ("-d64", "-d128", "")] for kind in OURS.values()]
+    steps = [
+        _mean_error(_own(f"{less}-seed0")["model"]) / _mean_error(_own(f"{more}-seed0")["model"])
+        for row in names
+        for less, more in pairwise(row)
+    ]
+    return {"factor": _range(steps), "steps": len(steps), "better": sum(step > 1 for step in steps)}
+
+
+def _window() -> Numbers:
+    """Figures 8 and 9, second rows: a window of 15 beside the full one, over its iterates 6 to 20 and over all."""
+    full, short, shorter = (
+        [_own(kind.replace("-power", f"{K}-power") + "-seed0")["model"] for kind in OURS.values()]
+        for K in ("", "-K15", "-K10")
+    )
+    pairs = list(zip(short, full, strict=True))
+    return {
+        "whole": _range(_mean_error(ours) / _mean_error(theirs) for ours, theirs in pairs),
+        "late": _range(_mean_error(ours[5:]) / _mean_error(theirs[5:]) for ours, theirs in pairs),
+        "runs": len(pairs),
+        "K15.1e-1": _range(_counts(curve)[0] for curve in short),
+        "full.1e-1": _range(_counts(curve)[0] for curve in full),
+        "K15.lost": sum(curve[-1] >= 1 for curve in short),
+        "K10.lost": sum(curve[-1] >= 1 for curve in shorter),
+    }
+
+
+def _architectures() -> Numbers:
+    found: Numbers = {}
+    for task, kind in {"imitating": RESULT, "faster": OURS["cg", "1.2"]}.items():
+        kinds = {name: kind.replace("-power", f"-{name}-power") for name in ("looped", "deep")}
+        found |= {f"{task}.{name}": _score(kind) for name, kind in ({"nlaformer": kind} | kinds).items()}
+        found[f"{task}.luck"] = _luck(kind, 4)  # two rivals in two tasks
+    return found
+
+
+# --- ours, beyond the paper ------------------------------------------------------------------------------------------
+
+
+def _loops() -> Numbers:
+    """The error at 2T over the error at T, and both where it grows most."""
+    rows = [row for kind in (RESULT, JOINT, OURS["cg", "1.2"], OURS["pcg", "1.2"]) for row in _of(kind)]
+    ends = sorted(((row["model"][-1], row["loops"][-1]) for row in rows), key=lambda pair: pair[1] / pair[0])
+    return {"runs": len(rows), "growth": _range(last / first for first, last in ends), "worst": list(ends[-1])}
+
+
+def _seeds() -> Numbers:
+    """The largest factor between the mean errors of seeds, and that between two which may be luck."""
+    kinds = [kind for kind in (RESULT, JOINT, CG, *OURS.values()) if len(_of(kind)) > 1]
+    seen = [_range(_mean_error(row["model"]) for row in _of(kind)) for kind in kinds]
+    found: Numbers = {"factor": max(most / least for least, most in seen), "kinds": len(kinds)}
+    return found | {"luck": max(_luck(kind, single=True) for kind in kinds)}
+
+
+def _rate() -> Numbers:
+    """The learning rate: how long we trained, a constant rate, and what falling below 6e-5 brings."""
+    stages = [f"bundled-cg-accelerated{stage}" for stage in ("", "-150k", "-lambda100", "-polished-lr0.0002")]
+    constant = [
+        _mean_error(_own(kind.replace("-power1", "-power1-lr0.001") + "-seed0")["model"])
+        / _mean_error(_own(f"{kind}-seed0")["model"])
+        for kind in (RESULT, JOINT, CG)
+    ]
+    gains = []
+    for name in ("cg-imitation", "cg-accelerated", "pcg-accelerated"):
+        history = _all_runs()[f"bundled-{name}-150k"]["history"]
+        logged = list(zip(history["training"]["step"], history["training"]["lr"], strict=True))
+        # Between logged steps the rate is nearly linear.
+        below = next(
+            s0 + (s1 - s0) * (r0 - 6e-5) / (r0 - r1) for (s0, r0), (s1, r1) in pairwise(logged) if r1 <= 6e-5 < r0
+        )
+        errors = [e for s, e in zip(history["step"], history["final_error"], strict=True) if s >= below]
+        gains.append(errors[0] / errors[-1])
+    steps = sum(_all_runs()[name]["steps"] for name in stages)
+    return {"steps": steps, "stages": len(stages), "constant": _range(constant), "falling": _range(gains)}
+
+
+def _letting_go() -> Numbers:
+    """A short training with lambda = 100 after one with 10, beside as many steps with 10; the digits of polishing."""
+    stages = {"before": "150k", "control": "lambda10", "after": "lambda100"}
+    found: Numbers = {
+        f"{teacher}.{stage}": _lead(_at(f"bundled-{teacher}-accelerated-{run}", "1.2"), teacher)
+        for teacher, (stage, run) in product(TEACHERS, stages.items())
+    }
+    found["steps"] = _all_runs()["bundled-cg-accelerated-lambda100"]["config"]["steps"]
+    polished = {"bf16x3": "lr0.0002", "tf32": "tf32"}
+    return found | {
+        key: _at(f"bundled-cg-accelerated-polished-{run}", "1.2")["model"][-1] for key, run in polished.items()
+    }
+
+
+def _bundled() -> Numbers:
+    """The bundled models on fresh systems, their teachers, and the runs they come from."""
+    document = results.document("bundled-fresh")
+    at = {
+        (name, s): method["sigma"][str(float(s))]
+        for name, method in (document["methods"] | document["models"]).items()
+        for s in SIGMAS
+    }
+    counts = {key: _counts(row["mean"], (*THRESHOLDS, 1e-5, 1e-6)) for key, row in at.items()}
+    found: Numbers = {"count": document["count"]} | {f"{name}.{s}.iterations": c for (name, s), c in counts.items()}
+    for name in document["models"]:
+        found |= {f"{name}.error.{t}": [at[name, s]["mean"][t] for s in SIGMAS] for t in (2, 4, 20)}
+    for teacher, share in {"cg": 1 / 2, "pcg": 2 / 3}.items():
+        name = f"{teacher}-accelerated"
+        pairs = [pair for s in SIGMAS for pair in zip(counts[name, s], counts[teacher, s], strict=True)]
+        found[f"{name}.missed"] = sum(ours > math.ceil(share * theirs) for ours, theirs in pairs)
+    imitation = at["cg-imitation", "1.2"]["deviation"]
+    found |= {"cg-imitation.deviation": max(imitation), "cg-imitation.deviation.mean": fmean(imitation[1:])}
+    apart = []
+    for name, s, t in product(document["models"], SIGMAS, (2, 20)):
+        filed, fresh = _at(_run_of(document["models"][name]["config"]), s), at[name, s]
+        combined = math.hypot(filed["standard_error"][t], fresh["standard_error"][t])
+        apart.append(abs(filed["model"][t] - fresh["mean"][t]) / combined)
+    return found | {"apart": max(apart), "agree": sum(each <= 3 for each in apart), "compared": len(apart)}
+
+
+def _run_of(config: Row) -> str:
+    """The run of a bundled model, by its config in the fields both know."""
+    bundled = {name: run["config"] for name, run in _all_runs().items() if name.startswith("bundled-")}
+    (name,) = (n for n, own in bundled.items() if all(own[k] == v for k, v in config.items() if k in own))
+    return name
+
+
+def _controls() -> Numbers:
+    """What a linear probe reads in the state of cg-imitation, and its gain over random weights and the input."""
+    model = results.document("controls")["models"]["cg-imitation"]
+    probes, tokens = model["discrepancy"], model["own_token"]
+    found: Numbers = {source: probes[source]["one"] for source in ("zero", "untrained", "trained")}
+    found["gain"] = 1 - found["trained"] / min(found["zero"], found["untrained"])
+    for key, vector in {"r": "r of CG", "d": "d of CG", "chebyshev": "d of Chebyshev"}.items():
+        columns = (tokens[source][vector][1:3] for source in ("trained", "untrained", "products"))  # t = 2 and 4
+        found[f"tokens.{key}"] = [trained - max(others) for trained, *others in zip(*columns, strict=True)]
+    return found
+
+
+def _learned_operations() -> Numbers:
+    """Operations learned from random weights in one layer of two heads, beside the paper's constructed heads."""
+    document = results.document("learned-operations")
+    rows = [row for row in document["learned"] if row["variant"] == "eq. (1), two heads"]
+    errors = {row["operation"]: median(row["errors"]) for row in rows}
+    built = {row["operation"]: row["errors"]["paper's pair"] for row in document["constructed"]}
+    reached = [name for name, error in errors.items() if error <= max(10 * built[name], 1e-6)]
+    found: Numbers = {"errors": _range(errors.values()), "paper_heads": max(built.values())}
+    return found | {"reached": len(reached), "count": len(errors)}

@@ -1,0 +1,151 @@
+"""paper/claims.md: every number has a key, and prints what the results say under that key."""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from paper.numbers import numbers
+
+PAPER = Path(__file__).parents[1] / "paper"
+PAGE = (PAPER / "claims.md").read_text(encoding="utf-8")
+VERDICTS = ("holds", "holds in part", "differs", "undecided", "underspecified", "not run")
+OURS = "## Ours"  # the heading after which the claims are no longer the paper's
+
+KEY = r"<!-- (?P<key>\S+) -->"
+# Digits after a letter, an underscore or a caret belong to a name or an exponent: float64, x_1, n^2.
+NUMBER = r"(?<![\w.^])(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?)(?P<percent>%?)"
+# What may hold digits without a key: code spans (formulas, settings, thresholds), link targets and references.
+EXEMPT = re.compile(
+    r"`[^`\n]*`|\]\([^)\n]*\)|\b(?:[Ss]ections?|Tables?|Figures?|Theorem|Lemma) \d[\d.]*[a-z]?(?: and \d[\d.]*[a-z]?)?"
+)
+TOKEN = re.compile(f"{NUMBER}(?:{KEY})?")
+
+
+def printed_like(text: str, value: float) -> str:
+    """A value to the digits of a printed number, a percentage as one."""
+    shown = value * 100 if text.endswith("%") else value
+    digits = text.removesuffix("%").partition("e")[0].partition(".")[2]
+    if "e" in text:
+        mantissa, _, exponent = f"{shown:.{len(digits)}e}".partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return f"{shown:,.{len(digits)}f}" + "%" * text.endswith("%")
+
+
+def complaints(page: str, known: dict[str, float | list[float]]) -> list[str]:
+    """What is wrong with the numbers of a page; a key stands after the last of as many numbers as it has values."""
+    found = []
+    for line in EXEMPT.sub(" ", page).splitlines():
+        waiting: list[str] = []
+        for match in TOKEN.finditer(line):
+            waiting.append(match["number"] + match["percent"])
+            if match["key"] is None:
+                continue
+            if match["key"] == "paper":
+                waiting.pop()
+                continue
+            if match["key"] not in known:
+                found.append(f"no such key: {match['key']}")
+                waiting.clear()
+                continue
+            value = known[match["key"]]
+            values = value if isinstance(value, list) else [value]
+            shown = waiting[-len(values) :]
+            del waiting[-len(values) :]
+            expected = [printed_like(text, each) for text, each in zip(shown, values, strict=False)]
+            if shown != expected or len(shown) != len(values):
+                found.append(f"{match['key']}: printed {shown}, computed {values}")
+        found += [f"no key: {text} in {line[:60]}" for text in waiting]
+    return found
+
+
+def rows(page: str) -> list[list[str]]:
+    """The cells of the tables of claims, which have four columns."""
+    lines = [line.strip().strip("|").split("|") for line in page.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line] for line in lines]
+    return [line for line in cells if len(line) == 4 and line[0] != "claim" and not line[0].startswith(":-")]
+
+
+def counts(page: str) -> dict[str, float]:
+    """How many claims have each verdict, the paper's and ours."""
+    parts = dict(zip(("paper", "ours"), page.split(OURS), strict=True))
+    found = {f"page.{part}.{v.replace(' ', '_')}": 0.0 for part in parts for v in VERDICTS}
+    for part, text in parts.items():
+        verdicts = [row[2] for row in rows(text)]
+        found[f"page.{part}"] = len(verdicts)
+        for verdict in verdicts:
+            found[f"page.{part}.{verdict.replace(' ', '_')}"] += 1
+    return found
+
+
+KNOWN = numbers() | counts(PAGE)
+
+
+def test_every_number_has_a_key_and_prints_its_value():
+    assert complaints(PAGE, KNOWN) == []
+
+
+def test_every_verdict_is_one_of_the_six():
+    assert {row[2] for row in rows(PAGE)} <= set(VERDICTS)
+    assert len(rows(PAGE)) > 50
+
+
+def test_claims_can_be_read_aloud():
+    """A claim and what was found come to 45 words each at most."""
+    plain = [[re.sub(r"<!--.*?-->", "", cell) for cell in row] for row in rows(PAGE)]
+    assert [row[0] for row in plain if max(len(cell.split()) for cell in row[:2]) > 45] == []
+
+
+def test_linked_files_exist():
+    targets = re.findall(r"\]\(([^)\s]+)\)", PAGE)
+    local = [target.partition("#")[0] for target in targets if "://" not in target]
+    assert [target for target in local if target and not (PAPER / target).exists()] == []
+    assert any("figures/" in target for target in local)
+
+
+@pytest.mark.parametrize("key", sorted(set(re.findall(KEY, PAGE)) - {"paper"}))
+def test_a_changed_result_is_noticed(key):
+    """Whatever key of the page changes its value, the page is found wrong."""
+    value = KNOWN[key]
+    changed = [2 * each + 1 for each in value] if isinstance(value, list) else 2 * value + 1
+    assert any(key in complaint for complaint in complaints(PAGE, KNOWN | {key: changed}))
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("It takes 7<!-- cg.layers --> layers.", None),
+        ("It takes 8<!-- cg.layers --> layers.", "cg.layers: printed ['8'], computed [7]"),
+        ("It takes 7 layers.", "no key: 7"),
+        ("It takes 7<!-- cg.layer --> layers.", "no such key: cg.layer"),
+        ("The paper prints 10<!-- paper -->, Table 1 and `n^2` do not count, nor does float64.", None),
+        ("From 0.084 to 0.095<!-- range -->, 30%<!-- share --> of 1,302<!-- entries -->.", None),
+        ("From 0.084 to 0.096<!-- range -->.", "range: printed ['0.084', '0.096']"),
+        ("From 0.095<!-- range -->.", "range: printed ['0.095']"),
+        ("From 5, 0.084 to 0.095<!-- range -->.", "no key: 5"),
+        ("It ends at 2.6e-14<!-- error -->.", None),
+        ("It ends at 2.7e-14<!-- error -->.", "error: printed"),
+    ],
+)
+def test_the_checker_can_fail(line, complaint):
+    known = {"cg.layers": 7, "range": [0.0845, 0.0948], "share": 0.3008, "entries": 1302, "error": 2.62e-14}
+    known["range"] = [0.0844884, 0.0948]
+    found = complaints(line, known)
+    assert (found == []) if complaint is None else (len(found) == 1 and complaint in found[0])
+
+
+def test_an_edited_page_is_found_wrong():
+    """A digit changed by hand in the page itself."""
+    number = re.search(rf"(\d)({KEY})", PAGE.replace("<!-- paper -->", ""))
+    assert number is not None
+    edited = PAGE.replace(number[0], f"{(int(number[1]) + 1) % 10}{number[2]}")
+    assert complaints(edited, KNOWN) != []
+
+
+def test_numbers_are_finite_where_the_page_prints_them():
+    keys = set(re.findall(KEY, PAGE)) & KNOWN.keys()
+    values = [value if isinstance(value, list) else [value] for value in (KNOWN[key] for key in keys)]
+    assert all(math.isfinite(each) for value in values for each in value)
