@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -66,7 +66,7 @@ def print_sheets(sheets: Iterable[Sheet], markdown: bool = False) -> None:
         return
     out = console()
     for sheet in sheets:
-        out.print(sheet.title, style="bold", soft_wrap=True)
+        out.print(textwrap.fill(sheet.title, out.width), style="bold", soft_wrap=True)
         out.print(to_text(sheet, out.width, "─" if out.encoding.startswith("utf") else "-"), soft_wrap=True)
         if sheet.note:
             out.print(textwrap.fill(sheet.note, out.width), style="dim", soft_wrap=True)
@@ -74,10 +74,10 @@ def print_sheets(sheets: Iterable[Sheet], markdown: bool = False) -> None:
 
 
 def to_text(sheet: Sheet, width: int = 80, rule: str = "-") -> str:
-    """A table for the terminal.
+    """A table for the terminal, no line of which exceeds the width.
 
-    Two spaces between columns, one where two are too wide. Words in the last column are folded, numbers never: a table
-    of them that is still too wide is left so.
+    Two spaces stand between columns, one where two are too wide. Words are folded; columns of numbers that do not fit
+    beside each other are stacked, and the first column is repeated.
 
     >>> print(to_text(Sheet("Sizes", ("name", "entries"), (("add", "60"), ("matmul", "1,722")))))
     name    entries
@@ -85,24 +85,58 @@ def to_text(sheet: Sheet, width: int = 80, rule: str = "-") -> str:
     add          60
     matmul    1,722
     """
-    headings = [heading.split("\n") for heading in sheet.headings]
-    height = max(len(heading) for heading in headings)
-    head = [[""] * (height - len(heading)) + heading for heading in headings]
-    columns = [[*top, *cells] for top, cells in zip(head, zip(*sheet.lines, strict=True), strict=True)]
-    widths = [max(len(cell) for cell in column) for column in columns]
+    columns = list(zip(sheet.headings, *sheet.lines, strict=True))
+    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
     gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width or sheet.words else " "
     if sheet.words:
-        widths[-1] = max(20, min(widths[-1], width - sum(widths[:-1]) - 2 * (len(widths) - 1)))
-    lines = []
-    for cells in zip(*columns, strict=True):
-        folded = textwrap.wrap(cells[-1], widths[-1]) or [""] if sheet.words else [cells[-1]]
-        rows = [(*cells[:-1], folded[0]), *((*[""] * (len(cells) - 1), more) for more in folded[1:])]
-        lines += [gap.join(_place(k, row[k], widths[k], sheet.words) for k in range(len(row))).rstrip() for row in rows]
-    if any(sheet.headings):
-        lines.insert(height, rule * max(map(len, lines)))
+        return _table(columns, _shrunk(widths, width - 2 * (len(widths) - 1)), gap, rule, words=True)
+    stacked: list[list[int]] = [[]]
+    widths = [min(widths[0], width // 2), *(min(each, width - width // 2 - 1) for each in widths[1:])]
+    for k in range(1, len(widths)):
+        if stacked[-1] and sum(widths[j] + len(gap) for j in (*stacked[-1], k)) + widths[0] > width:
+            stacked.append([])
+        stacked[-1].append(k)
+    groups = [(0, *group) for group in stacked]
+    return "\n\n".join(_table([columns[k] for k in g], [widths[k] for k in g], gap, rule, False) for g in groups)
+
+
+def _table(columns: Sequence[Sequence[str]], widths: Sequence[int], gap: str, rule: str, words: bool) -> str:
+    """Columns, each a heading and its cells, side by side; a cell wider than its column is folded."""
+    folded = [[_folded(cell, width) for cell in column] for column, width in zip(columns, widths, strict=True)]
+    lines: list[str] = []
+    for row, cells in enumerate(zip(*folded, strict=True)):
+        height = max(map(len, cells))
+        blank = [[""] * (height - len(cell)) for cell in cells]
+        # A heading stands on its rule, a cell begins on its first line.
+        full = [space + cell if row == 0 else cell + space for space, cell in zip(blank, cells, strict=True)]
+        lines += [_joined(line, widths, gap, words) for line in zip(*full, strict=True)]
+        if row == 0:
+            above = len(lines)
+    if any(column[0] for column in columns):
+        lines.insert(above, rule * max(map(len, lines)))
     else:
-        del lines[:height]
+        del lines[:above]
     return "\n".join(lines)
+
+
+def _joined(cells: Sequence[str], widths: Sequence[int], gap: str, words: bool) -> str:
+    first, *others = zip(cells, widths, strict=True)
+    placed = [cell.ljust(width) if words else cell.rjust(width) for cell, width in others]
+    return gap.join([first[0].ljust(first[1]), *placed]).rstrip()
+
+
+def _folded(cell: str, width: int) -> list[str]:
+    parts = cell.split("\n")
+    return [line for part in parts for line in (textwrap.wrap(part, width) if len(part) > width else [part])]
+
+
+def _shrunk(widths: list[int], room: int) -> list[int]:
+    """Widths whose sum is at most the room: the last column gives way first, the first column last."""
+    widths = [*widths[:-1], max(min(widths[-1], 20), min(widths[-1], room - sum(widths[:-1])))]
+    while sum(widths) > max(room, len(widths)):
+        others = widths[1:] if max(widths[1:], default=0) > 8 else widths
+        widths[len(widths) - len(others) + others.index(max(others))] -= 1
+    return widths
 
 
 def to_markdown(sheet: Sheet) -> str:
@@ -139,7 +173,3 @@ def output_folder(path: Path) -> Path:
     except OSError as error:
         raise FileError(f"cannot make the folder {path}: {error.strerror or error}") from error
     return path
-
-
-def _place(column: int, cell: str, width: int, words: bool) -> str:
-    return cell.ljust(width) if words or column == 0 else cell.rjust(width)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+import tempfile
+from dataclasses import fields
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 import nlaformer as nf
 from benchmarks import operations as bench
 from nlaformer.cli import demo
+from nlaformer.compiler import measure
+from nlaformer.console import Sheet, to_text
 from nlaformer.learn import recipes
 from paper import table_1_measured as verify
 from tests.command import run_command
@@ -24,8 +30,8 @@ HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "numpy")
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     """Run a command in this process: exit code, standard output, standard error."""
 
-    def command(*arguments: str) -> tuple[int, str, str]:
-        code, said = run_command(monkeypatch, capsys, *arguments)
+    def command(*arguments: str, columns: int | None = None) -> tuple[int, str, str]:
+        code, said = run_command(monkeypatch, capsys, *arguments, columns=columns)
         return code, *said
 
     return command
@@ -137,11 +143,6 @@ def test_version(run):
     assert run("--version") == (0, f"nlaformer {nf.__version__}\n", "")
 
 
-def test_help_is_whole_sentences(run):
-    out = run("report", "--help")[1]
-    assert "shapes of a real one." in out
-
-
 def test_one_operation_says_how_it_is_called(run):
     out = run("operations", "matvec", "--n", "3", "--dtype", "float64")[1]
     assert "op(A, b) with A (n, n), b (n,)" in out and "A b, (n,)" in out
@@ -208,6 +209,85 @@ def test_info(run):
     assert code == 0 and torch.__version__ in out
     found = json.loads(run("info", "--json")[1])
     assert found["versions"]["torch"] == torch.__version__ and found["machine"]["threads"] >= 1
+
+
+# --- width ----------------------------------------------------------------------------------------------------------
+
+NUMBERS = Sheet(
+    "Numbers", ("operation", "rows x\ntokens", "entries\ngrow like", *"abcdefg"),
+    (("matrix_transpose", "62 x 21", "n^1.97 (n^2)", *["1.0e-10"] * 7),),
+)  # fmt: skip
+WORDS = Sheet(
+    "Words", ("name", "call", "arguments and shapes", "result"),
+    (("transposed_matmul", "op(A, B)", "A (n, n), B (n, n)", "the pair (b, a), in P they are columns"),), words=True,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("sheet", [NUMBERS, WORDS], ids=["numbers", "words"])
+@pytest.mark.parametrize("width", [20, 40, 60, 80])
+def test_no_line_of_a_table_exceeds_the_width_and_no_cell_is_lost(sheet: Sheet, width: int):
+    text = to_text(sheet, width)
+    assert max(map(len, text.splitlines())) <= width
+    assert all(line == line.rstrip() for line in text.splitlines())
+    assert text.count("1.0e-10") == sum(cell == "1.0e-10" for cell in sheet.lines[0])
+
+
+def test_a_table_that_fits_has_one_heading():
+    assert to_text(NUMBERS, 200).count("operation") == 1 < to_text(NUMBERS, 60).count("operation")
+
+
+def test_the_output_of_a_command_fits_into_60_columns(run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "ITERATIONS", 20)
+    for arguments in (("algorithms", "cg", "--n", "4"), ("operations", "matmul", "--n", "4"), ("info",)):
+        code, out, _ = run(*arguments, columns=60)
+        assert code == 0 and max(len(line) for line in out.splitlines()) <= 60, arguments
+
+
+# --- details of one algorithm, keys of --set, names -------------------------------------------------------------------
+
+
+def test_one_algorithm_shows_the_cost_of_each_block_and_the_schedule(run, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(measure, "ITERATIONS", 20)
+    out = run("algorithms", "cg", "--n", "4")[1]
+    cost = nf.algorithm("cg", 4, verify=False).cost
+    for block, layers in (("pre", cost.pre.layers), ("loop", cost.loop.layers), ("post", cost.post.layers)):
+        assert re.search(rf"^{block} \(.*\) +{layers} ", out, flags=re.MULTILINE), block
+    assert "A d" in out  # the product of an iteration
+    found = json.loads(run("algorithms", "cg", "--n", "4", "--json")[1])
+    assert found["cost"]["loop (one step)"]["layers"] == cost.loop.layers
+
+
+@pytest.mark.parametrize("command", ["train", "sweep"])
+def test_help_lists_every_field_that_set_takes(run, command: str):
+    code, out, _ = run(command, "--help")
+    listed = re.findall(r"^  (\w+)  +\S", out.partition("Keys of")[2], flags=re.MULTILINE)
+    wanted = {field.name.removesuffix("_") for field in fields(recipes.Config)} - {"recipe"}
+    assert code == 0 and set(listed) == wanted
+
+
+@pytest.mark.parametrize("command", [["evaluate"], ["report", "structure"]])
+def test_a_misspelt_model_gets_a_suggestion(run, command: list[str]):
+    code, out, err = run(*command, "cg-acelerated")
+    assert (code, out) == (2, "") and "cg-accelerated" in err and len(err.splitlines()) == 1
+
+
+def test_a_method_without_its_model_names_the_option_of_the_command(run, tmp_path: Path):
+    np.save(tmp_path / "A.npy", np.eye(3))
+    code, _, err = run("solve", str(tmp_path / "A.npy"), "--method", "flexible")
+    assert code == 2 and "flexible" in err and "model=" not in err
+
+
+def test_an_interrupted_demo_keeps_the_folder_it_names(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path):
+    def interrupted(config: object, out: str, **more: object) -> None:
+        (Path(out) / "checkpoint").touch()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(nf, "train", interrupted, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        demo.learning()
+    (kept,) = tmp_path.iterdir()
+    assert str(kept) in capsys.readouterr().err and (kept / "checkpoint").exists()
 
 
 # --- bench -------------------------------------------------------------------------------------------------------

@@ -6,10 +6,9 @@ import json
 
 import pytest
 import torch
-import typer
 from typer.testing import CliRunner
 
-from nlaformer.cli.learn import register
+from nlaformer.cli import app
 from nlaformer.errors import NLAFormerError
 from nlaformer.learn.model import initial
 from nlaformer.learn.recipes import recipe
@@ -20,9 +19,6 @@ TINY = ["--device=cpu", *(f"--set={key}={value}" for key, value in SETTINGS.item
 
 @pytest.fixture
 def command():
-    app = typer.Typer()
-    register(app)
-
     def run(*arguments, code=0):
         outcome = CliRunner().invoke(app, [str(argument) for argument in arguments])
         assert outcome.exit_code == code, outcome.output

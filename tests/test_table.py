@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.console import Sheet, to_markdown, to_text
+from nlaformer.console import to_markdown
 from nlaformer.express import loop_computer
 from nlaformer.express.cost import Cost
 from paper import table_1 as table
@@ -196,13 +196,6 @@ def _shape(text: str, n: int) -> tuple[int, ...]:
 def test_the_documentation_holds_the_table_of_calls():
     text = (Path(nf.__file__).parent.parent / "docs" / "operations.md").read_text()
     assert to_markdown(table.calls()).partition("\n\n")[2] in text
-
-
-def test_numbers_are_never_folded_and_words_are():
-    wide = Sheet("", ("name", "grows"), (("row_shift", "n^1.14 (n log n)"),))
-    assert to_text(wide, width=20).splitlines()[-1] == "row_shift n^1.14 (n log n)"
-    words = to_text(Sheet("", ("", ""), (("name", "one two " * 10),), words=True), width=30).splitlines()
-    assert len(words) > 1 and max(map(len, words)) <= 30 and all(line == line.rstrip() for line in words)
 
 
 def test_an_operation_tells_its_constants():

@@ -1,4 +1,4 @@
-"""The command line, a table of contents: each room brings its own commands.
+"""The command line: one module per group of commands.
 
 Exit codes: 0 done, 1 the answer is "no", 2 the user's mistake, 130 interrupted. Only typer is loaded here; a command
 imports what it needs when it runs.
@@ -14,17 +14,22 @@ import typer
 
 import nlaformer
 from benchmarks import commands as bench
-from nlaformer.cli import algorithms as compiler
-from nlaformer.cli import demo, learn, report
-from nlaformer.cli import info as information
-from nlaformer.cli import operations as express
-from nlaformer.cli import solve as solvers
+from nlaformer.cli import algorithms, demo, info, learn, operations, report, solve
 from nlaformer.errors import NLAFormerError
 from paper import commands as study
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
-for room in (demo, express, compiler, learn, solvers, study, bench, report, information):
-    room.register(app)
+app.command()(demo.demo)
+app.command()(operations.operations)
+app.command()(algorithms.algorithms)
+app.command(cls=learn.WithKeys)(learn.train)
+app.command(cls=learn.WithKeys)(learn.sweep)
+app.command()(learn.evaluate)
+app.command()(solve.solve)
+app.add_typer(report.report, name="report")
+app.command()(info.info)
+study.register(app)
+bench.register(app)
 
 
 def _version(wanted: bool) -> None:

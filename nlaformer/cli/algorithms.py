@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import textwrap
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlaformer.console import check_format, output_folder, print_json, print_sheets
+from nlaformer.console import Sheet, check_format, console, output_folder, print_json, print_sheets
 from nlaformer.errors import OptionError, unknown_name
 
 if TYPE_CHECKING:
     import torch
 
     from nlaformer.compiler.algorithm import Algorithm
+    from nlaformer.compiler.measure import Row
+    from nlaformer.express.cost import Cost
     from nlaformer.report.curves import Convergence
 
 Name = Annotated[str | None, typer.Argument(help="One algorithm in detail; without it, the table of all.")]
@@ -21,8 +25,10 @@ Size = Annotated[int, typer.Option("--n", help="Size of the systems.")]
 DType = Annotated[str, typer.Option("--dtype", help="float64 or float32.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the table in Markdown.")]
-Show = Annotated[bool, typer.Option("--show", help="Print the schedule and draw the convergence (PNG).")]
+Show = Annotated[bool, typer.Option("--show", help="Draw the convergence (PNG).")]
 Out = Annotated[Path | None, typer.Option(help="Folder for the drawing; default: the current one.")]
+
+_BLOCKS = "Heads and FFN width: the largest of the block's layers."
 
 
 def algorithms(
@@ -36,7 +42,8 @@ def algorithms(
 ) -> None:
     """Iterative methods as looped transformers, measured.
 
-    Layers, heads, deviation from the same program in NumPy, iterations to converge.
+    Layers, heads, deviation from the same program in NumPy, iterations to converge. For one algorithm also the cost of
+    each block and the schedule: what each layer computes.
     """
     if dtype not in ("float64", "float32"):
         raise unknown_name("dtype", dtype, ("float64", "float32"))
@@ -47,39 +54,67 @@ def algorithms(
         raise OptionError("--out goes with --show")
     import torch
 
+    kind = torch.float64 if dtype == "float64" else torch.float32
+    if name is None:
+        _table(n, kind, as_json, markdown)
+    else:
+        # The folder is made before the minutes that measuring may take.
+        _detail(name, n, kind, as_json, markdown, output_folder(out or Path()) if show else None)
+
+
+def _table(n: int, dtype: torch.dtype, as_json: bool, markdown: bool) -> None:
     from nlaformer.compiler import measure
 
-    folder = out or Path()
-    if show:
-        output_folder(folder)  # before the minutes that measuring may take
-
-    kind = torch.float64 if dtype == "float64" else torch.float32
-    rows = measure.measure_all(n, kind) if name is None else [measure.measure(name, n, kind)]
-    picture = _show(name, n, kind, folder, quiet=as_json) if name is not None and show else None
+    rows = measure.measure_all(n, dtype)
     if as_json:
-        from nlaformer.provenance import provenance
+        print_json(_document(rows, n, dtype))
+    else:
+        print_sheets([measure.sheet(rows)], markdown)
 
-        about = {"n": n, "dtype": dtype, "systems": measure.SYSTEMS, "seed": measure.SEED}
-        document = {**about, "algorithms": measure.as_data(rows), "provenance": provenance()}
+
+def _detail(name: str, n: int, dtype: torch.dtype, as_json: bool, markdown: bool, folder: Path | None) -> None:
+    import nlaformer as nf
+    from nlaformer.compiler import measure
+
+    row = measure.measure(name, n, dtype)
+    compiled = nf.algorithm(name, n, dtype=dtype, verify=False)
+    picture = None if folder is None else _draw(compiled, name, folder / f"{name}-n{n}.png")
+    if as_json:
+        costs = {block: asdict(cost) for block, cost in _costs(compiled)}
+        document = _document([row], n, dtype) | {"cost": costs, "schedule": compiled.schedule()}
         print_json(document | ({} if picture is None else {"picture": str(picture)}))
         return
-    print_sheets([measure.sheet(rows)], markdown)
+    lines = tuple((block, str(cost.layers), str(cost.heads), f"{cost.ffn_width:,}") for block, cost in _costs(compiled))
+    size = f"{compiled.layout.rows} rows x {compiled.layout.tokens} tokens"
+    blocks = Sheet(f"{name}, n = {n}: {size}", ("block", "layers", "heads", "FFN width"), lines, _BLOCKS)
+    print_sheets([blocks, measure.sheet([row])], markdown)
+    width = console().width
+    for line in compiled.schedule(width).splitlines():
+        print(line if len(line) <= width else textwrap.fill(line, width, subsequent_indent="  "))
     if picture is not None:
-        print(f"Convergence against NumPy: {picture}")
+        print(f"\nConvergence against NumPy: {picture}")
 
 
-def _show(name: str, n: int, dtype: torch.dtype, out: Path, quiet: bool) -> Path:
-    """The schedule on standard output, the convergence as a picture."""
-    import nlaformer as nf
+def _costs(compiled: Algorithm) -> list[tuple[str, Cost]]:
+    cost = compiled.cost
+    return [("pre (start)", cost.pre), ("loop (one step)", cost.loop), ("post (finish)", cost.post)]
+
+
+def _document(rows: list[Row], n: int, dtype: torch.dtype) -> dict[str, Any]:
+    from nlaformer.compiler import measure
+    from nlaformer.provenance import provenance
+
+    about = {"n": n, "dtype": str(dtype).removeprefix("torch."), "systems": measure.SYSTEMS, "seed": measure.SEED}
+    return {**about, "algorithms": measure.as_data(rows), "provenance": provenance()}
+
+
+def _draw(compiled: Algorithm, name: str, path: Path) -> Path:
     from nlaformer.compiler import measure
     from nlaformer.report.curves import convergence_figure
     from nlaformer.report.figure import save
 
-    compiled = nf.algorithm(name, n, dtype=dtype)
-    if not quiet:
-        print(f"{compiled}\n")
-    title = f"{name}, n = {n}: median and range over {measure.SYSTEMS} systems"
-    return save(convergence_figure(_convergence(compiled, name), title), out / f"{name}-n{n}.png")
+    title = f"{name}, n = {compiled.n}: median and range over {measure.SYSTEMS} systems"
+    return save(convergence_figure(_convergence(compiled, name), title), path)
 
 
 def _convergence(compiled: Algorithm, name: str, iterations: int = 60) -> list[Convergence]:
@@ -98,8 +133,3 @@ def _convergence(compiled: Algorithm, name: str, iterations: int = 60) -> list[C
         errors = measure.converge(form, "cg", inputs, iterations).found
         curves.append(Convergence(f"Lemma 3.2, exact FFN, {scheme} heads", errors, look))
     return [*curves, Convergence("NumPy", found.reference, "reference")]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(algorithms)

@@ -6,10 +6,9 @@ A section is a function that runs something, prints it and says in plain sentenc
 from __future__ import annotations
 
 import inspect
+import sys
 import textwrap
 from typing import Any
-
-import typer
 
 from nlaformer.console import Sheet, console, print_sheets
 
@@ -85,6 +84,7 @@ def algorithms() -> None:
 
 def learning() -> None:
     """The quickstart model trained before the user's eyes, and its iterates beside CG's."""
+    import shutil
     import tempfile
 
     import nlaformer as nf
@@ -93,8 +93,13 @@ def learning() -> None:
     _heading("Learning: a transformer that solves linear systems")
     config = nf.recipe("quickstart")
     _say(f"Training the recipe quickstart: {config.steps} steps, systems of {config.n} unknowns, on the CPU.")
-    with tempfile.TemporaryDirectory() as folder:
+    folder = tempfile.mkdtemp(prefix="nlaformer-demo-")
+    try:
         solver = nf.train(config, out=folder, device="cpu").solver
+    except KeyboardInterrupt:  # the folder is kept: the run can be resumed
+        print(f"To resume this run: nlaformer train {config.recipe} --out {folder} --device cpu", file=sys.stderr)
+        raise
+    shutil.rmtree(folder)
     own = evaluate(solver)[0]
     lines = tuple((f"t = {t}", f"{own.model[t]:.2g}", f"{own.cg[t]:.2g}") for t in range(1, config.T + 1))
     title = f"Squared relative error on {own.count} systems not seen in training"
@@ -149,11 +154,6 @@ def solving() -> None:
 
 
 SECTIONS = [python, operations, algorithms, learning, pretrained, solving]
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(demo)
 
 
 def _heading(title: str) -> None:

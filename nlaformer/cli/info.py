@@ -28,8 +28,3 @@ def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON do
         ("commit", where["commit"] or "not a checkout"),
     ]
     print_sheets([Sheet("nlaformer", ("", ""), tuple(lines), words=True)])
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(info)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from nlaformer.console import Sheet, print_json, print_sheets
 
@@ -15,8 +18,34 @@ if TYPE_CHECKING:
     from nlaformer.learn.recipes import Config
     from nlaformer.learn.trainer import Run
 
+
+class WithKeys(TyperCommand):
+    """A command whose help ends with the keys of ``--set``: the fields of ``Config`` and their meaning in short."""
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Keys of --set and --vary"):
+            formatter.write_dl(list(keys().items()))
+
+
+def keys() -> dict[str, str]:
+    """The fields of ``Config`` that a command may set: the choices, and the first clause of the description."""
+    from nlaformer.learn.recipes import Config
+
+    found = {}
+    entry = re.compile(r"^(\w+) : (.*)\n((?: {4}.*\n)+)", flags=re.MULTILINE)
+    for name, kind, text in entry.findall(inspect.getdoc(Config) or ""):
+        choices = ", ".join(re.findall(r'"([^"]+)"', kind))
+        short = re.split(r";|\.(?= |$)", " ".join(text.split()))[0] + "."
+        found[name.removesuffix("_")] = f"{choices}. {short}" if choices else short
+    del found["recipe"]
+    return found
+
+
 Name = Annotated[str, typer.Argument(metavar="RECIPE", help="A recipe: quickstart, cg-imitation, cg-joint, ...")]
-Settings = Annotated[list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the recipe.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the recipe; repeatable. The keys are below."),
+]
 Out = Annotated[Path | None, typer.Option(help="Folder of the run; default runs/RECIPE. A run found there is resumed.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
 CheckpointEvery = Annotated[
@@ -109,12 +138,6 @@ def evaluate(
         lost = (Path(model) / MANIFEST).exists() and read_manifest(Path(model))["state"] == "diverged"
         print(f"This run {'diverged' if lost else 'is not finished'}: the model is that of step {step} of {steps}.\n")
     _show_evaluation(solver, count, seed, as_json, {"model": model, "step": step, "steps": steps})
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to an application."""
-    for command in (train, sweep, evaluate):
-        app.command()(command)
 
 
 def _must_exist(model: str) -> None:

@@ -201,8 +201,3 @@ def half_steps(model: NLAFormer, P: Tensor) -> Iterator[tuple[str, Tensor]]:
             if layer.ffn is not None:
                 yield f"after the FFN\nof layer {state.layer + 1}", state.P
             P = state.P
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(operations)

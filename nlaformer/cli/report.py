@@ -46,7 +46,7 @@ def structure(
     model: Model = None,
     out: Annotated[Path, typer.Option(help="The PNG or SVG file to write.")] = Path("structure.png"),
 ) -> None:
-    """The pre, loop and post blocks of a trained model or a compiled algorithm."""
+    """The pre, loop and post blocks of a trained or compiled model."""
     from nlaformer.report.diagrams import structure_figure
     from nlaformer.report.figure import save
 
@@ -125,8 +125,3 @@ def layer_shape(layer: Layer) -> LayerShape:
         ffn_width=0 if layer.ffn is None else layer.ffn.width,
         normalized=layer.gain_1 is not None,
     )
-
-
-def register(app: typer.Typer) -> None:
-    """Add the commands to an application."""
-    app.add_typer(report, name="report")

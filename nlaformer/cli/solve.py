@@ -158,8 +158,3 @@ def _print(title: str, result: SolveResult, written: dict[str, str]) -> None:
         out.print(textwrap.fill(line, max(out.width, 40), subsequent_indent=" " * 10), soft_wrap=True)
     for name, path in written.items():
         out.print(f"{'x' if name == 'out' else name:<10}{path}", soft_wrap=True)
-
-
-def register(app: typer.Typer) -> None:
-    """Add the command to an application."""
-    app.command()(solve)

@@ -242,7 +242,7 @@ class _Training:
             self._close_folders(done, alive, time.monotonic() - begun, interrupted)
         if interrupted:
             where = self.folders[0] if len(self.folders) == 1 else self.folders[0].parent
-            self.display.say(f"stopped at step {done}, saved in {where}; the same command resumes")
+            self.display.say(f"stopped at step {done}, saved in {where}; training into the same folder resumes")
             if stop == "signal":
                 raise KeyboardInterrupt
 
