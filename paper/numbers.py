@@ -400,6 +400,7 @@ def _bundled() -> Numbers:
         name = f"{teacher}-accelerated"
         pairs = [pair for s in SIGMAS for pair in zip(counts[name, s], counts[teacher, s], strict=True)]
         found[f"{name}.missed"] = sum(ours > math.ceil(share * theirs) for ours, theirs in pairs)
+    found["cg-imitation.1.2.last_error"] = at["cg-imitation", "1.2"]["mean"][-1]
     imitation = at["cg-imitation", "1.2"]["deviation"]
     found |= {"cg-imitation.deviation": max(imitation), "cg-imitation.deviation.mean": fmean(imitation[1:])}
     apart = []

@@ -106,12 +106,17 @@ def test_linked_files_exist():
     assert any("figures/" in target for target in local)
 
 
-@pytest.mark.parametrize("key", sorted(set(re.findall(KEY, PAGE)) - {"paper"}))
-def test_a_changed_result_is_noticed(key):
+def test_a_changed_result_is_noticed():
     """Whatever key of the page changes its value, the page is found wrong."""
+    keys = set(re.findall(KEY, PAGE)) - {"paper"}
+    unnoticed = [key for key in keys if not any(key in found for found in complaints(PAGE, KNOWN | {key: _other(key)}))]
+    assert len(keys) > 150
+    assert unnoticed == []
+
+
+def _other(key: str) -> float | list[float]:
     value = KNOWN[key]
-    changed = [2 * each + 1 for each in value] if isinstance(value, list) else 2 * value + 1
-    assert any(key in complaint for complaint in complaints(PAGE, KNOWN | {key: changed}))
+    return [2 * each + 1 for each in value] if isinstance(value, list) else 2 * value + 1
 
 
 @pytest.mark.parametrize(
@@ -131,8 +136,7 @@ def test_a_changed_result_is_noticed(key):
     ],
 )
 def test_the_checker_can_fail(line, complaint):
-    known = {"cg.layers": 7, "range": [0.0845, 0.0948], "share": 0.3008, "entries": 1302, "error": 2.62e-14}
-    known["range"] = [0.0844884, 0.0948]
+    known = {"cg.layers": 7, "range": [0.08449, 0.0948], "share": 0.3008, "entries": 1302, "error": 2.62e-14}
     found = complaints(line, known)
     assert (found == []) if complaint is None else (len(found) == 1 and complaint in found[0])
 
