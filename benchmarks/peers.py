@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import nlaformer as nf
-from nlaformer.solvers.methods import POLICIES
+from nlaformer.solvers.guided import POLICIES
 
 LEARNED = sorted(POLICIES)
 

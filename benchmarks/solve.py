@@ -20,7 +20,7 @@ import nlaformer as nf
 from benchmarks.peers import LEARNED, Method, Outcome, classical, learned
 from nlaformer import problems
 from nlaformer.console import Sheet
-from nlaformer.solvers.learned import iterations
+from nlaformer.solvers.guided import iterations_per_call
 
 TOLERANCES = (1e-3, 1e-6, 1e-9, 1e-12)
 MODELS = ("cg-accelerated", "pcg-accelerated")
@@ -100,7 +100,7 @@ def run(plan: Plan) -> Iterator[list[Measurement]]:
     """The measurements of one case after another; the last are those of the acceptance figure."""
     solvers = {name: nf.load(name) for name in plan.models}
     ours = [learned(method, name, solver) for name, solver in solvers.items() for method in LEARNED]
-    loops = {name: iterations(solver.config) for name, solver in solvers.items()}
+    loops = {name: iterations_per_call(solver.config) for name, solver in solvers.items()}
     for case in plan.cases:
         yield measure(case, [*classical(), *ours], plan.systems, TOLERANCES, plan.rounds, loops)
     candidates = [classical()[0], *(method for method in ours if method.name in ("flexible", "refine"))]

@@ -31,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 import nlaformer as nf
 from nlaformer import problems
 from nlaformer.provenance import provenance
-from nlaformer.solvers.methods import POLICIES
+from nlaformer.solvers.guided import POLICIES
 
 Model = Callable[[Any, Any], Any]
 

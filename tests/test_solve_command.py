@@ -19,16 +19,16 @@ from rich.console import Console
 
 import nlaformer as nf
 from nlaformer import problems
+from nlaformer.cli import solve_progress
+from nlaformer.cli.solve_progress import SolveProgress
 from nlaformer.problems import read_matrix_market
-from nlaformer.solvers import display as displays
-from nlaformer.solvers.display import Display
 from tests.command import run_command
 
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """Run ``nlaformer solve`` in this process and a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.setattr(displays, "_PATIENCE", np.inf)  # a busy machine makes every run a long one
+    monkeypatch.setattr(solve_progress, "_PATIENCE", np.inf)  # a busy machine makes every run a long one
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
@@ -287,7 +287,7 @@ def test_a_right_hand_side_that_does_not_fit(run, b: np.ndarray, says: str):
         (["missing.mtx"], "No such file"),
         (["."], "ends in"),
         (["A.npy", "--method", "flexibel"], "did you mean 'flexible'?"),
-        (["A.npy", "--method", "refine"], "needs a model"),
+        (["A.npy", "--method", "refine"], "model"),
         (["A.npy", "--model", "cg-accelarated"], "bundled"),
         (["A.npy", "--rtol", "-1"], "rtol"),
         (["A.npy", "--maxiter", "-1"], "maxiter"),
@@ -304,6 +304,13 @@ def test_other_mistakes(run, arguments: list[str], says: str):
     code, out, err = run(*arguments)
     assert (code, out) == (2, "")
     assert says in err and len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("arguments", [["--method", "flexible"], ["--method", "cg", "--M", "jacobi"]])
+def test_options_that_contradict_each_other_are_refused_without_python_syntax(run, arguments: list[str]):
+    write_system("npy")
+    code, _, err = run("A.npy", *arguments)
+    assert code == 2 and arguments[1] in err and "=" not in err
 
 
 def test_an_operation_is_not_a_model(run):
@@ -353,10 +360,10 @@ def shown(monkeypatch: pytest.MonkeyPatch, terminal: bool, step: int = 1) -> str
     A = sp.csr_array(sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(60, 60)))
     b = np.ones(60)
     clock = itertools.count(step=step)
-    monkeypatch.setattr(displays.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(solve_progress.time, "monotonic", lambda: float(next(clock)))
     out = io.StringIO()
-    with Display(A, b, 1e-6, 0.0, Console(file=out, force_terminal=terminal, width=120)) as display:
-        assert nf.solve(A, b, rtol=1e-6, callback=display).converged
+    with SolveProgress(A, b, 1e-6, 0.0, Console(file=out, force_terminal=terminal, width=120)) as progress:
+        assert nf.solve(A, b, rtol=1e-6, callback=progress).converged
     return out.getvalue()
 
 
@@ -379,7 +386,7 @@ def test_the_residual_that_is_shown_is_that_of_the_worst_system(shape):
     rows = b - (A @ x if columns else (A @ x[..., None])[..., 0])
     axis = -2 if columns else -1
     worst = (np.linalg.norm(rows, axis=axis) / np.linalg.norm(b, axis=axis)).max()
-    assert Display(A, b, 1e-5, 0.0)._residual(x) == pytest.approx(worst)
+    assert SolveProgress(A, b, 1e-5, 0.0)._residual(x) == pytest.approx(worst)
 
 
 def test_a_short_run_says_nothing(monkeypatch: pytest.MonkeyPatch):

@@ -16,8 +16,7 @@ from benchmarks import solve_stress as stress
 from nlaformer import problems
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
-from nlaformer.solvers.learned import _usual_diagonal, iterations
-from nlaformer.solvers.methods import POLICIES
+from nlaformer.solvers.guided import POLICIES, _usual_diagonal, iterations_per_call
 
 MODELS = stress.corrupted(np.random.default_rng(0))
 
@@ -213,4 +212,4 @@ def test_the_bundled_model_needs_at_most_half_of_the_products_of_cg(method: str)
 
 @pytest.mark.parametrize(("name", "expected"), [("pcg-accelerated", 10), ("cg-imitation", 20), ("quickstart", 8)])
 def test_a_model_that_aims_at_the_solution_is_looped_ten_times_at_most(name: str, expected: int) -> None:
-    assert iterations(nf.recipe(name)) == expected
+    assert iterations_per_call(nf.recipe(name)) == expected

@@ -49,11 +49,11 @@ def solve(
     import numpy as np
 
     import nlaformer as nf
+    from nlaformer.cli.solve_progress import SolveProgress
     from nlaformer.learn.model import load_solver
     from nlaformer.report.curves import residual_figure
     from nlaformer.report.figure import save
     from nlaformer.solvers import files
-    from nlaformer.solvers.display import Display
 
     for path, kinds in ((out, files.WRITABLE), (plot, (".svg", ".png"))):
         if path is not None:
@@ -64,8 +64,8 @@ def solve(
     learned = None if model is None else load_solver(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
     options["M"] = None if M is None else files.read_preconditioner(M)
-    with Display(matrix, right, rtol, atol) as display:
-        result = nf.solve(matrix, right, model=learned, method=method, callback=display, check="ignore", **options)
+    with SolveProgress(matrix, right, rtol, atol) as progress:
+        result = nf.solve(matrix, right, model=learned, method=method, callback=progress, check="ignore", **options)
     given = str(b) if b is not None else f"random, standard normal, seed {seed}"
     written: dict[str, str] = {}
     try:
@@ -127,7 +127,7 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
     Systems of many times the model's size, which it would see block by block at every call, are left to "auto".
     """
     import nlaformer as nf
-    from nlaformer.solvers.methods import POLICIES
+    from nlaformer.solvers.guided import POLICIES
 
     M = options.pop("M")
     classical = {

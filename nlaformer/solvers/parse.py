@@ -1,12 +1,12 @@
-"""The door of the solvers: what a user calls A, b, x0 and M becomes lanes in float64, scaled by powers of two.
+"""A, b and x0 as users give them become lanes in float64, scaled by powers of two.
 
-The number of dimensions says what b is. With one dimension less than A it holds a vector for every matrix,
-A (..., n, n) and b (..., n); with as many it holds columns, A (..., n, n) and b (..., n, k); a single vector (n,) goes
-with every matrix of a batch. So for A (n, n), b (n, n) is n columns, as in NumPy and SciPy, and for A (n, n, n),
-b (n, n) is n vectors, one per matrix.
+A lane is one right-hand side with its matrix. The number of dimensions says what b is. With one dimension less than A
+it holds a vector for every matrix, A (..., n, n) and b (..., n); with as many it holds columns, A (..., n, n) and
+b (..., n, k); a single vector (n,) goes with every matrix of a batch. So for A (n, n), b (n, n) is n columns, as in
+NumPy and SciPy, and for A (n, n, n), b (n, n) is n vectors, one per matrix.
 
 A and b are scaled so that their largest entries are near 1: A x = b becomes (2^-i A) y = 2^-j b with x = 2^(j-i) y.
-Powers of two round nothing, and no product on the way overflows or vanishes.
+Scaling by powers of two is exact, and no product on the way overflows or underflows.
 """
 
 from __future__ import annotations
@@ -27,12 +27,14 @@ from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import UNIT, norm_lower
 from nlaformer.solvers.operators import Dense, Implicit, Operator, Sparse
 
-NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
+__all__ = ["Problem", "read", "read_matrix", "scale_towards"]
+
+_NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
 
 
 @dataclass(frozen=True)
 class Problem:
-    """m right-hand sides ("lanes") with their matrices, scaled, and the way back to what the user gave."""
+    """m lanes, scaled, and the way back to the units, shape and kind of array of the user."""
 
     A: Operator
     b: Tensor  # (m, n)
@@ -54,6 +56,7 @@ class Problem:
 
     @property
     def single(self) -> bool:
+        """Whether there is one right-hand side, so that numbers per system are plain numbers."""
         return not self.shape
 
     def unscaled(self, x: Tensor, lanes: Tensor | slice = slice(None)) -> Tensor:
@@ -61,7 +64,7 @@ class Problem:
         return scale(x, (self.exponent_b - self.exponent_a)[lanes, None])
 
     def rounded(self, x: Tensor, lanes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
-        """What becomes of x when it is handed out in the user's precision, in the units of the lanes."""
+        """The returned x, in the user's precision; in the units of the lanes."""
         given = self.unscaled(x, lanes).to(dtype or self.dtype).double()
         return scale(given, (self.exponent_a - self.exponent_b)[lanes, None])
 
@@ -76,14 +79,61 @@ class Problem:
         return array[0].item() if self.single else array.reshape(self.shape + array.shape[1:])
 
 
+@dataclass(frozen=True)
+class _Shapes:
+    """How the arrays of a call make lanes."""
+
+    n: int
+    batch: tuple[int, ...]  # of A and b together
+    columns: bool  # b holds columns, (..., n, k), not a vector for each matrix, (..., n)
+    width: int  # k, or 1
+
+    @property
+    def lanes(self) -> int:
+        return math.prod(self.batch) * self.width
+
+    def as_lanes(self, v: Tensor, device: torch.device) -> Tensor:
+        """Vectors in the shape of b as lanes (m, n) in float64."""
+        v = (v.mT if self.columns else v).to(device, torch.float64)
+        full = (*self.batch, self.width, self.n) if self.columns else (*self.batch, self.n)
+        return v.expand(full).reshape(self.lanes, self.n).contiguous()
+
+
 def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
-    """Check what was given and put it into lanes."""
+    """Check what was given and make lanes of it."""
     rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
-    matrices = read_matrix("A", A)
-    right = _real("b", b)
-    # Where the work is done: with the matrix, if that is a tensor; SciPy's matrices live on the CPU.
-    device = matrices.device if isinstance(A, Tensor) and isinstance(matrices, Tensor) else right.device
-    device = device if isinstance(matrices, Tensor) else torch.device("cpu")
+    matrices, right = read_matrix("A", A), _real("b", b)
+    shapes = _shapes(matrices, right)
+    device = _device(A, matrices, right)
+    scaled = _scaled(matrices, shapes, device)
+    y = shapes.as_lanes(right, device)
+    finite = scaled.finite & torch.isfinite(y).all(-1)
+    y = torch.where(finite[:, None], y, 0.0)
+    exponent_b = exponent(y.abs().amax(-1))
+    y = scale(y, -exponent_b[:, None])
+    start = None
+    if x0 is not None:
+        start = shapes.as_lanes(_read_x0(x0, right, shapes), device)
+        finite = finite & torch.isfinite(start).all(-1)
+        start = scale(torch.where(finite[:, None], start, 0.0), (scaled.exponent - exponent_b)[:, None])
+    return Problem(
+        A=scaled.operator,
+        b=y,
+        x0=start,
+        tolerance=_tolerances(y, exponent_b, rtol, atol),
+        exponent_a=scaled.exponent,
+        exponent_b=exponent_b,
+        finite=finite,
+        complaint=scaled.complaint,
+        kind="torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
+        dtype=_result_dtype(matrices.dtype, right.dtype),
+        shape=(*shapes.batch, shapes.width) if shapes.columns else shapes.batch,
+        columns=shapes.columns,
+    )
+
+
+def _shapes(matrices: Any, right: Tensor) -> _Shapes:
+    """What the dimensions of A and b say, or a ShapeError."""
     dimensions, n = len(matrices.shape), matrices.shape[-1]
     columns = right.dim() == dimensions
     expected = (
@@ -94,51 +144,35 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
         raise ShapeError(expected)
     if not right.numel() or right.shape[-2 if columns else -1] != n:
         raise ShapeError(expected)
-    shape = _batch(tuple(matrices.shape[:-2]), tuple(right.shape[: -2 if columns else -1]), expected)
-    width = right.shape[-1] if columns else 1
-    lanes = math.prod(shape) * width
-    dtype = _result_dtype(matrices.dtype, right.dtype)
+    batch = _batch(tuple(matrices.shape[:-2]), tuple(right.shape[: -2 if columns else -1]), expected)
+    return _Shapes(n, batch, columns, right.shape[-1] if columns else 1)
 
-    def as_lanes(v: Tensor) -> Tensor:
-        v = (v.mT if columns else v).to(device, torch.float64)
-        full = (*shape, width, n) if columns else (*shape, n)
-        return v.expand(full).reshape(lanes, n).contiguous()
 
-    operator, exponent_a, finite, complaint = _scaled(matrices, shape, width, lanes, device)
-    y = as_lanes(right)
-    finite = finite & torch.isfinite(y).all(-1)
-    y = torch.where(finite[:, None], y, 0.0)
-    exponent_b = exponent(y.abs().amax(-1))
-    y = scale(y, -exponent_b[:, None])
-    begin = None
-    if x0 is not None:
-        begin = _real("x0", x0)
-        if begin.shape[-1 if not columns else -2 :] != right.shape[-1 if not columns else -2 :]:
-            raise ShapeError(f"x0 has shape {tuple(begin.shape)}; expected that of b, {tuple(right.shape)}")
-        if _batch(shape, tuple(begin.shape[: -2 if columns else -1]), "x0 must have the shape of b") != shape:
-            raise ShapeError(f"x0 has shape {tuple(begin.shape)}; expected that of the answer, one x0 for each system")
-        begin = as_lanes(begin)
-        finite = finite & torch.isfinite(begin).all(-1)
-        begin = scale(torch.where(finite[:, None], begin, 0.0), (exponent_a - exponent_b)[:, None])
-    small = rtol * norm_lower(y).clamp(min=0) * (1 - 4 * UNIT)
-    tolerance = torch.maximum(small, scale(torch.full_like(small, atol), -exponent_b) * (1 - 4 * UNIT))
-    # What is said of the tolerance in the user's units must be what x is held against, so it is a float64 there.
-    largest = torch.finfo(torch.float64).max
-    tolerance = scale(scale_towards(tolerance.clamp(max=largest), exponent_b, 0.0), -exponent_b)
-    return Problem(
-        operator,
-        y,
-        begin,
-        tolerance,
-        exponent_a,
-        exponent_b,
-        finite,
-        complaint,
-        "torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
-        dtype,
-        (*shape, width) if columns else shape,
-        columns,
-    )
+def _device(A: Any, matrices: Any, right: Tensor) -> torch.device:
+    """Where the work is done: with the matrix, if that is a tensor; SciPy's matrices live on the CPU."""
+    if not isinstance(matrices, Tensor):
+        return torch.device("cpu")
+    return matrices.device if isinstance(A, Tensor) else right.device
+
+
+def _read_x0(x0: Any, right: Tensor, shapes: _Shapes) -> Tensor:
+    """A real x0 for each system, in the shape of b."""
+    start = _real("x0", x0)
+    vector = 2 if shapes.columns else 1  # dimensions
+    if start.shape[-vector:] != right.shape[-vector:]:
+        raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected that of b, {tuple(right.shape)}")
+    if _batch(shapes.batch, tuple(start.shape[:-vector]), "x0 must have the shape of b") != shapes.batch:
+        raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected that of the answer, one x0 for each system")
+    return start
+
+
+def _tolerances(y: Tensor, exponent_b: Tensor, rtol: float, atol: float) -> Tensor:
+    """max(rtol |b|, atol) of every lane in its units, rounded downwards."""
+    relative = rtol * norm_lower(y).clamp(min=0) * (1 - 4 * UNIT)
+    found = torch.maximum(relative, scale(torch.full_like(relative, atol), -exponent_b) * (1 - 4 * UNIT))
+    # The tolerance that is reported in the user's units must be the one that x meets, so it is a float64 there.
+    found = found.clamp(max=torch.finfo(torch.float64).max)
+    return scale(scale_towards(found, exponent_b, 0.0), -exponent_b)
 
 
 def scale_towards(values: Tensor, e: Tensor, towards: float) -> Tensor:
@@ -186,7 +220,7 @@ def read_matrix(name: str, value: Any) -> Any:
 
 
 def _csr(name: str, matrix: Any) -> Any:
-    """A matrix of SciPy's with sorted indices and without duplicates; the given one stays as it is."""
+    """A sparse matrix of SciPy's with sorted indices and without duplicates; the given one is not changed."""
     import scipy.sparse
 
     if hasattr(matrix, "check_format"):
@@ -227,7 +261,7 @@ def _real(name: str, value: Any) -> Tensor:
 
 
 def _check_integers(name: str, values: Any) -> None:
-    """Whole numbers are read as float64; those that it cannot hold would be solved for another system."""
+    """Refuse whole numbers that float64 cannot hold: the answer would be that of another system."""
     array = values.cpu().numpy() if isinstance(values, Tensor) else values
     if array.size and max(abs(int(array.min())), abs(int(array.max()))) > 2**53:
         raise DTypeError(f"{name} holds whole numbers beyond 2^53, which float64 does not hold exactly; convert them")
@@ -264,23 +298,31 @@ def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tup
         raise ShapeError(message) from None
 
 
-def _scaled(
-    matrices: Any, shape: tuple[int, ...], width: int, lanes: int, device: torch.device
-) -> tuple[Operator, Tensor, Tensor, list[str]]:
-    """The operator with its largest entries near 1; of every lane the exponent, whether it is finite, a complaint."""
+@dataclass(frozen=True)
+class _Scaled:
+    """Matrices with their largest entries near 1, and what is known of every lane's."""
+
+    operator: Operator
+    exponent: Tensor  # (m,)
+    finite: Tensor  # (m,)
+    complaint: list[str]  # why it cannot be symmetric positive definite, or nothing
+
+
+def _scaled(matrices: Any, shapes: _Shapes, device: torch.device) -> _Scaled:
     import scipy.sparse
 
     if isinstance(matrices, Tensor):
-        A = matrices.to(device, torch.float64)
-        A = A.reshape(1, *A.shape[-2:]) if A[..., 0, 0].numel() == 1 else A.expand(*shape, -1, -1).flatten(0, -3)
-        return _scaled_dense(A, lanes // len(A), _eps(matrices.dtype))
+        A, batch = matrices.to(device, torch.float64), shapes.batch
+        A = A.reshape(1, *A.shape[-2:]) if A[..., 0, 0].numel() == 1 else A.expand(*batch, -1, -1).flatten(0, -3)
+        return _scaled_dense(A, shapes.lanes // len(A), _eps(matrices.dtype))
     if scipy.sparse.issparse(matrices):
-        return _scaled_sparse(matrices, lanes)
-    every = torch.ones(lanes, dtype=torch.bool)
-    return Implicit(matrices), torch.zeros(lanes, dtype=torch.int32), every, [""] * lanes
+        return _scaled_sparse(matrices, shapes.lanes)
+    lanes = shapes.lanes
+    finite = torch.ones(lanes, dtype=torch.bool)
+    return _Scaled(Implicit(matrices), torch.zeros(lanes, dtype=torch.int32), finite, [""] * lanes)
 
 
-def _scaled_dense(A: Tensor, shared: int, eps: float) -> tuple[Operator, Tensor, Tensor, list[str]]:
+def _scaled_dense(A: Tensor, shared: int, eps: float) -> _Scaled:
     largest = A.abs().amax((-2, -1))  # (G,)
     finite = torch.isfinite(largest)
     e = exponent(torch.where(finite, largest, 1.0))
@@ -289,11 +331,11 @@ def _scaled_dense(A: Tensor, shared: int, eps: float) -> tuple[Operator, Tensor,
     measures = ((A - A.mT).abs().amax((-2, -1)), lowest, A.abs().amax((-2, -1)))
     rows = torch.stack(measures, -1).tolist()
     words = [_complaint(gap, diagonal, size, A.shape[-1], eps) for gap, diagonal, size in rows]
-    every = [word for word in words for _ in range(shared)]
-    return Dense(A, shared), e.repeat_interleave(shared), finite.repeat_interleave(shared), every
+    complaint = [word for word in words for _ in range(shared)]
+    return _Scaled(Dense(A, shared), e.repeat_interleave(shared), finite.repeat_interleave(shared), complaint)
 
 
-def _scaled_sparse(matrix: Any, lanes: int) -> tuple[Operator, Tensor, Tensor, list[str]]:
+def _scaled_sparse(matrix: Any, lanes: int) -> _Scaled:
     csr = matrix.astype(np.float64)
     largest = torch.tensor(np.abs(csr.data).max(initial=0.0), dtype=torch.float64)
     finite = torch.isfinite(largest)
@@ -302,7 +344,7 @@ def _scaled_sparse(matrix: Any, lanes: int) -> tuple[Operator, Tensor, Tensor, l
     csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
     size, gap = float(np.abs(csr.data).max(initial=0.0)), float(np.abs((csr - csr.T).data).max(initial=0.0))
     word = _complaint(gap, lowest, size, csr.shape[0], _eps(_result_dtype(matrix.dtype)))
-    return Sparse(csr), e.expand(lanes), finite.expand(lanes), [word] * lanes
+    return _Scaled(Sparse(csr), e.expand(lanes), finite.expand(lanes), [word] * lanes)
 
 
 def _eps(dtype: torch.dtype) -> float:
@@ -310,9 +352,9 @@ def _eps(dtype: torch.dtype) -> float:
 
 
 def _complaint(gap: float, diagonal: float, largest: float, n: int, eps: float) -> str:
-    """Why a matrix cannot be symmetric positive definite, from its entries alone, or nothing."""
+    """Why a matrix cannot be symmetric positive definite, as its entries show, or nothing."""
     if gap > min(10 * n * eps, 1e-3) * largest:
-        nearly = "; if only by rounding, solve with (A + A.T) / 2" if gap < NEARLY_SYMMETRIC * largest else ""
+        nearly = "; if only by rounding, solve with (A + A.T) / 2" if gap < _NEARLY_SYMMETRIC * largest else ""
         return (
             f"A is not symmetric: an entry differs from its mirror image by {gap / largest:.1e} of the largest{nearly}"
         )

@@ -5,15 +5,23 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
 
 from nlaformer.learn.teachers import Trajectory
 
+__all__ = ["Contribution", "SolveResult", "Status"]
+
+# Of a single system a plain number, of several an array in the shape of the batch.
+Counts = int | NDArray[np.int64]
+Numbers = float | NDArray[np.float64]
+Vectors = NDArray[np.float64] | NDArray[np.float32] | NDArray[np.float16] | Tensor
+
 
 class Status(enum.Enum):
-    """How a solve ended; the value is the sentence for people. Only CONVERGED is a success."""
+    """How a solve ended; the value is the sentence a user reads. Only CONVERGED is a success."""
 
     CONVERGED = "converged: |b - A x| <= max(rtol |b|, atol) holds for the returned x, recomputed in float64"
     MAXITER = "iterations ran out: the residual is still above the tolerance; raise maxiter, or give a preconditioner M"
@@ -44,15 +52,15 @@ class Contribution:
 
     Attributes
     ----------
-    applications : how often it was asked
+    applications : how often the model was asked
     accepted : how many of its answers were used
-    reduction : the residual where it stopped over the residual where it began; 1 if nothing was used
-    reasons : a sentence for each different way in which its answers were refused, most frequent first
+    reduction : the residual where its part ended over the residual where it began; 1 if no answer was used
+    reasons : why answers were refused, a sentence for each reason, most frequent first
     """
 
-    applications: Any
-    accepted: Any
-    reduction: Any
+    applications: Counts
+    accepted: Counts
+    reduction: Numbers
     reasons: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -68,7 +76,7 @@ class Contribution:
 class SolveResult:
     """The answer with its certificate; unpacks as ``x, info`` like SciPy's.
 
-    Of a single right-hand side, the numbers per system are plain numbers and ``status`` is a ``Status``; of several
+    For a single right-hand side, the numbers per system are plain numbers and ``status`` is a ``Status``; for several
     they are arrays in the shape of the batch.
 
     Attributes
@@ -78,29 +86,29 @@ class SolveResult:
     status : how it ended
     detail : what is known beyond the status, a sentence or nothing
     iterations : steps taken: applications of the model whose answer was used, and steps of the classical method
-    residuals : |b - A x_k| from k = 0 on, (..., K + 1), NaN after a system has ended; the method's own running
-        values, but for the last of a system that converged, which is recomputed
+    residuals : |b - A x_k| from k = 0 on, (..., K + 1), NaN after a system has ended; the running values of the
+        method, except the last of a system that converged, which is recomputed
     residual_norm : |b - A x| of the returned x, recomputed
-    residual_bound : proven to be no less than the exact |b - A x|; where A is a LinearOperator its products are taken
-        as exact, since nothing is known of their rounding errors
-    tolerance : max(rtol |b|, atol), what the bound is held against
+    residual_bound : proven to be no less than the exact |b - A x|; for a LinearOperator its products are taken
+        as exact, since their rounding errors are not known
+    tolerance : max(rtol |b|, atol), which the bound must not exceed
     matvecs : products with A outside the model, those of the certificate included
     method : what was done, in words
     model : what the model contributed, or None without one
     model_seconds, classical_seconds : where the time went
-    trajectory : x_k, r_k, d_k of every step where asked for, each (..., K + 1, n)
+    trajectory : x_k, r_k, d_k of every step if requested, each (..., K + 1, n)
     """
 
-    x: Any
-    x64: Any
-    status: Any
-    detail: Any
-    iterations: Any
-    residuals: Any
-    residual_norm: Any
-    residual_bound: Any
-    tolerance: Any
-    matvecs: Any
+    x: Vectors
+    x64: NDArray[np.float64] | Tensor
+    status: Status | NDArray[np.object_]
+    detail: str | NDArray[np.str_]
+    iterations: Counts
+    residuals: NDArray[np.float64]
+    residual_norm: Numbers
+    residual_bound: Numbers
+    tolerance: Numbers
+    matvecs: Counts
     method: str
     model: Contribution | None
     model_seconds: float
@@ -113,8 +121,8 @@ class SolveResult:
         return all(status is Status.CONVERGED for status in self._statuses)
 
     @property
-    def info(self) -> Any:
-        """SciPy's number: 0 converged, above 0 the iterations without convergence, below 0 a breakdown."""
+    def info(self) -> Counts:
+        """As in SciPy: 0 converged, above 0 the iterations without convergence, below 0 a breakdown."""
         counts = np.atleast_1d(self.iterations).ravel()
         values = [_INFO.get(s, max(int(k), 1)) for s, k in zip(self._statuses, counts, strict=True)]
         return values[0] if isinstance(self.status, Status) else np.reshape(values, np.shape(self.status))
@@ -124,7 +132,7 @@ class SolveResult:
         """The whole time."""
         return self.model_seconds + self.classical_seconds
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Vectors | Counts]:
         return iter((self.x, self.info))
 
     def __str__(self) -> str:
@@ -143,6 +151,14 @@ class SolveResult:
     def __repr__(self) -> str:
         return f"<SolveResult: {self._status_line()}>"
 
+    def explain(self) -> str:
+        """Why systems did not converge: a line for a single one, else a count and each status that occurs."""
+        message = self._status_line()
+        if not isinstance(self.status, Status):
+            seen = set(self._statuses) - {Status.CONVERGED}
+            message += "".join(f"\n{status}" for status in Status if status in seen)
+        return message
+
     @property
     def _statuses(self) -> list[Status]:
         return [self.status] if isinstance(self.status, Status) else list(np.ravel(self.status))
@@ -156,12 +172,12 @@ class SolveResult:
         return f"{len(found):,} systems: " + ", ".join(words)
 
 
-def _counted(values: Any, what: str) -> str:
+def _counted(values: Counts, what: str) -> str:
     text = _span(values)
     return f"{text} {what}" if text == "1" else f"{text} {what}s"
 
 
-def _span(values: Any) -> str:
+def _span(values: Counts | Numbers) -> str:
     """A number, or the smallest and largest of several; NaN stands for systems that have none."""
     known = np.ravel(values)[~np.isnan(np.ravel(values))]
     low, high = (known.min(), known.max()) if known.size else (np.nan, np.nan)

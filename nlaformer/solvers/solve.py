@@ -6,6 +6,7 @@ import math
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,18 +17,18 @@ from nlaformer.arrays import give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.learn.teachers import Trajectory
 from nlaformer.prompt import scale
-from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate import conjugate_gradients
-from nlaformer.solvers.learned import Learned
-from nlaformer.solvers.methods import POLICIES, Use, apply_model
+from nlaformer.solvers.guided import POLICIES, Guidance, Proposer, guide
 from nlaformer.solvers.parse import read, scale_towards
 from nlaformer.solvers.preconditioners import read_preconditioner
-from nlaformer.solvers.progress import Progress
-from nlaformer.solvers.result import Contribution, SolveResult, Status
+from nlaformer.solvers.result import SolveResult
+from nlaformer.solvers.state import SolveState
 
-METHODS = ("cg", "pcg", *POLICIES)
-CHECKS = ("warn", "raise", "ignore")
-_ENOUGH = 2**60  # iterations that no solve comes to; counts stay within int64
+__all__ = ["cg", "pcg", "solve"]
+
+_METHODS = ("cg", "pcg", *POLICIES)
+_CHECKS = ("warn", "raise", "ignore")
+_ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64
 
 
 def solve(
@@ -95,7 +96,12 @@ def solve(
     >>> nf.solve(-A, b, check="ignore").status.name
     'NOT_SPD'
     """
-    return _solve(A, b, model, x0, M, rtol, atol, maxiter, method, callback, check, False)
+    return _solve(
+        _Request(
+            A, b, x0=x0, M=M, model=model, rtol=rtol, atol=atol, maxiter=maxiter, method=method, callback=callback,
+            check=check,
+        )
+    )  # fmt: skip
 
 
 def cg(
@@ -124,7 +130,12 @@ def cg(
     (3, (4, 3))
     """
     method = "cg" if M is None else "pcg"
-    return _solve(A, b, None, x0, M, rtol, atol, maxiter, method, callback, check, trajectory)
+    return _solve(
+        _Request(
+            A, b, x0=x0, M=M, rtol=rtol, atol=atol, maxiter=maxiter, method=method, callback=callback, check=check,
+            trajectory=trajectory,
+        )
+    )  # fmt: skip
 
 
 def pcg(
@@ -148,97 +159,94 @@ def pcg(
     >>> nf.pcg(np.diag([1.0, 10.0, 100.0]), np.ones(3)).iterations
     1
     """
-    return _solve(A, b, None, x0, M, rtol, atol, maxiter, "pcg", callback, check, trajectory)
+    return _solve(
+        _Request(
+            A, b, x0=x0, M=M, rtol=rtol, atol=atol, maxiter=maxiter, method="pcg", callback=callback, check=check,
+            trajectory=trajectory,
+        )
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Request:
+    """The arguments of a solve, as they were given."""
+
+    A: Any
+    b: Any
+    x0: Any
+    M: Any
+    rtol: float
+    atol: float
+    maxiter: int | None
+    method: str
+    callback: Callable[[Any], Any] | None
+    check: str
+    model: Any = None
+    trajectory: bool = False
+
+    def check_options(self) -> None:
+        """Refuse options that do not exist or contradict each other, in words that suit the command line too."""
+        if self.method not in _METHODS:
+            raise unknown_name("method", self.method, _METHODS)
+        if self.check not in _CHECKS:
+            raise unknown_name("check", self.check, _CHECKS)
+        if self.method == "cg" and self.M is not None:
+            raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
+        if self.model is None and self.method in POLICIES and self.method != "auto":
+            raise OptionError(f"the method {self.method} needs a model, and none was given; give one, or use auto")
+        if self.model is not None and self.method not in POLICIES:
+            raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(POLICIES)}, or omit it")
+        if self.callback is not None and not callable(self.callback):
+            raise OptionError(f"callback is a {type(self.callback).__name__}; expected a function of x")
+
+    @property
+    def preconditioner(self) -> Any:
+        """M; Jacobi for pcg without one."""
+        return "jacobi" if self.method == "pcg" and self.M is None else self.M
+
+    @property
+    def in_words(self) -> str:
+        """What is done."""
+        classical = "conjugate gradients" if self.preconditioner is None else "preconditioned conjugate gradients"
+        return classical if self.model is None else f"{self.method} with the model, then {classical}"
 
 
 @torch.no_grad()
-def _solve(
-    A: Any,
-    b: Any,
-    model: Any,
-    x0: Any,
-    M: Any,
-    rtol: float,
-    atol: float,
-    maxiter: int | None,
-    method: str,
-    callback: Callable[[Any], Any] | None,
-    check: str,
-    trajectory: bool,
-) -> SolveResult:
+def _solve(request: _Request) -> SolveResult:
     begun = time.perf_counter()
-    if method not in METHODS:
-        raise unknown_name("method", method, METHODS)
-    if check not in CHECKS:
-        raise unknown_name("check", check, CHECKS)
-    if method == "cg" and M is not None:
-        raise OptionError('method="cg" takes no preconditioner M; use method="pcg" or leave M out')
-    if model is None and method in POLICIES and method != "auto":
-        raise OptionError(f"method={method!r} needs a model; pass model=, or use method='auto'")
-    if model is not None and method not in POLICIES:
-        raise OptionError(f"method={method!r} takes no model; use one of {', '.join(POLICIES)}")
-    if callback is not None and not callable(callback):
-        raise OptionError(f"callback is a {type(callback).__name__}; expected a function of x")
-    problem = read(A, b, x0, rtol, atol)
-    steps = _steps(maxiter, problem.b.shape[-1])
-    M = "jacobi" if method == "pcg" and M is None else M
-    preconditioner = read_preconditioner(M, problem)
-    learned = None if model is None else Learned(model, problem)
-    if learned is not None and method != "auto" and not learned.possible:
-        raise OptionError(f"method={method!r} needs the model, but {learned.unfit}")
-    progress = Progress(problem, steps, callback, trajectory)
-    _first_look(progress)
-    use = None
-    if learned is not None:
-        unfit = learned.unfit if method == "auto" else ""
-        use = apply_model(progress, learned, POLICIES[method], unfit)
-    conjugate_gradients(progress, preconditioner, use.directions if use else [])
-    if use is not None:
-        _second_chance(progress, use)
-        conjugate_gradients(progress, preconditioner, [])
-    progress.finish()
-    classical = "conjugate gradients" if M is None else "preconditioned conjugate gradients"
-    words = classical if learned is None else f"{method} with the model, then {classical}"
-    jacobi = problem.exponent_a if isinstance(M, str) else None
-    result = _result(progress, words, learned, use, begun, jacobi)
-    _report(result, check)
+    request.check_options()
+    problem = read(request.A, request.b, request.x0, request.rtol, request.atol)
+    maxiter = _iterations(request.maxiter, problem.b.shape[-1])
+    M = read_preconditioner(request.preconditioner, problem)
+    proposer = None if request.model is None else Proposer(request.model, problem)
+    if proposer is not None and request.method != "auto" and not proposer.possible:
+        raise OptionError(f"the method {request.method} needs the model, but {proposer.unfit}")
+    state = SolveState(problem, maxiter, request.callback, request.trajectory)
+    guidance = None
+    if proposer is None:
+        conjugate_gradients(state, M, [])
+    else:
+        unfit = proposer.unfit if request.method == "auto" else ""
+        guidance = guide(state, proposer, POLICIES[request.method], unfit)
+        conjugate_gradients(state, M, guidance.directions)
+        guidance.undo_failures()
+        conjugate_gradients(state, M, [])
+    state.finish()
+    result = _result(request, state, guidance, begun)
+    _warn_or_raise(result, request.check)
     return result
 
 
-def _steps(maxiter: Any, n: int) -> int:
+def _iterations(maxiter: Any, n: int) -> int:
     return 10 * n if maxiter is None else min(whole("maxiter", maxiter, 0), _ENOUGH)
 
 
-def _first_look(progress: Progress) -> None:
-    """End the lanes whose x0 is good enough, then those whose matrix is seen to be unfit."""
-    problem, lanes = progress.problem, progress.going()
-    claims = lanes[norm_of(progress.r[lanes]) <= problem.tolerance[lanes]]
-    if len(claims):
-        progress.judge(claims)
-    for lane in progress.going().tolist():
-        if problem.complaint[lane]:
-            progress.end([lane], Status.NOT_SPD, problem.complaint[lane])
-
-
-def _second_chance(progress: Progress, use: Use) -> None:
-    """Put the lanes that did not converge after answers of the model were used back to their beginning."""
-    settled = (Status.CONVERGED, Status.PRECISION)
-    lanes = [lane for lane in use.accepted.nonzero()[:, 0].tolist() if progress.status[lane] not in settled]
-    progress.start_again(torch.tensor(lanes, dtype=torch.long, device=progress.x.device))
-
-
-def _result(
-    progress: Progress, method: str, model: Learned | None, use: Use | None, begun: float, jacobi: Tensor | None
-) -> SolveResult:
-    problem = progress.problem
-    contribution, model_seconds = None, 0.0
-    if model is not None and use is not None:
-        asked, accepted, reduction = map(problem.numbers, (model.applications, use.accepted, use.reduction))
-        reasons = tuple(reason for reason, count in model.refused.most_common() if count)
-        contribution, model_seconds = Contribution(asked, accepted, reduction, reasons), model.seconds
-    exact = problem.unscaled(progress.x)
+def _result(request: _Request, state: SolveState, guidance: Guidance | None, begun: float) -> SolveResult:
+    problem = state.problem
+    exact = problem.unscaled(state.x)
     statuses = np.empty(len(exact), dtype=object)
-    statuses[:] = progress.status
+    statuses[:] = state.status
+    model_seconds = 0.0 if guidance is None else guidance.seconds
 
     def in_units(values: Tensor, towards: float) -> Any:
         return problem.numbers(scale_towards(values, problem.exponent_b, towards))
@@ -246,45 +254,42 @@ def _result(
     return SolveResult(
         x=problem.vectors(exact),
         x64=problem.vectors(exact, torch.float64),
-        status=progress.status[0] if problem.single else statuses.reshape(problem.shape),
-        detail=progress.detail[0] if problem.single else np.array(progress.detail).reshape(problem.shape),
-        iterations=problem.numbers(progress.iterations),
-        residuals=progress.residuals()[0] if problem.single else problem.numbers(progress.residuals()),
-        residual_norm=in_units(progress.norm, math.inf),
-        residual_bound=in_units(progress.bound, math.inf),
+        status=statuses[0] if problem.single else statuses.reshape(problem.shape),
+        detail=state.detail[0] if problem.single else np.array(state.detail).reshape(problem.shape),
+        iterations=problem.numbers(state.iterations),
+        residuals=state.residuals()[0] if problem.single else problem.numbers(state.residuals()),
+        residual_norm=in_units(state.norm, math.inf),
+        residual_bound=in_units(state.bound, math.inf),
         tolerance=in_units(problem.tolerance, 0.0),
-        matvecs=problem.numbers(progress.matvecs),
-        method=method,
-        model=contribution,
+        matvecs=problem.numbers(state.matvecs),
+        method=request.in_words,
+        model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
         classical_seconds=time.perf_counter() - begun - model_seconds,
-        trajectory=_trajectory(progress, jacobi),
+        trajectory=_trajectory(state, jacobi=isinstance(request.preconditioner, str)),
     )
 
 
-def _trajectory(progress: Progress, jacobi: Tensor | None) -> Trajectory | None:
+def _trajectory(state: SolveState, jacobi: bool) -> Trajectory | None:
     """The kept steps in the user's units, (..., K + 1, n); d is in those of M r."""
-    if not progress.trajectory:
+    if not state.trajectory:
         return None
-    problem = progress.problem
+    problem = state.problem
     of_r = problem.exponent_b
-    units = (of_r - problem.exponent_a, of_r, of_r if jacobi is None else of_r - jacobi)
+    of_x = of_r - problem.exponent_a
     parts = []
-    for steps, e in zip(zip(*progress.trajectory, strict=True), units, strict=True):
+    for steps, e in zip(zip(*state.trajectory, strict=True), (of_x, of_r, of_x if jacobi else of_r), strict=True):
         together = scale(torch.stack(steps, -2), e[:, None, None])
         parts.append(give(together.reshape(*problem.shape, *together.shape[1:]), problem.kind))
     return Trajectory(*parts)
 
 
-def _report(result: SolveResult, check: str) -> None:
-    """Warn or raise where a system did not converge."""
+def _warn_or_raise(result: SolveResult, check: str) -> None:
+    """Say that a system did not converge."""
     if result.converged or check == "ignore":
         return
-    message = result._status_line()
-    if not isinstance(result.status, Status):
-        seen = {status for status in np.ravel(result.status) if status is not Status.CONVERGED}
-        message += "".join(f"\n{status}" for status in Status if status in seen)
+    message = result.explain()
     if check == "raise":
         raise ConvergenceError(message, result)
-    # The user's line stands above _report, _solve, its decorator and solve.
+    # The user's line is above _warn_or_raise, _solve, its decorator and solve.
     warnings.warn(message, ConvergenceWarning, stacklevel=5)

@@ -1,4 +1,4 @@
-"""What a person sees while a long solve runs: a bar on a terminal, plain lines elsewhere, nothing if it is short."""
+"""The progress of a long solve: a bar on a terminal, plain lines elsewhere; nothing for a short one."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-_PATIENCE = 2.0  # seconds that a solve may take without a word
+_PATIENCE = 2.0  # seconds before the first message
 _SECONDS = 5.0  # between plain lines
-_SECONDS_OF_BAR = 0.5  # between movements of the bar
+_SECONDS_OF_BAR = 0.5  # between updates of the bar
 
 
-class Display:
-    """Follows a solve through its callback. How far it is, digits of the residual say, not iterations.
+class SolveProgress:
+    """The callback of a solve. The bar measures digits of the residual, not iterations.
 
-    A residual is computed only when it is shown; the one of the system that is furthest behind.
+    A residual is computed only when it is shown; it is that of the system that is furthest behind.
     """
 
     def __init__(self, A: Any, b: Any, rtol: float, atol: float, console: Console | None = None) -> None:
@@ -27,7 +27,7 @@ class Display:
         self._A, self._b = A, b
         self._columns = b.ndim == A.ndim
         axis = -2 if self._columns else -1
-        with np.errstate(all="ignore"):  # squares of huge numbers overflow; what is shown is then unknown, not wrong
+        with np.errstate(all="ignore"):  # squares of huge numbers overflow; then the residual shown is infinite or NaN
             size = np.linalg.norm(b, axis=axis)
             self._axis, self._unit = axis, np.where(size > 0, size, 1.0)
             self._wanted = float(np.min(np.maximum(rtol * size, atol) / self._unit))
@@ -45,7 +45,7 @@ class Display:
             self._bar.stop()
 
     def __call__(self, x: Any) -> None:
-        """After every iteration, with its x."""
+        """Called after every iteration with its x."""
         self._iteration += 1
         now = time.monotonic()
         pause = _SECONDS_OF_BAR if self._bar is not None else _SECONDS

@@ -1,0 +1,228 @@
+"""The state of a solve: where every lane stands. The only place that calls a lane converged.
+
+The methods (``conjugate``, ``guided``) read the state and change it through the methods of ``SolveState``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from nlaformer.prompt import scale
+from nlaformer.solvers.certificate import Certificate, certify, norm_of
+from nlaformer.solvers.parse import Problem
+from nlaformer.solvers.result import Status
+
+__all__ = ["SolveState"]
+
+
+class SolveState:
+    """The iterates, running residuals, counts and statuses of all lanes.
+
+    A lane goes on until it has a status. Only ``judge`` gives CONVERGED, and only to an x that passed its certificate
+    as it will be returned. ``keep`` stores x, r and d of every iteration.
+    """
+
+    def __init__(self, problem: Problem, maxiter: int, callback: Callable[[Any], Any] | None, keep: bool) -> None:
+        self.problem, self.maxiter = problem, maxiter
+        self._callback, self._keep = callback, keep
+        m, device = len(problem.b), problem.b.device
+        self.x = torch.zeros_like(problem.b) if problem.x0 is None else problem.x0.clone()  # (m, n)
+        self.iterations = torch.zeros(m, dtype=torch.long, device=device)
+        self._limit = torch.full_like(self.iterations, maxiter)
+        self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
+        self.norm = torch.full((m,), torch.nan, dtype=torch.float64, device=device)  # of the x that was judged last
+        self.bound = self.norm.clone()
+        self.status: list[Status | None] = [None] * m
+        self.detail = [""] * m
+        self.trajectory: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.r = self._first_residuals()  # (m, n), running
+        self._start = (self.x.clone(), self.r.clone())
+        norm = norm_of(self.r)
+        self._history = [(torch.arange(m, device=device), self.iterations.clone(), norm)]  # lanes, their k, |r_k|
+        # The smallest running residual of every lane; its x is kept once the residual rises again.
+        self._least, self._kept = norm.clone(), torch.zeros(m, dtype=torch.bool, device=device)
+        self._best = self.x.clone()
+        self._end_at_x0()
+
+    def _first_residuals(self) -> Tensor:
+        """End the lanes whose input is not finite or whose b is zero; the residuals of the others."""
+        problem = self.problem
+        self.end((~problem.finite).nonzero()[:, 0], Status.NONFINITE, "A, b or x0 holds NaN or infinity")
+        self.x[~problem.finite] = torch.nan
+        zero = (problem.b == 0).all(-1) & problem.finite
+        self.end(zero.nonzero()[:, 0], Status.CONVERGED)
+        self.x[zero], self.norm[zero], self.bound[zero] = 0.0, 0.0, 0.0
+        r, lanes = problem.b.clone(), self.going()
+        if problem.x0 is not None and len(lanes):
+            r[lanes] = problem.b[lanes] - self.apply(lanes, self.x[lanes])
+        return r
+
+    def _end_at_x0(self) -> None:
+        """End the lanes whose x0 is a solution, then those whose matrix cannot be positive definite."""
+        problem, lanes = self.problem, self.going()
+        claims = lanes[norm_of(self.r[lanes]) <= problem.tolerance[lanes]]
+        if len(claims):
+            self.judge(claims)
+        for lane in self.going().tolist():
+            if problem.complaint[lane]:
+                self.end([lane], Status.NOT_SPD, problem.complaint[lane])
+
+    # Reading
+
+    @property
+    def watched(self) -> bool:
+        """Whether every iterate is shown to a callback or kept."""
+        return self._callback is not None or self._keep
+
+    def going(self) -> Tensor:
+        """The lanes that have not ended."""
+        lanes = [lane for lane, status in enumerate(self.status) if status is None]
+        return torch.tensor(lanes, dtype=torch.long, device=self.x.device)
+
+    def iterations_left(self, lanes: Tensor) -> Tensor:
+        """How many iterations of the classical method some lanes may still take."""
+        return self._limit[lanes] - self.iterations[lanes]
+
+    def residuals(self) -> NDArray[np.float64]:
+        """|r_k| of every lane in the user's units, (m, K + 1), NaN after its end."""
+        table = torch.full((len(self.x), int(self.iterations.max()) + 1), torch.nan, dtype=torch.float64)
+        for lanes, k, norms in self._history:
+            table[lanes.cpu(), k.cpu()] = norms.cpu()
+        done = torch.tensor([status is Status.CONVERGED for status in self.status])
+        table[done, self.iterations.cpu()[done]] = self.norm.cpu()[done]
+        found: NDArray[np.float64] = scale(table, self.problem.exponent_b.cpu()[:, None]).numpy()
+        return found
+
+    # Iterating
+
+    def apply(self, lanes: Tensor, v: Tensor) -> Tensor:
+        """A v of some lanes, counted."""
+        self.count_product(lanes)
+        return self.problem.A.take(lanes).apply(v)
+
+    def count_product(self, lanes: Tensor) -> None:
+        """Count one product with A for some lanes."""
+        self.matvecs[lanes] += 1
+
+    def accept(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
+        """Take a step that a model proposed. It does not count against the limit of the classical method."""
+        norm = norm_of(r)
+        self.keep_before_rise(lanes, torch.ones_like(lanes, dtype=torch.bool), norm, self.x[lanes])
+        self.count_iteration(lanes, norm)
+        self._limit[lanes] += 1
+        self.show(lanes, x, r)
+
+    def count_iteration(self, lanes: Tensor, norm: Tensor) -> None:
+        """Count one iteration for some lanes; ``norm`` is that of their running residual after it."""
+        self.iterations[lanes] += 1
+        self._history.append((lanes, self.iterations[lanes], norm))
+
+    def show(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
+        """Set the iterates and running residuals of some lanes, and call the callback."""
+        self.x[lanes], self.r[lanes] = x, r
+        if self._callback is not None:
+            self._callback(self.problem.vectors(self.problem.unscaled(self.x)))
+
+    def keep(self, lanes: Tensor, d: Tensor) -> None:
+        """Store x, r and d of this iteration, if that was asked for; lanes that have ended keep their last d."""
+        if self._keep:
+            full = self.trajectory[-1][2].clone() if self.trajectory else torch.zeros_like(self.x)
+            full[lanes] = d
+            self.trajectory.append((self.x.clone(), self.r.clone(), full))
+
+    def keep_before_rise(self, lanes: Tensor, going: Tensor, norm: Tensor, x: Tensor) -> None:
+        """Keep x of the lanes whose residual is about to rise from its smallest value so far to ``norm``."""
+        least = self._least[lanes]
+        lower = norm < least
+        if bool((going & ~lower).any()):
+            rising = going & ~lower & ~self._kept[lanes]
+            self._best[lanes[rising]] = x[rising]
+            self._kept[lanes[rising]] = True
+        lower &= going
+        self._least[lanes] = torch.where(lower, norm, least)
+        self._kept[lanes[lower]] = False
+
+    def start_again(self, lanes: Tensor) -> None:
+        """Put lanes back to where they began, with the full number of iterations."""
+        fresh = lanes[~self._kept[lanes]]
+        self._best[fresh], self._kept[fresh] = self.x[fresh], True
+        for own, begun in zip((self.x, self.r), self._start, strict=True):
+            own[lanes] = begun[lanes]
+        self._limit[lanes] = self.iterations[lanes] + self.maxiter
+        for lane in lanes.tolist():
+            self.status[lane] = None
+
+    # Ending
+
+    def end(self, lanes: Tensor | Sequence[int], status: Status, detail: str = "") -> None:
+        """Give some lanes a status."""
+        for lane in lanes.tolist() if isinstance(lanes, Tensor) else lanes:
+            self.status[lane], self.detail[lane] = status, detail
+
+    def end_at(self, lanes: Tensor, x: Tensor, status: Status, detail: str = "") -> None:
+        """Give some lanes their last iterate and a status."""
+        self.x[lanes] = x
+        self.end(lanes, status, detail)
+
+    def judge_at(self, lanes: Tensor, x: Tensor) -> tuple[Certificate, Tensor, Tensor]:
+        """Set x of some lanes and judge it."""
+        self.x[lanes] = x
+        return self.judge(lanes)
+
+    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor, Tensor]:
+        """Certify the present x of some lanes; those that hold end as CONVERGED.
+
+        Returns the certificate of the float64 iterate, and for every lane whether it ended and by how much rounding to
+        the user's precision changes the residual.
+        """
+        problem, x = self.problem, self.x[lanes]
+        A, b, tolerance = problem.A.take(lanes), problem.b[lanes], problem.tolerance[lanes]
+        returned = problem.rounded(x, lanes)
+        self.count_product(lanes)
+        found = exact = certify(A, b, x, tolerance)
+        if not torch.equal(returned, x):
+            self.count_product(lanes)
+            found = certify(A, b, returned, tolerance)
+        self.norm[lanes], self.bound[lanes] = found.norm, found.bound
+        self.end(lanes[found.holds], Status.CONVERGED)
+        return exact, found.holds, norm_of(found.r - exact.r)
+
+    def judge_and_replace(self, lanes: Tensor) -> None:
+        """Judge some lanes, and replace their running residuals by the true ones."""
+        if len(lanes):
+            self.r[lanes] = self.judge(lanes)[0].r
+
+    def end_unrounded(self, lanes: Tensor) -> None:
+        """End lanes whose iterate holds, but not in the user's precision: PRECISION if it holds in float64."""
+        if not len(lanes):
+            return
+        problem = self.problem
+        x = problem.rounded(self.x[lanes], lanes, torch.float64)
+        holds = certify(problem.A.take(lanes), problem.b[lanes], x, problem.tolerance[lanes]).holds
+        self.count_product(lanes)
+        self.end(lanes[holds], Status.PRECISION)
+        self.end(lanes[~holds], Status.NONFINITE, "the answer is outside the range of float64")
+
+    def finish(self) -> None:
+        """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
+
+        Those that hold after all are converged.
+        """
+        open_ended = [
+            lane
+            for lane, status in enumerate(self.status)
+            if status not in (Status.CONVERGED, Status.PRECISION) and bool(self.problem.finite[lane])
+        ]
+        if open_ended:
+            lanes = torch.tensor(open_ended, device=self.x.device)
+            self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
+            exact, done, _ = self.judge(lanes)
+            far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
+            self.end(lanes[far], Status.NONFINITE, "the answer is beyond the largest float64")
+            self.end_unrounded(lanes[exact.holds & ~done & ~far])
