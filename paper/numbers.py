@@ -205,8 +205,11 @@ def _runs() -> Numbers:
         found |= {f"{key}.iterations": list(map(min, counts)), f"{key}.iterations.1e-4": _range(counts[-1])}
         found[f"{key}.last_error"] = _range(row["model"][-1] for row in rows)
         found[f"{key}.overtaken"] = max(_overtaken(row["model"], row["cg"]) for row in rows)
-        for t in (1, 6, 11):
-            found[f"{key}.deviation_over_cg_error.{t}"] = _range(row["deviation"][t] / row["cg"][t] for row in rows)
+    for t in (1, 6, 11):
+        imitating = [*_of(RESULT), *_of(JOINT)]
+        found[f"imitating.deviation_over_cg_error.{t}"] = _range(
+            row["deviation"][t] / row["cg"][t] for row in imitating
+        )
     for teacher in TEACHERS:
         theirs = _counts(_of(CG)[0][teacher])
         found |= {f"{teacher}_itself.iterations": theirs, f"{teacher}_itself.iterations.1e-4": theirs[-1]}
