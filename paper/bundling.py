@@ -10,7 +10,7 @@ from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import FileError
 from nlaformer.io import copy, fingerprint, replace_file
 from nlaformer.learn.model import load_solver
-from nlaformer.learn.recipes import Config, recipes
+from nlaformer.learn.recipes import Config, description
 from nlaformer.provenance import in_words
 from paper import fresh
 from paper.fresh import Fresh
@@ -72,7 +72,7 @@ def card(name: str, record: Record, measured: Fresh | None = None) -> str:
 
 def _purpose(name: str, config: Config) -> str:
     if config.start is None:
-        return recipes()[name]
+        return description(name)
     return f"Made by the recipe `{name}` (docs/learn.md) and trained on from there with other settings, as said below."
 
 

@@ -92,7 +92,6 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
 
     ``known`` keeps the states of untrained networks by their config.
     """
-    from nlaformer.learn.data import family_of
     from nlaformer.learn.model import initial
     from nlaformer.learn.recipes import Config
     from paper import probing
@@ -100,7 +99,7 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
     config = solver.config
     if config.T < 2:
         raise OptionError(f"a model of T = {config.T} has no iterate between its first and its last to be probed")
-    systems = family_of(config).sample(sizes.count, sizes.seed)
+    systems = config.make_family().sample(sizes.count, sizes.seed)
     held = probing.quantities(systems, config.T)
     own = [t for t in OWN_TOKEN_ITERATES if t <= config.T]
     trained = probing.hidden(solver, systems, own)

@@ -17,10 +17,10 @@ from torch import Tensor
 
 from nlaformer import pretrained
 from nlaformer.io import fingerprint
-from nlaformer.learn.data import with_teacher
 from nlaformer.learn.evaluate import squared_deviations, squared_relative_errors
 from nlaformer.learn.model import Solver, load_solver
 from nlaformer.learn.recipes import Config
+from nlaformer.learn.teachers import trajectory
 from nlaformer.problems import SPD, Systems
 from paper import plan
 from paper.results import Results, restored
@@ -88,7 +88,7 @@ def _solve(solvers: Mapping[str, Solver], systems: Systems) -> dict[str, dict[st
     errors: dict[str, list[Tensor]] = {name: [] for name in (*plan.TEACHERS, *solvers)}
     deviations: dict[str, list[Tensor]] = {name: [] for name in solvers}
     for A, b, x in zip(*(tensor.split(PIECE) for tensor in systems), strict=True):
-        taught = {teacher: with_teacher(A, b, x, teacher, T).x for teacher in plan.TEACHERS}
+        taught = {teacher: trajectory(teacher, A, b, T).x for teacher in plan.TEACHERS}
         learned = {name: solver.iterates(A, b) for name, solver in solvers.items()}
         for name, iterates in (taught | learned).items():
             errors[name].append(squared_relative_errors(iterates, x))

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from nlaformer.compiler.library import program
 from nlaformer.compiler.trace import parameters
-from nlaformer.learn import teachers as krylov
+from nlaformer.learn import teachers
 from nlaformer.learn.model import Solver
 from nlaformer.problems import Systems
 
@@ -66,7 +66,7 @@ def quantities(systems: Systems, T: int) -> dict[str, Tensor]:
     """
     A, b, x = systems
     held: dict[str, Tensor] = {}
-    for method, path in (("CG", krylov.cg(A, b, T)), ("PCG", krylov.pcg(A, b, T))):
+    for method, path in (("CG", teachers.cg(A, b, T)), ("PCG", teachers.pcg(A, b, T))):
         held |= {f"r of {method}": path.r, f"d of {method}": path.d, f"x of {method}": path.x}
     for method, name in _PROGRAMS.items():
         states = trajectory(name, A, b, T)

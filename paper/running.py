@@ -144,10 +144,12 @@ def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch
     runs = trainer.train_into(
         [run.config for run in stack],
         folders,
-        device=device,
-        checkpoint_every=max(steps // _CHECKPOINTS, 1),
-        validate_every=max(steps // _VALIDATIONS, min(_APART, steps // _CHECKPOINTS), 1),
-        minutes=None if math.isinf(minutes) else minutes,
+        trainer.RunOptions(
+            device=device,
+            checkpoint_every=max(steps // _CHECKPOINTS, 1),
+            validate_every=max(steps // _VALIDATIONS, min(_APART, steps // _CHECKPOINTS), 1),
+            minutes=None if math.isinf(minutes) else minutes,
+        ),
     )
     return all(run.steps == steps or run.diverged for run in runs)
 

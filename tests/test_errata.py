@@ -150,7 +150,7 @@ def test_a_silent_probe_beats_the_papers_discrepancy_under_result_supervision():
     from nlaformer.problems import SPD
 
     n = 20
-    targets = with_teacher(*SPD(n=n, sigma=(1.2,)).sample(512, 5), "cg", n).rd  # r_t, d_t
+    targets = with_teacher(SPD(n=n, sigma=(1.2,)).sample(512, 5), "cg", n).rd  # r_t, d_t
     silent = targets[:, 2 : n + 1].square().sum(-1).mean().item() / n
     assert 0.2 < silent < 0.4 < 0.5058
     assert 0.8 < targets[:, 1:n].square().sum(-1).mean().item() / n < 1.2  # should x_1 count as the second

@@ -209,7 +209,8 @@ def test_two_processes_share_out_the_members_of_a_stack(two_processes, tmp_path)
 
 
 def test_more_processes_than_work_are_refused():
-    assert Ranks(1, 2).members(4, batch=1) == [1, 3] and Ranks(1, 2).members(1, batch=2) == [0]
+    cpu = torch.device("cpu")
+    assert Ranks(cpu, 4, 1, 2).members(batch=1) == [1, 3] and Ranks(cpu, 1, 1, 2).members(batch=2) == [0]
     for count, batch in ((2, 64), (1, 2)):
         with pytest.raises(OptionError, match="3 processes"):
-            Ranks(0, 3).members(count, batch)
+            Ranks(cpu, count, 0, 3).members(batch)

@@ -108,13 +108,13 @@ def test_all_problems_are_listed_at_once():
 
 def test_not_a_number_is_a_problem():
     nan = float("nan")
-    assert len(Config().replace(lr=nan, eta=nan, power=nan, sigma=(nan,)).problems()) == 4
+    assert len(Config().replace(lr=nan, eta=nan, power=nan, sigma=(nan,)).complaints()) == 4
 
 
 @pytest.mark.parametrize("changes", [{"lr": math.inf}, {"eta": math.inf}, {"sigma": (math.inf,)}, {"seed": 2**63}])
 def test_what_no_run_can_use_is_a_problem(changes):
-    assert len(Config().replace(**changes).problems()) == 1
-    assert Config(seed=2**63 - 1).problems() == []
+    assert len(Config().replace(**changes).complaints()) == 1
+    assert Config(seed=2**63 - 1).complaints() == []
 
 
 def test_truncation_without_injection_is_refused():

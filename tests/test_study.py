@@ -205,7 +205,7 @@ def test_every_run_can_be_trained_and_has_a_name_of_its_own():
     runs = plan.runs()
     assert len({repr(run.config) for run in runs.values()}) == len(runs)
     for name, run in runs.items():
-        assert name == run.name and not run.config.problems() and not plan.small(run).config.problems()
+        assert name == run.name and not run.config.complaints() and not plan.small(run).config.complaints()
         config = run.config
         assert unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is None, f"{name} would be slow"
 

@@ -16,7 +16,7 @@ from nlaformer.console import Sheet, print_json, print_sheets
 
 if TYPE_CHECKING:
     from nlaformer.learn.recipes import Config
-    from nlaformer.learn.trainer import Run
+    from nlaformer.learn.trainer import TrainingRun
 
 
 class WithKeys(TyperCommand):
@@ -72,11 +72,17 @@ def train(
 
     Under torchrun, the processes share every batch.
     """
+    from nlaformer.learn import trainer
     from nlaformer.learn.recipes import recipe as named
 
-    config = named(recipe).set(settings or [])
-    options = {"device": device, "checkpoint_every": checkpoint_every, "log_every": log_every}
-    run = _train([config], out or Path("runs") / recipe, options | {"tensorboard": tensorboard}, alone=True)[0]
+    run = trainer.train(
+        named(recipe).set(settings or []),
+        out or Path("runs") / recipe,
+        device=device,
+        checkpoint_every=checkpoint_every,
+        log_every=log_every,
+        tensorboard=tensorboard,
+    )
     if _speaks():
         _show_evaluation(run.solver, 512, None, as_json, {"folder": str(run.folder), "diverged": run.diverged})
         if not as_json:
@@ -105,11 +111,14 @@ def sweep(
     A mixture of sigmas is one value: --vary sigma=1.0,1.0+1.2+1.4 makes two. Under torchrun, the
     processes share the members.
     """
+    from nlaformer.learn import trainer
     from nlaformer.learn.recipes import recipe as named
 
+    options = trainer.RunOptions(
+        device=device, checkpoint_every=checkpoint_every, log_every=log_every, tensorboard=tensorboard
+    )
     configs = _grid(named(recipe), settings or [], vary)
-    options = {"device": device, "checkpoint_every": checkpoint_every, "log_every": log_every}
-    runs = _train(configs, out or Path("runs") / f"{recipe}-sweep", options | {"tensorboard": tensorboard})
+    runs = trainer.sweep(configs, out or Path("runs") / f"{recipe}-sweep", options)
     if _speaks():
         _show_sweep(runs, as_json)
     if any(run.diverged for run in runs):
@@ -170,27 +179,6 @@ def _grid(config: Config, settings: list[str], vary: list[str]) -> list[Config]:
     return [config.set([*settings, *varied]) for varied in itertools.product(*axes)]
 
 
-def _train(configs: list[Config], out: Path, options: dict[str, Any], alone: bool = False) -> list[Run]:
-    """Train configs, those of one shape together; every problem of every config is found before the first step."""
-    from nlaformer.learn import trainer
-    from nlaformer.learn.recipes import shape_of
-    from nlaformer.learn.runs import member_folders
-
-    for config in configs:
-        config.validate()
-    if alone:
-        return [trainer.train(configs[0], out, **options)]
-    folders = member_folders(out, configs)
-    shapes: dict[str, list[int]] = {}
-    for k, config in enumerate(configs):
-        shapes.setdefault(repr(shape_of(config)), []).append(k)
-    runs: list[Run] = []
-    for members in shapes.values():
-        group, places = [configs[k] for k in members], [folders[k] for k in members]
-        runs += trainer.train_into(group, places, **options)
-    return runs
-
-
 def _speaks() -> bool:
     """Whether this process prints: under torchrun, the first one does."""
     import os
@@ -199,22 +187,23 @@ def _speaks() -> bool:
 
 
 def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, about: dict[str, Any]) -> None:
-    from rich.console import Console
-
     from nlaformer.learn import evaluate as evaluation
+    from nlaformer.learn.progress import stages
 
-    with Console(stderr=True).status("") as status:  # on a terminal only
+    with stages() as say:
         rows = evaluation.evaluate(
-            solver, count, evaluation.SEED if seed is None else seed,
-            lambda label: status.update(f"Solving {count} systems: {label}"),
-        )  # fmt: skip
+            solver,
+            count,
+            evaluation.SEED if seed is None else seed,
+            lambda label: say(f"Solving {count} systems: {label}"),
+        )
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
         print_sheets(evaluation.tables(rows, solver.config.teacher))
 
 
-def _show_sweep(runs: list[Run], as_json: bool) -> None:
+def _show_sweep(runs: list[TrainingRun], as_json: bool) -> None:
     from nlaformer.learn.evaluate import worse_than_zero
     from nlaformer.learn.runs import read_metrics
 

@@ -7,12 +7,16 @@ run that resumes, a member of a stack and a model alone all see the same systems
 from __future__ import annotations
 
 import hashlib
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from nlaformer.learn import teachers
 from nlaformer.learn.recipes import Config
+from nlaformer.problems import Systems
+
+__all__ = ["Batch", "Stream", "draw_chunk", "with_teacher"]
 
 
 class Batch(NamedTuple):
@@ -25,33 +29,23 @@ class Batch(NamedTuple):
     rd: Tensor  # (..., T+1, 2n): r_t, d_t
 
 
-def family_of(config: Config) -> Any:
-    """The family of systems a config trains on."""
-    from nlaformer import problems
-
-    spread = {"sigma": config.sigma} if config.family == "spd" else {}
-    return problems.family(config.family, n=config.n, **spread)
+def with_teacher(systems: Systems, teacher: str, T: int) -> Batch:
+    """Systems (float64) with T iterations of their teacher, in float64 too."""
+    path = teachers.trajectory(teacher, systems.A, systems.b, T)
+    return Batch(*systems, path.x, torch.cat([path.r, path.d], -1))
 
 
-def with_teacher(A: Tensor, b: Tensor, x_true: Tensor, teacher: str, T: int) -> Batch:
-    """Systems (float64) with T iterations of their teacher, still in float64."""
-    from nlaformer.learn import teachers as krylov
-
-    path = krylov.cg(A, b, T) if teacher == "cg" else krylov.pcg(A, b, T)
-    return Batch(A, b, x_true, path.x, torch.cat([path.r, path.d], -1))
-
-
-def chunk_seed(config: Config, index: int) -> int:
-    """The seed of chunk ``index``, hashed: torch's CPU generator looks at the lower 32 bits of a seed only."""
+def _chunk_seed(config: Config, index: int) -> int:
+    """The seed of chunk ``index``, hashed: torch's CPU generator uses the lower 32 bits of a seed only."""
     digest = hashlib.sha256(f"nlaformer training systems {config.seed} {index}".encode()).digest()
     return int.from_bytes(digest[:8]) >> 1
 
 
 def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
     """Chunk ``index`` of a member's stream, as float32: every tensor (chunk, B, ...)."""
-    generator = torch.Generator(device).manual_seed(chunk_seed(config, index))
-    systems = family_of(config).stream(config.chunk * config.batch, generator, dtype=torch.float64)
-    batch = with_teacher(systems.A, systems.b, systems.x, config.teacher, config.T)
+    generator = torch.Generator(device).manual_seed(_chunk_seed(config, index))
+    systems = config.make_family().stream(config.chunk * config.batch, generator, dtype=torch.float64)
+    batch = with_teacher(systems, config.teacher, config.T)
     return Batch(*(tensor.float().unflatten(0, (config.chunk, config.batch)) for tensor in batch))
 
 

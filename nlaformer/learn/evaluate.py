@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nlaformer.arrays import threads_for
 from nlaformer.console import Sheet
-from nlaformer.learn.data import Batch, family_of, with_teacher
+from nlaformer.learn.data import Batch, with_teacher
 from nlaformer.learn.model import Solver
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
@@ -95,7 +95,7 @@ class Trial(NamedTuple):
 
 def trial(label: str, systems: Systems, T: int) -> Trial:
     """Let CG and PCG solve the systems, T iterations each."""
-    return Trial(label, systems, *(with_teacher(*systems, name, T) for name in ("cg", "pcg")))
+    return Trial(label, systems, *(with_teacher(systems, name, T) for name in ("cg", "pcg")))
 
 
 def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
@@ -167,7 +167,7 @@ def sets(config: Config, count: int, seed: int = SEED) -> Iterator[tuple[str, Sy
     """The family a solver was trained on, then other spreads of its diagonal, other scales, other families."""
     from nlaformer import problems
 
-    systems = family_of(config).sample(count, seed)
+    systems = config.make_family().sample(count, seed)
     A, b, x = systems
     yield own_label(config), systems
     for sigma in (0.8, 1.0, 1.2, 1.4, 1.8):

@@ -1,13 +1,17 @@
-"""What a person sees during training: a bar on a terminal, plain lines elsewhere, nothing if nobody asked."""
+"""Progress on standard error: a bar or a changing line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+__all__ = ["TrainingProgress", "duration", "stages"]
 
 _SECONDS = 5.0  # between plain lines
 _SECONDS_OF_BAR = 0.5  # between movements of the bar
@@ -15,8 +19,8 @@ _FIRST = 4  # steps that tell the speed; the very first, which draws systems and
 _LONG = 600.0  # seconds from which on a CPU is the wrong device
 
 
-class Display:
-    """Loss, speed and time left."""
+class TrainingProgress:
+    """Loss, speed and time left of a training run."""
 
     def __init__(self, title: str, steps: int, start: int, shown: bool, console: Console | None = None):
         self.console = console or Console(stderr=True)
@@ -78,6 +82,17 @@ class Display:
 
     def _left(self, step: int) -> float:
         return (self.steps - step) / self._speed(step)
+
+
+@contextmanager
+def stages(console: Console | None = None) -> Iterator[Callable[[str], None]]:
+    """A function that says which stage of a longer computation has begun."""
+    console = console or Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda stage: console.print(stage, highlight=False, markup=False, soft_wrap=True)
+        return
+    with console.status("") as status:
+        yield status.update
 
 
 def duration(seconds: float) -> str:

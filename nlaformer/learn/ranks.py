@@ -1,7 +1,7 @@
 """Processes and devices: the same command alone and under ``torchrun``.
 
-One model: every rank takes its share of each batch (data parallel). A stack: its members are dealt out to the
-ranks, which then have nothing to say to each other but hello and goodbye.
+One model: every rank takes its share of each batch (data parallel). A stack: its members are distributed over the
+ranks, which then meet only before the first step and after the last.
 """
 
 from __future__ import annotations
@@ -15,27 +15,39 @@ import torch
 from nlaformer.arrays import usable_device
 from nlaformer.errors import OptionError
 
+__all__ = ["Ranks", "pick_device", "ranks"]
+
 
 class Ranks(NamedTuple):
-    """A process among those of a run."""
+    """A process among those that train a stack of models."""
 
+    device: torch.device
+    models: int
     rank: int = 0
     world: int = 1
 
-    def members(self, count: int, batch: int) -> list[int]:
-        """Which members of a stack of ``count`` this rank trains; one model is trained by all ranks."""
-        if count > 1 and self.world > count:
-            raise OptionError(f"{self.world} processes for a stack of {count} models: start at most {count}")
-        if count == 1 and self.world > batch:
+    def members(self, batch: int) -> list[int]:
+        """Which members of the stack this rank trains; one model is trained by all ranks."""
+        if self.models > 1 and self.world > self.models:
+            raise OptionError(
+                f"{self.world} processes for a stack of {self.models} models: start at most {self.models}"
+            )
+        if self.models == 1 and self.world > batch:
             raise OptionError(f"{self.world} processes for a batch of {batch} systems: start at most {batch}")
-        return [0] if count == 1 else list(range(self.rank, count, self.world))
+        return [0] if self.models == 1 else list(range(self.rank, self.models, self.world))
 
-    def share(self, count: int) -> tuple[int, int]:
+    @property
+    def share(self) -> tuple[int, int]:
         """The share of every batch: (rank, world) for one model, all of it for the members of a stack."""
-        return (self.rank, self.world) if count == 1 else (0, 1)
+        return (self.rank, self.world) if self.models == 1 else (0, 1)
+
+    @property
+    def writes(self) -> bool:
+        """Whether this rank writes the folders of its members: of those that share a batch, the first does."""
+        return self.share[0] == 0
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Wait until every rank is here."""
         if self.world > 1:
             torch.distributed.barrier()
 
@@ -49,15 +61,15 @@ class Ranks(NamedTuple):
         return (counts > 0).tolist()
 
 
-def ranks(device: torch.device) -> Ranks:
-    """The ranks that torchrun announces in the environment; alone without it."""
+def ranks(device: torch.device, models: int) -> Ranks:
+    """The ranks that torchrun announces in the environment; one process without it."""
     world = int(os.environ.get("WORLD_SIZE", "1"))
     if world == 1:
-        return Ranks()
+        return Ranks(device, models)
     if not torch.distributed.is_initialized():
         torch.distributed.init_process_group("nccl" if device.type == "cuda" else "gloo")
         atexit.register(torch.distributed.destroy_process_group)  # once: a second group could not be started
-    return Ranks(torch.distributed.get_rank(), world)
+    return Ranks(device, models, torch.distributed.get_rank(), world)
 
 
 def pick_device(wanted: str | torch.device | None) -> torch.device:

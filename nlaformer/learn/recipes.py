@@ -1,8 +1,8 @@
-"""What a training run is made of: one frozen ``Config``, and the named recipes that fill it in.
+"""The configuration of a training run: one frozen ``Config``, and the named recipes that fill it in.
 
 The paper leaves open the heads and layers of the trained blocks, the mask, normalization, positions, input
-injection, T, the learning-rate curve and whether the window K truncates the gradient. Each is a field here, with
-our choice as its default and the paper's words beside it where it has any.
+injection, T, the learning-rate curve and whether the window K truncates the gradient. Each is a field here; the
+default is our choice.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Any, Literal
 
+from nlaformer import problems
 from nlaformer.arrays import numbers, plain
 from nlaformer.errors import NLAFormerError, OptionError, look_up, shown, unknown_name
+
+__all__ = ["Config", "check_stack", "description", "recipe", "recipes", "shape_of"]
 
 Supervision = Literal["result", "joint", "step+solution", "solution"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
-    """A training run, complete: two runs with equal configs give equal weights on one machine.
+    """Everything that determines a training run: equal configs give equal weights on one machine.
 
     Parameters
     ----------
     recipe : str
-        The name this config started from.
+        The recipe this config was made from.
     family : str
         The family of linear systems; "spd" is the paper's.
     n : int
@@ -96,7 +99,7 @@ class Config:
     clip : float
         Largest norm of a model's gradient; the (r, d) probe has its own.
     start : str | None
-        The model whose weights the run begins with, a folder or a bundled name; none: random weights.
+        The model whose weights the run starts from, a folder or a bundled name; none: random weights.
     seed : int
         Seed of the initial weights and of the training systems.
     chunk : int
@@ -185,14 +188,14 @@ class Config:
         return dataclasses.replace(self, **changes)
 
     def set(self, settings: Iterable[str]) -> Config:
-        """A copy with ``key=value`` settings applied, the form the command line takes.
+        """A copy with ``key=value`` settings applied, as on the command line.
 
         >>> Config().set(["lr=3e-4", "sigma=1.0,1.4", "lambda=7"]).sigma
         (1.0, 1.4)
         """
-        return self.adapted(**dict(parse(setting) for setting in settings))
+        return self._adapted(**dict(_parse(setting) for setting in settings))
 
-    def adapted(self, /, **changes: Any) -> Config:
+    def _adapted(self, /, **changes: Any) -> Config:
         """``replace``; but a warm-up longer than the steps becomes a tenth of them, unless it is given too."""
         changed = self.replace(**changes)
         if "warmup" in changes or not 0 < changed.steps < changed.warmup:
@@ -215,72 +218,72 @@ class Config:
         pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
-    def problems(self) -> list[str]:
+    def make_family(self) -> problems.Family:
+        """The family of systems to train on."""
+        options = {"sigma": self.sigma} if self.family == "spd" else {}
+        return problems.family(self.family, n=self.n, **options)
+
+    def complaints(self) -> list[str]:
         """Everything that makes this config impossible, one sentence each."""
-        found = [f"{name}={getattr(self, name)} must be at least {least}" for name, least in _LEAST.items()
-                 if getattr(self, name) is not None and not getattr(self, name) >= least]  # fmt: skip
-        found += [f"{name}={getattr(self, name)} must be positive" for name in _POSITIVE if not getattr(self, name) > 0]
-        found += [f"{field.name}={value} must be finite" for field in fields(self)
-                  if isinstance(value := getattr(self, field.name), float) and math.isinf(value)]  # fmt: skip
-        if self.seed >= 2**63:
-            found.append(f"seed={self.seed} must be below 2^63")
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        found = [
+            f"{name}={given[name]} must {expected}"
+            for name, (valid, expected) in _LIMITS.items()
+            if given[name] is not None and not valid(given[name])
+        ]
+        found += [f"{name}={v} must be finite" for name, v in given.items() if isinstance(v, float) and math.isinf(v)]
         if self.heads > 0 and self.d % self.heads:
             found.append(f"d={self.d} is not divisible by heads={self.heads}")
         if self.window is not None and self.window > self.T + 1:
             found.append(f"window={self.window} exceeds the T+1={self.T + 1} iterates")
-        if not self.sigma or any(not 0 < value < math.inf for value in self.sigma):
-            found.append(f"sigma={self.sigma} must be one or more positive numbers")
-        found += [f"{name}={getattr(self, name)} must lie in [0, 1)" for name in ("beta1", "beta2")
-                  if not 0 <= getattr(self, name) < 1]  # fmt: skip
-        found += [f"{name}={getattr(self, name)} must lie in [0, 1]" for name in ("power", "final_lr")
-                  if not 0 <= getattr(self, name) <= 1]  # fmt: skip
         if self.warmup > self.steps:
             found.append(f"warmup={self.warmup} exceeds steps={self.steps}; set warmup too, to at most that")
         if self.truncate and not self.inject:
             found.append("truncate=True needs inject=True: without it the read-in would get no gradient")
         if not self.shared and self.loops < 1:
             found.append(f"shared=False needs at least one loop, T={self.T} leaves {self.loops}")
-        return found + self._family_problems()
+        return found + self._family_complaints()
 
-    def _family_problems(self) -> list[str]:
-        from nlaformer.learn.data import family_of
-
+    def _family_complaints(self) -> list[str]:
+        # With an n and a sigma that are valid here: what is wrong with them has been said already.
+        sigma = tuple(value for value in self.sigma if 0 < value < math.inf) or (1.0,)
         try:
-            family_of(self.replace(n=max(self.n, 1), sigma=tuple(s for s in self.sigma if 0 < s < math.inf) or (1.0,)))
+            self.replace(n=max(self.n, 1), sigma=sigma).make_family()
         except NLAFormerError as error:
             return [str(error)]
         return []
 
     def validate(self) -> Config:
-        """Itself, or an OptionError that lists every problem."""
-        if found := self.problems():
+        """Return this config, or raise an OptionError that lists every complaint."""
+        if found := self.complaints():
             raise OptionError(f"this config ({self.recipe}) cannot be trained:\n" + "\n".join(f"- {p}" for p in found))
         return self
 
 
-_LEAST = {
-    "n": 2,
-    "T": 1,
-    "d": 1,
-    "heads": 1,
-    "ffn": 1,
-    "pre_layers": 0,
-    "loop_layers": 1,
-    "post_layers": 0,
-    "window": 1,
-    "steps": 1,
-    "batch": 1,
-    "warmup": 0,
-    "seed": 0,
-    "chunk": 1,
-    "threads": 1,
-    "eta": 0,
-    "lambda_": 0,
+_Limit = tuple[Callable[[Any], bool], str]
+
+
+def _at_least(least: int) -> _Limit:
+    return (lambda value: value >= least), f"be at least {least}"
+
+
+_POSITIVE: _Limit = (lambda value: value > 0), "be positive"
+_FRACTION: _Limit = (lambda value: 0 <= value <= 1), "lie in [0, 1]"
+_DECAY: _Limit = (lambda value: 0 <= value < 1), "lie in [0, 1)"
+_LIMITS: dict[str, _Limit] = {
+    **dict.fromkeys(("pre_layers", "post_layers", "warmup", "eta", "lambda_"), _at_least(0)),
+    **dict.fromkeys(("T", "d", "heads", "ffn", "loop_layers", "window", "steps", "batch", "chunk"), _at_least(1)),
+    "threads": _at_least(1),
+    "n": _at_least(2),
+    "seed": ((lambda value: 0 <= value < 2**63), "be at least 0 and below 2^63"),
+    **dict.fromkeys(("output_scale", "floor", "lr", "clip"), _POSITIVE),
+    **dict.fromkeys(("power", "final_lr"), _FRACTION),
+    **dict.fromkeys(("beta1", "beta2"), _DECAY),
+    "sigma": ((lambda value: value and all(0 < v < math.inf for v in value)), "be one or more positive numbers"),
 }
-_POSITIVE = ("output_scale", "floor", "lr", "clip")
 
 # Fields that may differ within a stack: they become tensors over the members, or act on a member's data alone.
-PER_MEMBER = frozenset({
+_PER_MEMBER = frozenset({
     "recipe", "family", "sigma", "output_scale", "supervision", "teacher", "eta", "lambda_", "window", "power",
     "floor", "lr", "warmup", "final_lr", "clip", "start", "seed",
 })  # fmt: skip
@@ -288,7 +291,7 @@ PER_MEMBER = frozenset({
 
 def shape_of(config: Config) -> dict[str, Any]:
     """The fields a stack must share: those that give the program its shape."""
-    shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in PER_MEMBER}
+    shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in _PER_MEMBER}
     return shared | ({"window": config.window} if config.truncate else {})
 
 
@@ -307,7 +310,7 @@ def check_stack(configs: Sequence[Config]) -> None:
         )
 
 
-def parse(setting: str) -> tuple[str, Any]:
+def _parse(setting: str) -> tuple[str, Any]:
     """A ``key=value`` setting as a field name and a value of its type."""
     key, separator, text = setting.partition("=")
     key = key.strip()
@@ -384,37 +387,37 @@ def _describe(kind: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}[kind]
 
 
-def quickstart() -> Config:
+def _quickstart() -> Config:
     """Two minutes on a laptop: iterates that beat CG's first ones on systems of eight unknowns."""
     return Config(n=8, T=8, d=64, heads=4, supervision="step+solution", lr=4e-3, steps=1500, warmup=100, threads=1)
 
 
-def cg_imitation() -> Config:
+def _cg_imitation() -> Config:
     """The paper's first setting, result supervision: the iterates of CG, nothing else (the paper's loss: power=1)."""
     return Config(supervision="result", lr=3e-3, final_lr=0.002, power=0.75)
 
 
-def cg_joint() -> Config:
+def _cg_joint() -> Config:
     """The paper's first setting, joint supervision: CG's x, r and d, with the paper's loss."""
     return Config(supervision="joint", eta=5e-4, lr=3e-3)
 
 
-def cg_accelerated() -> Config:
+def _cg_accelerated() -> Config:
     """The paper's second setting: step + 10 solution, converging faster than CG (the paper's loss: power=1)."""
     return Config(supervision="step+solution", lambda_=10.0, window=20, lr=3e-3, final_lr=0.002, power=0.5, floor=1e-8)
 
 
-def pcg_accelerated() -> Config:
+def _pcg_accelerated() -> Config:
     """The paper's second setting with Jacobi-preconditioned CG as the teacher (the paper's loss: power=1)."""
-    return cg_accelerated().replace(teacher="pcg")
+    return _cg_accelerated().replace(teacher="pcg")
 
 
 _RECIPES: dict[str, Callable[[], Config]] = {
-    "quickstart": quickstart,
-    "cg-imitation": cg_imitation,
-    "cg-joint": cg_joint,
-    "cg-accelerated": cg_accelerated,
-    "pcg-accelerated": pcg_accelerated,
+    "quickstart": _quickstart,
+    "cg-imitation": _cg_imitation,
+    "cg-joint": _cg_joint,
+    "cg-accelerated": _cg_accelerated,
+    "pcg-accelerated": _pcg_accelerated,
 }
 
 
@@ -429,16 +432,25 @@ def recipe(name: str, **changes: Any) -> Config:
     >>> nf.recipe("cg-accelerated", steps=50).warmup
     5
     """
-    return look_up("recipe", name, _RECIPES)().adapted(recipe=name, **changes)
+    return look_up("recipe", name, _RECIPES)()._adapted(recipe=name, **changes)
 
 
-def recipes() -> dict[str, str]:
-    """The names of the recipes, each with what it does.
+def recipes() -> tuple[str, ...]:
+    """The names that ``recipe`` takes.
 
     Examples
     --------
     >>> import nlaformer as nf
-    >>> sorted(nf.recipes())
-    ['cg-accelerated', 'cg-imitation', 'cg-joint', 'pcg-accelerated', 'quickstart']
+    >>> nf.recipes()
+    ('quickstart', 'cg-imitation', 'cg-joint', 'cg-accelerated', 'pcg-accelerated')
     """
-    return {name: (make.__doc__ or "").strip() for name, make in _RECIPES.items()}
+    return tuple(_RECIPES)
+
+
+def description(name: str) -> str:
+    """What a recipe trains, in a sentence or two.
+
+    >>> description("cg-joint")
+    "The paper's first setting, joint supervision: CG's x, r and d, with the paper's loss."
+    """
+    return (look_up("recipe", name, _RECIPES).__doc__ or "").strip()

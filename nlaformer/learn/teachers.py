@@ -1,10 +1,10 @@
-"""Conjugate gradients, plain and preconditioned, batched: the paper's eq. (CGalg).
+"""Conjugate gradients, plain and preconditioned, batched: the iteration of section 3, and the iterates that teach.
 
     alpha_k = r_k.z_k / d_k.A d_k      x_{k+1} = x_k + alpha_k d_k      r_{k+1} = r_k - alpha_k A d_k
     beta_k+1 = r_{k+1}.z_{k+1} / r_k.z_k                                d_{k+1} = z_{k+1} + beta_{k+1} d_k
 
-with z = M r, where M ~ A^-1 as in SciPy, and z = r for plain CG. ``start`` makes the first state, ``step`` the next
-one; ``cg`` and ``pcg`` keep the whole trajectory.
+with z = M r, where M ~ A^-1 as in SciPy, and z = r for plain CG. ``cg`` and ``pcg`` keep the whole trajectory;
+``trajectory`` runs the teacher that a training config names.
 
 How this differs from ``scipy.sparse.linalg.cg``: (1) any leading batch dimensions; (2) always float64; (3) a fixed
 number of iterations without looking at the numbers, so that nothing waits for the device; (4) a system whose r.z or
@@ -21,9 +21,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import whole
-from nlaformer.errors import DTypeError, ShapeError, unknown_name
+from nlaformer.errors import DTypeError, ShapeError, look_up, unknown_name
 
-Apply = Callable[[Tensor], Tensor]
+__all__ = ["Trajectory", "cg", "pcg", "trajectory"]
+
+_Apply = Callable[[Tensor], Tensor]
 
 
 class Trajectory(NamedTuple):
@@ -34,7 +36,7 @@ class Trajectory(NamedTuple):
     d: Tensor  # (..., T+1, n)
 
 
-class State(NamedTuple):
+class _State(NamedTuple):
     """What one iteration hands to the next."""
 
     x: Tensor  # (..., n)
@@ -43,15 +45,15 @@ class State(NamedTuple):
     rz: Tensor  # (..., 1) r.z
 
 
-def start(A: Apply, M: Apply, b: Tensor, x0: Tensor) -> State:
+def _start(A: _Apply, M: _Apply, b: Tensor, x0: Tensor) -> _State:
     """The state before the first iteration: d_0 = z_0 = M r_0, r_0 = b - A x_0."""
     r = b - A(x0)
     z = M(r)
-    return State(x0, r, z, _dot(r, z))
+    return _State(x0, r, z, _dot(r, z))
 
 
-def step(A: Apply, M: Apply, state: State) -> State:
-    """One iteration of eq. (CGalg). A system that cannot go on (0/0) keeps its state."""
+def _step(A: _Apply, M: _Apply, state: _State) -> _State:
+    """One iteration. A system that cannot take another step (0/0) keeps its state."""
     x, r, d, rz = state
     q = A(d)
     curvature = _dot(d, q)
@@ -62,7 +64,7 @@ def step(A: Apply, M: Apply, state: State) -> State:
     z = M(r)
     rz_next = _dot(r, z)
     beta = rz_next / rz
-    return State(x, r, torch.where(going, z + beta * d, d), torch.where(going, rz_next, rz))
+    return _State(x, r, torch.where(going, z + beta * d, d), torch.where(going, rz_next, rz))
 
 
 def cg(A: Any, b: Any, iterations: int, x0: Any = None) -> Trajectory:
@@ -114,16 +116,24 @@ def pcg(A: Any, b: Any, iterations: int, M: Any = "jacobi", x0: Any = None) -> T
     return _trajectory(A, _preconditioner(M, A, b), b, x0, iterations)
 
 
-def _trajectory(A: Tensor, M: Apply, b: Tensor, x0: Tensor, iterations: int) -> Trajectory:
+_TEACHERS: dict[str, Callable[[Tensor, Tensor, int], Trajectory]] = {"cg": cg, "pcg": pcg}
+
+
+def trajectory(teacher: str, A: Tensor, b: Tensor, iterations: int) -> Trajectory:
+    """What a teacher makes of systems: its iterates from x_0 = 0, and the r and d of each."""
+    return look_up("teacher", teacher, _TEACHERS)(A, b, iterations)
+
+
+def _trajectory(A: Tensor, M: _Apply, b: Tensor, x0: Tensor, iterations: int) -> Trajectory:
     steps = whole("iterations", iterations, 0)
 
     def product(v: Tensor) -> Tensor:
         # Many right-hand sides of one matrix are one product of matrices, many matrices a batch of them.
         return v @ A.mT if A.ndim == 2 else (A @ v[..., None])[..., 0]
 
-    states = [start(product, M, b, x0)]
+    states = [_start(product, M, b, x0)]
     for _ in range(steps):
-        states.append(step(product, M, states[-1]))
+        states.append(_step(product, M, states[-1]))
     x, r, d, _ = zip(*states, strict=True)
     return Trajectory(torch.stack(x, -2), torch.stack(r, -2), torch.stack(d, -2))
 
@@ -148,7 +158,7 @@ def _system(A: Any, b: Any, x0: Any) -> tuple[Tensor, Tensor, Tensor]:
     return A, b.expand(shape), x0.expand(shape)
 
 
-def _preconditioner(M: Any, A: Tensor, b: Tensor) -> Apply:
+def _preconditioner(M: Any, A: Tensor, b: Tensor) -> _Apply:
     if callable(M):
         return M  # type: ignore[no-any-return]
     if isinstance(M, str):

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -29,20 +29,20 @@ from nlaformer.arrays import check_memory, plain, threads_for, whole
 from nlaformer.errors import OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
-from nlaformer.learn.data import Batch, family_of, with_teacher
+from nlaformer.learn.data import Batch, with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
 from nlaformer.learn.model import Solver, load_solver, member
-from nlaformer.learn.progress import Display
+from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
-from nlaformer.learn.recipes import Config, check_stack
+from nlaformer.learn.recipes import Config, check_stack, shape_of
 from nlaformer.learn.runs import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
 
-VALIDATION = 256  # systems
+_VALIDATION = 256  # systems
 
 
 @dataclass(frozen=True)
-class Run:
-    """A finished run of one model."""
+class TrainingRun:
+    """The outcome of training one model."""
 
     folder: Path
     config: Config
@@ -50,6 +50,49 @@ class Run:
     steps: int
     diverged: bool
     """The loss or its gradient stopped being finite; the weights are those of before."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How a run is carried out; ``train`` explains each option."""
+
+    device: str | torch.device | None = None
+    checkpoint_every: int | None = None
+    log_every: int | None = None
+    validate_every: int | None = None
+    minutes: float | None = None
+    progress: bool = True
+    tensorboard: bool = False
+
+
+@overload
+def train(
+    config: Config,
+    out: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None = ...,
+    checkpoint_every: int | None = ...,
+    log_every: int | None = ...,
+    validate_every: int | None = ...,
+    minutes: float | None = ...,
+    progress: bool = ...,
+    tensorboard: bool = ...,
+) -> TrainingRun: ...
+
+
+@overload
+def train(
+    config: Sequence[Config],
+    out: str | os.PathLike[str],
+    *,
+    device: str | torch.device | None = ...,
+    checkpoint_every: int | None = ...,
+    log_every: int | None = ...,
+    validate_every: int | None = ...,
+    minutes: float | None = ...,
+    progress: bool = ...,
+    tensorboard: bool = ...,
+) -> list[TrainingRun]: ...
 
 
 def train(
@@ -63,23 +106,23 @@ def train(
     minutes: float | None = None,
     progress: bool = True,
     tensorboard: bool = False,
-) -> Any:
+) -> TrainingRun | list[TrainingRun]:
     """Train one model, or a stack of models of one shape as one program.
 
     Parameters
     ----------
     config : Config or list of Config
-    out : the folder of the run; for a list, of one folder per member. If it holds a checkpoint, the run goes on there.
-    device : "cpu", "cuda"; the default is CUDA where there is one
+    out : the folder of the run; for a list, of one folder per member. A folder that holds a checkpoint is resumed
+    device : "cpu" or "cuda"; the default is CUDA where there is one
     checkpoint_every, log_every : steps between checkpoints (default: a twentieth of the run) and lines of metrics
     validate_every : steps between validations; default: with every checkpoint. The untrained model is always validated
-    minutes : stop after so long, with a checkpoint; the same call goes on from there. Saving comes on top of it
+    minutes : stop after this time, with a checkpoint; the same call resumes. Saving takes some seconds more
     progress : show a bar, or lines where there is no terminal
     tensorboard : also write TensorBoard's event files (needs the tensorboard package)
 
     Returns
     -------
-    Run, or a list of them; ``run.steps`` is less than ``config.steps`` where the minutes ran out
+    TrainingRun, or a list of them; ``run.steps`` is less than ``config.steps`` where the minutes ran out
 
     Examples
     --------
@@ -94,11 +137,7 @@ def train(
     if not configs or not all(isinstance(each, Config) for each in configs):
         hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
         raise OptionError(f"train takes a config, as nf.recipe gives it, or a list; given {shown(config)}{hint}")
-    folder = as_folder(out)
-    folders = [folder] if isinstance(config, Config) else member_folders(folder, configs)
-    runs = train_into(
-        configs,
-        folders,
+    options = RunOptions(
         device=device,
         checkpoint_every=checkpoint_every,
         log_every=log_every,
@@ -107,40 +146,41 @@ def train(
         progress=progress,
         tensorboard=tensorboard,
     )
-    return runs[0] if isinstance(config, Config) else runs
+    if isinstance(config, Config):
+        return train_into(configs, [as_folder(out)], options)[0]
+    return train_into(configs, member_folders(as_folder(out), configs), options)
 
 
-def train_into(
-    configs: Sequence[Config],
-    folders: Sequence[Path],
-    *,
-    device: str | torch.device | None = None,
-    checkpoint_every: int | None = None,
-    log_every: int | None = None,
-    validate_every: int | None = None,
-    minutes: float | None = None,
-    progress: bool = True,
-    tensorboard: bool = False,
-) -> list[Run]:
-    """``train`` for a stack whose members have folders of their own."""
-    deadline = time.monotonic() + seconds_of(minutes)
+def sweep(configs: Sequence[Config], out: Path, options: RunOptions = RunOptions()) -> list[TrainingRun]:  # noqa: B008
+    """Train configs of any shapes, those of one shape together; all are checked before the first step."""
+    groups: dict[str, list[tuple[Config, Path]]] = {}
+    for config, folder in zip(configs, member_folders(out, configs), strict=True):
+        groups.setdefault(repr(shape_of(config.validate())), []).append((config, folder))
+    runs: list[TrainingRun] = []
+    for members in groups.values():
+        runs += train_into([config for config, _ in members], [folder for _, folder in members], options)
+    return runs
+
+
+def train_into(configs: Sequence[Config], folders: Sequence[Path], options: RunOptions) -> list[TrainingRun]:
+    """Train a stack whose members have folders of their own."""
+    deadline = time.monotonic() + seconds_of(options.minutes)
     check_stack([config.validate() for config in configs])
-    every = _Intervals.of(configs[0].steps, checkpoint_every, log_every, validate_every)
-    board = _board_class() if tensorboard else None
-    where = pick_device(device)
-    check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), where)
-    group = ranks(where)
+    every = _Intervals.of(options, configs[0].steps)
+    board = _board_class() if options.tensorboard else None
+    device = pick_device(options.device)
+    check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), device)
+    group = ranks(device, len(configs))
+    mine = group.members(configs[0].batch)
     with threads_for(wanted=configs[0].threads), ExitStack() as held:
-        mine = group.members(len(configs), configs[0].batch)
-        share = group.share(len(configs))
-        if share[0] == 0:
+        if group.writes:
             for k in mine:
                 held.enter_context(locked_folder(folders[k]))  # before reading what another process might be writing
         parts = checkpoint.resume(folders, configs, mine)
-        group.wait()  # nobody writes before everybody has read
+        group.wait()  # no rank writes before all have read
         for part in parts:
             own = [(configs[k], folders[k]) for k in part.members]
-            _Training(own, part, where, group, share, progress, every).run(board, deadline)
+            _Training(own, part, group, every, options.progress).run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
@@ -171,11 +211,15 @@ class _Intervals(NamedTuple):
     validate: int
 
     @classmethod
-    def of(cls, steps: int, checkpoint: int | None, log: int | None, validate: int | None) -> _Intervals:
-        """The given ones, and the defaults."""
-        checkpoint = max(steps // 20, 1) if checkpoint is None else whole("checkpoint_every", checkpoint, 1)
-        log = max(steps // 200, 1) if log is None else whole("log_every", log, 1)
-        return cls(checkpoint, log, checkpoint if validate is None else whole("validate_every", validate, 1))
+    def of(cls, options: RunOptions, steps: int) -> _Intervals:
+        """Those of the options; a twentieth and a two-hundredth of the steps where they say nothing."""
+
+        def interval(name: str, default: int) -> int:
+            given = getattr(options, name)
+            return max(default, 1) if given is None else whole(name, given, 1)
+
+        checkpoint = interval("checkpoint_every", steps // 20)
+        return cls(checkpoint, interval("log_every", steps // 200), interval("validate_every", checkpoint))
 
 
 class _Training:
@@ -185,22 +229,21 @@ class _Training:
         self,
         members: Sequence[tuple[Config, Path]],
         resumption: checkpoint.Resumption,
-        device: torch.device,
         group: Ranks,
-        share: tuple[int, int],
-        progress: bool,
         every: _Intervals,
+        progress: bool,
     ):
         self.configs, self.folders = [config for config, _ in members], [folder for _, folder in members]
-        self.device, self.group, self.steps, self.every = device, group, self.configs[0].steps, every
-        self.resumption, self.share, self.writes = resumption, share, share[0] == 0
-        # A run that goes on has its weights in the checkpoint: the model that it started from need not be there.
-        begun = [config.replace(start=None) for config in self.configs] if self.resumption.step else self.configs
-        self.engine: Engine = make_engine(begun, device, self.share)
+        self.resumption, self.group, self.every, self.steps = resumption, group, every, self.configs[0].steps
+        # A resumed run has its weights in the checkpoint: the model that it started from need not be there.
+        configs = [config.replace(start=None) for config in self.configs] if self.resumption.step else self.configs
+        self.engine: Engine = make_engine(configs, group.device, group.share)
         if self.resumption.step:
             states = self.resumption.states
             self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
-        self.display = Display(_title(self.configs), self.steps, self.resumption.step, progress and group.rank == 0)
+        self.progress = TrainingProgress(
+            _title(self.configs), self.steps, self.resumption.step, progress and group.rank == 0
+        )
         self.validation = [_validation_systems(config) for config in self.configs]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
@@ -210,26 +253,26 @@ class _Training:
         """Train to the last step or the deadline, unless a run found in the folders has got there."""
         done, alive = self.resumption.step, self.engine.report().alive
         for error in self.resumption.refused:
-            self.display.say(f"refused: {error}; going on from the generation before it")
+            self.progress.say(f"refused: {error}; resuming from the generation before it")
         if done:
-            self.display.say(f"{self.display.title}: found at step {done} of {self.steps}")
+            self.progress.say(f"{self.progress.title}: found at step {done} of {self.steps}")
         if done == self.steps or not bool(alive.any()):
-            if self.writes and any(_open(folder) for folder in self.folders):
+            if self.group.writes and any(_open(folder) for folder in self.folders):
                 for folder, model in zip(self.folders, self._models(), strict=True):
                     model.save(folder)
                 self._close_folders(done, alive, 0.0, interrupted=False)
             return
-        if self.writes:
+        if self.group.writes:
             self._open_folders(board)
         begun, stop = time.monotonic(), ""
         if not done:
             self._validate(done)
-        with self.display, _signals() as asked:
+        with self.progress, _signals() as asked:
             while done < self.steps and bool(alive.any()) and not stop:
                 self.engine.step(done)
                 done += 1
                 logs = done % self.every.log == 0 or done == self.steps
-                if self.display.due(done):
+                if self.progress.due(done):
                     self._show(done)
                 if logs:
                     alive = self._log(done, alive)
@@ -238,20 +281,20 @@ class _Training:
                 if saves or done % self.every.validate == 0:
                     self._validate(done, saves)
         interrupted = bool(stop) and done < self.steps and bool(alive.any())
-        if self.writes:
+        if self.group.writes:
             self._close_folders(done, alive, time.monotonic() - begun, interrupted)
         if interrupted:
             where = self.folders[0] if len(self.folders) == 1 else self.folders[0].parent
-            self.display.say(f"stopped at step {done}, saved in {where}; training into the same folder resumes")
+            self.progress.say(f"stopped at step {done}, saved in {where}; training into the same folder resumes")
             if stop == "signal":
                 raise KeyboardInterrupt
 
     def _show(self, done: int) -> None:
         report = self.engine.report()
         living = report.loss[report.alive]
-        if self.device.type == "cpu":
-            self.display.forecast(done)
-        self.display.update(done, float(living.mean()) if len(living) else float("nan"))
+        if self.group.device.type == "cpu":
+            self.progress.forecast(done)
+        self.progress.update(done, float(living.mean()) if len(living) else float("nan"))
 
     def _stop(self, asked: list[int], deadline: float) -> str:
         """Why to stop here, if at all.
@@ -260,7 +303,7 @@ class _Training:
         half a minute after Ctrl-C, which may be few steps.
         """
         signalled, late = bool(asked), time.monotonic() >= deadline
-        if self.share[1] > 1:
+        if self.group.share[1] > 1:
             signalled, late = self.group.any(signalled, late)
         return "signal" if signalled else "time" if late else ""
 
@@ -286,7 +329,7 @@ class _Training:
         arithmetic = "float32" if isinstance(self.engine, PlainEngine) else config.precision
         engine = type(self.engine).__name__
         write_manifest(
-            folder, config, self.device, arithmetic=arithmetic, engine=engine, processes=self.group.world, **more
+            folder, config, self.group.device, arithmetic=arithmetic, engine=engine, processes=self.group.world, **more
         )
 
     def _log(self, done: int, alive_before: Tensor) -> Tensor:
@@ -296,7 +339,7 @@ class _Training:
                 continue
             values = {name: float(getattr(report, name)[k]) for name in ("loss", "intermediate", "gradient_norm", "lr")}
             if not report.alive[k]:
-                self.display.say(
+                self.progress.say(
                     f"{self.folders[k].name}: the loss is not finite by step {done}; this member is frozen"
                 )
             if self.metrics:
@@ -308,7 +351,7 @@ class _Training:
 
     def _validate(self, done: int, saves: bool = False) -> None:
         """The validation errors of every member; where it is to be saved, its model and its checkpoint too."""
-        if not self.writes:
+        if not self.group.writes:
             return
         state = self.engine.state() if saves else {}
         for k, (folder, config, model) in enumerate(zip(self.folders, self.configs, self._models(), strict=True)):
@@ -331,18 +374,17 @@ def _open(folder: Path) -> bool:
 
 
 def _seconds_before(folder: Path) -> float:
-    """What the processes that ran before took; a killed one did not say."""
+    """Seconds that earlier processes recorded; killed processes record none."""
     return read_manifest(folder).get("seconds_in_all", 0.0) if (folder / MANIFEST).exists() else 0.0
 
 
-def _read_run(folder: Path, config: Config) -> Run:
+def _read_run(folder: Path, config: Config) -> TrainingRun:
     manifest = read_manifest(folder)
-    return Run(folder, config, load_solver(folder), manifest["steps"], manifest["state"] == "diverged")
+    return TrainingRun(folder, config, load_solver(folder), manifest["steps"], manifest["state"] == "diverged")
 
 
 def _validation_systems(config: Config) -> Batch:
-    A, b, x = family_of(config).sample(VALIDATION, evaluate.SEED)
-    return with_teacher(A, b, x, config.teacher, config.T)
+    return with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.teacher, config.T)
 
 
 def _title(configs: Sequence[Config]) -> str:

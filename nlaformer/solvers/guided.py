@@ -313,9 +313,7 @@ def _frobenius(A: Tensor) -> Tensor:
 @cache
 def _usual_diagonal(config: Any) -> float:
     """The geometric mean of the diagonals of the systems a model was trained on."""
-    from nlaformer.learn.data import family_of
-
-    A = family_of(config).sample(256, seed=0).A
+    A = config.make_family().sample(256, seed=0).A
     return float(A.diagonal(dim1=-2, dim2=-1).log().mean().exp())
 
 
