@@ -8,26 +8,28 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.language import Program, diag, dot, exp, identity_like, norm, positive, zeros_like
 from nlaformer.errors import OptionError, look_up, unknown_name
+from nlaformer.problems.spd import random_spd
 
-State = dict[str, Any]
+States = dict[str, Any]
 
 
 class ConjugateGradient(Program):
-    """The textbook's, eq. (CGalg)."""
+    """Hestenes and Stiefel's, as in section 3 of the paper."""
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> State:
+    def start(self, A: Any, b: Any, x0: Any) -> States:
         r = b - A @ x0
         return dict(x=x0, r=r, d=r, rho=dot(r, r))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> State:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> States:
         q = A @ d
         alpha = rho / dot(d, q)
         r = r - alpha * q
@@ -41,14 +43,14 @@ class FusedConjugateGradient(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> State:
+    def start(self, A: Any, b: Any, x0: Any) -> States:
         r = b - A @ x0
         w = A @ r
         gamma = dot(r, r)
         alpha = gamma / dot(r, w)
         return dict(x=x0 + alpha * r, r=r - alpha * w, p=r, s=w, gamma=gamma, alpha=alpha)
 
-    def step(self, A: Any, x: Any, r: Any, p: Any, s: Any, gamma: Any, alpha: Any) -> State:
+    def step(self, A: Any, x: Any, r: Any, p: Any, s: Any, gamma: Any, alpha: Any) -> States:
         w = A @ r
         gamma_next = dot(r, r)
         beta = gamma_next / gamma
@@ -62,12 +64,12 @@ class PreconditionedConjugateGradient(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> State:
+    def start(self, A: Any, b: Any, x0: Any) -> States:
         r = b - A @ x0
         z = r / diag(A)
         return dict(x=x0, r=r, d=z, rho=dot(r, z))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> State:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> States:
         q = A @ d
         alpha = rho / dot(d, q)
         r = r - alpha * q
@@ -81,12 +83,12 @@ class ConjugateResidual(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> State:
+    def start(self, A: Any, b: Any, x0: Any) -> States:
         r = b - A @ x0
         w = A @ r
         return dict(x=x0, r=r, d=r, q=w, rho=dot(r, w))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, q: Any, rho: Any) -> State:
+    def step(self, A: Any, x: Any, r: Any, d: Any, q: Any, rho: Any) -> States:
         alpha = rho / dot(q, q)
         r = r - alpha * q
         w = A @ r
@@ -98,12 +100,12 @@ class ConjugateResidual(Program):
 class NormalEquations(Program):
     """CGNR: conjugate gradients on A^T A x = A^T b, for any nonsingular A."""
 
-    def start(self, A: Any, b: Any, x0: Any) -> State:
+    def start(self, A: Any, b: Any, x0: Any) -> States:
         r = b - A @ x0
         z = A.T @ r
         return dict(x=x0, r=r, d=z, rho=dot(z, z))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> State:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> States:
         q = A @ d
         alpha = rho / dot(q, q)
         r = r - alpha * q
@@ -117,10 +119,10 @@ class SteepestDescent(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> State:
+    def start(self, A: Any, b: Any, x0: Any) -> States:
         return dict(x=x0, r=b - A @ x0)
 
-    def step(self, A: Any, x: Any, r: Any) -> State:
+    def step(self, A: Any, x: Any, r: Any) -> States:
         q = A @ r
         alpha = dot(r, r) / dot(r, q)
         return dict(x=x + alpha * r, r=r - alpha * q)
@@ -131,10 +133,10 @@ class Richardson(Program):
 
     relaxation = 1.5
 
-    def start(self, A: Any, x0: Any) -> State:
+    def start(self, A: Any, x0: Any) -> States:
         return dict(x=x0, omega=self.relaxation / norm(A))
 
-    def step(self, A: Any, b: Any, x: Any, omega: Any) -> State:
+    def step(self, A: Any, b: Any, x: Any, omega: Any) -> States:
         return dict(x=x + omega * (b - A @ x), omega=omega)
 
 
@@ -143,10 +145,10 @@ class HeavyBall(Program):
 
     relaxation, momentum = 2.5, 0.75
 
-    def start(self, A: Any, x0: Any) -> State:
+    def start(self, A: Any, x0: Any) -> States:
         return dict(x=x0, previous=x0, omega=self.relaxation / norm(A))
 
-    def step(self, A: Any, b: Any, x: Any, previous: Any, omega: Any) -> State:
+    def step(self, A: Any, b: Any, x: Any, previous: Any, omega: Any) -> States:
         return dict(x=x + omega * (b - A @ x) + self.momentum * (x - previous), previous=x, omega=omega)
 
 
@@ -155,12 +157,12 @@ class Chebyshev(Program):
 
     condition = 100.0
 
-    def start(self, A: Any, b: Any, x0: Any) -> State:
+    def start(self, A: Any, b: Any, x0: Any) -> States:
         centre = 0.5 * (1 + 1 / self.condition) * norm(A)
         r = b - A @ x0
         return dict(x=x0, r=r, d=r / centre, rho=self._ratio / (2 * self._ratio**2), centre=centre)
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any, centre: Any) -> State:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any, centre: Any) -> States:
         x, r = x + d, r - A @ d
         rho_next = 1 / positive(2 * self._ratio - rho)
         # centre / ratio is half the width of the interval.
@@ -176,11 +178,11 @@ class Chebyshev(Program):
 class Power(Program):
     """The power method: the dominant eigenvector, and its eigenvalue as a state."""
 
-    def start(self, A: Any) -> State:
+    def start(self, A: Any) -> States:
         w = A @ (1 + zeros_like(diag(A)))
         return dict(x=w / norm(w), eigenvalue=norm(w))
 
-    def step(self, A: Any, x: Any) -> State:
+    def step(self, A: Any, x: Any) -> States:
         w = A @ x
         return dict(x=w / norm(w), eigenvalue=dot(x, w))
 
@@ -195,10 +197,10 @@ class Power(Program):
 class NewtonSchulz(Program):
     """The inverse of A by matrix products alone."""
 
-    def start(self, A: Any) -> State:
+    def start(self, A: Any) -> States:
         return dict(X=(1 / dot(A, A)) * A.T)
 
-    def step(self, A: Any, X: Any) -> State:
+    def step(self, A: Any, X: Any) -> States:
         return dict(X=X + X @ (identity_like(A) - A @ X))
 
     def finish(self, X: Any) -> Any:
@@ -211,10 +213,10 @@ class NewtonSchulz(Program):
 class ScalarNewton(Program):
     """A nonlinear system, entry by entry: Newton's method for x + e^x = b."""
 
-    def start(self, b: Any) -> State:
+    def start(self, b: Any) -> States:
         return dict(x=zeros_like(b))
 
-    def step(self, b: Any, x: Any) -> State:
+    def step(self, b: Any, x: Any) -> States:
         growth = exp(x)
         return dict(x=x - (x + growth - b) / (1 + growth))
 
@@ -253,6 +255,29 @@ def algorithms() -> list[str]:
 def program(name: str) -> Program:
     """The program behind a name."""
     return look_up("algorithm", name, _LIBRARY)()
+
+
+def example(name: str, n: int, count: int = 8, seed: int = 11) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Inputs for an algorithm, from the paper's family with sigma = 1.2, and the exact answers.
+
+    >>> inputs, x = example("cg", n=3)
+    >>> inputs["A"].shape, inputs["b"].shape, x.shape
+    ((8, 3, 3), (8, 3), (8, 3))
+    """
+    A = random_spd(n, count, seed=seed)
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((count, n))
+    if name == "cgnr":
+        A = A + 0.1 * rng.standard_normal(A.shape)
+    b = (A @ x[..., None])[..., 0]
+    if name == "power":
+        vectors = np.linalg.eigh(A)[1][..., -1]
+        return {"A": A}, vectors * np.sign(vectors.sum(-1, keepdims=True))  # it starts from A times ones
+    if name == "newton_schulz":
+        return {"A": A}, np.linalg.inv(A)
+    if name == "scalar_newton":
+        return {"b": b}, program(name).run(b=b, iterations=100).x[:, -1]
+    return {"A": A, "b": b}, np.linalg.solve(A, b[..., None])[..., 0]
 
 
 def algorithm(

@@ -11,7 +11,7 @@ import torch
 
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.library import algorithm, algorithms, program
-from nlaformer.compiler.verify import hold
+from nlaformer.compiler.verify import _held as hold
 from nlaformer.console import Sheet
 from nlaformer.problems.spd import random_spd
 

@@ -11,13 +11,14 @@ warning. Later deviations are kept and shown, not judged: they belong to the met
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from nlaformer.compiler.graph import Expression
+from nlaformer.compiler.language import Program
 from nlaformer.compiler.result import RunStatus, has_strayed, run_program, step_tolerance
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.errors import CompileError
@@ -28,6 +29,34 @@ if TYPE_CHECKING:
 
 _ITERATIONS = 12
 _LOST = 1e-2  # a deviation at the end that is worth a warning
+
+
+@dataclass(frozen=True)
+class Convergence:
+    """Relative errors |x_t - x| / |x| of a compiled algorithm and of its program, and their deviation from each other.
+
+    Arrays (systems, T + 1); the deviation is relative to |x| too.
+    """
+
+    found: np.ndarray
+    reference: np.ndarray
+    deviation: np.ndarray
+
+
+def converge(
+    algorithm: Algorithm, program: Program, inputs: dict[str, np.ndarray], exact: np.ndarray, iterations: int
+) -> Convergence:
+    """Run a compiled algorithm and its program on the same systems, whose exact answers are known."""
+    given = {name: value.astype(algorithm.config.dtype) for name, value in inputs.items()}
+    x = algorithm.run(**given, iterations=iterations).x
+    reference = _held(program.run(**inputs, iterations=iterations).x)
+    shape = (len(exact), -1, exact[0].size)
+    x, reference, exact = (value.reshape(shape).astype(np.float64) for value in (x, reference, exact))
+
+    def relative(difference: np.ndarray) -> np.ndarray:
+        return np.linalg.norm(difference, axis=-1) / np.linalg.norm(exact, axis=-1)
+
+    return Convergence(relative(x - exact), relative(reference - exact), relative(x - reference))
 
 
 def _hard_systems(n: int) -> dict[str, np.ndarray]:
@@ -125,7 +154,7 @@ def _deviations(
     run = algorithm.run(**inputs, iterations=iterations)
     reference, found = (x.reshape(len(x), iterations + 1, -1).astype("float64") for x in (reference, run.x))
     judged = np.isfinite(reference[:, :2]).all((1, 2)) & (run.status != RunStatus.NOT_POSITIVE)
-    reference = hold(reference)
+    reference = _held(reference)
     with np.errstate(all="ignore"):
         scale = np.maximum.accumulate(np.linalg.norm(reference, axis=-1), axis=-1)
         deviation = np.linalg.norm(found - reference, axis=-1) / np.where(scale > 0, scale, 1.0)
@@ -137,7 +166,7 @@ def _deviations(
     }
 
 
-def hold(x: np.ndarray) -> np.ndarray:
+def _held(x: np.ndarray) -> np.ndarray:
     """The iterates, the last finite one kept: 0 / 0 after exact convergence is NumPy's answer, not the method's."""
     x = x.copy()
     for t in range(1, x.shape[1]):
