@@ -17,6 +17,7 @@ import argparse
 import json
 import tracemalloc
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,7 +64,7 @@ def time_case(n: int, batch: int | None, budget: float) -> dict[str, Any]:
     cg = nf.algorithm("cg", n, verify=False)
     runs: list[Callable[[], Any]] = []
     for iterations in (SHORT, LONG):
-        runs += [lambda t=iterations: numpy_cg(A, b, t), lambda t=iterations: cg.run(A, b, iterations=t)]
+        runs += [partial(numpy_cg, A, b, iterations), partial(cg.run, A, b, iterations=iterations)]
     short, mine_short, long, mine_long = interleaved(runs, budget)
     tracemalloc.start()
     numpy_cg(A, b, SHORT)
@@ -110,7 +111,7 @@ def measure(name: str, n: int = 20, iterations: int = ITERATIONS) -> dict[str, A
         "n": n,
         "layers": loop.layers,
         "start_layers": compiled.cost.pre.layers,
-        "heads": sum(layer.heads.count for layer in compiled.model.loop if layer.heads is not None),
+        "heads": compiled.loop_heads,
         "ffn_width": loop.ffn_width,
         "rows": loop.rows,
         "first_deviation": float(deviation[1]),
@@ -140,8 +141,9 @@ def table_sheet(rows: list[dict[str, Any]]) -> Sheet:
         mine, theirs = row["iterations"][level], row["reference_iterations"][level]
         return f"{'-' if mine is None else mine} ({'-' if theirs is None else theirs})"
 
-    headings = ("algorithm", "layers", "heads,\nall layers", "FFN\nwidth")
-    headings += ("deviation\n1 step", "deviation\nlargest", "deviation\nlast")
+    costs = ("layers", "heads,\nall layers", "FFN\nwidth")
+    deviations = ("deviation\n1 step", "deviation\nlargest", "deviation\nlast")
+    errors = ("error\nat the end", "to 1e-6\n(NumPy)", "to 1e-12\n(NumPy)")
     lines = tuple(
         (
             row["name"],
@@ -162,7 +164,7 @@ def table_sheet(rows: list[dict[str, Any]]) -> Sheet:
         "rounding on its way, NumPy's own too, and converges all the same; the last deviation is the one that stays."
     )
     title = f"Algorithms as looped transformers, n = {rows[0]['n']}"
-    return Sheet(title, (*headings, "error\nat the end", "to 1e-6\n(NumPy)", "to 1e-12\n(NumPy)"), lines, note)
+    return Sheet(title, ("algorithm", *costs, *deviations, *errors), lines, note)
 
 
 def accuracy() -> tuple[Sheet, list[dict[str, Any]]]:

@@ -14,11 +14,11 @@ CLOSE = 1e-10  # relative
 
 def measure(results: Results, small: bool) -> None:
     """Compile CG, run it and count."""
-    from nlaformer.compiler import measure as compiler
+    from benchmarks import algorithms as compiled
 
-    rows = [compiler.measure("cg", n=4 if small else 20)]
-    about = {"systems": compiler.SYSTEMS, "seed": compiler.SEED}
-    results.write(FILE, {"command": ARTEFACT.command(), **about, "algorithms": compiler.as_data(rows)})
+    rows = [compiled.measure("cg", n=4 if small else 20)]
+    about = {"systems": compiled.SYSTEMS, "seed": compiled.SEED}
+    results.write(FILE, {"command": ARTEFACT.command(), **about, "algorithms": rows})
 
 
 def verdicts(results: Results) -> list[Verdict]:

@@ -17,7 +17,6 @@ import torch
 import nlaformer as nf
 from benchmarks import operations as bench
 from nlaformer.cli import demo
-from nlaformer.compiler import measure
 from nlaformer.console import Sheet, to_text
 from nlaformer.learn import recipes
 from paper import table_1_measured as verify
@@ -236,8 +235,7 @@ def test_a_table_that_fits_has_one_heading():
     assert to_text(NUMBERS, 200).count("operation") == 1 < to_text(NUMBERS, 60).count("operation")
 
 
-def test_the_output_of_a_command_fits_into_60_columns(run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measure, "ITERATIONS", 20)
+def test_the_output_of_a_command_fits_into_60_columns(run):
     for arguments in (("algorithms", "cg", "--n", "4"), ("operations", "matmul", "--n", "4"), ("info",)):
         code, out, _ = run(*arguments, columns=60)
         assert code == 0 and max(len(line) for line in out.splitlines()) <= 60, arguments
@@ -246,8 +244,7 @@ def test_the_output_of_a_command_fits_into_60_columns(run, monkeypatch: pytest.M
 # --- details of one algorithm, keys of --set, names -------------------------------------------------------------------
 
 
-def test_one_algorithm_shows_the_cost_of_each_block_and_the_schedule(run, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(measure, "ITERATIONS", 20)
+def test_one_algorithm_shows_the_cost_of_each_block_and_the_schedule(run):
     out = run("algorithms", "cg", "--n", "4")[1]
     cost = nf.algorithm("cg", 4, verify=False).cost
     for block, layers in (("pre", cost.pre.layers), ("loop", cost.loop.layers), ("post", cost.post.layers)):

@@ -62,8 +62,8 @@ def algorithms() -> None:
     import numpy as np
 
     import nlaformer as nf
-    from nlaformer.compiler import measure
-    from nlaformer.compiler.library import ConjugateGradient
+    from nlaformer.compiler.library import ConjugateGradient, example
+    from nlaformer.compiler.verify import converge
 
     _heading("Algorithms: conjugate gradients, written as on paper, compiled into weights")
     print(textwrap.indent(textwrap.dedent(inspect.getsource(ConjugateGradient)).rstrip(), "    ") + "\n")
@@ -73,10 +73,11 @@ def algorithms() -> None:
         "The deviations after 12 steps are CG's own: it amplifies every rounding on its way, NumPy's too, and "
         "converges all the same."
     )
-    curves = measure.converge(cg, "cg", measure.systems(20), iterations=40)
+    inputs, exact = example("cg", n=20)
+    curves = converge(cg, ConjugateGradient(), inputs, exact, iterations=40)
     found, theirs = (np.median(errors, axis=0) for errors in (curves.found, curves.reference))
     _say(
-        f"Looped 40 times on {measure.SYSTEMS} systems it was not made for, the transformer ends at a relative error "
+        f"Looped 40 times on {len(exact)} systems it was not made for, the transformer ends at a relative error "
         f"of {found[-1]:.0e}, NumPy's CG at {theirs[-1]:.0e}; after 10 iterations they stand at {found[10]:.0e} and "
         f"{theirs[10]:.0e}. Nothing was trained. nlaformer algorithms shows more, docs/compile.md how to write one."
     )

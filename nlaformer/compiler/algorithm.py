@@ -116,6 +116,11 @@ class Algorithm:
         blocks = (self.model.pre, self.model.loop, self.model.post)
         return BlockCosts(*(Cost.of(NLAFormer(list(block)), rows, tokens) for block in blocks))  # type: ignore[arg-type]
 
+    @property
+    def loop_heads(self) -> int:
+        """The heads of all layers of an iteration."""
+        return sum(layer.heads.count for layer in self.model.loop if layer.heads is not None)  # type: ignore[union-attr, misc]
+
     def to(self, device: torch.device | str) -> Algorithm:
         """The same algorithm on another device; this one stays where it is."""
         return type(self)(self.config, copy.deepcopy(self.model).to(usable_device(device)))
