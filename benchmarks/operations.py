@@ -1,5 +1,7 @@
 """Time and peak memory of the operations against torch's own, on the CPU, in float64.
 
+    python -m benchmarks.operations --out benchmarks/results      # four minutes; --quick: half a minute
+
 *Time.* Torch's operation, the forward pass alone (``op.model(P)``) and the whole call (``op(A, B)``: checks, scaling,
 prompt, forward pass, read-out) take turns in one process, so that whatever disturbs the machine disturbs all three;
 ratios are of medians. *Memory.* The most that is allocated at once during a call, its result included, from the
@@ -11,6 +13,7 @@ from __future__ import annotations
 import itertools
 import os
 import statistics
+import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -19,6 +22,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import command
 from nlaformer.console import Sheet
 from nlaformer.express.catalogue import operations
 from paper import table_1_measured as verify
@@ -176,3 +180,20 @@ def _time(seconds: float) -> str:
 
 def _size(count: int) -> str:
     return f"{count / 1e3:.1f} kB" if count < 1e6 else f"{count / 1e6:.1f} MB"
+
+
+def document(quick: bool) -> command.Measured:
+    """Every case, as plain data and as a table."""
+    cases = QUICK_CASES if quick else CASES
+    found = [measure(name, n, batch) for name in names(quick) for n, batch in cases]
+    return {"measurements": as_data(found)}, [sheet(found)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    quick, about = "three operations, three sizes", "Time and peak memory of the operations beside torch's own."
+    command.run("operations", about, quick, document, arguments)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

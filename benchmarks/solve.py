@@ -1,22 +1,26 @@
-"""Solvers against each other: iterations, products with A, failures and time to a relative residual, with and without
-a model, on systems it was trained for and on others.
+"""Solvers compared: iterations, products with A, failures and time to a relative residual, with and without a model.
 
-Every x is judged alike, whatever its method says: |b - A x| <= rtol |b|, recomputed in float64. *Failed* counts the
-systems that miss; *unnoticed* those of them of which the method said that they had converged. Time is wall time for
-the whole batch with the model's part in it; methods take turns, medians and ratios are of one run.
+    python -m benchmarks.solve --out benchmarks/results      # seven minutes; --quick: half a minute
+
+The systems are of the family that the models were trained for, and of others. Every x is judged by one rule, whatever
+its method reports: |b - A x| <= rtol |b|, recomputed in float64. *Failed* counts the systems that miss; *unnoticed*
+those of them that the method called converged. Time is wall time for the whole batch, the model included; methods take
+turns, medians and ratios are of one run. Exit code 1: the acceptance figure, the last table, misses its goal.
 """
 
 from __future__ import annotations
 
 import statistics
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 import nlaformer as nf
+from benchmarks import command
 from benchmarks.peers import LEARNED, Method, Outcome, classical, learned
 from nlaformer import problems
 from nlaformer.console import Sheet
@@ -51,7 +55,7 @@ class Plan:
     cases: tuple[Case, ...]
     models: tuple[str, ...]
     systems: int
-    rounds: int  # that a method is timed in, unless it is slow
+    rounds: int  # in which a method is timed, unless it is slow
     accepted: int  # systems of the acceptance figure
 
 
@@ -246,3 +250,35 @@ def _time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return f"{seconds * 1e3:.1f} ms" if seconds < 1 else f"{seconds:.1f} s"
+
+
+# The command ------------------------------------------------------------------------------------------------------
+
+
+def document(quick: bool) -> command.Measured:
+    """Every measurement and the acceptance figure, as plain data and as tables."""
+    *families, acceptance = _announced(run(QUICK if quick else FULL))
+    found = {
+        "measurements": as_data([measurement for family in families for measurement in family]),
+        "acceptance": {"verdict": verdict(acceptance), "measurements": as_data(acceptance)},
+    }
+    return found, sheets(families, acceptance)
+
+
+def _announced(families: Iterable[list[Measurement]]) -> Iterator[list[Measurement]]:
+    """Name each family on standard error when it is done, since all of them take minutes."""
+    begun = time.monotonic()
+    for family in families:
+        first = family[0]
+        print(f"{time.monotonic() - begun:.0f} s: {first.label}, {first.systems:,} systems", file=sys.stderr)
+        yield family
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    quick = "two families, few systems, one model: half a minute"
+    found = command.run("solve", "Work, failures and time of the solvers beside others.", quick, document, arguments)
+    return 0 if found["acceptance"]["verdict"]["met"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

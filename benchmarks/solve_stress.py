@@ -1,6 +1,6 @@
 """Does the certificate ever lie? Many solves over families, conditions, sizes, precisions and models, good and bad.
 
-    python benchmarks/solve_stress.py --solves 120000 --json results/solve_stress.json     # two minutes on one core
+    python -m benchmarks.solve_stress --solves 120000 --json benchmarks/results/solve_stress.json     # two minutes
 
 Every system that ``nf.solve`` calls CONVERGED is judged again by code that shares nothing with it: NumPy's residual in
 float64 in two orders of summation, and the residual in extended precision (np.longdouble; on x86 that is 64 bits). A
@@ -25,8 +25,6 @@ from typing import Any
 
 import numpy as np
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent.parent))
 
 import nlaformer as nf
 from nlaformer import problems

@@ -15,7 +15,6 @@ import pytest
 import torch
 
 import nlaformer as nf
-from benchmarks import operations as bench
 from nlaformer.cli import demo
 from nlaformer.console import Sheet, to_text
 from nlaformer.learn import recipes
@@ -68,11 +67,11 @@ except SystemExit as exit:
     root = Path(nf.__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
     assert "loaded: [] 0" in done.stdout
-    for command in ("demo", "operations", "bench", "report", "info"):
+    for command in ("demo", "operations", "report", "info"):
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("group", [[], ["bench"], ["report"]])
+@pytest.mark.parametrize("group", [[], ["report"]])
 def test_the_lists_of_commands_end_no_sentence_in_dots(run, group: list[str]):
     code, out, _ = run(*group, "--help")
     listed = out.partition("Commands:")[2].splitlines()[1:]
@@ -285,58 +284,3 @@ def test_an_interrupted_demo_keeps_the_folder_it_names(monkeypatch: pytest.Monke
         demo.learning()
     (kept,) = tmp_path.iterdir()
     assert str(kept) in capsys.readouterr().err and (kept / "checkpoint").exists()
-
-
-# --- bench -------------------------------------------------------------------------------------------------------
-
-
-def test_peak_memory_counts_what_lives_at_once():
-    """Three blocks of 8 kB are made; at most two live at a time."""
-
-    def work() -> torch.Tensor:
-        first = torch.ones(1000, dtype=torch.float64)
-        second = first + first
-        del first
-        return second.exp()
-
-    assert bench.peak_bytes(work) == 16_000
-
-
-def test_turns_are_taken_and_medians_returned():
-    calls: list[str] = []
-    medians = bench.interleaved([lambda: calls.append("a"), lambda: calls.append("b")], budget=0.0)
-    assert calls == ["a", "b"] * 6 and len(medians) == 2 and min(medians) >= 0
-
-
-@pytest.mark.parametrize("name", nf.operations())
-def test_bench_compares_with_the_same_operation(name: str):
-    """A ratio to something else would mean nothing."""
-    operands = bench._operands(name, 6, 7)
-    theirs, ours = bench._TORCH[name](*operands), verify.build(name, 6)(*operands)
-    for one, other in zip(*(x if isinstance(x, tuple) else (x,) for x in (theirs, ours)), strict=True):
-        assert one.shape == other.shape
-        assert torch.allclose(one, other, rtol=0, atol=1e-6)
-
-
-def test_bench_writes_its_table_with_provenance(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bench, "QUICK_CASES", ((4, None), (4, 8)))
-    monkeypatch.setattr(bench, "QUICK_NAMES", ("matmul",))
-    monkeypatch.setattr(bench, "BUDGET", 0.01)
-    threads = torch.get_num_threads()
-    try:
-        code, out, _ = run("bench", "operations", "--quick", "--json", "--out", str(tmp_path))
-    finally:
-        torch.set_num_threads(threads)
-    found = json.loads(out)
-    assert code == 0 and [line["batch"] for line in found["measurements"]] == [None, 8]
-    assert found["measurements"][0]["call_bytes"] > found["measurements"][0]["torch_bytes"] > 0
-    assert json.loads((tmp_path / "operations.json").read_text()) == found
-    assert "| matmul | 4 | 8 |" in (tmp_path / "operations.md").read_text()
-    assert found["provenance"]["machine"]["threads"] == 1
-
-
-def test_bench_finds_out_at_once_that_it_cannot_write(run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(bench, "measure", lambda *case: pytest.fail("measured before it knew where to write"))
-    (tmp_path / "file").write_text("in the way")
-    code, _, err = run("bench", "operations", "--out", str(tmp_path / "file"))
-    assert code == 2 and "is not a folder" in err

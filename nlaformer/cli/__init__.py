@@ -13,7 +13,6 @@ from typing import Annotated
 import typer
 
 import nlaformer
-from benchmarks import commands as bench
 from nlaformer.cli import algorithms, demo, info, learn, operations, report, solve
 from nlaformer.errors import NLAFormerError
 from paper import commands as study
@@ -29,7 +28,6 @@ app.command()(solve.solve)
 app.add_typer(report.report, name="report")
 app.command()(info.info)
 study.register(app)
-bench.register(app)
 
 
 def _version(wanted: bool) -> None:

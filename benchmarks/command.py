@@ -1,0 +1,58 @@
+"""What the benchmarks that write a page share: their options, their files and what they print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlaformer.console import Sheet, output_folder, print_json, print_sheets, to_markdown
+from nlaformer.errors import NLAFormerError
+from nlaformer.io import replace_file
+from nlaformer.provenance import in_words, provenance
+
+Measured = tuple[dict[str, Any], Sequence[Sheet]]
+
+
+def run(
+    name: str, description: str, quick: str, measure: Callable[[bool], Measured], given: Sequence[str] | None = None
+) -> dict[str, Any]:
+    """Read the options, measure, write NAME.json and NAME.md where asked for, and print; returns what was measured.
+
+    ``measure`` is called with the option --quick and returns a document and its tables.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m benchmarks.{name}", description=description)
+    parser.add_argument("--quick", action="store_true", help=quick)
+    parser.add_argument("--threads", type=int, default=1, help="threads torch may use; default: 1")
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.add_argument("--out", type=Path, help=f"folder for {name}.md and {name}.json")
+    options = parser.parse_args(given)
+    try:
+        if options.out is not None:
+            output_folder(options.out)  # before any work
+        torch.set_num_threads(options.threads)
+        where = provenance()  # of the code that is loaded now: a checkout may change within minutes
+        found, sheets = measure(options.quick)
+        document = found | {"provenance": where}
+        if options.out is not None:
+            replace_file(options.out / f"{name}.json", (json.dumps(document, indent=1) + "\n").encode())
+            replace_file(options.out / f"{name}.md", _page(name, sheets, where))
+    except NLAFormerError as error:
+        parser.error(str(error))
+    if options.json:
+        print_json(document)
+    else:
+        print_sheets(sheets)
+        print(in_words(where))
+    return found
+
+
+def _page(name: str, sheets: Sequence[Sheet], where: dict[str, Any]) -> bytes:
+    """How the numbers were made, the tables, and where it ran."""
+    made = f"Made by `python -m benchmarks.{name} --out benchmarks/results`; see [README.md](../README.md)."
+    head = f"# The benchmark `{name}`\n\n{made}"
+    return ("\n\n".join([head, *map(to_markdown, sheets), in_words(where)]) + "\n").encode()
