@@ -3,8 +3,8 @@
     python benchmarks/train_step.py [--json FILE] [--commit COMMIT] [--only SECTION ...]
 
 The paper's configuration: n=20, T=20 (pre block, 19 loops, post block), d=256, 8 heads, FFN width 1024, batch 64.
-Sections: machine, kernels, gradients, losses, stack, data, eager, time, profile; without kernels, data and
-profile it takes a minute and a half. Every section runs on its own; one that fails prints its traceback and the
+Sections: machine, gradients, losses, stack, data, eager, time, profile; without data and profile it takes a minute
+and a half. Every section runs on its own; one that fails prints its traceback and the
 others go on. ``train_step_table.py`` makes a table of the file.
 """
 
@@ -28,7 +28,6 @@ import torch
 
 import nlaformer as nf
 from nlaformer.learn import supervision
-from nlaformer.learn.check import Dimensions, kernel_errors
 from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
 from nlaformer.learn.data import draw_chunk
 from nlaformer.learn.engine import PlainEngine
@@ -77,28 +76,7 @@ def machine() -> dict[str, Any]:
 def replay(engine: FusedEngine) -> None:
     """The captured step, on the first systems of the pool."""
     engine.rates.within.zero_()
-    engine.graph.replay()  # type: ignore[union-attr]
-
-
-def kernels() -> dict[str, Any]:
-    """Every kernel against float64 at the paper's size, with the tiles of one model and with those of a stack."""
-    from nlaformer.learn.cuda.kernels import TritonKernels
-
-    found: dict[str, dict[str, float]] = {}
-    for name, dtype, precision in (
-        ("float32", torch.float32, "ieee"), ("bf16x3", torch.float32, "bf16x3"), ("tf32", torch.float32, "tf32"),
-        ("bf16", torch.bfloat16, "ieee"),
-    ):  # fmt: skip
-        for E in (1, 4):
-            try:
-                size = Dimensions(E=E, B=64, tokens=21, d=256, heads=8, width=1024)
-                found[f"{name} E={E}"] = kernel_errors(TritonKernels(1e-7, precision), dtype, "cuda", size)
-            except Exception:
-                traceback.print_exc()
-    print(f"{'kernel':32s}" + "".join(f"{column:>13s}" for column in found))
-    for name in next(iter(found.values())):
-        print(f"{name:32s}" + "".join(f"{errors[name]:13.1e}" for errors in found.values()))
-    return found
+    engine.graphs[0].replay()
 
 
 def reference_gradients(engine: FusedEngine, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
@@ -314,7 +292,7 @@ def profile() -> dict[str, Any]:
 
 
 SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
-    "machine": machine, "kernels": kernels, "gradients": gradients, "losses": losses,
+    "machine": machine, "gradients": gradients, "losses": losses,
     "stack": stack, "data": data, "eager": eager, "time": timings, "profile": profile,
 }  # fmt: skip
 

@@ -2,7 +2,7 @@
 
     python benchmarks/tune_tiles.py [--json FILE] [--models 8 1] [--precision bf16 tf32] [--products qkv W_1 ...]
 
-What it prints belongs into nlaformer/learn/tiles.py. Tiles are compiled by as many processes as there are cores.
+What it prints belongs into nlaformer/learn/cuda/launch.py. Tiles are compiled by as many processes as there are cores.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 import torch
 
-from nlaformer.learn.cuda.kernels import TritonKernels
-from nlaformer.learn.cuda.tiles import Tile, tile_for
+from nlaformer.learn.cuda.launch import Launch, Tile, tile_for
+from nlaformer.learn.cuda.products import add_projected, norm_backward, project, relu_backward
 
 B, TOKENS, D, WIDTH, SLOTS = 64, 21, 256, 1024, 4
 R = B * TOKENS
@@ -55,7 +55,7 @@ def candidates(product: str, precision: str) -> Iterator[Tile]:
 def runner(case: Case) -> Callable[[int], None]:
     """The product as the engine calls it, on one of several sets of buffers."""
     dtype = torch.bfloat16 if case.precision == "bf16" else torch.float32
-    kernels = TritonKernels(1e-7, "tf32" if case.precision == "tf32" else "ieee", {case.product: case.tile})
+    launch = Launch(1e-7, True, "tf32" if case.precision == "tf32" else "ieee", {case.product: case.tile})
     (columns, inner), E = SHAPES[case.product], case.models
     X = torch.randn(E, SLOTS, R, inner, device="cuda", dtype=dtype)
     out = torch.empty(E, SLOTS, R, columns, device="cuda", dtype=dtype)
@@ -64,8 +64,8 @@ def runner(case: Case) -> Callable[[int], None]:
         W = W.mT.contiguous().mT  # the engine reads the forward weight transposed
     bias, squares = torch.randn(E, columns, device="cuda"), torch.rand(E, 4, R, device="cuda") + D
     stream = torch.randn(2, E, R, D, device="cuda")
-    parts = torch.empty(E, kernels.row_parts(case.product, X[:, 0], columns), R, device="cuda")
-    sums = torch.empty(E, kernels.column_parts(case.product, X[:, 0], columns), columns, device="cuda")
+    parts = torch.empty(E, launch.row_parts(case.product, X[:, 0], columns), R, device="cuda")
+    sums = torch.empty(E, launch.column_parts(case.product, X[:, 0], columns), columns, device="cuda")
     dots, hidden = (
         torch.randn(E, 8, R, device="cuda"),
         torch.randn(E, SLOTS, R, columns, device="cuda").relu().to(dtype),
@@ -76,15 +76,15 @@ def runner(case: Case) -> Callable[[int], None]:
         x, y = X[:, slot], out[:, slot]
         after = streams[1] if streams[1] is not None else y
         if case.product in ("qkv", "d_mixed"):
-            kernels.project(case.product, x, W, y, squares if case.product == "qkv" else None)
+            project(launch, case.product, x, W, y, squares if case.product == "qkv" else None)
         elif case.product == "W_1":
-            kernels.project(case.product, x, W, y, squares, bias, relu=True)
+            project(launch, case.product, x, W, y, squares, bias, relu=True)
         elif case.product in ("W_O", "W_2"):
-            kernels.add_projected(case.product, x, W, bias, streams[0], after, y, parts)
+            add_projected(launch, case.product, x, W, bias, streams[0], after, y, parts)
         elif case.product == "d_hidden":
-            kernels.relu_backward(case.product, x, W, hidden[:, slot], bias, squares, y, parts, sums)
+            relu_backward(launch, case.product, x, W, hidden[:, slot], bias, squares, y, parts, sums)
         else:
-            kernels.norm_backward(case.product, x, W, hidden[:, slot], squares, dots, streams[0], after, y, sums)
+            norm_backward(launch, case.product, x, W, hidden[:, slot], squares, dots, streams[0], after, y, sums)
 
     return run
 

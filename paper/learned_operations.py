@@ -25,6 +25,7 @@ from nlaformer.console import Sheet
 from nlaformer.express.catalogue import operation, operations
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import stack as as_stack
+from nlaformer.learn.optimizer import adam, bias_corrections
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 from paper import table_1_measured as verify
 from paper.artefact import BEYOND, Artefact, Verdict, not_yet
@@ -170,7 +171,7 @@ def _train(stack: NLAFormer, op: Operation, lr: Tensor, steps: int, budget: Budg
     """Adam with a warm-up and a cosine, on the squared relative error of the result; fresh inputs at every step."""
     parameters = list(stack.parameters())
     mean, square = ([torch.zeros_like(p) for p in parameters] for _ in range(2))
-    beta1, beta2 = 0.9, 0.99
+    betas = (0.9, 0.99)
     rng = np.random.default_rng([_TRAINING, budget.n])
     for step in range(steps):
         if step % _CHUNK == 0:
@@ -180,12 +181,10 @@ def _train(stack: NLAFormer, op: Operation, lr: Tensor, steps: int, budget: Budg
         gap = _result(op, stack(prompts[:, batch])) - wanted[:, batch]  # (E, batch, entries)
         gradients = torch.autograd.grad((gap.square().mean((1, 2)) / size).sum(), parameters)
         t = step + 1
-        rate = lr * min(1.0, t / budget.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps)) / (1 - beta1**t)
-        with torch.no_grad():
-            for p, gradient, m, v in zip(parameters, gradients, mean, square, strict=True):
-                m.lerp_(gradient, 1 - beta1)
-                v.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                p.sub_(rate.reshape(-1, *[1] * (p.dim() - 1)) * m / ((v / (1 - beta2**t)).sqrt() + 1e-8))
+        rate = lr * min(1.0, t / budget.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
+        for p, gradient, m, v in zip(parameters, gradients, mean, square, strict=True):
+            own = rate.reshape(-1, *[1] * (p.dim() - 1))
+            adam(p, gradient, m, v, own, betas, bias_corrections(betas, t))
 
 
 @torch.no_grad()

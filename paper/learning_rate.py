@@ -27,7 +27,7 @@ EPOCHS = 700_000  # the paper's; its word for steps
 
 def draw(results: Results) -> Figure | None:
     """The learning rates of the runs, a function of config and step; and the error over the rate as it falls."""
-    from nlaformer.learn.engine import learning_rate
+    from nlaformer.learn.optimizer import learning_rate
     from nlaformer.report.figure import CURVES, MARKERS, panels, tidy
 
     found, annealed = results.together(RUNS), _annealed(results)
@@ -57,7 +57,7 @@ def _annealed(results: Results) -> dict[str, Record]:
 
 def late(record: Record) -> list[tuple[float, float]]:
     """Learning rate and mean squared error of the last iterate at the validations of the last third of a run."""
-    from nlaformer.learn.engine import learning_rate
+    from nlaformer.learn.optimizer import learning_rate
 
     history, config = record.history, record.config
     if history["final_error"][-1:] == [None]:  # it did not end well: what came before does not tell

@@ -1,6 +1,7 @@
-"""The fast step's parts: the passes written out against autograd through the definition, the kernels against float64.
+"""The parts of the CUDA step: the references against autograd through the definition, the kernels against float64.
 
-The Triton kernels run where there is CUDA, or on a CPU with TRITON_INTERPRET=1 (bfloat16 not: the interpreter cannot).
+The references run everywhere. The Triton kernels run where there is CUDA, or on a CPU with TRITON_INTERPRET=1 (except
+in bfloat16, which the interpreter cannot).
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ import torch
 
 import nlaformer as nf
 from nlaformer.learn import supervision
-from nlaformer.learn.check import Dimensions, kernel_errors
-from nlaformer.learn.cuda import tiles, twins
+from nlaformer.learn.cuda.ends import ReadIn
 from nlaformer.learn.cuda.flat import Flat
-from nlaformer.learn.cuda.read_in import ReadIn
-from nlaformer.learn.cuda.twins import Twins
-from nlaformer.learn.cuda.unrolled import Unrolled, schedule
+from nlaformer.learn.cuda.launch import Launch, tile_for, unsupported
+from nlaformer.learn.cuda.unrolled import Unrolled, layer_passes
+from nlaformer.learn.cuda.update import loss_gradient, loss_gradient_reference
 from nlaformer.learn.data import Batch
 from nlaformer.learn.model import initial, stack
+from tests.kernel_errors import Dimensions, kernel_errors
 
 CUDA = torch.cuda.is_available()
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
@@ -47,7 +48,7 @@ def error(found: torch.Tensor, expected: torch.Tensor) -> float:
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_passes_and_their_gradients_are_those_of_autograd(variant: str) -> None:
+def test_unrolled_passes_and_gradients_equal_autograd_through_the_solver(variant: str) -> None:
     config = nf.recipe("quickstart", n=4, d=32, heads=2, **{"T": 5} | VARIANTS[variant])
     E, B, n = 2, 3, config.n
     generator = torch.Generator().manual_seed(1)
@@ -66,10 +67,10 @@ def test_passes_and_their_gradients_are_those_of_autograd(variant: str) -> None:
     for name, view in flat.views(weight).items():
         view.copy_(parameters[name].detach())
     layers = [flat.layers(tensor, solver, config.loops) for tensor in (weight, gradient)]
-    kernels = Twins(torch.finfo(torch.float64).eps)
-    passes = Unrolled(solver.blocks, config.loops, B, n + 1, *layers, kernels, torch.float64, gradient_from)
+    launch = Launch(torch.finfo(torch.float64).eps, triton=False)
+    passes = Unrolled(launch, solver.blocks, config.loops, B, n + 1, *layers, torch.float64, gradient_from)
     views = [flat.views(tensor) for tensor in (weight, gradient)]
-    read_in = ReadIn(*(view[name] for view in views for name in ("read_in.weight", "positions")), B, kernels)
+    read_in = ReadIn(launch, *(view[name] for view in views for name in ("read_in.weight", "positions")), B)
     for _ in range(2):  # the buffers are used again at every step
         read_in.forward(A, b, *passes.input)
         features = passes.forward()
@@ -80,27 +81,25 @@ def test_passes_and_their_gradients_are_those_of_autograd(variant: str) -> None:
             assert error(views[1][name], value) < 1e-11, name
 
 
-def test_every_pass_of_the_loop_is_scheduled_once() -> None:
-    layers, order = schedule(initial(nf.recipe("quickstart", loop_layers=2)).blocks, loops=3)
+def test_layer_passes_lists_every_pass_of_the_loop_once_in_order() -> None:
+    layers, passes = layer_passes(initial(nf.recipe("quickstart", loop_layers=2)).blocks, loops=3)
     assert len(layers) == 4
-    assert [(a.layer, a.turn, a.block) for a in order] == [
+    assert [(each.layer, each.repeat, each.block) for each in passes] == [
         (0, 0, 0), (1, 0, 1), (2, 0, 1), (1, 1, 2), (2, 1, 2), (1, 2, 3), (2, 2, 3), (3, 0, 4),
     ]  # fmt: skip
 
 
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_twins_in_float32_stay_near_float64(size: Dimensions) -> None:
-    errors = kernel_errors(Twins(1e-7), torch.float32, size=size)
+def test_references_in_float32_are_within_20_eps_of_float64(size: Dimensions) -> None:
+    errors = kernel_errors(Launch(1e-7, triton=False), torch.float32, size=size)
     assert all(value < 20 * torch.finfo(torch.float32).eps for value in errors.values()), errors
 
 
 @pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs CUDA, or Triton with TRITON_INTERPRET=1")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16 if CUDA else torch.float16], ids=str)
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_triton_kernels_stay_near_float64(size: Dimensions, dtype: torch.dtype) -> None:
-    from nlaformer.learn.cuda.kernels import TritonKernels
-
-    errors = kernel_errors(TritonKernels(1e-7), dtype, "cuda" if CUDA else "cpu", size)
+def test_triton_kernels_are_within_20_eps_of_float64(size: Dimensions, dtype: torch.dtype) -> None:
+    errors = kernel_errors(Launch(1e-7, triton=True), dtype, "cuda" if CUDA else "cpu", size)
     assert all(value < 20 * torch.finfo(dtype).eps for value in errors.values()), errors
 
 
@@ -117,48 +116,29 @@ def losses(E: int, B: int, T: int, n: int) -> tuple[list[torch.Tensor], supervis
     return [x, rd, *batch], supervision.objective(configs)
 
 
-def test_the_written_out_gradient_of_the_loss_is_that_of_autograd() -> None:
-    tensors, objective = losses(E=12, B=5, T=4, n=3)
-    x, rd, *rest = (tensor.double() for tensor in tensors)
-    batch = Batch(*rest)
-    found = twins.graded(x, rd, batch, objective)
-    for tensor in (x, rd):
-        tensor.requires_grad_()
-    squared = supervision.distances(x, rd, batch.x, batch.rd, batch.x_true)
-    loss, probe = supervision.loss(squared, objective), supervision.probe_loss(squared, objective)
-    d_x, d_rd = torch.autograd.grad((loss + probe).sum(), (x, rd), retain_graph=True)
-    (d_rd_shaping,) = torch.autograd.grad(loss.sum(), rd)
-    shaping = torch.where(objective.attached, d_rd_shaping, 0.0)
-    expected = twins.Graded(d_x, d_rd, shaping, loss, squared[:, 2])
-    for one, other in zip(found._replace(loss=found.loss.sum(1)), expected, strict=True):
-        torch.testing.assert_close(one, other.detach(), rtol=1e-6, atol=1e-9)  # the objective is float32
-
-
 @pytest.mark.skipif(not (CUDA or INTERPRETED), reason="needs CUDA, or Triton with TRITON_INTERPRET=1")
 @pytest.mark.parametrize("size", [(12, 5, 4, 3), (12, 70, 3, 20)], ids=str)
-def test_the_loss_kernel_stays_near_float64(size: tuple[int, int, int, int]) -> None:
-    from nlaformer.learn.cuda.update import graded
-
+def test_the_loss_kernel_is_within_100_eps_of_autograd_in_float64(size: tuple[int, int, int, int]) -> None:
     tensors, objective = losses(*size)
     x, rd, *batch = (tensor.double() for tensor in tensors)
-    expected = twins.graded(x, rd, Batch(*batch), objective)
+    expected = loss_gradient_reference(x, rd, Batch(*batch), objective)
     device = "cuda" if CUDA else "cpu"
     x, rd, *batch = (tensor.to(device) for tensor in tensors)
-    found = graded(x, rd, Batch(*batch), supervision.Objective(*(tensor.to(device) for tensor in objective)))
+    found = loss_gradient(x, rd, Batch(*batch), supervision.Objective(*(tensor.to(device) for tensor in objective)))
     for name, one, other in zip(expected._fields, found, expected, strict=True):
         for e in range(size[0]):  # each model on its own: a large one must not hide a small one
             assert error(one[e].cpu(), other[e]) < 100 * torch.finfo(torch.float32).eps, (name, e)
 
 
-def test_tiles_divide_the_products() -> None:
+def test_tiles_divide_columns_and_inner_axis_of_every_product() -> None:
     for rows in (63, 1344, 10_752):
         for name in ("qkv", "W_O", "W_1", "W_2", "d_hidden", "d_U", "d_mixed", "d_P"):
             for columns, inner in ((768, 256), (256, 1024), (96, 32)):
-                tile = tiles.tile_for(name, rows, columns, inner, torch.bfloat16)
+                tile = tile_for(name, rows, columns, inner, torch.bfloat16)
                 assert columns % tile.columns == 0 and inner % tile.inner == 0 and tile.inner >= 16
 
 
-def test_shapes_the_kernels_cannot_run_are_named() -> None:
-    assert tiles.unsupported(d=256, heads=8, width=1024, tokens=21) is None
-    assert "power of two" in str(tiles.unsupported(d=96, heads=4, width=96, tokens=5))
-    assert "tokens" in str(tiles.unsupported(d=256, heads=8, width=1024, tokens=500))
+def test_unsupported_names_the_shape_that_the_kernels_cannot_run() -> None:
+    assert unsupported(d=256, heads=8, width=1024, tokens=21) is None
+    assert "power of two" in str(unsupported(d=96, heads=4, width=96, tokens=5))
+    assert "tokens" in str(unsupported(d=256, heads=8, width=1024, tokens=500))

@@ -7,8 +7,9 @@ import torch
 
 from nlaformer.learn import supervision
 from nlaformer.learn.data import Stream
-from nlaformer.learn.engine import PlainEngine, clip
+from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.model import initial, stack
+from nlaformer.learn.optimizer import clip
 from nlaformer.learn.recipes import Config
 
 T, N, BATCH = 4, 3, 5

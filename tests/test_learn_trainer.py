@@ -13,8 +13,9 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import FileError, NLAFormerError, OptionError
-from nlaformer.learn import checkpoint
-from nlaformer.learn.engine import PlainEngine, learning_rate
+from nlaformer.learn import checkpoint, optimizer
+from nlaformer.learn.engine import PlainEngine
+from nlaformer.learn.optimizer import learning_rate
 from nlaformer.learn.runs import model_step, read_manifest, read_metrics
 from tests.training import TINY, equal, final, interrupt_at, train
 
@@ -257,19 +258,25 @@ def test_the_learning_rate_warms_up_and_falls_to_its_end():
     assert all(a >= b for a, b in itertools.pairwise(rates[10:]))
 
 
-def test_adam_is_torchs_adam():
+def test_the_engine_takes_the_steps_of_torch_optim_adam(monkeypatch):
     config = TINY.replace(clip=1e9, d=8, heads=8, norm="none")  # heads of width one: W_Q carries no factor
     engine = PlainEngine([config])
     member = engine.members[0]
     reference = PlainEngine([config]).members[0]
     parameters = list(reference.parameters.values())
     adam = torch.optim.Adam(parameters, betas=(config.beta1, config.beta2))
-    gradients = {}
-    member._adam = lambda g, rate, count, own=member._adam: (gradients.update(g), own(g, rate, count))[1]
+    gradients = []
+
+    def recording(weight, gradient, *rest):
+        gradients.append(gradient.clone())
+        optimizer.adam(weight, gradient, *rest)
+
+    monkeypatch.setattr("nlaformer.learn.engine.adam", recording)
     for number in range(5):
+        gradients.clear()
         engine.step(number)
-        for (name, _), parameter in zip(reference.parameters.items(), parameters, strict=True):
-            parameter.grad = gradients[name].clone()
+        for parameter, gradient in zip(parameters, gradients, strict=True):
+            parameter.grad = gradient
         adam.param_groups[0]["lr"] = learning_rate(config, number)
         adam.step()
     for name, parameter in reference.parameters.items():

@@ -13,7 +13,7 @@ import torch
 import nlaformer as nf
 from nlaformer.errors import FileError, OptionError
 from nlaformer.io import fingerprint, locked_folder
-from nlaformer.learn.cuda.tiles import unsupported
+from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.evaluate import own_label
 from nlaformer.learn.recipes import check_stack
 from nlaformer.learn.runs import read_manifest

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -28,19 +28,10 @@ from torch import Tensor
 from nlaformer.learn import supervision
 from nlaformer.learn.data import Batch, Stream
 from nlaformer.learn.model import Solver, begin, lr_scale, stack
+from nlaformer.learn.optimizer import Report, adam, bias_corrections, clip, learning_rate
 from nlaformer.learn.recipes import Config, check_stack
 
-EPSILON = 1e-8  # Adam's
-
-
-class Report(NamedTuple):
-    """The latest step of every member: CPU tensors (E,)."""
-
-    loss: Tensor
-    intermediate: Tensor  # mean squared error of the (r, d) probe
-    gradient_norm: Tensor  # before clipping, without the (r, d) probe
-    lr: Tensor
-    alive: Tensor  # bool
+__all__ = ["Engine", "PlainEngine", "make_engine"]
 
 
 class Engine(Protocol):
@@ -56,21 +47,12 @@ class Engine(Protocol):
 def make_engine(configs: Sequence[Config], device: torch.device | str, share: tuple[int, int] = (0, 1)) -> Engine:
     """The engine for a device: the fused one on CUDA, if its kernels can run the shape and nobody shares the batch."""
     check_stack(configs)
-    config = configs[0]
     if torch.device(device).type == "cuda" and share[1] == 1:
-        from nlaformer.learn.cuda import fused, tiles
+        from nlaformer.learn.cuda import fused_engine
 
-        if tiles.unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is None:
-            return fused.FusedEngine(configs, device)
+        if (fused := fused_engine(configs, device)) is not None:
+            return fused
     return PlainEngine(configs, device, share)
-
-
-def learning_rate(config: Config, number: int) -> float:
-    """Linear warm-up, then a cosine from lr to final_lr * lr at the last step."""
-    if number < config.warmup:
-        return config.lr * (number + 1) / config.warmup
-    progress = (number - config.warmup) / max(config.steps - 1 - config.warmup, 1)
-    return config.lr * (config.final_lr + (1 - config.final_lr) * (1 + math.cos(math.pi * min(progress, 1.0))) / 2)
 
 
 class PlainEngine:
@@ -133,7 +115,11 @@ class _Member:
         self.latest = (value.item(), squared[:, 2].mean().item(), norm.item(), rate)
         self.alive = math.isfinite(self.latest[0]) and math.isfinite(self.latest[2])
         if self.alive:
-            self._adam(gradients, rate, number + 1)
+            betas = (self.config.beta1, self.config.beta2)
+            for name, weight in self.parameters.items():
+                moments = self.mean[name], self.square[name]
+                scaled = rate * lr_scale(name, self.config)
+                adam(weight, gradients[name], *moments, scaled, betas, bias_corrections(betas, number + 1))
 
     def _distances(self, batch: Batch) -> Tensor:
         rank, world = self.share
@@ -150,16 +136,6 @@ class _Member:
         torch.distributed.all_reduce(everyone)
         return part + (everyone - part.detach())
 
-    @torch.no_grad()
-    def _adam(self, gradients: dict[str, Tensor], rate: float, count: int) -> None:
-        beta1, beta2 = self.config.beta1, self.config.beta2
-        for name, parameter in self.parameters.items():
-            mean, square = self.mean[name], self.square[name]
-            mean.lerp_(gradients[name], 1 - beta1)
-            square.mul_(beta2).addcmul_(gradients[name], gradients[name], value=1 - beta2)
-            scale = rate * lr_scale(name, self.config) / (1 - beta1**count)
-            parameter.addcdiv_(mean, (square / (1 - beta2**count)).sqrt_().add_(EPSILON), value=-scale)
-
     def state(self) -> dict[str, Tensor]:
         tensors = {f"weight.{name}": p.detach() for name, p in self.parameters.items()}
         tensors |= {f"mean.{name}": m for name, m in self.mean.items()}
@@ -172,20 +148,6 @@ class _Member:
                 for name, tensor in tensors.items():
                     tensor.copy_(state[f"{kind}.{name}"])
         self.alive = bool(state["alive"])
-
-
-def clip(gradients: dict[str, Tensor], largest: float) -> tuple[dict[str, Tensor], Tensor]:
-    """A model's gradient scaled to a norm of at most ``largest``, and the norm it had.
-
-    The (r, d) probe is clipped on its own: where it only watches, it must not change the model's steps.
-    """
-    clipped: dict[str, Tensor] = {}
-    for watching in (True, False):
-        group = {name: g for name, g in gradients.items() if name.startswith("probe_rd") == watching}
-        norm = torch.stack([gradient.square().sum() for gradient in group.values()]).sum().sqrt()
-        factor = (largest / (norm + 1e-6)).clamp(max=1.0)
-        clipped |= {name: gradient * factor for name, gradient in group.items()}
-    return clipped, norm
 
 
 def _sum_over_ranks(gradients: dict[str, Tensor]) -> dict[str, Tensor]:

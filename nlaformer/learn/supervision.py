@@ -29,6 +29,8 @@ from torch import Tensor
 
 from nlaformer.learn.recipes import Config
 
+__all__ = ["Objective", "distances", "loss", "loss_terms", "objective", "probe_loss"]
+
 
 class Weights(NamedTuple):
     """The weights of one loss: of the three squared distances in l_t, and the first iterate of the window."""
@@ -101,11 +103,16 @@ def distances(x: Tensor, rd: Tensor, x_teacher: Tensor, rd_teacher: Tensor, x_tr
 
 def loss(squared: Tensor, objective: Objective) -> Tensor:
     """The loss of every member, (E,), from ``distances``; without the detached probe's own error."""
+    return loss_terms(squared, objective).sum(-1)
+
+
+def loss_terms(squared: Tensor, objective: Objective) -> Tensor:
+    """What every iterate contributes to the loss, (E, T+1)."""
     iterate = (objective.mix.unsqueeze(-1) * squared).sum(1)  # (E, T+1): l_t
-    return (objective.window * raised(iterate, objective)).sum(-1)
+    return objective.window * _raised(iterate, objective)
 
 
-def raised(iterate: Tensor, objective: Objective) -> Tensor:
+def _raised(iterate: Tensor, objective: Objective) -> Tensor:
     """What enters the loss for each l_t, (E, T+1): ((l_t + floor_t)^p - 1) / p, its logarithm, or l_t itself."""
     p = objective.power
     # The logarithm sees 1 where it is not asked for: no gradient of it may leak through the selection.

@@ -30,8 +30,9 @@ from nlaformer.errors import OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.data import Batch, with_teacher
-from nlaformer.learn.engine import Engine, PlainEngine, Report, make_engine
+from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.model import Solver, load_solver, member
+from nlaformer.learn.optimizer import Report
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack, shape_of

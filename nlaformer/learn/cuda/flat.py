@@ -11,9 +11,11 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from nlaformer.learn.cuda.unrolled import LayerTensors, schedule
+from nlaformer.learn.cuda.unrolled import LayerTensors, layer_passes
 from nlaformer.learn.model import Solver, lr_scale
 from nlaformer.transformer import Layer
+
+__all__ = ["BLOCK", "Flat"]
 
 BLOCK = 1024
 
@@ -51,10 +53,10 @@ class Flat:
         return {name: self._view(flat, self.starts[name], shape) for name, shape in self.shapes.items()}
 
     def layers(self, flat: Tensor, solver: Solver, loops: int) -> list[LayerTensors]:
-        """The parameters of every layer in the order of ``schedule``, W_Q, W_K and W_U as one view."""
+        """The parameters of every layer in the order of ``layer_passes``, W_Q, W_K and W_U as one view."""
         names = {id(module): name for name, module in solver.named_modules() if isinstance(module, Layer)}
         views, found = self.views(flat), []
-        for layer in schedule(solver.blocks, loops)[0]:
+        for layer in layer_passes(solver.blocks, loops)[0]:
             view = _under(views, names[id(layer)])
             E, d, _ = view["heads.W_Q.weight"].shape
             start = self.starts[f"{names[id(layer)]}.heads.W_Q.weight"]

@@ -11,34 +11,47 @@ Everything else is float32: the residual stream, softmax, norms, read-in, probes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import gc
+import weakref
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from threading import Lock
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from nlaformer.learn import supervision
-from nlaformer.learn.cuda import twins
+from nlaformer.learn.cuda.ends import ReadIn, weight_gradient
 from nlaformer.learn.cuda.flat import Flat
-from nlaformer.learn.cuda.read_in import ReadIn
-from nlaformer.learn.cuda.twins import Graded, Moments, Outcome, Rates, Twins, Update
+from nlaformer.learn.cuda.launch import Launch, unsupported
 from nlaformer.learn.cuda.unrolled import Unrolled
+from nlaformer.learn.cuda.update import (
+    LossGradient,
+    Moments,
+    Outcome,
+    Rates,
+    Update,
+    loss_gradient,
+    loss_gradient_reference,
+)
 from nlaformer.learn.data import Batch, draw_chunk
-from nlaformer.learn.engine import EPSILON, Report, learning_rate
 from nlaformer.learn.model import Solver, begin, stack
+from nlaformer.learn.optimizer import Report, bias_corrections, learning_rate
 from nlaformer.learn.recipes import Config
 
-if TYPE_CHECKING:
-    from nlaformer.learn.cuda.kernels import TritonKernels
-    from nlaformer.learn.cuda.update import TritonUpdate
+__all__ = ["OPERANDS", "FusedEngine", "fused_engine"]
 
-# A graph must not be recorded while a thread, of whichever engine, allocates memory on the device.
-_RECORDING = Lock()
 # How Triton multiplies float32, by the config's precision; the operands of bf16 are no float32.
 OPERANDS = {"float32": "ieee", "bf16x3": "bf16x3", "tf32": "tf32", "bf16": "ieee"}
+
+
+def fused_engine(configs: Sequence[Config], device: torch.device | str) -> FusedEngine | None:
+    """The engine of a stack on a CUDA device; None if its kernels cannot run the shape."""
+    config = configs[0]
+    if unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is not None:
+        return None
+    return FusedEngine(configs, device)
 
 
 class FusedEngine:
@@ -71,67 +84,59 @@ class FusedEngine:
             torch.zeros(1, dtype=torch.int64, device=self.device),
         )
         self.objective = supervision.objective(configs, self.device)
-        self.graded: Callable[[Tensor, Tensor, Batch, supervision.Objective], Graded] = twins.graded
-        self.unrolled, self.update = self._programs(config)
+        epsilon = torch.finfo(torch.float32).eps  # torch's own choice for a norm of float32
+        self.launch = Launch(epsilon, self.triton, OPERANDS[config.precision])
+        self.unrolled = self._unrolled(config)
         d_views = self.flat.views(self.gradient)
         self.read_in = ReadIn(
-            views["read_in.weight"], views["positions"], d_views["read_in.weight"], d_views["positions"],
-            config.batch, self.unrolled.kernels,
+            self.launch, views["read_in.weight"], views["positions"], d_views["read_in.weight"], d_views["positions"],
+            config.batch,
         )  # fmt: skip
+        clip = torch.tensor([c.clip for c in configs], device=self.device)
+        update = Update(self.flat.watching, self.flat.lr_scale, clip, (config.beta1, config.beta2))
+        self.update = update.kernels if self.triton else update.reference
+        self.loss_gradient = loss_gradient if self.triton else loss_gradient_reference
         self.pool = _Pool(self.configs, self.device)
-        self.graph: torch.cuda.CUDAGraph | None = None
+        self.graphs: list[torch.cuda.CUDAGraph] = []  # the captured step, once there is one
+        self._finalizer = weakref.finalize(self, _release, self.graphs, self.pool.thread)
         self.following = -1  # the step the device's counter points at
         self.number = -1
 
-    def _programs(self, config: Config) -> tuple[Unrolled, TritonUpdate | Update]:
-        """The passes and the update, with Triton's kernels or with their twins."""
-        epsilon = torch.finfo(torch.float32).eps  # torch's own choice for a norm of float32
-        clip = torch.tensor([c.clip for c in self.configs], device=self.device)
-        settings = (self.flat.watching, self.flat.lr_scale, clip, (config.beta1, config.beta2), EPSILON)
-        dtype = torch.bfloat16 if config.precision == "bf16" and self.device.type == "cuda" else torch.float32
-        kernels: TritonKernels | Twins = Twins(epsilon)
-        update: TritonUpdate | Update = Update(*settings)
-        if self.triton:
-            from nlaformer.learn.cuda.kernels import TritonKernels
-            from nlaformer.learn.cuda.update import TritonUpdate, graded
-
-            self.graded = graded
-            kernels = TritonKernels(epsilon, OPERANDS[config.precision])
-            update = TritonUpdate(*settings)
-        unrolled = Unrolled(
-            self.model.blocks, config.loops, config.batch, config.n + 1,
+    def _unrolled(self, config: Config) -> Unrolled:
+        bf16 = config.precision == "bf16" and self.device.type == "cuda"
+        return Unrolled(
+            self.launch, self.model.blocks, config.loops, config.batch, config.n + 1,
             self.flat.layers(self.moments.weight, self.model, config.loops),
             self.flat.layers(self.gradient, self.model, config.loops),
-            kernels, dtype, config.first if config.truncate else 0,
+            torch.bfloat16 if bf16 else torch.float32, config.first if config.truncate else 0,
         )  # fmt: skip
-        return unrolled, update
 
     def step(self, number: int) -> None:
         index, within = divmod(number, self.configs[0].chunk)
         if self.pool.index != index:
             self.pool.load(index)
-            self._schedule(index)
+            self._set_rates(index)
         if self.following != number:
             self.rates.within.fill_(within)
         if self.device.type != "cuda":
             self._run()
         else:
-            if self.graph is None:
+            if not self.graphs:
                 self._capture()
-            self.graph.replay()  # type: ignore[union-attr]
+            self.graphs[0].replay()
         self.pool.prefetch(index + 1)
         self.number, self.following = number, number + 1 if within + 1 < self.configs[0].chunk else -1
 
-    def _schedule(self, index: int) -> None:
+    def _set_rates(self, index: int) -> None:
         """Learning rates and bias corrections of a chunk of steps."""
         config = self.configs[0]
         numbers = range(index * config.chunk, (index + 1) * config.chunk)
         self.rates.rate.copy_(torch.tensor([[learning_rate(c, number) for c in self.configs] for number in numbers]))
-        counts = [number + 1 for number in numbers]
-        self.rates.correction.copy_(torch.tensor([[1 - config.beta1**k, 1 - config.beta2**k] for k in counts]))
+        betas = (config.beta1, config.beta2)
+        self.rates.correction.copy_(torch.tensor([bias_corrections(betas, number + 1) for number in numbers]))
 
     def _run(self) -> None:
-        """One step, on whatever the pool, the schedule and the counter say."""
+        """One step, on the systems, the rates and the counter that are on the device."""
         self.gradients()
         self.update(self.moments, self.gradient, self.outcome, self.rates)
         self.rates.within.add_(1)
@@ -143,7 +148,8 @@ class FusedEngine:
             self.read_in.forward(batch.A, batch.b, *self.unrolled.input)
             with _products(self.configs[0].precision):
                 features = self.unrolled.forward()  # (E, B, T+1, d)
-            found = self.graded(self.model.probe_x(features), self.model.probe_rd(features), batch, self.objective)
+            x, rd = self.model.probe_x(features), self.model.probe_rd(features)
+            found = self.loss_gradient(x, rd, batch, self.objective)
             d_features = self._probe_gradients(features, found)
             with _products(self.configs[0].precision):
                 d_X = self.unrolled.backward(d_features)
@@ -151,31 +157,31 @@ class FusedEngine:
         torch.sum(found.loss, 1, out=self.outcome.loss)
         torch.mean(found.intermediate, 1, out=self.outcome.intermediate)
 
-    def _probe_gradients(self, features: Tensor, found: Graded) -> Tensor:
+    def _probe_gradients(self, features: Tensor, found: LossGradient) -> Tensor:
         """Through the probes: fills their gradients, returns that of the features."""
-        views, kernels = self.flat.views(self.gradient), self.unrolled.kernels
+        views = self.flat.views(self.gradient)
         seen = features.flatten(1, 2)  # (E, B*(T+1), d)
         d_x, d_rd, d_shaping = (tensor.flatten(1, 2) for tensor in found[:3])
         for name, d_read in (("probe_x.weight", d_x), ("probe_rd.weight", d_rd)):
-            kernels.weight_gradient(d_read.unsqueeze(1), seen.unsqueeze(1), views[name], None, views[name], None)
+            weight = views[name]
+            weight_gradient(self.launch, d_read.unsqueeze(1), seen.unsqueeze(1), weight, None, weight, None)
         d_seen = torch.baddbmm(d_x @ self.model.probe_x.weight, d_shaping, self.model.probe_rd.weight)
         return d_seen.view_as(features)
 
     def _capture(self) -> None:
         """Record one step. The runs that warm up leave no trace."""
-        kept = [
-            tensor.clone() for tensor in (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
-        ]
+        changed = (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
+        kept = [tensor.clone() for tensor in changed]
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(2):
                 self._run()
         torch.cuda.current_stream().wait_stream(side)
-        self.graph = torch.cuda.CUDAGraph()
-        with _RECORDING, torch.cuda.graph(self.graph):
+        graph = torch.cuda.CUDAGraph()
+        with _capturing(), torch.cuda.graph(graph):
             self._run()
-        changed = (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
+        self.graphs.append(graph)
         for tensor, before in zip(changed, kept, strict=True):
             tensor.copy_(before)
 
@@ -198,6 +204,12 @@ class FusedEngine:
     def solver(self) -> Solver:
         return self.model
 
+    def close(self) -> None:
+        """End the thread that draws systems and destroy the captured step: this engine takes no further step."""
+        if self.pool.thread is not None:
+            self.pool.thread.shutdown(cancel_futures=True)
+        self._finalizer()
+
 
 class _Pool:
     """The systems of one chunk of steps, every tensor (E, chunk, B, ...), and the next chunk in the making."""
@@ -211,7 +223,7 @@ class _Pool:
 
     def _draw(self, index: int) -> Batch:
         """Chunk ``index`` of every member, ready when this returns."""
-        with _RECORDING, torch.cuda.stream(self.stream):  # no stream on a CPU
+        with _CAPTURE, torch.cuda.stream(self.stream):  # no stream on a CPU
             members = [draw_chunk(config, index, self.device) for config in self.configs]
             batch = Batch(*(torch.stack(tensors) for tensors in zip(*members, strict=True)))
             if self.stream is not None:
@@ -219,7 +231,7 @@ class _Pool:
         return batch
 
     def prefetch(self, index: int) -> None:
-        """Begin with a chunk, unless that is under way."""
+        """Start drawing a chunk, unless that is under way."""
         if self.thread is not None and (self.coming is None or self.coming[0] != index):
             self.coming = (index, self.thread.submit(self._draw, index))
 
@@ -250,3 +262,40 @@ def _products(precision: str) -> Iterator[None]:
         yield
     finally:
         matmul.allow_tf32 = before
+
+
+# One thread at a time captures a graph, draws systems (which allocates memory on the device) or destroys graphs: the
+# latter two are errors in the midst of a capture, and an error in the destructor of a graph aborts the process.
+_CAPTURE = Lock()
+_RETIRED: list[torch.cuda.CUDAGraph] = []  # of engines that are gone
+
+
+@contextmanager
+def _capturing() -> Iterator[None]:
+    """While a graph is captured, no garbage is collected: it might hold the graph of another engine."""
+    with _CAPTURE:
+        _RETIRED.clear()
+        collects = gc.isenabled()
+        gc.disable()
+        try:
+            yield
+        finally:
+            if collects:
+                gc.enable()
+
+
+def _release(graphs: list[torch.cuda.CUDAGraph], thread: ThreadPoolExecutor | None) -> None:
+    """Of an engine that is closed or gone: end its thread, destroy its graph unless a capture is under way.
+
+    The garbage collector may call this anywhere, so it waits for nothing. A graph that stays is destroyed at the next
+    capture, or with the next engine.
+    """
+    if thread is not None:
+        thread.shutdown(wait=False, cancel_futures=True)
+    _RETIRED.extend(graphs)
+    graphs.clear()
+    if _CAPTURE.acquire(blocking=False):
+        try:
+            _RETIRED.clear()
+        finally:
+            _CAPTURE.release()

@@ -1,24 +1,34 @@
-"""What stands around the passes of a step: the loss with its gradient, clipping, the divergence test, Adam (Triton).
-
-``twins.graded`` and ``twins.Update`` are the same in plain torch, and say what is computed.
-"""
+"""What stands around the passes of a step: the loss with its gradient, clipping, the divergence test, Adam."""
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
-import triton
-import triton.language as tl
 from torch import Tensor
 
 from nlaformer.learn.cuda.flat import BLOCK
-from nlaformer.learn.cuda.twins import Graded, Moments, Outcome, Rates
+from nlaformer.learn.cuda.launch import jit, tl, triton
 from nlaformer.learn.data import Batch
-from nlaformer.learn.supervision import Objective
+from nlaformer.learn.optimizer import ADAM_EPSILON, CLIP_EPSILON, adam
+from nlaformer.learn.supervision import Objective, distances, loss_terms, probe_loss
+
+__all__ = ["LossGradient", "Moments", "Outcome", "Rates", "Update", "loss_gradient", "loss_gradient_reference"]
 
 
-@triton.jit
-def _graded_kernel(
+class LossGradient(NamedTuple):
+    """The loss at every iterate, and its gradient at what the probes read."""
+
+    d_x: Tensor  # (E, B, T+1, n)
+    d_rd: Tensor  # (E, B, T+1, 2n)
+    d_rd_shaping: Tensor  # the same where the (r, d) probe shapes the model, zero where it only watches
+    loss: Tensor  # (E, T+1): the terms of the loss
+    intermediate: Tensor  # (E, T+1): the squared distance of the (r, d) probe
+
+
+@jit
+def _loss_kernel(
     X, RD, X_TEACHER, RD_TEACHER, X_TRUE, MIX, WINDOW, ATTACHED, POWER, FLOOR, D_X, D_RD, D_SHAPING, LOSS,
     INTERMEDIATE, B: tl.constexpr, n: tl.constexpr, BLOCK_B: tl.constexpr, BLOCK_N: tl.constexpr,
 ):  # fmt: skip
@@ -75,27 +85,63 @@ def _graded_kernel(
         tl.store(D_SHAPING + here * 2 * n + pair, shaping * rd, mask=rd_inside)
 
 
-def graded(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> Graded:
+def loss_gradient(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> LossGradient:
     """The loss and its gradient in one kernel, a program for each iterate of each model."""
     E, B, T_1, n = x.shape
-    found = Graded(*(torch.empty_like(y) for y in (x, rd, rd)), *(x.new_empty(E, T_1) for _ in range(2)))
+    found = LossGradient(*(torch.empty_like(y) for y in (x, rd, rd)), *(x.new_empty(E, T_1) for _ in range(2)))
     attached = objective.attached.view(torch.uint8)
     block = triton.next_power_of_2(n)
-    _graded_kernel[(T_1, E)](
+    _loss_kernel[(T_1, E)](
         x, rd, batch.x, batch.rd, batch.x_true, objective.mix, objective.window, attached,
         objective.power, objective.floor, *found, B, n, min(64, max(1, 2048 // block)), block,
     )  # fmt: skip
     return found
 
 
-@triton.jit
+def loss_gradient_reference(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> LossGradient:
+    """The same by autograd through the losses of ``supervision``."""
+    with torch.enable_grad():
+        x, rd = x.detach().requires_grad_(), rd.detach().requires_grad_()
+        squared = distances(x, rd, batch.x, batch.rd, batch.x_true)  # (E, 3, T+1)
+        terms = loss_terms(squared, objective)
+        total = terms.sum() + probe_loss(squared, objective).sum()
+        d_x, d_rd = torch.autograd.grad(total, (x, rd))
+    return LossGradient(d_x, d_rd, d_rd * objective.attached, terms.detach(), squared[:, 2].detach())
+
+
+class Moments(NamedTuple):
+    """What Adam changes: flat tensors (E, size)."""
+
+    weight: Tensor
+    mean: Tensor
+    square: Tensor
+
+
+class Outcome(NamedTuple):
+    """Of a step, for every member; ``alive`` and ``report`` are written."""
+
+    loss: Tensor  # (E,)
+    intermediate: Tensor  # (E,)
+    alive: Tensor  # (E,) int32: 1 until the loss or the gradient is not finite
+    report: Tensor  # (E, 3): loss, intermediate, gradient norm of the last step that was alive before it
+
+
+class Rates(NamedTuple):
+    """Learning rates and Adam's bias corrections of a chunk of steps, and the step within it."""
+
+    rate: Tensor  # (chunk, E)
+    correction: Tensor  # (chunk, 2): 1 - beta1^count, 1 - beta2^count
+    within: Tensor  # (1,) int64
+
+
+@jit
 def _squares_kernel(G, PARTS, size, BLOCK: tl.constexpr):
     e = tl.program_id(1).to(tl.int64)
     g = tl.load(G + e * size + tl.program_id(0) * BLOCK + tl.arange(0, BLOCK))
     tl.store(PARTS + e * tl.num_programs(0) + tl.program_id(0), tl.sum(g * g, 0))
 
 
-@triton.jit
+@jit
 def _decide_kernel(
     PARTS, WATCHING, CLIP, LOSS, INTERMEDIATE, ALIVE, FACTOR, REPORT, blocks: tl.constexpr, CHUNK: tl.constexpr
 ):
@@ -122,7 +168,7 @@ def _decide_kernel(
     tl.store(ALIVE + e, (alive & finite).to(tl.int32))
 
 
-@triton.jit
+@jit
 def _adam_kernel(
     P, G, MEAN, SQUARE, ALIVE, FACTOR, WATCHING, SCALE, RATE, CORRECTION, WITHIN, size, models, beta1, beta2, epsilon,
     BLOCK: tl.constexpr,
@@ -143,16 +189,19 @@ def _adam_kernel(
     tl.store(SQUARE + here, square, mask=alive)
 
 
-class TritonUpdate:
-    """The three kernels on the tensors of an engine; arguments as in ``twins.Update``."""
+class Update:
+    """Clipping, the divergence test and Adam on flat parameters.
 
-    def __init__(self, watching: Tensor, lr_scale: Tensor, clip: Tensor, betas: tuple[float, float], epsilon: float):
-        self.watching, self.lr_scale, self.clip = watching, lr_scale, clip
-        self.betas, self.epsilon = betas, epsilon
+    ``watching`` and ``lr_scale`` are those of ``flat.Flat``, a number per block; ``clip`` (E,) is the largest norm.
+    """
+
+    def __init__(self, watching: Tensor, lr_scale: Tensor, clip: Tensor, betas: tuple[float, float]):
+        self.watching, self.lr_scale, self.clip, self.betas = watching, lr_scale, clip, betas
         self.parts = clip.new_empty(len(clip), len(watching))
         self.factor = clip.new_empty(len(clip), 2)
 
-    def __call__(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
+    def kernels(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
+        """One step in three kernels."""
         (E, size), blocks = gradient.shape, len(self.watching)
         _squares_kernel[(blocks, E)](gradient, self.parts, size, BLOCK)
         _decide_kernel[(E,)](
@@ -161,5 +210,24 @@ class TritonUpdate:
         )  # fmt: skip
         _adam_kernel[(blocks, E)](
             moments.weight, gradient, moments.mean, moments.square, outcome.alive, self.factor, self.watching,
-            self.lr_scale, rates.rate, rates.correction, rates.within, size, E, *self.betas, self.epsilon, BLOCK,
+            self.lr_scale, rates.rate, rates.correction, rates.within, size, E, *self.betas, ADAM_EPSILON, BLOCK,
         )  # fmt: skip
+
+    def reference(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
+        """The same in plain torch."""
+        blocks = (len(self.watching), -1)
+        parts = gradient.unflatten(1, blocks)  # (E, blocks, BLOCK)
+        squares = parts.square().sum(2)
+        norms = torch.stack([squares[:, self.watching == group].sum(1).sqrt() for group in (0, 1)], 1)  # (E, 2)
+        factor = (self.clip.unsqueeze(1) / (norms + CLIP_EPSILON)).clamp(max=1.0)
+        alive = outcome.alive > 0
+        latest = torch.stack([outcome.loss, outcome.intermediate, norms[:, 0]], 1)
+        outcome.report.copy_(torch.where(alive.unsqueeze(1), latest, outcome.report))
+        alive = alive & outcome.loss.isfinite() & norms[:, 0].isfinite()
+        outcome.alive.copy_(alive)
+        rate, (first, second) = rates.rate[rates.within].mT, rates.correction[rates.within[0]]
+        weight, mean, square = (tensor.unflatten(1, blocks).clone() for tensor in moments)  # (E, blocks, BLOCK)
+        clipped = parts * factor[:, self.watching].unsqueeze(2)
+        adam(weight, clipped, mean, square, (rate * self.lr_scale).unsqueeze(2), self.betas, (first, second))
+        for old, new in zip(moments, (weight, mean, square), strict=True):
+            old.copy_(torch.where(alive.unsqueeze(1), new.flatten(1), old))

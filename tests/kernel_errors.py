@@ -1,16 +1,14 @@
-"""Every kernel against its twin in float64, on random inputs: relative errors by kernel and output."""
+"""Every kernel against its reference in float64, on random inputs: relative errors by kernel and output."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nlaformer.learn.cuda.twins import Twins
-
-if TYPE_CHECKING:
-    from nlaformer.learn.cuda.kernels import TritonKernels
+from nlaformer.learn.cuda import attention, ends, products
+from nlaformer.learn.cuda.launch import Launch
 
 
 class Dimensions(NamedTuple):
@@ -25,22 +23,16 @@ class Dimensions(NamedTuple):
 
 
 def kernel_errors(
-    kernels: TritonKernels | Twins,
+    launch: Launch,
     dtype: torch.dtype,
     device: torch.device | str = "cpu",
     size: Dimensions = Dimensions(),  # noqa: B008
     seed: int = 0,
 ) -> dict[str, float]:
-    """Relative error ||found - expected|| / ||expected|| of every output of every kernel, NaN where one is unwritten.
-
-    Examples
-    --------
-    >>> from nlaformer.learn.cuda.twins import Twins
-    >>> max(kernel_errors(Twins(1e-7), torch.float32).values()) < 1e-5
-    True
-    """
-    found = _outputs(kernels, _Inputs(size, dtype, torch.float32, device, seed))
-    expected = _outputs(Twins(kernels.epsilon), _Inputs(size, dtype, torch.float64, device, seed))
+    """||found - expected|| / ||expected|| of every output of every kernel, NaN where an entry is unwritten."""
+    found = _outputs(launch, _Inputs(size, dtype, torch.float32, device, seed))
+    reference = Launch(launch.epsilon, triton=False)
+    expected = _outputs(reference, _Inputs(size, dtype, torch.float64, device, seed))
     return {
         name: float((value.double() - expected[name]).norm() / expected[name].norm()) for name, value in found.items()
     }
@@ -68,8 +60,8 @@ class _Inputs:
         return torch.full(shape, torch.nan, dtype=self.stream if full else self.dtype, device=self.device)  # type: ignore[call-overload]
 
 
-def _outputs(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]:
-    """All kernels on the same inputs; sums of parts are added up, since twins and kernels split them differently."""
+def _outputs(launch: Launch, make: _Inputs) -> dict[str, Tensor]:
+    """All kernels on the same inputs; sums of parts are added up: references and kernels split them differently."""
     size = make.size
     E, d, width, R = size.E, size.d, size.width, size.B * size.tokens
     heads = (size.heads, size.tokens)
@@ -82,56 +74,58 @@ def _outputs(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]
     outputs: dict[str, Tensor] = {}
 
     outputs["project"] = make.out(E, R, 3 * d)
-    kernels.project("qkv", rows, W_qkv, outputs["project"], square)
+    products.project(launch, "qkv", rows, W_qkv, outputs["project"], square)
     outputs["project relu"] = make.out(E, R, width)
-    kernels.project("W_1", rows, W_1, outputs["project relu"], square, b_1, relu=True)
+    products.project(launch, "W_1", rows, W_1, outputs["project relu"], square, b_1, relu=True)
     outputs["project transposed"] = make.out(E, R, d)
-    kernels.project("d_mixed", qkv, W_qkv.mT, outputs["project transposed"])
+    products.project(launch, "d_mixed", qkv, W_qkv.mT, outputs["project transposed"])
 
     out, stream_out, last = make.out(E, R, d), make.out(E, R, d, full=True), make.out(E, size.B, 3, d, full=True)
-    squares = make.out(E, kernels.row_parts("W_2", wide, d), R, full=True)
+    squares = make.out(E, launch.row_parts("W_2", wide, d), R, full=True)
     stream_out = stream_out if out.dtype != stream.dtype else out
-    kernels.add_projected("W_2", wide, W_2, b_2, stream, stream_out, out, squares, last[:, :, 1], size.tokens, stream)
+    products.add_projected(
+        launch, "W_2", wide, W_2, b_2, stream, stream_out, out, squares, last[:, :, 1], size.tokens, stream
+    )
     outputs |= {"add_projected": out, "add_projected stream": stream_out, "add_projected squares": squares.sum(1)}
     outputs["add_projected features"] = last[:, :, 1]
 
     for causal in (False, True):
         name = "attend causal" if causal else "attend"
         outputs[name] = make.out(E, R, d)
-        kernels.attend(qkv, *heads, causal, outputs[name])
+        attention.attend(launch, qkv, *heads, causal, outputs[name])
         outputs[f"{name} backward"], dots = make.out(E, R, 3 * d), make.out(E, size.heads, R, full=True)
-        kernels.attend_backward(qkv, d_rows, square, *heads, causal, outputs[f"{name} backward"], dots)
+        attention.attend_backward(launch, qkv, d_rows, square, *heads, causal, outputs[f"{name} backward"], dots)
         outputs[f"{name} backward dots"] = dots.sum(1)
 
     outputs["relu_backward"] = make.out(E, R, width)
-    dots = make.out(E, kernels.row_parts("d_hidden", rows, width), R, full=True)
-    sums = make.out(E, kernels.column_parts("d_hidden", rows, width), width, full=True)
-    kernels.relu_backward("d_hidden", d_rows, W_2.mT, wide, b_1, square, outputs["relu_backward"], dots, sums)
+    dots = make.out(E, launch.row_parts("d_hidden", rows, width), R, full=True)
+    sums = make.out(E, launch.column_parts("d_hidden", rows, width), width, full=True)
+    products.relu_backward(launch, "d_hidden", d_rows, W_2.mT, wide, b_1, square, outputs["relu_backward"], dots, sums)
     outputs |= {"relu_backward dots": dots.sum(1), "relu_backward sums": sums.sum(1)}
 
     out, stream_out = make.out(E, R, d), make.out(E, R, d, full=True)
     stream_out = stream_out if out.dtype != stream.dtype else out
-    sums = make.out(E, kernels.column_parts("d_U", wide, d), d, full=True)
+    sums = make.out(E, launch.column_parts("d_U", wide, d), d, full=True)
     given = make.full(E, 2, R)
-    kernels.norm_backward(
-        "d_U", wide, W_1.mT, rows, square, given, stream, stream_out, out, sums, features[:, :, 1], size.tokens
+    products.norm_backward(
+        launch, "d_U", wide, W_1.mT, rows, square, given, stream, stream_out, out, sums, features[:, :, 1], size.tokens
     )
     outputs |= {"norm_backward": out, "norm_backward stream": stream_out, "norm_backward sums": sums.sum(1)}
 
     gain, outputs["gain_gradient"] = make.full(E, d), make.out(E, d, full=True)
     outputs["weight_gradient"] = make.out(E, width, d, full=True)
     G, X, W = make.compute(E, 3, R, width), make.compute(E, 3, R, d), make.full(E, width, d)
-    kernels.weight_gradient(G, X, W, gain, outputs["weight_gradient"], outputs["gain_gradient"])
-    return outputs | _outputs_at_the_ends(kernels, make)
+    ends.weight_gradient(launch, G, X, W, gain, outputs["weight_gradient"], outputs["gain_gradient"])
+    return outputs | _outputs_at_the_ends(launch, make)
 
 
-def _outputs_at_the_ends(kernels: TritonKernels | Twins, make: _Inputs) -> dict[str, Tensor]:
+def _outputs_at_the_ends(launch: Launch, make: _Inputs) -> dict[str, Tensor]:
     """What runs once per step, before the passes and after them."""
     size = make.size
     E, d, width, n, R = size.E, size.d, size.width, size.tokens - 1, size.B * size.tokens
     outputs = {"fold": make.out(E, width, d)}
-    turned = kernels.transposed(outputs["fold"])
-    kernels.fold(make.full(E, width, d), make.full(E, d), outputs["fold"], turned)
+    turned = launch.transposed(outputs["fold"])
+    ends.fold(launch, make.full(E, width, d), make.full(E, d), outputs["fold"], turned)
     outputs["fold transposed"] = turned
 
     A, b, W, positions = (
@@ -143,13 +137,13 @@ def _outputs_at_the_ends(kernels: TritonKernels | Twins, make: _Inputs) -> dict[
     prompt, out = torch.zeros_like(make.out(E, R, n + 8, full=True)), make.out(E, R, d)
     stream = make.out(E, R, d, full=True) if out.dtype != A.dtype else out
     squares = make.out(E, R, full=True)
-    kernels.read_in(A, b, W, positions, prompt, stream, out, squares)
+    ends.read_in(launch, A, b, W, positions, prompt, stream, out, squares)
     outputs |= {"read_in": out, "read_in stream": stream, "read_in prompt": prompt, "read_in squares": squares}
 
     features, out = make.full(E, size.B, 3, d), make.out(E, R, d)
     stream = make.out(E, R, d, full=True) if out.dtype != A.dtype else out
-    sums = make.out(E, kernels.column_parts("d_P", make.out(E, R, 3 * d), d), d, full=True)
-    kernels.spread(features[:, :, 1], size.tokens, stream, out, sums)
+    sums = make.out(E, launch.column_parts("d_P", make.out(E, R, 3 * d), d), d, full=True)
+    ends.spread(launch, features[:, :, 1], size.tokens, stream, out, sums)
     outputs |= {"spread": out, "spread stream": stream, "column_sums": make.out(E, d, full=True)}
-    kernels.column_sums(sums, outputs["column_sums"])
+    ends.column_sums(launch, sums, outputs["column_sums"])
     return outputs

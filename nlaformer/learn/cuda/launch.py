@@ -1,10 +1,34 @@
-"""Tile shapes of the Triton kernels: which block of a product one program computes, measured on an H200."""
+"""How the kernels of this folder are launched: by Triton with tiles measured on an H200, or as plain torch.
+
+Every kernel stands in its file beside the function that launches it and a ``*_reference`` in plain torch, which runs on
+any device, in any dtype, and says what is computed. The function takes a ``Launch``, which decides between the two.
+Triton is needed for the kernels only: without it ``jit`` leaves them as they are, and nothing but references runs.
+
+Tensors are (E, R, columns): models, rows (batch x token), columns; the last two axes are contiguous. Partial sums
+(``squares``, ``dots``, ``sums``) have an axis for the tiles that wrote them: one in a reference. No kernel uses
+atomics, so a step is reproducible.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+
+try:
+    import triton
+    import triton.language as tl
+
+    jit: Callable[..., Any] = triton.jit
+except ModuleNotFoundError:
+    triton = tl = None
+
+    def jit(kernel: Any) -> Any:
+        """A kernel without Triton: never launched."""
+        return kernel
 
 
 class Tile(NamedTuple):
@@ -64,6 +88,63 @@ _SMALL = {
         "d_P": Tile(64, 64, 64, 4, 4),
     },
 }
+
+
+@dataclass(frozen=True)
+class Launch:
+    """Triton or plain torch, and what all kernels of a model share."""
+
+    epsilon: float
+    """Of the RMS normalizations."""
+
+    triton: bool
+    """Whether kernels run; else their references do."""
+
+    precision: str = "ieee"
+    """How Triton multiplies float32: "ieee", "bf16x3" or "tf32"."""
+
+    tiles: Mapping[str, Tile] = field(default_factory=dict)
+    """Tiles by product that replace those of the tables above."""
+
+    def tile(self, name: str, X: Tensor, columns: int) -> Tile:
+        """The tile of product ``name``, of X (E, R, inner) with a weight of so many columns."""
+        if name in self.tiles:
+            return self.tiles[name]
+        return tile_for(name, X.shape[0] * X.shape[1], columns, X.shape[2], X.dtype)
+
+    def row_parts(self, name: str, X: Tensor, columns: int) -> int:
+        """How many tiles of product ``name`` share a row: the parts of its squares or dots."""
+        return columns // self.tile(name, X, columns).columns if self.triton else 1
+
+    def column_parts(self, name: str, X: Tensor, columns: int) -> int:
+        """How many tiles of product ``name`` share a column: the parts of its sums."""
+        return -(-X.shape[1] // self.tile(name, X, columns).rows) if self.triton else 1
+
+    def transposed(self, W: Tensor) -> Tensor:
+        """Where W^T is read from: a view of W, or a tensor of its own.
+
+        Tensor cores take 32-bit operands with the inner axis contiguous only.
+        """
+        if not self.triton or W.element_size() == 2:
+            return W.mT
+        return torch.empty_like(W.mT, memory_format=torch.contiguous_format)
+
+    def meta(self, tile: Tile) -> dict[str, object]:
+        """What Triton is told at the launch of a product."""
+        return {
+            "BLOCK_R": tile.rows, "BLOCK_N": tile.columns, "BLOCK_K": tile.inner,
+            "num_warps": tile.warps, "num_stages": tile.stages, "PRECISION": self.precision,
+        }  # fmt: skip
+
+
+def strides(*tensors: Tensor | None) -> tuple[int, ...]:
+    """The stride over models of each tensor."""
+    return tuple(0 if tensor is None else tensor.stride(0) for tensor in tensors)
+
+
+def parts_of(tensor: Tensor | None) -> int:
+    """The parts of a partial sum (E, parts, R); 0 where there is none."""
+    return 0 if tensor is None else tensor.shape[1]
 
 
 def tile_for(name: str, rows: int, columns: int, inner: int, dtype: torch.dtype) -> Tile:

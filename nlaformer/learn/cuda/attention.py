@@ -1,15 +1,19 @@
-"""Softmax attention of short sequences, several side by side in a tile, and its gradient (Triton)."""
+"""Softmax attention of short sequences, several side by side in a tile, and its gradient."""
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 from __future__ import annotations
 
-import triton
-import triton.language as tl
+import torch
+from torch import Tensor
 
-from nlaformer.learn.cuda.triton_products import inverse_scale
+from nlaformer.learn.cuda.launch import Launch, attention_rows, jit, parts_of, strides, tl, triton
+from nlaformer.learn.cuda.products import inverse_scale, inverse_scale_reference
+from nlaformer.transformer import attention
+
+__all__ = ["attend", "attend_backward", "attend_backward_reference", "attend_reference"]
 
 
-@triton.jit
+@jit
 def _weights(q, k, CAUSAL: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
     """Softmax over the keys of the same sequence; a tile holds several sequences one after the other."""
     i = tl.arange(0, BLOCK)
@@ -22,8 +26,8 @@ def _weights(q, k, CAUSAL: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constex
     return weights / tl.sum(weights, 1)[:, None]
 
 
-@triton.jit
-def attend_kernel(
+@jit
+def _attend_kernel(
     QKV, OUT, R, stride_e, stride_oe,
     D: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CAUSAL: tl.constexpr, BLOCK: tl.constexpr,
     PRECISION: tl.constexpr,
@@ -43,8 +47,26 @@ def attend_kernel(
     tl.store(out, mixed.to(OUT.dtype.element_ty), mask=inside)
 
 
-@triton.jit
-def attend_backward_kernel(
+def attend(launch: Launch, qkv: Tensor, heads: int, tokens: int, causal: bool, out: Tensor) -> None:
+    """Softmax attention from the rows of Q, K and V side by side."""
+    if not launch.triton:
+        return attend_reference(qkv, heads, tokens, causal, out)
+    E, R, d = out.shape
+    block = attention_rows(tokens)
+    _attend_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
+        qkv, out, R, qkv.stride(0), out.stride(0),
+        d, d // heads, tokens, causal, block, launch.precision, num_warps=4,
+    )  # fmt: skip
+
+
+def attend_reference(qkv: Tensor, heads: int, tokens: int, causal: bool, out: Tensor) -> None:
+    """``attend`` in plain torch."""
+    Q, K, V = _split(qkv, 3, heads, tokens)
+    out.copy_(_join(attention(Q, K, V, causal)))
+
+
+@jit
+def _attend_backward_kernel(
     QKV, G, SQUARES, OUT, DOTS, R, epsilon, stride_e, stride_ge, stride_se, stride_oe, stride_de,
     D: tl.constexpr, WIDTH: tl.constexpr, TOKENS: tl.constexpr, CAUSAL: tl.constexpr, PARTS: tl.constexpr,
     BLOCK: tl.constexpr, PRECISION: tl.constexpr,
@@ -79,3 +101,48 @@ def attend_backward_kernel(
     tl.store(out, dq.to(OUT.dtype.element_ty), mask=inside)
     tl.store(out + D, dk.to(OUT.dtype.element_ty), mask=inside)
     tl.store(out + 2 * D, dv.to(OUT.dtype.element_ty), mask=inside)
+
+
+def attend_backward(
+    launch: Launch, qkv: Tensor, G: Tensor, squares: Tensor | None, heads: int, tokens: int, causal: bool,
+    out: Tensor, dots: Tensor | None,
+) -> None:  # fmt: skip
+    """The gradient of qkv over s, and its dots with qkv, for each head."""
+    if not launch.triton:
+        return attend_backward_reference(launch.epsilon, qkv, G, squares, heads, tokens, causal, out, dots)
+    E, R, d = G.shape
+    block = attention_rows(tokens)
+    _attend_backward_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
+        qkv, G, squares, out, dots, R, launch.epsilon, qkv.stride(0), G.stride(0), *strides(squares, out, dots),
+        d, d // heads, tokens, causal, parts_of(squares), block, launch.precision, num_warps=4,
+    )  # fmt: skip
+
+
+def attend_backward_reference(
+    epsilon: float, qkv: Tensor, G: Tensor, squares: Tensor | None, heads: int, tokens: int, causal: bool,
+    out: Tensor, dots: Tensor | None,
+) -> None:  # fmt: skip
+    """``attend_backward`` in plain torch."""
+    Q, K, V = _split(qkv, 3, heads, tokens)
+    (g,) = _split(G, 1, heads, tokens)
+    identity = torch.eye(tokens, dtype=qkv.dtype, device=qkv.device).expand(*Q.shape[:3], -1, -1)
+    weights = attention(Q, K, identity, causal)  # (E, B, head, query, key)
+    dweights = g @ V.mT
+    dscores = weights * (dweights - (weights * dweights).sum(-1, keepdim=True))
+    parts = dscores @ K, dscores.mT @ Q, weights.mT @ g
+    gradient = torch.cat([_join(part) for part in parts], 2)
+    if squares is not None and dots is not None:
+        products = (gradient * qkv).unflatten(2, (3, heads, -1)).sum((2, 4))  # (E, R, head)
+        dots.copy_(products.mT)
+        gradient = gradient * inverse_scale_reference(squares, G.shape[2], epsilon)
+    out.copy_(gradient)
+
+
+def _split(X: Tensor, count: int, heads: int, tokens: int) -> tuple[Tensor, ...]:
+    """(E, R, count*d) as ``count`` tensors (E, B, head, token, width)."""
+    return X.unflatten(1, (-1, tokens)).unflatten(3, (count, heads, -1)).permute(3, 0, 1, 4, 2, 5).unbind(0)
+
+
+def _join(X: Tensor) -> Tensor:
+    """(E, B, head, token, width) as (E, R, d)."""
+    return X.transpose(2, 3).flatten(3).flatten(1, 2)
