@@ -1,10 +1,11 @@
-"""Where a number comes from: machine, versions, commit, date. It stands beside every number that is kept."""
+"""Where a number comes from: machine, versions, commit, date; kept beside every recorded number."""
 
 from __future__ import annotations
 
 import os
 import platform
 import subprocess
+import sys
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -16,7 +17,7 @@ PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "
 
 
 def provenance(commit: str | None = None) -> dict[str, Any]:
-    """Machine, versions, commit and date, as plain data; a commit is given where the files have no history with them.
+    """Machine, versions, commit and date, as plain data; pass the commit where there is no checkout to read it from.
 
     >>> sorted(provenance())
     ['commit', 'date', 'machine', 'versions']
@@ -88,6 +89,9 @@ def in_words(where: dict[str, Any]) -> str:
 
 
 def _version(package: str) -> str | None:
+    loaded = getattr(sys.modules.get(package), "__version__", None)
+    if loaded is not None:
+        return str(loaded)  # with the build, 2.11.0+cu130; the metadata may lack it
     try:
         return metadata.version(package)
     except metadata.PackageNotFoundError:

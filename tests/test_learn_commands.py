@@ -49,6 +49,13 @@ def test_train_then_evaluate(command, tmp_path):
     assert evaluated["evaluations"] == document["evaluations"] and evaluated["step"] == evaluated["steps"] == 6
 
 
+def test_evaluate_names_every_family_on_standard_error_and_in_the_table(command, tmp_path):
+    initial(recipe("quickstart", n=3, T=3, d=8, heads=2)).save(tmp_path)
+    outcome = command("evaluate", tmp_path, "--count", 4)
+    for label in ("spd, sigma 1.2", "b times 4", "graph-laplacian"):
+        assert label in outcome.stderr and label in outcome.stdout
+
+
 def test_evaluating_a_recipe_hints_at_its_folder(command, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "nlaformer train quickstart" in str(command("evaluate", "quickstart", code=1).exception)

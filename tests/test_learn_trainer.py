@@ -42,6 +42,12 @@ def test_a_run_leaves_its_whole_story(tmp_path):
     assert nf.load(tmp_path).config == run.config
 
 
+def test_the_manifest_names_the_build_of_torch(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch, "__version__", "2.11.0+cu130")
+    train(TINY, tmp_path)
+    assert read_manifest(tmp_path)["versions"]["torch"] == "2.11.0+cu130"
+
+
 def test_training_again_changes_nothing(tmp_path):
     train(TINY, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

@@ -15,6 +15,7 @@ from typer.core import TyperCommand
 from nlaformer.console import Sheet, print_json, print_sheets
 
 if TYPE_CHECKING:
+    from nlaformer.learn.evaluate import Evaluation
     from nlaformer.learn.recipes import Config
     from nlaformer.learn.trainer import TrainingRun
 
@@ -200,7 +201,44 @@ def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, a
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
-        print_sheets(evaluation.tables(rows, solver.config.teacher))
+        print_sheets(_evaluation_sheets(rows, solver.config.teacher))
+
+
+def _evaluation_sheets(rows: list[Evaluation], teacher: str) -> list[Sheet]:
+    """Errors by iterate, iterations to each threshold, and errors out of distribution."""
+    from nlaformer.learn.evaluate import THRESHOLDS, findings
+
+    own, others = rows[0], rows[1:]
+    curves = {"learned": own.model, "CG": own.cg, "PCG": own.pcg}
+    errors = tuple((str(t), *map(_digits, values)) for t, values in enumerate(zip(*curves.values(), strict=True)))
+    reached = tuple(
+        (title, *("-" if count is None else str(count) for count in counts))
+        for title, counts in zip(curves, own.iterations_to().values(), strict=True)
+    )
+    discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}."
+    shown = [t for t in (1, 3) if t < len(own.model) - 1] + [len(own.model) - 1]
+    elsewhere = tuple(
+        (row.label, *(f"{_digits(row.model[t])} / {_digits(row.cg[t])}" for t in shown)) for row in others
+    )
+    return [
+        Sheet(
+            f"Squared relative error, mean of {own.count} systems ({own.label})",
+            ("t", *curves),
+            errors,
+            findings(own, teacher),
+        ),
+        Sheet(
+            "Iterations to a squared relative error of",
+            ("", *(f"{bound:.0e}" for bound in THRESHOLDS)),
+            reached,
+            discrepancy,
+        ),
+        Sheet("Other systems: learned / CG", ("systems", *(f"t = {t}" for t in shown)), elsewhere),
+    ]
+
+
+def _digits(value: float) -> str:
+    return f"{value:.2g}"
 
 
 def _show_sweep(runs: list[TrainingRun], as_json: bool) -> None:

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from nlaformer.learn import supervision
 from nlaformer.learn.data import Batch, Stream
-from nlaformer.learn.model import Solver, begin, lr_scale, stack
+from nlaformer.learn.model import Solver, lr_scale, stack, starting_model
 from nlaformer.learn.optimizer import Report, adam, bias_corrections, clip, learning_rate
 from nlaformer.learn.recipes import Config, check_stack
 
@@ -93,7 +93,7 @@ class _Member:
 
     def __init__(self, config: Config, device: torch.device | str, share: tuple[int, int]):
         self.config, self.share = config, share
-        self.model = stack([begin(config)]).to(device)
+        self.model = stack([starting_model(config)]).to(device)
         self.parameters = dict(self.model.named_parameters())
         self.mean = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.square = {name: torch.zeros_like(p) for name, p in self.parameters.items()}

@@ -1,8 +1,8 @@
-"""How good a trained solver is: its iterates beside those of CG and PCG, on fresh systems and on unfamiliar ones.
+"""Evaluation: the iterates of a trained solver beside those of CG and PCG, on its own family and on others.
 
 Errors are the paper's squared relative errors ||x_t - x||^2 / ||x||^2, averaged over the systems. The discrepancy of
-the intermediate variables is the paper's, 1/n sum_{t=2}^n 1/(n-1) ||NLAF_in^t - (r_t, d_t)||^2; a model with T < n
-iterates has the terms up to T only, and their number in place of n - 1.
+the intermediate variables is the paper's, 1/n sum_{t=2}^n 1/(n-1) ||NLAF_in^t - (r_t, d_t)||^2; for a model with
+T < n iterates, the sum ends at T and n - 1 becomes the number of its terms.
 """
 
 from __future__ import annotations
@@ -16,13 +16,31 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import threads_for
-from nlaformer.console import Sheet
 from nlaformer.learn.data import Batch, with_teacher
 from nlaformer.learn.model import Solver
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
 
-SEED = 7_000_000  # of the evaluation systems: nobody trains on `sample`
+__all__ = [
+    "SEED",
+    "THRESHOLDS",
+    "Evaluation",
+    "Trial",
+    "evaluate",
+    "findings",
+    "judge",
+    "measure",
+    "own_label",
+    "plain_factor",
+    "sets",
+    "squared_deviations",
+    "squared_relative_errors",
+    "trial",
+    "validation",
+    "worse_than_zero",
+]
+
+SEED = 7_000_000  # of the evaluation systems; training draws from `stream`, never from `sample`
 THRESHOLDS = tuple(10.0**-k for k in range(1, 7))
 
 
@@ -40,15 +58,15 @@ class Evaluation:
     discrepancy: float
     """The paper's mean of it over t = 2, ..., n."""
     median: dict[str, tuple[float, ...]] = field(default_factory=dict)
-    """Beside the means above, the medians over the systems: of "model", "cg" and "pcg"."""
+    """Medians over the systems of "model", "cg" and "pcg"."""
     upper: dict[str, tuple[float, ...]] = field(default_factory=dict)
     """Their 90% quantiles."""
     standard_error: tuple[float, ...] = ()
-    """How far the mean of the model may be off, for the systems are a sample."""
+    """Standard error of the model's mean."""
     deviation: tuple[float, ...] = ()
-    """||x^_t - x_t||^2 / ||x||^2, how far the model is from its teacher's own iterate."""
+    """||x^_t - x_t||^2 / ||x||^2, the distance of the model from its teacher's iterate."""
     silence: tuple[float, ...] = ()
-    """1/n ||(r_t, d_t)||^2, the intermediate error of a probe that always says 0."""
+    """1/n ||(r_t, d_t)||^2, the intermediate error of the zero predictor."""
 
     def iterations_to(self) -> dict[str, list[int | None]]:
         """The first iterate of each method below 1e-1, ..., 1e-6; None if there is none."""
@@ -66,7 +84,7 @@ class Evaluation:
 def evaluate(
     solver: Solver, count: int = 512, seed: int = SEED, say: Callable[[str], None] = lambda label: None
 ) -> list[Evaluation]:
-    """The evaluation of a solver: on its own family first, then out of distribution; ``say`` hears whose turn it is.
+    """Evaluate a solver: on its own family first, then out of distribution; ``say`` is called with each label.
 
     Examples
     --------
@@ -76,7 +94,7 @@ def evaluate(
     >>> rows[0].label, rows[0].model[0]
     ('spd, sigma 1.2', 1.0)
     """
-    with threads_for(solver.entries(count), solver.config.threads):
+    with threads_for(solver.entries(count)):
         rows = []
         for label, systems in sets(solver.config, count, seed):
             say(label)
@@ -85,7 +103,7 @@ def evaluate(
 
 
 class Trial(NamedTuple):
-    """Systems, with what CG and PCG make of them."""
+    """Systems with the trajectories of CG and PCG."""
 
     label: str
     systems: Systems
@@ -94,18 +112,18 @@ class Trial(NamedTuple):
 
 
 def trial(label: str, systems: Systems, T: int) -> Trial:
-    """Let CG and PCG solve the systems, T iterations each."""
+    """Run CG and PCG on the systems, T iterations each."""
     return Trial(label, systems, *(with_teacher(systems, name, T) for name in ("cg", "pcg")))
 
 
 def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
-    """The evaluation on given systems, float64."""
+    """Evaluate a solver on given systems, float64."""
     return judge(solver, trial(label, systems, solver.config.T))
 
 
 @torch.no_grad()
 def judge(solver: Solver, given: Trial) -> Evaluation:
-    """The evaluation beside CG and PCG that have run already."""
+    """Evaluate a solver where CG and PCG have run already."""
     teacher = given.cg if solver.config.teacher == "cg" else given.pcg
     x, learned, intermediate = given.systems.x, *_run(solver, teacher)
     errors = {
@@ -130,7 +148,7 @@ def judge(solver: Solver, given: Trial) -> Evaluation:
 
 @torch.no_grad()
 def validation(solver: Solver, batch: Batch) -> dict[str, Any]:
-    """The short evaluation made during training: the errors and the discrepancy, on systems with their teacher."""
+    """The short evaluation during training: the errors and the discrepancy, on systems with their teacher."""
     learned, intermediate = _run(solver, batch)
     error = squared_relative_errors(learned, batch.x_true).mean(0)
     return {"squared_relative_error": _numbers(error), "discrepancy": _discrepancy(intermediate, solver.config.n)}
@@ -138,9 +156,9 @@ def validation(solver: Solver, batch: Batch) -> dict[str, Any]:
 
 def _run(solver: Solver, batch: Batch) -> tuple[Tensor, Tensor]:
     """The iterates, (count, T+1, n), and 1/n ||NLAF_in^t - (r_t, d_t)||^2 averaged over the systems, (T+1,)."""
-    learned, seen = (
-        value.double().cpu() for value in solver(batch.A.to(solver.positions), batch.b.to(solver.positions))
-    )
+    with threads_for(solver.entries(len(batch.A))):
+        found = solver(batch.A.to(solver.positions), batch.b.to(solver.positions))
+    learned, seen = (value.double().cpu() for value in found)
     return learned, (seen - batch.rd).square().sum(-1).mean(0) / solver.config.n
 
 
@@ -155,7 +173,7 @@ def squared_relative_errors(iterates: Tensor, x: Tensor) -> Tensor:
 
 
 def squared_deviations(iterates: Tensor, others: Tensor, x: Tensor) -> Tensor:
-    """How far two methods' iterates are apart, ||x^_t - x_t||^2 / ||x||^2: (count, T+1)."""
+    """The squared distance of two methods' iterates, ||x^_t - x_t||^2 / ||x||^2: (count, T+1)."""
     return (iterates - others).square().sum(-1) / x.square().sum(-1, keepdim=True)
 
 
@@ -181,22 +199,22 @@ def sets(config: Config, count: int, seed: int = SEED) -> Iterator[tuple[str, Sy
 
 
 def own_label(config: Config) -> str:
-    """What the evaluation calls the systems that a solver was trained on."""
+    """The label of the systems that a solver was trained on."""
     return f"{config.family}, sigma {'+'.join(map(str, config.sigma))}" if config.family == "spd" else config.family
 
 
 def findings(own: Evaluation, teacher: str = "cg") -> str:
-    """In a sentence, how the learned iterates compare with their teacher's, "cg" or "pcg".
+    """How the learned iterates compare with their teacher's, "cg" or "pcg", in one sentence.
 
     >>> findings(Evaluation("", 1, (1, 0.1, 0.02, 0.019), (1, 0.5, 0.1, 0.001), (1,) * 4, (0,) * 4, 0.0))
     'Ahead of CG up to t = 2, by a factor of 5 at most; from t = 2 on the error stays near 0.019, CG reaches 0.001.'
     """
     if not all(map(math.isfinite, own.model)):
-        return "Some of its iterates are not finite: it cannot be compared."
+        return "Some of its iterates are not finite, so it cannot be compared."
     if worse_than_zero(own.model):
         return (
-            f"Its last error, {_short(own.model[-1])}, is above that of x = 0: it has not begun to learn, or lost its "
-            "way; then a lower rate (lr), a longer warmup or another seed may help."
+            f"Its last error, {_short(own.model[-1])}, is above that of x = 0: it has learned nothing yet, or training "
+            "became unstable; a lower rate (lr), a longer warmup or another seed may help."
         )
     theirs, name, last = getattr(own, teacher), teacher.upper(), len(own.model) - 1
     ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
@@ -213,41 +231,12 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
 
 
 def worse_than_zero(errors: Sequence[float]) -> bool:
-    """Whether a curve of errors ends above 1, that of x = 0, or is no longer finite there.
+    """Whether a curve of errors ends above 1, the error of x = 0, or is not finite there.
 
     >>> [worse_than_zero([0.5, last]) for last in (0.1, 1.0, 1.1, math.inf, math.nan)]
     [False, False, True, True, True]
     """
     return not errors[-1] <= 1
-
-
-def tables(rows: list[Evaluation], teacher: str = "cg") -> list[Sheet]:
-    """The evaluation for people: errors by iterate, iterations to each threshold, out of distribution."""
-    own, others = rows[0], rows[1:]
-    curves = {"learned": own.model, "CG": own.cg, "PCG": own.pcg}
-    errors = tuple((str(t), *map(_short, values)) for t, values in enumerate(zip(*curves.values(), strict=True)))
-    reached = tuple(
-        (title, *("-" if count is None else str(count) for count in counts))
-        for title, counts in zip(curves, own.iterations_to().values(), strict=True)
-    )
-    discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}."
-    shown = [t for t in (1, 3) if t < len(own.model) - 1] + [len(own.model) - 1]
-    unfamiliar = tuple((row.label, *(f"{_short(row.model[t])} / {_short(row.cg[t])}" for t in shown)) for row in others)
-    return [
-        Sheet(
-            f"Squared relative error, mean of {own.count} systems ({own.label})",
-            ("t", *curves),
-            errors,
-            findings(own, teacher),
-        ),
-        Sheet(
-            "Iterations to a squared relative error of",
-            ("", *(f"{bound:.0e}" for bound in THRESHOLDS)),
-            reached,
-            discrepancy,
-        ),
-        Sheet("Other systems: learned / CG", ("systems", *(f"t = {t}" for t in shown)), unfamiliar),
-    ]
 
 
 def _short(value: float) -> str:

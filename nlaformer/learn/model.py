@@ -216,8 +216,8 @@ def _differing_weights(one: Solver, other: Solver) -> list[str]:
     return differing or ["other layers"] * (io.structure(one.blocks) != io.structure(other.blocks))
 
 
-def begin(config: Config) -> Solver:
-    """The model that training begins with: ``initial``, or the weights of the model that the config starts from."""
+def starting_model(config: Config) -> Solver:
+    """The model that training starts from: ``initial``, or one with the weights of the model ``config.start``."""
     fresh = initial(config)
     if config.start is None:
         return fresh

@@ -36,7 +36,7 @@ from nlaformer.learn.cuda.update import (
     loss_gradient_reference,
 )
 from nlaformer.learn.data import Batch, draw_chunk
-from nlaformer.learn.model import Solver, begin, stack
+from nlaformer.learn.model import Solver, stack, starting_model
 from nlaformer.learn.optimizer import Report, bias_corrections, learning_rate
 from nlaformer.learn.recipes import Config
 
@@ -64,7 +64,7 @@ class FusedEngine:
         self.configs, self.device = list(configs), torch.device(device)
         self.triton = self.device.type == "cuda" if triton is None else triton
         config, E = configs[0], len(configs)
-        self.model = stack([begin(c) for c in configs]).to(self.device)
+        self.model = stack([starting_model(c) for c in configs]).to(self.device)
         self.flat = Flat(self.model)
         self.moments = Moments(*(torch.zeros(E, self.flat.size, device=self.device) for _ in range(3)))
         self.gradient = torch.zeros_like(self.moments.weight)
