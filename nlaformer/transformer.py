@@ -34,9 +34,9 @@ _GATHERS = 6
 _CROWD = 32
 # Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
 _RUNS = 16
-# On a processor, compiled weights take prompts in pieces of about this many entries, hidden units counted, that stay
-# in its cache: memory that is new to the process costs several times as much as the arithmetic on it.
-ENTRIES_AT_ONCE = 2**18
+# A batch runs in pieces; the tensors of a piece in one layer have about this many entries together. On a processor
+# they stay in its cache: memory that is new to the process costs several times as much as the arithmetic on it.
+_ENTRIES_AT_ONCE = {"cpu": 2**21, "cuda": 2**28}
 
 
 class Dense(nn.Module):
@@ -236,6 +236,13 @@ class Layer(nn.Module):
         X = U if self.gain_2 is None else rms_norm(U, self.gain_2)
         return self.ffn.added_to(U, X)
 
+    def width(self, tokens: int) -> int:
+        """Numbers that a token takes between input and output: Q, K, V, scores, attention weights, hidden units."""
+        heads, ffn = self.heads, self.ffn
+        projected = 0 if heads is None else heads.W_Q.shape[0] + heads.W_K.shape[0] + heads.W_U.shape[0]
+        scores = 0 if heads is None else 2 * heads.count * tokens
+        return projected + scores + (0 if ffn is None else 2 * ffn.width)
+
     def dense(self) -> dict[str, object]:
         """The layer as the paper writes it: ``heads``, a list of W_Q, W_K, W_V, and W_1, b_1, W_2, b_2."""
         weights: dict[str, object] = {"heads": [] if self.heads is None else self.heads.dense()}
@@ -246,7 +253,7 @@ class Layer(nn.Module):
 
 
 class State(NamedTuple):
-    """P after one layer: which block, which pass of the loop (0 outside it), which layer of the block."""
+    """P after one layer of a block; ``iteration`` counts the passes of the loop completed before that block."""
 
     block: Literal["input", "pre", "loop", "post"]
     iteration: int
@@ -282,47 +289,60 @@ class NLAFormer(nn.Module):
         super().__init__()
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
         self.inject, self.unshared = inject, unshared
-        self.compiled = not any(isinstance(module, Dense) for module in self.modules())
-        self._widest = max((module.shape[0] for module in self.modules() if isinstance(module, Sparse)), default=1)
 
     def forward(self, P: Tensor, loops: int = 0) -> Tensor:
         """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""
-        if not self.compiled or P.dim() < 3 or P.device.type != "cpu":
-            return self._last(P, loops)
-        pieces = P.flatten(0, -3).split(self.piece(*P.shape[-2:]))
-        return torch.cat([self._last(piece, loops) for piece in pieces]).reshape(P.shape)
-
-    def piece(self, rows: int, tokens: int) -> int:
-        """How many systems a processor should take at once."""
-        return max(1, ENTRIES_AT_ONCE // (tokens * max(rows, self._widest)))
-
-    def _last(self, P: Tensor, loops: int) -> Tensor:
         for state in self.states(P, loops):
-            X = state.P
-        return X
+            last = state.P
+        return last
 
-    def states(self, P: Tensor, loops: int = 0, gradient_from: int = 0) -> Iterator[State]:
-        """Every intermediate P, the input first; blocks before number ``gradient_from`` are not differentiated."""
+    def states(
+        self, P: Tensor, loops: int = 0, gradient_from: int = 0, post_each_pass: bool = False
+    ) -> Iterator[State]:
+        """P after every layer, the input first.
+
+        Parameters
+        ----------
+        P : (..., rows, tokens)
+        loops : passes of the loop block
+        gradient_from : blocks before this one, in the order of ``passes``, are not differentiated
+        post_each_pass : apply the post block after the pre block and after every pass, not only after the last one;
+            the loop continues from its own state
+        """
         X0 = P.mT  # (..., token, row)
         X = torch.zeros_like(X0) if self.inject else X0
         yield State("input", 0, 0, X.mT)
-        for number, (name, iteration, layers) in enumerate(self.passes(loops)):
+        for number, (name, iteration, layers) in enumerate(self.passes(loops, post_each_pass)):
             differentiate = torch.is_grad_enabled() and number >= gradient_from
+            Y = X
             for k, layer in enumerate(layers):
                 with torch.set_grad_enabled(differentiate):
-                    X = layer(X + X0 if self.inject and k == 0 else X)
-                yield State(name, iteration, k, X.mT)
+                    Y = layer(Y + X0 if self.inject and k == 0 else Y)
+                yield State(name, iteration, k, Y.mT)
+            if name != "post":
+                X = Y
 
-    def passes(self, loops: int) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:
-        """The pre block, the passes of the loop block, the post block."""
+    def passes(
+        self, loops: int, post_each_pass: bool = False
+    ) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:
+        """The blocks in order, each with the number of passes of the loop completed before it, and its layers."""
         if self.unshared and loops > self.unshared:
-            raise OptionError(f"asked for {loops} passes of a loop that is spelt out {self.unshared} times only")
-        loop = cast(Sequence[Layer], self.loop)
+            raise OptionError(f"this model has {self.unshared} unshared loop blocks; {loops} were requested")
+        pre, loop, post = (cast(Sequence[Layer], block) for block in (self.pre, self.loop, self.post))
         height = len(loop) // self.unshared if self.unshared else 0
-        yield "pre", 0, cast(Sequence[Layer], self.pre)
+        yield "pre", 0, pre
         for i in range(loops):
+            if post_each_pass:
+                yield "post", i, post
             yield "loop", i, loop[i * height : (i + 1) * height] if self.unshared else loop
-        yield "post", 0, cast(Sequence[Layer], self.post)
+        yield "post", loops, post
+
+    def pieces(self, rows: int, tokens: int, *batch: Tensor) -> Iterator[tuple[Tensor, ...]]:
+        """Tensors that lead with one batch axis, in pieces of as many systems as should run at once."""
+        layers = (cast(Layer, layer) for block in (self.pre, self.loop, self.post) for layer in block)
+        entries = tokens * max((2 * rows + layer.width(tokens) for layer in layers), default=rows)
+        size = max(1, _ENTRIES_AT_ONCE.get(batch[0].device.type, 2**21) // entries)
+        return zip(*(tensor.split(size) for tensor in batch), strict=True)
 
 
 def _per_model(vector: Tensor, X: Tensor) -> Tensor:

@@ -75,7 +75,7 @@ def test_the_deep_transformer_shares_nothing():
     model = initial(SHAPES["deep"])
     assert len(model.blocks.loop) == 2 * (TINY.T - 1)
     assert len({id(p) for p in model.parameters()}) == len(list(model.parameters()))
-    with pytest.raises(OptionError, match="spelt out 3 times"):
+    with pytest.raises(OptionError, match="3 unshared"):
         model.iterates(*systems(), iterations=9)
 
 

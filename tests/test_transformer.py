@@ -65,12 +65,23 @@ def test_sparse_weight_with_crowded_columns_and_scattered_rows_equals_its_dense_
     torch.testing.assert_close(sparse.added_to(X, Y), X + Y @ W.mT)
 
 
-def test_pieces_of_a_batch_give_what_the_whole_gives():
+def test_pieces_of_a_batch_give_what_the_whole_batch_gives():
     op = nf.operation("divide", n=4)
-    a, b = torch.rand(2, 100, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
+    a, b = torch.rand(2, 500, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) + 0.5
     P = op.prompt(a, b)
-    assert op.model.piece(*P.shape[1:]) < len(P)
-    torch.testing.assert_close(op.model(P), torch.stack([op.model(one) for one in P]), rtol=0, atol=1e-12)
+    pieces = list(op.model.pieces(*P.shape[1:], a, b))
+    assert len(pieces) > 1 and torch.equal(torch.cat([first for first, _ in pieces]), a)
+    torch.testing.assert_close(op(a, b), op.read(op.model(P)), rtol=0, atol=1e-12)
+
+
+def test_post_block_after_each_pass_leaves_the_loop_unchanged():
+    torch.manual_seed(4)
+    model = NLAFormer([random_layer(())], [random_layer(())], [random_layer(()), random_layer(())])
+    P = torch.randn(8, 5, dtype=torch.float64)
+    answers = {s.iteration: s.P for s in model.states(P, loops=3, post_each_pass=True) if s.block == "post"}
+    assert list(answers) == [0, 1, 2, 3]
+    for loops, answer in answers.items():
+        assert torch.equal(answer, model(P, loops))
 
 
 def random_layer(stack: tuple[int, ...], rows: int = 8, norm: bool = True, causal: bool = False) -> Layer:

@@ -30,8 +30,6 @@ from nlaformer.express.options import DTYPES
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
-# Attention weights, hidden units and prompt entries evaluated at once: what fits a processor's cache, or a GPU.
-_ENTRIES_AT_ONCE = {"cpu": 2**20, "cuda": 2**28}
 LARGEST_BOUND = 2.0**20
 _TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "post block (finish)"}
 
@@ -179,8 +177,8 @@ class Algorithm:
         batch, flat = batch_of(inputs), flatten(inputs)
         with torch.no_grad():
             exponents = self._exponents(flat)
-            X = self._start(flat, exponents)
-            pieces = [self._iterate(part, count) for part in X.split(self._piece(self.model.loop))]
+            P = self._prompt(flat, exponents)
+            pieces = [self._iterate(part, count) for (part,) in self.model.pieces(*P.shape[-2:], P)]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {}
         for name, value in raw.items():
@@ -209,37 +207,19 @@ class Algorithm:
             {name: Expression(tuple(nodes)) for name, nodes in self.config.steps.items()},
         )
 
-    def _piece(self, block: Any) -> int:
-        """How many systems pass through a block at once."""
-        heads = max((layer.heads.count for layer in block if layer.heads is not None), default=1)
-        width = max((layer.ffn.width for layer in block if layer.ffn is not None), default=1)
-        entries = max(heads * self.layout.tokens**2, (self.layout.rows + width) * self.layout.tokens)
-        return max(1, _ENTRIES_AT_ONCE.get(self.device.type, 2**20) // entries)
-
-    def _start(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
-        """P^T after the pre block, (systems, token, row)."""
-        X = self._prompt(inputs, exponents).mT
-        parts = []
-        for part in X.split(self._piece(self.model.pre)):
-            for layer in self.model.pre:
-                part = layer(part)
-            parts.append(part)
-        return torch.cat(parts)
-
-    def _iterate(self, X: Tensor, iterations: int) -> dict[str, Tensor]:
+    def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
         """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
-        records = [self._read(X)]
-        for _ in range(iterations):
-            for layer in self.model.loop:
-                X = layer(X)
-            records.append(self._read(X))
+        states: dict[int, Tensor] = {}
+        answers: dict[int, Tensor] = {}
+        for state in self.model.states(P, iterations, post_each_pass=True):
+            last = answers if state.block == "post" else states
+            last[state.iteration + (state.block == "loop")] = state.P.mT
+        records = []
+        for t in range(iterations + 1):
+            X = states.get(t, states[0])  # a loop without layers has no states of its own
+            values = {name: self._value(X, place) for name, place in self.config.state.items()}
+            records.append(values | {ANSWER: self._value(answers.get(t, X), self.config.answer)})
         return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
-
-    def _read(self, X: Tensor) -> dict[str, Tensor]:
-        values = {name: self._value(X, place) for name, place in self.config.state.items()}
-        for layer in self.model.post:
-            X = layer(X)
-        return values | {ANSWER: self._value(X, self.config.answer)}
 
     def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
         rows = [

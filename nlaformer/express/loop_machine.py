@@ -86,8 +86,10 @@ class Machine:
         return each(lambda part: give(part, common_kind(operands)), result)
 
     def _run(self, operands: Sequence[Tensor]) -> Any:
+        P = self.prompt(*operands)
         with torch.no_grad():
-            return self.read(self.model(self.prompt(*operands), self.passes))
+            pieces = self.model.pieces(*P.shape[-2:], P.reshape(-1, *P.shape[-2:]))
+            return self.read(torch.cat([self.model(piece, self.passes) for (piece,) in pieces]).reshape(P.shape))
 
     def prompt(self, *operands: Any) -> Tensor:
         """The token matrix P, (..., rows, tokens), with the operands in their places."""

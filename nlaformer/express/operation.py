@@ -132,8 +132,7 @@ class Operation:
         kind, tensors = self._take(operands)
         scaled, e = self._scale(tensors)
         flat = [t.reshape(-1, *shape) for t, shape in zip(scaled, self._shapes, strict=True)]
-        size = self.model.piece(self.layout.rows, self.layout.tokens)
-        pieces = zip(*(t.split(size) for t in (e.reshape(-1), *flat)), strict=True)
+        pieces = self.model.pieces(self.layout.rows, self.layout.tokens, e.reshape(-1), *flat)
         results = [self._run(*piece) for piece in pieces]
         return each(lambda *r: give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
 

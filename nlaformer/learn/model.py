@@ -101,7 +101,7 @@ class Solver(nn.Module):
         iterations = self.config.T if iterations is None else whole("iterations", iterations, 0)
         loops = max(iterations - (len(self.blocks.post) > 0), 0)
         for state in self.blocks.states(self.tokens(A, b).mT, loops, gradient_from):
-            t = {"input": 0, "pre": 0, "loop": state.iteration + 1, "post": loops + 1}[state.block]
+            t = state.iteration + (state.block in ("loop", "post"))
             if t <= iterations:  # x_0 is read before the post block
                 yield t, state.P
 
@@ -161,9 +161,11 @@ class Solver(nn.Module):
         except RuntimeError:
             shapes = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
             raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
-        matrices, right = matrices.expand(*batch, n, n), right.expand(*batch, n)
+        systems = matrices.expand(*batch, n, n).reshape(-1, n, n), right.expand(*batch, n).reshape(-1, n)
+        pieces = self.blocks.pieces(self.config.d, n + 1, *systems)
         with threads_for(self.entries(batch.numel())):
-            x = self.probe_x(self.features(matrices, right, iterations))
+            x = torch.cat([self.probe_x(self.features(A_k, b_k, iterations)) for A_k, b_k in pieces])
+        x = x.reshape(*batch, iterations + 1, n)
         x = x.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
         if isinstance(b, Tensor):
             return x
