@@ -25,7 +25,7 @@ def record_of(name):
     return RESULTS.of_config(f"bundled-{name}", nf.load(name).config)
 
 
-def test_all_or_none_are_here():
+def test_all_bundled_models_are_here_or_none():
     assert set(pretrained.names()) in (set(), set(BUNDLED))
 
 
@@ -35,33 +35,31 @@ def test_the_card_is_made_from_the_run(name):
     assert (pretrained.HOME / name / "README.md").read_text() == made
 
 
-def test_the_fresh_systems_were_solved_with_the_models_that_are_bundled():
-    """Else results/bundled-fresh.json is of other weights: remove it and run ``nlaformer reproduce table-bundled``."""
+def test_the_results_on_fresh_systems_are_of_the_bundled_models():
+    """If not, remove bundled-fresh.json from the results and measure again."""
     measured = fresh.read(RESULTS)
     configs = {} if measured is None else measured.configs
     assert configs == {name: nf.load(name).config for name in pretrained.names()}
 
 
 @pytest.mark.parametrize("name", pretrained.names())
-def test_the_numbers_are_of_these_weights(name):
+def test_the_filed_numbers_are_of_the_bundled_weights(name):
     weights = fingerprint(pretrained.HOME / name)
     assert record_of(name).name == BUNDLED[name] and record_of(name).document["weights"] == weights
     assert RESULTS.file(fresh.FILE)["models"][name]["weights"] == weights
 
 
-def test_the_readme_quotes_the_fresh_systems():
+def test_the_numbers_of_the_readme_are_those_on_fresh_systems():
     measured = fresh.read(RESULTS)
     model, cg = (measured.at(method, 1.2)["mean"] for method in ("cg-accelerated", "cg"))
     own, theirs = (listed(counted(curve, bounds=THRESHOLDS).split()) for curve in (model, cg))
-    quoted = (
-        f"cg-accelerated needs {own} iterations where CG needs {theirs}; it ends at {short(model[-1])}, and CG "
-        f"overtakes it at t = {overtaken(model, cg)} ({measured.count:,} fresh systems at sigma 1.2;"
-    )
-    assert quoted in " ".join((RESULTS.folder.parent / "README.md").read_text().split())
+    readme = " ".join((Path(__file__).parent.parent / "README.md").read_text().split())
+    for number in (own, theirs, short(model[-1]), f"t = {overtaken(model, cg)}", f"{measured.count:,}"):
+        assert number in readme
 
 
-def test_the_controls_are_of_the_models_that_are_bundled():
-    """Else remove results/controls.json and run ``nlaformer reproduce controls``."""
+def test_the_controls_are_of_the_bundled_models():
+    """If not, remove controls.json from the results and measure again."""
     probed = RESULTS.file(controls.FILE)["models"]
     assert {name: Config.from_json(entry["config"]) for name, entry in probed.items()} == {
         name: nf.load(name).config for name in pretrained.names()

@@ -1,4 +1,4 @@
-"""nf.solve with models, from exact to malicious: answers stay right, bad models cost little, good ones save work."""
+"""nf.solve with models from exact to malicious: answers stay right, bad models cost little, good ones save work."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def family(n: int = 12, count: int = 64, seed: int = 3) -> tuple[np.ndarray, np.
     return A.numpy(), b.numpy()
 
 
-def test_two_thousand_solves_without_a_lie() -> None:
+def test_no_converged_answer_of_two_thousand_solves_misses_its_tolerance() -> None:
     tally = stress.stress(2000, seed=12, trained=Pupil(8, 1e-2))
     assert tally.solves >= 2000 and tally.statuses["CONVERGED"] > 500
     assert not tally.lies and not tally.losses
@@ -66,7 +66,7 @@ def test_auto_with_a_bad_model_is_cg_and_at_most_two_products(name: str) -> None
     assert np.all(result.matvecs <= own.matvecs + 2)
 
 
-def test_a_system_is_helped_or_not_on_its_own() -> None:
+def test_a_useless_answer_to_one_system_does_not_affect_the_others() -> None:
     A, b = family(count=10)
 
     def half(A: Any, b: Any) -> Any:
@@ -78,7 +78,7 @@ def test_a_system_is_helped_or_not_on_its_own() -> None:
     result = nf.solve(A, b, model=half, rtol=1e-6)
     assert result.converged and result.model.accepted.tolist() == [0, 1] * 5
     assert np.all(result.iterations[1::2] == 1) and np.all(result.iterations[::2] > 1)
-    assert "5 of 10 answers used" in str(result) and "not finite" in str(result)
+    assert "5 of 10" in str(result)
 
 
 @pytest.mark.parametrize("method", ["auto", "refine", "flexible"])
@@ -89,17 +89,17 @@ def test_a_good_model_halves_the_products_at_least(method: str) -> None:
     assert result.model_seconds > 0 and result.model.reduction.max() < 1e-3
 
 
-def test_warm_start_takes_the_answer_or_leaves_it() -> None:
+def test_warm_start_uses_an_answer_only_if_it_lowers_the_residual() -> None:
     A, b = (v[0] for v in family())
     near = nf.solve(A, b, model=Pupil(12, 1e-4), method="warm-start", rtol=1e-8)
     assert near.model.accepted == near.model.applications == 1 and near.model.reduction < 1e-2
     flipped = nf.solve(A, b, model=MODELS["sign-flipped"], method="warm-start", rtol=1e-8)
-    assert flipped.model.accepted == 0 and "does not lower the residual" in flipped.model.reasons[0]
+    assert flipped.model.accepted == 0 and len(flipped.model.reasons) == 1
     assert np.array_equal(flipped.x, nf.cg(A, b, rtol=1e-8).x)
 
 
 @pytest.mark.parametrize("exponents", [(0, 0), (9, -40), (-120, 80), (-7, -7)])
-def test_a_trained_model_sees_every_system_at_its_own_scale(exponents: tuple[int, int]) -> None:
+def test_a_trained_model_sees_every_system_at_the_scale_of_its_training(exponents: tuple[int, int]) -> None:
     A, b = family(count=5)
     i, j = exponents
     pupil = Pupil(12, 1e-3)
@@ -111,7 +111,7 @@ def test_a_trained_model_sees_every_system_at_its_own_scale(exponents: tuple[int
     assert result.converged and np.all(result.model.accepted > 0)
 
 
-def test_smaller_systems_are_filled_up_and_larger_ones_seen_in_blocks() -> None:
+def test_smaller_systems_are_filled_up_and_larger_ones_shown_in_blocks() -> None:
     A, b = family(n=9)
     result = nf.solve(A, b, model=Pupil(14, 1e-3), rtol=1e-8)
     assert result.converged and np.all(result.model.accepted >= 2)
@@ -123,10 +123,10 @@ def test_smaller_systems_are_filled_up_and_larger_ones_seen_in_blocks() -> None:
         assert blocks.converged and blocks.model.accepted > 0
         assert blocks.iterations < nf.cg(matrix, right[0].numpy(), rtol=1e-8).iterations
         auto = nf.solve(matrix, right[0].numpy(), model=pupil)
-        assert auto.converged and auto.model.applications == 0 and "made for 30" in auto.model.reasons[0]
+        assert auto.converged and auto.model.applications == 0 and "30" in auto.model.reasons[0]
 
 
-def test_systems_no_model_has_seen_end_in_an_honest_status() -> None:
+def test_systems_that_are_not_definite_are_never_called_converged_wrongly() -> None:
     n = 10
     for eigenvalues in ([1.0] * 9 + [-1.0], list(-np.arange(1.0, 11)), [0.0] + [1.0] * 9):
         A = problems.PrescribedSpectrum(n=n, eigenvalues=eigenvalues).sample(8, seed=1).A.numpy()
@@ -138,7 +138,7 @@ def test_systems_no_model_has_seen_end_in_an_honest_status() -> None:
                 assert right if status is nf.Status.CONVERGED else status.name in ("NOT_SPD", "STAGNATED", "MAXITER")
 
 
-def test_functions_see_what_the_user_gave() -> None:
+def test_a_function_is_shown_A_and_b_as_given() -> None:
     A, b = family(n=6, count=2)
     seen = []
 
@@ -163,7 +163,7 @@ def test_an_untrained_model_is_refused_and_a_saved_one_is_loaded(tmp_path: Path)
         assert result.converged and result.model.applications.min() == 1
 
 
-def test_whatever_a_model_returns_or_raises_the_solve_goes_on() -> None:
+def test_a_model_that_fails_in_any_way_does_not_stop_the_solve() -> None:
     class MuteError(Exception):
         def __str__(self) -> str:
             raise ValueError
@@ -172,7 +172,7 @@ def test_whatever_a_model_returns_or_raises_the_solve_goes_on() -> None:
         raise MuteError
 
     A, b = family(count=3)
-    for model, reason in ((lambda A, b: 0.0, "it returned shape "), (raises, "it raised ")):
+    for model, reason in ((lambda A, b: 0.0, "it returned"), (raises, "it raised")):
         for system in ((A, b), (A[0], b[0]), (A[0], b.T)):
             result = nf.solve(*system, model=model, rtol=1e-8)
             assert result.converged and result.model.reasons[0].startswith(reason)
@@ -187,11 +187,11 @@ def test_a_matrix_too_large_to_be_shown_is_solved_without_the_model() -> None:
         nf.solve(A, b, model=lambda A, b: b, method="refine")
 
 
-def test_a_linear_operator_shows_a_model_nothing() -> None:
+def test_a_linear_operator_is_solved_without_the_model() -> None:
     A, b = (v[0] for v in family())
     result = nf.solve(spla.aslinearoperator(A), b, model=Pupil(12, 1e-3))
     assert result.converged and result.model.applications == 0 and "LinearOperator" in result.model.reasons[0]
-    with pytest.raises(OptionError, match="entries of a LinearOperator"):
+    with pytest.raises(OptionError, match="LinearOperator"):
         nf.solve(spla.aslinearoperator(A), b, model=Pupil(12, 1e-3), method="flexible")
 
 
@@ -211,5 +211,5 @@ def test_the_bundled_model_needs_at_most_half_of_the_products_of_cg(method: str)
 
 
 @pytest.mark.parametrize(("name", "expected"), [("pcg-accelerated", 10), ("cg-imitation", 20), ("quickstart", 8)])
-def test_a_model_that_aims_at_the_solution_is_looped_ten_times_at_most(name: str, expected: int) -> None:
+def test_a_model_trained_towards_the_solution_runs_ten_iterations_at_most(name: str, expected: int) -> None:
     assert iterations_per_call(nf.recipe(name)) == expected

@@ -63,7 +63,7 @@ def solve(
     matrix, right = files.read_system(A, b, seed)
     learned = None if model is None else load_solver(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
-    options["M"] = None if M is None else files.read_preconditioner(M)
+    options["M"] = None if M is None else files.preconditioner_option(M)
     with SolveProgress(matrix, right, rtol, atol) as progress:
         result = nf.solve(matrix, right, model=learned, method=method, callback=progress, check="ignore", **options)
     given = str(b) if b is not None else f"random, standard normal, seed {seed}"

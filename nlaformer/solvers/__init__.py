@@ -1,1 +1,1 @@
-"""nf.solve: systems in, answers with a certificate out, with or without a model; CG and PCG, which also teach."""
+"""Certified solving of linear systems, with or without a model."""

@@ -7,9 +7,9 @@ Numerical Algorithms, section 3.1)
     gamma_{k+2} (|A| |x| + |b|)_i + underflow.
 
 An x passes if its computed residual plus twice that bound is within the tolerance: then the exact residual is, and so
-is every other float64 evaluation of it, in whatever order. At condition 1e13 the bound is more than a tolerance of 1e-5
-leaves room for, though rounding errors hardly ever add up like that. Where it stands between a long sum and its
-tolerance, the residual is computed again in twice the precision, with the compensated dot product of Ogita, Rump and
+is every other float64 evaluation of it, in whatever order. At condition 1e13 the bound exceeds a tolerance of 1e-5,
+although rounding errors rarely add up like that. Where only the bound keeps a long sum from its tolerance, the residual
+is computed again in twice the precision, with the compensated dot product of Ogita, Rump and
 Oishi (2005), whose error is u |r| + gamma_k^2 (|A| |x| + |b|); what an evaluation in float64 may add to that is then
 taken as 5 sqrt(k) u (|A| |x| + |b|), which random rounding errors exceed with a chance below 1e-5 (Higham and Mary
 2019). The exact residual is proven to meet the tolerance in either case.
@@ -24,6 +24,8 @@ import torch
 from torch import Tensor
 
 from nlaformer.solvers.operators import Operator
+
+__all__ = ["UNIT", "Certificate", "certify", "norm_lower", "norm_of", "norm_upper"]
 
 UNIT = 2.0**-53
 _TINY = 2.0**-1020  # more than a product, or an entry of A scaled by a power of two, loses by underflow

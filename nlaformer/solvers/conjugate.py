@@ -119,7 +119,7 @@ class _Recursion:
         if not len(claims):
             return
         lanes = self.lanes[claims]
-        exact, done, noise = state.judge_at(lanes, self.x[claims])
+        exact, done, noise = state.judge(lanes, self.x[claims])
         self.failures[claims] += 1
         self.strikes[claims] += exact.norm > 0.5 * self.reached[claims]
         self.reached[claims] = torch.fmin(self.reached[claims], exact.norm)
@@ -162,7 +162,7 @@ class _Recursion:
     def _end(self, which: Tensor, status: Status, detail: str = "") -> None:
         """End some lanes with the x they have."""
         if bool(which.any()):
-            self.state.end_at(self.lanes[which], self.x[which], status, detail)
+            self.state.end(self.lanes[which], status, detail, self.x[which])
             self._stop(which)
 
     def _stop(self, which: Tensor) -> None:

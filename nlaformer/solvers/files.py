@@ -1,8 +1,8 @@
-"""Linear systems from files and answers into them: ``.mtx`` (Matrix Market), ``.npy`` and ``.npz``.
+"""Linear systems read from files, and answers written to files: ``.mtx`` (Matrix Market), ``.npy`` and ``.npz``.
 
-An ``.npz`` file holds a sparse matrix of ``scipy.sparse.save_npz``, or arrays of ``numpy.savez``: the one of the name
+An ``.npz`` file holds a sparse matrix of ``scipy.sparse.save_npz``, or arrays of ``numpy.savez``: the one with the name
 that is looked for, or the only one. Nothing is unpickled, so reading a file runs no code. The indices of a sparse
-matrix are checked, which SciPy's reader leaves out: a product with a damaged matrix may end the process.
+matrix are checked, which SciPy's reader does not do: a product with a damaged matrix may crash the process.
 """
 
 from __future__ import annotations
@@ -19,14 +19,16 @@ from nlaformer.errors import DomainError, DTypeError, FileError, NLAFormerError,
 from nlaformer.io import replace_file
 from nlaformer.problems.matrix_market import read_matrix_market
 
-SUFFIXES = (".mtx", ".npy", ".npz")
+__all__ = ["WRITABLE", "check_output", "holds", "preconditioner_option", "read_system", "write_array"]
+
+_SUFFIXES = (".mtx", ".npy", ".npz")
 WRITABLE = (".npy", ".mtx")
-LARGEST_DENSE = 2**31  # entries of right-hand sides that come as a sparse matrix
+_LARGEST_DENSE = 2**31  # entries of right-hand sides given as a sparse matrix
 
 
 def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray]:
-    """A matrix, or a batch of them, and right-hand sides; without a file for b, standard normal numbers."""
-    matrix = read_array("A", A)
+    """A matrix, or a batch of them, and right-hand sides; without a file for b, b is standard normal."""
+    matrix = _read_array("A", A)
     shape = matrix.shape
     if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
         raise ShapeError(f"{A} holds an array of shape {shape}; a linear system needs square matrices (..., n, n)")
@@ -34,12 +36,12 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
         matrix = _by_rows(A, matrix)
     if b is None:
         return matrix, np.random.default_rng(seed).standard_normal(shape[:-1])
-    right = read_array("b", b)
+    right = _read_array("b", b)
     n, rows = shape[-1], right.shape
     if _is_sparse(right):
         if rows[0] != n:
             raise _misfit(b, rows, shape)
-        if math.prod(rows) > LARGEST_DENSE:
+        if math.prod(rows) > _LARGEST_DENSE:
             raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than are solved at once; split the file")
         right = right.toarray()
     if b.suffix.lower() != ".npy" and right.shape == (n, 1):
@@ -50,7 +52,7 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
 
 
 def holds(name: str, path: Path) -> bool:
-    """Whether a file is an archive with an array of this name in it; one that cannot be read holds nothing."""
+    """Whether a file is a readable archive with an array of this name."""
     try:
         with zipfile.ZipFile(path) as archive:
             return f"{name}.npy" in archive.namelist()
@@ -58,23 +60,23 @@ def holds(name: str, path: Path) -> bool:
         return False
 
 
-def read_preconditioner(M: str) -> Any:
-    """What an option says of M: "jacobi", or a file with a matrix or a diagonal."""
+def preconditioner_option(M: str) -> Any:
+    """The preconditioner that an option names: "jacobi", or a file with a matrix or a diagonal."""
     if M == "jacobi":
         return M
-    if Path(M).suffix.lower() not in SUFFIXES:
-        raise FileError(f"M is {M!r}; expected jacobi, or a file that ends in {', '.join(SUFFIXES)}")
-    found = read_array("M", Path(M))
+    if Path(M).suffix.lower() not in _SUFFIXES:
+        raise FileError(f"M is {M!r}; expected jacobi, or a file that ends in {', '.join(_SUFFIXES)}")
+    found = _read_array("M", Path(M))
     if _is_sparse(found):
         return _by_rows(Path(M), found)
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
 
 
-def read_array(name: str, path: Path) -> Any:
+def _read_array(name: str, path: Path) -> Any:
     """A dense array or a sparse matrix of real, finite numbers; ``name`` is looked for in an archive."""
     kind = path.suffix.lower()
-    if kind not in SUFFIXES:
-        raise FileError(f"cannot tell what {path} holds; expected a file that ends in {', '.join(SUFFIXES)}")
+    if kind not in _SUFFIXES:
+        raise FileError(f"cannot tell what {path} holds; expected a file that ends in {', '.join(_SUFFIXES)}")
     if kind == ".mtx":
         found = read_matrix_market(path)
     else:
@@ -84,14 +86,14 @@ def read_array(name: str, path: Path) -> Any:
             raise
         except OSError as error:
             raise FileError(f"cannot read {path}: {error.strerror or error}") from error
-        except Exception as error:  # a damaged file makes the readers raise whatever they stumble on
+        except Exception as error:  # readers raise almost anything on a damaged file
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise FileError(f"{path} is damaged or not a {kind} file ({reason}); save it again") from error
     return _usable(path, found)
 
 
 def write_array(path: Path, x: np.ndarray) -> None:
-    """The answer as ``.npy``, or as a Matrix Market array, which has columns: of one system, or of several."""
+    """Write an answer as ``.npy``, or as a Matrix Market array with a column for each right-hand side."""
     kind = path.suffix.lower()
     if kind == ".npy":
         buffer = io.BytesIO()
@@ -107,7 +109,7 @@ def write_array(path: Path, x: np.ndarray) -> None:
 
 
 def check_output(path: Path, kinds: tuple[str, ...], inputs: tuple[Path | None, ...] = ()) -> None:
-    """Refuse, before any work, a file that could not be written after it, or that is an input."""
+    """Refuse, before any work, an output file that cannot be written or that is an input."""
     if path.suffix.lower() not in kinds:
         raise FileError(f"cannot write {path}; expected a file that ends in {' or '.join(kinds)}")
     if path.is_dir() or not path.parent.is_dir():
@@ -118,7 +120,7 @@ def check_output(path: Path, kinds: tuple[str, ...], inputs: tuple[Path | None, 
 
 
 def _memory_mapped(path: Path) -> np.ndarray:
-    # Mapping refuses a file that is shorter than its header says before any memory is asked for, and pickles too.
+    # Mapping refuses pickles, and files shorter than their header says before any memory is allocated.
     return np.array(np.lib.format.open_memmap(path, mode="r"))
 
 
@@ -148,7 +150,7 @@ def _sparse(path: Path) -> Any:
 
 
 def _usable(path: Path, found: Any) -> Any:
-    """Real and finite numbers, or an error that names the file."""
+    """Refuse numbers that are not real and finite, with an error that names the file."""
     kind = found.dtype.kind
     if kind == "c":
         raise DTypeError(f"{path} holds complex numbers; only real systems can be solved")
@@ -164,7 +166,7 @@ def _usable(path: Path, found: Any) -> Any:
 
 
 def _by_rows(path: Path, matrix: Any) -> Any:
-    """A sparse matrix in CSR form, which takes memory by its size: that of a damaged file may be anything."""
+    """A sparse matrix in CSR form, after a check of its size: a damaged file may claim any, and CSR allocates it."""
     from scipy.sparse import csr_array
 
     if matrix.nnz < matrix.shape[0]:

@@ -1,4 +1,4 @@
-"""The matrices of many systems behind one interface: dense, sparse, or known by their products only.
+"""The matrices of many systems behind one interface: dense, sparse, or known only by their products.
 
 A lane is one right-hand side; X (m, n) holds a vector for each of m lanes. Several lanes may share a matrix.
 """
@@ -15,27 +15,29 @@ from torch import Tensor
 
 from nlaformer.errors import DTypeError
 
+__all__ = ["Dense", "Implicit", "Operator", "Sparse"]
+
 Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
 
 
 class Operator(Protocol):
-    """What the methods and the certificate need of a matrix."""
+    """What the iterations and the certificate need of a matrix."""
 
     @property
     def terms(self) -> int:
-        """The most products that any component of A x sums; 0 where nothing is known."""
+        """The largest number of products in any component of A x; 0 if unknown."""
 
     def apply(self, X: Tensor) -> Tensor:
         """A x of every lane."""
 
     def absolute(self, X: Tensor) -> Tensor:
-        """|A| x of every lane, or zero where the entries are not known."""
+        """|A| x of every lane, or zero if the entries are not known."""
 
     def take(self, lanes: Tensor) -> Operator:
         """The operator of some lanes."""
 
     def products(self, X: Tensor) -> Terms:
-        """A x one term of every sum at a time: factors a and x, and the components they belong to (None: all)."""
+        """A x, one term of every sum at a time: factors a and x, and the components they add to (None: all)."""
 
     def blocks(self, index: Tensor) -> Tensor:
         """The entries of A at (index x index) of every lane: index (k, s) -> (m or 1, k, s, s)."""
@@ -79,7 +81,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Sparse:
-    """One SciPy matrix in CSR form for every lane; the products are made on the CPU."""
+    """One SciPy matrix in CSR form for all lanes; products are computed on the CPU."""
 
     A: Any  # csr_array, float64, (n, n)
 
@@ -113,7 +115,7 @@ class Sparse:
 
 @dataclass(frozen=True)
 class Implicit:
-    """A LinearOperator of SciPy: nothing but its products is known."""
+    """A LinearOperator of SciPy: only its products are known."""
 
     A: Any
     terms: int = 0
@@ -135,7 +137,7 @@ class Implicit:
 
 
 def _row_by_row(A: Any, X: Tensor) -> Tensor:
-    """A x of every row with a matrix or operator of SciPy's, which is quicker than its product with all of them."""
+    """A x of every row with a matrix or operator of SciPy's; faster than one product with all of them."""
     return torch.from_numpy(np.stack([_real(A @ x) for x in X.cpu().numpy().copy()])).to(X.device)
 
 
@@ -145,7 +147,7 @@ def _by_columns(product: Any, X: Tensor) -> Tensor:
 
 
 def _real(found: Any) -> np.ndarray:
-    """What a product returned in float64, copied: a user's matvec may hand out the same buffer again."""
+    """The result of a product in float64, copied, since a user's matvec may return the same buffer again."""
     if np.iscomplexobj(found):
         raise DTypeError("a product with the LinearOperator is complex; only real systems can be solved")
     try:

@@ -11,6 +11,7 @@ Scaling by powers of two is exact, and no product on the way overflows or underf
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from decimal import Decimal
@@ -269,15 +270,9 @@ def _check_integers(name: str, values: Any) -> None:
 
 def _result_dtype(*dtypes: Any) -> torch.dtype:
     """The widest precision among those given; whole numbers count as float64."""
-    found = []
-    for dtype in dtypes:
-        name = str(dtype).removeprefix("torch.")
-        floating = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-        found.append(floating.get(name, torch.float64))
-    widest = found[0]
-    for dtype in found[1:]:
-        widest = torch.promote_types(widest, dtype)
-    return widest
+    known = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
+    found = (known.get(str(dtype).removeprefix("torch."), torch.float64) for dtype in dtypes)
+    return functools.reduce(torch.promote_types, found)
 
 
 def _tolerance(name: str, value: Any) -> float:

@@ -15,6 +15,8 @@ from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
 from nlaformer.solvers.operators import Dense, Implicit, Sparse
 from nlaformer.solvers.parse import Problem, read_matrix
 
+__all__ = ["Identity", "Preconditioner", "read_preconditioner"]
+
 
 class Preconditioner(Protocol):
     """z = M r on lanes; an Operator is one."""
@@ -50,7 +52,7 @@ class Diagonal:
 
 @dataclass(frozen=True)
 class Function:
-    """A function of the user's on the residuals of all systems; lanes that are not worked on are zero in it."""
+    """A user's function of the residuals of all systems; lanes that have ended are zero in them."""
 
     function: Callable[[Any], Any]
     problem: Problem
@@ -73,7 +75,7 @@ class Function:
 
 
 def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
-    """M as the user may give it.
+    """Make a preconditioner of what a user may give as M.
 
     None; "jacobi"; the entries of a diagonal, (n,) or one row per system; matrices (..., n, n), dense or sparse; a
     LinearOperator; a function r -> M r on arrays (..., n) of the kind of b.
@@ -108,7 +110,7 @@ def _jacobi(problem: Problem) -> Diagonal:
         assert isinstance(A, Dense)
         diagonal = A.A.diagonal(dim1=-2, dim2=-1)
         diagonal = diagonal if len(diagonal) == 1 else diagonal.repeat_interleave(A.shared, 0)
-    return Diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0))  # A with another diagonal is refused anyway
+    return Diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0))  # A with other entries on its diagonal is refused
 
 
 def _from_array(M: Any, problem: Problem) -> Preconditioner:

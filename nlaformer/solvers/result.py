@@ -1,18 +1,17 @@
-"""What a solve returns: the answer, how it ended, and everything that was measured on the way."""
+"""What a solve returns: the answer, how it ended, and what was measured."""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from nlaformer.learn.teachers import Trajectory
-
-__all__ = ["Contribution", "SolveResult", "Status"]
+__all__ = ["Contribution", "KeptSteps", "SolveResult", "Status"]
 
 # Of a single system a plain number, of several an array in the shape of the batch.
 Counts = int | NDArray[np.int64]
@@ -72,6 +71,14 @@ class Contribution:
         return f"{used:,} of {asked:,} answers used{digits}{refused}"
 
 
+class KeptSteps(NamedTuple):
+    """x_k, r_k and d_k of every step, each (..., K + 1, n), in the kind of array of the input."""
+
+    x: Vectors
+    r: Vectors
+    d: Vectors
+
+
 @dataclass(frozen=True)
 class SolveResult:
     """The answer with its certificate; unpacks as ``x, info`` like SciPy's.
@@ -113,7 +120,7 @@ class SolveResult:
     model: Contribution | None
     model_seconds: float
     classical_seconds: float
-    trajectory: Trajectory | None = None
+    trajectory: KeptSteps | None = None
 
     @property
     def converged(self) -> bool:

@@ -1,4 +1,7 @@
-"""nf.solve, nf.cg and nf.pcg: systems in, answers with a certificate out."""
+"""nf.solve, nf.cg and nf.pcg: linear systems in, answers with a certificate out.
+
+A solve is read, guided by a model where there is one, finished by conjugate gradients, and certified.
+"""
 
 from __future__ import annotations
 
@@ -15,13 +18,12 @@ from torch import Tensor
 
 from nlaformer.arrays import give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
-from nlaformer.learn.teachers import Trajectory
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import conjugate_gradients
 from nlaformer.solvers.guided import POLICIES, Guidance, Proposer, guide
 from nlaformer.solvers.parse import read, scale_towards
 from nlaformer.solvers.preconditioners import read_preconditioner
-from nlaformer.solvers.result import SolveResult
+from nlaformer.solvers.result import KeptSteps, SolveResult
 from nlaformer.solvers.state import SolveState
 
 __all__ = ["cg", "pcg", "solve"]
@@ -55,33 +57,34 @@ def solve(
     A : NumPy array, torch tensor (dense or sparse), SciPy sparse matrix or LinearOperator
         (..., n, n), symmetric positive definite. Whole numbers are read as float64; complex numbers are refused.
     b : array
-        (..., n), a vector for each matrix, or (..., n, k), k columns for each; which of the two, the number of
-        dimensions says (one less than A's: vectors; as many: columns). One vector (n,) goes with every matrix.
+        (..., n), a vector for each matrix, or (..., n, k), k columns for each. The number of dimensions decides (one
+        less than A's: vectors; as many: columns). One vector (n,) goes with every matrix.
     model : model, path, name or function, optional
         A trained model, what ``nf.load`` takes, or any function (A, b) -> x or iterates x_0, ..., x_T.
     x0 : array, optional
-        Where to begin, in the shape of b; zero by default.
+        The initial guess, in the shape of b; zero by default.
     M : optional
         Approximates the *inverse* of A: "jacobi", a diagonal, a matrix, a LinearOperator or a function of r.
     rtol, atol : float
-        The tolerance, for every right-hand side on its own.
+        The tolerance, applied to each right-hand side.
     maxiter : int, optional
-        The most iterations of the classical method; 10 n by default. A model is asked at most half as often.
+        The maximum number of iterations of the classical method; 10 n by default. A model is called at most half as
+        often.
     method : {"auto", "cg", "pcg", "warm-start", "refine", "flexible"}
-        "warm-start" begins at the model's answer if that lowers the residual. "refine" asks the model again for each
+        "warm-start" starts from the model's answer if that lowers the residual. "refine" calls the model for each new
         residual, with an exact line search. "flexible" also makes its answers conjugate to each other (flexible CG).
-        All three leave what remains to CG, or PCG where there is an M. "auto" is "flexible" for systems no larger
-        than the model's, if the first answer divides the residual by 10 and for as long as the others divide it by 3;
-        a model that does not costs one product with A. Without a model it is "pcg" where there is an M, else "cg".
-        Whatever does not converge with the help of a model is done again without.
+        After all three, CG finishes, or PCG if there is an M. "auto" is "flexible" for systems no larger than the
+        model's, if the first answer divides the residual by 10 and as long as each later one divides it by 3; a model
+        that does not costs one product with A. Without a model it is "pcg" if there is an M, else "cg". Systems that do
+        not converge with a model are solved again without it.
     callback : function, optional
         Called as callback(x) after every iteration, with a copy of x in the shape and kind of the result.
     check : {"warn", "raise", "ignore"}
-        What to do when a system did not converge: a ConvergenceWarning, a ConvergenceError, or nothing.
+        What happens if a system does not converge: a ConvergenceWarning, a ConvergenceError, or nothing.
 
     Returns
     -------
-    SolveResult : x in the kind and precision that came in, the status, and what was measured; unpacks as x, info
+    SolveResult : x in the kind and precision of the input, the status, and what was measured; unpacks as x, info
 
     Examples
     --------
@@ -119,8 +122,8 @@ def cg(
 ) -> SolveResult:
     """Conjugate gradients: ``solve`` without a model, with SciPy's signature.
 
-    With ``trajectory``, ``result.trajectory`` keeps x_k, r_k and d_k of every step, each (..., K + 1, n); a system that
-    has ended stays as it is. With M, this is ``pcg``.
+    With ``trajectory``, ``result.trajectory`` holds x_k, r_k and d_k of every step, each (..., K + 1, n); a system that
+    has ended keeps its last values. With M, this is ``pcg``.
 
     Examples
     --------
@@ -270,8 +273,8 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
     )
 
 
-def _trajectory(state: SolveState, jacobi: bool) -> Trajectory | None:
-    """The kept steps in the user's units, (..., K + 1, n); d is in those of M r."""
+def _trajectory(state: SolveState, jacobi: bool) -> KeptSteps | None:
+    """The kept steps in the user's units; d is in those of M r."""
     if not state.trajectory:
         return None
     problem = state.problem
@@ -281,11 +284,11 @@ def _trajectory(state: SolveState, jacobi: bool) -> Trajectory | None:
     for steps, e in zip(zip(*state.trajectory, strict=True), (of_x, of_r, of_x if jacobi else of_r), strict=True):
         together = scale(torch.stack(steps, -2), e[:, None, None])
         parts.append(give(together.reshape(*problem.shape, *together.shape[1:]), problem.kind))
-    return Trajectory(*parts)
+    return KeptSteps(*parts)
 
 
 def _warn_or_raise(result: SolveResult, check: str) -> None:
-    """Say that a system did not converge."""
+    """Report that a system did not converge."""
     if result.converged or check == "ignore":
         return
     message = result.explain()

@@ -5,7 +5,7 @@ The methods (``conjugate``, ``guided``) read the state and change it through the
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -69,9 +69,9 @@ class SolveState:
         claims = lanes[norm_of(self.r[lanes]) <= problem.tolerance[lanes]]
         if len(claims):
             self.judge(claims)
-        for lane in self.going().tolist():
+        for lane in self.going():
             if problem.complaint[lane]:
-                self.end([lane], Status.NOT_SPD, problem.complaint[lane])
+                self.end(lane[None], Status.NOT_SPD, problem.complaint[lane])
 
     # Reading
 
@@ -160,27 +160,21 @@ class SolveState:
 
     # Ending
 
-    def end(self, lanes: Tensor | Sequence[int], status: Status, detail: str = "") -> None:
-        """Give some lanes a status."""
-        for lane in lanes.tolist() if isinstance(lanes, Tensor) else lanes:
+    def end(self, lanes: Tensor, status: Status, detail: str = "", x: Tensor | None = None) -> None:
+        """Give some lanes a status, and their last iterate if it is new."""
+        if x is not None:
+            self.x[lanes] = x
+        for lane in lanes.tolist():
             self.status[lane], self.detail[lane] = status, detail
 
-    def end_at(self, lanes: Tensor, x: Tensor, status: Status, detail: str = "") -> None:
-        """Give some lanes their last iterate and a status."""
-        self.x[lanes] = x
-        self.end(lanes, status, detail)
-
-    def judge_at(self, lanes: Tensor, x: Tensor) -> tuple[Certificate, Tensor, Tensor]:
-        """Set x of some lanes and judge it."""
-        self.x[lanes] = x
-        return self.judge(lanes)
-
-    def judge(self, lanes: Tensor) -> tuple[Certificate, Tensor, Tensor]:
-        """Certify the present x of some lanes; those that hold end as CONVERGED.
+    def judge(self, lanes: Tensor, x: Tensor | None = None) -> tuple[Certificate, Tensor, Tensor]:
+        """Certify x of some lanes, by default the present one; those that hold end as CONVERGED.
 
         Returns the certificate of the float64 iterate, and for every lane whether it ended and by how much rounding to
         the user's precision changes the residual.
         """
+        if x is not None:
+            self.x[lanes] = x
         problem, x = self.problem, self.x[lanes]
         A, b, tolerance = problem.A.take(lanes), problem.b[lanes], problem.tolerance[lanes]
         returned = problem.rounded(x, lanes)
