@@ -70,10 +70,10 @@ def classical() -> list[Method]:
     ]
 
 
-def _ours(result: nf.SolveResult) -> Outcome:
-    claims = np.array([status is nf.Status.CONVERGED for status in result.status])
-    asked = None if result.model is None else result.model.applications
-    return Outcome(result.x, claims, result.iterations, result.matvecs, asked)
+def _ours(result: nf.SolveResult[np.ndarray]) -> Outcome:
+    claims = np.array([status is nf.Status.CONVERGED for status in np.ravel(np.asarray(result.status, dtype=object))])
+    asked = None if result.model is None else np.asarray(result.model.applications)
+    return Outcome(result.x, claims, np.asarray(result.iterations), np.asarray(result.matvecs), asked)
 
 
 def _scipy(A: np.ndarray, b: np.ndarray, rtol: float) -> Outcome:

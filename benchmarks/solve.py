@@ -19,11 +19,11 @@ from typing import Any
 
 import numpy as np
 
-import nlaformer as nf
 from benchmarks import command
 from benchmarks.peers import LEARNED, Method, Outcome, classical, learned
 from nlaformer import problems
 from nlaformer.console import Sheet
+from nlaformer.learn.model import load_solver
 from nlaformer.solvers.guided import iterations_per_call
 
 TOLERANCES = (1e-3, 1e-6, 1e-9, 1e-12)
@@ -102,7 +102,7 @@ class Measurement:
 
 def run(plan: Plan) -> Iterator[list[Measurement]]:
     """The measurements of one case after another; the last are those of the acceptance figure."""
-    solvers = {name: nf.load(name) for name in plan.models}
+    solvers = {name: load_solver(name) for name in plan.models}
     ours = [learned(method, name, solver) for name, solver in solvers.items() for method in LEARNED]
     loops = {name: iterations_per_call(solver.config) for name, solver in solvers.items()}
     for case in plan.cases:

@@ -6,46 +6,78 @@ The public names are loaded on first use, so that ``import nlaformer`` and ``nla
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-_HOME = {
-    "operation": "nlaformer.express.catalogue",
-    "operations": "nlaformer.express.catalogue",
-    "Operation": "nlaformer.express.operation",
-    "Cost": "nlaformer.express.cost",
-    "NLAFormer": "nlaformer.transformer",
-    "load": "nlaformer.loading",
-    "Program": "nlaformer.compiler.language",
-    **dict.fromkeys(
-        ("dot", "norm", "diag", "sqrt", "exp", "log", "zeros_like", "identity_like", "positive"),
-        "nlaformer.compiler.language",
+# Where each public name lives. The imports below say the same to editors and type checkers; a test compares the two.
+_HOMES = {
+    "nlaformer.express.catalogue": ("operation", "operations"),
+    "nlaformer.express.operation": ("Operation",),
+    "nlaformer.express.cost": ("Cost",),
+    "nlaformer.transformer": ("NLAFormer",),
+    "nlaformer.loading": ("load",),
+    "nlaformer.compiler.language": (
+        "Program", "diag", "dot", "exp", "identity_like", "log", "norm", "positive", "sqrt", "zeros_like",
     ),
-    "compile": "nlaformer.compiler.compiling",
-    "algorithm": "nlaformer.compiler.library",
-    "algorithms": "nlaformer.compiler.library",
-    "RunStatus": "nlaformer.compiler.result",
-    "recipe": "nlaformer.learn.recipes",
-    "recipes": "nlaformer.learn.recipes",
-    "train": "nlaformer.learn.trainer",
-    **dict.fromkeys(("solve", "cg", "pcg"), "nlaformer.solvers.solve"),
-    **dict.fromkeys(("SolveResult", "Status"), "nlaformer.solvers.result"),
-}
-_MODULES = ("errors", "problems")
+    "nlaformer.compiler.compiling": ("compile",),
+    "nlaformer.compiler.library": ("algorithm", "algorithms"),
+    "nlaformer.compiler.result": ("RunStatus",),
+    "nlaformer.compiler.algorithm": ("Algorithm",),
+    "nlaformer.learn.recipes": ("Config", "recipe", "recipes"),
+    "nlaformer.learn.model": ("Solver",),
+    "nlaformer.learn.trainer": ("train",),
+    "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
+    "nlaformer.solvers.result": ("SolveResult", "Status"),
+    "nlaformer": ("errors", "problems"),
+}  # fmt: skip
+_HOME = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = ["__version__", *sorted((*_HOME, *_MODULES))]
+if TYPE_CHECKING:
+    from nlaformer import errors as errors
+    from nlaformer import problems as problems
+    from nlaformer.compiler.algorithm import Algorithm as Algorithm
+    from nlaformer.compiler.compiling import compile as compile
+    from nlaformer.compiler.language import Program as Program
+    from nlaformer.compiler.language import diag as diag
+    from nlaformer.compiler.language import dot as dot
+    from nlaformer.compiler.language import exp as exp
+    from nlaformer.compiler.language import identity_like as identity_like
+    from nlaformer.compiler.language import log as log
+    from nlaformer.compiler.language import norm as norm
+    from nlaformer.compiler.language import positive as positive
+    from nlaformer.compiler.language import sqrt as sqrt
+    from nlaformer.compiler.language import zeros_like as zeros_like
+    from nlaformer.compiler.library import algorithm as algorithm
+    from nlaformer.compiler.library import algorithms as algorithms
+    from nlaformer.compiler.result import RunStatus as RunStatus
+    from nlaformer.express.catalogue import operation as operation
+    from nlaformer.express.catalogue import operations as operations
+    from nlaformer.express.cost import Cost as Cost
+    from nlaformer.express.operation import Operation as Operation
+    from nlaformer.learn.model import Solver as Solver
+    from nlaformer.learn.recipes import Config as Config
+    from nlaformer.learn.recipes import recipe as recipe
+    from nlaformer.learn.recipes import recipes as recipes
+    from nlaformer.learn.trainer import train as train
+    from nlaformer.loading import load as load
+    from nlaformer.solvers.result import SolveResult as SolveResult
+    from nlaformer.solvers.result import Status as Status
+    from nlaformer.solvers.solve import cg as cg
+    from nlaformer.solvers.solve import pcg as pcg
+    from nlaformer.solvers.solve import solve as solve
+    from nlaformer.transformer import NLAFormer as NLAFormer
+else:
+    __all__ = ["__version__", *sorted(_HOME)]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return importlib.import_module(f"nlaformer.{name}")
-    if name not in _HOME:
-        raise AttributeError(f"module 'nlaformer' has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOME[name]), name)
-    globals()[name] = value
-    return value
+    def __getattr__(name: str) -> object:
+        if name not in _HOME:
+            raise AttributeError(f"module 'nlaformer' has no attribute {name!r}")
+        if _HOME[name] == "nlaformer":
+            return importlib.import_module(f"nlaformer.{name}")
+        globals()[name] = value = getattr(importlib.import_module(_HOME[name]), name)
+        return value
 
 
 def __dir__() -> list[str]:
-    return sorted(__all__)
+    return ["__version__", *sorted(_HOME)]

@@ -7,13 +7,19 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from numbers import Real
-from typing import Any
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, shown
+
+# What a type checker is told of a result: it is of the kind that came in, a tensor, a NumPy array or a list.
+ArrayT = TypeVar("ArrayT", bound=Any)
+FloatArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
+IntArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+ObjectArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.object_]]
 
 
 def kind_of(value: Any) -> str:

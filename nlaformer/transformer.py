@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -289,6 +289,10 @@ class NLAFormer(nn.Module):
         super().__init__()
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
         self.inject, self.unshared = inject, unshared
+
+    if TYPE_CHECKING:  # torch gives every call the type Any
+
+        def __call__(self, P: Tensor, loops: int = 0) -> Tensor: ...
 
     def forward(self, P: Tensor, loops: int = 0) -> Tensor:
         """NLAF(P) with ``loops`` passes of the loop block. P is (..., rows, tokens), as in the paper."""

@@ -111,14 +111,14 @@ def learning() -> None:
 
 def pretrained() -> None:
     """The bundled models beside CG and PCG, on systems they have not seen."""
-    import nlaformer as nf
     from nlaformer import pretrained as bundled
     from nlaformer.learn.evaluate import SEED, findings, measure
+    from nlaformer.learn.model import load_solver
     from nlaformer.problems import SPD
 
     _heading("Bundled models: trained before, run here")
     systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=SEED)
-    solvers = {name: nf.load(name) for name in bundled.names()}
+    solvers = {name: load_solver(name) for name in bundled.names()}
     rows = {name: measure(solver, name, systems) for name, solver in solvers.items()}
     first = next(iter(rows.values()))
     curves = {name: row.model for name, row in rows.items()} | {"CG": first.cg, "PCG": first.pcg}

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import common_kind, usable_device
+from nlaformer.arrays import ArrayT, common_kind, give, usable_device
 from nlaformer.compiler.graph import Expression, size
 from nlaformer.compiler.result import Checks, Run, batch_of, check_iterations, finish_run, flatten, take_inputs
 from nlaformer.compiler.trace import ANSWER
@@ -159,7 +159,9 @@ class Algorithm:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
         return io.save(path, "algorithm", self.model, asdict(self.config))
 
-    def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
+    def run(
+        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, iterations: int = 30
+    ) -> Run[ArrayT]:
         """Start, ``iterations`` steps, finish: every iterate, every state, the residuals and how it ended.
 
         Parameters
@@ -188,13 +190,13 @@ class Algorithm:
         answer = values.pop(ANSWER)
         return finish_run(answer, self.config.answer["kind"], values, inputs, self._checks, use_torch)
 
-    def prompt(self, A: Any = None, b: Any = None, x0: Any = None) -> Any:
+    def prompt(self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None) -> ArrayT:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
         use_torch, inputs = self._take(A, b, x0)
         flat = flatten(inputs)
         P = self._prompt(flat, self._exponents(flat))
         P = P.reshape(*batch_of(inputs), *P.shape[1:])
-        return P if use_torch else P.cpu().numpy()
+        return give(P, "torch" if use_torch else "numpy")
 
     # --- inside ---
 

@@ -7,13 +7,14 @@ and on the nodes of a graph, which is how they are compiled (``trace_program``).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nlaformer.compiler.graph import Graph, Node
+from nlaformer.compiler.graph import Node
 
 if TYPE_CHECKING:
+    from nlaformer.arrays import ArrayT
     from nlaformer.compiler.result import Run
 
 __all__ = [
@@ -79,7 +80,9 @@ class Program:
     def name(self) -> str:
         return type(self).__name__
 
-    def run(self, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
+    def run(
+        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, iterations: int = 30
+    ) -> Run[ArrayT]:
         """The reference: the program itself on NumPy or torch arrays, system by system, no transformer."""
         from nlaformer.compiler.result import run_program
         from nlaformer.compiler.trace import trace_program
@@ -90,7 +93,10 @@ class Program:
 # --- functions that work on nodes and on arrays -------------------------------------------------------------------
 
 
-def _graph(*values: Any) -> Graph | None:
+Value = TypeVar("Value", bound=Any)  # a node, a NumPy array or a tensor
+
+
+def _graph(*values: Any) -> Any:
     return next((value.graph for value in values if isinstance(value, Node)), None)
 
 
@@ -103,7 +109,7 @@ def _library(value: Any) -> Any:
     return np
 
 
-def dot(u: Any, v: Any) -> Any:
+def dot(u: Value, v: Value) -> Value:
     """The inner product of two vectors; of A with itself, the square of its Frobenius norm.
 
     >>> float(dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
@@ -113,7 +119,7 @@ def dot(u: Any, v: Any) -> Any:
     return graph.dot(u, v) if graph else (u * v).sum()
 
 
-def norm(v: Any) -> Any:
+def norm(v: Value) -> Value:
     """The Euclidean norm of a vector, the Frobenius norm of A.
 
     >>> float(norm(np.array([3.0, 4.0])))
@@ -122,7 +128,7 @@ def norm(v: Any) -> Any:
     return sqrt(dot(v, v))
 
 
-def diag(A: Any) -> Any:
+def diag(A: Value) -> Value:
     """The diagonal of A as a vector.
 
     >>> diag(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
@@ -132,31 +138,31 @@ def diag(A: Any) -> Any:
     return graph.function("diag", A) if graph else _library(A).diagonal(A)
 
 
-def sqrt(v: Any) -> Any:
+def sqrt(v: Value) -> Value:
     """The square root, entry by entry; of a value whose sign the compiler can tell."""
     graph = _graph(v)
     return graph.function("sqrt", v) if graph else _library(v).sqrt(v)
 
 
-def exp(v: Any) -> Any:
+def exp(v: Value) -> Value:
     """The exponential, entry by entry."""
     graph = _graph(v)
     return graph.function("exp", v) if graph else _library(v).exp(v)
 
 
-def log(v: Any) -> Any:
+def log(v: Value) -> Value:
     """The natural logarithm, entry by entry; of a value whose sign the compiler can tell."""
     graph = _graph(v)
     return graph.function("log", v) if graph else _library(v).log(v)
 
 
-def zeros_like(v: Any) -> Any:
+def zeros_like(v: Value) -> Value:
     """Zeros in the shape of v."""
     graph = _graph(v)
     return graph.function("zeros", v) if graph else _library(v).zeros_like(v)
 
 
-def identity_like(A: Any) -> Any:
+def identity_like(A: Value) -> Value:
     """The identity matrix of A's size."""
     graph = _graph(A)
     if graph:
@@ -165,7 +171,7 @@ def identity_like(A: Any) -> Any:
     return library.eye(A.shape[0], dtype=A.dtype) + library.zeros_like(A)
 
 
-def positive(v: Any) -> Any:
+def positive(v: Value) -> Value:
     """V itself, with the promise that it is positive; a run in which it is not says so in its status."""
     graph = _graph(v)
     return graph.function("positive", v) if graph else v

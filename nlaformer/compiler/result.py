@@ -10,13 +10,13 @@ import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import common_kind, memory, operands, to_tensor, whole
+from nlaformer.arrays import ArrayT, ObjectArray, common_kind, memory, operands, to_tensor, whole
 from nlaformer.compiler.graph import AXES, KINDS, Expression, size
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
@@ -50,7 +50,7 @@ class RunStatus(enum.Enum):
 
 
 @dataclass(frozen=True)
-class Run:
+class Run(Generic[ArrayT]):
     """The iterates of a program, compiled or plain.
 
     Attributes
@@ -61,17 +61,23 @@ class Run:
     status : a RunStatus, or an object array of them in the shape of the batch
     """
 
-    x: Any
-    state: dict[str, Any]
-    residual_norms: Any
-    status: Any
+    x: ArrayT
+    state: dict[str, ArrayT]
+    residual_norms: ArrayT | None
+    status: RunStatus | ObjectArray
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {tuple(value.shape)}" for name, value in {"x": self.x, **self.state}.items())
+        shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in {"x": self.x, **self.state}.items())
         return f"<run: {shapes}; {self.status}>"
 
 
-def run_program(traced: TracedProgram, A: Any = None, b: Any = None, x0: Any = None, iterations: int = 30) -> Run:
+def run_program(
+    traced: TracedProgram,
+    A: ArrayT | None = None,
+    b: ArrayT | None = None,
+    x0: ArrayT | None = None,
+    iterations: int = 30,
+) -> Run[ArrayT]:
     """The program on NumPy or torch arrays, one system at a time: nothing between the user's lines and the numbers."""
     traced.refuse_problems()
     program = traced.program
@@ -185,7 +191,7 @@ class Checks:
 
 def finish_run(
     answer: Tensor, kind: str, states: dict[str, Tensor], inputs: dict[str, Tensor], checks: Checks, use_torch: bool
-) -> Run:
+) -> Run[Any]:
     """Measure the residuals, judge how the run ended, and hand everything out in the caller's kind of array."""
     axis = _time_axis(kind)
     batch, count = answer.shape[: answer.dim() + axis], answer.shape[axis]

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import common_kind, give, kind_of, to_tensor, usable_device
+from nlaformer.arrays import ArrayT, common_kind, give, kind_of, to_tensor, usable_device
 from nlaformer.arrays import operands as take
 from nlaformer.errors import DomainError, DTypeError, ShapeError
 from nlaformer.express.cost import Cost
@@ -127,7 +127,7 @@ class Operation:
 
         return from_config, (asdict(self.options), self.model)
 
-    def __call__(self, *operands: Any) -> Any:
+    def __call__(self, *operands: ArrayT) -> ArrayT:
         """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
         kind, tensors = self._take(operands)
         scaled, e = self._scale(tensors)
@@ -136,22 +136,23 @@ class Operation:
         results = [self._run(*piece) for piece in pieces]
         return each(lambda *r: give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
 
-    def prompt(self, *operands: Any) -> Any:
+    def prompt(self, *operands: ArrayT) -> ArrayT:
         """The token matrix P, (..., rows, tokens), operands scaled; NumPy for NumPy, torch for torch."""
         kind, tensors = self._take(operands)
         scaled, e = self._scale(tensors)
         return give(self._write(e, *scaled), kind)
 
-    def read(self, P: Any) -> Any:
+    def read(self, P: ArrayT) -> ArrayT:
         """The result that stands in a token matrix the model returned, scaled back."""
-        kind, P = kind_of(P), to_tensor("P", P)
-        if P.shape[-2:] != (self.layout.rows, self.layout.tokens):
+        kind, state = kind_of(P), to_tensor("P", P)
+        if state.shape[-2:] != (self.layout.rows, self.layout.tokens):
             raise ShapeError(
-                f"{self.name}: P has shape {tuple(P.shape)}; expected (..., {self.layout.rows}, {self.layout.tokens})"
+                f"{self.name}: P has shape {tuple(state.shape)}; "
+                f"expected (..., {self.layout.rows}, {self.layout.tokens})"
             )
-        return each(lambda r: give(r, kind), self._read(P))
+        return each(lambda r: give(r, kind), self._read(state))
 
-    def error_bound(self, *operands: Any) -> Any:
+    def error_bound(self, *operands: ArrayT) -> ArrayT:
         """A proven bound on the error of each entry of ``self(*operands)``; same shape as the result.
 
         It covers linearization, the sink's e^-C terms and rounding, on the data of this call; ``linearize`` derives it.

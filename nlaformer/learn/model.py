@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io, pretrained
-from nlaformer.arrays import all_finite, threads_for, to_tensor, whole
+from nlaformer.arrays import ArrayT, all_finite, threads_for, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
@@ -126,7 +126,7 @@ class Solver(nn.Module):
         return self.probe_x(X), self.probe_rd(seen)
 
     @torch.no_grad()
-    def iterates(self, A: Any, b: Any, iterations: int | None = None) -> Any:
+    def iterates(self, A: object, b: ArrayT, iterations: int | None = None) -> ArrayT:
         """The iterates x_0, ..., x_T for systems with any leading batch dimensions.
 
         Parameters

@@ -202,7 +202,7 @@ class Config:
             return changed
         return changed.replace(warmup=changed.steps // 10)
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, object]:
         """The fields as JSON takes them."""
         return {**dataclasses.asdict(self), "sigma": list(self.sigma)}
 
@@ -213,7 +213,7 @@ class Config:
             raise OptionError(f"a config is the mapping that to_json gives, not {shown(document)}")
         return cls().replace(**document)
 
-    def differences(self, other: Config) -> dict[str, tuple[Any, Any]]:
+    def differences(self, other: Config) -> dict[str, tuple[object, object]]:
         """The fields in which two configs differ, with both values."""
         pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}

@@ -5,18 +5,17 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Generic, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
-from torch import Tensor
+
+from nlaformer.arrays import ArrayT, FloatArray, IntArray, ObjectArray
 
 __all__ = ["Contribution", "KeptSteps", "SolveResult", "Status"]
 
 # Of a single system a plain number, of several an array in the shape of the batch.
-Counts = int | NDArray[np.int64]
-Numbers = float | NDArray[np.float64]
-Vectors = NDArray[np.float64] | NDArray[np.float32] | NDArray[np.float16] | Tensor
+Counts: TypeAlias = int | IntArray
+Numbers: TypeAlias = float | FloatArray
 
 
 class Status(enum.Enum):
@@ -71,16 +70,16 @@ class Contribution:
         return f"{used:,} of {asked:,} answers used{digits}{refused}"
 
 
-class KeptSteps(NamedTuple):
+class KeptSteps(NamedTuple, Generic[ArrayT]):
     """x_k, r_k and d_k of every step, each (..., K + 1, n), in the kind of array of the input."""
 
-    x: Vectors
-    r: Vectors
-    d: Vectors
+    x: ArrayT
+    r: ArrayT
+    d: ArrayT
 
 
 @dataclass(frozen=True)
-class SolveResult:
+class SolveResult(Generic[ArrayT]):
     """The answer with its certificate; unpacks as ``x, info`` like SciPy's.
 
     For a single right-hand side, the numbers per system are plain numbers and ``status`` is a ``Status``; for several
@@ -106,12 +105,12 @@ class SolveResult:
     trajectory : x_k, r_k, d_k of every step if requested, each (..., K + 1, n)
     """
 
-    x: Vectors
-    x64: NDArray[np.float64] | Tensor
-    status: Status | NDArray[np.object_]
-    detail: str | NDArray[np.str_]
+    x: ArrayT
+    x64: ArrayT
+    status: Status | ObjectArray
+    detail: str | ObjectArray
     iterations: Counts
-    residuals: NDArray[np.float64]
+    residuals: FloatArray
     residual_norm: Numbers
     residual_bound: Numbers
     tolerance: Numbers
@@ -120,7 +119,7 @@ class SolveResult:
     model: Contribution | None
     model_seconds: float
     classical_seconds: float
-    trajectory: KeptSteps | None = None
+    trajectory: KeptSteps[ArrayT] | None = None
 
     @property
     def converged(self) -> bool:
@@ -139,7 +138,7 @@ class SolveResult:
         """The whole time."""
         return self.model_seconds + self.classical_seconds
 
-    def __iter__(self) -> Iterator[Vectors | Counts]:
+    def __iter__(self) -> Iterator[ArrayT | Counts]:
         return iter((self.x, self.info))
 
     def __str__(self) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import give, whole
+from nlaformer.arrays import ArrayT, give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import conjugate_gradients
@@ -35,7 +35,7 @@ _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int6
 
 def solve(
     A: Any,
-    b: Any,
+    b: ArrayT,
     *,
     model: Any = None,
     x0: Any = None,
@@ -46,7 +46,7 @@ def solve(
     method: str = "auto",
     callback: Callable[[Any], Any] | None = None,
     check: str = "warn",
-) -> SolveResult:
+) -> SolveResult[ArrayT]:
     """Solve A x = b for symmetric positive definite A.
 
     A right-hand side is CONVERGED if and only if |b - A x| <= max(rtol |b|, atol) is proven for the x that is returned:
@@ -109,7 +109,7 @@ def solve(
 
 def cg(
     A: Any,
-    b: Any,
+    b: ArrayT,
     x0: Any = None,
     *,
     M: Any = None,
@@ -119,7 +119,7 @@ def cg(
     callback: Callable[[Any], Any] | None = None,
     check: str = "warn",
     trajectory: bool = False,
-) -> SolveResult:
+) -> SolveResult[ArrayT]:
     """Conjugate gradients: ``solve`` without a model, with SciPy's signature.
 
     With ``trajectory``, ``result.trajectory`` holds x_k, r_k and d_k of every step, each (..., K + 1, n); a system that
@@ -143,7 +143,7 @@ def cg(
 
 def pcg(
     A: Any,
-    b: Any,
+    b: ArrayT,
     x0: Any = None,
     *,
     M: Any = "jacobi",
@@ -153,7 +153,7 @@ def pcg(
     callback: Callable[[Any], Any] | None = None,
     check: str = "warn",
     trajectory: bool = False,
-) -> SolveResult:
+) -> SolveResult[ArrayT]:
     """Preconditioned conjugate gradients; M approximates the *inverse* of A, as in SciPy.
 
     Examples
