@@ -19,12 +19,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from nlaformer import io, pretrained
-from nlaformer.arrays import ArrayT, all_finite, threads_for, to_tensor, whole
+from nlaformer.arrays import ArrayT, all_finite, give, kind_of, threads_for, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
@@ -167,9 +166,7 @@ class Solver(nn.Module):
             x = torch.cat([self.probe_x(self.features(A_k, b_k, iterations)) for A_k, b_k in pieces])
         x = x.reshape(*batch, iterations + 1, n)
         x = x.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
-        if isinstance(b, Tensor):
-            return x
-        return x.numpy() if isinstance(b, np.ndarray) else x.tolist()
+        return give(x, kind_of(b))
 
     def _own(self, name: str, value: Tensor) -> Tensor:
         """An input in the model's precision and on its device; refuses what is not finite, or would not be there."""
