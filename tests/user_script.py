@@ -30,7 +30,7 @@ for run in (nf.algorithm("cg", n=3).run(S, y, iterations=4), compiled.run(A, b),
     print(run.x, run.state["x"], run.residual_norms, run.status, compiled.cost.loop.layers)
 config: nf.Config = nf.recipe("quickstart", steps=10).replace(seed=1)
 trained, several = nf.train(config, out="runs/one"), nf.train([config], out="runs/several")
-print(trained.solver.iterates(S, y), trained.diverged, several[0].folder, config.to_json(), config.problems())
+print(trained.solver.iterates(S, y), trained.diverged, several[0].folder, config.to_json(), config.validate())
 result: nf.SolveResult[Tensor]
 for result in (nf.solve(S, y), nf.cg(S, y, trajectory=True), nf.pcg(S, y)):
     x, info = result
