@@ -1,4 +1,4 @@
-"""A script of a user that touches every public name; a test checks its types. It is not run."""
+"""A script of a user that touches every public name; a test checks its types. It is never run."""
 
 import numpy as np
 import torch
@@ -18,27 +18,28 @@ class Damped(nf.Program):
         return {"x": x + self.omega * (b - (A + 0.0 * nf.identity_like(A)) @ x) / scale / nf.norm(nf.dot(b, b))}
 
 
-A, b = np.eye(3), np.ones(3)
-S, y = torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
-print(nf.__version__, nf.operations(), nf.algorithms(), nf.recipes())
-op = nf.operation("matmul", n=3)
-transformer: nf.NLAFormer = op.model
-print(op(A, A).shape, op(S, S) + op.error_bound(S, S), op.prompt(A, A), op.read(transformer(op.prompt(S, S))))
-print(op.cost.entries, op.layout.rows, op.save("op").name, op.name, op.n, op.dtype, op.device, op.to("cpu"))
-compiled = nf.compile(Damped(), n=3)
-for run in (nf.algorithm("cg", n=3).run(S, y, iterations=4), compiled.run(A, b), Damped().run(S, y)):
-    print(run.x, run.state["x"], run.residual_norms, run.status, compiled.cost.loop.layers)
-config: nf.Config = nf.recipe("quickstart", steps=10).replace(seed=1)
-trained, several = nf.train(config, out="runs/one"), nf.train([config], out="runs/several")
-print(trained.solver.iterates(S, y), trained.diverged, several[0].folder, config.to_json(), config.validate())
-result: nf.SolveResult[Tensor]
-for result in (nf.solve(S, y), nf.cg(S, y, trajectory=True), nf.pcg(S, y)):
-    x, info = result
-    print(x, info, result.x, result.x64, result.residuals, result.iterations, result.converged, result.model)
-    print(result.status, result.residual_norm, result.residual_bound, result.tolerance, result.trajectory)
-model = nf.load("cg-accelerated")
-assert isinstance(model, nf.Solver) and not isinstance(model, (nf.Operation, nf.Algorithm))
-print(model.iterates(S, y), nf.Cost(1, 2, 3, 4, 5), nf.RunStatus.CONVERGED.value)
-family = nf.problems.family("spd", n=3)
-print(family.sample(2, seed=0).A, nf.problems.families(), nf.problems.SPD(n=3).stream(2, torch.Generator()).b)
-print(nf.Status.CONVERGED, nf.errors.NLAFormerError("message"))
+def main() -> None:
+    A, b = np.eye(3), np.ones(3)
+    S, y = torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    print(nf.__version__, nf.operations(), nf.algorithms(), nf.recipes())
+    op = nf.operation("matmul", n=3)
+    transformer: nf.NLAFormer = op.model
+    print(op(A, A).shape, op(S, S) + op.error_bound(S, S), op.prompt(A, A), op.read(transformer(op.prompt(S, S))))
+    print(op.cost.entries, op.layout.rows, op.save("op").name, op.name, op.n, op.dtype, op.device, op.to("cpu"))
+    compiled = nf.compile(Damped(), n=3)
+    for run in (nf.algorithm("cg", n=3).run(S, y, iterations=4), compiled.run(A, b), Damped().run(S, y)):
+        print(run.x, run.state["x"], run.residual_norms, run.status, compiled.cost.loop.layers)
+    config: nf.Config = nf.recipe("quickstart", steps=10).replace(seed=1)
+    trained, several = nf.train(config, out="runs/one"), nf.train([config], out="runs/several")
+    print(trained.solver.iterates(S, y), trained.diverged, several[0].folder, config.to_json(), config.validate())
+    result: nf.SolveResult[Tensor]
+    for result in (nf.solve(S, y), nf.cg(S, y, trajectory=True), nf.pcg(S, y)):
+        x, info = result
+        print(x, info, result.x, result.x64, result.residuals, result.iterations, result.converged, result.model)
+        print(result.status, result.residual_norm, result.residual_bound, result.tolerance, result.trajectory)
+    model = nf.load("cg-accelerated")
+    assert isinstance(model, nf.Solver) and not isinstance(model, (nf.Operation, nf.Algorithm))
+    print(model.iterates(S, y), nf.Cost(1, 2, 3, 4, 5), nf.RunStatus.CONVERGED.value)
+    family = nf.problems.family("spd", n=3)
+    print(family.sample(2, seed=0).A, nf.problems.families(), nf.problems.SPD(n=3).stream(2, torch.Generator()).b)
+    print(nf.Status.CONVERGED, nf.errors.NLAFormerError("message"))
