@@ -16,7 +16,6 @@ from torch import Tensor
 
 from nlaformer.console import Sheet
 from nlaformer.errors import OptionError
-from paper.artefact import BEYOND, Artefact, Judgement, Verdict, not_yet
 from paper.plan import BUNDLED
 from paper.results import Results
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from nlaformer.learn.recipes import Config
     from paper.probing import Scores, Sizes
 
-FILE = "controls.json"
+FILE = "controls"
 MODELS = tuple(BUNDLED)
 UNTRAINED_SEEDS = (101, 102)
 OWN_TOKEN_ITERATES = (1, 2, 4, 8, 16)
@@ -50,18 +49,11 @@ _VECTORS = (
     *(f"x of {method}" for method in _OTHERS),
     "the solution",
 )
-_OWN = ("r of CG", "d of CG")
-_RIVALS = (*(f"r of {method}" for method in _OTHERS), "d of Chebyshev")  # of methods no model was shown
-IMITATORS = ("cg-imitation", "cg-joint")
-# CG's later vectors are smaller than what a network resolves: what is judged are these iterates, in the claim's favour.
-_EARLY = 5
-# How much more of the variance a state has to explain before we say that it holds the one rather than the other.
-_MARGIN = 0.05
 # The fields of a config that say which systems and which network.
 _NETWORK = ("family", "n", "sigma", "T", "d", "heads", "ffn", "pre_layers", "loop_layers", "post_layers", "shared",
             "inject", "causal", "norm", "output_scale")  # fmt: skip
 
-# --- numbers ---------------------------------------------------------------------------------------------------------
+# --- numbers ---
 
 
 def measure(results: Results, quick: bool = False) -> None:
@@ -75,7 +67,7 @@ def measure(results: Results, quick: bool = False) -> None:
         solvers, sizes = {"quickstart, untrained": initial(recipe("quickstart"))}, Sizes(256, 64, 128)
     else:
         solvers, sizes = {name: load_solver(pretrained.HOME / name) for name in MODELS}, Sizes()
-    results.write(FILE, {"command": ARTEFACT.command()} | document(solvers, sizes))
+    results.write(FILE, {"command": "python -m paper run controls"} | document(solvers, sizes))
 
 
 def document(solvers: dict[str, Solver], sizes: Sizes) -> dict[str, Any]:
@@ -192,13 +184,13 @@ def _by_vector(held: dict[str, Tensor], scores: Tensor) -> dict[str, list[float]
     return {name: scores[:, k].tolist() for k, name in enumerate(held)}
 
 
-# --- reading the numbers ---------------------------------------------------------------------------------------------
+# --- reading the numbers ---
 
 
-def average(model: dict[str, Any], source: str, vector: str, last: int | None = None) -> float:
-    """The mean R^2 over t = 1, ..., min(T, n-1), or up to ``last``: x_0 is the same for all, CG's r_n but rounding."""
+def average(model: dict[str, Any], source: str, vector: str) -> float:
+    """The mean R^2 over t = 1, ..., min(T, n-1): x_0 is the same for all, CG's r_n is rounding."""
     n, T = model["config"]["n"], model["config"]["T"]
-    values = model["r2"][source][vector][1 : (last or min(T, n - 1)) + 1]
+    values = model["r2"][source][vector][1 : min(T, n - 1) + 1]
     return float(sum(values) / len(values))
 
 
@@ -208,27 +200,13 @@ def average_own(model: dict[str, Any], source: str, vector: str) -> float:
     return float(sum(values) / len(values))
 
 
-def _early_iterates(model: dict[str, Any]) -> list[int]:
-    return [t for t in model["own_token"]["iterates"] if t <= _EARLY]
+def tables(results: Results) -> list[Sheet]:
+    """The tables of the committed controls."""
+    return sheets(results.document(FILE))
 
 
-def _early_tokens(model: dict[str, Any], source: str, vector: str) -> list[float]:
-    """R^2 from the tokens of the equations at the first iterates that were probed so."""
-    return list(model["own_token"][source][vector][: len(_early_iterates(model))])
-
-
-def _series(values: list[float]) -> str:
-    return ", ".join(f"{value:z.2f}" for value in values)
-
-
-def sheets(results: Results) -> list[Sheet]:
-    """R^2 of every vector in every model, the untrained network and the products beside it; the discrepancy."""
-    found = results.file(FILE)
-    return [] if found is None else tables(found)
-
-
-def tables(found: dict[str, Any]) -> list[Sheet]:
-    """The same for what ``document`` gave."""
+def sheets(found: dict[str, Any]) -> list[Sheet]:
+    """R^2 of every vector in every model, also for untrained networks and products of the input; the discrepancy."""
     models = found["models"]
     headings = tuple(name.replace("-", "-\n") for name in models)
     lines = [
@@ -276,81 +254,14 @@ def tables(found: dict[str, Any]) -> list[Sheet]:
     return [held, own, discrepancy]
 
 
-def verdicts(results: Results) -> list[Verdict]:
-    """What section 4.1 concludes, judged on the models that imitate CG: shown its iterates alone, and r and d too."""
-    follows = "NLAFormer does not merely fit input and output: it internalizes the iterative logic of CG."
-    falls = "That the discrepancy from CG's (r_t, d_t) falls shows that the state comes to hold them (our control)."
-    found = results.file(FILE)
-    if found is None or not all(name in found["models"] for name in IMITATORS):
-        return [not_yet(follows, "section 4.1"), not_yet(falls, ARTEFACT.paper)]
-    imitation, joint = (found["models"][name] for name in IMITATORS)
-    gaps = imitation["discrepancy"]
-    control = min(gaps["untrained"]["one"], gaps["zero"]["one"])
-    drop = (
-        f"On systems of all three sigmas the answer 0 has {gaps['zero']['one']:.3g}, a probe fitted to random weights "
-        f"{gaps['untrained']['one']:.3g}, one fitted to the trained network {gaps['trained']['one']:.3g}: "
-        f"{1 - gaps['trained']['one'] / control:.0%} below what no training gives. Where r and d are taught, by joint "
-        f"supervision, it is {joint['discrepancy']['trained']['one']:.3g}."
-    )
-    return [
-        Verdict(follows, "section 4.1", *_internalized(found["models"])),
-        Verdict(falls, ARTEFACT.paper, drop, "holds" if gaps["trained"]["one"] < 0.5 * control else "differs"),
-    ]
+# --- the figure ---
 
 
-def _internalized(models: dict[str, Any]) -> tuple[str, Judgement]:
-    """Whether training adds CG's r and d to the state, and more of them than of vectors it was never shown."""
-    parts, ahead, more = [], [], []
-    iterates = _early_iterates(models[IMITATORS[0]])
-    for name in IMITATORS:
-        model = models[name]
-        for place, gained in (("last token", _gain_last), ("tokens", _gain_tokens)):
-            gains = {vector: gained(model, vector) for vector in (*_OWN, *_RIVALS)}
-            rival = max(_RIVALS, key=lambda vector: sum(gains[vector]))
-            least, other = (min(sum(gains[v]) / len(gains[v]) for v in group) for group in (_OWN, [rival]))
-            if least > _MARGIN:
-                more.append((name, place))
-                if least > other + _MARGIN:
-                    ahead.append((name, place))
-            said = ", ".join(f"{vector} {_series(gains[vector])}" for vector in (*_OWN, rival))
-            parts.append(f"{name}, {place}: {said}")
-    r, d = (_early_tokens(models[IMITATORS[0]], "trained", vector) for vector in _OWN)
-    found = (
-        f"What training adds to the R^2 of a linear probe, beyond random weights, the input and its products, with the "
-        f"vector of another method of which it adds most; the last token over t = 1, ..., {_EARLY}, the tokens of the "
-        f"equations at t = {', '.join(map(str, iterates))}. {'; '.join(parts)}. (R^2 itself in {IMITATORS[0]}'s "
-        f"tokens: {_series(r)} of r, {_series(d)} of d.) Of CG's r and d it adds more than {_MARGIN:g} in "
-        f"{len(more)} of {len(parts)}, and more than of any other vector in {len(ahead)}."
-    )
-    if len(ahead) == len(parts):
-        return found, "holds"
-    return found, "not reproducible as stated" if more else "differs"
-
-
-def _gain_last(model: dict[str, Any], vector: str) -> list[float]:
-    """The R^2 of a vector in the last token less that of the best source without training; a mean over iterates."""
-    last = min(_EARLY, model["config"]["T"])
-    trained, *untrained = (average(model, source, vector, last) for source in SOURCES[:4])
-    return [trained - max(untrained)]
-
-
-def _gain_tokens(model: dict[str, Any], vector: str) -> list[float]:
-    """The same in the tokens of the equations, at each of the early iterates."""
-    columns = (_early_tokens(model, source, vector) for source in SOURCES[:3])
-    return [trained - max(untrained) for trained, *untrained in zip(*columns, strict=True)]
-
-
-# --- the figure ------------------------------------------------------------------------------------------------------
-
-
-def draw(results: Results) -> Figure | None:
+def figure(results: Results) -> Figure:
     """Above, the mean R^2 of every vector and source; below, by iterate, CG's vectors beside the others'."""
     from matplotlib.figure import Figure
 
-    found = results.file(FILE)
-    if found is None:
-        return None
-    models = found["models"]
+    models = results.document(FILE)["models"]
     figure = Figure(figsize=(max(3.3 * len(models), 5) + 1.6, 8.6), layout="constrained")
     axes = figure.subplots(2, len(models), squeeze=False, sharey="row", height_ratios=(1.35, 1))
     for column, (name, model) in enumerate(models.items()):
@@ -386,15 +297,3 @@ def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
         curve(axes, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
     axes.set_ylim(-0.08, 1.02)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-
-
-ARTEFACT = Artefact(
-    name="controls",
-    title="Whose quantities a trained state holds",
-    paper=BEYOND,
-    files=(FILE,),
-    measure=measure,
-    draw=draw,
-    sheets=sheets,
-    verdicts=verdicts,
-)

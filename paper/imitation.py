@@ -1,15 +1,21 @@
-"""Figure 5: how closely result and joint supervision follow CG, in its iterates (a) and its r and d (b)."""
+"""Section 4.1: how closely result and joint supervision follow CG, in its iterates and in its r and d.
+
+The paper's discrepancy of the intermediate variables, 1/n sum_{t=2}^n 1/(n-1) ||NLAF_in^t - (r_t, d_t)||^2, starts at
+46 and ends at 0.19 to 0.51. Its start depends on the probe's initial weights: ours are zero, and the zero predictor
+scores what (r_t, d_t) themselves weigh, 0.27 at sigma 1.2, for they vanish as CG converges. So the tables also give the
+start of an untrained model whose probe has PyTorch's usual random weights, and the score of the zero predictor.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
+from nlaformer.learn.optimizer import learning_rate
+from nlaformer.report.figure import CURVES, INK, MARKERS, band, errors, panels, reference, tidy
 from paper import plan
-from paper.artefact import Artefact, Verdict, not_yet
-from paper.filing import THRESHOLDS
-from paper.reading import counted, iterations, length, short, span
+from paper.curves import counted, length, short, span
 from paper.results import Record, Results
 
 if TYPE_CHECKING:
@@ -20,142 +26,166 @@ KINDS: dict[str, tuple[str, ...]] = {
     "joint": plan.seeds_of(plan.joint()),
     "result, our recipe": plan.seeds_of(plan.our_imitation()),
 }
-RUNS = tuple(name for names in KINDS.values() for name in names)
-A, B = "section 4.1, Figure 5a", "section 4.1, Figure 5b"
+FIRST_SETTING = {kind: KINDS[kind] for kind in ("joint", "result")}
+SECOND_SETTING = {
+    "step + solution": plan.seeds_of(plan.paper_accelerated("cg")),
+    "step + solution, our recipe": plan.seeds_of(plan.accelerated("cg")),
+}
+PAPER = {"joint": (46.8370, 0.1920), "result": (45.9350, 0.5058), "step + solution": (46.1199, 0.4355)}
+"""The discrepancy in the paper's Tables 2 and 3, before and after training."""
+UNTRAINED = "untrained"
+RATES = {
+    "ours: warm-up, then a cosine": plan.name_of(plan.joint()),
+    "constant after the warm-up": plan.name_of(plan.joint(lr=1e-3, final_lr=1.0)),
+}
+ANNEALED = {name: f"bundled-{name}-150k" for name in ("cg-imitation", "cg-accelerated", "pcg-accelerated")}
+_LATE = 2 / 3  # of a run: from here on its learning rate falls a hundredfold
 
 
-def draw_error(results: Results) -> Figure | None:
+# --- Figure 5 ---
+
+
+def error_figure(results: Results) -> Figure:
     """The squared relative error over the iterations, and the distance from CG's own iterate."""
-    from nlaformer.report.figure import band, errors, panels, reference, tidy
-
-    if not (kinds := results.kinds(KINDS)):
-        return None
+    kinds = results.kinds(KINDS)
     figure, (left, right) = panels(2, width=4.4, height=3.6)
     for which, (kind, records) in enumerate(kinds.items()):
         band(left, [record.own["model"] for record in records], kind, which)
         band(right, [record.own["deviation"] for record in records], kind, which)
-    reference(left, next(iter(kinds.values()))[0].own["cg"], "CG")
+    reference(left, kinds["result"][0].own["cg"], "CG")
     errors(left)
-    tidy(left, f"Error of the iterates, {length(kinds)}", "iteration t", "squared relative error (mean)")
+    tidy(left, f"Error of the iterates, {_length(kinds)}", "iteration t", "squared relative error (mean)")
     tidy(right, "Distance from CG's own iterate", "iteration t", "|NLAF_x - x_t|^2 / |x|^2 (mean)")
     left.legend(frameon=False, fontsize=8)
     return figure
 
 
-def draw_intermediate(results: Results) -> Figure | None:
-    """The error of r and d over the iterations, beside that of a probe that says 0."""
-    from nlaformer.report.figure import band, panels, reference, tidy
-
-    if not (kinds := results.kinds(KINDS)):
-        return None
+def intermediate_figure(results: Results) -> Figure:
+    """The error of r and d over the iterations, and that of the zero predictor."""
+    kinds = results.kinds(KINDS)
     figure, (axes,) = panels(1, width=5.6, height=3.8)
     for which, (kind, records) in enumerate(kinds.items()):
         band(axes, [record.own["intermediate"] for record in records], kind, which)
-    reference(axes, next(iter(kinds.values()))[0].own["silence"], "a probe that always says 0", ":")
+    reference(axes, kinds["result"][0].own["silence"], "zero predictor", ":")
     axes.set_yscale("log")
-    tidy(axes, f"Error of r and d, {length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
+    tidy(axes, f"Error of r and d, {_length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
 
-def _seeds(runs: Sequence[Any]) -> str:
-    return f"{len(runs)} seeds" if len(runs) > 1 else "one seed"
-
-
-def sheets(results: Results) -> list[Sheet]:
+def imitation_table(results: Results) -> list[Sheet]:
     """A line for each run."""
-    if not (kinds := results.kinds(KINDS)):
-        return []
-    cg = next(iter(kinds.values()))[0].own["cg"]
+    kinds = results.kinds(KINDS)
+    cg = kinds["result"][0].own["cg"]
     lines: list[tuple[str, ...]] = [("CG itself", "", counted(cg), short(cg[-1]), "0", "0")]
     for kind, records in kinds.items():
-        lines += [_line(kind, record) for record in records]
+        for record in records:
+            own = record.own
+            lines.append((kind, str(record.config.seed), counted(own["model"]), short(own["model"][-1]),
+                          short(max(own["deviation"])), f"{own['discrepancy']:.3f}"))  # fmt: skip
     headings = ("supervision", "seed", "iterations to", "error at T", "worst distance", "discrepancy")
     note = (
-        f"{length(kinds)}. Iterations to a mean squared relative error of 1e-1, 1e-2, 1e-3, 1e-4. Worst distance: the "
-        "largest mean of |x^_t - x_t|^2 / |x|^2 over t, x_t being CG's iterate."
+        f"{_length(kinds)}. Iterations to a mean squared relative error of 1e-1, 1e-2, 1e-3, 1e-4. Worst distance: the "
+        "largest mean of |x^_t - x_t|^2 / |x|^2 over t, with CG's iterate x_t."
     )
     return [Sheet("Imitation of CG", headings, tuple(lines), note)]
 
 
-def _line(kind: str, record: Record) -> tuple[str, ...]:
-    own = record.own
-    return (kind, str(record.config.seed), counted(own["model"]), short(own["model"][-1]), short(max(own["deviation"])),
-            f"{own['discrepancy']:.3f}")  # fmt: skip
+def _length(kinds: dict[str, list[Record]]) -> str:
+    return length(record for records in kinds.values() for record in records)
 
 
-def error_verdicts(results: Results) -> list[Verdict]:
-    """Whether both kinds of supervision follow CG."""
-    claim = "NLAFormer mimics CG's iterations under both kinds of supervision."
-    kinds = results.kinds(KINDS)
-    if not all(kind in kinds for kind in ("result", "joint")):
-        return [not_yet(claim, A)]
-    apart, parts = [], []
-    judged = {kind: kinds[kind] for kind in ("result", "joint")}
-    for kind, records in judged.items():
-        rows = [record.own for record in records]
-        apart += [_apart(own) for own in rows]
-        parts.append(f"{kind} needs {counted(*(own['model'] for own in rows))}, ends at "
-                     f"{span([own['model'][-1] for own in rows])} and is at most "
-                     f"{short(max(max(own['deviation']) for own in rows))} from CG's iterate "
-                     f"({_seeds(rows)})")  # fmt: skip
-    cg = judged["joint"][0].own["cg"]
-    text = (
-        f"To 1e-1 ... 1e-4 CG needs {counted(cg)} iterations, and ends at {short(cg[-1])}; "
-        f"{'; '.join(parts)} ({length(judged)})."
-    )
-    return [Verdict(claim, A, text, "holds" if all(gap is not None and gap <= 1 for gap in apart) else "differs")]
+# --- Tables 2 and 3 ---
 
 
-def _apart(own: dict[str, Any]) -> int | None:
-    """The largest difference between the model's and CG's iterations to a threshold; None if one is not reached."""
-    gaps = []
-    for bound in THRESHOLDS:
-        theirs, ours = iterations(own["cg"], bound), iterations(own["model"], bound)
-        if theirs is not None:
-            if ours is None:
-                return None
-            gaps.append(abs(ours - theirs))
-    return max(gaps, default=0)
+def measure_untrained(results: Results, small: bool) -> None:
+    """The discrepancy of untrained models whose probe has the weights of a new torch.nn.Linear."""
+    import torch
+
+    from nlaformer.learn.evaluate import SEED, judge, trial
+    from nlaformer.learn.model import initial
+    from nlaformer.problems import SPD
+
+    count, found = 16 if small else 512, []
+    config = plan.small(plan.planned(KINDS["joint"][0])).config if small else plan.joint()
+    given = trial("", SPD(n=config.n).sample(count, SEED), config.T)
+    for seed in range(5):
+        solver = initial(config.replace(seed=seed))
+        bound, generator = config.d**-0.5, torch.Generator().manual_seed(seed)
+        weight = torch.empty_like(solver.probe_rd.weight).uniform_(-bound, bound, generator=generator)
+        solver.probe_rd.weight.data.copy_(weight)
+        found.append(judge(solver, given).discrepancy)
+    about = {"command": "python -m paper run table-first-setting", "config": config.to_json(), "count": count}
+    results.write(UNTRAINED, about | {"discrepancy": found})
 
 
-def intermediate_verdicts(results: Results) -> list[Verdict]:
-    """Whether joint supervision brings r and d closer, iteration by iteration."""
-    claim = "Joint supervision significantly enhances the alignment with CG's r and d."
-    kinds = results.kinds(KINDS)
-    if not all(kind in kinds for kind in ("result", "joint")):
-        return [not_yet(claim, B)]
-    judged = {kind: kinds[kind] for kind in ("result", "joint")}
-    # By iterate, the seeds' errors; joint is closer where the worst of its seeds is closer than the best of the others.
-    result, joint = (
-        list(zip(*(record.own["intermediate"] for record in records), strict=True)) for records in judged.values()
-    )
-    silent = kinds["joint"][0].own["silence"]
-    better = sum(max(ours) < min(other) for ours, other in zip(joint, result, strict=True))
-    seen = sum(max(ours) < nothing for ours, nothing in zip(joint, silent, strict=True))
-    middle = len(joint) // 2
-    text = (
-        f"Joint is closer at {better} of {len(joint)} iterates, from every seed; at t = 1, 2, {middle}: "
-        + ", ".join(f"{span(joint[t])} for {span(result[t])}" for t in (1, 2, middle))
-        + f". It beats a probe that says 0 at {seen} of them ({length(judged)}; {_seeds(joint[0])})."
-    )
-    return [Verdict(claim, B, text, "holds" if better >= 0.9 * len(joint) else "differs")]
+def discrepancy_figure(results: Results) -> Figure:
+    """The discrepancy during training, and that of the zero predictor."""
+    names = {kind: seeds[0] for kind, seeds in (FIRST_SETTING | SECOND_SETTING).items() if kind in PAPER}
+    records = results.there(names)
+    figure, (axes,) = panels(1, width=5.6, height=3.8)
+    for which, (kind, record) in enumerate(records.items()):
+        history, color = record.history, CURVES[which]
+        axes.plot(history["step"], history["discrepancy"], color=color, marker=MARKERS[which], markersize=3, label=kind)
+        axes.axhline(PAPER[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
+    axes.axhline(zero_predictor(records["joint"]), color=INK, linestyle=":", label="zero predictor")
+    axes.set_yscale("log")
+    tidy(axes, "Discrepancy of (r, d); thinly dotted: the paper's, after 100k", "training step", "discrepancy")
+    axes.legend(frameon=False, fontsize=8)
+    return figure
 
 
-ERROR = Artefact(
-    name="fig-supervision",
-    title="Squared relative error per iteration, result and joint supervision against CG",
-    paper="Figure 5a",
-    runs=RUNS,
-    draw=draw_error,
-    sheets=sheets,
-    verdicts=error_verdicts,
-)
-INTERMEDIATE = Artefact(
-    name="fig-intermediate",
-    title="Error of the intermediate variables per iteration",
-    paper="Figure 5b",
-    runs=RUNS,
-    draw=draw_intermediate,
-    verdicts=intermediate_verdicts,
-)
+def zero_predictor(record: Record) -> float:
+    """The discrepancy of the zero predictor, r = d = 0: the paper's mean over t = 2, ..., n."""
+    terms = record.own["silence"][2 : record.config.n + 1]
+    return sum(terms) / len(terms)
+
+
+def discrepancy_table(results: Results, setting: dict[str, tuple[str, ...]]) -> list[Sheet]:
+    """Start, end and percentage, and the paper's."""
+    untrained = results.document(UNTRAINED)["discrepancy"]
+    start, kinds, lines = sum(untrained) / len(untrained), results.kinds(setting), []
+    for kind, records in kinds.items():
+        theirs_start, theirs = PAPER[kind.partition(",")[0]]
+        ours = [record.own["discrepancy"] for record in records]
+        printed = f"{theirs_start:.2f} to {theirs:.4f}, {_percent(1 - theirs / theirs_start)}"
+        lines.append((kind, str(len(records)), short(start), span(ours, ".4f"), _percent(1 - max(ours) / start),
+                      f"{zero_predictor(records[0]):.4f}", printed))  # fmt: skip
+    headings = ("supervision", "seeds", "start, random probe", "trained", "falls by", "zero predictor", "the paper's")
+    note = f"{_length(kinds)}. The fall is that of the seed that ends highest. The zero predictor: r_t = d_t = 0."
+    return [Sheet("Discrepancy of (r, d)", headings, tuple(lines), note)]
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f}%" if math.isfinite(share) else "-"
+
+
+# --- Figure 4a ---
+
+
+def learning_rate_figure(results: Results) -> Figure:
+    """The learning rates of the runs, functions of config and step; and the error as the rate falls."""
+    found, annealed = results.there(RATES), results.there(ANNEALED)
+    figure, (left, right) = panels(2, width=4.6, share=False)
+    for which, (label, record) in enumerate(found.items()):
+        config = record.config
+        steps = sorted({*range(0, config.steps, max(config.steps // 200, 1)), config.warmup, config.steps - 1})
+        left.plot(steps, [learning_rate(config, step) for step in steps], color=CURVES[which], label=label)
+    tidy(left, f"Learning rate, {length(found.values())}", "training step", "learning rate of Adam")
+    for which, (name, record) in enumerate(annealed.items()):
+        rates, ends = zip(*late_errors(record), strict=True)
+        right.loglog(rates, ends, color=CURVES[which], marker=MARKERS[which], linestyle="none", label=name)
+    tidy(right, "The last third of 150k steps", "learning rate of Adam", "error at T")
+    for axes in (left, right):
+        axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def late_errors(record: Record) -> list[tuple[float, float]]:
+    """Learning rate and mean squared error of the last iterate at the validations of the last third of a run."""
+    history, config = record.history, record.config
+    return [
+        (learning_rate(config, step - 1), error)
+        for step, error in zip(history["step"], history["final_error"], strict=True)
+        if step >= _LATE * config.steps and error is not None
+    ]

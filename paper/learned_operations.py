@@ -28,15 +28,13 @@ from nlaformer.learn.model import stack as as_stack
 from nlaformer.learn.optimizer import adam, bias_corrections
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 from paper import table_1_measured as verify
-from paper.artefact import BEYOND, Artefact, Verdict, not_yet
 from paper.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-FILE = "learned-operations.json"
+FILE = "learned-operations"
 SMALLEST_DIVISOR = 0.2
-_FLOAT32 = 1e-6  # what training in float32 may reach
 _CHUNK = 50  # steps whose inputs are drawn at once
 _TRAINING, _VALIDATION, _TEST = 1, 2, 3  # streams of inputs
 
@@ -151,7 +149,7 @@ def study(
     return Findings(budget, tuple(learned), tuple(construct(name, budget) for name in names))
 
 
-# --- learning ----------------------------------------------------------------------------------------------------
+# --- learning ---
 
 
 def learn(name: str, variant: Variant, budget: Budget) -> Learned:
@@ -210,7 +208,7 @@ def _initial(rows: int, variant: Variant, seed: int) -> NLAFormer:
     return NLAFormer(pre=[Layer(heads, ffn, (torch.ones(rows), torch.ones(rows)) if variant.norm else None)])
 
 
-# --- inputs, results, constructions --------------------------------------------------------------------------------
+# --- inputs, results, constructions ---
 
 
 def construct(name: str, budget: Budget) -> Constructed:
@@ -267,25 +265,23 @@ def _entries(result: Any, leading: int) -> np.ndarray:
     return np.concatenate([part.reshape(*part.shape[:leading], -1) for part in parts], -1)
 
 
-# --- the artefact --------------------------------------------------------------------------------------------------
+# --- the artefact ---
 
 
 def measure(results: Results, quick: bool = False) -> None:
     """Half an hour on one core; quick: seconds, and errors that mean nothing."""
     found = study(budget=QUICK if quick else FULL)
-    results.write(FILE, {"command": ARTEFACT.command()} | found.to_json())
+    results.write(FILE, {"command": "python -m paper run learned-operations"} | found.to_json())
 
 
-def _found(results: Results) -> Findings | None:
-    document = results.file(FILE)
-    return None if document is None else Findings.from_json(document)
+def findings(results: Results) -> Findings:
+    """What was measured."""
+    return Findings.from_json(results.document(FILE))
 
 
-def sheets(results: Results) -> list[Sheet]:
+def tables(results: Results) -> list[Sheet]:
     """Errors of learned layers, median and range over the seeds, and of the constructions."""
-    found = _found(results)
-    if found is None:
-        return []
+    found = findings(results)
     budget, forms = found.budget, ("paper's pair", "order 1", "order 3")
     lines = []
     for row in found.constructed:
@@ -306,38 +302,11 @@ def sheets(results: Results) -> list[Sheet]:
     ]
 
 
-def verdicts(results: Results) -> list[Verdict]:
-    """The theorem says that the weights exist; whether training finds them is another matter."""
-    claim = "Training finds what the theorem constructs: each operation in one layer of two heads."
-    found = _found(results)
-    where = f"{BEYOND}; weights by the theorem of section 2"
-    if found is None:
-        return [not_yet(claim, where)]
-    pairs = [(found.of(row.operation, VARIANTS[0].name), row) for row in found.constructed]
-    learned = sorted((each for each, _ in pairs), key=lambda each: each.median)
-    gain = np.median([found.of(each.operation, VARIANTS[1].name).median / each.median for each in learned])
-    reached = [each for each, row in pairs if each.median <= max(10 * row.errors["paper's pair"], _FLOAT32)]
-    stuck = [f"{each.operation} {error:.2f}" for each in learned for error in each.errors if error > 0.1]
-    worst = max(row.errors["paper's pair"] for row in found.constructed)
-    sentence = (
-        f"From random weights the operations are learned to relative errors between {learned[0].median:.0e} "
-        f"({learned[0].operation}) and {learned[-1].median:.0e} ({learned[-1].operation}), medians of "
-        f"{len(found.budget.seeds)} seeds; the paper's own pair of heads has {worst:.0e} at most, and {len(reached)} "
-        f"of {len(pairs)} come within ten times of it or to {_FLOAT32:.0e}. Four times the steps lower the error "
-        f"{gain:.1f} times. Single seeds stuck above 0.1: {', '.join(stuck) or 'none'}. The learned weights stay below "
-        f"{max(each.largest_weight for each in learned):.0f}; the constructions, which take large and nearly equal "
-        f"numbers apart, need up to {max(row.largest_weight for row in found.constructed):.0e}."
-    )
-    return [Verdict(claim, where, sentence, "holds" if len(reached) == len(pairs) else "differs")]
-
-
-def draw(results: Results) -> Figure | None:
+def figure(results: Results) -> Figure:
     """Every operation on a line: learned errors with their range over the seeds, and the constructions'."""
     from nlaformer.report.figure import CURVES, INK, MARKERS, panels, tidy
 
-    found = _found(results)
-    if found is None:
-        return None
+    found = findings(results)
     figure, (axes,) = panels(1, width=8.2, height=5.4)
     tidy(axes, f"Learned and constructed, n = {found.budget.n}", "relative error on fresh inputs (1e-17: none)")
     names = [row.operation for row in found.constructed]
@@ -355,15 +324,3 @@ def draw(results: Results) -> Figure | None:
     axes.invert_yaxis()
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
-
-
-ARTEFACT = Artefact(
-    name="learned-operations",
-    title="Operations learned from random weights, beside their constructions",
-    paper=BEYOND,
-    files=(FILE,),
-    measure=measure,
-    draw=draw,
-    sheets=sheets,
-    verdicts=verdicts,
-)

@@ -44,7 +44,7 @@ class Sizes:
         return self.train + self.validation + self.test
 
 
-# --- what methods hold ---------------------------------------------------------------------------------------------
+# --- what methods hold ---
 
 _PROGRAMS = {
     "steepest descent": "steepest_descent",
@@ -94,7 +94,7 @@ def trajectory(name: str, A: Tensor, b: Tensor, T: int) -> dict[str, Tensor]:
     return torch.vmap(run)(A, b)  # type: ignore[no-any-return]
 
 
-# --- where they may stand ------------------------------------------------------------------------------------------
+# --- where they may stand ---
 
 
 class Hidden(NamedTuple):
@@ -147,7 +147,7 @@ def over_length(X: Tensor) -> Tensor:
     return torch.nn.functional.normalize(X, dim=-1, eps=1e-300)
 
 
-# --- the probe -----------------------------------------------------------------------------------------------------
+# --- the probe ---
 
 
 class Scores(NamedTuple):

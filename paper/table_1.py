@@ -130,7 +130,7 @@ def findings(rows: Sequence[Row]) -> list[str]:
     ]
 
 
-# --- the tables ---------------------------------------------------------------------------------------------
+# --- the tables ---
 
 
 def _size(rows: Sequence[Row]) -> Sheet:
@@ -214,7 +214,7 @@ def _block(rows: Sequence[tuple[Row, LoopRow]]) -> Sheet:
     )
 
 
-# --- cells and data ----------------------------------------------------------------------------------------------
+# --- cells and data ---
 
 
 def _prompt(cost: Cost) -> tuple[str, str]:

@@ -14,8 +14,7 @@ import typer
 
 import nlaformer
 from nlaformer.cli import algorithms, demo, info, learn, operations, report, solve
-from nlaformer.errors import NLAFormerError
-from paper import commands as study
+from nlaformer.errors import NLAFormerError, OptionError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command()(demo.demo)
@@ -27,7 +26,16 @@ app.command()(learn.evaluate)
 app.command()(solve.solve)
 app.add_typer(report.report, name="report")
 app.command()(info.info)
-study.register(app)
+
+
+def _moved(name: str) -> None:
+    @app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})
+    def moved(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
+        raise OptionError(f"{name} is a command of the repository, not of the package: python -m paper --help")
+
+
+for name in ("reproduce", "probe"):
+    _moved(name)
 
 
 def _version(wanted: bool) -> None:

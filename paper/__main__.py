@@ -1,0 +1,166 @@
+"""The paper's tables and figures: ``python -m paper list | run | draw | promote | probe`` in a checkout.
+
+Exit codes: 0 done, 1 numbers are missing, 2 a mistake, 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from functools import partial
+from pathlib import Path
+
+from nlaformer.console import Sheet, print_json, print_sheets
+from nlaformer.errors import NLAFormerError, OptionError
+from nlaformer.learn.model import load_solver
+from nlaformer.learn.trainer import seconds_of
+from paper import controls, plan
+from paper.artefacts import ARTEFACTS, HOME, artefact, draw
+from paper.plan import Planned
+from paper.probing import Sizes
+from paper.results import Results, rounded
+from paper.run import Speeds, make, missing
+
+say = partial(print, flush=True)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    given = _parser().parse_args(arguments)
+    try:
+        return _dispatch(given)
+    except NLAFormerError as error:
+        say(f"paper: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _dispatch(given: argparse.Namespace) -> int:
+    if given.command == "probe":
+        return _probe(given.models, given.count, given.json)
+    home = Path("runs/small") if given.small else HOME
+    results = Results(given.results or home / "results", getattr(given, "commit", None))
+    if given.command == "list":
+        return _list(results, given.json)
+    if given.command == "draw":
+        return _draw(given.name, results, given.out or home)
+    folder = given.runs or (home / "runs" if given.small else Path("runs/paper"))
+    if given.command == "promote":
+        return _promote(folder, results)
+    return _run(given.name, folder, results, given.minutes, given.device, given.small)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m paper", description="The paper's tables and figures.")
+    commands = parser.add_subparsers(dest="command", required=True)
+    common = argparse.ArgumentParser(add_help=False)
+    common.add_argument("--results", type=Path, help="folder of the numbers; default paper/results")
+    common.add_argument("--small", action="store_true", help="tiny models in runs/small, minutes on a CPU")
+    listing = commands.add_parser("list", parents=[common], help="tables and figures, and which numbers are there")
+    listing.add_argument("--json", action="store_true", help="print one JSON document")
+    running = commands.add_parser("run", parents=[common], help="train and measure what is missing")
+    running.add_argument("name", help="a table, a figure or a training run; next: training runs by rank; all")
+    running.add_argument("--minutes", type=float, help="stop before this many minutes; the same command resumes")
+    running.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
+    running.add_argument("--commit", help="the commit of the files, where they come without their history")
+    drawing = commands.add_parser("draw", parents=[common], help="figures and tables from the numbers")
+    drawing.add_argument("name", help="a table or a figure; all")
+    drawing.add_argument("--out", type=Path, help="folder of figures/ and tables/; default paper")
+    promoting = commands.add_parser("promote", parents=[common], help="bundle the weights of finished runs")
+    for command in (running, promoting):
+        command.add_argument("--runs", type=Path, help="folder of checkpoints and weights; default runs/paper")
+    probing = commands.add_parser("probe", help="what a linear probe reads in the states of trained models")
+    probing.add_argument("models", nargs="+", help="folders or names of trained models")
+    probing.add_argument("--count", type=int, default=2048, help="systems to fit the probes to; half as many test them")
+    probing.add_argument("--json", action="store_true", help="print one JSON document")
+    return parser
+
+
+def _list(results: Results, as_json: bool) -> int:
+    rows = [
+        {"name": entry.name, "paper": entry.paper, "title": entry.title, "missing": entry.missing(results)}
+        for entry in ARTEFACTS
+    ]
+    due = [run.name for run in missing(plan.runs().values(), results)]
+    if as_json:
+        print_json({"artefacts": rows, "runs": len(plan.runs()), "missing": due})
+        return 0
+    lines = tuple(
+        (
+            entry.name,
+            entry.paper,
+            f"{len(gone)} missing" if (gone := entry.missing(results)) else "all there",
+            entry.title,
+        )
+        for entry in ARTEFACTS
+    )
+    note = f"{len(plan.runs()) - len(due)} of the {len(plan.runs())} training runs are there."
+    print_sheets([Sheet("Tables and figures", ("name", "in the paper", "numbers", "what"), lines, note, words=True)])
+    return 0
+
+
+def _run(name: str, folder: Path, results: Results, minutes: float | None, device: str | None, small: bool) -> int:
+    deadline = time.monotonic() + seconds_of(minutes)
+    chosen = ARTEFACTS if name == "all" else () if name == "next" or name in plan.runs() else (artefact(name),)
+    for entry in chosen:
+        if entry.measure is not None and not all(map(results.has, entry.files)):
+            say(f"{entry.name}: measuring")
+            entry.measure(results, small)
+    names = [run for entry in chosen for run in entry.runs] or ([] if chosen else [*plan.runs()])
+    wanted = _with_their_starts([name] if name in plan.runs() else names, results, small)
+    left = make(wanted, folder, results, deadline, Speeds(device), say)
+    if not left:
+        say(f"Nothing is missing of {name}.")
+    return 1 if left else 0
+
+
+def _with_their_starts(names: list[str], results: Results, small: bool) -> list[Planned]:
+    """The runs by name, and of those still to be made the runs they start from."""
+    found: dict[str, Planned] = {}
+    asked = list(names)
+    for name in asked:  # grows on the way
+        found[name] = run = plan.small(plan.planned(name)) if small else plan.planned(name)
+        if run.after is not None and missing([run], results):
+            asked.append(run.after)
+    return list(found.values())
+
+
+def _draw(name: str, results: Results, out: Path) -> int:
+    incomplete = False
+    for entry in ARTEFACTS if name == "all" else (artefact(name),):
+        if gone := entry.missing(results):
+            say(f"{entry.name}: {len(gone)} missing, {', '.join(gone[:3])}{' ...' if len(gone) > 3 else ''}")
+        if not entry.drawable(results):
+            incomplete = True
+            continue
+        for path in draw(entry, results, out):
+            say(path)
+    return 1 if incomplete else 0
+
+
+def _promote(folder: Path, results: Results) -> int:
+    from paper.promote import promote
+
+    for path in promote(folder, results):
+        say(path)
+    return 0
+
+
+def _probe(models: list[str], count: int, as_json: bool) -> int:
+    if count < 64:
+        raise OptionError(f"--count is {count}; a probe needs at least 64 systems")
+    short = [Path(name).name for name in models]
+    names = short if len(set(short)) == len(set(models)) else models  # a/run and b/run are two models
+    solvers = {name: load_solver(model) for name, model in zip(names, models, strict=True)}
+    found = controls.document(solvers, Sizes(count, count // 4, count // 2))
+    if as_json:
+        print_json(rounded(found))
+    else:
+        print_sheets(controls.sheets(found))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,274 @@
+"""Section 4.2, faster than the teacher, and what we add: the lead, the architectures, more loops, all kinds of runs.
+
+The loss |x^_t - x_t|^2 + lambda |x^_t - x|^2 is least at x^_t = (x_t + lambda x) / (1 + lambda), whose squared error is
+the teacher's divided by (1 + lambda)^2. A network that follows its teacher exactly has that lead; one that cannot may
+have a larger one, for what it does not know of x_t does not pull it back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from nlaformer.console import Sheet
+from nlaformer.learn.evaluate import plain_factor
+from nlaformer.report.figure import CURVES, FAINT, band, curve, errors, panels, reference, tidy
+from paper import plan
+from paper.curves import Curve, counted, geometric_mean, length, positive, score, short, span
+from paper.results import Record, Results
+from paper.sweeps import LAMBDA
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Row = dict[str, Any]
+
+# --- Figure 7: three sigmas, two teachers ---
+
+SIGMA = {
+    (teacher, sigma): plan.seeds_of(plan.accelerated(teacher, sigma=(sigma,)))
+    for teacher in plan.TEACHERS
+    for sigma in plan.SIGMAS
+}  # three seeds at sigma 1.2, one at the others
+_PUPILS = {teacher: f"NLAFormer, taught by {teacher.upper()}" for teacher in plan.TEACHERS}
+
+
+def sigma_figure(results: Results) -> Figure:
+    """One panel for each sigma."""
+    kinds = results.kinds(SIGMA)
+    figure, grid = panels(3, width=3.5, height=3.6)
+    for sigma, axes in zip(plan.SIGMAS, grid, strict=True):
+        for which, teacher in enumerate(plan.TEACHERS):
+            band(axes, [record.own["model"] for record in kinds[teacher, sigma]], _PUPILS[teacher], which)
+        own = kinds["cg", sigma][0].own
+        reference(axes, own["cg"], "CG")
+        reference(axes, own["pcg"], "PCG", ":")
+        errors(axes)
+        most = max(len(kinds[teacher, sigma]) for teacher in plan.TEACHERS)
+        title = f"sigma = {sigma:g}" + (f", {most} seeds" if most > 1 else "")
+        tidy(axes, title, "iteration t", "squared relative error" if sigma == plan.SIGMAS[0] else "")
+    grid[0].legend(frameon=False, fontsize=7.5)
+    figure.suptitle(f"Mean of 512 systems, {_length(kinds.values())}", fontsize=10)
+    return figure
+
+
+def sigma_table(results: Results) -> list[Sheet]:
+    """Iterations to each threshold, on the mean error and as a mean over the systems."""
+    kinds = results.kinds(SIGMA)
+    lines: list[tuple[str, ...]] = []
+    for sigma in plan.SIGMAS:
+        rows = {teacher: [record.own for record in kinds[teacher, sigma]] for teacher in plan.TEACHERS}
+        lines += [_sigma_line(method.upper(), sigma, rows["cg"][:1], method) for method in plan.TEACHERS]
+        lines += [_sigma_line(_PUPILS[teacher], sigma, seeds, "model") for teacher, seeds in rows.items()]
+    headings = ("method", "sigma", "iterations to", "mean over the systems", "error at T")
+    note = (
+        f"{_length(kinds.values())}. Iterations to a squared relative error of 1e-1, 1e-2, 1e-3, 1e-4: of the mean "
+        "over 512 systems, and counted for each system (T + 1 where it is not reached) and averaged. Of several "
+        "seeds, the range."
+    )
+    return [Sheet("NLAFormer against CG and PCG", headings, tuple(lines), note)]
+
+
+def _sigma_line(label: str, sigma: float, rows: Sequence[Row], method: str) -> tuple[str, ...]:
+    means = zip(*(row["counts"][method]["mean"] for row in rows), strict=True)
+    counts = " ".join("..".join(dict.fromkeys(f"{count:.1f}" for count in (min(seeds), max(seeds)))) for seeds in means)
+    curves = [row[method] for row in rows]
+    return label, f"{sigma:g}", counted(*curves), counts, span([curve[-1] for curve in curves])
+
+
+def _length(kinds: Any) -> str:
+    return length(record for records in kinds for record in records)
+
+
+# --- how far ahead of the teacher ---
+
+_LEAD_SIGMA = 1.2
+# At x_1 a network has had too few layers; later its own accuracy limits it.
+LEAD_ITERATES = range(2, 7)
+_LAST_DRAWN = 14  # soon after, CG overtakes them all
+STAGES = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100", "as bundled": "polished-lr0.0002"}
+"""On the way to the accelerated models; the control was trained as long as "lambda = 100" with lambda = 10."""
+LEAD = {
+    (teacher, stage): f"bundled-{teacher}-accelerated-{suffix}"
+    for teacher in plan.TEACHERS
+    for stage, suffix in STAGES.items()
+}
+
+
+def lead(record: Record) -> Curve:
+    """The teacher's mean squared error over the pupil's, at every iterate."""
+    row = record.at(_LEAD_SIGMA)
+    return [theirs / positive(own) for own, theirs in zip(row["model"], row[record.config.teacher], strict=True)]
+
+
+def typical_lead(record: Record) -> float:
+    """The geometric mean of the lead over t = 2, ..., 6."""
+    return geometric_mean(lead(record)[LEAD_ITERATES.start : LEAD_ITERATES.stop])
+
+
+def lead_of_minimizer(weight: float) -> float:
+    """The lead of the minimizer of the loss with a weight lambda."""
+    return (1 + weight) ** 2
+
+
+def lead_figure(results: Results) -> Figure:
+    """The lead over the iterations, and by lambda."""
+    models, sweep = results.there(LEAD), results.there(LAMBDA)
+    figure, (left, right) = panels(2, width=4.6, height=3.6, share=False)
+    for (teacher, stage), record in models.items():
+        label, which, style = f"{teacher.upper()}'s pupil, {stage}", list(STAGES).index(stage), ":"
+        curve(left, lead(record)[1:], label, which, start=1, style="-" if teacher == "cg" else style)
+    for weight in sorted({record.config.lambda_ for record in models.values()}):
+        left.axhline(lead_of_minimizer(weight), color=FAINT, linewidth=1, linestyle=":")
+        left.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, lead_of_minimizer(weight)), xytext=(0, 3),
+                      textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
+    left.set_yscale("log")
+    left.set_xlim(0.5, _LAST_DRAWN + 0.5)
+    left.set_ylim(0.3, 3e4)
+    title = f"On the way to the bundled models, sigma {_LEAD_SIGMA:g}"
+    tidy(left, title, "iteration t", "teacher's squared error / pupil's")
+    left.legend(frameon=False, fontsize=7, loc="lower left")
+    weights = sorted(sweep)
+    right.plot(weights, list(map(lead_of_minimizer, weights)), color=FAINT, linestyle=":", label="(1 + lambda)^2")
+    mean = f"geometric mean over t = {LEAD_ITERATES.start}, ..., {LEAD_ITERATES.stop - 1}"
+    typical = [typical_lead(sweep[weight]) for weight in weights]
+    right.plot(weights, typical, marker="o", linestyle="none", color=CURVES[0], label=mean)
+    right.set_xscale("log")
+    right.set_yscale("log")
+    tidy(right, f"The paper's loss, {length(sweep.values())}", "lambda", "CG's squared error / pupil's")
+    right.legend(frameon=False, fontsize=7)
+    return figure
+
+
+def lead_table(results: Results) -> list[Sheet]:
+    """The lead at single iterates and that of the minimizer."""
+    records = {f"{teacher.upper()}'s pupil, {stage}": run for (teacher, stage), run in results.there(LEAD).items()}
+    records |= {
+        f"CG's pupil, lambda = {weight:g}, power 1": run for weight, run in sorted(results.there(LAMBDA).items())
+    }
+    shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10) if t <= min(record.config.T for record in records.values())]
+    lines = tuple(
+        (label, f"{lead_of_minimizer(record.config.lambda_):,g}", *(plain_factor(lead(record)[t]) for t in shown))
+        for label, record in records.items()
+    )
+    headings = ("model", "(1 + lambda)^2", *(f"t = {t}" for t in shown))
+    note = "The teacher's mean squared error over the pupil's, 512 systems."
+    return [Sheet(f"How far ahead of its teacher, sigma {_LEAD_SIGMA:g}", headings, lines, note)]
+
+
+# --- architectures ---
+
+ARCHITECTURES = {key: plan.seeds_of(config) for key, config in plan.over_architecture().items()}
+_TASKS = tuple(dict.fromkeys(task for task, _ in ARCHITECTURES))
+_LABELS = {
+    "nlaformer": "pre, loop, post (NLAFormer)",
+    "looped": "looped, prompt injected (Yang et al.)",
+    "deep": "deep, no weights shared",
+}
+
+
+def architectures_figure(results: Results) -> Figure:
+    """A panel for each task."""
+    kinds = results.kinds(ARCHITECTURES)
+    figure, grid = panels(2, width=4.4, height=3.6)
+    for task, axes in zip(_TASKS, grid, strict=True):
+        for which, (architecture, label) in enumerate(_LABELS.items()):
+            band(axes, [record.own["model"] for record in kinds[task, architecture]], label, which)
+        reference(axes, kinds[task, "nlaformer"][0].own["cg"], "CG")
+        errors(axes)
+        how = length(kinds[task, architecture][0] for architecture in _LABELS)
+        tidy(axes, f"{task}, {how}", "iteration t", "squared relative error" if task == _TASKS[0] else "")
+        axes.legend(frameon=False, fontsize=7.5)
+    return figure
+
+
+def architectures_table(results: Results) -> list[Sheet]:
+    """A line for each task and architecture."""
+    kinds = {
+        key: results.kinds(ARCHITECTURES)[key][0] for key in sorted(ARCHITECTURES, key=lambda key: _TASKS.index(key[0]))
+    }
+    lines = tuple(
+        (task, _LABELS[architecture], short(score(record.own["model"])), short(record.own["model"][-1]),
+         counted(record.own["model"]))
+        for (task, architecture), record in kinds.items()
+    )  # fmt: skip
+    headings = ("task", "architecture", "mean error", "error at T", "iterations to")
+    note = f"{length(kinds.values())}, seed 0. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
+    return [Sheet("Architectures", headings, lines, note)]
+
+
+# --- more loops ---
+
+LOOPS = {
+    "result": plan.seeds_of(plan.imitation()),
+    "joint": plan.seeds_of(plan.joint()),
+    "faster, taught by CG": plan.seeds_of(plan.accelerated("cg")),
+    "faster, taught by PCG": plan.seeds_of(plan.accelerated("pcg")),
+    "looped, prompt injected": ARCHITECTURES["faster than CG", "looped"],
+}
+
+
+def loops_figure(results: Results) -> Figure:
+    """The error over twice the iterations of training."""
+    kinds = results.kinds(LOOPS)
+    figure, (axes,) = panels(1, width=6.4, height=3.9)
+    for which, (kind, records) in enumerate(kinds.items()):
+        band(axes, [record.own["loops"] for record in records], kind, which)
+    first = kinds["result"][0]
+    reference(axes, first.own["cg"], "CG")
+    axes.axvline(first.config.T, color=FAINT, linewidth=1)
+    axes.annotate("T of training", (first.config.T, 1.2), xytext=(4, 0), textcoords="offset points", fontsize=8)
+    errors(axes)
+    tidy(axes, f"Looped beyond T, {_length(kinds.values())}", "iteration t", "squared relative error (mean)")
+    axes.legend(frameon=False, fontsize=8, loc="lower left")
+    return figure
+
+
+def loops_table(results: Results) -> list[Sheet]:
+    """The error at T, on the way and at 2T."""
+    kinds = results.kinds(LOOPS)
+    T = kinds["result"][0].config.T
+    places = (T + 1, 3 * T // 2, 2 * T - 1, 2 * T)
+    lines = tuple(
+        (
+            kind,
+            str(record.config.seed),
+            short(record.own["model"][-1]),
+            *(short(record.own["loops"][t]) for t in places),
+        )
+        for kind, records in kinds.items()
+        for record in records
+    )
+    headings = ("model", "seed", f"x_{T} in training", *(f"t = {t}" for t in places))
+    note = f"{_length(kinds.values())}. The last iterate leaves through the post block, where there is one."
+    return [Sheet("Looped beyond T", headings, lines, note)]
+
+
+# --- all kinds of runs ---
+
+RUNS = {label: plan.seeds_of(config) for label, config in plan.kinds().items()} | {
+    f"{label}, power 1, constant 1e-3": (name,)
+    for label, name in zip(("result", "joint", "faster than CG"), plan.names(plan.constant_rate()), strict=True)
+}
+
+
+def runs_table(results: Results) -> list[Sheet]:
+    """A line for each kind, over its seeds."""
+    lines = tuple(
+        (
+            label,
+            length(records),
+            str(len(records)),
+            span([score(record.own["model"]) for record in records]),
+            span([record.own["model"][-1] for record in records]),
+            counted(*(record.own["model"] for record in records)),
+            span([record.own["discrepancy"] for record in records]),
+        )
+        for label, records in results.kinds(RUNS).items()
+    )
+    headings = ("run", "steps", "seeds", "mean error", "error at T", "iterations to", "discrepancy")
+    note = (
+        "Our recipes weigh the iterates by a power below 1. Mean error: geometric, over x_1 to x_T. Iterations to "
+        "1e-1, 1e-2, 1e-3, 1e-4."
+    )
+    return [Sheet("Every kind of run at sigma 1.2", headings, lines, note)]

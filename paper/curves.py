@@ -1,0 +1,94 @@
+"""Numbers of a curve of errors over the iterates, and how tables write them."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+
+from nlaformer.learn import evaluate
+from paper import plan
+from paper.results import Record
+
+Curve = Sequence[float]
+THRESHOLDS = evaluate.THRESHOLDS[:4]
+
+
+def iterations(curve: Curve, bound: float) -> int | None:
+    """The first iterate whose mean squared relative error is at most a bound; None if there is none.
+
+    >>> iterations([1.0, 0.2, 0.009], 1e-2)
+    2
+    """
+    return next((t for t, error in enumerate(curve) if error <= bound), None)
+
+
+def counted(*curves: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
+    """The iterations to 1e-1, ..., 1e-4 as a cell, a dash where a curve does not reach it; of several the range.
+
+    >>> counted([1.0, 0.05, 0.005], [1.0, 0.5, 0.005], bounds=(1e-1, 1e-2, 1e-3))
+    '1..2 2 -'
+    """
+    cells = []
+    for bound in bounds:
+        found = [iterations(curve, bound) for curve in curves]
+        reached = sorted(count for count in found if count is not None)
+        ends = [*map(str, reached[:1] + reached[-1:]), *(["-"] if None in found else [])]
+        cells.append("..".join(dict.fromkeys((ends[0], ends[-1]))))
+    return " ".join(cells)
+
+
+def overtaken(own: Curve, theirs: Curve) -> int | None:
+    """The first iterate at which the teacher's error is smaller than the pupil's; None if it never is."""
+    return next((t for t in range(1, len(own)) if theirs[t] < own[t]), None)
+
+
+def score(curve: Curve) -> float:
+    """One number for a curve: the geometric mean of the squared relative errors of x_1, ..., x_T."""
+    return geometric_mean(curve[1:])
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The geometric mean of errors, which may be 0 or infinite."""
+    return math.exp(sum(math.log(positive(value)) for value in values) / len(values))
+
+
+def positive(error: float) -> float:
+    """An error as a divisor or inside a logarithm: at least the smallest normal number."""
+    return max(error, sys.float_info.min)
+
+
+def short(value: float | None, digits: str = ".2g") -> str:
+    """A number with two digits; a dash where there is none or it is not finite."""
+    return "-" if value is None or not math.isfinite(value) else f"{value:{digits}}"
+
+
+def span(values: Sequence[float], digits: str = ".2g") -> str:
+    """The least and the largest of some numbers, as a cell.
+
+    >>> span([0.0123, 0.02, 0.01])
+    '0.01 to 0.02'
+    """
+    return " to ".join(dict.fromkeys((short(min(values), digits), short(max(values), digits))))
+
+
+def with_error(mean: float, standard_error: float) -> str:
+    """A mean and its standard error."""
+    return f"{short(mean)} +- {short(standard_error)}"
+
+
+def listed(parts: Sequence[str]) -> str:
+    """Words as an enumeration.
+
+    >>> listed(["a", "b", "c"])
+    'a, b and c'
+    """
+    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
+
+
+def length(records: Iterable[Record]) -> str:
+    """How the runs of a comparison were trained: "100k steps, power 0.5, bf16"."""
+    records = list(records)
+    steps = listed([plan.thousands(steps) for steps in sorted({record.config.steps for record in records})])
+    power = listed([f"{power:g}" for power in sorted({record.config.power for record in records})])
+    return f"{steps} steps, power {power}, {listed(sorted({record.arithmetic for record in records}))}"

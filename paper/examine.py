@@ -1,0 +1,131 @@
+"""What is filed of a finished run: its evaluations beside CG and PCG, and its history thinned out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlaformer.io import fingerprint
+from nlaformer.learn import evaluate
+from nlaformer.learn.evaluate import Trial
+from nlaformer.learn.model import Solver, load_solver
+from nlaformer.learn.recipes import Config
+from nlaformer.learn.runs import read_manifest, read_metrics
+from paper.curves import THRESHOLDS
+from paper.plan import SIGMAS
+from paper.results import RUNS, Record, Results
+
+_COUNT = 512  # systems of an evaluation, the paper's number
+_CURVES = 12  # of the error over the iterates, during training
+_POINTS = 50  # of the learning rate and the loss
+
+
+class Examiner:
+    """Evaluates solvers; the systems and the iterates of CG and PCG on them are computed once."""
+
+    def __init__(self, count: int = _COUNT):
+        self.count = count
+        self._known: dict[tuple[Any, ...], Trial] = {}
+
+    def examine(self, solver: Solver) -> dict[str, dict[str, Any]]:
+        """The evaluations by label: complete on its own systems and at the paper's sigmas, short elsewhere."""
+        config = solver.config
+        complete = {evaluate.own_label(config), *(f"spd, sigma {sigma}" for sigma in SIGMAS)}
+        found = {}
+        for label, systems in evaluate.sets(config, self.count):
+            scaled = config.sigma if "times" in label else ()
+            key = (label, scaled, config.n, config.T)
+            if key not in self._known:
+                self._known[key] = evaluate.trial(label, systems, config.T)
+            row = evaluate.judge(solver, self._known[key]).to_json()
+            if label in complete:
+                found[label] = row | _more_loops(solver, self._known[key]) | _counts(solver, self._known[key])
+            else:
+                found[label] = {name: row[name] for name in ("count", "model", "cg", "pcg", "discrepancy")}
+        return found
+
+
+def _more_loops(solver: Solver, given: Trial) -> dict[str, list[float]]:
+    """Mean squared relative errors over 2T iterations, of models whose loop can be repeated."""
+    if not solver.config.shared:
+        return {}
+    A, b, x = given.systems
+    errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * solver.config.T), x)
+    return {"loops": errors.mean(0).tolist()}
+
+
+def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
+    """The iterations that each system needs, T + 1 where T do not suffice: over all, and by quarters of its condition.
+
+    The thresholds are 1e-1, ..., 1e-4; the quarters go from the best conditioned systems to the worst.
+    """
+    A, b, x = given.systems
+    condition = torch.linalg.cond(A)
+    quarters = condition.argsort().tensor_split(4)
+    found: dict[str, Any] = {"condition": [condition[quarter].median().item() for quarter in quarters], "counts": {}}
+    for name, iterates in (("model", solver.iterates(A, b)), ("cg", given.cg.x), ("pcg", given.pcg.x)):
+        errors = evaluate.squared_relative_errors(iterates, x)
+        below = errors.unsqueeze(-1) <= torch.tensor(THRESHOLDS, dtype=errors.dtype)  # (count, T+1, threshold)
+        first = torch.where(below.any(1), below.int().argmax(1), errors.shape[1]).double()  # (count, threshold)
+        found["counts"][name] = {
+            "mean": first.mean(0).tolist(),
+            "deviation": first.std(0, correction=0).tolist(),
+            "reached": below.any(1).double().mean(0).tolist(),
+            "by_condition": [first[quarter].mean(0).tolist() for quarter in quarters],
+        }
+    return found
+
+
+def file_run(
+    name: str, folder: Path, stack: Sequence[str], results: Results, examiner: Examiner, device: torch.device
+) -> Record:
+    """Evaluate a finished run, which was trained in a stack, and file its numbers."""
+    manifest = read_manifest(folder)
+    solver: Solver = load_solver(folder).to(device)
+    results.write(
+        f"{RUNS}/{name}",
+        {
+            "name": name,
+            "config": solver.config.to_json(),
+            "state": manifest["state"],
+            "steps": manifest["steps"],
+            "seconds": manifest["seconds_in_all"],
+            "stack": list(stack),
+            "trained": {key: manifest[key] for key in ("device", "engine", "arithmetic", "commit", "written")},
+            "history": _history(read_metrics(folder), solver.config),
+            "weights": fingerprint(folder),
+            "own": evaluate.own_label(solver.config),
+            "evaluations": examiner.examine(solver),
+        },
+    )
+    return results.run(name)
+
+
+def _history(lines: Sequence[dict[str, Any]], config: Config) -> dict[str, Any]:
+    """The metrics of a run as columns: validations, some of their curves of errors, loss and learning rate."""
+    validations = [line for line in lines if "validation" in line]
+    curves = _denser_at_first(validations, _CURVES, config.steps)
+    losses = [line for line in lines if "loss" in line]
+    stride = max(math.ceil(len(losses) / _POINTS), 1)
+    training = [line for k, line in enumerate(losses) if k % stride == 0 or k == len(losses) - 1]
+    return {
+        "step": [line["step"] for line in validations],
+        "discrepancy": [line["validation"]["discrepancy"] for line in validations],
+        "final_error": [line["validation"]["squared_relative_error"][-1] for line in validations],
+        "curves": {
+            "step": [line["step"] for line in curves],
+            "squared_relative_error": [line["validation"]["squared_relative_error"] for line in curves],
+        },
+        "training": {name: [line[name] for line in training] for name in ("step", "loss", "lr")},
+    }
+
+
+def _denser_at_first(lines: Sequence[dict[str, Any]], count: int, steps: int) -> list[dict[str, Any]]:
+    """At most so many lines, the first and the last among them, denser at the beginning."""
+    wanted = [steps * (k / (count - 1)) ** 2 for k in range(count)]
+    nearest = {min(range(len(lines)), key=lambda k: abs(lines[k]["step"] - step)) for step in wanted} if lines else ()
+    return [lines[k] for k in sorted(nearest)]

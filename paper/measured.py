@@ -1,0 +1,141 @@
+"""Small measurements and the paper's diagrams: Table 1's cells, compiled CG, the systems, Figures 1 to 3."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+from nlaformer.console import Sheet
+from nlaformer.learn.evaluate import SEED, plain_factor
+from nlaformer.problems import SPD
+from paper import plan
+from paper.curves import short
+from paper.results import Results
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from nlaformer.transformer import Layer
+
+OPERATIONS, CG, SYSTEMS = "operations", "conjugate-gradients", "systems"
+_BARE = "without"  # key of the matrices without a diagonal
+_QUANTILES = (0.1, 0.5, 0.9)
+
+
+# --- Table 1: operations ---
+
+
+def measure_operations(results: Results, small: bool) -> None:
+    """Build, run and count every operation."""
+    from paper import table_1, table_1_measured
+
+    rows = table_1.as_data(table_1_measured.measure_all(n=4 if small else 20))
+    results.write(OPERATIONS, {"command": "python -m paper run table-operations", "rows": rows})
+
+
+def operations_table(results: Results) -> list[Sheet]:
+    """Entries of the prompt and layers: ours, the loop-transformer's, the paper's in brackets."""
+    rows = [row for row in results.document(OPERATIONS)["rows"] if row["form"] == "accurate"]
+    headings = ("operation", "entries", "grow like", "layers", "loop: entries", "grow like", "layers", "error, float64")
+    note = "In brackets: as the paper prints it. Error: relative to the result. More columns: nlaformer operations."
+    return [Sheet(f"Operations at n = {rows[0]['n']}", headings, tuple(map(_operation_line, rows)), note)]
+
+
+def _operation_line(row: dict[str, Any]) -> tuple[str, ...]:
+    def cells(form: dict[str, Any]) -> tuple[str, str, str]:
+        cost, printed = form["cost"], form["printed"]
+        grow = f"n^{form['growth']:.1f} ({printed['entries']})"
+        return f"{cost['entries']:,}", grow, f"{cost['layers']} ({printed['layers']})"
+
+    loop = ("-", "-", "-") if row["loop_transformer"] is None else cells(row["loop_transformer"])
+    return row["operation"], *cells(row), *loop, f"{row['accuracy']['float64']['error']:.0e}"
+
+
+# --- Theorem 3.1: conjugate gradients ---
+
+
+def measure_cg(results: Results, small: bool) -> None:
+    """Compile CG, run it and count."""
+    from benchmarks import algorithms as compiled
+
+    rows = [compiled.measure("cg", n=4 if small else 20)]
+    about = {"command": "python -m paper run theorem-cg", "systems": compiled.SYSTEMS, "seed": compiled.SEED}
+    results.write(CG, about | {"algorithms": rows})
+
+
+def cg_table(results: Results) -> list[Sheet]:
+    """How it converges, and the same program in NumPy."""
+    document = results.document(CG)
+    (cg,) = document["algorithms"]
+    theirs = cg["reference_iterations"]
+    lines = [
+        (f"iterations to {level}", str(k or "-"), str(theirs[level] or "-")) for level, k in cg["iterations"].items()
+    ]
+    lines.append(("relative error at the end", f"{cg['error']:.0e}", f"{cg['reference_error']:.0e}"))
+    note = f"Medians of {document['systems']} systems, the error of the worst. How it is made: docs/compile.md."
+    return [Sheet(f"Conjugate gradients, n = {cg['n']}", ("", "transformer", "NumPy"), tuple(lines), note)]
+
+
+# --- the systems of section 4 ---
+
+
+def measure_systems(results: Results, small: bool) -> None:
+    """Condition numbers of scikit-learn's matrices, and of the paper's systems, which have a diagonal added to them."""
+    import torch
+    from sklearn.datasets import make_spd_matrix
+
+    count, n = 64 if small else 4096, 20
+    bare = torch.stack([torch.from_numpy(make_spd_matrix(n, random_state=SEED + k)) for k in range(count)])
+    matrices = {_BARE: bare} | {f"{sigma:g}": SPD(n=n, sigma=(sigma,)).sample(count, SEED).A for sigma in plan.SIGMAS}
+    spectra = {which: torch.linalg.eigvalsh(A) for which, A in matrices.items()}
+    quantiles = torch.tensor(_QUANTILES, dtype=torch.float64)
+    conditions = {key: torch.quantile(found[:, -1] / found[:, 0], quantiles).tolist() for key, found in spectra.items()}
+    smallest = {which: float(found.min()) for which, found in spectra.items()}
+    about = {"command": "python -m paper run table-systems", "count": count, "n": n, "seed": SEED}
+    results.write(SYSTEMS, about | {"condition": conditions, "smallest_eigenvalue": smallest})
+
+
+def systems_table(results: Results) -> list[Sheet]:
+    """A line for each diagonal."""
+    found = results.document(SYSTEMS)
+    lines = tuple(
+        (
+            "make_spd_matrix alone" if which == _BARE else f"with the diagonal, sigma {which}",
+            *map(plain_factor, row),
+            short(found["smallest_eigenvalue"][which]),
+        )
+        for which, row in found["condition"].items()
+    )
+    headings = ("systems", *(f"{100 * quantile:g}% quantile" for quantile in _QUANTILES), "smallest eigenvalue")
+    return [Sheet(f"Condition numbers of {found['count']:,} matrices each, n = {found['n']}", headings, lines)]
+
+
+# --- Figures 1 to 3, from a model ---
+
+
+def transformer_figure(results: Results) -> Figure:
+    """A layer with the shapes of a real one."""
+    from nlaformer.cli.report import layer_shape, named_solver, title
+    from nlaformer.report.diagrams import layer_figure
+
+    solver = named_solver()
+    layer = layer_shape(cast("Layer", solver.blocks.loop[0]))
+    words = f"One layer, eq. (1): the loop's of {title(solver)}"
+    return layer_figure(layer, solver.config.d, solver.layout.tokens, words)
+
+
+def structure_figure(results: Results) -> Figure:
+    """The pre, loop and post blocks."""
+    from nlaformer.cli.report import named_solver, structure_of, title
+    from nlaformer.report import diagrams
+
+    solver = named_solver()
+    return diagrams.structure_figure(structure_of(solver), title(solver))
+
+
+def probe_figure(results: Results) -> Figure:
+    """The probes of x and of (r, d)."""
+    from nlaformer.cli.report import named_solver, structure_of, title
+    from nlaformer.report import diagrams
+
+    solver = named_solver()
+    return diagrams.probe_figure(structure_of(solver), solver.config.n, solver.probe_rd.shape[0], title(solver))

@@ -1,0 +1,226 @@
+"""Training the runs of the plan: stack after stack within a budget of time, each filed as soon as it is finished.
+
+A folder holds a subfolder for each run, and ``stack.json`` while a stack is being trained: whatever stopped the
+process, the next one resumes that stack. Weights that are kept are copied to its subfolder ``weights``.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import torch
+
+from nlaformer import pretrained
+from nlaformer.arrays import threads_for
+from nlaformer.errors import FileError
+from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, replace_file
+from nlaformer.learn import trainer
+from nlaformer.learn.engine import make_engine
+from nlaformer.learn.model import load_solver
+from nlaformer.learn.progress import duration
+from nlaformer.learn.ranks import pick_device
+from nlaformer.learn.recipes import Config, shape_of
+from nlaformer.learn.runs import MANIFEST, read_manifest
+from paper.examine import Examiner, file_run
+from paper.plan import BUNDLED, WEIGHTS, Planned, stacks
+from paper.results import RUNS, Results
+
+STACK_FILE = "stack.json"
+_RESERVE = 45.0  # seconds to save or to evaluate a stack before the budget is spent
+_CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
+_OVERHEAD = 1.1  # factor on the time of the steps, for checkpoints and validations
+_FIXED_SHARE = 2  # of a stack in the time of a step on a GPU, in members
+_VALIDATION_GAP = 1000  # steps between validations at least
+
+
+def missing(wanted: Iterable[Planned], results: Results) -> list[Planned]:
+    """The runs whose numbers are not there yet."""
+    return [run for run in wanted if not results.has_run(run.name)]
+
+
+def make(
+    wanted: Iterable[Planned],
+    folder: Path,
+    results: Results,
+    deadline: float = math.inf,
+    speeds: Speeds | None = None,
+    say: Callable[[str], None] = print,
+) -> list[Planned]:
+    """Make the missing runs, the most valuable that fit before a deadline first; return those still missing.
+
+    The deadline is one of ``time.monotonic``; ``speeds`` names the device.
+    """
+    wanted, speeds, examiner = list(wanted), speeds or Speeds(), Examiner()
+    if math.isfinite(deadline):
+        deadline -= min(_RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
+    if not missing(wanted, results):
+        return []
+    with locked_folder(folder):
+        _fetch_bundled(missing(wanted, results), folder, results)
+        while due := missing(wanted, results):
+            if deadline <= time.monotonic():
+                say(f"Out of time: {len(due)} runs are missing. The same command resumes.")
+                return due
+            stack = _interrupted(folder, wanted, due) or fitting(_ready(due, folder, results), deadline, speeds, say)
+            _check_start(stack, folder, results)
+            replace_file(folder / STACK_FILE, json.dumps([run.name for run in stack]).encode())
+            say(f"Training {len(stack)} of {len(due)} missing runs: " + ", ".join(run.name for run in stack))
+            begun = time.monotonic()
+            if not _train(stack, folder, max(deadline - begun, 1e-3) / 60, speeds.device):
+                done = read_manifest(folder / stack[0].name)["steps"]
+                say(f"Saved after {duration(time.monotonic() - begun)}, step {done} of {stack[0].config.steps}.")
+                continue
+            say(f"Trained in {duration(time.monotonic() - begun)}; evaluating.")
+            for run in stack:  # before the numbers are filed: then the run counts as done
+                if run.keep:
+                    copy(folder / run.name, folder / WEIGHTS / run.name)
+            for run in missing(stack, results):
+                names = [member.name for member in stack]
+                record = file_run(run.name, folder / run.name, names, results, examiner, speeds.device)
+                say(f"  {run.name}: {record.summary()}")
+            (folder / STACK_FILE).unlink()
+    return []
+
+
+def _train(stack: Sequence[Planned], folder: Path, minutes: float, device: torch.device) -> bool:
+    """Train a stack, or resume it; whether it is finished."""
+    folders, configs = [folder / run.name for run in stack], [run.config_in(folder) for run in stack]
+    if all(map(_finished, folders, configs)):
+        return True
+    steps = configs[0].steps
+    runs = trainer.train_into(
+        configs,
+        folders,
+        trainer.RunOptions(
+            device=device,
+            checkpoint_every=max(steps // _CHECKPOINTS, 1),
+            validate_every=max(steps // _VALIDATIONS, min(_VALIDATION_GAP, steps // _CHECKPOINTS), 1),
+            minutes=None if math.isinf(minutes) else minutes,
+        ),
+    )
+    return all(run.steps == steps or run.diverged for run in runs)
+
+
+def _finished(folder: Path, config: Config) -> bool:
+    """Whether a folder holds the finished run of this config; the trainer refuses a folder of another."""
+    ended = (folder / MANIFEST).exists() and read_manifest(folder)["state"] in ("finished", "diverged")
+    return ended and load_solver(folder).config == config
+
+
+# --- which stack is next ---
+
+
+def _interrupted(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]) -> list[Planned]:
+    """The stack that was being trained when the last process stopped, if its runs are wanted and not all filed."""
+    path = folder / STACK_FILE
+    if not path.exists():
+        return []
+    try:
+        names = [str(name) for name in json.loads(path.read_text())]
+    except (OSError, ValueError, TypeError) as error:
+        raise FileError(f"{path} is damaged ({error}); remove it to start its stack again") from error
+    known = {run.name: run for run in wanted}
+    stack = [known[name] for name in names] if all(name in known for name in names) else []
+    return stack if any(run in due for run in stack) else []
+
+
+class Speeds:
+    """How long stacks take on a device: a few steps of each are timed, once for a shape and a size."""
+
+    def __init__(self, device: str | None = None):
+        self.device = pick_device(device)
+        self.one_by_one = self.device.type == "cpu"  # members train one after another
+        self._known: dict[str, float] = {}
+
+    def seconds(self, stack: Sequence[Planned]) -> float:
+        """How long the training of a stack takes."""
+        configs = [run.config for run in stack]
+        timed = configs[:1] if self.one_by_one else configs
+        key = repr((len(timed), shape_of(configs[0])))
+        if key not in self._known:
+            self._known[key] = _seconds_per_step(timed, self.device)
+        return _OVERHEAD * self._known[key] * configs[0].steps * len(configs) / len(timed)
+
+    def count(self, stack: Sequence[Planned], left: float) -> int:
+        """How many runs of a stack, trained as one, take no more than the seconds left."""
+        share, fixed = left / self.seconds(stack), 0 if self.one_by_one else _FIXED_SHARE
+        return len(stack) if share >= 1 else max(int(share * (len(stack) + fixed)) - fixed, 0)
+
+
+def fitting(
+    due: Sequence[Planned], deadline: float, speeds: Speeds, say: Callable[[str], None] = print
+) -> list[Planned]:
+    """The most valuable stack that can be finished before a deadline, with as many of its runs as can.
+
+    If none can, the most valuable one, on a CPU its first run: it is started now and resumed another time.
+    """
+    candidates = stacks(due)
+    if not math.isfinite(deadline):
+        return candidates[0]
+    for stack in candidates:
+        left = deadline - time.monotonic()  # timing takes time too
+        if left <= 0:
+            break
+        if count := speeds.count(stack, left):
+            return stack[:count]
+    say("No run can be finished in that time: one is started, and the same command resumes it.")
+    return candidates[0][:1] if speeds.one_by_one else candidates[0]
+
+
+def _seconds_per_step(configs: Sequence[Config], device: torch.device, timed: int = 20, longest: float = 5.0) -> float:
+    """Wall clock per step of a stack, without the first step (compilation, the first systems)."""
+    with threads_for(wanted=configs[0].threads):
+        engine = make_engine(configs, device)
+        engine.step(0)
+        engine.report()  # waits for the device
+        begun, done = time.monotonic(), 0
+        while done < timed and (done == 0 or time.monotonic() - begun < longest):
+            done += 1
+            engine.step(done)
+        engine.report()
+        return (time.monotonic() - begun) / done
+
+
+# --- runs that start from the weights of another ---
+
+
+def _fetch_bundled(due: Sequence[Planned], folder: Path, results: Results) -> None:
+    """Copy weights that runs start from out of the bundled models, where those are the ones that were filed."""
+    bundled = {run: pretrained.HOME / name for name, run in BUNDLED.items()}
+    for run in due:
+        if run.after not in bundled or (start := folder / WEIGHTS / run.after).exists():
+            continue
+        home = bundled[run.after]
+        if results.has_run(run.after) and results.run(run.after).document.get("weights") == fingerprint(home):
+            copy(home, start)
+
+
+def _ready(due: Sequence[Planned], folder: Path, results: Results) -> list[Planned]:
+    """The runs that can be made now: those that start from the weights of another need these."""
+    ready = [run for run in due if run.after is None or (folder / WEIGHTS / run.after).exists()]
+    if not ready:
+        run = due[0]
+        raise FileError(
+            f"{run.name} starts from the weights of {run.after}, and there is no {folder / WEIGHTS / str(run.after)}; "
+            f"remove {results.folder / RUNS / f'{run.after}.json'} to make that run again"
+        )
+    return ready
+
+
+def _check_start(stack: Sequence[Planned], folder: Path, results: Results) -> None:
+    """Refuse to start from weights other than those whose numbers are filed."""
+    for run in stack:
+        if run.after is None or not results.has_run(run.after):
+            continue
+        start = folder / WEIGHTS / run.after
+        if not (start / WEIGHTS_FILE).exists():  # a run that is resumed does not need them
+            continue
+        if results.run(run.after).document.get("weights") not in (None, fingerprint(start)):
+            raise FileError(
+                f"{run.name} starts from the weights of {run.after}, and those in {start} are not the ones of its "
+                f"numbers; put the right ones there, or remove {results.folder / RUNS / f'{run.after}.json'}"
+            )

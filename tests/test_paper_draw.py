@@ -1,0 +1,200 @@
+"""``python -m paper``: it lists, trains small models, draws one artefact or all, and says what is missing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+
+import nlaformer as nf
+from nlaformer import pretrained
+from nlaformer.learn.evaluate import judge, trial
+from paper import acceleration, bundled, measured, plan
+from paper.__main__ import main
+from paper.artefacts import ARTEFACTS, HOME, artefact, draw
+from paper.results import Results
+
+
+def files(folder):
+    return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def committed(results):
+    """A copy of the committed results."""
+    return shutil.copytree(HOME / "results", results)
+
+
+def test_the_list_names_every_artefact_and_what_is_missing(tmp_path, capsys):
+    assert main(["list", "--json", "--results", str(tmp_path)]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert [entry["name"] for entry in listed["artefacts"]] == [entry.name for entry in ARTEFACTS]
+    assert listed["missing"] == list(plan.runs())
+    assert main(["list"]) == 0 and f"{len(plan.runs())} of the {len(plan.runs())}" in capsys.readouterr().out
+
+
+def test_artefacts_name_runs_of_the_plan_only():
+    assert {name for entry in ARTEFACTS for name in entry.runs} <= set(plan.runs())
+
+
+@pytest.mark.parametrize("entry", ARTEFACTS, ids=lambda entry: entry.name)
+def test_drawing_one_artefact_writes_its_files_only_and_as_committed(entry, tmp_path):
+    assert draw(entry, Results(), tmp_path)
+    kinds = {"figures": ("svg", entry.figure), "tables": ("md", entry.tables)}
+    expected = {f"{folder}/{entry.name}.{end}" for folder, (end, made) in kinds.items() if made is not None}
+    assert set(map(str, files(tmp_path))) == expected
+    for name in expected:
+        assert (tmp_path / name).read_bytes() == (HOME / name).read_bytes(), f"python -m paper draw {entry.name}"
+
+
+def test_no_figure_or_table_is_committed_without_an_artefact():
+    known = {entry.name for entry in ARTEFACTS}
+    assert {path.stem for folder in ("figures", "tables") for path in (HOME / folder).iterdir()} == known
+
+
+def test_the_command_draws_into_the_folder_given(tmp_path, capsys):
+    assert main(["draw", "fig-eta", "--out", str(tmp_path)]) == 0
+    assert capsys.readouterr().out.split() == [
+        str(tmp_path / name) for name in ("figures/fig-eta.svg", "tables/fig-eta.md")
+    ]
+
+
+def test_nothing_is_drawn_without_numbers(tmp_path, capsys):
+    out, empty = tmp_path / "out", str(tmp_path / "results")
+    assert main(["draw", "all", "--out", str(out), "--results", empty]) == 1
+    drawn = {path.stem for path in (out / "figures").iterdir()}
+    assert drawn == {"fig-transformer", "fig-structure", "fig-probe"} and not (out / "tables").exists()
+    assert "fig-eta: 6 missing" in capsys.readouterr().out
+
+
+def test_later_seeds_may_be_missing_and_the_first_may_not(tmp_path):
+    results, entry = Results(committed(tmp_path / "results")), artefact("fig-loops")
+    first, *later = plan.seeds_of(plan.joint())
+    for name in later:
+        (results.folder / "runs" / f"{name}.json").unlink()
+    assert entry.missing(results) == later and entry.drawable(results) and draw(entry, results, tmp_path)
+    (results.folder / "runs" / f"{first}.json").unlink()
+    assert not entry.drawable(results)
+
+
+def test_a_small_plan_runs_end_to_end_stops_in_time_and_resumes(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    few = {name: planned for name, planned in plan.runs().items() if name.startswith("bundled-")}
+    monkeypatch.setattr(plan, "runs", lambda: few)
+    small = {name: plan.small(planned) for name, planned in few.items()}
+    steps = {name: planned.config.replace(steps=5, warmup=1) for name, planned in small.items()}
+    monkeypatch.setattr(
+        plan, "small", lambda planned: dataclasses.replace(small[planned.name], config=steps[planned.name])
+    )
+    assert main(["run", "next", "--small", "--minutes", "0.001", "--device", "cpu"]) == 1
+    assert main(["run", "next", "--small", "--device", "cpu", "--commit", "abc"]) == 0
+    kept = Results(tmp_path / "runs" / "small" / "results")
+    assert all(kept.run(name).document["provenance"]["commit"] == "abc" for name in few)
+    assert (tmp_path / "runs" / "small" / "runs" / "weights" / "bundled-cg-joint" / "model.safetensors").exists()
+    trained = files(kept.folder)
+    assert main(["run", "table-bundled", "--small", "--device", "cpu"]) == 0  # measures what is missing
+    assert main(["draw", "table-bundled", "--small"]) == 0
+    assert (tmp_path / "runs" / "small" / "tables" / "table-bundled.md").exists()
+    assert trained.items() <= files(kept.folder).items()
+    assert not (tmp_path / "paper").exists()
+
+
+def test_a_run_is_asked_for_with_those_it_starts_from(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("paper.__main__.make", lambda wanted, *given: asked.extend(run.name for run in wanted))
+    name = "bundled-cg-accelerated-polished-lr0.0002"
+    main(["run", name, "--results", str(tmp_path)])
+    assert set(asked) == {run.name for run in plan.lineage(name)} and len(asked) == 4
+    asked.clear()
+    main(["run", name, "--results", str(tmp_path), "--small"])
+    assert asked == [name]  # tiny models start from random weights
+
+
+def test_nothing_is_trained_where_every_run_is_there(tmp_path):
+    assert main(["run", "next", "--runs", str(tmp_path / "runs")]) == 0 and not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["draw", "fig-sgima"], "fig-sigma"),
+        (["run", "next", "--small", "--minutes", "nan"], "nan"),
+        (["run", "next", "--small", "--minutes", "-1"], "-1"),
+        (["probe", "cg-joint", "--count", "3"], "3"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(arguments) == 2
+    said = capsys.readouterr().err
+    assert words in said and len(said.splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def test_figures_and_tables_survive_models_that_diverged(tmp_path):
+    results = committed(tmp_path / "results")
+    for path in (results / "runs").glob("*.json"):
+        document = json.loads(path.read_text())
+        for row in document["evaluations"].values():
+            row |= {"model": [None] * 21, "discrepancy": None}
+            row |= {kind: [None] * len(row[kind]) for kind in ("deviation", "intermediate", "loops") if kind in row}
+        path.write_text(json.dumps(document))
+    for entry in ARTEFACTS:
+        if entry.runs:
+            draw(entry, Results(results), tmp_path)
+
+
+def test_no_picture_cuts_off_its_titles():
+    for entry in ARTEFACTS:
+        if entry.figure is None:
+            continue
+        figure = entry.figure(Results())
+        figure.draw_without_rendering()
+        for axes in figure.axes:
+            title = axes.title.get_window_extent()
+            assert figure.bbox.x0 <= title.x0 and title.x1 <= figure.bbox.x1, (entry.name, axes.get_title())
+
+
+# --- measurements ---
+
+
+def test_the_diagonal_lowers_the_condition_numbers(tmp_path):
+    measured.measure_systems(Results(tmp_path), small=True)
+    found = Results(tmp_path).document(measured.SYSTEMS)
+    assert all(1 < low < median < high for low, median, high in found["condition"].values())
+    bare, *others = (row[1] for row in found["condition"].values())
+    assert max(others) < bare and min(found["smallest_eigenvalue"].values()) > 0
+
+
+def test_the_lead_is_the_teachers_error_over_the_pupils():
+    record = Results().run(plan.BUNDLED["pcg-accelerated"])
+    row = record.at(1.2)
+    assert acceleration.lead(record)[3] == pytest.approx(row["pcg"][3] / row["model"][3])
+    assert min(acceleration.lead(record)[2:7]) < acceleration.typical_lead(record) < max(acceleration.lead(record)[2:7])
+
+
+@pytest.mark.parametrize("name", pretrained.names()[-1:])
+def test_systems_solved_in_pieces_give_the_evaluation_of_all(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(bundled, "_PIECE", 3)  # of eight systems
+    monkeypatch.setattr(pretrained, "names", lambda: (name,))
+    bundled.measure(Results(tmp_path), small=True)
+    found, solver = bundled.fresh(Results(tmp_path)), nf.load(name)
+    for sigma in plan.SIGMAS:
+        systems = nf.problems.SPD(n=20, sigma=(sigma,)).sample(found.count, found.document["seed"])
+        whole, row = judge(solver, trial("", systems, solver.config.T)), found.at(name, sigma)
+        assert row["mean"] == pytest.approx(whole.model, rel=1e-3)
+        assert row["standard_error"] == pytest.approx(whole.standard_error, rel=1e-3)
+        assert row["deviation"] == pytest.approx(whole.deviation, rel=1e-3)
+        assert row["upper"] == pytest.approx(whole.upper["model"], rel=1e-3)
+        assert max(row["median"]) <= max(row["largest"])
+        for method, mean in (("cg", whole.cg), ("pcg", whole.pcg)):
+            assert found.at(method, sigma)["mean"] == pytest.approx(mean, rel=1e-3)
+            assert found.at(method, sigma)["median"] == pytest.approx(whole.median[method], rel=1e-3)
+
+
+def test_a_folder_named_like_a_bundled_model_is_not_measured(tmp_path, monkeypatch):
+    nf.operation("add", n=2).save(tmp_path / "cg-joint")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(bundled, "_SMALL_COUNT", 2)
+    bundled.measure(Results(tmp_path), small=True)
+    assert bundled.fresh(Results(tmp_path)).configs["cg-joint"] == nf.load(pretrained.HOME / "cg-joint").config
