@@ -1,6 +1,6 @@
 """The figures of ``train_step.py`` as a section of benchmarks/README.md, printed or put in its place there.
 
-python benchmarks/train_step_table.py results/train_step.json [--into benchmarks/README.md]
+python benchmarks/train_step_table.py benchmarks/results/train_step.json [--into benchmarks/README.md]
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _introduction(found: Mapping[str, Any]) -> str:
         "The paper's model (n=20, T=20, d=256, 8 heads, FFN width 1024, batch 64): forward over all iterates, loss, "
         "backward, clipping, Adam. "
         f"{machine.get('device', 'GPU')}, {', '.join(versions)}; commit {where['commit'] or 'unknown'}; "
-        f"{where['date']}. Made by `python benchmarks/train_step.py --json results/train_step.json`."
+        f"{where['date']}. Made by `python benchmarks/train_step.py --json benchmarks/results/train_step.json`."
     )
 
 

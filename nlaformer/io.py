@@ -29,26 +29,8 @@ from torch import Tensor
 from nlaformer.errors import FileError, NLAFormerError
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, Weight
 
-__all__ = [
-    "CONFIG_FILE",
-    "FORMAT",
-    "VERSION",
-    "WEIGHTS_FILE",
-    "as_folder",
-    "copy",
-    "describing",
-    "fingerprint",
-    "locked_folder",
-    "make_folder",
-    "read",
-    "remove_leftovers",
-    "replace_file",
-    "save",
-    "structure",
-]
-
-FORMAT = "nlaformer"
-VERSION = 2
+_FORMAT = "nlaformer"
+_VERSION = 2
 _BLOCKS = ("pre", "loop", "post")
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
@@ -71,10 +53,10 @@ def save(
     folder = as_folder(path)
     weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
     tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
-    content = save_tensors(tensors, metadata={"format": FORMAT})
+    content = save_tensors(tensors, metadata={"format": _FORMAT})
     document = {
-        "format": FORMAT,
-        "version": VERSION,
+        "format": _FORMAT,
+        "version": _VERSION,
         "kind": kind,
         "config": config,
         "model": structure(model),
@@ -239,10 +221,10 @@ def _read_document(path: Path) -> dict[str, Any]:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except (ValueError, RecursionError) as error:
         raise FileError(f"{path} is not valid JSON ({error}); it may be truncated") from error
-    if not isinstance(document, dict) or document.get("format") != FORMAT:
+    if not isinstance(document, dict) or document.get("format") != _FORMAT:
         raise FileError(f"{path} was not written by nlaformer")
-    if document.get("version") != VERSION:
-        raise FileError(f"{path} has format version {document.get('version')!r}; this package reads {VERSION}")
+    if document.get("version") != _VERSION:
+        raise FileError(f"{path} has format version {document.get('version')!r}; this package reads {_VERSION}")
     if not isinstance(document.get("config"), dict) or not isinstance(document.get("model"), dict):
         raise FileError(f"{path} lacks its 'config' or 'model' section")
     return document

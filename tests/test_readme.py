@@ -33,7 +33,9 @@ def test_the_names_in_the_map_from_paper_to_code_exist():
 
 
 def test_the_times_of_a_training_step_are_those_on_file():
-    filed = json.loads((Path(__file__).parents[1] / "results" / "train_step.json").read_text(encoding="utf-8"))
+    filed = json.loads(
+        (Path(__file__).parents[1] / "benchmarks" / "results" / "train_step.json").read_text(encoding="utf-8")
+    )
     fused = {
         precision: f"{filed['time'][f'{precision} E=1']['ms_per_step']:.1f}"
         for precision in ("float32", "tf32", "bf16")

@@ -44,9 +44,9 @@ class Certificate(NamedTuple):
 def certify(A: Operator, b: Tensor, x: Tensor, tolerance: Tensor) -> Certificate:
     """Judge x of every lane: b and x (m, n), tolerance (m,). A lane whose x is not finite does not hold.
 
-    >>> from nlaformer.solvers.operators import Dense
+    >>> from nlaformer.solvers.operators import DenseOperator
     >>> third, one = torch.full((1, 1), 1 / 3, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
-    >>> certificate = certify(Dense(3 * one[None], 1), one, third, torch.tensor([1e-14]))
+    >>> certificate = certify(DenseOperator(3 * one[None], 1), one, third, torch.tensor([1e-14]))
     >>> certificate.norm.item(), bool(certificate.bound < 1e-14), bool(certificate.holds)
     (0.0, True, True)
     """

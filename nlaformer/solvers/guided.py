@@ -37,7 +37,7 @@ from nlaformer.loading import load
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate import Direction
-from nlaformer.solvers.operators import Sparse
+from nlaformer.solvers.operators import SparseOperator
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Contribution, Status
 from nlaformer.solvers.state import SolveState
@@ -322,14 +322,14 @@ def _fitness(problem: Problem, n: int, size: int) -> tuple[bool, str]:
     if not problem.explicit:
         return False, "the entries of a LinearOperator cannot be shown to it"
     entries = 8 * n * size  # bytes of the blocks, which are as large as the model; a function is shown all of A
-    if isinstance(problem.A, Sparse) and _COPIES * entries > memory(problem.b.device):
+    if isinstance(problem.A, SparseOperator) and _COPIES * entries > memory(problem.b.device):
         return False, f"the entries of A that it is shown would take {_COPIES * entries / 1e9:,.0f} GB of memory"
     return True, f"the systems have {n} unknowns, it was made for {size}" if n > size else ""
 
 
 def _order(problem: Problem) -> Tensor:
     """An order of the unknowns with neighbours together, so that diagonal blocks hold more of A."""
-    if not isinstance(problem.A, Sparse):
+    if not isinstance(problem.A, SparseOperator):
         return torch.arange(problem.b.shape[-1])
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nlaformer.errors import DTypeError
 
-__all__ = ["Dense", "Implicit", "Operator", "Sparse"]
+__all__ = ["DenseOperator", "ImplicitOperator", "Operator", "SparseOperator"]
 
 Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
 
@@ -44,7 +44,7 @@ class Operator(Protocol):
 
 
 @dataclass(frozen=True)
-class Dense:
+class DenseOperator:
     """G matrices, each shared by m / G consecutive lanes."""
 
     A: Tensor  # (G, n, n)
@@ -63,10 +63,10 @@ class Dense:
     def _product(self, A: Tensor, X: Tensor) -> Tensor:
         return (X.reshape(len(A), self.shared, -1) @ A.mT).reshape(X.shape)
 
-    def take(self, lanes: Tensor) -> Dense:
+    def take(self, lanes: Tensor) -> DenseOperator:
         if len(self.A) == 1:
-            return Dense(self.A, len(lanes))
-        return Dense(self.A[lanes // self.shared], 1)
+            return DenseOperator(self.A, len(lanes))
+        return DenseOperator(self.A[lanes // self.shared], 1)
 
     def products(self, X: Tensor) -> Terms:
         X = X.reshape(len(self.A), self.shared, -1)
@@ -80,7 +80,7 @@ class Dense:
 
 
 @dataclass(frozen=True)
-class Sparse:
+class SparseOperator:
     """One SciPy matrix in CSR form for all lanes; products are computed on the CPU."""
 
     A: Any  # csr_array, float64, (n, n)
@@ -95,7 +95,7 @@ class Sparse:
     def absolute(self, X: Tensor) -> Tensor:
         return _row_by_row(abs(self.A), X)
 
-    def take(self, lanes: Tensor) -> Sparse:
+    def take(self, lanes: Tensor) -> SparseOperator:
         return self
 
     def products(self, X: Tensor) -> Terms:
@@ -114,7 +114,7 @@ class Sparse:
 
 
 @dataclass(frozen=True)
-class Implicit:
+class ImplicitOperator:
     """A LinearOperator of SciPy: only its products are known."""
 
     A: Any
@@ -126,7 +126,7 @@ class Implicit:
     def absolute(self, X: Tensor) -> Tensor:
         return torch.zeros_like(X)
 
-    def take(self, lanes: Tensor) -> Implicit:
+    def take(self, lanes: Tensor) -> ImplicitOperator:
         return self
 
     def products(self, X: Tensor) -> Terms:

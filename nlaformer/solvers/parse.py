@@ -26,7 +26,7 @@ from nlaformer.arrays import give, kind_of, plain, to_tensor
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import UNIT, norm_lower
-from nlaformer.solvers.operators import Dense, Implicit, Operator, Sparse
+from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 
 __all__ = ["Problem", "read", "read_matrix", "scale_towards"]
 
@@ -53,7 +53,7 @@ class Problem:
     @property
     def explicit(self) -> bool:
         """Whether the entries of A are known."""
-        return not isinstance(self.A, Implicit)
+        return not isinstance(self.A, ImplicitOperator)
 
     @property
     def single(self) -> bool:
@@ -314,7 +314,7 @@ def _scaled(matrices: Any, shapes: _Shapes, device: torch.device) -> _Scaled:
         return _scaled_sparse(matrices, shapes.lanes)
     lanes = shapes.lanes
     finite = torch.ones(lanes, dtype=torch.bool)
-    return _Scaled(Implicit(matrices), torch.zeros(lanes, dtype=torch.int32), finite, [""] * lanes)
+    return _Scaled(ImplicitOperator(matrices), torch.zeros(lanes, dtype=torch.int32), finite, [""] * lanes)
 
 
 def _scaled_dense(A: Tensor, shared: int, eps: float) -> _Scaled:
@@ -327,7 +327,7 @@ def _scaled_dense(A: Tensor, shared: int, eps: float) -> _Scaled:
     rows = torch.stack(measures, -1).tolist()
     words = [_complaint(gap, diagonal, size, A.shape[-1], eps) for gap, diagonal, size in rows]
     complaint = [word for word in words for _ in range(shared)]
-    return _Scaled(Dense(A, shared), e.repeat_interleave(shared), finite.repeat_interleave(shared), complaint)
+    return _Scaled(DenseOperator(A, shared), e.repeat_interleave(shared), finite.repeat_interleave(shared), complaint)
 
 
 def _scaled_sparse(matrix: Any, lanes: int) -> _Scaled:
@@ -339,7 +339,7 @@ def _scaled_sparse(matrix: Any, lanes: int) -> _Scaled:
     csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
     size, gap = float(np.abs(csr.data).max(initial=0.0)), float(np.abs((csr - csr.T).data).max(initial=0.0))
     word = _complaint(gap, lowest, size, csr.shape[0], _eps(_result_dtype(matrix.dtype)))
-    return _Scaled(Sparse(csr), e.expand(lanes), finite.expand(lanes), [word] * lanes)
+    return _Scaled(SparseOperator(csr), e.expand(lanes), finite.expand(lanes), [word] * lanes)
 
 
 def _eps(dtype: torch.dtype) -> float:

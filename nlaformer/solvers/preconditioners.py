@@ -12,7 +12,7 @@ from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
 from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
-from nlaformer.solvers.operators import Dense, Implicit, Sparse
+from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
 from nlaformer.solvers.parse import Problem, read_matrix
 
 __all__ = ["Identity", "Preconditioner", "read_preconditioner"]
@@ -94,7 +94,7 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
         matrix = read_matrix("M", M)
         if matrix.shape != (n, n):
             raise ShapeError(f"M has shape {matrix.shape} for systems of {n} unknowns; expected ({n}, {n})")
-        return Sparse(matrix.astype(np.float64)) if scipy.sparse.issparse(matrix) else Implicit(matrix)
+        return SparseOperator(matrix.astype(np.float64)) if scipy.sparse.issparse(matrix) else ImplicitOperator(matrix)
     if callable(M):
         return Function(M, problem, torch.arange(m, device=problem.b.device))
     return _from_array(M, problem)
@@ -104,10 +104,10 @@ def _jacobi(problem: Problem) -> Diagonal:
     if not problem.explicit:
         raise OptionError('M="jacobi" needs the diagonal of A, which a LinearOperator does not show; pass M itself')
     A = problem.A
-    if isinstance(A, Sparse):
+    if isinstance(A, SparseOperator):
         diagonal = torch.from_numpy(A.A.diagonal())[None]
     else:
-        assert isinstance(A, Dense)
+        assert isinstance(A, DenseOperator)
         diagonal = A.A.diagonal(dim1=-2, dim2=-1)
         diagonal = diagonal if len(diagonal) == 1 else diagonal.repeat_interleave(A.shared, 0)
     return Diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0))  # A with other entries on its diagonal is refused
@@ -125,13 +125,13 @@ def _from_array(M: Any, problem: Problem) -> Preconditioner:
     if entries.shape == (n,):
         return Diagonal(entries[None])
     if entries.shape == (n, n):
-        return Dense(entries[None], len(problem.b))
+        return DenseOperator(entries[None], len(problem.b))
     if batch and entries.shape == (*batch, n):
         rows = entries.reshape(-1, n)
         return Diagonal(rows.repeat_interleave(len(problem.b) // len(rows), 0))
     if batch and entries.shape == (*batch, n, n):
         matrices = entries.reshape(-1, n, n)
-        return Dense(matrices, len(problem.b) // len(matrices))
+        return DenseOperator(matrices, len(problem.b) // len(matrices))
     raise ShapeError(
         f"M has shape {tuple(entries.shape)} for {len(problem.b)} systems of {n} unknowns; expected a diagonal "
         f"({', '.join(map(str, (*batch, n)))},) or matrices {(*batch, n, n)} that approximate the inverse of A"
