@@ -103,7 +103,7 @@ def test_linked_files_exist():
     targets = re.findall(r"\]\(([^)\s]+)\)", PAGE)
     local = [target.partition("#")[0] for target in targets if "://" not in target]
     assert [target for target in local if target and not (PAPER / target).exists()] == []
-    assert any("figures/" in target for target in local)
+    assert any(target.startswith("figures/") for target in local)
 
 
 def test_a_changed_result_is_noticed():
