@@ -20,10 +20,10 @@ from torch import Tensor
 
 import nlaformer as nf
 from nlaformer.learn import teachers
+from nlaformer.learn.checkpoint import read_manifest, read_metrics
 from nlaformer.learn.evaluate import measure, own_label, squared_relative_errors
 from nlaformer.learn.model import Solver
 from nlaformer.learn.recipes import Config, shape_of
-from nlaformer.learn.runs import read_manifest, read_metrics
 from nlaformer.problems import SPD
 from nlaformer.provenance import provenance
 

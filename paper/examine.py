@@ -11,10 +11,10 @@ import torch
 
 from nlaformer.io import fingerprint
 from nlaformer.learn import evaluate
+from nlaformer.learn.checkpoint import read_manifest, read_metrics
 from nlaformer.learn.evaluate import Trial
 from nlaformer.learn.model import Solver, load_solver
 from nlaformer.learn.recipes import Config
-from nlaformer.learn.runs import read_manifest, read_metrics
 from paper.curves import THRESHOLDS
 from paper.plan import SIGMAS
 from paper.results import RUNS, Record, Results

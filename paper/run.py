@@ -19,12 +19,12 @@ from nlaformer.arrays import threads_for
 from nlaformer.errors import FileError
 from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, replace_file
 from nlaformer.learn import trainer
+from nlaformer.learn.checkpoint import MANIFEST, read_manifest
 from nlaformer.learn.engine import make_engine
 from nlaformer.learn.model import load_solver
 from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import pick_device
 from nlaformer.learn.recipes import Config, shape_of
-from nlaformer.learn.runs import MANIFEST, read_manifest
 from paper.examine import Examiner, file_run
 from paper.plan import BUNDLED, WEIGHTS, Planned, stacks
 from paper.results import RUNS, Results

@@ -9,7 +9,7 @@ import pytest
 from nlaformer.errors import FileError
 from nlaformer.io import locked_folder
 from nlaformer.learn import checkpoint
-from nlaformer.learn.runs import member_folders
+from nlaformer.learn.checkpoint import member_folders
 from tests.training import TINY, equal, final, interrupt_at, train
 
 

@@ -18,9 +18,9 @@ import torch
 import nlaformer as nf
 from nlaformer.errors import OptionError
 from nlaformer.learn import checkpoint
+from nlaformer.learn.checkpoint import model_step, read_manifest, read_metrics
 from nlaformer.learn.ranks import Ranks
 from nlaformer.learn.recipes import Config
-from nlaformer.learn.runs import model_step, read_manifest, read_metrics
 
 ROOT = Path(__file__).parent.parent
 CONFIG = Config(n=4, T=4, d=16, heads=2, batch=8, steps=300, warmup=20, chunk=16)

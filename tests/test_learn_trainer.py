@@ -14,9 +14,9 @@ import torch
 import nlaformer as nf
 from nlaformer.errors import FileError, NLAFormerError, OptionError
 from nlaformer.learn import checkpoint, optimizer
+from nlaformer.learn.checkpoint import model_step, read_manifest, read_metrics
 from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.optimizer import learning_rate
-from nlaformer.learn.runs import model_step, read_manifest, read_metrics
 from tests.training import TINY, equal, final, interrupt_at, train
 
 

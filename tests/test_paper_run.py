@@ -13,9 +13,9 @@ import nlaformer as nf
 from nlaformer.errors import FileError, OptionError
 from nlaformer.io import fingerprint, locked_folder
 from nlaformer.learn import evaluate
+from nlaformer.learn.checkpoint import read_manifest
 from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.recipes import check_stack
-from nlaformer.learn.runs import read_manifest
 from paper import plan, results, run
 from paper.examine import Examiner
 from paper.promote import promote

@@ -138,8 +138,8 @@ def evaluate(
 
     On systems like those of the training, and on others.
     """
+    from nlaformer.learn.checkpoint import MANIFEST, model_step, read_manifest
     from nlaformer.learn.model import load_solver
-    from nlaformer.learn.runs import MANIFEST, model_step, read_manifest
 
     _must_exist(model)
     solver = load_solver(model)
@@ -242,8 +242,8 @@ def _digits(value: float) -> str:
 
 
 def _show_sweep(runs: list[TrainingRun], as_json: bool) -> None:
+    from nlaformer.learn.checkpoint import read_metrics
     from nlaformer.learn.evaluate import worse_than_zero
-    from nlaformer.learn.runs import read_metrics
 
     nothing: dict[str, Any] = {"squared_relative_error": [None], "discrepancy": None}  # where the metrics were removed
     measured = [[line["validation"] for line in read_metrics(run.folder) if "validation" in line] for run in runs]

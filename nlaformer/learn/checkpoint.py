@@ -1,9 +1,11 @@
-"""Checkpoints: everything a run needs to go on, in one safetensors file that describes itself.
+"""The files of a run: two generations of checkpoints, ``manifest.json`` and ``metrics.jsonl``.
 
-A checkpoint holds the step, the config and the engine's state. The learning rate and the position in the data are
-functions of config and step, so restoring these restores them. Two generations are kept. A new one is written
-beside its destination, forced to the disk and moved into place, so that a kill or a full disk at any moment
-leaves at least one whole generation; a digest over everything in the file tells a whole one from an edited one.
+A checkpoint holds the step, the config and the engine's state in one safetensors file: all that a run needs to resume.
+The learning rate and the position in the data are functions of config and step. A new generation is written beside
+its destination, forced to the disk and moved into place, so that a kill or a full disk at any moment leaves at least
+one whole generation; a digest over everything in the file tells a whole one from an edited one.
+
+The manifest says where the numbers of a run come from, the metrics are the numbers.
 """
 
 from __future__ import annotations
@@ -11,22 +13,45 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from nlaformer.console import to_json
 from nlaformer.errors import FileError, NLAFormerError, OptionError
 from nlaformer.io import WEIGHTS_FILE, replace_file
 from nlaformer.learn.recipes import Config
+from nlaformer.provenance import processor, provenance
+
+__all__ = [
+    "LATEST",
+    "MANIFEST",
+    "PREVIOUS",
+    "Checkpoint",
+    "Metrics",
+    "Resumption",
+    "member_folders",
+    "model_step",
+    "read",
+    "read_manifest",
+    "read_metrics",
+    "resume",
+    "write",
+    "write_manifest",
+]
 
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
-FORMAT = "nlaformer checkpoint 1"
+METRICS, MANIFEST = "metrics.jsonl", "manifest.json"
+_FORMAT = "nlaformer checkpoint 1"
 
 
 class Checkpoint(NamedTuple):
@@ -38,9 +63,9 @@ class Checkpoint(NamedTuple):
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
-    """Store a checkpoint as the latest of a folder; the one before it stays as the previous."""
+    """Store a checkpoint as the latest of a folder; the latest so far becomes the previous."""
     metadata = {
-        "format": FORMAT,
+        "format": _FORMAT,
         "step": str(checkpoint.step),
         "config": json.dumps(checkpoint.config.to_json()),
     }
@@ -60,7 +85,7 @@ def write(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def read(path: Path) -> Checkpoint:
-    """A checkpoint, or a FileError that says why the file is not one."""
+    """Read a checkpoint, or raise a FileError that says what is wrong with the file."""
     try:
         # Not mapped into memory: the file may be replaced while its tensors live.
         tensors, metadata = load_tensors(path.read_bytes()), _metadata(path)
@@ -68,7 +93,7 @@ def read(path: Path) -> Checkpoint:
         raise FileError(f"cannot read {path}: {error.strerror or error}") from error
     except SafetensorError as error:
         raise FileError(f"{path} is truncated or not a safetensors file ({error})") from error
-    if metadata.get("format") != FORMAT:
+    if metadata.get("format") != _FORMAT:
         raise FileError(f"{path} is not a checkpoint of this version of nlaformer: format {metadata.get('format')!r}")
     digest = metadata.pop("digest", None)
     if digest != _digest(metadata, tensors):
@@ -80,7 +105,7 @@ def read(path: Path) -> Checkpoint:
 
 
 class Resumption(NamedTuple):
-    """Members of a stack that go on together: at which step, who, and from which states."""
+    """Members of a stack that resume together: the step, their indices and their states."""
 
     step: int
     members: list[int]
@@ -89,14 +114,14 @@ class Resumption(NamedTuple):
 
 
 def resume(folders: Sequence[Path], configs: Sequence[Config], mine: Sequence[int] | None = None) -> list[Resumption]:
-    """Where each member goes on, of all or of ``mine``: those that share a step together, the largest such group first.
+    """Where the members, all or ``mine``, resume: grouped by step, the largest group first.
 
-    Members fall apart where one was added, finished in another process, or lost its folder. Every folder is read,
-    whoever trains it: what is wrong in one is an error of all processes.
+    Their steps differ where a member was added, finished in another process, or lost its folder. Every process reads
+    every folder, so that an error in one of them stops all processes.
 
     Raises
     ------
-    FileError : a member has checkpoint files, and none of them is whole; or a model without any
+    FileError : none of a member's checkpoint files is whole, or it has a model and no checkpoint
     OptionError : a checkpoint belongs to another config
     """
     members, refused = [], []
@@ -104,10 +129,10 @@ def resume(folders: Sequence[Path], configs: Sequence[Config], mine: Sequence[in
         whole, errors = _generations(folder)
         if errors and not whole:
             reasons = "; ".join(str(error) for error in errors)
-            raise FileError(f"no whole checkpoint in {folder}: {reasons}; remove these files to start again")
+            raise FileError(f"no whole checkpoint in {folder}: {reasons}; remove them to start over")
         if not whole and (folder / WEIGHTS_FILE).exists():
             raise FileError(
-                f"{folder} holds a model and no checkpoint to go on from; train into another folder, or remove it first"
+                f"{folder} holds a model and no checkpoint to resume from; train into another one, or remove it first"
             )
         for checkpoint in whole.values():
             _check_config(folder, checkpoint.config, config)
@@ -177,3 +202,87 @@ def _flush(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+class Metrics:
+    """Lines appended to ``metrics.jsonl``; a run that resumes at a step drops the lines after it."""
+
+    def __init__(self, folder: Path, step: int):
+        self.path = folder / METRICS
+        kept = [line for line in read_metrics(folder) if line["step"] <= step] if step else []
+        replace_file(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
+
+    def add(self, **values: Any) -> None:
+        """Append one line."""
+        try:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(to_json(values) + "\n")
+        except OSError as error:
+            raise FileError(f"cannot write {self.path}: {error.strerror or error}") from error
+
+
+def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
+    """The lines of a run's ``metrics.jsonl``, up to the first malformed one: a kill may truncate the last."""
+    path = Path(folder) / METRICS
+    lines: list[dict[str, Any]] = []
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""
+    except OSError as error:
+        raise FileError(f"cannot read {path}: {error.strerror or error}") from error
+    for entry in text.splitlines():
+        try:
+            line = json.loads(entry)
+        except ValueError:
+            break
+        if not isinstance(line, dict) or not isinstance(line.get("step"), int):
+            break
+        lines.append(line)
+    return lines
+
+
+def model_step(folder: str | os.PathLike[str]) -> int | None:
+    """The step at which the model in a run's folder was saved."""
+    steps = [line["step"] for line in read_metrics(folder) if line.get("saved")]
+    return steps[-1] if steps else None
+
+
+def write_manifest(folder: Path, config: Config, device: torch.device, **more: Any) -> None:
+    """Record where a run's numbers come from: config, device, versions, commit and what ``more`` adds."""
+    document = {
+        "config": config.to_json(),
+        "seed": config.seed,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else processor(),
+        **provenance(),
+        "command": sys.argv,
+        "written": datetime.now(UTC).isoformat(timespec="seconds"),
+        **more,
+    }
+    replace_file(folder / MANIFEST, (json.dumps(document, indent=1) + "\n").encode())
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """What ``write_manifest`` wrote."""
+    try:
+        document = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise FileError(f"cannot read {folder / MANIFEST}: {error}") from error
+    if not isinstance(document, dict) or "state" not in document:
+        raise FileError(f"{folder / MANIFEST} is not the manifest of a run; remove it, and the run resumes without it")
+    return document
+
+
+def member_folders(out: Path, configs: Sequence[Config]) -> list[Path]:
+    """One folder per member, named after the fields in which the members differ."""
+    if not configs:
+        return []
+    differing = {name for config in configs for name in configs[0].differences(config)}
+    order = [name for name in configs[0].to_json() if name in differing and name != "recipe"]
+    names = [",".join(f"{name.strip('_')}={_written(getattr(config, name))}" for name in order) for config in configs]
+    if len(set(names)) < len(names) or any(len(name) > 120 for name in names):
+        names = [f"{k:03d}" for k in range(len(configs))]
+    return [out / (name or "000") for name in names]
+
+
+def _written(value: Any) -> str:
+    text = "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    return text.replace("/", "-")

@@ -5,8 +5,10 @@ One process, or several (the same call in every process that torchrun starts)::
     nlaformer train cg-accelerated --out runs/cg
     torchrun --nproc-per-node 2 -m nlaformer train cg-accelerated --out runs/cg
 
-A folder that holds a checkpoint of the same config is resumed; whatever happened to the first process, the final
-weights are those of a run that was never disturbed (on the CPU, bit for bit).
+A folder that holds a checkpoint of the same config is resumed. However often a run was killed, its final weights are
+those of an undisturbed run (on the CPU, bit for bit).
+
+``train`` takes what a user gives, ``train_into`` opens the folders, ``_Training`` holds the loop over the steps.
 """
 
 from __future__ import annotations
@@ -29,14 +31,16 @@ from nlaformer.arrays import check_memory, plain, threads_for, whole
 from nlaformer.errors import OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
-from nlaformer.learn.data import Batch, with_teacher
+from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
+from nlaformer.learn.data import with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.model import Solver, load_solver, member
 from nlaformer.learn.optimizer import Report
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack, shape_of
-from nlaformer.learn.runs import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
+
+__all__ = ["RunOptions", "TrainingRun", "seconds_of", "sweep", "train", "train_into"]
 
 _VALIDATION = 256  # systems
 
@@ -187,7 +191,7 @@ def train_into(configs: Sequence[Config], folders: Sequence[Path], options: RunO
 
 
 def _bytes(config: Config) -> int:
-    """What a member takes at the least: weights with Adam's moments in float32, a chunk of systems in float64."""
+    """The least memory of a member: weights with Adam's moments in float32, a chunk of systems in float64."""
     layers = config.pre_layers + config.loop_layers * (1 if config.shared else config.loops) + config.post_layers
     weights = config.d * (layers * (4 * config.d + 2 * config.ffn_width) + 5 * config.n)
     systems = config.chunk * config.batch * config.n * (config.n + 3 * (config.T + 1))  # A, and x, r, d of the teacher
@@ -195,7 +199,7 @@ def _bytes(config: Config) -> int:
 
 
 def seconds_of(minutes: float | None) -> float:
-    """A budget of minutes in seconds; without one, infinitely many."""
+    """A budget of minutes in seconds; infinity for none."""
     found = plain(minutes)
     if found is None:
         return math.inf
@@ -242,23 +246,25 @@ class _Training:
         if self.resumption.step:
             states = self.resumption.states
             self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
-        self.progress = TrainingProgress(
-            _title(self.configs), self.steps, self.resumption.step, progress and group.rank == 0
-        )
-        self.validation = [_validation_systems(config) for config in self.configs]
+        spoken = progress and group.rank == 0
+        self.progress = TrainingProgress(_title(self.configs), self.steps, self.resumption.step, spoken)
+        self.validation = [
+            with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.teacher, config.T)
+            for config in self.configs
+        ]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
         self.seconds = [_seconds_before(folder) if self.resumption.step else 0.0 for folder in self.folders]
 
     def run(self, board: Callable[[str], Any] | None, deadline: float = math.inf) -> None:
-        """Train to the last step or the deadline, unless a run found in the folders has got there."""
+        """Train to the last step or the deadline; nothing is left to do for a run that was found finished."""
         done, alive = self.resumption.step, self.engine.report().alive
         for error in self.resumption.refused:
             self.progress.say(f"refused: {error}; resuming from the generation before it")
         if done:
             self.progress.say(f"{self.progress.title}: found at step {done} of {self.steps}")
         if done == self.steps or not bool(alive.any()):
-            if self.group.writes and any(_open(folder) for folder in self.folders):
+            if self.group.writes and any(_incomplete(folder) for folder in self.folders):
                 for folder, model in zip(self.folders, self._models(), strict=True):
                     model.save(folder)
                 self._close_folders(done, alive, 0.0, interrupted=False)
@@ -298,10 +304,10 @@ class _Training:
         self.progress.update(done, float(living.mean()) if len(living) else float("nan"))
 
     def _stop(self, asked: list[int], deadline: float) -> str:
-        """Why to stop here, if at all.
+        """The reason to stop after this step, "signal" or "time"; empty if there is none.
 
-        Processes that share a batch must stop at the same step. They ask each other after every one: torchrun waits
-        half a minute after Ctrl-C, which may be few steps.
+        Processes that share a batch must stop at the same step. They ask each other after every step: torchrun waits
+        only half a minute after Ctrl-C.
         """
         signalled, late = bool(asked), time.monotonic() >= deadline
         if self.group.share[1] > 1:
@@ -311,7 +317,7 @@ class _Training:
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
         for folder, config, before in zip(self.folders, self.configs, self.seconds, strict=True):
             remove_leftovers(folder)
-            self.metrics.append(Metrics(folder, self.resumption.step))  # says so where nothing can be written
+            self.metrics.append(Metrics(folder, self.resumption.step))  # fails here if the folder cannot be written
             self.boards += [board(str(folder))] if board else []
             self._write_manifest(folder, config, state="running", seconds_in_all=round(before, 3))
 
@@ -326,7 +332,7 @@ class _Training:
             board.close()
 
     def _write_manifest(self, folder: Path, config: Config, **more: Any) -> None:
-        # The config's precision is what was asked for; the plain engine, a CPU's, computes in float32 whatever it is.
+        # The plain engine, which the CPU uses, computes in float32 whatever precision the config names.
         arithmetic = "float32" if isinstance(self.engine, PlainEngine) else config.precision
         engine = type(self.engine).__name__
         write_manifest(
@@ -340,9 +346,7 @@ class _Training:
                 continue
             values = {name: float(getattr(report, name)[k]) for name in ("loss", "intermediate", "gradient_norm", "lr")}
             if not report.alive[k]:
-                self.progress.say(
-                    f"{self.folders[k].name}: the loss is not finite by step {done}; this member is frozen"
-                )
+                self.progress.say(f"{self.folders[k].name}: loss not finite by step {done}; this member is frozen")
             if self.metrics:
                 self.metrics[k].add(step=done, **values, diverged=not bool(report.alive[k]))
             if self.boards:
@@ -351,14 +355,14 @@ class _Training:
         return report.alive
 
     def _validate(self, done: int, saves: bool = False) -> None:
-        """The validation errors of every member; where it is to be saved, its model and its checkpoint too."""
+        """Record the validation errors of every member; with ``saves``, store its checkpoint and its model too."""
         if not self.group.writes:
             return
         state = self.engine.state() if saves else {}
         for k, (folder, config, model) in enumerate(zip(self.folders, self.configs, self._models(), strict=True)):
             measured = evaluate.validation(model, self.validation[k])
             self.metrics[k].add(step=done, validation=measured, saved=saves)
-            if saves:  # the checkpoint first: a model without one would be taken for somebody else's
+            if saves:  # the checkpoint first: a folder with a model and no checkpoint is refused
                 own = {name: tensor[k].clone() for name, tensor in state.items()}
                 checkpoint.write(folder, checkpoint.Checkpoint(done, config, own))
                 model.save(folder)
@@ -368,8 +372,8 @@ class _Training:
         return [member(together, k, config) for k, config in enumerate(self.configs)]
 
 
-def _open(folder: Path) -> bool:
-    """Whether a run was killed between its last step and its manifest, or has lost that, or its model."""
+def _incomplete(folder: Path) -> bool:
+    """Whether a finished run was killed before it wrote its manifest, or has lost a file since."""
     kept = (MANIFEST, WEIGHTS_FILE, CONFIG_FILE)
     return not all((folder / name).exists() for name in kept) or "steps" not in read_manifest(folder)
 
@@ -384,10 +388,6 @@ def _read_run(folder: Path, config: Config) -> TrainingRun:
     return TrainingRun(folder, config, load_solver(folder), manifest["steps"], manifest["state"] == "diverged")
 
 
-def _validation_systems(config: Config) -> Batch:
-    return with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.teacher, config.T)
-
-
 def _title(configs: Sequence[Config]) -> str:
     names = " ".join(dict.fromkeys(config.recipe for config in configs))
     return names if len(configs) == 1 else f"{names} (stack of {len(configs)})"
@@ -395,7 +395,7 @@ def _title(configs: Sequence[Config]) -> str:
 
 @contextmanager
 def _signals() -> Iterator[list[int]]:
-    """Ctrl-C and SIGTERM ask for a stop after the step under way; a second Ctrl-C does not wait."""
+    """Collect SIGINT and SIGTERM, so that the run stops after the current step; a second one interrupts at once."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked
