@@ -1,11 +1,12 @@
 """One training step on one GPU: is it right, and how long does it take?
 
     python benchmarks/train_step.py [--json FILE] [--commit COMMIT] [--only SECTION ...]
+    python benchmarks/train_step.py --smoke          # a tiny model on the CPU: does the script run?
 
 The paper's configuration: n=20, T=20 (pre block, 19 loops, post block), d=256, 8 heads, FFN width 1024, batch 64.
-Sections: machine, gradients, losses, stack, data, eager, time, profile; without data and profile it takes a minute
-and a half. Every section runs on its own; one that fails prints its traceback and the
-others go on. ``train_step_table.py`` makes a table of the file.
+Sections: machine, gradients, losses, stack, data, eager, compiled, time, profile; and autotuned, which runs only if
+asked for. Every section runs on its own; one that fails prints its traceback and the others go on.
+``train_step_table.py`` makes a table of the file.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import time
 import traceback
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -31,8 +33,10 @@ from nlaformer.learn import supervision
 from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
 from nlaformer.learn.data import draw_chunk
 from nlaformer.learn.engine import PlainEngine
+from nlaformer.learn.model import lr_scale
+from nlaformer.learn.optimizer import adam, clip
 from nlaformer.provenance import provenance
-from nlaformer.transformer import FFN
+from nlaformer.transformer import FFN, Layer
 
 FLOPS = 127e9  # per model and step: counted from the products of the 21 layers, forward and backward
 PEAK = 790e12  # measured: a large bf16 product on one H200
@@ -41,10 +45,49 @@ CASES = [("bf16", 8), ("tf32", 8), ("bf16", 1), ("tf32", 1), ("float32", 1), ("b
          ("bf16x3", 1), ("bf16x3", 4)]  # fmt: skip
 
 
-def configs(count: int, precision: str, **changes: Any) -> list[Any]:
-    paper = {"power": 1.0, "lr": 1e-3}  # the loss whose figures compare across commits, whatever the recipe's is
-    base = nf.recipe("cg-imitation", **(paper | {"precision": precision} | changes))
-    return [base.replace(seed=k) for k in range(count)]
+@dataclass(frozen=True)
+class Setup:
+    """Where to run and what: the paper's model on CUDA, or a tiny one on the CPU."""
+
+    device: str = "cuda"
+    changes: tuple[tuple[str, Any], ...] = ()
+    steps: int = 100
+    repeats: int = 20
+
+    def configs(self, count: int, precision: str, **changes: Any) -> list[Any]:
+        """Configs of one shape, which differ in their seeds."""
+        paper = {"power": 1.0, "lr": 1e-3}  # the loss whose figures compare across commits, whatever the recipe's is
+        base = nf.recipe("cg-imitation", **(paper | {"precision": precision} | dict(self.changes) | changes))
+        return [base.replace(seed=k) for k in range(count)]
+
+    def wait(self) -> None:
+        """Until the device has finished."""
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+
+    def milliseconds(self, run: Callable[[], object], repeats: int | None = None, warmup: int = 5) -> float:
+        """The median over calls, by CUDA events; on a CPU by the clock."""
+        repeats = min(self.repeats, repeats or self.repeats)
+        for _ in range(warmup):
+            run()
+        if self.device != "cuda":
+            marks = [time.perf_counter()]
+            for _ in range(repeats):
+                run()
+                marks.append(time.perf_counter())
+            return statistics.median(1000 * (b - a) for a, b in pairwise(marks))
+        events = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
+        events[0].record()
+        for event in events[1:]:
+            run()
+            event.record()
+        torch.cuda.synchronize()
+        return statistics.median(a.elapsed_time(b) for a, b in pairwise(events))
+
+
+PAPER = Setup(repeats=50)
+TINY = {"n": 4, "T": 3, "d": 32, "heads": 2, "batch": 4, "chunk": 8, "steps": 500, "warmup": 2}
+SMOKE = Setup("cpu", tuple(TINY.items()), steps=3, repeats=3)
 
 
 def perturb(engine: FusedEngine | PlainEngine, seed: int = 0) -> None:
@@ -61,7 +104,10 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> float:
     return float((found.double() - expected.double()).norm() / expected.double().norm())
 
 
-def machine() -> dict[str, Any]:
+def machine(setup: Setup) -> dict[str, Any]:
+    """What it runs on."""
+    if setup.device != "cuda":
+        return {"device": platform.processor() or platform.machine(), "torch": torch.__version__}
     import triton
 
     properties = torch.cuda.get_device_properties(0)
@@ -76,7 +122,10 @@ def machine() -> dict[str, Any]:
 def replay(engine: FusedEngine) -> None:
     """The captured step, on the first systems of the pool."""
     engine.rates.within.zero_()
-    engine.graphs[0].replay()
+    if engine.graphs:
+        engine.graphs[0].replay()
+    else:  # on a CPU
+        engine._run()
 
 
 def reference_gradients(engine: FusedEngine, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
@@ -115,7 +164,7 @@ def gradient_row(engine: FusedEngine) -> dict[str, float]:
     }
 
 
-def gradients(steps: int = 30, draws: int = 8) -> dict[str, Any]:
+def gradients(setup: Setup, draws: int = 8) -> dict[str, Any]:
     """Gradients against autograd through the definition, in float32 and in float64.
 
     After a few steps (at the start the probes are zero, and so are nearly all gradients), and in float32 at random
@@ -125,11 +174,11 @@ def gradients(steps: int = 30, draws: int = 8) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for precision in PRECISIONS:
-        engine = FusedEngine(configs(1, precision, supervision="joint", warmup=10))
-        for number in range(steps):
+        engine = FusedEngine(setup.configs(1, precision, supervision="joint", warmup=10), setup.device)
+        for number in range(min(30, setup.steps)):
             engine.step(number)
         found[precision] = gradient_row(engine)
-    engine = FusedEngine(configs(1, "float32", supervision="joint", batch=4))
+    engine = FusedEngine(setup.configs(1, "float32", supervision="joint", batch=4), setup.device)
     engine.pool.load(0)
     start = engine.state()
     for seed in range(draws):
@@ -141,10 +190,10 @@ def gradients(steps: int = 30, draws: int = 8) -> dict[str, Any]:
     return found
 
 
-def losses(steps: int = 100) -> dict[str, Any]:
+def losses(setup: Setup) -> dict[str, Any]:
     """Losses over the first steps, warm-up included, against the eager float32 engine."""
-    plain = PlainEngine(configs(1, "float32"), "cuda")
-    fast = {precision: FusedEngine(configs(1, precision)) for precision in PRECISIONS}
+    plain, steps = PlainEngine(setup.configs(1, "float32"), setup.device), setup.steps
+    fast = {precision: FusedEngine(setup.configs(1, precision), setup.device) for precision in PRECISIONS}
     paths = defaultdict(list)
     for number in range(steps):
         for name, engine in [("eager", plain), *fast.items()]:
@@ -159,19 +208,19 @@ def losses(steps: int = 100) -> dict[str, Any]:
     return found | {"eager": paths["eager"]}
 
 
-def stack(steps: int = 20) -> dict[str, Any]:
+def stack(setup: Setup) -> dict[str, Any]:
     """A member of a stack against the same config trained alone."""
-    found = {}
+    found, steps = {}, min(20, setup.steps)
     for precision in ("float32", "bf16"):
-        together = configs(3, precision, steps=1000, warmup=10)
+        together = setup.configs(3, precision, steps=1000, warmup=10)
         together[1] = together[1].replace(supervision="joint", lr=3e-4)
         together[2] = together[2].replace(supervision="step+solution", power=0.0, sigma=(1.0, 1.4))
-        engine = FusedEngine(together)
+        engine = FusedEngine(together, setup.device)
         for number in range(steps):
             engine.step(number)
         states = engine.state()
         for k, config in enumerate(together):
-            alone = FusedEngine([config])
+            alone = FusedEngine([config], setup.device)
             for number in range(steps):
                 alone.step(number)
             weights = {name: tensor for name, tensor in alone.state().items() if name.startswith("weight.")}
@@ -186,75 +235,148 @@ def stack(steps: int = 20) -> dict[str, Any]:
     return found
 
 
-def data() -> dict[str, Any]:
+def data(setup: Setup) -> dict[str, Any]:
     """Drawing a chunk of steps on the device."""
-    config = configs(1, "bf16")[0]
-    draw_chunk(config, 0, "cuda")
-    torch.cuda.synchronize()
+    config = setup.configs(1, "bf16")[0]
+    draw_chunk(config, 0, setup.device)
+    setup.wait()
     begun = time.perf_counter()
     for index in range(4):
-        draw_chunk(config, index, "cuda")
-    torch.cuda.synchronize()
+        draw_chunk(config, index, setup.device)
+    setup.wait()
     found = {"ms_per_chunk": 250 * (time.perf_counter() - begun), "steps_per_chunk": config.chunk}
     print(f"a chunk of {config.chunk} steps for one member: {found['ms_per_chunk']:.2f} ms")
     return found
 
 
-def event_times(run: Callable[[], None], repeats: int, warmup: int = 5) -> list[float]:
-    """Milliseconds of each call, by CUDA events."""
-    for _ in range(warmup):
-        run()
-    marks = [torch.cuda.Event(enable_timing=True) for _ in range(repeats + 1)]
-    marks[0].record()
-    for mark in marks[1:]:
-        run()
-        mark.record()
-    torch.cuda.synchronize()
-    return [a.elapsed_time(b) for a, b in pairwise(marks)]
-
-
-def eager() -> dict[str, Any]:
+def eager(setup: Setup) -> dict[str, Any]:
     """The plain engine, one model."""
-    engine = PlainEngine(configs(1, "float32"), "cuda")
+    engine = PlainEngine(setup.configs(1, "float32"), setup.device)
     numbers = iter(range(1000))
-    ms = statistics.median(event_times(lambda: engine.step(next(numbers)), 20))
+    ms = setup.milliseconds(lambda: engine.step(next(numbers)), 20)
     print(f"eager float32, one model: {ms:.2f} ms a step")
     return {"ms": ms}
 
 
-def timing(precision: str, E: int) -> dict[str, float]:
+def compiled(setup: Setup, mode: str = "default") -> dict[str, Any]:
+    """The plain engine's step under torch.compile and captured in a CUDA graph, one model."""
+    found: dict[str, Any] = {}
+    allowed = torch.backends.cuda.matmul.allow_tf32
+    for precision in ("float32", "tf32"):
+        torch.backends.cuda.matmul.allow_tf32 = precision == "tf32"
+        torch._dynamo.reset()
+        begun = time.perf_counter()
+        try:
+            step, loss = compiled_step(setup, mode)  # holds what the captured graph reads
+            run = captured(setup, step)
+            built = time.perf_counter() - begun
+            ms = setup.milliseconds(run)
+            found[precision] = {"ms": ms, "build_s": built, "loss with the probe's": float(loss)}
+            print(f"torch.compile ({mode}) + CUDA graph, {precision}: {ms:.2f} ms a step, built in {built:.0f} s")
+        except Exception as problem:
+            traceback.print_exc()
+            found[precision] = {"error": f"{type(problem).__name__}: {(str(problem).splitlines() or [''])[0][:200]}"}
+        finally:
+            torch.backends.cuda.matmul.allow_tf32 = allowed
+    return found
+
+
+def autotuned(setup: Setup) -> dict[str, Any]:
+    """The same with products that torch.compile has tuned; this may take minutes."""
+    return compiled(setup, "max-autotune-no-cudagraphs")
+
+
+def compiled_step(setup: Setup, mode: str) -> tuple[Callable[[], None], torch.Tensor]:
+    """Forward, loss, backward, clipping and Adam on one batch; and where the step leaves its loss.
+
+    Layers, loss and update are compiled one by one: 21 layers as one graph take minutes to compile, and the captured
+    graph leaves nothing between the parts.
+    """
+    (config,) = setup.configs(1, "float32")
+    member = PlainEngine([config], setup.device).members[0]
+    parameters, objective, betas = member.parameters, member.objective, (config.beta1, config.beta2)
+    A, b, x_true, x_teacher, rd_teacher = (tensor.unsqueeze(0).clone() for tensor in member.stream.batch(0))
+    count = torch.zeros((), device=setup.device)
+    found = torch.zeros((), device=setup.device)
+
+    @torch.compile(mode=mode, fullgraph=True)
+    def loss(x: torch.Tensor, rd: torch.Tensor) -> torch.Tensor:
+        squared = supervision.distances(x, rd, x_teacher, rd_teacher, x_true)
+        return (supervision.loss(squared, objective) + supervision.probe_loss(squared, objective)).sum()
+
+    @torch.compile(mode=mode, fullgraph=True)
+    def update(gradients: dict[str, torch.Tensor]) -> None:
+        clipped, _ = clip(gradients, config.clip)
+        count.add_(1)
+        corrections = (1 - betas[0] ** count, 1 - betas[1] ** count)
+        for name, weight in parameters.items():
+            rate = config.lr * lr_scale(name, config)
+            adam(weight, clipped[name], member.mean[name], member.square[name], rate, betas, corrections)
+
+    def step() -> None:
+        x, rd = member.model(A, b, objective.attached)
+        value = loss(x, rd)
+        gradients = torch.autograd.grad(value, list(parameters.values()), materialize_grads=True)
+        update(dict(zip(parameters, gradients, strict=True)))
+        found.copy_(value.detach())
+
+    for module in member.model.modules():
+        if isinstance(module, Layer):
+            module.compile(mode=mode, fullgraph=True)
+    return step, found
+
+
+def captured(setup: Setup, step: Callable[[], None]) -> Callable[[], None]:
+    """The step as a CUDA graph; on a CPU as it is."""
+    if setup.device != "cuda":
+        return step
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            step()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    gc.collect()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def timing(setup: Setup, precision: str, E: int) -> dict[str, float]:
     """Of one precision and stack. Memory is what this engine adds at most, whatever others have left behind."""
     gc.collect()
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats()
+    if setup.device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
     before, begun = torch.cuda.memory_allocated(), time.perf_counter()
-    engine = FusedEngine(configs(E, precision))
+    engine = FusedEngine(setup.configs(E, precision), setup.device)
     engine.step(0)
-    torch.cuda.synchronize()
+    setup.wait()
     built = time.perf_counter() - begun
     steps, replays = (64, 20) if precision == "float32" else (128, 50)
-    for number in range(1, 64):
+    for number in range(1, min(64, setup.steps)):
         engine.step(number)
-    torch.cuda.synchronize()
+    setup.wait()
     begun = time.perf_counter()
-    for number in range(64, 64 + steps):
+    for number in range(64, 64 + min(steps, setup.steps * 2)):
         engine.step(number)
-    torch.cuda.synchronize()
-    whole = 1000 * (time.perf_counter() - begun) / steps
-    ms = statistics.median(event_times(lambda: replay(engine), replays))
+    setup.wait()
+    whole = 1000 * (time.perf_counter() - begun) / min(steps, setup.steps * 2)
+    ms = setup.milliseconds(lambda: replay(engine), replays)
     return {
         "ms_per_step": ms, "ms_per_model": ms / E, "share_of_floor": FLOPS * E / PEAK / (ms / 1000),
         "ms_with_data": whole, "build_s": built, "memory_gb": (torch.cuda.max_memory_allocated() - before) / 1e9,
     }  # fmt: skip
 
 
-def timings() -> dict[str, Any]:
+def timings(setup: Setup) -> dict[str, Any]:
     """The captured step, and the same with its data, for every precision and stack."""
     found = {}
     print("precision    E   ms/step  ms/model   floor  with data  build s    GB")
     for precision, E in CASES:
         try:
-            row = found[f"{precision} E={E}"] = timing(precision, E)
+            row = found[f"{precision} E={E}"] = timing(setup, precision, E)
             print(f"{precision:10s}{E:4d}{row['ms_per_step']:10.3f}{row['ms_per_model']:10.3f}"
                   f"{row['share_of_floor']:8.1%}{row['ms_with_data']:11.3f}{row['build_s']:9.1f}"
                   f"{row['memory_gb']:6.1f}", flush=True)  # fmt: skip
@@ -263,12 +385,14 @@ def timings() -> dict[str, Any]:
     return found
 
 
-def profile() -> dict[str, Any]:
+def profile(setup: Setup) -> dict[str, Any]:
     """Where a step's time goes, by kernel."""
-    found = {}
+    found: dict[str, Any] = {}
+    if setup.device != "cuda":
+        return found
     for precision, E in (("bf16", 8), ("bf16", 1), ("tf32", 8)):
         try:
-            engine = FusedEngine(configs(E, precision))
+            engine = FusedEngine(setup.configs(E, precision), setup.device)
             engine.step(0)
             replays = 5
             with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as recorded:
@@ -291,9 +415,9 @@ def profile() -> dict[str, Any]:
     return found
 
 
-SECTIONS: dict[str, Callable[[], dict[str, Any]]] = {
-    "machine": machine, "gradients": gradients, "losses": losses,
-    "stack": stack, "data": data, "eager": eager, "time": timings, "profile": profile,
+SECTIONS: dict[str, Callable[[Setup], dict[str, Any]]] = {
+    "machine": machine, "gradients": gradients, "losses": losses, "stack": stack, "data": data,
+    "eager": eager, "compiled": compiled, "time": timings, "profile": profile, "autotuned": autotuned,
 }  # fmt: skip
 
 
@@ -301,14 +425,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", type=Path, help="write all figures to this file")
     parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
-    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=list(SECTIONS))
+    parser.add_argument("--smoke", action="store_true", help="a tiny model on the CPU")
+    default = [name for name in SECTIONS if name != "autotuned"]
+    parser.add_argument("--only", nargs="+", choices=list(SECTIONS), default=default)
     chosen = parser.parse_args(arguments)
+    setup = SMOKE if chosen.smoke else PAPER
     found: dict[str, Any] = {"provenance": provenance(chosen.commit)}
     for name in chosen.only:
         begun = time.perf_counter()
         print(f"== {name}", flush=True)
         try:
-            found[name] = SECTIONS[name]()
+            found[name] = SECTIONS[name](setup)
         except Exception:
             traceback.print_exc()
             found[name] = {"failed": traceback.format_exc()}

@@ -14,6 +14,7 @@ from typing import Any
 from sections import deliver
 
 HEADING = "## One training step on a GPU"
+COMPILED = "torch.compile + CUDA graph"
 PRECISIONS = ("float32", "bf16x3", "tf32", "bf16")
 READING = (
     "*ms per step*: median of replays of the captured step (eager: of steps on systems drawn before), by CUDA events. "
@@ -43,12 +44,21 @@ def _introduction(found: Mapping[str, Any]) -> str:
 
 
 def _times(found: Mapping[str, Any]) -> list[str]:
-    """The eager engine, then the fused one by precision and number of models."""
+    """The eager engine, the same compiled, then the fused one by precision and number of models."""
     times, eager = found.get("time", {}), found.get("eager", {}).get("ms")
     rows = ["| engine | precision | models | ms per step | ms per model | with data | memory |"]
     rows += ["|---|---|---:|---:|---:|---:|---:|"]
     if eager:
         rows.append(f"| eager | float32 | 1 | {eager:.1f} | {eager:.1f} | not measured | not measured |")
+    for name, engine in (("compiled", COMPILED), ("autotuned", f"{COMPILED}, products autotuned")):
+        for precision in PRECISIONS:
+            row = found.get(name, {}).get(precision, {})
+            if "ms" in row:
+                rows.append(
+                    f"| {engine} | {precision} | 1 | {row['ms']:.2f} | {row['ms']:.2f} | not measured | not measured |"
+                )
+            elif "error" in row:
+                rows.append(f"| {engine} | {precision} | 1 | {row['error'].replace('|', ' ')} | | | |")
     cases = [(*case.split(" E="), row) for case, row in times.items() if isinstance(row, Mapping)]
     for precision, models, row in sorted(cases, key=lambda case: (PRECISIONS.index(case[0]), int(case[1]))):
         rows.append(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import importlib.util
+import os
 import weakref
 from typing import get_args, get_type_hints
 
@@ -15,6 +17,7 @@ from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.recipes import Config
 
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1" and importlib.util.find_spec("triton") is not None
 needs_cuda = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 DEVICES = ["cpu", pytest.param("cuda", marks=needs_cuda)]
 SMALL = nf.recipe("quickstart", n=4, T=5, d=32, heads=2, batch=6, chunk=4, warmup=5, steps=40, precision="float32")
@@ -73,6 +76,12 @@ def test_each_step_of_the_fused_engine_equals_that_of_the_plain_one(configs: lis
         fused.step(number)
         plain.step(number)
         assert_same(fused, plain)
+
+
+@pytest.mark.skipif(not INTERPRETED, reason="needs Triton with TRITON_INTERPRET=1")
+def test_two_steps_of_the_interpreted_kernels_equal_those_of_the_plain_engine() -> None:
+    configs = CASES["loop alone"]
+    assert_same(run(FusedEngine(configs, "cpu", triton=True), 2), run(PlainEngine(configs), 2))
 
 
 @pytest.mark.parametrize("device", DEVICES)
