@@ -17,6 +17,7 @@ from nlaformer.learn.checkpoint import read_manifest
 from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.recipes import check_stack
 from paper import plan, results, run
+from paper.confirmatory import groups
 from paper.examine import Examiner
 from paper.promote import promote
 from paper.results import Results, rounded
@@ -248,14 +249,14 @@ def test_iterations_are_counted_for_each_system(made):
 
 
 def test_every_committed_run_has_its_planned_config_seed_and_commit():
-    filed = results.runs()
-    assert filed.keys() <= plan.runs().keys()
-    for name, document in filed.items():
-        record, planned = results.Record(name, document), plan.planned(name)
+    for name, document in results.runs().items():
+        record = results.Record(name, document)
+        confirmatory = "group" in document  # of protocol.md
+        config = groups()[document["group"]][name] if confirmatory else plan.planned(name).config
+        assert set(config.differences(record.config)) <= {"start"}, name
         assert document["name"] == name and document["state"] in ("finished", "diverged")
-        assert set(planned.config.differences(record.config)) <= {"start"}, name
-        assert (record.config.start is None) == (planned.after is None)
-        assert planned.keep or name.endswith(f"-seed{record.config.seed}")
+        assert name.startswith("bundled-") or name.endswith(f"-seed{record.config.seed}")
+        assert confirmatory or (record.config.start is None) == (plan.planned(name).after is None)
         where = document["provenance"]
         assert where["commit"] and where["versions"]["torch"] and where["machine"]["processor"], name
         assert len(record.own["model"]) == record.config.T + 1
