@@ -41,7 +41,7 @@ def by_hand(trajectory, first, step=0.0, solution=0.0, eta=0.0):
     return float(total) / (BATCH * N * (T - first + 1))
 
 
-def test_each_loss_is_the_papers(trajectory):
+def test_each_loss_equals_its_formula_in_the_paper(trajectory):
     for changes, expected in (
         ({"supervision": "result"}, by_hand(trajectory, 0, step=1)),
         ({"supervision": "joint", "eta": 0.3}, by_hand(trajectory, 0, step=1, eta=0.3)),
@@ -58,7 +58,7 @@ FLOORS = torch.tensor([1.0] + T * [FLOOR], dtype=torch.float64)  # iterate 0 is 
 
 
 @pytest.mark.parametrize("power", [0.0, 1e-3, 0.5, 0.9])
-def test_a_power_takes_that_power_of_each_iterates_error(power, trajectory):
+def test_the_loss_with_a_power_is_the_mean_of_that_power_of_the_errors(power, trajectory):
     error = supervision.distances(*trajectory)[0, 0] + FLOORS
     expected = error.log() if power == 0 else (error**power - 1) / power
     config = BASE.replace(supervision="result", power=power, floor=FLOOR)
@@ -68,7 +68,7 @@ def test_a_power_takes_that_power_of_each_iterates_error(power, trajectory):
 
 
 @pytest.mark.parametrize("power", [0.0, 1e-3, 0.5, 0.9, 1.0])
-def test_a_power_divides_each_iterates_gradient_by_a_power_of_its_error(power, trajectory):
+def test_a_power_scales_the_gradient_of_each_iterate_by_its_error(power, trajectory):
     config = BASE.replace(supervision="result", floor=FLOOR)
     x = trajectory[0].clone().requires_grad_()
     squared = supervision.distances(x, *trajectory[1:])
@@ -80,7 +80,7 @@ def test_a_power_divides_each_iterates_gradient_by_a_power_of_its_error(power, t
     torch.testing.assert_close(powered, plain * slope.unsqueeze(-1), rtol=1e-5, atol=1e-8)
 
 
-def test_a_member_with_the_papers_loss_is_untouched_by_the_powers_of_others():
+def test_power_one_has_a_finite_gradient_beside_members_with_other_powers():
     squared = torch.zeros(3, 3, T + 1, requires_grad=True)
     configs = [BASE.replace(power=0.0), BASE, BASE.replace(power=0.5)]
     total = supervision.loss(squared, supervision.objective(configs)).sum()
@@ -88,7 +88,7 @@ def test_a_member_with_the_papers_loss_is_untouched_by_the_powers_of_others():
     assert torch.isfinite(gradient).all() and gradient[1, 0].eq(1 / (T + 1)).all()
 
 
-def test_no_iterate_drowns_the_others_when_the_known_one_is_met():
+def test_an_exact_iterate_zero_does_not_dominate_the_gradient_of_the_logarithm():
     squared = torch.full((1, 3, T + 1), 1e-3)
     squared[:, :, 0] = 0.0
     config = BASE.replace(supervision="result", power=0.0, floor=1e-8)
@@ -97,7 +97,7 @@ def test_no_iterate_drowns_the_others_when_the_known_one_is_met():
     assert (gradient[0, 0, 0] < 0.01 * gradient[0, 0, 1:]).all()
 
 
-def test_a_stack_of_losses_is_each_members_own(trajectory):
+def test_the_losses_of_a_stack_equal_those_of_its_members(trajectory):
     configs = [
         BASE.replace(supervision="joint", eta=0.1),
         BASE.replace(supervision="step+solution", window=3),
@@ -108,7 +108,7 @@ def test_a_stack_of_losses_is_each_members_own(trajectory):
     assert together.tolist() == pytest.approx([value(config, trajectory) for config in configs], rel=1e-6)
 
 
-def test_a_watching_probe_learns_and_shapes_nothing():
+def test_a_detached_probe_has_a_gradient_and_gives_the_model_none():
     for kind, shapes in (("result", False), ("joint", True)):
         config = BASE.replace(supervision=kind)
         model = stack([initial(config)])
@@ -122,7 +122,7 @@ def test_a_watching_probe_learns_and_shapes_nothing():
         assert bool(named["read_in.weight"].any()) == shapes
 
 
-def test_the_watching_probe_does_not_change_the_models_steps():
+def test_the_probe_is_clipped_apart_from_the_model():
     """Clipping it together with the model would: its error is by far the largest at the start."""
     gradients = {"blocks.W": torch.tensor([3.0, 4.0]), "probe_rd.weight": torch.tensor([300.0, 400.0])}
     clipped, norm = clip(gradients, 1.0)
@@ -148,7 +148,7 @@ TRAINED = BASE.replace(d=16, batch=32, steps=150, warmup=10, lr=3e-3, chunk=32)
     ],
     ids=["looped", "truncated", "deep", "literal", "causal", "one step"],
 )
-def test_every_architecture_trains(changes):
+def test_training_lowers_the_loss_of_every_architecture(changes):
     engine = PlainEngine([TRAINED.replace(supervision="solution", **changes)])
     engine.step(0)
     before = engine.report().loss.item()

@@ -3,14 +3,14 @@
 The interface, which the trainer relies on and every engine has::
 
     engine = make_engine(configs, device, share)   # E configs of one shape; this rank's share of a batch
-    engine.step(number)                            # steps are numbered from 0; returns nothing and waits for nothing
+    engine.step(number)                            # steps are numbered from 0; does not wait for the device
     engine.report()  -> Report                     # of the latest step, NaN before the first; waits for the device
-    engine.state()   -> dict[str, Tensor]          # weights, Adam's moments, alive: on the CPU, leading with E
-    engine.load(state)                             # the reverse; then step(number) goes on as if never interrupted
+    engine.state()   -> dict[str, Tensor]          # weights, Adam's moments, alive: on the CPU, with a leading axis E
+    engine.load(state)                             # the reverse; step(number) then resumes from there
     engine.solver()  -> Solver                     # the stack of models, on the device, sharing the engine's weights
 
 A step is a function of the state, the configs and its number. A member whose loss or gradient is not finite is frozen:
-its weights stay as they were before that step, ``alive`` tells, and the others go on.
+its weights stay as they were before that step, ``alive`` is false for it, and the other members train on.
 
 On the CPU a stack is trained member by member, so that a member's numbers are those of a model trained alone, bit
 for bit. On CUDA the stack is one program.
@@ -35,7 +35,7 @@ __all__ = ["Engine", "PlainEngine", "make_engine"]
 
 
 class Engine(Protocol):
-    """What the trainer needs; see the top of the file."""
+    """The interface of an engine; see the top of the file."""
 
     def step(self, number: int) -> None: ...
     def report(self) -> Report: ...
@@ -45,7 +45,7 @@ class Engine(Protocol):
 
 
 def make_engine(configs: Sequence[Config], device: torch.device | str, share: tuple[int, int] = (0, 1)) -> Engine:
-    """The engine for a device: the fused one on CUDA, if its kernels can run the shape and nobody shares the batch."""
+    """The fused engine on CUDA if its kernels can run the shape and ranks share no batch; else the plain one."""
     check_stack(configs)
     if torch.device(device).type == "cuda" and share[1] == 1:
         from nlaformer.learn.cuda import fused_engine
@@ -129,8 +129,8 @@ class _Member:
         squared = supervision.distances(x, rd, x_teacher, rd_teacher, x_true)
         if world == 1:
             return squared
-        # The loss is a function of the mean over the whole batch: every rank gets that value, and the gradient of
-        # its own part of it.
+        # The loss is a function of the mean over the whole batch: every rank needs that value, with the gradient of
+        # its own part.
         part = squared * (A.shape[1] / len(batch.A))
         everyone = part.detach().clone()
         torch.distributed.all_reduce(everyone)
