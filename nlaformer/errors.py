@@ -26,19 +26,19 @@ class DomainError(NLAFormerError, ValueError):
 
 
 class UnknownNameError(NLAFormerError, ValueError):
-    """A name (operation, scheme, option) is not one of those that exist."""
+    """There is no operation, scheme, option or the like of this name."""
 
 
 class OptionError(NLAFormerError, ValueError):
-    """An option has a value that makes no sense, or goes with another that it contradicts."""
+    """An option has an invalid value, or contradicts another one."""
 
 
 class CompileError(NLAFormerError, ValueError):
-    """A program holds something that cannot be turned into weights; the message lists every such place."""
+    """A program cannot be turned into weights; the message lists every place that is in the way."""
 
 
 class ConvergenceError(NLAFormerError, RuntimeError):
-    """A solve did not converge and ``check="raise"`` was asked for; ``result`` holds what there is."""
+    """A solve did not converge and ``check="raise"`` was given; ``result`` is its SolveResult."""
 
     def __init__(self, message: str, result: object) -> None:
         super().__init__(message)
@@ -50,11 +50,11 @@ class ConvergenceWarning(UserWarning):
 
 
 class FileError(NLAFormerError, ValueError):
-    """A file is missing, truncated, foreign or was written by something else."""
+    """A file is missing, damaged, or not of the expected kind."""
 
 
 def shown(value: object) -> str:
-    """A value in the words of a message, cut short; Python itself writes no integer of very many digits."""
+    """The repr of a value for a message, cut short; Python refuses to print integers of very many digits."""
     try:
         return f"{value!r}".replace("\n", " ")[:60]
     except Exception:  # whatever an object's own repr raises
@@ -76,7 +76,7 @@ def did_you_mean(given: object, known: Iterable[str]) -> str:
 
 
 def look_up(kind: str, name: object, table: Mapping[str, Value]) -> Value:
-    """What stands under a name, which may be anything a caller gave."""
+    """The entry of a table under a name, which may be anything a caller gave."""
     if not isinstance(name, str) or name not in table:
         raise unknown_name(kind, name, table)
     return table[name]

@@ -27,15 +27,11 @@ _LARGEST_DETOUR = 60  # claims of one lane that may fail at all
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction of earlier steps that new ones are kept conjugate to; zero for the lanes that have none."""
+    """A direction of earlier steps that new ones are kept conjugate to; zero for lanes that did not use it."""
 
     d: Tensor  # (m, n)
     q: Tensor  # (m, n) A d
     curvature: Tensor  # (m,) d.A d
-
-    def without(self, lanes: Tensor) -> Direction:
-        """The direction, set to zero for some lanes."""
-        return Direction(*(part.index_fill(0, lanes, 0.0) for part in (self.d, self.q, self.curvature)))
 
     def among(self, lanes: Tensor, count: int) -> Direction:
         """The direction of some lanes as one of ``count`` lanes."""

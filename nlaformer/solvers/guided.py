@@ -153,10 +153,9 @@ class Guidance:
         return x + alpha[:, None] * d, r - alpha[:, None] * q, Direction(d, q, curvature), fresh
 
     def finish(self) -> None:
-        """End the model's part: measure what it did, and forget the directions of lanes that it did not help."""
+        """Measure what the model's part did to the residuals."""
         helped = self._accepted > 0
         self._reduction[helped] = (norm_of(self._state.r) / self._begun)[helped]
-        self.directions = [direction.without((~helped).nonzero()[:, 0]) for direction in self.directions]
 
     def undo_failures(self) -> None:
         """Start the lanes again that the model advanced and that did not converge."""
