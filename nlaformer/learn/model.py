@@ -29,6 +29,17 @@ from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 
+__all__ = [
+    "Solver",
+    "from_config",
+    "initial",
+    "load_solver",
+    "lr_scale",
+    "member",
+    "stack",
+    "starting_model",
+]
+
 Model = TypeVar("Model", bound=nn.Module)
 
 
@@ -93,9 +104,9 @@ class Solver(nn.Module):
     def states(
         self, A: Tensor, b: Tensor, iterations: int | None = None, gradient_from: int = 0
     ) -> Iterator[tuple[int, Tensor]]:
-        """Every token matrix (..., d, token) on the way, with its t: the last one of each t is iterate t.
+        """Yield every token matrix (..., d, token) with its t; the last one of each t is iterate t.
 
-        They come one by one, for all of them together are many times what a batch of systems takes.
+        One at a time: together they take many times the memory of a batch of systems.
         """
         iterations = self.config.T if iterations is None else whole("iterations", iterations, 0)
         loops = max(iterations - (len(self.blocks.post) > 0), 0)
@@ -115,7 +126,7 @@ class Solver(nn.Module):
         """x_t (..., T+1, n) and (r_t, d_t) (..., T+1, 2n) for systems A (..., n, n), b (..., n).
 
         Where ``attached`` (a flag, or flags that broadcast against the features) is false, the (r, d) probe reads
-        detached features: it learns to see what is there and shapes nothing.
+        detached features: it learns from the model and does not change it.
         """
         return self.read_out(self.features(A, b, gradient_from=gradient_from), attached)
 
@@ -132,7 +143,7 @@ class Solver(nn.Module):
         ----------
         A, b : arrays (..., n, n) and (..., n): NumPy, torch or lists
         iterations : int, optional
-            Loop more often, or less, than in training. The last iterate comes out of the post block.
+            More or fewer loops than in training. The last iterate is read after the post block.
 
         Returns
         -------
@@ -169,7 +180,7 @@ class Solver(nn.Module):
         return give(x, kind_of(b))
 
     def _own(self, name: str, value: Tensor) -> Tensor:
-        """An input in the model's precision and on its device; refuses what is not finite, or would not be there."""
+        """An input in the model's precision and on its device; refused unless finite in both precisions."""
         if value.is_complex():
             raise DTypeError(f"{name} is complex; the model solves real systems")
         if not all_finite(value):
@@ -189,7 +200,7 @@ class Solver(nn.Module):
 
 
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> Solver:
-    """A solver from what ``Solver.save`` wrote, if the weights are of the shapes the config gives."""
+    """A solver from what ``Solver.save`` wrote; weights of other shapes than the config gives are refused."""
     solver = Solver(Config.from_json(config).validate(), model, **weights)
     with torch.device("meta"):  # shapes alone
         expected = initial(solver.config)
@@ -199,7 +210,7 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
 
 
 def load_solver(path: str | os.PathLike[str]) -> Solver:
-    """The trained model in a folder, or the bundled one of that name; anything else that is saved is refused."""
+    """The trained model in a folder, or the bundled one of that name; saved algorithms and operations are refused."""
     path = pretrained.locate(path)
     kind, config, blocks, extra = io.read(path)
     if kind != "solver":
@@ -209,7 +220,7 @@ def load_solver(path: str | os.PathLike[str]) -> Solver:
 
 
 def _differing_weights(one: Solver, other: Solver) -> list[str]:
-    """The weights that two solvers do not both have in one shape."""
+    """Names of the weights that differ in shape between two solvers, or that one of them lacks."""
     found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (one, other))
     differing = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
     return differing or ["other layers"] * (io.structure(one.blocks) != io.structure(other.blocks))
@@ -231,7 +242,7 @@ def starting_model(config: Config) -> Solver:
 
 
 def initial(config: Config) -> Solver:
-    """The model before training; the weights are drawn on the CPU, so a seed means the same everywhere."""
+    """The model before training; weights are drawn on the CPU, so that a seed gives the same ones everywhere."""
     generator = torch.Generator().manual_seed(config.seed)
     unshared = 0 if config.shared else config.loops
 
@@ -255,7 +266,7 @@ def _initial_layer(config: Config, generator: torch.Generator) -> Layer:
     d, width = config.d, config.ffn_width
     W_Q, W_K, W_U, W_O = (_normal(d, d, generator) for _ in range(4))
     W_1, W_2 = _normal(width, d, generator), _normal(d, width, generator)
-    W_Q *= query_scale(config)
+    W_Q *= _query_scale(config)
     W_O *= config.output_scale
     W_2 *= config.output_scale
     return Layer(
@@ -266,7 +277,7 @@ def _initial_layer(config: Config, generator: torch.Generator) -> Layer:
     )
 
 
-def query_scale(config: Config) -> float:
+def _query_scale(config: Config) -> float:
     """The 1/sqrt(head width) of common implementations, which is part of W_Q here."""
     return math.sqrt(config.heads / config.d)
 
@@ -274,10 +285,10 @@ def query_scale(config: Config) -> float:
 def lr_scale(name: str, config: Config) -> float:
     """The factor on a parameter's learning rate.
 
-    Adam's steps do not shrink with the parameter: W_Q, which carries ``query_scale``, must take steps that much
+    Adam's steps do not shrink with the parameter: W_Q, which carries ``_query_scale``, must take steps that much
     smaller to train as it would with the factor outside.
     """
-    return query_scale(config) if name.endswith("W_Q.weight") else 1.0
+    return _query_scale(config) if name.endswith("W_Q.weight") else 1.0
 
 
 def stack(models: Sequence[Model]) -> Model:

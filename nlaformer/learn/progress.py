@@ -15,8 +15,8 @@ __all__ = ["TrainingProgress", "duration", "stages"]
 
 _SECONDS = 5.0  # between plain lines
 _SECONDS_OF_BAR = 0.5  # between movements of the bar
-_FIRST = 4  # steps that tell the speed; the very first, which draws systems and warms up, is not counted
-_LONG = 600.0  # seconds from which on a CPU is the wrong device
+_FIRST = 4  # steps before the first estimate of the speed; the very first step is not counted, it includes set-up
+_LONG = 600.0  # seconds above which a GPU is recommended
 
 
 class TrainingProgress:
@@ -36,7 +36,7 @@ class TrainingProgress:
             self._task = self._bar.add_task(self.title, total=self.steps, completed=self.start, note="")
             self._bar.start()
         else:
-            self.say(f"{self.title}: {self.steps - self.start} steps to go; the first ones tell the speed")
+            self.say(f"{self.title}: {self.steps - self.start} steps left")
         return self
 
     def __exit__(
@@ -46,12 +46,12 @@ class TrainingProgress:
             self._bar.stop()
 
     def say(self, message: str) -> None:
-        """A message that stays."""
+        """Print a message."""
         if self.shown:
             self.console.print(message, highlight=False, markup=False, soft_wrap=True)
 
     def due(self, step: int) -> bool:
-        """Whether to show the state after this step: after the first few, at the end, and by time; ask every step."""
+        """Whether to show the state after this step: after the first few, at intervals of time, and at the end."""
         now, done = time.monotonic(), step - self.start
         if done == 1:
             self._first_done = now
@@ -70,7 +70,7 @@ class TrainingProgress:
             self.say(f"{self.title}: step {step}/{self.steps}, {note}, {duration(self._left(step))} left")
 
     def forecast(self, step: int) -> None:
-        """Before the first update on a CPU: how long the run will take, and where it belongs if that is long."""
+        """Before the first update on a CPU, estimate the time of the run."""
         if not self._silent or step == self.steps:
             return
         left = self._left(step)
@@ -86,7 +86,7 @@ class TrainingProgress:
 
 @contextmanager
 def stages(console: Console | None = None) -> Iterator[Callable[[str], None]]:
-    """A function that says which stage of a longer computation has begun."""
+    """Give a function that shows the current stage of a longer computation."""
     console = console or Console(stderr=True)
     if not console.is_terminal:
         yield lambda stage: console.print(stage, highlight=False, markup=False, soft_wrap=True)
@@ -96,7 +96,7 @@ def stages(console: Console | None = None) -> Iterator[Callable[[str], None]]:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Seconds in a readable unit.
 
     >>> duration(75.2), duration(600), duration(40000)
     ('75 s', '10 min', '11 h')

@@ -55,27 +55,27 @@ class Config:
     post_layers : int
         Layers of the post block; 0: none (iterate T is then one more loop).
     shared : bool
-        Every pass of the loop uses the same weights; false: an ordinary deep transformer.
+        Whether every pass of the loop uses the same weights; false: an ordinary deep transformer.
     inject : bool
-        The prompt is added to the input of every block, after Yang et al.
+        Add the prompt to the input of every block (Yang et al.).
     causal : bool
-        A token attends to itself and earlier ones only.
+        Let a token attend only to itself and earlier ones.
     norm : {"rms", "none"}
         RMS normalization before each part of a layer; "none" is the paper's literal layer.
     output_scale : float
         Factor on the initial W_O and W_2; the literal layer (norm none) trains with 0.02, clip 0.1, lr to 2e-4.
     supervision : {"result", "joint", "step+solution", "solution"}
-        Which loss: see nlaformer.learn.supervision.
+        The loss; see nlaformer.learn.supervision.
     teacher : {"cg", "pcg"}
-        Whose iterates x_t, r_t, d_t are the targets.
+        The method whose iterates x_t, r_t, d_t are the targets.
     eta : float
         Weight of (r_t, d_t) under joint supervision.
     lambda_ : float
         Weight of the solution beside the steps; written ``lambda`` on the command line.
     window : int | None
-        K: the loss takes the last K iterates; none: all T + 1.
+        K: the loss is the mean over the last K iterates; none: over all T + 1.
     truncate : bool
-        Iterates before the window run without gradient (Yang et al.); needs ``inject``.
+        Compute the iterates before the window without gradient (Yang et al.); needs ``inject``.
     power : float
         p: each iterate's error l_t enters as (l_t^p - 1)/p; 1 is the paper's loss, 0 the logarithm (scale-
         free): the gradient of an iterate then counts like l_t^(p - 1/2), so 1/2 weighs early and late iterates
@@ -91,24 +91,24 @@ class Config:
     warmup : int
         Steps of linear warm-up.
     final_lr : float
-        Where the cosine after the warm-up ends, as a fraction of lr.
+        Final learning rate, as a fraction of lr; a cosine leads there after the warm-up.
     beta1 : float
         Adam's decay of the mean.
     beta2 : float
         Adam's decay of the mean square.
     clip : float
-        Largest norm of a model's gradient; the (r, d) probe has its own.
+        Largest norm of a model's gradient; the (r, d) probe is clipped separately.
     start : str | None
         The model whose weights the run starts from, a folder or a bundled name; none: random weights.
     seed : int
         Seed of the initial weights and of the training systems.
     chunk : int
-        Steps whose systems are drawn at once (part of the data stream's definition).
+        Steps whose systems are drawn at once; another value gives other systems.
     threads : int | None
-        Threads of a CPU run; none: torch's choice. With one, the bits do not depend on the number of cores.
+        Threads of a CPU run; none: torch's choice. With one, the weights do not depend on the number of cores.
     precision : {"float32", "bf16x3", "tf32", "bf16"}
-        Arithmetic on CUDA, from the most digits to the fewest, master weights float32 always; bf16x3 makes a product
-        of float32 from three of bf16, and the weights' gradients in tf32. A CPU computes in float32.
+        Arithmetic on CUDA, from the most digits to the fewest; weights are kept in float32. bf16x3 computes a product
+        in float32 as three in bf16, and the weights' gradients in tf32. A CPU computes in float32.
 
     Examples
     --------
@@ -296,7 +296,7 @@ def shape_of(config: Config) -> dict[str, Any]:
 
 
 def check_stack(configs: Sequence[Config]) -> None:
-    """Refuse configs that cannot train as one program, naming every field that differs."""
+    """Refuse configs that cannot train as one program; the error names every field that differs."""
     if not configs:
         raise OptionError("a stack needs at least one config")
     shapes = [shape_of(config) for config in configs]
@@ -312,17 +312,17 @@ def check_stack(configs: Sequence[Config]) -> None:
 
 def _parse(setting: str) -> tuple[str, Any]:
     """A ``key=value`` setting as a field name and a value of its type."""
-    key, separator, text = setting.partition("=")
-    key = key.strip()
+    key, separator, text = (part.strip() for part in setting.partition("="))
     if not separator:
         raise OptionError(f"--set takes key=value, given {setting!r}")
     name = "lambda_" if key == "lambda" else key
     if name not in _types():
         raise unknown_name("setting", key, ["lambda" if known == "lambda_" else known for known in _types()])
-    return name, _from_text(name, text.strip(), _types()[name])
-
-
-_NUMBERS: dict[Any, type] = {int: Integral, float: Real}
+    try:
+        value = _value(text, _types()[name])
+    except (ValueError, KeyError, OverflowError):
+        raise OptionError(f"{name}={text!r} is not {_describe(_types()[name])}") from None
+    return name, _checked(name, value)
 
 
 @cache
@@ -330,20 +330,19 @@ def _types() -> dict[str, Any]:
     return typing.get_type_hints(Config)
 
 
-def _from_text(name: str, text: str, kind: Any) -> Any:
-    options = typing.get_args(kind)
-    try:
-        if isinstance(kind, types.UnionType):  # int | None
-            return None if text.lower() in ("none", "") else _from_text(name, text, options[0])
-        if kind is bool:
-            return {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}[text.lower()]
-        if typing.get_origin(kind) is tuple:
-            return tuple(float(part) for part in text.replace("+", ",").split(",") if part.strip())
-        if kind is int and float(text) == int(float(text)):
-            return int(float(text))  # 2e4 is an honest way to write 20000
-        return kind(text) if kind in (float, str) else _checked(name, text)
-    except (ValueError, KeyError, OverflowError):
-        raise OptionError(f"{name}={text!r} is not {_describe(kind)}") from None
+_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
+_NUMBERS: dict[Any, type] = {int: Integral, float: Real}
+
+
+def _value(text: str, kind: Any) -> Any:
+    """What a text means for a field of that type; a ValueError, KeyError or OverflowError if it means nothing."""
+    if isinstance(kind, types.UnionType):  # int | None
+        return None if text.lower() in ("none", "") else _value(text, typing.get_args(kind)[0])
+    if typing.get_origin(kind) is tuple:
+        return tuple(float(part) for part in text.replace("+", ",").split(",") if part.strip())
+    if kind is int and float(text) == int(float(text)):
+        return int(float(text))  # 20000 may be written 2e4
+    return _BOOLEANS[text.lower()] if kind is bool else float(text) if kind is float else text
 
 
 def _checked(name: str, value: Any) -> Any:
@@ -359,7 +358,7 @@ def _checked(name: str, value: Any) -> Any:
 
 
 def _converted(value: Any, kind: Any) -> Any:
-    """The value as a field of that type holds it, numbers of any library as Python's own; or a TypeError."""
+    """The value as a field of that type holds it, numbers of any library as Python's own; else a TypeError."""
     if typing.get_origin(kind) is tuple:
         return tuple(_converted(entry, float) for entry in numbers(value))
     if isinstance(kind, types.UnionType):
@@ -387,42 +386,35 @@ def _describe(kind: Any) -> str:
     return {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}[kind]
 
 
-def _quickstart() -> Config:
-    """Two minutes on a laptop: iterates that beat CG's first ones on systems of eight unknowns."""
-    return Config(n=8, T=8, d=64, heads=4, supervision="step+solution", lr=4e-3, steps=1500, warmup=100, threads=1)
-
-
-def _cg_imitation() -> Config:
-    """The paper's first setting, result supervision: the iterates of CG, nothing else (the paper's loss: power=1)."""
-    return Config(supervision="result", lr=3e-3, final_lr=0.002, power=0.75)
-
-
-def _cg_joint() -> Config:
-    """The paper's first setting, joint supervision: CG's x, r and d, with the paper's loss."""
-    return Config(supervision="joint", eta=5e-4, lr=3e-3)
-
-
-def _cg_accelerated() -> Config:
-    """The paper's second setting: step + 10 solution, converging faster than CG (the paper's loss: power=1)."""
-    return Config(supervision="step+solution", lambda_=10.0, window=20, lr=3e-3, final_lr=0.002, power=0.5, floor=1e-8)
-
-
-def _pcg_accelerated() -> Config:
-    """The paper's second setting with Jacobi-preconditioned CG as the teacher (the paper's loss: power=1)."""
-    return _cg_accelerated().replace(teacher="pcg")
-
-
-_RECIPES: dict[str, Callable[[], Config]] = {
-    "quickstart": _quickstart,
-    "cg-imitation": _cg_imitation,
-    "cg-joint": _cg_joint,
-    "cg-accelerated": _cg_accelerated,
-    "pcg-accelerated": _pcg_accelerated,
+_ACCELERATED = Config(
+    supervision="step+solution", lambda_=10.0, window=20, lr=3e-3, final_lr=0.002, power=0.5, floor=1e-8
+)
+_RECIPES: dict[str, tuple[str, Config]] = {
+    "quickstart": (
+        "Two minutes on a laptop: iterates that beat CG's first ones on systems of eight unknowns.",
+        Config(n=8, T=8, d=64, heads=4, supervision="step+solution", lr=4e-3, steps=1500, warmup=100, threads=1),
+    ),
+    "cg-imitation": (
+        "The paper's first setting, result supervision: the iterates of CG, nothing else (the paper's loss: power=1).",
+        Config(supervision="result", lr=3e-3, final_lr=0.002, power=0.75),
+    ),
+    "cg-joint": (
+        "The paper's first setting, joint supervision: CG's x, r and d, with the paper's loss.",
+        Config(supervision="joint", eta=5e-4, lr=3e-3),
+    ),
+    "cg-accelerated": (
+        "The paper's second setting: step + 10 solution, converging faster than CG (the paper's loss: power=1).",
+        _ACCELERATED,
+    ),
+    "pcg-accelerated": (
+        "The paper's second setting with Jacobi-preconditioned CG as the teacher (the paper's loss: power=1).",
+        _ACCELERATED.replace(teacher="pcg"),
+    ),
 }
 
 
 def recipe(name: str, **changes: Any) -> Config:
-    """A named training configuration, with fields changed at will.
+    """A named training configuration, with some of its fields changed.
 
     Examples
     --------
@@ -432,7 +424,7 @@ def recipe(name: str, **changes: Any) -> Config:
     >>> nf.recipe("cg-accelerated", steps=50).warmup
     5
     """
-    return look_up("recipe", name, _RECIPES)()._adapted(recipe=name, **changes)
+    return look_up("recipe", name, _RECIPES)[1]._adapted(recipe=name, **changes)
 
 
 def recipes() -> tuple[str, ...]:
@@ -453,4 +445,4 @@ def description(name: str) -> str:
     >>> description("cg-joint")
     "The paper's first setting, joint supervision: CG's x, r and d, with the paper's loss."
     """
-    return (look_up("recipe", name, _RECIPES).__doc__ or "").strip()
+    return look_up("recipe", name, _RECIPES)[0]
