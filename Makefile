@@ -1,24 +1,38 @@
-# Two commands do everything: `make demo` and `make test`. Both create .venv on first use.
+# Every target creates .venv on first use. `make demo` shows what there is, `make test` says whether it works.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
-# The tests run on two processes; one BLAS thread each, or they would fight over the cores.
+# Two processes, one BLAS thread each, or they would fight over the cores.
 TEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test format clean
+.PHONY: demo test test-all test-gpu lint format wheel clean
 
 demo: $(VENV)/installed
 	$(RUN) -m nlaformer demo
 
-test: $(VENV)/installed
+# What must pass before anything lands.
+test: lint
+	$(TEST) -m "not long"
+
+# The same with long fuzz and stress tests, and the wheel installed alone.
+test-all: lint
+	$(TEST)
+
+# What needs CUDA, in one process.
+test-gpu: $(VENV)/installed
+	$(RUN) -m pytest tests/test_engine_cuda.py tests/test_kernels.py
+
+lint: $(VENV)/installed
 	$(RUN) -m ruff check .
 	$(RUN) -m ruff format --check .
 	$(RUN) -m mypy
-	$(TEST)
 
 format: $(VENV)/installed
 	$(RUN) -m ruff check --fix .
 	$(RUN) -m ruff format .
+
+wheel: $(VENV)/installed
+	$(RUN) -m hatchling build -d dist
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nlaformer needs Python 3.11 or newer, this is " + sys.version)'

@@ -59,7 +59,7 @@ def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
 
 def checked_out() -> str | None:
     """The commit of the checkout this package runs from, if it runs from one."""
-    root = Path(nlaformer.__file__).parent.parent
+    root = Path(__file__).parent.parent
     if not (root / ".git").exists():
         return None
     git = ["git", "-C", str(root)]

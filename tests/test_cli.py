@@ -137,6 +137,19 @@ def test_an_output_that_cannot_be_written_is_one_line_and_code_2(arguments: list
     assert done.stderr.decode() == "nlaformer: cannot write the output: No space left on device\n"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "new"),
+    [
+        (["reproduce", "all", "--from-results"], "python -m paper"),
+        (["probe", "cg-joint"], "python -m paper"),
+        (["bench", "--help"], "python -m benchmarks"),
+    ],
+)
+def test_a_command_that_moved_says_where(run, arguments: list[str], new: str):
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "") and new in err and len(err.splitlines()) == 1
+
+
 def test_version(run):
     assert run("--version") == (0, f"nlaformer {nf.__version__}\n", "")
 

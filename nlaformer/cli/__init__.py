@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from typing import Annotated
 
 import typer
@@ -28,14 +29,19 @@ app.add_typer(report.report, name="report")
 app.command()(info.info)
 
 
-def _moved(name: str) -> None:
-    @app.command(name, hidden=True, context_settings={"ignore_unknown_options": True})
-    def moved(arguments: Annotated[list[str] | None, typer.Argument()] = None) -> None:
-        raise OptionError(f"{name} is a command of the repository, not of the package: python -m paper --help")
+_MOVED = {"reproduce": "python -m paper", "probe": "python -m paper probe", "bench": "python -m benchmarks.NAME"}
 
 
-for name in ("reproduce", "probe"):
-    _moved(name)
+def _pointer(name: str) -> Callable[[], None]:
+    def command() -> None:
+        raise OptionError(f"{name} has moved: run {_MOVED[name]} in a checkout of the repository")
+
+    return command
+
+
+for _name in _MOVED:
+    _anything = {"ignore_unknown_options": True, "allow_extra_args": True, "help_option_names": []}
+    app.command(_name, hidden=True, context_settings=_anything)(_pointer(_name))
 
 
 def _version(wanted: bool) -> None:
