@@ -2,7 +2,7 @@
 
     python -m benchmarks.operations --out benchmarks/results      # four minutes; --quick: half a minute
 
-*Time.* Torch's operation, the forward pass alone (``op.model(P)``) and the whole call (``op(A, B)``: checks, scaling,
+*Time.* Torch's operation, the forward pass alone (``op.model``) and the whole call (``op(A, B)``: checks, scaling,
 prompt, forward pass, read-out) take turns in one process, so that whatever disturbs the machine disturbs all three;
 ratios are of medians. *Memory.* The most that is allocated at once during a call, its result included, from the
 allocation events of torch's profiler: what the process holds on to, and what another case left behind, do not count.
@@ -24,8 +24,10 @@ from torch import Tensor
 
 from benchmarks import command
 from nlaformer.console import Sheet
-from nlaformer.express.catalogue import operations
-from paper import table_1_measured as verify
+from nlaformer.express import accuracy
+from nlaformer.express.operation import operation, operations
+from nlaformer.express.theorem import RECORDS
+from nlaformer.transformer import NLAFormer
 
 # (n, batch): batches of about the same number of entries; None is a single call without batch dimensions.
 CASES = tuple(
@@ -36,21 +38,13 @@ BUDGET = 1.0
 QUICK_CASES = ((20, None), (20, 4096), (64, None))
 QUICK_NAMES = ("matrix_transpose", "matmul", "matvec")
 
+# Torch's own function where it is not the reference of the operation's record: that gives views where data only move.
 _TORCH: dict[str, Callable[..., Any]] = {
-    "add": torch.add,
-    "subtract": torch.sub,
-    "multiply": torch.mul,
-    "divide": torch.div,
-    "pointwise": verify.example,
     "column_shift": lambda a, b: (b.clone(), a.clone()),
     "row_shift": lambda a, b: (b.clone(), a.clone()),
     "vector_transpose": lambda a: a[..., None].clone(),
     "inner_product": torch.linalg.vecdot,
-    "outer_product": lambda a, b: a[..., :, None] * b[..., None, :],
     "matrix_transpose": lambda A: A.mT.contiguous(),
-    "transposed_matmul": lambda A, B: A.mT @ B,
-    "matmul": torch.matmul,
-    "matvec": lambda A, b: (A @ b[..., None])[..., 0],
 }
 
 
@@ -78,13 +72,13 @@ class Measurement:
 
 def measure(name: str, n: int, batch: int | None) -> Measurement:
     """Measure one case."""
-    op = verify.build(name, n)
+    op = operation(name, n=n, f=RECORDS[name].f)
     operands = _operands(name, n, batch)
     P = op.prompt(*operands)
-    own = _TORCH[name]
+    own = own_function(name)
     with torch.no_grad():
         theirs, forward, call = interleaved(
-            [lambda: own(*operands), lambda: op.model(P), lambda: op(*operands)], BUDGET
+            [lambda: own(*operands), lambda: forward_pass(op.model, P), lambda: op(*operands)], BUDGET
         )
         return Measurement(
             name,
@@ -96,6 +90,16 @@ def measure(name: str, n: int, batch: int | None) -> Measurement:
             torch_bytes=peak_bytes(lambda: own(*operands)),
             call_bytes=peak_bytes(lambda: op(*operands)),
         )
+
+
+def forward_pass(model: NLAFormer, P: Tensor) -> list[Tensor]:
+    """The model on a batch of prompts, in the pieces in which an operation runs it."""
+    return [model(part) for (part,) in model.pieces(*P.shape[-2:], P.reshape(-1, *P.shape[-2:]))]
+
+
+def own_function(name: str) -> Callable[..., Any]:
+    """The function of torch that an operation is compared with."""
+    return _TORCH.get(name, RECORDS[name].reference)
 
 
 def interleaved(functions: Sequence[Callable[[], Any]], budget: float) -> list[float]:
@@ -157,8 +161,8 @@ def names(quick: bool) -> Sequence[str]:
 
 
 def _operands(name: str, n: int, batch: int | None) -> list[Tensor]:
-    """Five systems of ``verify.draw`` over and over: time does not depend on the numbers."""
-    drawn = [torch.from_numpy(operand) for operand in verify.draw(name, n)]
+    """Five systems of ``accuracy.draw`` over and over: time does not depend on the numbers."""
+    drawn = [torch.from_numpy(operand) for operand in accuracy.draw(name, n)]
     if batch is None:
         return [operand[0] for operand in drawn]
     return [operand[torch.arange(batch) % len(operand)] for operand in drawn]

@@ -12,9 +12,8 @@ __version__ = "0.2.0"
 
 # Where each public name lives. The imports below say the same to editors and type checkers; a test compares the two.
 _HOMES = {
-    "nlaformer.express.catalogue": ("operation", "operations"),
-    "nlaformer.express.operation": ("Operation",),
-    "nlaformer.express.cost": ("Cost",),
+    "nlaformer.express.operation": ("Operation", "operation", "operations"),
+    "nlaformer.express.construction": ("Cost",),
     "nlaformer.transformer": ("NLAFormer",),
     "nlaformer.loading": ("load",),
     "nlaformer.compiler.language": (
@@ -51,10 +50,10 @@ if TYPE_CHECKING:
     from nlaformer.compiler.library import algorithm as algorithm
     from nlaformer.compiler.library import algorithms as algorithms
     from nlaformer.compiler.result import RunStatus as RunStatus
-    from nlaformer.express.catalogue import operation as operation
-    from nlaformer.express.catalogue import operations as operations
-    from nlaformer.express.cost import Cost as Cost
+    from nlaformer.express.construction import Cost as Cost
     from nlaformer.express.operation import Operation as Operation
+    from nlaformer.express.operation import operation as operation
+    from nlaformer.express.operation import operations as operations
     from nlaformer.learn.model import Solver as Solver
     from nlaformer.learn.recipes import Config as Config
     from nlaformer.learn.recipes import recipe as recipe

@@ -20,6 +20,7 @@ ArrayT = TypeVar("ArrayT", bound=Any)
 FloatArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 IntArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 ObjectArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.object_]]
+DTYPES = {"float64": torch.float64, "float32": torch.float32}
 
 
 def kind_of(value: Any) -> str:

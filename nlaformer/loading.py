@@ -35,9 +35,9 @@ def load(path: str | os.PathLike[str]) -> Operation | Algorithm | Solver:
     kind, config, model, extra = io.read(path)
     with io.describing(path, kind):
         if kind == "operation":
-            from nlaformer.express import catalogue
+            from nlaformer.express import operation
 
-            return catalogue.from_config(config, model, **extra)
+            return operation.from_config(config, model, **extra)
         if kind == "algorithm":
             from nlaformer.compiler import algorithm
 

@@ -22,12 +22,12 @@ import torch
 from torch import Tensor
 
 from nlaformer.console import Sheet
-from nlaformer.express.catalogue import operation, operations
-from nlaformer.express.operation import Operation
+from nlaformer.express import accuracy
+from nlaformer.express.operation import Operation, operation, operations
+from nlaformer.express.theorem import RECORDS
 from nlaformer.learn.model import stack as as_stack
 from nlaformer.learn.optimizer import adam, bias_corrections
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
-from paper import table_1_measured as verify
 from paper.results import Results
 
 if TYPE_CHECKING:
@@ -220,7 +220,7 @@ def construct(name: str, budget: Budget) -> Constructed:
     for form, op in built.items():
         rng = np.random.default_rng([_TEST, budget.n])
         operands = [operand.astype(np.float64) for operand in _draw(name, budget.n, (1, budget.tested), rng)]
-        exact = verify.reference(name, *operands)
+        exact = accuracy.reference(name, *operands)
         deviation = _entries(op(*operands), 2) - _entries(exact, 2)
         errors[form] = float(np.sqrt(np.square(deviation).sum() / np.square(_entries(exact, 2)).sum()))
     cost, model = built["order 1"].cost, built["order 1"].model
@@ -230,14 +230,14 @@ def construct(name: str, budget: Budget) -> Constructed:
 
 def _build(name: str, n: int, dtype: torch.dtype, **options: Any) -> Operation:
     """The operation with the paper's literal prompt: entries up to 1, no scaling."""
-    f = verify.example if name == "pointwise" else None
+    f = RECORDS[name].f
     least = SMALLEST_DIVISOR if name == "divide" else None
     return operation(name, n=n, dtype=dtype, f=f, normalize=False, bound=1.0, minimum=least, **options)
 
 
 def _draw(name: str, n: int, count: tuple[int, ...], rng: np.random.Generator) -> list[np.ndarray]:
     """Operands uniform in [-1, 1], float32."""
-    shapes = [operand.shape[1:] for operand in verify.draw(name, n, seeds=(0,))]
+    shapes = [operand.shape[1:] for operand in accuracy.draw(name, n, seeds=(0,))]
     operands = [rng.uniform(-1, 1, (*count, *shape)).astype(np.float32) for shape in shapes]
     if name == "divide":
         size = SMALLEST_DIVISOR + (1 - SMALLEST_DIVISOR) * np.abs(operands[1])
@@ -248,7 +248,7 @@ def _draw(name: str, n: int, count: tuple[int, ...], rng: np.random.Generator) -
 def _examples(op: Operation, count: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Prompts (E, count, rows, tokens) and the entries of their results (E, count, entries)."""
     operands = _draw(op.name, op.n, count, rng)
-    wanted = _entries(verify.reference(op.name, *operands), 2).astype(np.float32)
+    wanted = _entries(accuracy.reference(op.name, *operands), 2).astype(np.float32)
     return op.prompt(*(torch.from_numpy(operand) for operand in operands)), torch.from_numpy(wanted)
 
 

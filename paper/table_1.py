@@ -8,73 +8,19 @@ values in brackets.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from nlaformer.console import Sheet
-from nlaformer.express import loop_computer
-from nlaformer.express.cost import Cost
-from paper.table_1_measured import GROWTH_SIZES, SEEDS, Accuracy, LoopRow, Row
-
-
-@dataclass(frozen=True)
-class Printed:
-    """What the paper prints: input size and layers in its Table 1, heads in its theorem."""
-
-    size: str
-    layers: str
-    heads: str
-
-
-PRINTED = {
-    "add": Printed("n", "1", "1"),
-    "subtract": Printed("n", "1", "1"),
-    "multiply": Printed("n", "1", "1"),
-    "divide": Printed("n", "1", "1"),
-    "pointwise": Printed("n", "1", "1"),
-    "column_shift": Printed("n", "1", "2"),
-    "row_shift": Printed("n", "1", "1"),
-    "vector_transpose": Printed("n^2", "1", "2"),
-    "inner_product": Printed("n^2", "1", "2"),
-    "outer_product": Printed("n^2", "1", "2"),
-    "matrix_transpose": Printed("n^2", "1", "2"),
-    "transposed_matmul": Printed("n^2", "1", "2"),
-    "matmul": Printed("n^2", "2", "2"),
-    "matvec": Printed("n^2", "2", "2"),
-}
-
-
-@dataclass(frozen=True)
-class Call:
-    """How an operation is called, what goes in and what comes out; every shape may have batch dimensions before it."""
-
-    call: str
-    operands: str
-    result: str
-
-
-_TWO_VECTORS, _TWO_MATRICES = "a (n,), b (n,)", "A (n, n), B (n, n)"
-CALLS = {
-    "add": Call("op(a, b)", _TWO_VECTORS, "a + b, (n,)"),
-    "subtract": Call("op(a, b)", _TWO_VECTORS, "a - b, (n,)"),
-    "multiply": Call("op(a, b)", _TWO_VECTORS, "a_i b_i, (n,)"),
-    "divide": Call("op(a, b)", _TWO_VECTORS, "a_i / b_i, (n,)"),
-    "pointwise": Call("op(a, b)", _TWO_VECTORS, "f(a_i, b_i), (n,); f=... when it is built"),
-    "column_shift": Call("op(a, b)", _TWO_VECTORS, "the pair (b, a), (n,) and (n,); in P they are columns"),
-    "row_shift": Call("op(a, b)", _TWO_VECTORS, "the pair (b, a), (n,) and (n,); in P they are rows"),
-    "vector_transpose": Call("op(a)", "a (n,)", "a as a column, (n, 1)"),
-    "inner_product": Call("op(a, b)", _TWO_VECTORS, "a^T b, a number, ()"),
-    "outer_product": Call("op(a, b)", _TWO_VECTORS, "a b^T, (n, n)"),
-    "matrix_transpose": Call("op(A)", "A (n, n)", "A^T, (n, n)"),
-    "transposed_matmul": Call("op(A, B)", _TWO_MATRICES, "A^T B, (n, n)"),
-    "matmul": Call("op(A, B)", _TWO_MATRICES, "A B, (n, n)"),
-    "matvec": Call("op(A, b)", "A (n, n), b (n,)", "A b, (n,)"),
-}
+from nlaformer.express.accuracy import SEEDS, Accuracy
+from nlaformer.express.construction import Cost
+from nlaformer.express.theorem import RECORDS
+from paper.table_1_measured import GROWTH_SIZES, LoopRow, Row
 
 
 def calls() -> Sheet:
     """How each operation is called."""
-    lines = tuple((name, call.call, call.operands, call.result) for name, call in CALLS.items())
+    lines = tuple((name, record.call, record.arguments, record.result) for name, record in RECORDS.items())
     return Sheet("Calls", ("name", "call", "arguments and shapes", "result"), lines, words=True)
 
 
@@ -141,9 +87,9 @@ def _size(rows: Sequence[Row]) -> Sheet:
             (
                 label(row),
                 *_prompt(row.cost),
-                _beside(_power(row.growth), PRINTED[row.name].size),
-                _beside(str(row.cost.layers), PRINTED[row.name].layers),
-                _beside(str(row.cost.heads), PRINTED[row.name].heads),
+                _beside(_power(row.growth), _printed(row, "size")),
+                _beside(str(row.cost.layers), _printed(row, "layers")),
+                _beside(str(row.cost.heads), _printed(row, "heads")),
                 f"{row.cost.ffn_width:,}",
             )
             for row in rows
@@ -185,8 +131,8 @@ def _loop(rows: Sequence[tuple[Row, LoopRow]]) -> Sheet:
             (
                 label(row),
                 *_prompt(loop.cost),
-                _beside(_power(loop.growth), loop_computer.PAPER[row.name][0].removeprefix("O(").removesuffix(")")),
-                _beside(str(loop.cost.layers), loop_computer.PAPER[row.name][1]),
+                _beside(_power(loop.growth), _printed(row, "loop_size")),
+                _beside(str(loop.cost.layers), _printed(row, "loop_layers")),
                 str(loop.cost.heads),
                 f"{loop.cost.ffn_width:,}",
             )
@@ -221,8 +167,13 @@ def _prompt(cost: Cost) -> tuple[str, str]:
     return f"{cost.rows} x {cost.tokens}", f"{cost.entries:,}"
 
 
-def _beside(measured: str, printed: str) -> str:
-    return f"{measured} ({printed})"
+def _printed(row: Row, what: str) -> str | None:
+    """What the paper prints for an operation; None where it prints nothing."""
+    return getattr(RECORDS[row.name].printed, what, None)
+
+
+def _beside(measured: str, printed: str | None) -> str:
+    return measured if printed is None else f"{measured} ({printed})"
 
 
 def _power(exponent: float) -> str:
@@ -234,7 +185,7 @@ def _number(value: float | None) -> str:
 
 
 def _plain(row: Row) -> dict[str, Any]:
-    printed = PRINTED[row.name]
+    printed = RECORDS[row.name].printed
     data = {
         "operation": row.name,
         "form": row.form,
@@ -243,11 +194,10 @@ def _plain(row: Row) -> dict[str, Any]:
         "growth": row.growth,
         "accuracy": _accuracies(row.accuracy),
         "paper_scheme": _accuracies(row.paper_scheme),
-        "printed": {"entries": f"O({printed.size})", "layers": printed.layers, "heads": printed.heads},
+        "printed": printed and {"entries": f"O({printed.size})", "layers": printed.layers, "heads": printed.heads},
         "loop_transformer": None,
     }
     if row.loop is not None:
-        size, layers = loop_computer.PAPER[row.name]
         data["loop_transformer"] = {
             "run": bool(row.loop.accuracy),
             "cost": _cost(row.loop.cost),
@@ -255,7 +205,7 @@ def _plain(row: Row) -> dict[str, Any]:
             "block_cost": _cost(row.loop.block_cost),
             "block_growth": row.loop.block_growth,
             "accuracy": _accuracies(row.loop.accuracy),
-            "printed": {"entries": size, "layers": layers},
+            "printed": printed and {"entries": f"O({printed.loop_size})", "layers": printed.loop_layers},
         }
     return data
 

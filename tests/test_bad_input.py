@@ -67,7 +67,7 @@ def test_integers_and_booleans_are_converted():
         ({"dtype": torch.float16}, OptionError, "dtype is float16"),
         ({"f": lambda a, b: a}, OptionError, "goes with 'pointwise'"),
         ({"name": "pointwise"}, OptionError, "goes with 'pointwise'"),
-        ({"form": "ffn"}, OptionError, "for multiply and divide"),
+        ({"form": "ffn"}, OptionError, "form is 'ffn'"),
         ({"name": "multiply", "form": "fnn"}, OptionError, "form is 'fnn'"),
         ({"width": 64}, OptionError, "width"),
         ({"name": "multiply", "form": "ffn", "width": 3}, OptionError, "16 or more"),

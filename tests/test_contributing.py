@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 
 from nlaformer.express import theorem as operations
+from nlaformer.express.construction import Options
 from nlaformer.express.operation import Operation
-from nlaformer.express.options import Options
 from nlaformer.transformer import NLAFormer
 
 

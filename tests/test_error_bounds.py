@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import nlaformer as nf
-from tests.reference import OPERANDS, draw, exact, one_array
+from tests.reference import OPERATIONS, draw, exact, one_array
 
 MAGNITUDES = {torch.float64: (-300, 300), torch.float32: (-36, 36)}
 
@@ -15,7 +15,7 @@ MAGNITUDES = {torch.float64: (-300, 300), torch.float32: (-36, 36)}
 @st.composite
 def cases(draw_from):
     """An operation with operands that are ordinary, tiny, huge, repeated, sparse or dominated by one entry."""
-    name = draw_from(st.sampled_from(list(OPERANDS)))
+    name = draw_from(st.sampled_from(list(OPERATIONS)))
     n = draw_from(st.sampled_from([1, 2, 3, 4, 5, 8, 13, 21]))
     dtype = draw_from(st.sampled_from([torch.float64, torch.float32]))
     scheme = draw_from(st.sampled_from(["antisymmetric", "antisymmetric", "antisymmetric", "paper"]))

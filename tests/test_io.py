@@ -16,10 +16,10 @@ from nlaformer import io
 from nlaformer.cli import app
 from nlaformer.errors import FileError, UnknownNameError
 from nlaformer.learn.model import initial
-from tests.reference import OPERANDS, draw, one_array
+from tests.reference import OPERATIONS, draw, one_array
 
 
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=["float64", "float32"])
 def test_a_loaded_operation_has_the_weights_and_results_of_the_saved_one(name, dtype, tmp_path):
     op = nf.operation(name, n=5, dtype=dtype, order=2)

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import nlaformer as nf
-from tests.reference import ATTENTION, OPERANDS, draw, exact, one_array, relative_errors
+from nlaformer.express.theorem import RECORDS
+from tests.reference import ATTENTION, OPERATIONS, OWN_TARGETS, draw, exact, one_array, relative_errors
 
 SEEDS = 20
 # (order, dtype): largest median and largest error over the seeds, for n >= 20.
@@ -51,14 +52,7 @@ def test_magnitude_costs_no_accuracy(name, factors):
 @pytest.mark.parametrize("n", [2, 5, 20, 64, 256, 512])
 @pytest.mark.parametrize(
     ("name", "target"),
-    {
-        "add": 1e-15,
-        "subtract": 1e-15,
-        "row_shift": 1e-15,
-        "column_shift": 1e-15,
-        "multiply": 1e-9,
-        "divide": 1e-12,
-    }.items(),
+    OWN_TARGETS.items(),
 )
 def test_pointwise_operations_and_shifts_reach_their_accuracy(name, target, n):
     assert relative_errors(nf.operation(name, n=n), batch_of(name, n)).max() <= target
@@ -91,7 +85,7 @@ def test_cost_is_never_above_the_theorem(name):
     assert cost.heads <= heads
 
 
-@pytest.mark.parametrize("name", [name for name, letters in OPERANDS.items() if "m" in letters])
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if "A" in RECORDS[name].operands])
 def test_entries_grow_with_the_square_of_n(name):
     sizes = np.array([16, 32, 64, 128])
     entries = [nf.operation(name, n=int(n)).cost.entries for n in sizes]
@@ -99,7 +93,7 @@ def test_entries_grow_with_the_square_of_n(name):
     assert 1.9 <= slope <= 2.1
 
 
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_a_batch_equals_the_loop_over_it(name):
     op = nf.operation(name, n=5)
     operands = draw(name, 5, np.random.default_rng(3), batch=(2, 3))
@@ -118,7 +112,7 @@ def test_batch_dimensions_broadcast():
     assert op(A, b[:0]).shape == (0, 4)
 
 
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", OPERATIONS)
 def test_the_kind_of_array_that_comes_in_goes_out(name):
     op = nf.operation(name, n=3)
     operands = draw(name, 3, np.random.default_rng(5))
@@ -142,5 +136,12 @@ def test_prompt_model_and_read_make_the_call():
     np.testing.assert_array_equal(op.read(P.numpy()), op(A, B))
 
 
-def test_names_are_listed():
-    assert set(nf.operations()) == {*OPERANDS, "pointwise"}
+def test_names_are_listed_as_a_tuple():
+    assert nf.operations() == tuple(RECORDS)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_records_name_the_operands_that_the_construction_takes(name):
+    op = nf.operation(name, n=3, f=RECORDS[name].f)
+    taken = {operand.name: operand.shape(3) for operand in op._construction.operands}
+    assert taken == RECORDS[name].shapes(3)

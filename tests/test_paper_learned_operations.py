@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from nlaformer.express.catalogue import operations
+from nlaformer.express import accuracy
+from nlaformer.express.operation import operations
 from nlaformer.learn.model import stack as as_stack
 from nlaformer.report.figure import save
 from paper import learned_operations
-from paper import table_1_measured as verify
 from paper.results import Results
 
 TINY = learned_operations.Budget(n=2, steps=4, batch=8, warmup=2, tested=16, seeds=(0, 1), lrs=(1e-2,))
@@ -63,7 +63,7 @@ def test_constructions_are_measured_on_the_same_inputs():
     op = learned_operations._build("matvec", 2, dtype=torch.float64, order=3)
     rng = np.random.default_rng([learned_operations._TEST, 2])
     A, b = (operand.astype(float) for operand in learned_operations._draw("matvec", 2, (1, 16), rng))
-    exact = verify.reference("matvec", A, b)
+    exact = accuracy.reference("matvec", A, b)
     by_hand = np.sqrt(((op(A, b) - exact) ** 2).sum() / (exact**2).sum())
     assert row.errors["order 3"] == pytest.approx(float(by_hand))
     assert row.errors["order 3"] < row.errors["order 1"] < row.errors["paper's pair"] < 1e-6

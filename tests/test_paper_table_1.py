@@ -13,8 +13,9 @@ import torch
 
 import nlaformer as nf
 from nlaformer.console import to_markdown
-from nlaformer.express import loop_computer
-from nlaformer.express.cost import Cost
+from nlaformer.express import accuracy, loop_transformer
+from nlaformer.express.construction import Cost
+from nlaformer.express.theorem import RECORDS
 from paper import table_1 as table
 from paper import table_1_measured as verify
 
@@ -37,9 +38,9 @@ def by_name(rows: list[verify.Row]) -> dict[str, verify.Row]:
 def test_reference_is_more_precise_than_float64():
     a, b = np.array([1.0, 2.0**-60]), np.array([1.0, 1.0])
     if np.finfo(np.longdouble).eps < np.finfo(np.float64).eps:
-        assert verify.reference("inner_product", a, b) != np.longdouble(1)
+        assert accuracy.reference("inner_product", a, b) != np.longdouble(1)
     a, b = (np.random.default_rng(0).normal(size=(2, 50)),) * 2
-    assert float(verify.reference("inner_product", a, b)[0]) == pytest.approx(math.fsum(a[0] ** 2), rel=1e-15)
+    assert float(accuracy.reference("inner_product", a, b)[0]) == pytest.approx(math.fsum(a[0] ** 2), rel=1e-15)
 
 
 @pytest.mark.parametrize("name", nf.operations())
@@ -47,26 +48,26 @@ def test_accuracy_finds_a_transformer_that_is_one_percent_wrong(name: str):
     """A measurement that could not see a wrong result would prove nothing."""
 
     def wrong(*operands: np.ndarray) -> object:
-        right = verify.reference(name, *operands)
+        right = accuracy.reference(name, *operands)
         return tuple(1.01 * part for part in right) if isinstance(right, tuple) else 1.01 * right
 
     expected = 0.01
     if name == "inner_product":
-        a, b = verify.draw(name, 7)
+        a, b = accuracy.draw(name, 7)
         expected *= np.median(np.abs((a * b).sum(-1)) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)))
-    assert verify.accuracy(name, 7, wrong).error == pytest.approx(expected, rel=1e-10)
+    assert accuracy.accuracy(name, 7, wrong).error == pytest.approx(expected, rel=1e-10)
 
 
 def test_an_inner_product_that_vanishes_has_a_finite_error():
     operands = [np.array([[1.0, 1.0]]), np.array([[1.0, -1.0]])]
-    exact = verify.reference("inner_product", *operands)
-    assert verify.relative("inner_product", np.array([1e-3]), exact, operands)[0] == pytest.approx(5e-4)
+    exact = accuracy.reference("inner_product", *operands)
+    assert accuracy.relative("inner_product", np.array([1e-3]), exact, operands)[0] == pytest.approx(5e-4)
 
 
 def test_draws_depend_on_the_seed_and_nothing_else():
-    first, again = verify.draw("divide", 9), verify.draw("divide", 9)
+    first, again = accuracy.draw("divide", 9), accuracy.draw("divide", 9)
     assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
-    assert len({row.tobytes() for row in first[0]}) == len(verify.SEEDS)
+    assert len({row.tobytes() for row in first[0]}) == len(accuracy.SEEDS)
     size = np.abs(first[1])
     assert (size >= 0.1 * size.max(-1, keepdims=True)).all()
 
@@ -78,7 +79,7 @@ def test_growth_of_a_known_power():
 def test_loop_transformer_is_counted_beyond_the_largest_that_runs():
     counted = verify.measure_loop("matmul", verify.LOOP_LARGEST + 1, ["float64"])
     assert counted.accuracy == {}
-    assert (counted.cost, counted.block_cost) == loop_computer.count("matmul", verify.LOOP_LARGEST + 1)
+    assert (counted.cost, counted.block_cost) == loop_transformer.count("matmul", verify.LOOP_LARGEST + 1)
 
 
 # --- what it shows -----------------------------------------------------------------------------------------------
@@ -99,7 +100,9 @@ def test_errors_are_below_their_bounds(rows: list[verify.Row]):
 def test_layers_and_heads_are_never_above_the_theorems(by_name: dict[str, verify.Row]):
     allowed = {"multiply": (1, 2), "divide": (3, 1), "pointwise": (1, 2)}
     for name, row in by_name.items():
-        printed = table.PRINTED[name]
+        printed = RECORDS[name].printed
+        if printed is None:
+            continue
         layers, heads = allowed.get(name, (int(printed.layers), int(printed.heads)))
         assert row.cost.layers <= layers and row.cost.heads <= heads, name
     assert by_name["matmul"].cost.layers == by_name["matvec"].cost.layers == 1
@@ -120,10 +123,10 @@ def test_the_papers_heads_are_shown_where_something_is_linearized(by_name: dict[
 
 
 def test_printed_values_are_the_papers():
-    sizes = {name: printed.size for name, printed in table.PRINTED.items()}
-    assert {name for name, size in sizes.items() if size == "n^2"} == {*MATRIX, "inner_product"}
-    assert {name for name, printed in table.PRINTED.items() if printed.layers == "2"} == {"matmul", "matvec"}
-    assert set(table.PRINTED) == set(nf.operations())
+    printed = {name: record.printed for name, record in RECORDS.items() if record.printed is not None}
+    assert {name for name, values in printed.items() if values.size == "n^2"} == {*MATRIX, "inner_product"}
+    assert {name for name, values in printed.items() if values.layers == "2"} == {"matmul", "matvec"}
+    assert {name for name, values in printed.items() if values.loop_layers} == set(loop_transformer.names())
 
 
 # --- how it is shown ---------------------------------------------------------------------------------------------
@@ -163,7 +166,7 @@ def test_findings_say_so_if_a_bound_fails(rows: list[verify.Row]):
     broken = [
         row
         if row.name != "matvec"
-        else verify.Row(**{**vars(row), "accuracy": {"float64": verify.Accuracy(1e-3, 1e-9)}})
+        else verify.Row(**{**vars(row), "accuracy": {"float64": accuracy.Accuracy(1e-3, 1e-9)}})
         for row in rows
     ]
     assert "BEYOND ITS BOUND: matvec" in table.findings(broken)[0]
@@ -180,12 +183,12 @@ def test_a_bound_of_the_size_of_the_result_is_marked(rows: list[verify.Row]):
 @pytest.mark.parametrize("name", nf.operations())
 def test_calls_are_as_the_table_says(name: str):
     op, n = verify.build(name, 4), 4
-    call = table.CALLS[name]
-    shapes = re.findall(r"\w \(([^)]*)\)", call.operands)
-    assert [_shape(shape, n) for shape in shapes] == [operand.shape[1:] for operand in verify.draw(name, n)]
-    result = op(*(operand[0] for operand in verify.draw(name, n)))
+    record = RECORDS[name]
+    shapes = re.findall(r"\w \(([^)]*)\)", record.arguments)
+    assert [_shape(shape, n) for shape in shapes] == [operand.shape[1:] for operand in accuracy.draw(name, n)]
+    result = op(*(operand[0] for operand in accuracy.draw(name, n)))
     results = result if isinstance(result, tuple) else (result,)
-    promised = re.findall(r"(?:, |and )\(((?:n,|n, n|n, 1)?)\)", call.result)
+    promised = re.findall(r"(?:, |and )\(((?:n,|n, n|n, 1)?)\)", record.result)
     assert [_shape(shape, n) for shape in promised] == [np.shape(part) for part in results]
 
 

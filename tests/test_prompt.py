@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import nlaformer as nf
+from nlaformer.express.theorem import RECORDS
 from nlaformer.prompt import Layout, exponent, scale
 
 
@@ -37,7 +38,8 @@ def test_the_output_is_the_input_with_the_result_in_place(name, normalize):
     """The theorem's output matrix: operands untouched (or replaced), work rows clean, sink column clean."""
     torch.manual_seed(0)
     op = nf.operation(name, n=4, **normalize)
-    operands = [torch.randn(4, 4) if letter == "m" else torch.randn(4) + 2 for letter in _letters(name)]
+    shapes = RECORDS[name].shapes(4).values()
+    operands = [torch.randn(shape) if len(shape) == 2 else torch.randn(shape) + 2 for shape in shapes]
     P = op.prompt(*(x.double() for x in operands))
     out = op.model(P)
     layout = op.layout
@@ -48,12 +50,6 @@ def test_the_output_is_the_input_with_the_result_in_place(name, normalize):
         torch.testing.assert_close(after, before, rtol=0, atol=1e-8)
     sink = [row for register in layout.names if register not in ("position", "exponent") for row in layout[register]]
     assert torch.equal(out[sink, 0], torch.zeros(len(sink), dtype=torch.float64))
-
-
-def _letters(name: str) -> str:
-    from tests.reference import OPERANDS
-
-    return OPERANDS[name]
 
 
 def test_reading_an_unknown_register_names_the_known_ones():

@@ -14,6 +14,7 @@ import nlaformer as nf
 from nlaformer.cli.operations import draw_prompts, file_name, half_steps
 from nlaformer.cli.report import layer_shape, named_model, named_solver, structure_of
 from nlaformer.errors import FileError, OptionError
+from nlaformer.express import accuracy
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import initial
 from nlaformer.report.diagrams import layer_figure, probe_figure, structure_figure
@@ -27,7 +28,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 def test_half_steps_end_where_the_model_ends(name: str, count: int):
     """Attention and FFN one after the other are the layer; a part that is missing is no step."""
     op = verify.build(name, 4)
-    P = torch.as_tensor(op.prompt(*(operand[0] for operand in verify.draw(name, 4))))
+    P = torch.as_tensor(op.prompt(*(operand[0] for operand in accuracy.draw(name, 4))))
     steps = list(half_steps(op.model, P))
     assert len(steps) == count
     assert torch.equal(steps[0][1], P)
@@ -37,7 +38,7 @@ def test_half_steps_end_where_the_model_ends(name: str, count: int):
 @pytest.mark.parametrize("name", ["add", "column_shift", "matmul", "divide", "pointwise"])
 def test_prompts_are_drawn(name: str, tmp_path: Path):
     op = verify.build(name, 3)
-    operands = [operand[0] for operand in verify.draw(name, 3)]
+    operands = [operand[0] for operand in accuracy.draw(name, 3)]
     path = draw_prompts(op, operands, tmp_path / "P.png")
     assert path.read_bytes().startswith(PNG)
 
@@ -104,7 +105,7 @@ def test_the_exponent_has_no_colour_but_a_number(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(Axes, "imshow", lambda axis, X, **k: (drawn.append((X, k["vmax"])), show(axis, X, **k))[1])
     monkeypatch.setattr(Axes, "text", lambda axis, x, y, s, **k: (words.append(s), text(axis, x, y, s, **k))[1])
     op = verify.build("matmul", 3)
-    A, B = (operand[0] * 2.0**20 for operand in verify.draw("matmul", 3))
+    A, B = (operand[0] * 2.0**20 for operand in accuracy.draw("matmul", 3))
     draw_prompts(op, [A, B], tmp_path / "P.png")
     exponent = int(op.layout.read(torch.as_tensor(op.prompt(A, B)), "exponent", slice(0, 1)))
     assert abs(exponent) > 30 and words == [str(exponent)] * 2

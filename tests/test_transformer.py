@@ -7,10 +7,10 @@ import torch
 import nlaformer as nf
 from nlaformer import transformer
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, rms_norm
-from tests.reference import OPERANDS, dense_layers, draw, equation_one, one_array
+from tests.reference import OPERATIONS, dense_layers, draw, equation_one, one_array
 
 
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", OPERATIONS)
 @pytest.mark.parametrize("order", [1, 3])
 def test_numpy_evaluation_of_equation_one_agrees_within_the_bound(name, order):
     op = nf.operation(name, n=6, order=order)
@@ -20,7 +20,7 @@ def test_numpy_evaluation_of_equation_one_agrees_within_the_bound(name, order):
     assert (difference <= 2 * one_array(op.error_bound(*operands))).all()
 
 
-@pytest.mark.parametrize("name", [name for name in OPERANDS if name not in ("add", "subtract", "row_shift")])
+@pytest.mark.parametrize("name", [name for name in OPERATIONS if name not in ("add", "subtract", "row_shift")])
 def test_same_weights_through_scaled_dot_product_attention(name, monkeypatch):
     calls = []
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from nlaformer.compiler.algorithm import Algorithm
     from nlaformer.compiler.verify import Convergence as Curves
-    from nlaformer.express.cost import Cost
+    from nlaformer.express.construction import Cost
     from nlaformer.report.curves import Convergence
 
 Name = Annotated[str | None, typer.Argument(help="One algorithm in detail; without it, the table of all.")]

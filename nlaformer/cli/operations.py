@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
@@ -65,13 +64,14 @@ def operations(
 
 
 def _table(n: int, order: int, scheme: str, dtypes: tuple[str, ...], as_json: bool, markdown: bool) -> None:
+    from nlaformer.express import accuracy
     from nlaformer.provenance import in_words, provenance
     from paper import table_1 as table
     from paper import table_1_measured as verify
 
     rows = verify.measure_all(n, order, scheme, dtypes)
     if as_json:
-        about = {"n": n, "order": order, "scheme": scheme, "seeds": verify.SEEDS, "growth_sizes": verify.GROWTH_SIZES}
+        about = {"n": n, "order": order, "scheme": scheme, "seeds": accuracy.SEEDS, "growth_sizes": verify.GROWTH_SIZES}
         print_json({**about, "operations": table.as_data(rows), "provenance": provenance()})
     else:
         print_sheets(table.sheets(rows), markdown)
@@ -89,6 +89,8 @@ def _detail(
     markdown: bool,
     folder: Path | None,
 ) -> None:
+    from nlaformer.express import accuracy
+    from nlaformer.express.theorem import RECORDS
     from paper import table_1 as table
     from paper import table_1_measured as verify
 
@@ -98,11 +100,12 @@ def _detail(
     ops = {dtype: verify.build(name, n, order, scheme, dtype) for dtype in dtypes}
     picture = None
     if folder is not None:
-        operands = [operand[0] for operand in verify.draw(name, n, dtypes[0])]
+        operands = [operand[0] for operand in accuracy.draw(name, n, dtypes[0])]
         picture = draw_prompts(ops[dtypes[0]], operands, folder / file_name(ops[dtypes[0]]))
     if as_json:
         about = {"order": order, "scheme": scheme, "registers": dict(next(iter(ops.values())).layout.registers)}
-        call = asdict(table.CALLS[name])
+        record = RECORDS[name]
+        call = {"call": record.call, "operands": record.arguments, "result": record.result}
         constants = {dtype: _constants(op) for dtype, op in ops.items()}
         print_json(
             table.as_data([row])[0]
@@ -117,16 +120,21 @@ def _detail(
 
 def _properties(row: Row, ops: dict[str, Operation], order: int, scheme: str) -> Sheet:
     """What there is to know about one operation, in two columns."""
-    from paper.table_1 import CALLS, PRINTED, says_nothing
+    from nlaformer.express.theorem import RECORDS
+    from paper.table_1 import says_nothing
 
-    call, printed = CALLS[row.name], PRINTED[row.name]
+    record = RECORDS[row.name]
+
+    def beside(what: str) -> str:
+        return "" if record.printed is None else f" (the paper: {getattr(record.printed, what)})"
+
     lines = [
-        ("call", f"{call.call} with {call.operands}"),
-        ("result", call.result),
+        ("call", f"{record.call} with {record.arguments}"),
+        ("result", record.result),
         ("prompt", f"{row.cost.rows} rows x {row.cost.tokens} tokens = {row.cost.entries:,} entries"),
-        ("entries grow like", f"n^{row.growth:.2f} (the paper: {printed.size})"),
-        ("layers", f"{row.cost.layers} (the paper: {printed.layers})"),
-        ("heads", f"{row.cost.heads} (the paper: {printed.heads})"),
+        ("entries grow like", f"n^{row.growth:.2f}{beside('size')}"),
+        ("layers", f"{row.cost.layers}{beside('layers')}"),
+        ("heads", f"{row.cost.heads}{beside('heads')}"),
         ("FFN width", f"{row.cost.ffn_width:,}"),
         ("order, scheme", f"{order}, {scheme}"),
     ]

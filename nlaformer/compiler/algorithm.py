@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import ArrayT, common_kind, give, usable_device
+from nlaformer.arrays import DTYPES, ArrayT, common_kind, give, usable_device
 from nlaformer.compiler.graph import Expression, size
 from nlaformer.compiler.result import Checks, Run, batch_of, check_iterations, finish_run, flatten, take_inputs
 from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import DomainError
-from nlaformer.express.cost import Cost
-from nlaformer.express.options import DTYPES
+from nlaformer.express.construction import Cost
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from nlaformer.arrays import plain, threads_for, whole
+from nlaformer.arrays import DTYPES, plain, threads_for, whole
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.emit import Weights, emit
@@ -19,7 +19,6 @@ from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import judge_first_steps, with_verification
 from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
-from nlaformer.express.options import DTYPES
 
 __all__ = ["check_options", "compile"]
 

@@ -16,10 +16,9 @@ import torch
 from torch import Tensor
 
 from nlaformer.errors import DomainError, OptionError
+from nlaformer.express.construction import Construction, Operand, Options
 from nlaformer.express.heads import Form, Head, Unit, add_form, assemble, product_heads, replace, times
 from nlaformer.express.linearize import Linearization, design_product, rounding_unit
-from nlaformer.express.operation import Construction, Operand
-from nlaformer.express.options import Options
 from nlaformer.express.pointwise import Quotient, check_divisor, pointwise_layout
 from nlaformer.prompt import Layout
 

@@ -1,8 +1,8 @@
-"""One operation as a transformer: a prompt, a model, a read-out, a bound.
+"""``nf.operation``: one operation as a transformer, with its prompt, its model, its read-out and its bound.
 
-``Construction`` is what a builder in ``operations.py`` returns: layout, layers, where the operands go, where the
-result stands and how wrong it can be. ``Operation`` is what a user holds: it checks the operands, scales them,
-writes the prompt, runs the model and reads the result in the kind of array that came in.
+``Operation`` is what a user holds: it checks the operands, scales them, writes the prompt, runs the model and reads
+the result in the kind of array that was given. What it runs, a ``Construction``, comes from the operation's record in
+``theorem``.
 """
 
 from __future__ import annotations
@@ -10,68 +10,110 @@ from __future__ import annotations
 import copy
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import ArrayT, common_kind, give, kind_of, to_tensor, usable_device
+from nlaformer.arrays import ArrayT, common_kind, give, kind_of, plain, to_tensor, usable_device
 from nlaformer.arrays import operands as take
-from nlaformer.errors import DomainError, DTypeError, ShapeError
-from nlaformer.express.cost import Cost
+from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, look_up, unknown_name
+from nlaformer.express import symbol
+from nlaformer.express.construction import Construction, Cost, Options, check_options, each, spread
 from nlaformer.express.linearize import Linearization
-from nlaformer.express.options import Options
-from nlaformer.prompt import Layout, exponent, scale
-from nlaformer.transformer import Layer, NLAFormer
+from nlaformer.express.theorem import RECORDS
+from nlaformer.prompt import scale
+from nlaformer.transformer import NLAFormer
+
+__all__ = ["Operation", "from_config", "operation", "operations"]
 
 # No result has an exponent beyond the sum of two operands'.
 _LARGEST_EXPONENT = 4096
 
 
-@dataclass(frozen=True)
-class Operand:
-    """An argument of an operation and its place in the prompt."""
+def operation(
+    name: str,
+    n: int,
+    *,
+    order: int = 1,
+    scheme: str = "antisymmetric",
+    dtype: torch.dtype = torch.float64,
+    device: torch.device | str = "cpu",
+    f: Callable[[Any, Any], Any] | None = None,
+    form: str = "accurate",
+    width: int | None = None,
+    minimum: float | None = None,
+    normalize: bool = True,
+    bound: float | None = None,
+    score_bound: float | None = None,
+) -> Operation:
+    """A numerical linear algebra operation as an ordinary softmax transformer.
 
-    name: str
-    kind: Literal["row", "column", "matrix"]
-    tokens: slice | None = None
-    measure: Literal["none", "largest", "column norm"] = "largest"
-    register: str | None = None
+    Parameters
+    ----------
+    name : one of ``nf.operations()``
+    n : length of the vectors, size of the matrices
+    order : 1, 2 or 3; 2, 4 or 6 heads, and an error of that many more orders in c
+    scheme : "antisymmetric", heads +c and -c; or "paper", heads c and 0
+    dtype : torch.float64 or torch.float32
+    device : where the weights live
+    f : for "pointwise", a function of two numbers composed of + - * / and constants
+    form : for "multiply" and "divide", "accurate" (attention) or "ffn" (the paper's single FFN)
+    width : hidden units of the "ffn" form (default 1024)
+    minimum : for division, the smallest magnitude of a divisor, after scaling (default 2^-20; 2^-4 for "ffn")
+    normalize : scale the operands by exact powers of two, so that any magnitude is in the domain
+    bound, score_bound : with ``normalize=False``, the compact set: the largest entry, and the largest score
 
-    def shape(self, n: int) -> tuple[int, ...]:
-        return (n, n) if self.kind == "matrix" else (n,)
+    Returns
+    -------
+    Operation
 
-    def lift(self, value: Tensor) -> Tensor:
-        """The operand as a block of the prompt: (..., rows, tokens)."""
-        return {"row": row, "column": column, "matrix": lambda block: block}[self.kind](value)
-
-    def exponent(self, value: Tensor) -> Tensor:
-        """The power of two that the largest entry, or the largest column norm, is nearest to; (...)."""
-        block = self.lift(value)
-        return largest_exponent(block) if self.measure == "largest" else norm_exponent(block, -2)
-
-
-@dataclass(frozen=True)
-class Construction:
-    """What a builder returns.
-
-    ``read`` takes the result out of P; ``bound`` takes the scaled operands in float64 to a bound on the scaled result;
-    ``result_exponent`` combines the operands' powers of two into the result's. ``check`` may refuse scaled operands.
-    ``linearization`` holds C and c where there are any.
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> A, B = np.random.default_rng(0).normal(size=(2, 20, 20))
+    >>> multiply = nf.operation("matmul", n=20)
+    >>> error = np.abs(multiply(A, B) - A @ B).max()
+    >>> bool(error <= multiply.error_bound(A, B).max() < 1e-7)
+    True
     """
+    record = look_up("operation", name, RECORDS)
+    if (f is None) != (record.f is None):
+        raise OptionError(f"f goes with 'pointwise' and only with it; the operation is {name!r} and f is {f!r}")
+    if not isinstance(form, str):
+        raise unknown_name("form", form, record.forms)
+    options = Options(
+        name=name,
+        n=plain(n),
+        order=plain(order),
+        scheme=scheme,
+        dtype=str(dtype).removeprefix("torch."),
+        form=form,
+        width=plain(width),
+        minimum=plain(minimum) if minimum is not None else 2.0**-4 if form == "ffn" else 2.0**-20,
+        normalize=normalize,
+        bound=plain(bound),
+        score_bound=plain(score_bound),
+        expression=None if f is None else symbol.steps_of(f),
+    )
+    check_options(options, record.forms)
+    construction = record.build(options)
+    model = NLAFormer(pre=construction.layers).to(options.torch_dtype).to(usable_device(device))
+    return Operation(options, construction, model)
 
-    layout: Layout
-    layers: Sequence[Layer]
-    operands: tuple[Operand, ...]
-    read: Callable[[Tensor], Any]
-    bound: Callable[..., Any]
-    result_exponent: Callable[..., Tensor] = lambda *exponents: sum(exponents)  # type: ignore[return-value, assignment]
-    check: Callable[..., None] = lambda *operands: None
-    linearization: Linearization | None = None
+
+def operations() -> tuple[str, ...]:
+    """The names of the operations.
+
+    >>> import nlaformer as nf
+    >>> "matvec" in nf.operations()
+    True
+    """
+    return tuple(RECORDS)
 
 
 class Operation:
@@ -123,23 +165,16 @@ class Operation:
         return Operation(self.options, self._construction, copy.deepcopy(self.model).to(usable_device(device)))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        from nlaformer.express.catalogue import from_config
-
         return from_config, (asdict(self.options), self.model)
 
     def __call__(self, *operands: ArrayT) -> ArrayT:
-        """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
-        kind, tensors = self._take(operands)
-        scaled, e = self._scale(tensors)
-        flat = [t.reshape(-1, *shape) for t, shape in zip(scaled, self._shapes, strict=True)]
-        pieces = self.model.pieces(self.layout.rows, self.layout.tokens, e.reshape(-1), *flat)
-        results = [self._run(*piece) for piece in pieces]
-        return each(lambda *r: give(torch.cat(r).reshape((*e.shape, *r[0].shape[1:])), kind), *results)
+        """The result, in the kind of array that was given; leading dimensions are batch dimensions."""
+        kind, scaled, e = self._prepare(operands)
+        return each(lambda result: give(result, kind), self._run(scaled, e))
 
     def prompt(self, *operands: ArrayT) -> ArrayT:
         """The token matrix P, (..., rows, tokens), operands scaled; NumPy for NumPy, torch for torch."""
-        kind, tensors = self._take(operands)
-        scaled, e = self._scale(tensors)
+        kind, scaled, e = self._prepare(operands)
         return give(self._write(e, *scaled), kind)
 
     def read(self, P: ArrayT) -> ArrayT:
@@ -157,8 +192,7 @@ class Operation:
 
         It covers linearization, the sink's e^-C terms and rounding, on the data of this call; ``linearize`` derives it.
         """
-        kind, tensors = self._take(operands)
-        scaled, e = self._scale(tensors)
+        kind, scaled, e = self._prepare(operands)
         numbers = torch.finfo(self.dtype)
         bounds = self._construction.bound(*(t.double() for t in scaled))
 
@@ -167,7 +201,7 @@ class Operation:
             bound = scale(bound, spread(e, bound)) + 2 * numbers.smallest_normal * numbers.eps
             return torch.where(torch.isfinite(result) & ~bound.isnan(), bound, torch.inf)
 
-        return each(lambda b, r: give(finish(b, r), kind), bounds, self(*tensors))
+        return each(lambda b, r: give(finish(b, r), kind), bounds, self._run(scaled, e))
 
     def save(self, path: str | os.PathLike[str]) -> Path:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
@@ -179,12 +213,22 @@ class Operation:
     def _shapes(self) -> list[tuple[int, ...]]:
         return [operand.shape(self.n) for operand in self._construction.operands]
 
-    def _run(self, e: Tensor, *scaled: Tensor) -> Any:
-        with torch.no_grad():
-            result = self._read(self.model(self._write(e, *scaled)))
-        if any(bool(part.isnan().any()) for part in (result if isinstance(result, tuple) else (result,))):
-            raise DomainError(f"{self.name}: intermediate values leave the range of {self.options.dtype}")
-        return result
+    def _prepare(self, operands: Sequence[Any]) -> tuple[str, list[Tensor], Tensor]:
+        """The kind of array that was given, the operands scaled, and the exponent of the result."""
+        kind, tensors = self._take(operands)
+        return kind, *self._scale(tensors)
+
+    def _run(self, scaled: Sequence[Tensor], e: Tensor) -> Any:
+        """Prompt, forward pass and read-out, a piece of the batch at a time: a result, or a pair of results."""
+        flat = [value.reshape(-1, *shape) for value, shape in zip(scaled, self._shapes, strict=True)]
+        results = []
+        for e_k, *operands in self.model.pieces(self.layout.rows, self.layout.tokens, e.reshape(-1), *flat):
+            with torch.no_grad():
+                result = self._read(self.model(self._write(e_k, *operands)))
+            if any(bool(part.isnan().any()) for part in (result if isinstance(result, tuple) else (result,))):
+                raise DomainError(f"{self.name}: intermediate values leave the range of {self.options.dtype}")
+            results.append(result)
+        return each(lambda *parts: torch.cat(parts).reshape((*e.shape, *parts[0].shape[1:])), *results)
 
     def _scale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
         """Operands scaled by powers of two into the compact set, checked, and the exponent of the result."""
@@ -248,37 +292,35 @@ class Operation:
         return common_kind(operands), [tensor.detach() for tensor in tensors.values()]
 
 
-def row(value: Tensor) -> Tensor:
-    """A vector along the columns: (..., 1, n)."""
-    return value[..., None, :]
+def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
+    """An operation from its saved options and weights."""
+    try:
+        options = Options(**config)
+    except TypeError as error:
+        raise FileError(f"the config of the saved operation is not one: {error}") from error
+    record = look_up("operation", options.name, RECORDS)
+    check_options(options, record.forms)
+    construction = record.build(options)
+    if not _same(NLAFormer(pre=construction.layers).to(options.torch_dtype), model):
+        raise FileError(
+            f"the saved weights are not those of operation {options.name!r}, n={options.n}, as it is described"
+        )
+    return Operation(options, construction, model)
 
 
-def column(value: Tensor) -> Tensor:
-    """A vector in one column: (..., n, 1)."""
-    return value[..., :, None]
+def _same(expected: NLAFormer, given: NLAFormer) -> bool:
+    """Whether a model has the structure and weights it should: a bound is proven for those and no others.
 
-
-def largest_exponent(block: Tensor) -> Tensor:
-    """The power of two that the largest magnitude of an entry is nearest to: (...)."""
-    return exponent(torch.maximum(block.amax((-2, -1)), -block.amin((-2, -1))))
-
-
-def norm_exponent(block: Tensor, *dims: int) -> Tensor:
-    """The power of two that the largest norm of a column (dimension -2) or a row (-1) is nearest to: (...)."""
-    # The norm of a matrix scaled by its largest entry can neither overflow nor vanish.
-    e = largest_exponent(block)
-    X = scale(block, -e[..., None, None])
-    norms = torch.stack([torch.linalg.vector_norm(X, dim=dim).amax(-1) for dim in dims])
-    return e + exponent(norms.amax(0))
-
-
-def spread(e: Tensor, like: Tensor) -> Tensor:
-    """One exponent for each system, with axes of length one for the entries."""
-    return e.reshape((*e.shape, *[1] * (like.dim() - e.dim())))
-
-
-def each(function: Callable[..., Any], *results: Any) -> Any:
-    """Apply a function to a result, or to each of a pair of results."""
-    if isinstance(results[0], tuple):
-        return tuple(function(*parts) for parts in zip(*results, strict=True))
-    return function(*results)
+    Weights may differ by a few roundings, as the exponential function of another machine makes them.
+    """
+    wanted, found = expected.state_dict(), given.state_dict()
+    if io.structure(expected) != io.structure(given) or wanted.keys() != found.keys():
+        return False
+    for name, w in wanted.items():
+        other = found[name].to(w.device)
+        if other.dtype != w.dtype or other.shape != w.shape:
+            return False
+        tolerance = 8 * torch.finfo(w.dtype).eps if w.is_floating_point() else 0.0
+        if not torch.allclose(other, w, rtol=tolerance, atol=0.0):
+            return False
+    return True

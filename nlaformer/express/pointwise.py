@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.errors import DomainError
+from nlaformer.express.construction import Construction, Operand, Options
 from nlaformer.express.heads import (
     OFF,
     Form,
@@ -38,8 +39,6 @@ from nlaformer.express.heads import (
     times,
 )
 from nlaformer.express.linearize import design_product, exponent_rounding, rounding_unit, typical_of_largest
-from nlaformer.express.operation import Construction, Operand
-from nlaformer.express.options import Options
 from nlaformer.prompt import Layout
 
 FFN_WIDTH = 1024

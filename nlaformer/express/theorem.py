@@ -1,9 +1,12 @@
-"""The operations of the paper's theorem, one short function each.
+"""The operations of the paper's theorem: one short function and one record each.
 
 Each builder states the prompt and the weights; the prompts are the theorem's, with the corrections that
 ``docs/errata.md`` lists. The attention writes the result itself, because its gain already holds the factor 1/c that
 the paper leaves to the FFN; an FFN is then needed only where the result replaces an operand, and it is exact.
 Where operands are scaled, one more row, ``exponent``, carries the power of two of the result; no weight reads it.
+
+``RECORDS``, at the end, holds everything about an operation that other code needs. To add an operation, write its
+builder and its record; the command line, Table 1, the benchmarks and the tests read the record.
 """
 
 from __future__ import annotations
@@ -11,12 +14,15 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from nlaformer.errors import DomainError
+from nlaformer.express import composition, pointwise
+from nlaformer.express.construction import Construction, Operand, Options
 from nlaformer.express.heads import (
     Form,
     add_form,
@@ -28,9 +34,9 @@ from nlaformer.express.heads import (
     select,
 )
 from nlaformer.express.linearize import Linearization, design, rounding_unit, typical_of_largest
-from nlaformer.express.operation import Construction, Operand
-from nlaformer.express.options import Options
 from nlaformer.prompt import Layout
+
+__all__ = ["RECORDS", "Printed", "Record"]
 
 # --- linear in one FFN: statement (i), addition and subtraction, and the row shift of (ii) -----------------------
 
@@ -377,3 +383,174 @@ def _replace_block(data: Sequence[int], work: Sequence[int]) -> list[Any]:
 def _eye(like: Tensor) -> Tensor:
     """The unit vectors e_i as values of the n tokens of ``like``, (..., n, q)."""
     return torch.eye(like.shape[-2], dtype=torch.float64, device=like.device)
+
+
+# --- the records ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Printed:
+    """What the paper prints: input size O(size) and layers in its Table 1, heads in its theorem.
+
+    ``loop_size`` and ``loop_layers`` are the loop-transformer's, where the table lists it.
+    """
+
+    size: str
+    layers: str
+    heads: str
+    loop_size: str | None = None
+    loop_layers: str | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything about one operation.
+
+    Attributes
+    ----------
+    build : makes the construction
+    operands : names of the arguments, capital letters for n x n matrices, small letters for vectors of length n
+    reference : the operation on NumPy or torch arrays with any batch dimensions
+    result : the result and its shape in words
+    printed : what the paper prints, or None if it does not have the operation
+    forms : what ``form=`` may be
+    f : where the operation is built from a function, the one that Table 1 and the tests use
+    divisor : the operand that must not come near zero, if there is one
+    relative_to : what an error is compared with; a sum of products may vanish, so it is compared with its operands
+    """
+
+    build: Callable[[Options], Construction]
+    operands: tuple[str, ...]
+    reference: Callable[..., Any]
+    result: str
+    printed: Printed | None = None
+    forms: tuple[str, ...] = ("accurate",)
+    f: Callable[[Any, Any], Any] | None = None
+    divisor: str | None = None
+    relative_to: Literal["result", "operands"] = "result"
+
+    def shapes(self, n: int) -> dict[str, tuple[int, ...]]:
+        """The shape of each operand, without batch dimensions."""
+        return {name: (n, n) if name.isupper() else (n,) for name in self.operands}
+
+    @property
+    def call(self) -> str:
+        """How the operation is called, in words."""
+        return f"op({', '.join(self.operands)})"
+
+    @property
+    def arguments(self) -> str:
+        """The operands and their shapes, in words."""
+        return ", ".join(f"{name} (n, n)" if name.isupper() else f"{name} (n,)" for name in self.operands)
+
+
+def _example(a: Any, b: Any) -> Any:
+    """The composition that stands for ``pointwise`` in tables and tests."""
+    return a * b + b / 3
+
+
+RECORDS: dict[str, Record] = {
+    "add": Record(
+        build=add,
+        operands=("a", "b"),
+        reference=lambda a, b: a + b,
+        result="a + b, (n,)",
+        printed=Printed("n", "1", "1", "n", "12n"),
+    ),
+    "subtract": Record(
+        build=lambda options: add(options, -1.0),
+        operands=("a", "b"),
+        reference=lambda a, b: a - b,
+        result="a - b, (n,)",
+        printed=Printed("n", "1", "1", "n", "12n"),
+    ),
+    "multiply": Record(
+        build=pointwise.multiply,
+        operands=("a", "b"),
+        reference=lambda a, b: a * b,
+        result="a_i b_i, (n,)",
+        printed=Printed("n", "1", "1", "n", "12n"),
+        forms=("accurate", "ffn"),
+    ),
+    "divide": Record(
+        build=pointwise.divide,
+        operands=("a", "b"),
+        reference=lambda a, b: a / b,
+        result="a_i / b_i, (n,)",
+        printed=Printed("n", "1", "1", "n", "12n"),
+        forms=("accurate", "ffn"),
+        divisor="b",
+    ),
+    "pointwise": Record(
+        build=composition.compose,
+        operands=("a", "b"),
+        reference=_example,
+        result="f(a_i, b_i), (n,); f=... when it is built",
+        printed=Printed("n", "1", "1"),
+        f=_example,
+    ),
+    "column_shift": Record(
+        build=column_shift,
+        operands=("a", "b"),
+        reference=lambda a, b: (b, a),
+        result="the pair (b, a), (n,) and (n,); in P they are columns",
+        printed=Printed("n", "1", "2", "n", "4"),
+    ),
+    "row_shift": Record(
+        build=row_shift,
+        operands=("a", "b"),
+        reference=lambda a, b: (b, a),
+        result="the pair (b, a), (n,) and (n,); in P they are rows",
+        printed=Printed("n", "1", "1", "n log n", "4n"),
+    ),
+    "vector_transpose": Record(
+        build=vector_transpose,
+        operands=("a",),
+        reference=lambda a: a[..., :, None],
+        result="a as a column, (n, 1)",
+        printed=Printed("n^2", "1", "2", "n^3", "4"),
+    ),
+    "inner_product": Record(
+        build=inner_product,
+        operands=("a", "b"),
+        reference=lambda a, b: (a * b).sum(-1),
+        result="a^T b, a number, ()",
+        printed=Printed("n^2", "1", "2", "n^3", "6"),
+        relative_to="operands",
+    ),
+    "outer_product": Record(
+        build=outer_product,
+        operands=("a", "b"),
+        reference=lambda a, b: a[..., :, None] * b[..., None, :],
+        result="a b^T, (n, n)",
+        printed=Printed("n^2", "1", "2", "n^3", "6"),
+    ),
+    "matrix_transpose": Record(
+        build=matrix_transpose,
+        operands=("A",),
+        reference=lambda A: A.swapaxes(-1, -2),
+        result="A^T, (n, n)",
+        printed=Printed("n^2", "1", "2", "n^3", "4"),
+    ),
+    "transposed_matmul": Record(
+        build=transposed_matmul,
+        operands=("A", "B"),
+        reference=lambda A, B: A.swapaxes(-1, -2) @ B,
+        result="A^T B, (n, n)",
+        printed=Printed("n^2", "1", "2", "n^3", "6"),
+    ),
+    "matmul": Record(
+        build=matmul,
+        operands=("A", "B"),
+        reference=lambda A, B: A @ B,
+        result="A B, (n, n)",
+        printed=Printed("n^2", "2", "2", "n^3", "10"),
+    ),
+    "matvec": Record(
+        build=matvec,
+        operands=("A", "b"),
+        reference=lambda A, b: (A @ b[..., None])[..., 0],
+        result="A b, (n,)",
+        printed=Printed("n^2", "2", "2", "n^3", "6"),
+    ),
+}

@@ -1,7 +1,8 @@
 """The loop-transformer of the paper's Table 1, built and run rather than quoted.
 
-In the manner of Giannou et al. 2023 (``loop_instructions`` has the layers, and says what is theirs and what is
-ours). There are two computers, each a scratchpad beside a memory:
+This is the baseline, not a construction of ours: it is in the manner of Giannou et al. 2023
+(``loop_transformer_machine`` has the layers, and says what is theirs and what is ours). There are two computers, each
+a scratchpad beside a memory:
 
 *Matrices.* One layout for all operations on n x n matrices: a scratchpad of n blocks of n columns, three memory
 blocks of n columns (two operands, the result), pointers to blocks. Vectors are padded with zeros: a^T as the first
@@ -46,10 +47,10 @@ from torch import Tensor
 
 from nlaformer.arrays import whole
 from nlaformer.errors import OptionError, look_up
-from nlaformer.express import loop_instructions as instruct
-from nlaformer.express.cost import Cost
+from nlaformer.express import loop_transformer_machine as instruct
+from nlaformer.express.construction import Cost, column, largest_exponent, norm_exponent, row
 from nlaformer.express.heads import select
-from nlaformer.express.loop_machine import (
+from nlaformer.express.loop_transformer_machine import (
     Machine,
     Slot,
     bits,
@@ -58,26 +59,11 @@ from nlaformer.express.loop_machine import (
     padded_column,
     padded_row,
 )
-from nlaformer.express.operation import column, largest_exponent, norm_exponent, row
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
-# Input size and number of layers as Table 1 of the paper prints them for the loop-transformer.
-PAPER = {
-    "add": ("O(n)", "12n"),
-    "subtract": ("O(n)", "12n"),
-    "multiply": ("O(n)", "12n"),
-    "divide": ("O(n)", "12n"),
-    "column_shift": ("O(n)", "4"),
-    "row_shift": ("O(n log n)", "4n"),
-    "vector_transpose": ("O(n^3)", "4"),
-    "inner_product": ("O(n^3)", "6"),
-    "outer_product": ("O(n^3)", "6"),
-    "matrix_transpose": ("O(n^3)", "4"),
-    "transposed_matmul": ("O(n^3)", "6"),
-    "matmul": ("O(n^3)", "10"),
-    "matvec": ("O(n^3)", "6"),
-}
+__all__ = ["LARGEST", "build", "count", "names"]
+
 # Divisors below this, when the largest is about 1, are refused.
 MINIMUM = 2.0**-20
 # Attention looks at every pair of columns; beyond this many a prompt is counted, not run.
@@ -99,13 +85,14 @@ _LIFT: dict[str, Callable[[Tensor], Tensor]] = {
     "column": padded_column,
 }
 _POINTERS = ("left pointer", "right pointer", "result pointer")
+_ELEMENTS = ("add", "subtract", "multiply", "divide")
 _SHIFTS = ("column_shift", "row_shift")
 _DIVISION = ("modulus", "log", "ratio", "sign", "signed")
 
 
-def names() -> list[str]:
+def names() -> tuple[str, ...]:
     """The operations, in the order of Table 1."""
-    return list(PAPER)
+    return (*_ELEMENTS, *_SHIFTS, *_MATRICES)
 
 
 def build(name: str, n: int = 8, dtype: torch.dtype = torch.float64) -> Machine:
@@ -126,7 +113,7 @@ def build(name: str, n: int = 8, dtype: torch.dtype = torch.float64) -> Machine:
     n = whole("n", n, 1)
     tokens = count(name, n)[0].tokens
     if dtype not in (torch.float64, torch.float32):
-        raise OptionError(f"dtype is {dtype}; the loop computer is built in torch.float64 or torch.float32")
+        raise OptionError(f"dtype is {dtype}; the loop-transformer is built in torch.float64 or torch.float32")
     if tokens > LARGEST:
         raise OptionError(f"{name} with n={n} has {tokens:,} tokens; it runs up to {LARGEST:,}: see count()")
     if name in _MATRICES:
@@ -142,7 +129,7 @@ def count(name: str, n: int) -> tuple[Cost, Cost]:
     >>> print(count("matrix_transpose", 512)[0])
     2103 rows x 263681 tokens = 554,521,143 entries; 5 layers, 1 head, FFN width 3072
     """
-    look_up("operation of the loop computer", name, PAPER)
+    look_up("operation of the loop-transformer", name, dict.fromkeys(names()))
     n = whole("n", n, 1)
     if name in _MATRICES:
         return _count_matrices(name, n)

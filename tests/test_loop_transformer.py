@@ -10,11 +10,12 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, UnknownNameError
-from nlaformer.express import loop_computer
-from nlaformer.express.loop_machine import Machine, bits
-from tests.reference import OPERANDS, dense_layers, equation_one, exact
+from nlaformer.express import loop_transformer
+from nlaformer.express.loop_transformer_machine import Machine, bits
+from nlaformer.express.theorem import RECORDS
+from tests.reference import dense_layers, equation_one, exact
 
-MATRICES = [name for name in OPERANDS if loop_computer.PAPER[name][0] == "O(n^3)"]
+MATRICES = [name for name in loop_transformer.names() if RECORDS[name].printed.loop_size == "n^3"]
 LINEARIZED = {"multiply", "inner_product", "outer_product", "transposed_matmul", "matmul", "matvec"}
 DTYPES = [torch.float64, torch.float32]
 SIZES = [2, 3, 5, 8, 16]
@@ -52,9 +53,9 @@ def error(name: str, result: object, values: list[np.ndarray]) -> float:
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", loop_transformer.names())
 def test_every_row_of_table_1_runs(name, n, dtype):
-    machine = loop_computer.build(name, n, dtype)
+    machine = loop_transformer.build(name, n, dtype)
     for seed in range(3):
         values = operands(name, machine, seed)
         result = machine(*values)
@@ -65,15 +66,15 @@ def test_every_row_of_table_1_runs(name, n, dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["matrix_transpose", "transposed_matmul", "matmul"])
 def test_matrices_of_order_32(name, dtype):
-    machine = loop_computer.build(name, 32, dtype)
+    machine = loop_transformer.build(name, 32, dtype)
     values = operands(name, machine, seed=0)
     assert error(name, machine(*values), values) < tolerance(name, 32, dtype)
 
 
 @pytest.mark.parametrize("n", [1, 2, 7])
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", loop_transformer.names())
 def test_the_function_block_alone_computes_the_same(name, n):
-    machine = loop_computer.build(name, n)
+    machine = loop_transformer.build(name, n)
     if machine.block is None:
         assert machine.block_cost == machine.cost
         return
@@ -86,16 +87,16 @@ def test_the_function_block_alone_computes_the_same(name, n):
 
 
 @pytest.mark.parametrize("n", [1, *SIZES, 32])
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", loop_transformer.names())
 def test_the_counted_cost_is_that_of_the_weights(name, n):
-    machine = loop_computer.build(name, n)
-    assert (machine.cost, machine.block_cost) == loop_computer.count(name, n)
+    machine = loop_transformer.build(name, n)
+    assert (machine.cost, machine.block_cost) == loop_transformer.count(name, n)
     assert machine.prompt(*operands(name, machine, 0)).shape == (machine.cost.rows, machine.cost.tokens)
 
 
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", loop_transformer.names())
 def test_it_means_the_same_as_our_operation(name):
-    machine, operation = loop_computer.build(name, 6), nf.operation(name, n=6)
+    machine, operation = loop_transformer.build(name, 6), nf.operation(name, n=6)
     values = operands(name, machine, seed=4)
     theirs, ours = machine(*values), operation(*values)
     assert np.shape(theirs) == np.shape(ours)
@@ -104,7 +105,7 @@ def test_it_means_the_same_as_our_operation(name):
 
 def growth(name: str, which: int) -> float:
     sizes = [16, 32, 64, 128, 256, 512]
-    entries = [loop_computer.count(name, n)[which].entries for n in sizes]
+    entries = [loop_transformer.count(name, n)[which].entries for n in sizes]
     return np.polyfit(np.log(sizes), np.log(entries), 1)[0]
 
 
@@ -114,13 +115,13 @@ def test_entries_grow_like_the_cube_for_matrices():
         # A^T B alone needs no transpose, and so no n^2 columns.
         expected = 2 if name == "transposed_matmul" else 3
         assert expected - 0.15 < growth(name, 1) < expected + 0.05
-    for name in set(OPERANDS) - set(MATRICES):
+    for name in set(loop_transformer.names()) - set(MATRICES):
         assert growth(name, 0) < 1.25
 
 
 def test_layers_grow_as_the_docstring_says():
     for n in (2, 9):
-        layers = {name: [cost.layers for cost in loop_computer.count(name, n)] for name in loop_computer.names()}
+        layers = {name: [cost.layers for cost in loop_transformer.count(name, n)] for name in loop_transformer.names()}
         assert layers["add"] == layers["subtract"] == layers["multiply"] == [4 * n, n]
         assert layers["divide"] == [7 * n, 4 * n]
         assert layers["column_shift"] == [4, 4]
@@ -132,20 +133,21 @@ def test_layers_grow_as_the_docstring_says():
 
 
 def test_a_size_may_be_a_number_of_numpy():
-    assert loop_computer.count("matmul", np.int64(3)) == loop_computer.count("matmul", 3)
-    assert loop_computer.build("add", np.int64(2)).cost == loop_computer.count("add", 2)[0]
+    assert loop_transformer.count("matmul", np.int64(3)) == loop_transformer.count("matmul", 3)
+    assert loop_transformer.build("add", np.int64(2)).cost == loop_transformer.count("add", 2)[0]
 
 
 def test_names_are_those_of_table_1():
-    assert loop_computer.names() == list(OPERANDS)
+    listed = [name for name, record in RECORDS.items() if record.printed and record.printed.loop_layers]
+    assert list(loop_transformer.names()) == listed
 
 
 # --- how it works -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", loop_transformer.names())
 def test_the_weights_are_an_ordinary_transformer(name):
-    machine = loop_computer.build(name, 3)
+    machine = loop_transformer.build(name, 3)
     values = operands(name, machine, seed=1)
     P = machine.prompt(*values).numpy()
     for block, repeats in ((machine.model.pre, 1), (machine.model.loop, machine.passes)):
@@ -155,7 +157,7 @@ def test_the_weights_are_an_ordinary_transformer(name):
 
 
 def test_a_read_copies_bit_for_bit_whatever_else_is_in_memory():
-    machine = loop_computer.build("row_shift", 5)
+    machine = loop_transformer.build("row_shift", 5)
     a, b = np.array([1e-300, 1.0, -1e300, 1 / 3, 0.0]), np.full(5, 1e307)
     passes = [state for state in machine.model.states(machine.prompt(a, b), loops=5) if state.block == "loop"]
     for k in range(5):
@@ -164,7 +166,7 @@ def test_a_read_copies_bit_for_bit_whatever_else_is_in_memory():
 
 
 def test_pointers_advance_by_one_a_pass():
-    machine = loop_computer.build("add", 11)
+    machine = loop_transformer.build("add", 11)
     states = list(machine.model.states(machine.prompt(np.zeros(11), np.zeros(11)), loops=11))
     for k, state in enumerate(states[::4]):
         for start, pointer in ((0, "left pointer"), (11, "right pointer"), (22, "result pointer")):
@@ -178,7 +180,7 @@ def test_pointers_advance_by_one_a_pass():
 
 @pytest.mark.parametrize("name", ["multiply", "divide", "transposed_matmul", "matmul"])
 def test_memory_keeps_its_operands(name):
-    machine = loop_computer.build(name, 4)
+    machine = loop_transformer.build(name, 4)
     P = machine.prompt(*operands(name, machine, seed=2))
     Q = machine.model(P, machine.passes)
     for slot in machine.slots:
@@ -189,9 +191,9 @@ def test_memory_keeps_its_operands(name):
 # --- what it takes ----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", loop_transformer.names())
 def test_a_batch_is_the_loop_over_it(name):
-    machine = loop_computer.build(name, 3)
+    machine = loop_transformer.build(name, 3)
     values = [operands(name, machine, seed) for seed in range(4)]
     together = machine(*(np.stack(column).reshape(2, 2, *column[0].shape) for column in zip(*values, strict=True)))
     parts = together if isinstance(together, tuple) else (together,)
@@ -201,9 +203,9 @@ def test_a_batch_is_the_loop_over_it(name):
 
 
 @pytest.mark.parametrize("size", [1e-70, 1e-8, 1e8, 1e70])
-@pytest.mark.parametrize("name", OPERANDS)
+@pytest.mark.parametrize("name", loop_transformer.names())
 def test_the_magnitude_of_the_operands_does_not_matter(name, size):
-    machine = loop_computer.build(name, 4)
+    machine = loop_transformer.build(name, 4)
     values = [size * value for value in operands(name, machine, seed=3)]
     assert error(name, machine(*values), values) < tolerance(name, 4, torch.float64)
 
@@ -211,13 +213,13 @@ def test_the_magnitude_of_the_operands_does_not_matter(name, size):
 @pytest.mark.parametrize("name", ["add", "subtract", "column_shift", "row_shift"])
 def test_a_sum_beyond_the_range_spoils_no_other(name):
     a, b = np.array([[1e308, 1.0, -1e308], [1.0, 2.0, 3.0]]), np.array([[1e308, 3.0, 1e308], [4.0, 5.0, 6.0]])
-    found = loop_computer.build(name, 3)(a, b)
+    found = loop_transformer.build(name, 3)(a, b)
     wanted = (b, a) if name.endswith("shift") else nf.operation(name, n=3)(a, b)
     np.testing.assert_array_equal(found, wanted)
 
 
 def test_what_comes_in_comes_out():
-    machine = loop_computer.build("add", 2)
+    machine = loop_transformer.build("add", 2)
     one, other, total = torch.tensor([1, 2]), torch.tensor([3.0, 4.0]).double(), torch.tensor([4.0, 6.0]).double()
     assert torch.equal(machine(one, other), total)
     np.testing.assert_array_equal(machine(one.numpy(), other.numpy()), total.numpy())
@@ -225,7 +227,7 @@ def test_what_comes_in_comes_out():
 
 
 def test_bad_input_is_refused_in_words():
-    machine = loop_computer.build("divide", 2)
+    machine = loop_transformer.build("divide", 2)
     good = np.ones(2)
     with pytest.raises(ShapeError, match=r"expected \(\.\.\., 2\)"):
         machine(np.ones(3), good)
@@ -244,13 +246,13 @@ def test_bad_input_is_refused_in_words():
     with pytest.raises(DomainError, match="divisor"):
         machine(good, np.array([1.0, 1e-7]))
     with pytest.raises(UnknownNameError, match="matmul"):
-        loop_computer.build("matmull", 2)
+        loop_transformer.build("matmull", 2)
     with pytest.raises(UnknownNameError, match=r"named \[\]"):
-        loop_computer.count([], 3)
+        loop_transformer.count([], 3)
     for n in (0, True, 2.0):
         with pytest.raises(OptionError, match="whole number"):
-            loop_computer.count("matmul", n)
+            loop_transformer.count("matmul", n)
     with pytest.raises(OptionError, match="count"):
-        loop_computer.build("matmul", 128)
+        loop_transformer.build("matmul", 128)
     with pytest.raises(OptionError, match="float16"):
-        loop_computer.build("matmul", 2, torch.float16)
+        loop_transformer.build("matmul", 2, torch.float16)
