@@ -15,10 +15,9 @@ import torch
 import nlaformer as nf
 from nlaformer.learn import supervision
 from nlaformer.learn.cuda.ends import ReadIn
-from nlaformer.learn.cuda.flat import Flat
 from nlaformer.learn.cuda.launch import Launch, tile_for, unsupported
 from nlaformer.learn.cuda.unrolled import Unrolled, layer_passes
-from nlaformer.learn.cuda.update import loss_gradient, loss_gradient_reference
+from nlaformer.learn.cuda.update import Flat, loss_gradient, loss_gradient_reference
 from nlaformer.learn.data import Batch
 from nlaformer.learn.model import initial, stack
 from tests.kernel_errors import Dimensions, kernel_errors
@@ -124,7 +123,8 @@ def test_the_loss_kernel_is_within_100_eps_of_autograd_in_float64(size: tuple[in
     expected = loss_gradient_reference(x, rd, Batch(*batch), objective)
     device = "cuda" if CUDA else "cpu"
     x, rd, *batch = (tensor.to(device) for tensor in tensors)
-    found = loss_gradient(x, rd, Batch(*batch), supervision.Objective(*(tensor.to(device) for tensor in objective)))
+    own = supervision.Objective(*(tensor.to(device) for tensor in objective))
+    found = loss_gradient(Launch(1e-7, triton=True), x, rd, Batch(*batch), own)
     for name, one, other in zip(expected._fields, found, expected, strict=True):
         for e in range(size[0]):  # each model on its own: a large one must not hide a small one
             assert error(one[e].cpu(), other[e]) < 100 * torch.finfo(torch.float32).eps, (name, e)

@@ -23,18 +23,9 @@ from torch import Tensor
 
 from nlaformer.learn import supervision
 from nlaformer.learn.cuda.ends import ReadIn, weight_gradient
-from nlaformer.learn.cuda.flat import Flat
 from nlaformer.learn.cuda.launch import Launch, unsupported
 from nlaformer.learn.cuda.unrolled import Unrolled
-from nlaformer.learn.cuda.update import (
-    LossGradient,
-    Moments,
-    Outcome,
-    Rates,
-    Update,
-    loss_gradient,
-    loss_gradient_reference,
-)
+from nlaformer.learn.cuda.update import Flat, LossGradient, Moments, Outcome, Rates, Update, loss_gradient
 from nlaformer.learn.data import Batch, draw_chunk
 from nlaformer.learn.model import Solver, stack, starting_model
 from nlaformer.learn.optimizer import Report, bias_corrections, learning_rate
@@ -62,7 +53,7 @@ class FusedEngine:
 
     def __init__(self, configs: Sequence[Config], device: torch.device | str = "cuda", triton: bool | None = None):
         self.configs, self.device = list(configs), torch.device(device)
-        self.triton = self.device.type == "cuda" if triton is None else triton
+        triton = self.device.type == "cuda" if triton is None else triton
         config, E = configs[0], len(configs)
         self.model = stack([starting_model(c) for c in configs]).to(self.device)
         self.flat = Flat(self.model)
@@ -85,7 +76,7 @@ class FusedEngine:
         )
         self.objective = supervision.objective(configs, self.device)
         epsilon = torch.finfo(torch.float32).eps  # torch's own choice for a norm of float32
-        self.launch = Launch(epsilon, self.triton, OPERANDS[config.precision])
+        self.launch = Launch(epsilon, triton, OPERANDS[config.precision])
         self.unrolled = self._unrolled(config)
         d_views = self.flat.views(self.gradient)
         self.read_in = ReadIn(
@@ -93,9 +84,7 @@ class FusedEngine:
             config.batch,
         )  # fmt: skip
         clip = torch.tensor([c.clip for c in configs], device=self.device)
-        update = Update(self.flat.watching, self.flat.lr_scale, clip, (config.beta1, config.beta2))
-        self.update = update.kernels if self.triton else update.reference
-        self.loss_gradient = loss_gradient if self.triton else loss_gradient_reference
+        self.update = Update(self.launch, self.flat, clip, (config.beta1, config.beta2))
         self.pool = _Pool(self.configs, self.device)
         self.graphs: list[torch.cuda.CUDAGraph] = []  # the captured step, once there is one
         self._finalizer = weakref.finalize(self, _release, self.graphs, self.pool.thread)
@@ -149,7 +138,7 @@ class FusedEngine:
             with _products(self.configs[0].precision):
                 features = self.unrolled.forward()  # (E, B, T+1, d)
             x, rd = self.model.probe_x(features), self.model.probe_rd(features)
-            found = self.loss_gradient(x, rd, batch, self.objective)
+            found = loss_gradient(self.launch, x, rd, batch, self.objective)
             d_features = self._probe_gradients(features, found)
             with _products(self.configs[0].precision):
                 d_X = self.unrolled.backward(d_features)

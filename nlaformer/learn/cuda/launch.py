@@ -41,53 +41,18 @@ class Tile(NamedTuple):
     stages: int
 
 
-# The products of a layer, forward and backward, by bytes of a number. Few rows need small tiles, so that every
-# multiprocessor gets one.
+# The tiles of a layer's products, forward and backward. Few rows need small tiles: every multiprocessor must get one.
 _MANY = 4096  # rows of the whole stack from which the large tiles pay
-_LARGE = {
-    2: {
-        "qkv": Tile(64, 128, 64, 4, 2),
-        "W_O": Tile(64, 64, 64, 4, 3),
-        "W_1": Tile(64, 128, 64, 4, 2),
-        "W_2": Tile(64, 128, 64, 8, 4),
-        "d_hidden": Tile(128, 128, 64, 4, 3),
-        "d_U": Tile(64, 64, 64, 4, 4),
-        "d_mixed": Tile(64, 128, 64, 4, 3),
-        "d_P": Tile(64, 64, 64, 4, 4),
-    },
-    4: {
-        "qkv": Tile(128, 128, 32, 8, 3),
-        "W_O": Tile(64, 64, 64, 4, 2),
-        "W_1": Tile(64, 128, 32, 4, 3),
-        "W_2": Tile(64, 128, 64, 4, 4),
-        "d_hidden": Tile(64, 64, 32, 4, 3),
-        "d_U": Tile(128, 128, 32, 4, 3),
-        "d_mixed": Tile(64, 128, 32, 4, 3),
-        "d_P": Tile(64, 64, 32, 4, 4),
-    },
-}
-_SMALL = {
-    2: {
-        "qkv": Tile(64, 128, 64, 4, 3),
-        "W_O": Tile(64, 64, 64, 4, 4),
-        "W_1": Tile(64, 128, 64, 4, 3),
-        "W_2": Tile(64, 64, 128, 4, 3),
-        "d_hidden": Tile(64, 64, 64, 4, 4),
-        "d_U": Tile(64, 64, 64, 4, 4),
-        "d_mixed": Tile(64, 64, 64, 4, 4),
-        "d_P": Tile(64, 64, 64, 4, 4),
-    },
-    4: {
-        "qkv": Tile(64, 128, 32, 4, 3),
-        "W_O": Tile(64, 64, 64, 4, 3),
-        "W_1": Tile(64, 64, 32, 4, 4),
-        "W_2": Tile(64, 64, 64, 4, 4),
-        "d_hidden": Tile(64, 64, 32, 4, 4),
-        "d_U": Tile(64, 64, 64, 4, 4),
-        "d_mixed": Tile(64, 64, 32, 4, 4),
-        "d_P": Tile(64, 64, 64, 4, 4),
-    },
-}
+_TILES = {  # many rows in 16 and in 32 bits, few rows in 16 and in 32 bits
+    "qkv": (Tile(64, 128, 64, 4, 2), Tile(128, 128, 32, 8, 3), Tile(64, 128, 64, 4, 3), Tile(64, 128, 32, 4, 3)),
+    "W_O": (Tile(64, 64, 64, 4, 3), Tile(64, 64, 64, 4, 2), Tile(64, 64, 64, 4, 4), Tile(64, 64, 64, 4, 3)),
+    "W_1": (Tile(64, 128, 64, 4, 2), Tile(64, 128, 32, 4, 3), Tile(64, 128, 64, 4, 3), Tile(64, 64, 32, 4, 4)),
+    "W_2": (Tile(64, 128, 64, 8, 4), Tile(64, 128, 64, 4, 4), Tile(64, 64, 128, 4, 3), Tile(64, 64, 64, 4, 4)),
+    "d_hidden": (Tile(128, 128, 64, 4, 3), Tile(64, 64, 32, 4, 3), Tile(64, 64, 64, 4, 4), Tile(64, 64, 32, 4, 4)),
+    "d_U": (Tile(64, 64, 64, 4, 4), Tile(128, 128, 32, 4, 3), Tile(64, 64, 64, 4, 4), Tile(64, 64, 64, 4, 4)),
+    "d_mixed": (Tile(64, 128, 64, 4, 3), Tile(64, 128, 32, 4, 3), Tile(64, 64, 64, 4, 4), Tile(64, 64, 32, 4, 4)),
+    "d_P": (Tile(64, 64, 64, 4, 4), Tile(64, 64, 32, 4, 4), Tile(64, 64, 64, 4, 4), Tile(64, 64, 64, 4, 4)),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -156,7 +121,7 @@ def tile_for(name: str, rows: int, columns: int, inner: int, dtype: torch.dtype)
     >>> tile_for("qkv", rows=1344, columns=768, inner=256, dtype=torch.bfloat16).columns
     128
     """
-    tile = (_LARGE if rows >= _MANY else _SMALL)[dtype.itemsize][name]
+    tile = _TILES[name][(0 if rows >= _MANY else 2) + (dtype.itemsize == 4)]
     return tile._replace(columns=divisor(columns, tile.columns), inner=divisor(inner, tile.inner))
 
 

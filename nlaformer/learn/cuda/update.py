@@ -1,20 +1,84 @@
-"""What stands around the passes of a step: the loss with its gradient, clipping, the divergence test, Adam."""
+"""The parameters of a stack in one tensor, and what stands around the passes: loss, clipping, Adam.
+
+The flat tensor is (E, size), so that clipping and Adam are a pass over memory each. Every parameter starts at a
+multiple of ``BLOCK``; a block belongs to one parameter, and what Adam must know about it (its learning-rate factor, its
+clipping group) is a number per block. The gaps stay zero.
+"""
 
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from nlaformer.learn.cuda.flat import BLOCK
-from nlaformer.learn.cuda.launch import jit, tl, triton
+from nlaformer.learn.cuda.launch import Launch, jit, tl, triton
+from nlaformer.learn.cuda.unrolled import LayerTensors, layer_passes
 from nlaformer.learn.data import Batch
+from nlaformer.learn.model import Solver, lr_scale
 from nlaformer.learn.optimizer import ADAM_EPSILON, CLIP_EPSILON, adam
 from nlaformer.learn.supervision import Objective, distances, loss_terms, probe_loss
+from nlaformer.transformer import Layer
 
-__all__ = ["LossGradient", "Moments", "Outcome", "Rates", "Update", "loss_gradient", "loss_gradient_reference"]
+__all__ = ["BLOCK", "Flat", "Moments", "Outcome", "Rates", "Update", "loss_gradient", "loss_gradient_reference"]
+
+BLOCK = 1024
+
+
+class Flat:
+    """Where each parameter of a stack lies in the flat tensor.
+
+    Examples
+    --------
+    >>> import nlaformer as nf
+    >>> from nlaformer.learn.model import initial, stack
+    >>> flat = Flat(stack([initial(nf.recipe("quickstart"))]))
+    >>> flat.size % BLOCK, flat.views(torch.zeros(1, flat.size))["positions"].shape
+    (0, torch.Size([1, 9, 64]))
+    """
+
+    def __init__(self, solver: Solver):
+        self.shapes = {name: p.shape for name, p in solver.named_parameters()}  # (E, ...)
+        self.starts: dict[str, int] = {}
+        scale, watching = [], []
+        blocks = 0
+        for name, shape in self.shapes.items():
+            self.starts[name] = blocks * BLOCK
+            count = -(-shape[1:].numel() // BLOCK)
+            scale += [lr_scale(name, solver.config)] * count
+            watching += [name.startswith("probe_rd")] * count
+            blocks += count
+        self.size = blocks * BLOCK
+        device = solver.positions.device
+        self.lr_scale = torch.tensor(scale, device=device)  # (blocks,)
+        self.watching = torch.tensor(watching, dtype=torch.int32, device=device)  # (blocks,) 1: the (r, d) probe
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """The parameters, or whatever lies like them, by name."""
+        return {name: self._view(flat, self.starts[name], shape) for name, shape in self.shapes.items()}
+
+    def layers(self, flat: Tensor, solver: Solver, loops: int) -> list[LayerTensors]:
+        """The parameters of every layer in the order of ``layer_passes``, W_Q, W_K and W_U as one view."""
+        names = {id(module): name for name, module in solver.named_modules() if isinstance(module, Layer)}
+        views, found = self.views(flat), []
+        for layer in layer_passes(solver.blocks, loops)[0]:
+            view = _under(views, names[id(layer)])
+            E, d, _ = view["heads.W_Q.weight"].shape
+            start = self.starts[f"{names[id(layer)]}.heads.W_Q.weight"]
+            qkv = self._view(flat, start, torch.Size((E, 3 * d, d)))
+            W_O, W_1, W_2 = (view[f"{name}.weight"] for name in ("heads.W_O", "ffn.W_1", "ffn.W_2"))
+            gains = (view.get("gain_1"), view.get("gain_2"))
+            found.append(LayerTensors(qkv, W_O, W_1, W_2, view["ffn.b_1"], view["ffn.b_2"], *gains))
+        return found
+
+    def _view(self, flat: Tensor, start: int, shape: torch.Size) -> Tensor:
+        return flat[:, start : start + shape[1:].numel()].view(shape)
+
+
+def _under(views: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(f"{prefix}."): view for name, view in views.items() if name.startswith(f"{prefix}.")}
 
 
 class LossGradient(NamedTuple):
@@ -25,6 +89,16 @@ class LossGradient(NamedTuple):
     d_rd_shaping: Tensor  # the same where the (r, d) probe shapes the model, zero where it only watches
     loss: Tensor  # (E, T+1): the terms of the loss
     intermediate: Tensor  # (E, T+1): the squared distance of the (r, d) probe
+
+
+@jit
+def _gaps(X, X_TEACHER, X_TRUE, RD, RD_TEACHER, x_inside, rd_inside):
+    """Of some rows of one iterate: to the teacher's x, to the solution, to the teacher's (r, d)."""
+    x = tl.load(X, mask=x_inside, other=0.0)
+    step = x - tl.load(X_TEACHER, mask=x_inside, other=0.0)
+    solution = x - tl.load(X_TRUE, mask=x_inside, other=0.0)
+    rd = tl.load(RD, mask=rd_inside, other=0.0) - tl.load(RD_TEACHER, mask=rd_inside, other=0.0)
+    return step, solution, rd
 
 
 @jit
@@ -44,11 +118,10 @@ def _loss_kernel(
         here = (e * B + row) * T_1 + t
         x_inside = (row < B) & (column < n)
         rd_inside = (row < B) & (pair < 2 * n)
-        x = tl.load(X + here * n + column, mask=x_inside, other=0.0)
-        step = x - tl.load(X_TEACHER + here * n + column, mask=x_inside, other=0.0)
-        solution = x - tl.load(X_TRUE + (e * B + row) * n + column, mask=x_inside, other=0.0)
-        rd = tl.load(RD + here * 2 * n + pair, mask=rd_inside, other=0.0)
-        rd -= tl.load(RD_TEACHER + here * 2 * n + pair, mask=rd_inside, other=0.0)
+        step, solution, rd = _gaps(
+            X + here * n + column, X_TEACHER + here * n + column, X_TRUE + (e * B + row) * n + column,
+            RD + here * 2 * n + pair, RD_TEACHER + here * 2 * n + pair, x_inside, rd_inside,
+        )  # fmt: skip
         step_squares += step * step
         solution_squares += solution * solution
         intermediate_squares += rd * rd
@@ -74,19 +147,20 @@ def _loss_kernel(
         here = (e * B + row) * T_1 + t
         x_inside = (row < B) & (column < n)
         rd_inside = (row < B) & (pair < 2 * n)
-        x = tl.load(X + here * n + column, mask=x_inside, other=0.0)
-        step = x - tl.load(X_TEACHER + here * n + column, mask=x_inside, other=0.0)
-        solution = x - tl.load(X_TRUE + (e * B + row) * n + column, mask=x_inside, other=0.0)
-        rd = tl.load(RD + here * 2 * n + pair, mask=rd_inside, other=0.0)
-        rd -= tl.load(RD_TEACHER + here * 2 * n + pair, mask=rd_inside, other=0.0)
+        step, solution, rd = _gaps(
+            X + here * n + column, X_TEACHER + here * n + column, X_TRUE + (e * B + row) * n + column,
+            RD + here * 2 * n + pair, RD_TEACHER + here * 2 * n + pair, x_inside, rd_inside,
+        )  # fmt: skip
         d_x = slope * (step_mix * step + solution_mix * solution)
         tl.store(D_X + here * n + column, d_x, mask=x_inside)
         tl.store(D_RD + here * 2 * n + pair, rd_slope * rd, mask=rd_inside)
         tl.store(D_SHAPING + here * 2 * n + pair, shaping * rd, mask=rd_inside)
 
 
-def loss_gradient(x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> LossGradient:
+def loss_gradient(launch: Launch, x: Tensor, rd: Tensor, batch: Batch, objective: Objective) -> LossGradient:
     """The loss and its gradient in one kernel, a program for each iterate of each model."""
+    if not launch.triton:
+        return loss_gradient_reference(x, rd, batch, objective)
     E, B, T_1, n = x.shape
     found = LossGradient(*(torch.empty_like(y) for y in (x, rd, rd)), *(x.new_empty(E, T_1) for _ in range(2)))
     attached = objective.attached.view(torch.uint8)
@@ -192,16 +266,19 @@ def _adam_kernel(
 class Update:
     """Clipping, the divergence test and Adam on flat parameters.
 
-    ``watching`` and ``lr_scale`` are those of ``flat.Flat``, a number per block; ``clip`` (E,) is the largest norm.
+    ``clip`` (E,) is the largest norm of a gradient.
     """
 
-    def __init__(self, watching: Tensor, lr_scale: Tensor, clip: Tensor, betas: tuple[float, float]):
-        self.watching, self.lr_scale, self.clip, self.betas = watching, lr_scale, clip, betas
-        self.parts = clip.new_empty(len(clip), len(watching))
+    def __init__(self, launch: Launch, flat: Flat, clip: Tensor, betas: tuple[float, float]):
+        self.launch, self.clip, self.betas = launch, clip, betas
+        self.watching, self.lr_scale = flat.watching, flat.lr_scale
+        self.parts = clip.new_empty(len(clip), len(flat.watching))
         self.factor = clip.new_empty(len(clip), 2)
 
-    def kernels(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
+    def __call__(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
         """One step in three kernels."""
+        if not self.launch.triton:
+            return self.reference(moments, gradient, outcome, rates)
         (E, size), blocks = gradient.shape, len(self.watching)
         _squares_kernel[(blocks, E)](gradient, self.parts, size, BLOCK)
         _decide_kernel[(E,)](
