@@ -5,7 +5,9 @@ from __future__ import annotations
 import gc
 import importlib.util
 import os
+import re
 import weakref
+from pathlib import Path
 from typing import get_args, get_type_hints
 
 import pytest
@@ -118,6 +120,18 @@ def test_an_engine_that_loads_a_state_resumes_bit_for_bit(device: str) -> None:
 
 def test_make_engine_gives_the_plain_engine_on_a_cpu() -> None:
     assert isinstance(make_engine([SMALL], "cpu"), PlainEngine)
+
+
+def test_the_rest_of_the_library_imports_one_name_from_learn_cuda() -> None:
+    library = Path(nf.__file__).parent
+    lines = [
+        line.strip()
+        for file in library.rglob("*.py")
+        if file.parent != library / "learn" / "cuda"
+        for line in file.read_text(encoding="utf-8").splitlines()
+        if re.search(r"import.*\bcuda\b|learn\.cuda", line) and "torch" not in line
+    ]
+    assert lines == ["from nlaformer.learn.cuda import fused_engine"]
 
 
 @needs_cuda
