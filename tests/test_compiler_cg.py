@@ -21,7 +21,7 @@ def pcg():
 
 
 @pytest.mark.parametrize("sigma", [1.0, 1.2, 1.4])
-def test_the_papers_family_to_near_machine_precision(cg, sigma):
+def test_cg_solves_the_papers_family_to_near_machine_precision(cg, sigma):
     A, b, x = family(20, 16, sigma)
     run = cg.run(A, b, iterations=60)
     error = relative_error(run.x, x)
@@ -38,7 +38,7 @@ def test_further_loops_leave_the_answer_in_place(cg):
     assert error[:, 60:].max() <= 1e-12
 
 
-def test_float32():
+def test_cg_in_float32_reaches_an_error_of_1e_minus_4():
     A, b, x = (value.astype(np.float32) for value in family(20, 16, 1.2))
     run = nf.algorithm("cg", n=20, dtype=torch.float32, verify=False).run(A, b, iterations=60)
     assert run.x.dtype == np.float32
@@ -46,7 +46,7 @@ def test_float32():
 
 
 @pytest.mark.parametrize("n", [1, 2, 4, 9, 33, 64])
-def test_other_sizes(n):
+def test_cg_solves_systems_of_any_size(n):
     A, b, x = family(n, 3, 1.2)
     run = nf.algorithm("cg", n=n, verify=False).run(A, b, iterations=max(20, 2 * n))
     assert relative_error(run.x, x)[:, -1].max() <= 1e-11
@@ -54,7 +54,7 @@ def test_other_sizes(n):
 
 @pytest.mark.parametrize(("of_A", "of_b"), [(1e8, 1.0), (1e-8, 1.0), (1.0, 1e12), (1.0, 1e-12), (1e-150, 1e150)])
 @pytest.mark.parametrize("name", ["cg", "pcg"])
-def test_any_magnitude(name, of_A, of_b, request):
+def test_the_error_does_not_depend_on_the_magnitude_of_the_data(name, of_A, of_b, request):
     A, b, x = family(20, 4, 1.2)
     run = request.getfixturevalue(name).run(of_A * A, of_b * b, iterations=60)
     assert relative_error(run.x / of_b * of_A, x)[:, -1].max() <= 1e-12
@@ -71,7 +71,7 @@ def test_ill_conditioned_systems_end_near_numpys_own_error(cg, condition, spacin
 
 
 @pytest.mark.parametrize("name", ["cg", "pcg"])
-def test_sudden_convergence_and_nothing_to_do(name, request):
+def test_sudden_convergence_and_a_zero_right_hand_side_end_converged(name, request):
     algorithm = request.getfixturevalue(name)
     b = np.random.default_rng(6).standard_normal(20)
     # Jacobi's preconditioner spoils the two eigenvalues of the last matrix, so pcg converges there as usual.
@@ -86,11 +86,10 @@ def test_sudden_convergence_and_nothing_to_do(name, request):
 
 @pytest.mark.parametrize("eigenvalues", [np.linspace(-1, 1, 20), np.r_[-3.0, np.ones(19)], -np.linspace(1, 2, 20)])
 @pytest.mark.parametrize("name", ["cg", "pcg"])
-def test_an_indefinite_matrix_is_named(name, eigenvalues, request):
+def test_an_indefinite_matrix_ends_not_positive(name, eigenvalues, request):
     b = np.random.default_rng(6).standard_normal(20)
     run = request.getfixturevalue(name).run(with_eigenvalues(eigenvalues), b, iterations=60)
     assert run.status is nf.RunStatus.NOT_POSITIVE
-    assert "not symmetric positive definite" in str(run.status)
 
 
 def test_a_zero_matrix_does_not_converge(cg):
@@ -98,7 +97,7 @@ def test_a_zero_matrix_does_not_converge(cg):
     assert run.status is not nf.RunStatus.CONVERGED and np.isfinite(run.x).all()
 
 
-def test_a_starting_vector(cg):
+def test_a_run_starts_from_x0(cg):
     A, b, x = family(20, 4, 1.2)
     for x0 in (x * (1 + 1e-6), np.ones_like(x)):
         run = cg.run(A, b, x0=x0, iterations=60)
@@ -106,7 +105,7 @@ def test_a_starting_vector(cg):
         assert relative_error(run.x, x)[:, -1].max() <= 1e-12
 
 
-def test_states_are_those_of_cg(cg):
+def test_states_and_residual_norms_equal_those_of_the_program(cg):
     A, b, _ = family(20, 2, 1.0)
     run, reference = cg.run(A, b, iterations=3), program("cg").run(A, b, iterations=3)
     for name in ("r", "d", "rho"):
@@ -115,7 +114,7 @@ def test_states_are_those_of_cg(cg):
     np.testing.assert_allclose(run.residual_norms, np.linalg.norm(residual, axis=-1), rtol=1e-9)
 
 
-def test_batches_torch_and_single_systems(cg):
+def test_a_batch_has_the_iterates_of_its_systems(cg):
     A, b, _ = family(20, 6, 1.0)
     whole = cg.run(A.reshape(2, 3, 20, 20), b.reshape(2, 3, 20), iterations=4)
     assert whole.x.shape == (2, 3, 5, 20) and whole.status.shape == (2, 3) and whole.residual_norms.shape == (2, 3, 5)
@@ -141,7 +140,7 @@ def test_numpy_evaluation_of_equation_one_reproduces_a_run():
         P = equation_one(P, loop)
 
 
-def test_saved_and_loaded_it_runs_bitwise_equal(tmp_path):
+def test_a_loaded_algorithm_runs_bitwise_equal(tmp_path):
     cg = nf.algorithm("cg", n=8)
     A, b, _ = family(8, 3, 1.0)
     again = nf.load(cg.save(tmp_path / "cg"))
@@ -152,7 +151,7 @@ def test_saved_and_loaded_it_runs_bitwise_equal(tmp_path):
 
 
 @pytest.mark.parametrize("far", [1e6, 1e10, 1e18])
-def test_a_start_far_away_does_not_lower_the_bar(far):
+def test_a_distant_start_does_not_loosen_convergence(far):
     """Converged means |b - A x| <= 1e-10 |b|, wherever the run began; in plain NumPy too."""
     A, b = np.diag([4.0, 3, 2, 1]) + 0.5, np.ones(4)
     for run in (

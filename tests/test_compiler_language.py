@@ -36,7 +36,7 @@ def line_of(text):
         return next(number for number, line in enumerate(source, start=1) if text in line)
 
 
-def test_the_reference_is_the_program_on_numpy_and_on_torch():
+def test_a_program_runs_alike_on_numpy_and_on_torch():
     A, b, x = family(5, 3, 1.0)
     in_numpy = ConjugateGradient().run(A, b, iterations=5)
     in_torch = ConjugateGradient().run(torch.tensor(A), torch.tensor(b), iterations=5)
@@ -79,7 +79,7 @@ def test_units_decide_what_may_be_scaled():
     assert units["x"] == (-1, 1) and units["rho"] == (0, 2)
 
 
-def test_expressions_evaluate_in_batches():
+def test_an_expression_evaluates_a_batch_as_numpy_does_each_system():
     class Mixed(nf.Program):
         def start(self, A, b):
             return dict(x=(A.T @ b) / nf.diag(A) + nf.sqrt(nf.dot(b, b)) * b)
@@ -112,9 +112,9 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
     message = problems_of(Wrong())
     for marker, remedy in (
         ("# unknown function", "nf.dot"),
-        ("# data-dependent branch", "write the step without it"),
+        ("# data-dependent branch", "if nf.norm(x) > 1"),
         ("# shape mismatch", "nf.identity_like"),
-        ("# single entry", "whole vectors"),
+        ("# single entry", "x[0]"),
         ("# vector times matrix", "A.T @ v"),
         ("# unknown sign", "nf.positive"),
         ("# attribute that is not there", "maximum"),
@@ -127,27 +127,27 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
     [
         (lambda A, b, x: nf.log(x), "nf.positive"),
         (lambda A, b, x: nf.sqrt(nf.dot(x, b)) * x, "nf.positive"),
-        (lambda A, b, x: x / A, "write an iteration"),
+        (lambda A, b, x: x / A, "inverse"),
         (lambda A, b, x: abs(x), "nf.sqrt"),
         (lambda A, b, x: x @ A, "A.T @ v"),
-        (lambda A, b, x: x.T, "omit .T"),
+        (lambda A, b, x: x.T, ".T"),
         (lambda A, b, x: torch.relu(x), "torch.relu"),
         (lambda A, b, x: x.sum() * x, ".sum"),
-        (lambda A, b, x: x + np.ones(4), "constants must be numbers"),
-        (lambda A, b, x: float("inf") * x, "finite"),
+        (lambda A, b, x: x + np.ones(4), "ndarray"),
+        (lambda A, b, x: float("inf") * x, "inf"),
         (lambda A, b, x: x / 0.0, "constant 0"),
-        (lambda A, b, x: x**2.5, "whole number"),
-        (lambda A, b, x: x ** nf.norm(x), "the power sqrt(dot(x, x)) of a vector"),
-        (lambda A, b, x: A**2 @ x, "@ for a product of matrices"),
-        (lambda A, b, x: 2**x, "write nf.exp(v * p)"),
-        (lambda A, b, x: x % 2, "an operator that has no weights"),
-        (lambda A, b, x: x // 2, "an operator that has no weights"),
-        (lambda A, b, x: x.__setitem__(0, 1.0) or x, "single entries cannot be set"),
-        (lambda A, b, x: nf.dot(x, nf.norm(x)), "both must be vectors"),
+        (lambda A, b, x: x**2.5, "2.5"),
+        (lambda A, b, x: x ** nf.norm(x), "sqrt(dot(x, x))"),
+        (lambda A, b, x: A**2 @ x, "@"),
+        (lambda A, b, x: 2**x, "nf.exp"),
+        (lambda A, b, x: x % 2, "**"),
+        (lambda A, b, x: x // 2, "**"),
+        (lambda A, b, x: x.__setitem__(0, 1.0) or x, "entries"),
+        (lambda A, b, x: nf.dot(x, nf.norm(x)), "scalar"),
         (lambda A, b, x: nf.diag(A.T), "nf.diag(A)"),
     ],
 )
-def test_what_cannot_be_compiled_is_refused(expression, remedy):
+def test_an_expression_without_weights_is_refused_with_a_remedy(expression, remedy):
     class Program(nf.Program):
         def start(self, A, b, x0):
             return dict(x=x0)
@@ -158,7 +158,7 @@ def test_what_cannot_be_compiled_is_refused(expression, remedy):
     assert remedy in problems_of(Program())
 
 
-def test_states_must_agree():
+def test_states_unlike_in_start_and_step_are_refused_by_name():
     class Names(nf.Program):
         def start(self, b):
             return dict(x=b, y=b)
@@ -187,10 +187,18 @@ def test_states_must_agree():
         def step(self, y):
             return dict(y=y)
 
+    class MissingScalar(nf.Program):
+        def start(self, b):
+            return dict(x=b, rho=nf.dot(b, b))
+
+        def step(self, x):
+            return dict(x=x)
+
     assert "'y'" in problems_of(Names()) and "'z'" in problems_of(Names())
-    assert "vector in start and a scalar in step" in problems_of(Kinds())
-    assert "asks for 'momentum'" in problems_of(Unknown())
-    assert "asks for 'x'" in problems_of(NoAnswer())
+    assert "'y'" in problems_of(Kinds()) and "scalar" in problems_of(Kinds())
+    assert "'momentum'" in problems_of(Unknown())
+    assert "'x'" in problems_of(NoAnswer())
+    assert "'rho'" in problems_of(MissingScalar())
 
 
 def test_a_while_loop_on_data_is_refused_and_ends():
@@ -203,7 +211,20 @@ def test_a_while_loop_on_data_is_refused_and_ends():
                 x = 0.5 * x
             return dict(x=x)
 
-    assert "depends on the data" in problems_of(Loop())
+    assert "while nf.norm(x) > 1" in problems_of(Loop())
+
+
+def test_a_compile_traces_the_program_once():
+    traces = []
+
+    class Counted(ConstantStep):
+        def step(self, A, b, x):
+            if not isinstance(x, np.ndarray):
+                traces.append(1)
+            return super().step(A, b, x)
+
+    nf.compile(Counted(), n=3)
+    assert len(traces) == 1
 
 
 def test_a_program_that_changes_itself_is_refused():
@@ -217,11 +238,11 @@ def test_a_program_that_changes_itself_is_refused():
             self.k = self.k + 1
             return dict(x=x + 0.1 / self.k * (b - A @ x))
 
-    with pytest.raises(CompileError, match="changes its own attributes"):
+    with pytest.raises(CompileError, match=r"\(k\)"):
         nf.compile(Decaying(), n=3)
 
 
-def test_powers_may_be_whole_numbers_of_any_kind():
+def test_whole_powers_of_any_number_type_compile():
     class Cube(nf.Program):
         def start(self, b):
             return dict(x=b)
@@ -260,7 +281,7 @@ def test_a_step_that_is_not_what_was_traced_is_refused():
             return dict(x=x, previous=old)
 
     for written in (Random(), Aliased()):
-        assert "random numbers" in problems_of(written) and "write x = x + d" in problems_of(written)
+        assert "x = x + d" in problems_of(written)
 
 
 def start_at_x0(self, x0):
@@ -314,15 +335,15 @@ class MisspeltScale(nf.Program):
 @pytest.mark.parametrize(
     ("written", "marker", "words"),
     [
-        (NoStep(), "# there is no step", "there is no step"),
-        (Strings(), "# states given as strings", "a str ('abc')"),
-        (NoAnswer(), "# forgets its return", "finish returns None"),
-        (NoInput(), "# asks for nothing", "no method asks for A, b or x0"),
-        (Misspelt(), "# asks for y", "residual asks for 'y'; it may ask for A, b, x0, x"),
-        (MisspeltScale(), "# asks for B", "residual_scale asks for 'B'"),
+        (NoStep(), "# there is no step", "def step"),
+        (Strings(), "# states given as strings", "'abc'"),
+        (NoAnswer(), "# forgets its return", "None"),
+        (NoInput(), "# asks for nothing", "A, b or x0"),
+        (Misspelt(), "# asks for y", "'y'"),
+        (MisspeltScale(), "# asks for B", "residual_scale"),
     ],
 )
-def test_what_is_missing_is_named_with_the_users_own_line(written, marker, words):
+def test_a_missing_part_is_reported_at_the_users_own_line(written, marker, words):
     message = problems_of(written)
     assert words in message and f"test_compiler_language.py, line {line_of(marker)}" in message
     with pytest.raises(CompileError):
@@ -330,11 +351,11 @@ def test_what_is_missing_is_named_with_the_users_own_line(written, marker, words
 
 
 @pytest.mark.parametrize("step", [3, {}, None, str, functools.partial(a_step, 1, 2, 3, 4, 5)])
-def test_a_step_that_is_no_method_is_refused(step):
+def test_a_step_that_is_not_a_method_is_refused(step):
     assert "step" in problems_of(type("Strange", (nf.Program,), {"start": start_at_x0, "step": step})())
 
 
-def test_a_step_may_be_any_function_of_the_right_names():
+def test_a_partial_function_compiles_as_step():
     step = functools.partial(a_step, None)
     strange = type("Strange", (nf.Program,), {"start": start_at_x0, "step": step})()
     np.testing.assert_allclose(

@@ -75,7 +75,7 @@ class Absolute(Halving):
         return b
 
 
-def test_a_program_says_what_its_residual_is_small_beside():
+def test_convergence_is_judged_against_residual_scale():
     for written, status in ((Relative(), nf.RunStatus.RUNNING), (Absolute(), nf.RunStatus.CONVERGED)):
         compiled = nf.compile(written, n=3)
         for run in (written.run, compiled.run):
@@ -83,12 +83,12 @@ def test_a_program_says_what_its_residual_is_small_beside():
             assert run(b=0 * ones, iterations=40).status is nf.RunStatus.STAGNATED  # a scale of zero judges nothing
 
 
-def test_the_scale_is_saved(tmp_path):
+def test_a_loaded_algorithm_keeps_its_residual_scale(tmp_path):
     power = nf.load(nf.algorithm("power", n=3, verify=False).save(tmp_path))
     assert power.run(I3).status is nf.RunStatus.CONVERGED
 
 
-def test_a_broken_promise_is_named_without_a_residual():
+def test_a_broken_promise_ends_not_positive_without_a_residual():
     class Root(nf.Program):
         def start(self, b):
             return dict(x=b)
@@ -111,36 +111,36 @@ def test_an_empty_batch_has_empty_iterates(runner, batch):
 @pytest.mark.parametrize(
     ("given", "error", "words"),
     [
-        ((I3, np.ones(4)), ShapeError, r"b has shape \(4,\); expected \(..., 3\)"),
-        ((np.ones((2, 3)), ones), ShapeError, r"A has shape \(2, 3\)"),
-        ((I3, 3.0), ShapeError, r"b has shape \(\)"),
-        ((2.0, ones), ShapeError, r"A has shape \(\)"),
-        ((np.zeros((0, 0)), np.zeros(0)), ShapeError, r"A has shape \(0, 0\)"),
-        ((np.ones((2, 3, 3)), np.ones((4, 3))), ShapeError, "do not broadcast"),
-        ((I3,), ShapeError, "needs b"),
-        ((), ShapeError, "needs A, b"),
-        ((I3, ["a"] * 3), DTypeError, "expected numbers"),
-        ((1j * I3, ones), DTypeError, "A is complex"),
-        ((I3.astype("f2"), ones), DTypeError, "A is float16, .* convert A to float64$"),
-        ((I3, [1.0, np.nan, 1.0]), DomainError, "b holds NaN"),
+        ((I3, np.ones(4)), ShapeError, r"b .*\(4,\).*\(..., 3\)"),
+        ((np.ones((2, 3)), ones), ShapeError, r"A .*\(2, 3\)"),
+        ((I3, 3.0), ShapeError, r"b .*\(\)"),
+        ((2.0, ones), ShapeError, r"A .*\(\)"),
+        ((np.zeros((0, 0)), np.zeros(0)), ShapeError, r"A .*\(0, 0\)"),
+        ((np.ones((2, 3, 3)), np.ones((4, 3))), ShapeError, r"\(2, 3, 3\)"),
+        ((I3,), ShapeError, "b"),
+        ((), ShapeError, "A, b"),
+        ((I3, ["a"] * 3), DTypeError, "<U1"),
+        ((1j * I3, ones), DTypeError, "complex"),
+        ((I3.astype("f2"), ones), DTypeError, "float16.*float64$"),
+        ((I3, [1.0, np.nan, 1.0]), DomainError, "NaN"),
     ],
 )
-def test_what_cannot_be_run_is_refused_alike(run, given, error, words):
+def test_programs_and_weights_refuse_the_same_inputs(run, given, error, words):
     with pytest.raises(error, match=words):
         run(*given)
 
 
 @pytest.mark.parametrize("run", BOTH, ids=["program", "weights"])
 def test_iterates_that_do_not_fit_the_memory_are_refused(run):
-    with pytest.raises(OptionError, match=r"would take 104,000 GB"):
+    with pytest.raises(OptionError, match="104,000 GB"):
         run(I3, ones, iterations=10**12)
     for wrong in ("a", 1.5, True, None):
-        with pytest.raises(OptionError, match="whole number"):
+        with pytest.raises(OptionError, match="iterations"):
             run(I3, ones, iterations=wrong)
     assert run(I3, ones, iterations=np.int64(2)).x.shape == (3, 3)
 
 
-def test_arrays_of_any_kind_mix():
+def test_lists_numpy_and_torch_inputs_mix():
     A, b = np.diag([2, 3, 4]), [1, 2, 3]
     for run in BOTH:
         np.testing.assert_allclose(run(A, b, iterations=3).x[-1], [1 / 2, 2 / 3, 3 / 4], rtol=1e-9)
@@ -246,7 +246,7 @@ class Signed(nf.Program):
         )
 
 
-def test_scalars_may_change_their_sign():
+def test_a_scalar_state_may_change_its_sign():
     A, b = with_eigenvalues(np.array([1.0, 2.0, 3.0])), np.array([1.0, -2.0, 0.5])
     run, reference = (run(A, b, iterations=50) for run in (nf.compile(Signed(), n=3).run, Signed().run))
     assert run.status is reference.status
@@ -256,28 +256,28 @@ def test_scalars_may_change_their_sign():
 
 @pytest.mark.parametrize("name", ["cg", "richardson", "newton_schulz", "scalar_newton"])
 def test_sizes_that_do_not_fit_the_memory_are_refused(name):
-    with pytest.raises(OptionError, match=r"n is 10,000,000: .* GB\. Choose a smaller n"):
+    with pytest.raises(OptionError, match=r"n is 10,000,000: .* GB"):
         nf.algorithm(name, n=10**7)
 
 
 def test_beyond_the_bound_the_remedy_can_be_followed():
-    with pytest.raises(DomainError, match="a larger bound=, at most 1"):
+    with pytest.raises(DomainError, match="bound=, at most 1"):
         nf.algorithm("scalar_newton", n=2, verify=False).run(b=np.array([2000.0, 1.0]))
     nf.algorithm("scalar_newton", n=2, bound=4096.0, verify=False).run(b=np.array([2000.0, 1.0]))
-    with pytest.raises(DomainError, match="a smaller b"):
+    with pytest.raises(DomainError, match="1e\\+300"):
         nf.algorithm("scalar_newton", n=2, verify=False).run(b=np.array([1e300, 1.0]))
-    with pytest.raises(OptionError, match="bound goes with form='compiled'"):
+    with pytest.raises(OptionError, match="form='compiled'"):
         nf.algorithm("cg", n=2, form="paper", bound=4.0)
 
 
 @pytest.mark.parametrize("number", [1e-60, 1e60])
 def test_a_list_beyond_float32_is_not_rounded_to_nothing(number):
     run = nf.algorithm("cg", n=2, dtype=torch.float32, verify=False).run
-    with pytest.raises(DTypeError, match="too large or too small for float32"):
+    with pytest.raises(DTypeError, match="float32"):
         run([[2.0, 0.0], [0.0, 3.0]], [number, 1.0])
 
 
-def test_a_program_of_x0_alone():
+def test_a_program_may_take_x0_alone():
     class Doubling(nf.Program):
         def start(self, x0):
             return dict(x=x0)
@@ -287,15 +287,15 @@ def test_a_program_of_x0_alone():
 
     for run in (Doubling().run, nf.compile(Doubling(), n=3).run):
         np.testing.assert_allclose(run(x0=ones, iterations=5).x[-1], 32.0, rtol=1e-12)
-        with pytest.raises(ShapeError, match="needs x0"):
+        with pytest.raises(ShapeError, match="x0"):
             run()
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has CUDA")
 @pytest.mark.parametrize("device", ["cuda", "meta", 3.5, None])
-def test_devices_that_are_not_there(device):
+def test_an_unusable_device_is_refused(device):
     for made in (nf.algorithm("richardson", n=2, verify=False), nf.operation("add", n=2)):
-        with pytest.raises(OptionError, match="cannot be used here"):
+        with pytest.raises(OptionError, match="device"):
             made.to(device)
         assert made.to("cpu") is not made and made.device.type == "cpu"
 
@@ -311,10 +311,8 @@ class Stubborn(nf.Program):
         return dict(x=x + 0.9 * nf.dot(r, r) / nf.dot(r, A @ r) * r + 1e-4 * r)
 
 
-def test_digits_lost_to_a_bound_that_is_too_large_are_told():
-    with pytest.warns(
-        UserWarning, match=r"keeps A from being scaled.*bound= nearer to your matrices' norms \(1024 now"
-    ):
+def test_digits_lost_to_a_large_bound_are_a_warning():
+    with pytest.warns(UserWarning, match=r"bound=.*\(1024"):
         nf.compile(Stubborn(), n=5)
 
 
@@ -324,7 +322,7 @@ def test_weights_for_a_small_bound_are_verified_within_it(bound):
     assert found["last"] < 1e-8
 
 
-def test_a_start_that_keeps_a_from_being_scaled_is_named():
+def test_a_constant_start_that_keeps_A_unscaled_is_refused_with_a_remedy():
     class Watched(nf.Program):
         def start(self, x0):
             return dict(x=x0, omega=1.0)
@@ -335,6 +333,6 @@ def test_a_start_that_keeps_a_from_being_scaled_is_named():
             ratio = nf.dot(r, q) / nf.dot(q, q)
             return dict(x=x + ratio * r, omega=ratio)
 
-    with pytest.raises(CompileError, match="a state that starts as one, keeps A from being scaled"):
+    with pytest.raises(CompileError, match=r"nf\.norm\(A\)"):
         nf.compile(Watched(), n=5)
     assert nf.compile(Watched(), n=5, bound=8).verification["systems"]["random"]["last"] < 1e-8

@@ -20,9 +20,18 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import DTYPES, ArrayT, common_kind, give, usable_device
+from nlaformer.arrays import DTYPES, ArrayT, give, threads_for, usable_device
 from nlaformer.compiler.graph import Expression, size
-from nlaformer.compiler.result import Checks, Run, batch_of, check_iterations, finish_run, flatten, take_inputs
+from nlaformer.compiler.result import (
+    Checks,
+    Run,
+    array_library,
+    batch_of,
+    check_iterations,
+    flatten,
+    judged_run,
+    take_inputs,
+)
 from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import DomainError
 from nlaformer.express.construction import Cost
@@ -172,13 +181,15 @@ class Algorithm:
         -------
         Run
         """
-        use_torch, inputs = self._take(A, b, x0)
+        library, inputs = self._take(A, b, x0)
         kinds = [place["kind"] for place in (*self.config.state.values(), self.config.answer)]
         count = check_iterations(iterations, kinds, inputs)
         batch, flat = batch_of(inputs), flatten(inputs)
-        with torch.no_grad():
-            exponents = self._exponents(flat)
-            P = self._prompt(flat, exponents)
+        exponents = self._exponents(flat)
+        P = self._prompt(flat, exponents)
+        tokens = self.layout.tokens
+        widest = max((layer.width(tokens) for layer in self.model.loop), default=1)  # type: ignore[operator]
+        with torch.no_grad(), threads_for(len(P) * tokens * widest):
             pieces = [self._iterate(part, count) for (part,) in self.model.pieces(*P.shape[-2:], P)]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {}
@@ -187,15 +198,14 @@ class Algorithm:
             scaled = scale(value, e.reshape(-1, *[1] * (value.dim() - 1)))
             values[name] = scaled.reshape(*batch, *scaled.shape[1:])
         answer = values.pop(ANSWER)
-        return finish_run(answer, self.config.answer["kind"], values, inputs, self._checks, use_torch)
+        return judged_run(answer, self.config.answer["kind"], values, inputs, self._checks, library)
 
     def prompt(self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None) -> ArrayT:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
-        use_torch, inputs = self._take(A, b, x0)
+        library, inputs = self._take(A, b, x0)
         flat = flatten(inputs)
         P = self._prompt(flat, self._exponents(flat))
-        P = P.reshape(*batch_of(inputs), *P.shape[1:])
-        return give(P, "torch" if use_torch else "numpy")
+        return give(P.reshape(*batch_of(inputs), *P.shape[1:]), library)
 
     # --- inside ---
 
@@ -210,17 +220,21 @@ class Algorithm:
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
         """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
-        states: dict[int, Tensor] = {}
-        answers: dict[int, Tensor] = {}
+        records: list[dict[str, Tensor]] = []
+        X = Y = P.mT  # after the pre or loop block, and after the post block
         for state in self.model.states(P, iterations, post_each_pass=True):
-            last = answers if state.block == "post" else states
-            last[state.iteration + (state.block == "loop")] = state.P.mT
-        records = []
-        for t in range(iterations + 1):
-            X = states.get(t, states[0])  # a loop without layers has no states of its own
-            values = {name: self._value(X, place) for name, place in self.config.state.items()}
-            records.append(values | {ANSWER: self._value(answers.get(t, X), self.config.answer)})
+            while len(records) < state.iteration + (state.block == "loop"):
+                records.append(self._read(X, Y))
+            Y = state.P.mT
+            X = X if state.block == "post" else Y
+        while len(records) <= iterations:
+            records.append(self._read(X, Y))
         return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
+
+    def _read(self, X: Tensor, Y: Tensor) -> dict[str, Tensor]:
+        """The states, from P^T after a pass, and the answer, from P^T after the post block."""
+        values = {name: self._value(X, place) for name, place in self.config.state.items()}
+        return values | {ANSWER: self._value(Y, self.config.answer)}
 
     def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
         rows = [
@@ -294,11 +308,11 @@ class Algorithm:
                 f"has constants that keep {name} from being scaled. Take {remedy}, or make the constants relative to it"
             )
 
-    def _take(self, A: Any, b: Any, x0: Any) -> tuple[bool, dict[str, Tensor]]:
-        """Whether the caller uses torch, and the inputs in one batch shape."""
+    def _take(self, A: Any, b: Any, x0: Any) -> tuple[str, dict[str, Tensor]]:
+        """The caller's array library, and the inputs in one batch shape."""
         given = {"A": A, "b": b, "x0": x0}
         inputs = take_inputs(self.name, self.config.inputs, given, self.n, self.dtype, self.device)
-        return common_kind(given.values()) == "torch", {name: value.detach() for name, value in inputs.items()}
+        return array_library(A, b, x0), {name: value.detach() for name, value in inputs.items()}
 
 
 def _exponential(log: Tensor) -> Tensor:

@@ -220,16 +220,8 @@ class _Emitter:
     def _matmul(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         """Token j holds row j of X and i row i of Y: sum_i X_ji Y_i."""
         (lin,) = i.parameters
-        key = select(self.rows(1))
-        heads = linear_heads(
-            self.layout,
-            lin,
-            key=key,
-            query=self.forms(i.sources[0]),
-            value=self.forms(i.sources[1]),
-            target=self.rows(i.target),
-        )
-        return heads, []
+        key, (query, value) = select(self.rows(1)), (self.forms(source) for source in i.sources)
+        return linear_heads(self.layout, lin, key=key, query=query, value=value, target=self.rows(i.target)), []
 
     def _squares(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         return self._kernel(2.0, False, {}, [{self.one: 1.0}], self.rows(i.target)), []
@@ -285,12 +277,8 @@ class _Emitter:
         source, first, *trip = i.sources
         (target,), (ratio,) = self.rows(i.target), self.rows(i.extra[0])
         down = times(self.form(first), -1.0)
-        units = self._fine_log(
-            math.log(highest / lowest) / (self.target.log_units - 1),
-            self.target.refine_units,
-            {ratio: 1.0},
-            target,
-        )
+        h = math.log(highest / lowest) / (self.target.log_units - 1)
+        units = self._fine_log(h, self.target.refine_units, {ratio: 1.0}, target)
         ceiling = _CEILING[self.target.dtype]
         if not scalar:
             head = exponential_head(self.layout, down, [self.form(source)], [ratio], ceiling)

@@ -304,9 +304,9 @@ class Graph:
 
     def function(self, name: str, v: Any) -> Node:
         v = self.node(v)
-        if name == "zeros":
+        if name == "zeros_like":
             return self.make("zeros", (), None, v.kind)
-        if name == "identity":
+        if name == "identity_like":
             if v.kind != "matrix":
                 return self.refuse(f"identity_like of a {v.kind}; write nf.identity_like(A)", v)
             return self.make("identity", (), None, "matrix")

@@ -90,10 +90,9 @@ class Program:
         return run_program(trace_program(self), A, b, x0, iterations)
 
 
-# --- functions that work on nodes and on arrays -------------------------------------------------------------------
+# --- functions of nodes and of arrays -----------------------------------------------------------------------------
 
-
-Value = TypeVar("Value", bound=Any)  # a node, a NumPy array or a tensor
+ValueT = TypeVar("ValueT", bound=Any)  # a node, a NumPy array or a tensor
 
 
 def _graph(*values: Any) -> Any:
@@ -109,7 +108,13 @@ def _library(value: Any) -> Any:
     return np
 
 
-def dot(u: Value, v: Value) -> Value:
+def _call(name: str, v: Any) -> Any:
+    """A function of one argument, of the graph for a node or of NumPy or torch for an array."""
+    graph = _graph(v)
+    return graph.function(name, v) if graph else getattr(_library(v), name)(v)
+
+
+def dot(u: ValueT, v: ValueT) -> ValueT:
     """The inner product of two vectors; of A with itself, the square of its Frobenius norm.
 
     >>> float(dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
@@ -119,7 +124,7 @@ def dot(u: Value, v: Value) -> Value:
     return graph.dot(u, v) if graph else (u * v).sum()
 
 
-def norm(v: Value) -> Value:
+def norm(v: ValueT) -> ValueT:
     """The Euclidean norm of a vector, the Frobenius norm of A.
 
     >>> float(norm(np.array([3.0, 4.0])))
@@ -128,7 +133,7 @@ def norm(v: Value) -> Value:
     return sqrt(dot(v, v))
 
 
-def diag(A: Value) -> Value:
+def diag(A: ValueT) -> ValueT:
     """The diagonal of A as a vector.
 
     >>> diag(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
@@ -138,40 +143,36 @@ def diag(A: Value) -> Value:
     return graph.function("diag", A) if graph else _library(A).diagonal(A)
 
 
-def sqrt(v: Value) -> Value:
-    """The square root, entry by entry; of a value whose sign the compiler can tell."""
-    graph = _graph(v)
-    return graph.function("sqrt", v) if graph else _library(v).sqrt(v)
+def sqrt(v: ValueT) -> ValueT:
+    """The square root, entry by entry; of a value whose sign the compiler can infer."""
+    return _call("sqrt", v)
 
 
-def exp(v: Value) -> Value:
+def exp(v: ValueT) -> ValueT:
     """The exponential, entry by entry."""
-    graph = _graph(v)
-    return graph.function("exp", v) if graph else _library(v).exp(v)
+    return _call("exp", v)
 
 
-def log(v: Value) -> Value:
-    """The natural logarithm, entry by entry; of a value whose sign the compiler can tell."""
-    graph = _graph(v)
-    return graph.function("log", v) if graph else _library(v).log(v)
+def log(v: ValueT) -> ValueT:
+    """The natural logarithm, entry by entry; of a value whose sign the compiler can infer."""
+    return _call("log", v)
 
 
-def zeros_like(v: Value) -> Value:
+def zeros_like(v: ValueT) -> ValueT:
     """Zeros in the shape of v."""
-    graph = _graph(v)
-    return graph.function("zeros", v) if graph else _library(v).zeros_like(v)
+    return _call("zeros_like", v)
 
 
-def identity_like(A: Value) -> Value:
+def identity_like(A: ValueT) -> ValueT:
     """The identity matrix of A's size."""
     graph = _graph(A)
     if graph:
-        return graph.function("identity", A)
+        return graph.function("identity_like", A)
     library = _library(A)
     return library.eye(A.shape[0], dtype=A.dtype) + library.zeros_like(A)
 
 
-def positive(v: Value) -> Value:
-    """V itself, with the promise that it is positive; a run in which it is not says so in its status."""
+def positive(v: ValueT) -> ValueT:
+    """V itself, with the promise that it is positive; a run in which it is not reports that in its status."""
     graph = _graph(v)
     return graph.function("positive", v) if graph else v

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, ObjectArray, common_kind, memory, operands, to_tensor, whole
+from nlaformer.arrays import ArrayT, ObjectArray, common_kind, give, memory, operands, to_tensor, whole
 from nlaformer.compiler.graph import AXES, KINDS, Expression, size
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
@@ -81,12 +81,12 @@ def run_program(
     """The program on NumPy or torch arrays, one system at a time: nothing between the user's lines and the numbers."""
     traced.refuse_problems()
     program = traced.program
-    use_torch = common_kind((A, b, x0)) == "torch"
+    library = array_library(A, b, x0)
     inputs = _take(program.name, list(traced.inputs), {"A": A, "b": b, "x0": x0})
     kinds = {name: node.kind for name, node in traced.state.items()}
     count = check_iterations(iterations, [*kinds.values(), traced.answer.kind], inputs)
     batch, flat = batch_of(inputs), flatten(inputs)
-    arrays = flat if use_torch else {name: value.numpy() for name, value in flat.items()}
+    arrays = flat if library == "torch" else {name: value.numpy() for name, value in flat.items()}
     runs = [_single(program, {k: v[i] for k, v in arrays.items()}, count) for i in range(math.prod(batch))]
     like = next(iter(inputs.values()))
 
@@ -94,12 +94,17 @@ def run_program(
         shape = (*batch, count + 1, *[like.shape[-1]] * AXES[kind])
         if not runs:
             return like.new_zeros(shape)
-        return torch.stack([torch.stack([_as_tensor(value) for value in part]) for part in parts]).reshape(shape)
+        return torch.stack([torch.stack([_as_tensor(v) for v in part]) for part in parts]).reshape(shape)
 
     states = {name: gather(kind, [[s[name] for s in run[0]] for run in runs]) for name, kind in kinds.items()}
     answer = gather(traced.answer.kind, [run[1] for run in runs])
     residual, scale = (None if node is None else Expression.of(node) for node in (traced.residual, traced.scale))
-    return finish_run(answer, traced.answer.kind, states, inputs, Checks(residual, scale), use_torch)
+    return judged_run(answer, traced.answer.kind, states, inputs, Checks(residual, scale), library)
+
+
+def array_library(*given: Any) -> str:
+    """The library of the results, torch or numpy; lists get NumPy arrays."""
+    return "torch" if common_kind(given) == "torch" else "numpy"
 
 
 def _take(name: str, needs: Sequence[str], given: dict[str, Any]) -> dict[str, Tensor]:
@@ -123,6 +128,10 @@ def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[
         for _ in range(iterations):
             states.append(call(program.step, inputs | states[-1]))
         return states, [call(program.finish, inputs | state) for state in states]
+
+
+def _as_tensor(value: Any) -> Tensor:
+    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
 
 
 def _copy(value: Any) -> Any:
@@ -181,7 +190,7 @@ def check_iterations(iterations: Any, kinds: Iterable[str], inputs: Mapping[str,
 
 @dataclass(frozen=True)
 class Checks:
-    """What a run is judged by: its residual and what that is small beside, the promises, and each state's step."""
+    """What a run is judged by: its residual and the scale of it, the promises, and each state's step."""
 
     residual: Expression | None = None
     scale: Expression | None = None
@@ -189,53 +198,54 @@ class Checks:
     steps: dict[str, Expression] = field(default_factory=dict)
 
 
-def finish_run(
-    answer: Tensor, kind: str, states: dict[str, Tensor], inputs: dict[str, Tensor], checks: Checks, use_torch: bool
+def judged_run(
+    answer: Tensor, kind: str, states: dict[str, Tensor], inputs: dict[str, Tensor], checks: Checks, library: str
 ) -> Run[Any]:
-    """Measure the residuals, judge how the run ended, and hand everything out in the caller's kind of array."""
-    axis = _time_axis(kind)
-    batch, count = answer.shape[: answer.dim() + axis], answer.shape[axis]
+    """Measure the residuals, judge how the run ended, and return everything as arrays of the caller's library."""
+    shape = answer.shape[: answer.dim() - AXES[kind]]  # (..., T + 1)
     # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
     lifted = {name: value.unsqueeze(-3 if name == "A" else -2) for name, value in inputs.items()}
     values = lifted | states
-    norms = None
-    finite = torch.isfinite(answer).reshape(*batch, count, math.prod(answer.shape[len(batch) + 1 :])).all(-1)
-
-    def norm_of(expression: Expression, x: Tensor) -> Tensor:
-        return size(expression(values | {ANSWER: x}), expression.kind).expand(*batch, count)
-
-    if checks.residual is not None:
-        norms = norm_of(checks.residual, answer)
-        if checks.scale is not None:
-            goal = norm_of(checks.scale, answer)
-            goal = torch.where(goal > 0, goal, torch.nan)  # beside nothing, nothing is small
-        else:
-            # Converged means small beside the residual of x = 0, |b|: a start far away must not lower the bar.
-            zero = norm_of(checks.residual, torch.zeros_like(answer))
-            goal = torch.where(zero > 0, zero, norms[..., :1])
-    broken = torch.zeros(*batch, count, dtype=torch.bool)
+    norms, goal = _residual_norms(checks, values, answer, shape)
+    finite = torch.isfinite(answer).reshape(*shape, math.prod(answer.shape[len(shape) :])).all(-1).cpu()
+    broken = torch.zeros(shape, dtype=torch.bool)
     for promise in checks.promises:
         value = promise(values)
         wrong = value < 0 if promise.kind == "scalar" else (value < 0).any(-1)
-        broken = broken | wrong.expand(*batch, count).cpu()
-    strayed = has_strayed(checks.steps, states, lifted, answer.dtype).expand(batch).cpu().numpy()
-    if norms is None:
-        status = np.full(batch, RunStatus.FINISHED, dtype=object)
+        broken = broken | wrong.expand(shape).cpu()
+    strayed = has_strayed(checks.steps, states, lifted, answer.dtype).expand(shape[:-1]).cpu().numpy()
+    if norms is None or goal is None:
+        status = np.full(shape[:-1], RunStatus.FINISHED, dtype=object)
         status[strayed] = RunStatus.INACCURATE
         status[broken.any(-1).numpy()] = RunStatus.NOT_POSITIVE
-        status[~finite[..., -1].cpu().numpy()] = RunStatus.NONFINITE
+        status[~finite[..., -1].numpy()] = RunStatus.NONFINITE
     else:
-        status = _judge(norms.cpu(), goal.cpu(), finite.cpu(), broken, strayed, answer.dtype)
-
-    def give(value: Tensor) -> Any:
-        return value if use_torch else value.cpu().numpy()
-
+        status = _judge(norms.cpu(), goal.cpu(), finite, broken, strayed, answer.dtype)
     return Run(
-        give(answer),
-        {name: give(value) for name, value in states.items()},
-        None if norms is None else give(norms),
-        status if batch else status[()],
+        give(answer, library),
+        {name: give(value, library) for name, value in states.items()},
+        None if norms is None else give(norms, library),
+        status if status.ndim else status[()],
     )
+
+
+def _residual_norms(
+    checks: Checks, values: dict[str, Tensor], answer: Tensor, shape: tuple[int, ...]
+) -> tuple[Tensor | None, Tensor | None]:
+    """The norm of each residual and what it is compared with, (..., T + 1) both; None without a residual."""
+    if checks.residual is None:
+        return None, None
+
+    def norm_of(expression: Expression, x: Tensor) -> Tensor:
+        return size(expression(values | {ANSWER: x}), expression.kind).expand(shape)
+
+    norms = norm_of(checks.residual, answer)
+    if checks.scale is not None:
+        scale = norm_of(checks.scale, answer)
+        return norms, torch.where(scale > 0, scale, torch.nan)  # compared with 0, nothing has converged
+    # Compared with the residual of x = 0, |b|: a start far away must not lower the bar.
+    zero = norm_of(checks.residual, torch.zeros_like(answer))
+    return norms, torch.where(zero > 0, zero, norms[..., :1])
 
 
 def step_tolerance(dtype: torch.dtype) -> float:
@@ -248,36 +258,27 @@ def has_strayed(
 ) -> Tensor:
     """Whether any step of a system differs from the program's own step from the same state; (...).
 
-    Relative to the largest the state has been: the digits a value loses as it decays are the business of the residual.
+    Relative to the largest value of the state so far: digits that a state loses as it decays show in the residual.
     """
     tolerance = step_tolerance(dtype)
     found = torch.tensor(False)
-    before = dict(inputs)
+    time = {name: -1 - AXES[step.kind] for name, step in steps.items()}
+    count = {name: states[name].shape[axis] - 1 for name, axis in time.items()}
+    before = inputs | {name: states[name].narrow(axis, 0, count[name]) for name, axis in time.items()}
     for name, step in steps.items():
-        before[name] = states[name].narrow(_time_axis(step.kind), 0, _steps(states[name], step.kind))
-    for name, step in steps.items():
-        axis, value = _time_axis(step.kind), states[name]
-        after = value.narrow(axis, 1, _steps(value, step.kind))
+        after = states[name].narrow(time[name], 1, count[name])
         wanted = step(before).expand(after.shape)
         largest = torch.maximum(size(before[name], step.kind), size(wanted, step.kind))
         scale = torch.cummax(largest.nan_to_num(0.0), -1).values
-        # 0 / 0 after convergence is no judge.
+        # A difference of NaN, as from 0 / 0 after convergence, does not count.
         found = found | (size(after - wanted, step.kind) > tolerance * scale).any(-1)
     return found
-
-
-def _time_axis(kind: str) -> int:
-    return -1 - AXES[kind]
-
-
-def _steps(value: Tensor, kind: str) -> int:
-    return value.shape[_time_axis(kind)] - 1
 
 
 def _judge(
     norms: Tensor, goal: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray, dtype: torch.dtype
 ) -> np.ndarray:
-    """A status for each system from its residual norms and what they are small beside, both (..., T + 1)."""
+    """A status for each system from its residual norms and what they are compared with, (..., T + 1) both."""
     tolerance = 1e-10 if dtype == torch.float64 else 1e-4
     small = norms <= tolerance * goal
     last = norms[..., -1]
@@ -294,7 +295,3 @@ def _judge(
     status[(broken & before).any(-1).numpy()] = RunStatus.NOT_POSITIVE
     status[(~(finite[..., -1] & torch.isfinite(last))).numpy()] = RunStatus.NONFINITE
     return status
-
-
-def _as_tensor(value: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))

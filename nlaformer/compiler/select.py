@@ -1,7 +1,7 @@
-"""From the graph to instructions: each node becomes a value, each value that must stand in a row an instruction.
+"""From the graph to instructions: each node becomes a value; a value that must be in a row becomes an instruction.
 
-``start``, ``step`` and ``finish`` are selected one after the other. What ``step`` computes from the inputs alone is
-computed once, in the pre block. A block ends with what it writes: fixed vectors as they are, floating ones divided by
+``start``, ``step`` and ``finish`` are selected in this order. What ``step`` computes from the inputs alone is computed
+once, in the pre block. A block ends with what it writes: vectors at fixed scale as they are, floating ones divided by
 their group's new scale, scalars as logarithms.
 """
 
@@ -143,14 +143,7 @@ class _Selector(Builder):
             parts = []
             for sign in (1.0, -1.0):
                 half = tuple((register, sign * c) for register, c in source)
-                row = self.emit(
-                    "relu",
-                    [half],
-                    half=FFN,
-                    writes=FFN,
-                    bound=self._bound(source),
-                    scalar=False,
-                )
+                row = self.emit("relu", [half], half=FFN, writes=FFN, bound=self._bound(source))
                 for register, _ in source:
                     if register in self.out.linearizations:
                         self.out.linearizations[row] = self.out.linearizations[register]
@@ -265,14 +258,8 @@ class _Selector(Builder):
         X, Y = self.materialize(self.value(left)), self.materialize(value, exponent)
         # An inverse may have entries far above 1, so c is small and the order high.
         lin = design(self.n, self.target.dtype, 8.0, order=3, summands=self.n)
-        row = self.emit(
-            "matmul",
-            [X, Y],
-            (),
-            (lin,),
-            height=self.out.registers[Y[0][0]].height,
-            bound=self._bound(X) * self._bound(Y),
-        )
+        height, bound = self.out.registers[Y[0][0]].height, self._bound(X) * self._bound(Y)
+        row = self.emit("matmul", [X, Y], (), (lin,), height=height, bound=bound)
         return (Term(1.0, row, exponent),)
 
     def _dot(self, node: Node) -> Value:
