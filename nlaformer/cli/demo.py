@@ -1,4 +1,4 @@
-"""The command ``demo``: what the package does, in a few minutes, section by section.
+"""The command ``demo``: what the package does, section by section.
 
 A section is a function that runs something, prints it and says in plain sentences what it shows.
 """
@@ -13,6 +13,7 @@ from typing import Any
 from nlaformer.console import Sheet, console, print_sheets
 
 SYSTEMS = 512  # for the bundled models
+OPERATION_SIZE = 20
 
 
 def demo() -> None:
@@ -22,17 +23,21 @@ def demo() -> None:
 
 
 def operations() -> None:
-    """What the measured Table 1 shows, then its two main tables."""
-    from paper import table_1 as table
-    from paper import table_1_measured as verify
+    """The table of the operations, and what it shows."""
+    from nlaformer.cli.operations import measure_all, sheets
 
-    _heading("Operations: the paper's Table 1, measured")
-    rows = verify.measure_all(n=20)
-    for sentence in table.findings(rows):
-        _say(sentence)
-    size, float64, *_ = table.sheets(rows)
-    print_sheets([size, float64])
-    print("`nlaformer operations` prints the rest: float32, the loop-transformer; any n.\n")
+    _heading("Operations: cost, error and proven bound")
+    rows = measure_all(OPERATION_SIZE, ("float64",))
+    found = {row["operation"]: row["accuracy"]["float64"] for row in rows if row["form"] == "accurate"}
+    worst = max(found, key=lambda name: found[name]["error"])
+    above = [name for name in found if found[name]["error"] > found[name]["bound"]]
+    outcome = f"ABOVE THE BOUND: {', '.join(above)}." if above else "No error exceeds its bound."
+    _say(
+        "Each line is an ordinary softmax transformer. Its weights were written down, not trained, and it was run on "
+        f"random numbers. The least accurate, apart from the single FFNs, is {worst}, with a relative error of "
+        f"{found[worst]['error']:.0e}. {outcome}"
+    )
+    print_sheets(sheets(rows))
 
 
 def python() -> None:
@@ -68,18 +73,15 @@ def algorithms() -> None:
     _heading("Algorithms: conjugate gradients, written as on paper, compiled into weights")
     print(textwrap.indent(textwrap.dedent(inspect.getsource(ConjugateGradient)).rstrip(), "    ") + "\n")
     cg = nf.algorithm("cg", n=20)
-    print(cg.schedule(width=76) + "\n")
-    _say(
-        "The deviations after 12 steps are CG's own: it amplifies every rounding on its way, NumPy's too, and "
-        "converges all the same."
-    )
+    print(cg.schedule(width=console().width) + "\n")
+    _say("CG amplifies every rounding error, NumPy's too: after about 12 steps the two differ, and both converge.")
     inputs, exact = example("cg", n=20)
     curves = converge(cg, ConjugateGradient(), inputs, exact, iterations=40)
     found, theirs = (np.median(errors, axis=0) for errors in (curves.found, curves.reference))
     _say(
-        f"Looped 40 times on {len(exact)} systems it was not made for, the transformer ends at a relative error "
-        f"of {found[-1]:.0e}, NumPy's CG at {theirs[-1]:.0e}; after 10 iterations they stand at {found[10]:.0e} and "
-        f"{theirs[10]:.0e}. Nothing was trained. nlaformer algorithms shows more, docs/compile.md how to write one."
+        f"After 40 iterations on {len(exact)} systems the median relative error of the transformer is {found[-1]:.0e}, "
+        f"that of CG in NumPy {theirs[-1]:.0e}; after 10 iterations they are {found[10]:.0e} and {theirs[10]:.0e}. "
+        "Nothing was trained. nlaformer algorithms shows more; docs/compile.md explains how to write one."
     )
 
 
@@ -148,9 +150,9 @@ def solving() -> None:
     _say(
         f"With {calls} calls of the model the solve took {result.matvecs} products with A and {result.seconds:.2g} s, "
         f"CG alone {plain.matvecs} and {plain.seconds:.2g} s. "
-        f"No answer was believed: the residual is computed again from x, and the exact |b - A x| proven to be at most "
-        f"{result.residual_bound:.1e}, below the tolerance of {result.tolerance:.1e}. A model that "
-        "is wrong costs time, never the answer. docs/solve.md says when one pays; nlaformer solve reads files."
+        f"No answer is taken on trust: the residual is recomputed from x, and the exact |b - A x| is proven to be at "
+        f"most {result.residual_bound:.1e}, below the tolerance of {result.tolerance:.1e}. A wrong model costs time, "
+        "never the answer. docs/solve.md explains when a model pays; nlaformer solve reads files."
     )
 
 

@@ -1,27 +1,28 @@
-"""The command ``operations``: the measured Table 1, or one operation in detail."""
+"""The command ``operations``: cost, error and proven bound of every operation, or one of them in detail."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from nlaformer.console import Sheet, check_format, output_folder, print_json, print_sheets
-from nlaformer.errors import OptionError, unknown_name
+from nlaformer.errors import OptionError, look_up, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     import numpy as np
     from torch import Tensor
 
     from nlaformer.express.operation import Operation
     from nlaformer.transformer import Layer, NLAFormer
-    from paper.table_1_measured import Row
 
 DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
+LARGEST = 1024  # the reference in extended precision takes n^3 steps without BLAS: minutes at this n
 
 Name = Annotated[str | None, typer.Argument(help="One operation in detail; without it, the table of all.")]
 Size = Annotated[int, typer.Option("--n", help="Length of the vectors, size of the matrices.")]
@@ -45,10 +46,10 @@ def operations(
     show: Show = False,
     out: Out = None,
 ) -> None:
-    """The operations as transformers, measured: the paper's Table 1.
+    """The operations as transformers: cost, error and proven bound.
 
-    Size, layers, heads, error and proven bound of each. The loop-transformer stands beside it, built and run up to
-    n = 32 and counted beyond, and so do the values the paper prints.
+    Errors are measured on random operands against NumPy in extended precision. With a name: how the operation is
+    called, its constants and the registers of its prompt.
     """
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
@@ -57,100 +58,148 @@ def operations(
         raise OptionError("--show draws one operation; name it: nlaformer operations matmul --show")
     if out is not None and not show:
         raise OptionError("--out goes with --show")
+    options: dict[str, Any] = {"order": order, "scheme": scheme}
     if name is None:
-        _table(n, order, scheme, DTYPES[dtype], as_json, markdown)
+        _table(n, DTYPES[dtype], options, as_json, markdown)
     else:
-        _detail(name, n, order, scheme, DTYPES[dtype], as_json, markdown, (out or Path()) if show else None)
+        _detail(name, n, DTYPES[dtype], options, as_json, markdown, (out or Path()) if show else None)
 
 
-def _table(n: int, order: int, scheme: str, dtypes: tuple[str, ...], as_json: bool, markdown: bool) -> None:
-    from nlaformer.express import accuracy
+def _table(n: int, dtypes: tuple[str, ...], options: dict[str, Any], as_json: bool, markdown: bool) -> None:
+    from nlaformer.express.accuracy import SEEDS
     from nlaformer.provenance import in_words, provenance
-    from paper import table_1 as table
-    from paper import table_1_measured as verify
 
-    rows = verify.measure_all(n, order, scheme, dtypes)
+    rows = measure_all(n, dtypes, options)
     if as_json:
-        about = {"n": n, "order": order, "scheme": scheme, "seeds": accuracy.SEEDS, "growth_sizes": verify.GROWTH_SIZES}
-        print_json({**about, "operations": table.as_data(rows), "provenance": provenance()})
-    else:
-        print_sheets(table.sheets(rows), markdown)
-        if markdown:
-            print(f"\n{in_words(provenance())}.")
+        print_json({"n": n, **options, "seeds": SEEDS, "operations": rows, "provenance": provenance()})
+        return
+    print_sheets(sheets(rows), markdown)
+    if markdown:
+        print(f"\n{in_words(provenance())}.")
 
 
 def _detail(
-    name: str,
-    n: int,
-    order: int,
-    scheme: str,
-    dtypes: tuple[str, ...],
-    as_json: bool,
-    markdown: bool,
+    name: str, n: int, dtypes: tuple[str, ...], options: dict[str, Any], as_json: bool, markdown: bool,
     folder: Path | None,
-) -> None:
+) -> None:  # fmt: skip
     from nlaformer.express import accuracy
     from nlaformer.express.theorem import RECORDS
-    from paper import table_1 as table
-    from paper import table_1_measured as verify
 
     if folder is not None:
         output_folder(folder)
-    row = verify.measure(name, n, order, scheme, dtypes)
-    ops = {dtype: verify.build(name, n, order, scheme, dtype) for dtype in dtypes}
+    ops = {dtype: build(name, n, dtype, **options) for dtype in dtypes}
+    row, op = _measured(ops), ops[dtypes[0]]
     picture = None
     if folder is not None:
         operands = [operand[0] for operand in accuracy.draw(name, n, dtypes[0])]
-        picture = draw_prompts(ops[dtypes[0]], operands, folder / file_name(ops[dtypes[0]]))
+        picture = draw_prompts(op, operands, folder / file_name(op))
     if as_json:
-        about = {"order": order, "scheme": scheme, "registers": dict(next(iter(ops.values())).layout.registers)}
         record = RECORDS[name]
-        call = {"call": record.call, "operands": record.arguments, "result": record.result}
-        constants = {dtype: _constants(op) for dtype, op in ops.items()}
-        print_json(
-            table.as_data([row])[0]
-            | about
-            | {"signature": call, "constants": constants, "picture": picture and str(picture)}
-        )
+        about = {
+            "signature": {"call": record.call, "operands": record.arguments, "result": record.result},
+            "registers": dict(op.layout.registers),
+            "constants": {key: _constants(ops[key]) for key in ops},
+            "picture": picture and str(picture),
+        }
+        print_json(row | options | about)
         return
-    print_sheets([_properties(row, ops, order, scheme), _registers(ops[dtypes[0]])], markdown)
+    print_sheets([_properties(row, ops, options), _registers(op)], markdown)
     if picture is not None:
         print(f"P before, between and after the layers: {picture}")
 
 
-def _properties(row: Row, ops: dict[str, Operation], order: int, scheme: str) -> Sheet:
+# --- measuring --------------------------------------------------------------------------------------------------------
+
+
+def measure_all(n: int, dtypes: Sequence[str], options: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+    """Every operation in each of its forms: cost, error and bound, as plain data."""
+    from nlaformer.express.theorem import RECORDS
+
+    forms = [(name, form) for name, record in RECORDS.items() for form in record.forms]
+    return [
+        _measured({dtype: build(name, n, dtype, form=form, **(options or {})) for dtype in dtypes})
+        for name, form in forms
+    ]
+
+
+def build(name: str, n: int, dtype: str = "float64", **options: Any) -> Operation:
+    """An operation for a command; ``pointwise`` is built from the example of its record."""
+    import torch
+
+    import nlaformer as nf
+    from nlaformer.express.theorem import RECORDS
+
+    record = look_up("operation", name, RECORDS)
+    if n > LARGEST:
+        raise OptionError(f"n is {n}; the commands measure up to n = {LARGEST}; for more, nf.operation in Python")
+    return nf.operation(name, n, dtype=getattr(torch, dtype), f=record.f, **options)
+
+
+def _measured(ops: dict[str, Operation]) -> dict[str, Any]:
+    from nlaformer.express.accuracy import accuracy
+
+    op = next(iter(ops.values()))
+    found = {dtype: asdict(accuracy(op.name, op.n, ops[dtype], dtype)) for dtype in ops}
+    cost = asdict(op.cost) | {"entries": op.cost.entries}
+    return {"operation": op.name, "form": op.options.form, "n": op.n, "cost": cost, "accuracy": found}
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def sheets(rows: Sequence[dict[str, Any]]) -> list[Sheet]:
+    """The tables of all operations: cost, and error with its bound."""
+    from nlaformer.express.accuracy import SEEDS
+
+    n, dtypes = rows[0]["n"], list(rows[0]["accuracy"])
+    costs, numbers = [], []
+    for row in rows:
+        cost = row["cost"]
+        name = row["operation"] if row["form"] == "accurate" else f"{row['operation']}, {row['form']}"
+        size = (f"{cost['rows']} x {cost['tokens']}", f"{cost['entries']:,}")
+        costs.append((name, *size, str(cost["layers"]), str(cost["heads"]), f"{cost['ffn_width']:,}"))
+        found = [row["accuracy"][dtype][key] for dtype in dtypes for key in ("error", "bound")]
+        numbers.append((name, *(f"{number:.1e}" for number in found)))
+    return [
+        Sheet(
+            f"Operations as transformers, n = {n}: cost",
+            ("operation", "rows x\ntokens", "entries", "layers", "heads", "FFN\nwidth"),
+            tuple(costs),
+            "ffn: the paper's single FFN. pointwise is f(a, b) = a b + b / 3. Beside the values that the paper prints, "
+            "and the loop-transformer: python -m paper draw table-operations, in a checkout.",
+        ),
+        Sheet(
+            f"Operations as transformers, n = {n}: relative error and proven bound",
+            ("operation", *(f"{dtype}\n{key}" for dtype in dtypes for key in ("error", "bound"))),
+            tuple(numbers),
+            f"Medians over {len(SEEDS)} seeds, in the Frobenius norm relative to the result (inner_product: to "
+            "|a| |b|). A bound near 1 or above says nothing.",
+        ),
+    ]
+
+
+def _properties(row: dict[str, Any], ops: dict[str, Operation], options: dict[str, Any]) -> Sheet:
     """What there is to know about one operation, in two columns."""
     from nlaformer.express.theorem import RECORDS
-    from paper.table_1 import says_nothing
 
-    record = RECORDS[row.name]
-
-    def beside(what: str) -> str:
-        return "" if record.printed is None else f" (the paper: {getattr(record.printed, what)})"
-
+    op = next(iter(ops.values()))
+    cost, record = op.cost, RECORDS[op.name]
+    printed = record.printed
     lines = [
         ("call", f"{record.call} with {record.arguments}"),
         ("result", record.result),
-        ("prompt", f"{row.cost.rows} rows x {row.cost.tokens} tokens = {row.cost.entries:,} entries"),
-        ("entries grow like", f"n^{row.growth:.2f}{beside('size')}"),
-        ("layers", f"{row.cost.layers}{beside('layers')}"),
-        ("heads", f"{row.cost.heads}{beside('heads')}"),
-        ("FFN width", f"{row.cost.ffn_width:,}"),
-        ("order, scheme", f"{order}, {scheme}"),
+        ("prompt", f"{cost.rows} rows x {cost.tokens} tokens = {cost.entries:,} entries"),
+        ("layers", f"{cost.layers} (the paper: {printed.layers})" if printed else str(cost.layers)),
+        ("heads", f"{cost.heads} (the paper: {printed.heads})" if printed else str(cost.heads)),
+        ("FFN width", f"{cost.ffn_width:,}"),
+        ("order, scheme", f"{options['order']}, {options['scheme']}"),
     ]
-    for dtype, op in ops.items():
-        constants = _constants(op)
+    for dtype in ops:
+        constants, found = _constants(ops[dtype]), row["accuracy"][dtype]
         if constants is not None:
             lines.append((f"{dtype}: C, c", f"{constants['C']:g}, {constants['c']:.4g}"))
-        measured = row.accuracy[dtype]
-        doubt = " (of the size of the result: says nothing)" if says_nothing(measured.bound) else ""
-        lines.append((f"{dtype}: relative error", f"{measured.error:.2e}, proven bound {measured.bound:.2e}{doubt}"))
-        if dtype in row.paper_scheme:
-            lines.append((f"{dtype}: the paper's heads", f"{row.paper_scheme[dtype].error:.2e}"))
-    if row.loop is not None:
-        lines.append(("loop-transformer", str(row.loop.cost)))
-        lines.append(("its block alone", str(row.loop.block_cost)))
-    return Sheet(f"{row.name}, n = {row.n}", ("", ""), tuple(lines), words=True)
+        lines.append((f"{dtype}: relative error", f"{found['error']:.2e}, proven bound {found['bound']:.2e}"))
+    return Sheet(f"{op.name}, n = {op.n}", ("", ""), tuple(lines), words=True)
 
 
 def _registers(op: Operation) -> Sheet:

@@ -31,9 +31,9 @@ def layer(
     n: Annotated[int, typer.Option("--n", help="Its size.")] = 20,
 ) -> None:
     """A layer, equation (1), drawn with the sizes of a real one."""
+    from nlaformer.cli.operations import build
     from nlaformer.report.diagrams import layer_figure
     from nlaformer.report.figure import save
-    from paper.table_1_measured import build
 
     op = build(name, n)
     title = f"One layer, eq. (1): the first of {op.name}, n = {op.n}"
