@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+__all__ = ["Layout", "exponent", "scale"]
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -28,11 +28,13 @@ from torch.nn import functional
 
 from nlaformer.errors import OptionError
 
+__all__ = ["FFN", "Dense", "Heads", "Layer", "NLAFormer", "Sparse", "State", "Weight", "attention", "rms_norm"]
+
 # A row of a sparse weight with more entries than this is cheaper as part of a dense block than as gathers.
 _GATHERS = 6
 # Columns used by this many rows are crowded: rows that use no other column are cheaper in the dense block as well.
 _CROWD = 32
-# Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
+# _Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
 _RUNS = 16
 # A batch runs in pieces; the tensors of a piece in one layer have about this many entries together. On a processor
 # they stay in its cache: memory that is new to the process costs several times as much as the arithmetic on it.
@@ -71,7 +73,7 @@ class Sparse(nn.Module):
 
     Most rows of W are sums of a few gathered rows of the input. Those with more than ``_GATHERS`` entries, and those
     that share every column with many others (the units of an interpolant), form one dense block over the columns they
-    use. Rows without entries cost nothing.
+    use. _Rows without entries cost nothing.
     """
 
     index: Tensor
@@ -100,7 +102,7 @@ class Sparse(nn.Module):
         block_row = (count > _GATHERS) | ((count > 0) & crowded)
         short = (count > 0) & ~block_row
         self._short = _runs(torch.nonzero(short).flatten())
-        self._sources: list[Rows] = []
+        self._sources: list[_Rows] = []
         place = torch.cumsum(short, 0) - 1
         for k in range(int(count[short].max()) if bool(short.any()) else 0):
             entry = short[out] & (rank == k)
@@ -354,10 +356,10 @@ def _per_model(vector: Tensor, X: Tensor) -> Tensor:
     return vector if vector.dim() == 1 else vector.reshape(vector.shape[0], *[1] * (X.dim() - 2), -1)
 
 
-Rows = tuple[slice, ...] | Tensor
+_Rows = tuple[slice, ...] | Tensor
 
 
-def _runs(index: Tensor) -> Rows:
+def _runs(index: Tensor) -> _Rows:
     """Row numbers as runs of consecutive ones, if there are few: views are many times as quick as a gather."""
     breaks = torch.nonzero(index.diff() != 1).flatten() + 1
     if len(breaks) >= _RUNS:
@@ -366,14 +368,14 @@ def _runs(index: Tensor) -> Rows:
     return tuple(slice(int(run[0]), int(run[-1]) + 1) for run in runs if len(run))
 
 
-def _gather(X: Tensor, rows: Rows) -> Tensor:
+def _gather(X: Tensor, rows: _Rows) -> Tensor:
     """X[..., rows]."""
     if isinstance(rows, Tensor):
         return X[..., rows]
     return X[..., rows[0]] if len(rows) == 1 else torch.cat([X[..., run] for run in rows], dim=-1)
 
 
-def _add(out: Tensor, rows: Rows, terms: Tensor) -> None:
+def _add(out: Tensor, rows: _Rows, terms: Tensor) -> None:
     """out[..., rows] += terms, in place."""
     if isinstance(rows, Tensor):
         out[..., rows] += terms

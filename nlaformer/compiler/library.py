@@ -243,13 +243,13 @@ _LIBRARY: dict[str, type[Program]] = {
 }
 
 
-def algorithms() -> list[str]:
+def algorithms() -> tuple[str, ...]:
     """The names ``nf.algorithm`` knows.
 
     >>> algorithms()[:3]
-    ['cg', 'cg_fused', 'pcg']
+    ('cg', 'cg_fused', 'pcg')
     """
-    return list(_LIBRARY)
+    return tuple(_LIBRARY)
 
 
 def program(name: str) -> Program:

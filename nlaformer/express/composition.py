@@ -22,12 +22,14 @@ from nlaformer.express.linearize import Linearization, design_product, rounding_
 from nlaformer.express.pointwise import Quotient, check_divisor, pointwise_layout
 from nlaformer.prompt import Layout
 
-DEFAULT_BOUND = 8.0
+__all__ = ["compose"]
+
+_DEFAULT_BOUND = 8.0
 # Coefficients known in advance are multiplied out in float64, a few roundings each time.
 _FOLDING = 4 * 2.0**-53
 
 
-class Known(NamedTuple):
+class _Known(NamedTuple):
     """What is known of a step on given data: its value, a bound on its error, and the size of what it sums."""
 
     value: Tensor
@@ -132,7 +134,7 @@ def compose(options: Options) -> Construction:
     steps = options.expression or []
     work = sum({"*": 1, "/": 1 + Quotient.ROWS}.get(step[0], 0) for step in steps)
     layout = pointwise_layout(options, work=work, scaled=False)
-    builder = _Builder(options, layout, options.bound or DEFAULT_BOUND)
+    builder = _Builder(options, layout, options.bound or _DEFAULT_BOUND)
     for step in steps:
         builder.place(step)
     result = builder.nodes[-1]
@@ -163,45 +165,45 @@ def _check(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -> N
     _evaluate(builder, steps, a.double(), b.double())
 
 
-def _evaluate(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -> Known:
+def _evaluate(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -> _Known:
     """The last step on given data, in float64, with a bound on what the transformer makes of it.
 
     Errors travel as in any forward analysis: |x'y' - xy| <= |x| e_y + |y| e_x + e_x e_y for products,
     (e_x + |x/y| e_y) / (|y| - e_y) for quotients, to which the operation's own error is added.
     """
-    known: list[Known] = []
+    known: list[_Known] = []
     options = builder.options
     for step, node in zip(steps, builder.nodes, strict=True):
         if step[0] in ("a", "b"):
             x = a if step[0] == "a" else b
-            known.append(Known(x, torch.zeros_like(x), x.abs()))
+            known.append(_Known(x, torch.zeros_like(x), x.abs()))
             continue
         if step[0] == "constant":
             x = torch.full_like(a, step[1])
-            known.append(Known(x, torch.zeros_like(x), x.abs()))
+            known.append(_Known(x, torch.zeros_like(x), x.abs()))
             continue
         (x, e_x, size_x), (y, e_y, size_y) = known[step[1]], known[step[2]]
         if node.lin is not None:
             e_x, e_y = (_read(known[k], builder.nodes[k], options) for k in step[1:])
             error = x.abs() * e_y + y.abs() * e_x + e_x * e_y + node.lin.product_bound(x.abs() + e_x, y.abs() + e_y)
-            known.append(Known(x * y, error, (x * y).abs() + error))
+            known.append(_Known(x * y, error, (x * y).abs() + error))
         elif node.quotient is not None:
             e_x, e_y = (_read(known[k], builder.nodes[k], options) for k in step[1:])
             check_divisor("in f", y, y.abs() - e_y, options)
             error = (e_x + (x / y).abs() * e_y) / (y.abs() - e_y)
             error = error + node.quotient.error_bound(x.abs() + e_x, y.abs() - e_y)
-            known.append(Known(x / y, error, (x / y).abs() + error))
+            known.append(_Known(x / y, error, (x / y).abs() + error))
         elif step[0] in "+-":
             value = x + y if step[0] == "+" else x - y
-            known.append(Known(value, e_x + e_y, size_x + size_y))
+            known.append(_Known(value, e_x + e_y, size_x + size_y))
         elif step[0] == "*":
             folded = _FOLDING * size_x * size_y
-            known.append(Known(x * y, x.abs() * e_y + y.abs() * e_x + folded, size_x * size_y))
+            known.append(_Known(x * y, x.abs() * e_y + y.abs() * e_x + folded, size_x * size_y))
         else:
-            known.append(Known(x / y, (e_x + _FOLDING * size_x) / y.abs(), size_x / y.abs()))
+            known.append(_Known(x / y, (e_x + _FOLDING * size_x) / y.abs(), size_x / y.abs()))
     return known[-1]
 
 
-def _read(known: Known, node: _Placed, options: Options) -> Tensor:
+def _read(known: _Known, node: _Placed, options: Options) -> Tensor:
     """The error of a form when a weight evaluates it: one rounding for each of its terms, and one more."""
     return known.error + (len(node.form) + 3) * rounding_unit(options.torch_dtype) * (known.size + known.error)

@@ -52,7 +52,18 @@ from torch import Tensor
 from nlaformer.arrays import is_whole
 from nlaformer.errors import OptionError, shown, unknown_name
 
-SCHEMES = ("antisymmetric", "paper")
+__all__ = [
+    "RICHARDSON",
+    "Linearization",
+    "check_scheme",
+    "design",
+    "design_product",
+    "exponent_rounding",
+    "rounding_unit",
+    "typical_of_largest",
+]
+
+_SCHEMES = ("antisymmetric", "paper")
 RICHARDSON = {1: (1.0,), 2: (4 / 3, -1 / 3), 3: (3 / 2, -3 / 5, 1 / 10)}
 # E|g|^m of a standard normal g, for the truncation term of a typical input.
 _ABSOLUTE_MOMENT = {2: 1.0, 3: 1.5957691216057308, 5: 6.383076486422923, 7: 38.29845891853754}
@@ -125,7 +136,7 @@ class Linearization:
         size, magnitude = values.abs().mT, scores.abs()  # (..., r, n), (..., n, q)
         tilt = torch.exp(tau * magnitude)
         powers = [magnitude**m * tilt / e_C for m in range(self._degree + 1)]
-        F = taylor_bound([size @ p for p in powers], [p.sum(-2, keepdim=True) for p in powers])
+        F = _taylor_bound([size @ p for p in powers], [p.sum(-2, keepdim=True) for p in powers])
         truncation = self._truncation(F[self._degree])
 
         total = values.sum(-2)[..., :, None].abs()  # (..., r, 1)
@@ -221,7 +232,7 @@ def typical_of_largest(count: int) -> float:
     return 0.85 * math.sqrt(2) / math.sqrt(2 * math.log(2 * count))
 
 
-def taylor_bound(a: list[Tensor], d: list[Tensor]) -> list[Tensor]:
+def _taylor_bound(a: list[Tensor], d: list[Tensor]) -> list[Tensor]:
     """F_m = a_m / m! + sum_l d_l / l! F_{m-l}, the bound on Taylor coefficients of a quotient."""
     F: list[Tensor] = []
     for m in range(len(a)):
@@ -249,8 +260,8 @@ def _exponent_rounding(top: Tensor, dtype: torch.dtype) -> Tensor:
 
 def check_scheme(order: int, scheme: str) -> None:
     """Refuse unknown schemes and orders, and an order where it means nothing."""
-    if not isinstance(scheme, str) or scheme not in SCHEMES:
-        raise unknown_name("scheme", scheme, SCHEMES)
+    if not isinstance(scheme, str) or scheme not in _SCHEMES:
+        raise unknown_name("scheme", scheme, _SCHEMES)
     if not is_whole(order) or order not in RICHARDSON:
         raise OptionError(f"order is {shown(order)}; it must be 1, 2 or 3 (2, 4 or 6 heads)")
     if scheme == "paper" and order != 1:

@@ -65,7 +65,7 @@ from nlaformer.transformer import Layer, NLAFormer
 __all__ = ["LARGEST", "build", "count", "names"]
 
 # Divisors below this, when the largest is about 1, are refused.
-MINIMUM = 2.0**-20
+_MINIMUM = 2.0**-20
 # Attention looks at every pair of columns; beyond this many a prompt is counted, not run.
 LARGEST = 5000
 
@@ -316,7 +316,7 @@ def _function(name: str, layout: Layout, dtype: torch.dtype) -> list[Layer]:
         unit = [{layout["one"][0]: 1.0, layout["idle"][0]: -1.0}]
         return [instruct.product(layout, "left", "right", unit, "out", 0.5, dtype)]
     if name == "divide":
-        return instruct.divide(layout, MINIMUM, dtype)
+        return instruct.divide(layout, _MINIMUM, dtype)
     return [instruct.add(layout, 1.0 if name == "add" else -1.0)]
 
 
@@ -331,7 +331,7 @@ def _element_slots(name: str, n: int, places: Sequence[tuple[str, slice]]) -> tu
     """Sums need no scaling; products and quotients are scaled by the largest entry."""
     exponent = largest_exponent if name in ("multiply", "divide") else None
     (left, right), divides = places, name == "divide"
-    second = Slot((n,), *right, row, exponent, -1 if divides else 1, MINIMUM if divides else 0.0)
+    second = Slot((n,), *right, row, exponent, -1 if divides else 1, _MINIMUM if divides else 0.0)
     return Slot((n,), *left, row, exponent), second
 
 

@@ -38,7 +38,7 @@ from nlaformer.transformer import Layer, NLAFormer
 # Gates are closed by this much; entries in the scratchpad are at most 2^(1/2).
 _GATE = 2.0
 # Knots of the logarithm over [minimum, 2^(1/2)], and of its correction near 1.
-LOGARITHM, CORRECTION = 1024, 64
+LOGARITHM, _CORRECTION = 1024, 64
 
 
 @dataclass(frozen=True)
@@ -299,7 +299,7 @@ def divide(layout: Layout, minimum: float, dtype: torch.dtype) -> list[Layer]:
     step = math.log(2**0.5 / minimum) / (LOGARITHM - 1)
     low = step**2 / 8
     wide = [minimum * math.exp(k * step) for k in range(LOGARITHM)]
-    narrow = [1 + low * (3 * k / (CORRECTION - 1) - 1) for k in range(CORRECTION)]
+    narrow = [1 + low * (3 * k / (_CORRECTION - 1) - 1) for k in range(_CORRECTION)]
 
     def logarithm(row: int, knots: list[float]) -> list[Unit]:
         return piecewise_linear({row: 1.0}, knots, [math.log(t) for t in knots], {log: 1.0}, sink=idle)

@@ -41,7 +41,9 @@ from nlaformer.express.heads import (
 from nlaformer.express.linearize import design_product, exponent_rounding, rounding_unit, typical_of_largest
 from nlaformer.prompt import Layout
 
-FFN_WIDTH = 1024
+__all__ = ["Quotient", "check_divisor", "divide", "multiply", "pointwise_layout"]
+
+_FFN_WIDTH = 1024
 
 
 # --- the two operations of the table ----------------------------------------------------------------------------
@@ -83,7 +85,7 @@ def _multiply_ffn(options: Options) -> Construction:
     """A b = ((a + b)^2 - (a - b)^2) / 4 with both squares interpolated by half the units: error h^2 / 16."""
     layout = pointwise_layout(options, positions=False)
     a, b, result = (layout[name][0] for name in ("a", "b", "result"))
-    half = (options.width or FFN_WIDTH) // 2
+    half = (options.width or _FFN_WIDTH) // 2
     reach = 2 * options.largest
     h = 2 * reach / (half - 1)
     knots = [-reach + h * k for k in range(half)]
@@ -102,7 +104,7 @@ def _divide_ffn(options: Options) -> Construction:
     """
     layout = pointwise_layout(options, positions=False)
     a, b, result = (layout[name][0] for name in ("a", "b", "result"))
-    count = (options.width or FFN_WIDTH) // 4
+    count = (options.width or _FFN_WIDTH) // 4
     low, high = options.minimum / 2, 2 * options.largest
     h = math.log(high / low) / (count - 1)
     knots = [low * math.exp(h * k) for k in range(count)]
