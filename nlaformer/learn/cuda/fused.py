@@ -166,6 +166,7 @@ class FusedEngine:
         with torch.cuda.stream(side):
             for _ in range(2):
                 self._run()
+                self.rates.within.sub_(1)  # the same step again: the one after it may lie beyond the chunk
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with _capturing(), torch.cuda.graph(graph):
