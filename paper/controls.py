@@ -8,24 +8,28 @@ CG's vectors stand beside those of methods that the network was never shown (``p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
+from nlaformer import pretrained
 from nlaformer.console import Sheet
 from nlaformer.errors import OptionError
+from nlaformer.learn.model import Solver, initial, load_solver
+from nlaformer.learn.recipes import Config, recipe
+from nlaformer.report.figure import CURVES, MARKERS, curve, tidy
+from paper import probing
 from paper.plan import BUNDLED
+from paper.probing import Scores, Sizes, probe
 from paper.results import Results
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from nlaformer.learn.model import Solver
-    from nlaformer.learn.recipes import Config
-    from paper.probing import Scores, Sizes
 
 FILE = "controls"
 MODELS = tuple(BUNDLED)
@@ -58,11 +62,6 @@ _NETWORK = ("family", "n", "sigma", "T", "d", "heads", "ffn", "pre_layers", "loo
 
 def measure(results: Results, quick: bool = False) -> None:
     """Probe the bundled models; quick: an untrained quickstart network stands in for them, on few systems."""
-    from nlaformer import pretrained
-    from nlaformer.learn.model import initial, load_solver
-    from nlaformer.learn.recipes import recipe
-    from paper.probing import Sizes
-
     if quick:
         solvers, sizes = {"quickstart, untrained": initial(recipe("quickstart"))}, Sizes(256, 64, 128)
     else:
@@ -72,8 +71,6 @@ def measure(results: Results, quick: bool = False) -> None:
 
 def document(solvers: dict[str, Solver], sizes: Sizes) -> dict[str, Any]:
     """The controls of some models, as JSON takes them; models of one shape share their untrained networks."""
-    from dataclasses import asdict
-
     known: dict[Config, list[Any]] = {}
     models = {name: examine(solver, sizes, known) for name, solver in solvers.items()}
     return {"sizes": asdict(sizes), "untrained_seeds": list(UNTRAINED_SEEDS), "models": models}
@@ -84,10 +81,6 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
 
     ``known`` keeps the states of untrained networks by their config.
     """
-    from nlaformer.learn.model import initial
-    from nlaformer.learn.recipes import Config
-    from paper import probing
-
     config = solver.config
     if config.T < 2:
         raise OptionError(f"a model of T = {config.T} has no iterate between its first and its last to be probed")
@@ -124,16 +117,12 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
 
 def _by_iterate(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
     """A probe for every iterate from X (count, iterates, p) to Y (iterates, count, m, n), one after another."""
-    from paper.probing import Scores, probe
-
     found = [probe(X[:, t], Y[t], sizes) for t in range(len(Y))]
     return Scores(*(torch.stack(squares) for squares in zip(*found, strict=True)))
 
 
 def _own_token(X: dict[int, Tensor], Y: Tensor, iterates: Sequence[int], sizes: Sizes) -> Tensor:
     """R^2 where entry i of a vector is read from the token of equation i, (iterates, m)."""
-    from paper.probing import Scores, probe
-
     found = [probe(X[t], Y[t].permute(2, 0, 1)[..., None], sizes) for t in iterates]
     return torch.stack([Scores(scores.left.sum(0), scores.total.sum(0)).r2 for scores in found])
 
@@ -167,10 +156,6 @@ def _discrepancies(
 
 def _one_map(X: Tensor, Y: Tensor, sizes: Sizes) -> Tensor:
     """The mean square that one map for all iterates leaves: iterates are so many more systems, each in its own part."""
-    from dataclasses import replace
-
-    from paper.probing import probe
-
     iterates = X.shape[1]
     more = replace(sizes, **{part: getattr(sizes, part) * iterates for part in ("train", "validation", "test")})
     return probe(X.flatten(0, 1), Y.flatten(0, 1).unsqueeze(-2), more).left[0] / more.test
@@ -208,16 +193,19 @@ def tables(results: Results) -> list[Sheet]:
 def sheets(found: dict[str, Any]) -> list[Sheet]:
     """R^2 of every vector in every model, also for untrained networks and products of the input; the discrepancy."""
     models = found["models"]
-    headings = tuple(name.replace("-", "-\n") for name in models)
-    lines = [
-        (vector, *(" / ".join(f"{average(model, source, vector):z.2f}" for source in SOURCES[:3])
-                   for model in models.values()))
-        for vector in _VECTORS
-    ]  # fmt: skip
+    headings = ("vector at iterate t", *(name.replace("-", "-\n") for name in models))
+
+    def lines(mean: Callable[[dict[str, Any], str, str], float]) -> tuple[tuple[str, ...], ...]:
+        return tuple(
+            (vector, *(" / ".join(f"{mean(model, source, vector):z.2f}" for source in SOURCES[:3])
+                       for model in models.values()))
+            for vector in _VECTORS
+        )  # fmt: skip
+
     held = Sheet(
         "What a linear probe reads in the state, R^2: trained / random weights / products of the input",
-        ("vector at iterate t", *headings),
-        tuple(lines),
+        headings,
+        lines(average),
         f"Means over t = 1, ..., n-1 of the last token; fitted on {found['sizes']['train']} systems, scored on "
         f"{found['sizes']['test']} others; vectors scaled to length one. With vectors of other systems R^2 is "
         f"{max(abs(average(model, 'shuffled', vector)) for model in models.values() for vector in _VECTORS):.2f} "
@@ -225,16 +213,12 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     )
     own = Sheet(
         "The same where entry i of a vector is read from the token of equation i, or from its products",
-        ("vector at iterate t", *headings),
-        tuple(
-            (vector, *(" / ".join(f"{average_own(model, source, vector):z.2f}" for source in SOURCES[:3])
-                       for model in models.values()))
-            for vector in _VECTORS
-        ),
+        headings,
+        lines(average_own),
         f"Means over t = {', '.join(map(str, next(iter(models.values()))['own_token']['iterates']))}.",
-    )  # fmt: skip
+    )
     rows = (
-        ("the answer 0", "zero", "one"),
+        ("zero predictor", "zero", "one"),
         ("the network's own probe", "own probe", "one"),
         ("trained network, one map", "trained", "one"),
         ("random weights, one map", "untrained", "one"),
@@ -244,7 +228,7 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     )
     discrepancy = Sheet(
         "The paper's discrepancy of (r, d), by what the probe is fitted to",
-        ("probe on", *headings),
+        ("probe on", *headings[1:]),
         tuple(
             (label, *(f"{model['discrepancy'][source][kind]:.3g}" for model in models.values()))
             for label, source, kind in rows
@@ -277,7 +261,6 @@ def figure(results: Results) -> Figure:
 
 
 def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
-    from nlaformer.report.figure import CURVES, MARKERS, tidy
 
     tidy(axes, name, "R^2, last token, mean over t = 1, ..., n-1")
     for k, source in enumerate(SOURCES):
@@ -289,8 +272,6 @@ def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
 
 def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
     from matplotlib.ticker import MaxNLocator
-
-    from nlaformer.report.figure import curve, tidy
 
     tidy(axes, "", "iterate t")
     for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
