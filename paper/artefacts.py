@@ -16,7 +16,7 @@ from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import unknown_name
 from nlaformer.io import make_folder, replace_file
 from nlaformer.report.figure import save
-from paper import acceleration, bundled, controls, imitation, learned_operations, measured, plan, sweeps
+from paper import acceleration, bundled, controls, imitation, learned_operations, measured, plan, sweeps, table_1
 from paper.results import Results, sources
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("fig-transformer", "The components of a transformer layer", "Figure 1",
              figure=measured.transformer_figure),
     Artefact("table-operations", "What the operations cost as transformers", "Table 1",
-             files=(measured.OPERATIONS,), measure=measured.measure_operations, tables=measured.operations_table),
+             files=(table_1.FILE,), measure=table_1.measure, tables=table_1.tables),
     Artefact("theorem-cg", "Conjugate gradients as a transformer", "Theorem 3.1",
              files=(measured.CG,), measure=measured.measure_cg, tables=measured.cg_table),
     Artefact("fig-structure", "The pre, loop and post blocks", "Figure 2", figure=measured.structure_figure),

@@ -1,8 +1,8 @@
-"""Small measurements and the paper's diagrams: Table 1's cells, compiled CG, the systems, Figures 1 to 3."""
+"""Small measurements and the paper's diagrams: compiled CG, the systems of section 4, Figures 1 to 3."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import SEED, plain_factor
@@ -16,38 +16,9 @@ if TYPE_CHECKING:
 
     from nlaformer.transformer import Layer
 
-OPERATIONS, CG, SYSTEMS = "operations", "conjugate-gradients", "systems"
+CG, SYSTEMS = "conjugate-gradients", "systems"
 _BARE = "without"  # key of the matrices without a diagonal
 _QUANTILES = (0.1, 0.5, 0.9)
-
-
-# --- Table 1: operations ---
-
-
-def measure_operations(results: Results, small: bool) -> None:
-    """Build, run and count every operation."""
-    from paper import table_1, table_1_measured
-
-    rows = table_1.as_data(table_1_measured.measure_all(n=4 if small else 20))
-    results.write(OPERATIONS, {"command": "python -m paper run table-operations", "rows": rows})
-
-
-def operations_table(results: Results) -> list[Sheet]:
-    """Entries of the prompt and layers: ours, the loop-transformer's, the paper's in brackets."""
-    rows = [row for row in results.document(OPERATIONS)["rows"] if row["form"] == "accurate"]
-    headings = ("operation", "entries", "grow like", "layers", "loop: entries", "grow like", "layers", "error, float64")
-    note = "In brackets: as the paper prints it. Error: relative to the result. More columns: nlaformer operations."
-    return [Sheet(f"Operations at n = {rows[0]['n']}", headings, tuple(map(_operation_line, rows)), note)]
-
-
-def _operation_line(row: dict[str, Any]) -> tuple[str, ...]:
-    def cells(form: dict[str, Any]) -> tuple[str, str, str]:
-        cost, printed = form["cost"], form["printed"]
-        grow = f"n^{form['growth']:.1f} ({printed['entries']})"
-        return f"{cost['entries']:,}", grow, f"{cost['layers']} ({printed['layers']})"
-
-    loop = ("-", "-", "-") if row["loop_transformer"] is None else cells(row["loop_transformer"])
-    return row["operation"], *cells(row), *loop, f"{row['accuracy']['float64']['error']:.0e}"
 
 
 # --- Theorem 3.1: conjugate gradients ---
