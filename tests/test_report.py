@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import nlaformer as nf
-from nlaformer.cli.operations import draw_prompts, file_name, half_steps
+from nlaformer.cli.operations import build, draw_prompts, file_name, half_steps
 from nlaformer.cli.report import layer_shape, named_model, named_solver, structure_of
 from nlaformer.errors import FileError, OptionError
 from nlaformer.express import accuracy
@@ -19,7 +19,6 @@ from nlaformer.express.operation import Operation
 from nlaformer.learn.model import initial
 from nlaformer.report.diagrams import layer_figure, probe_figure, structure_figure
 from nlaformer.report.figure import save
-from paper import table_1_measured as verify
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -27,7 +26,7 @@ PNG = b"\x89PNG\r\n\x1a\n"
 @pytest.mark.parametrize(("name", "count"), [("add", 2), ("matmul", 2), ("matrix_transpose", 3), ("divide", 7)])
 def test_half_steps_end_where_the_model_ends(name: str, count: int):
     """Attention and FFN one after the other are the layer; a part that is missing is no step."""
-    op = verify.build(name, 4)
+    op = build(name, 4)
     P = torch.as_tensor(op.prompt(*(operand[0] for operand in accuracy.draw(name, 4))))
     steps = list(half_steps(op.model, P))
     assert len(steps) == count
@@ -37,7 +36,7 @@ def test_half_steps_end_where_the_model_ends(name: str, count: int):
 
 @pytest.mark.parametrize("name", ["add", "column_shift", "matmul", "divide", "pointwise"])
 def test_prompts_are_drawn(name: str, tmp_path: Path):
-    op = verify.build(name, 3)
+    op = build(name, 3)
     operands = [operand[0] for operand in accuracy.draw(name, 3)]
     path = draw_prompts(op, operands, tmp_path / "P.png")
     assert path.read_bytes().startswith(PNG)
@@ -45,11 +44,11 @@ def test_prompts_are_drawn(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("name", ["add", "matmul", "matrix_transpose"])
 def test_a_layer_is_drawn_with_or_without_heads_and_ffn(name: str, tmp_path: Path):
-    assert save(_layer(verify.build(name, 20)), tmp_path / "layer.png").read_bytes().startswith(PNG)
+    assert save(_layer(build(name, 20)), tmp_path / "layer.png").read_bytes().startswith(PNG)
 
 
 def test_the_diagram_names_the_shapes_of_the_layer():
-    op = verify.build("matrix_transpose", 20)
+    op = build("matrix_transpose", 20)
     words = _words(_layer(op))
     assert words.count(f"{op.cost.rows} x {op.cost.tokens}") == 5  # P, W_V P, mixed values, W_2, TF(P)
     assert f"{op.cost.ffn_width} x {op.cost.tokens}" in words
@@ -75,7 +74,7 @@ def test_the_diagram_of_a_compiled_algorithm_has_the_layers_of_its_cost(tmp_path
     with pytest.raises(OptionError, match="not a trained model"):
         named_solver(str(cg.save(tmp_path / "cg")))
     with pytest.raises(OptionError, match="no blocks"):
-        named_model(str(verify.build("add", 3).save(tmp_path / "add")))
+        named_model(str(build("add", 3).save(tmp_path / "add")))
 
 
 def _layer(op: Operation) -> Figure:
@@ -87,7 +86,7 @@ def _words(figure: Figure) -> list[str]:
 
 
 def test_a_picture_that_cannot_be_written_is_our_error(tmp_path: Path):
-    picture = _layer(verify.build("add", 3))
+    picture = _layer(build("add", 3))
     with pytest.raises(FileError, match=r"PNG"):
         save(picture, tmp_path / "layer.jpg")
     (tmp_path / "file").write_text("in the way")
@@ -104,7 +103,7 @@ def test_the_exponent_has_no_colour_but_a_number(tmp_path: Path, monkeypatch: py
     show, text = Axes.imshow, Axes.text
     monkeypatch.setattr(Axes, "imshow", lambda axis, X, **k: (drawn.append((X, k["vmax"])), show(axis, X, **k))[1])
     monkeypatch.setattr(Axes, "text", lambda axis, x, y, s, **k: (words.append(s), text(axis, x, y, s, **k))[1])
-    op = verify.build("matmul", 3)
+    op = build("matmul", 3)
     A, B = (operand[0] * 2.0**20 for operand in accuracy.draw("matmul", 3))
     draw_prompts(op, [A, B], tmp_path / "P.png")
     exponent = int(op.layout.read(torch.as_tensor(op.prompt(A, B)), "exponent", slice(0, 1)))
@@ -115,7 +114,7 @@ def test_the_exponent_has_no_colour_but_a_number(tmp_path: Path, monkeypatch: py
 
 def test_pictures_of_different_operations_have_different_names():
     names = {
-        file_name(verify.build("matmul", n, order, scheme, dtype))
+        file_name(build("matmul", n, dtype, order=order, scheme=scheme))
         for n in (3, 4)
         for order, scheme in ((1, "antisymmetric"), (2, "antisymmetric"), (1, "paper"))
         for dtype in ("float64", "float32")
