@@ -1,8 +1,8 @@
 """What the recipes learn, and in how many steps: trains stacks of the paper's configuration and files the figures.
 
-    python benchmarks/learning.py --json benchmarks/results/learning.json  # all plans, about 12 minutes on an H200
-    python benchmarks/learning.py --plan losses-20k --runs runs/learning       # one of them; a killed plan goes on
-    python benchmarks/learning.py --smoke                                      # the same code, seconds on a CPU
+    python -m benchmarks.learning --json benchmarks/results/learning.json  # all plans, about 12 minutes on an H200
+    python -m benchmarks.learning --plan losses-20k --runs runs/learning       # one of them; a killed plan goes on
+    python -m benchmarks.learning --smoke                                      # the same code, seconds on a CPU
 
 Every line is one model: n = 20, T = 20, d = 256, 8 heads, batch 64, sigma 1.2; the seeds are those written here.
 Errors are mean squared relative errors over 512 systems nobody trained on. ``learning_table.py`` makes a table of the

@@ -1,6 +1,6 @@
 """The figures of ``learning.py`` as a section of benchmarks/README.md, printed or put in its place there.
 
-python benchmarks/learning_table.py benchmarks/results/learning*.json [--into benchmarks/README.md]
+python -m benchmarks.learning_table benchmarks/results/learning*.json [--into benchmarks/README.md]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sections import deliver
+from benchmarks.sections import deliver
 
 HEADING = "## What the recipes learn"
 ITERATES = (1, 2, 4, 8, 20)
@@ -34,7 +34,7 @@ def _introduction(documents: Sequence[Mapping[str, Any]]) -> str:
         "Every line is one model of the paper's size (n=20, T=20, d=256, 8 heads, batch 64, sigma 1.2), trained once; "
         f"errors are means over 512 systems nobody trained on. {machines}, {versions}; commits {commits}; "
         f"{places[0]['date']}. Trained by `benchmarks/learning.py` and earlier plans of it, this section made by "
-        "`python benchmarks/learning_table.py benchmarks/results/learning*.json`; the files hold the "
+        "`python -m benchmarks.learning_table benchmarks/results/learning*.json`; the files hold the "
         "whole configs and the errors out of distribution."
     )
 

@@ -178,7 +178,7 @@ def examine(batch: Batch, model: Any, tally: Tally) -> None:
     """Solve a batch and judge what comes back."""
     extra = {} if model is None else {"model": model}
     with np.errstate(all="ignore"):
-        result = nf.solve(batch.A, batch.b, check="ignore", **extra, **batch.options)
+        result: Any = nf.solve(batch.A, batch.b, check="ignore", **extra, **batch.options)
     assert result.x.dtype == batch.b.dtype and result.x.shape == batch.b.shape
     converged = np.array([status is nf.Status.CONVERGED for status in result.status])
     options = {name: value for name, value in batch.options.items() if name != "x0"}
@@ -194,7 +194,7 @@ def examine(batch: Batch, model: Any, tally: Tally) -> None:
     tally.models[batch.model] += len(converged)
     if batch.options["method"] == "auto":
         plain = {name: value for name, value in batch.options.items() if name != "method"}
-        own = nf.cg(batch.A, batch.b, check="ignore", **plain)
+        own: Any = nf.cg(batch.A, batch.b, check="ignore", **plain)
         solved = np.array([status is nf.Status.CONVERGED for status in own.status])
         extra_work = np.where(solved & converged, result.matvecs - own.matvecs, 0)
         tally.compared += len(solved)

@@ -1,7 +1,7 @@
 """One training step on one GPU: is it right, and how long does it take?
 
-    python benchmarks/train_step.py [--json FILE] [--commit COMMIT] [--only SECTION ...]
-    python benchmarks/train_step.py --smoke          # a tiny model on the CPU: does the script run?
+    python -m benchmarks.train_step [--json FILE] [--commit COMMIT] [--only SECTION ...]
+    python -m benchmarks.train_step --smoke          # a tiny model on the CPU: does the script run?
 
 The paper's configuration: n=20, T=20 (pre block, 19 loops, post block), d=256, 8 heads, FFN width 1024, batch 64.
 Sections: machine, gradients, losses, stack, data, eager, compiled, time, profile; and autotuned, which runs only if
@@ -195,8 +195,9 @@ def losses(setup: Setup) -> dict[str, Any]:
     plain, steps = PlainEngine(setup.configs(1, "float32"), setup.device), setup.steps
     fast = {precision: FusedEngine(setup.configs(1, precision), setup.device) for precision in PRECISIONS}
     paths = defaultdict(list)
+    engines: dict[str, PlainEngine | FusedEngine] = {"eager": plain, **fast}
     for number in range(steps):
-        for name, engine in [("eager", plain), *fast.items()]:
+        for name, engine in engines.items():
             engine.step(number)
             paths[name].append(float(engine.report().loss))
     found = {}

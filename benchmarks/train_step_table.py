@@ -1,6 +1,6 @@
 """The figures of ``train_step.py`` as a section of benchmarks/README.md, printed or put in its place there.
 
-python benchmarks/train_step_table.py benchmarks/results/train_step.json [--into benchmarks/README.md]
+python -m benchmarks.train_step_table benchmarks/results/train_step.json [--into benchmarks/README.md]
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sections import deliver
+from benchmarks.sections import deliver
 
 HEADING = "## One training step on a GPU"
 COMPILED = "torch.compile + CUDA graph"
@@ -39,7 +39,7 @@ def _introduction(found: Mapping[str, Any]) -> str:
         "The paper's model (n=20, T=20, d=256, 8 heads, FFN width 1024, batch 64): forward over all iterates, loss, "
         "backward, clipping, Adam. "
         f"{machine.get('device', 'GPU')}, {', '.join(versions)}; commit {where['commit'] or 'unknown'}; "
-        f"{where['date']}. Made by `python benchmarks/train_step.py --json benchmarks/results/train_step.json`."
+        f"{where['date']}. Made by `python -m benchmarks.train_step --json benchmarks/results/train_step.json`."
     )
 
 

@@ -1,6 +1,6 @@
 """Which tiles are fastest: every product of a layer, alone, with every sensible tile, on the GPU at hand.
 
-    python benchmarks/tune_tiles.py [--json FILE] [--models 8 1] [--precision bf16 tf32] [--products qkv W_1 ...]
+    python -m benchmarks.tune_tiles [--json FILE] [--models 8 1] [--precision bf16 tf32] [--products qkv W_1 ...]
 
 What it prints belongs into nlaformer/learn/cuda/launch.py. Tiles are compiled by as many processes as there are cores.
 """
