@@ -38,6 +38,8 @@ from nlaformer.express.construction import Cost
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
+__all__ = ["LARGEST_BOUND", "Algorithm", "AlgorithmConfig", "BlockCosts", "from_config"]
+
 LARGEST_BOUND = 2.0**20
 _TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "post block (finish)"}
 

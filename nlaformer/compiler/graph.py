@@ -20,7 +20,9 @@ from torch import Tensor
 
 from nlaformer.express import symbol
 
-FUNCTIONS = "nf.dot, nf.norm, nf.diag, nf.sqrt, nf.exp, nf.log, nf.zeros_like, nf.identity_like, nf.positive"
+__all__ = ["AXES", "KINDS", "Expression", "Graph", "Node", "Place", "describe", "size"]
+
+_FUNCTIONS = "nf.dot, nf.norm, nf.diag, nf.sqrt, nf.exp, nf.log, nf.zeros_like, nf.identity_like, nf.positive"
 AXES = {"scalar": 0, "vector": 1, "matrix": 2}
 KINDS = {"A": "matrix", "b": "vector", "x0": "vector"}  # of the inputs
 # NumPy's names of the operators, for arrays that stand to the left of a node.
@@ -31,7 +33,7 @@ _OURS = {symbol.__file__} | {str(Path(__file__).with_name(name)) for name in ("g
 
 @dataclass(frozen=True)
 class Place:
-    """A line of the user's class; line 0 where its source is not to be had."""
+    """A line of the user's class; line 0 if its source is not available."""
 
     file: str
     line: int
@@ -55,7 +57,7 @@ class Node(symbol.Symbol):
     def __repr__(self) -> str:
         return describe(self)
 
-    # What can be compiled: + - * / by Symbol, and the following.
+    # What can be compiled, beside the + - * / of Symbol.
 
     def _apply(self, operator: str, left: Any, right: Any) -> Node:
         return self.graph.apply(operator, left, right)
@@ -76,8 +78,8 @@ class Node(symbol.Symbol):
         if exponent is not None and exponent.extra in range(1, 9) and self.kind != "matrix":
             return self._whole_power(int(exponent.extra))
         return self.graph.refuse(
-            f"the power {power!r} of a {self.kind}; of vectors and scalars there are the whole numbers from 1 to 8 and "
-            "0.5. Else write 1 / v, nf.exp(p * nf.log(v)), or @ for a product of matrices",
+            f"the power {power!r} of a {self.kind}; vectors and scalars have the powers 1 to 8 and 0.5. Otherwise "
+            "write 1 / v, nf.exp(p * nf.log(v)), or @ for a product of matrices",
             self,
         )
 
@@ -87,18 +89,18 @@ class Node(symbol.Symbol):
     @property
     def T(self) -> Node:
         if self.kind != "matrix":
-            return self.graph.refuse("the transpose of a vector means nothing; omit .T", self)
+            return self.graph.refuse("a vector has no transpose; omit .T", self)
         if self.op != "A":
             return self.graph.refuse("only A itself can be transposed; write A.T", self)
         return self.graph.make("transpose", (self,), None, "matrix")
 
-    # What cannot, noted and answered so that the trace can go on.
+    # What cannot be compiled: noted, and answered so that tracing can continue.
 
     def _compare(self, other: Any) -> bool:
         place = self.graph.place()
         self.graph.refuse(
             "a decision that depends on the data; the weights are fixed, so write the step without it "
-            "(run() stops being useful at convergence by itself: further loops leave the answer in place)",
+            "(a test for convergence is not needed: further loops leave the answer as it is)",
             self,
         )
         # True once: an `if` is traced through its first branch, a `while` ends.
@@ -118,8 +120,8 @@ class Node(symbol.Symbol):
 
     def __float__(self) -> float:
         self.graph.refuse(
-            "an ordinary number is wanted here, but the value is known only when the weights run; "
-            f"write it with + - * / @ and {FUNCTIONS}",
+            "a Python number is needed here, but the value is known only when the weights run; "
+            f"write it with + - * / @ and {_FUNCTIONS}",
             self,
         )
         return 1.0
@@ -134,7 +136,7 @@ class Node(symbol.Symbol):
         return self.graph.refuse("abs(v); write nf.sqrt(nf.positive(v * v))", self)
 
     def _unknown(self, other: Any) -> Node:
-        return self.graph.refuse("an operator that has no weights; there are + - * / @ and **", self)
+        return self.graph.refuse("an operator that cannot be compiled; use + - * / @ and **", self)
 
     __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = _unknown
 
@@ -157,28 +159,28 @@ class Node(symbol.Symbol):
         return 1
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self.graph.refuse(f"a NumPy function; write it with + - * / @ and {FUNCTIONS}", self)
+        self.graph.refuse(f"a NumPy function; write it with + - * / @ and {_FUNCTIONS}", self)
         return np.ones({"scalar": (), "vector": (2,), "matrix": (2, 2)}[self.kind])
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Node:
         operator = _OPERATORS.get(ufunc.__name__)
         if operator is not None and method == "__call__" and isinstance(inputs[1], Node):
             return self.graph.apply(operator, inputs[0], inputs[1])
-        return self.graph.refuse(f"np.{ufunc.__name__}; write it with + - * / @ and {FUNCTIONS}", self)
+        return self.graph.refuse(f"np.{ufunc.__name__}; write it with + - * / @ and {_FUNCTIONS}", self)
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Node:
-        return self.graph.refuse(f"np.{function.__name__}; write it with + - * / @ and {FUNCTIONS}", self)
+        return self.graph.refuse(f"np.{function.__name__}; write it with + - * / @ and {_FUNCTIONS}", self)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Node:
         node = next(argument for argument in args if isinstance(argument, Node))
         name = getattr(function, "__name__", "function")
-        return node.graph.refuse(f"torch.{name}; write it with + - * / @ and {FUNCTIONS}", node)
+        return node.graph.refuse(f"torch.{name}; write it with + - * / @ and {_FUNCTIONS}", node)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        self.graph.refuse(f".{name}; a traced value has + - * / @, .T on A, and {FUNCTIONS}", self)
+        self.graph.refuse(f".{name}; a traced value has + - * / @, .T on A, and {_FUNCTIONS}", self)
         return lambda *args, **kwargs: self
 
 
@@ -321,7 +323,7 @@ class Graph:
 
 
 def describe(node: Node, depth: int = 3) -> str:
-    """The expression, as it might be typed."""
+    """The expression, as a user would type it."""
     if node.op == "constant":
         return f"{node.extra:g}"
     if node.op in ("A", "b", "x0", "state"):

@@ -27,7 +27,7 @@ rounding by 1/c, and copies that differ in the last digits would break r = b - A
 interpolation alone leaves h^2/8. And where a dot falls into its own noise or turns negative, a *trip* row grows without
 bound and takes the floating states to zero: x then stays as it is (sudden convergence, b = 0, an indefinite A).
 
-An instruction is placed in the first layer its operands allow, at once: attention reads what earlier layers wrote, the
+Each instruction is placed in the first layer that its operands allow: attention reads what earlier layers wrote, the
 FFN also what the attention of its own layer wrote, and there is no limit to the heads of a layer.
 """
 
@@ -194,7 +194,7 @@ class MatrixRows:
 
 
 class Builder:
-    """Makes registers and instructions, puts values into rows, takes logarithms."""
+    """Makes registers and instructions, puts values into rows, takes logarithms; ``select`` builds on it."""
 
     def __init__(self, target: Target, matrix_norm: float):
         self.n, self.target, self.matrix_norm = target.n, target, matrix_norm

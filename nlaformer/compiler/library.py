@@ -17,6 +17,25 @@ from nlaformer.compiler.language import Program, diag, dot, exp, identity_like, 
 from nlaformer.errors import OptionError, look_up, unknown_name
 from nlaformer.problems.spd import random_spd
 
+__all__ = [
+    "Chebyshev",
+    "ConjugateGradient",
+    "ConjugateResidual",
+    "FusedConjugateGradient",
+    "HeavyBall",
+    "NewtonSchulz",
+    "NormalEquations",
+    "Power",
+    "PreconditionedConjugateGradient",
+    "Richardson",
+    "ScalarNewton",
+    "SteepestDescent",
+    "algorithm",
+    "algorithms",
+    "example",
+    "program",
+]
+
 States = dict[str, Any]
 
 

@@ -45,10 +45,12 @@ from nlaformer.problems.spd import random_spd
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
-FFNS = ("ideal", "fitted")
-LARGEST_FITTED = 4
-LARGEST_WIDTH = 8192
-FIT_FLOOR = 1e-2  # the compact set: residuals at least this large (b has norm about 1)
+__all__ = ["PaperAlgorithm", "fitted_error", "paper_cg"]
+
+_FFNS = ("ideal", "fitted")
+_LARGEST_FITTED = 4
+_LARGEST_WIDTH = 8192
+_FIT_FLOOR = 1e-2  # the compact set: residuals at least this large (b has norm about 1)
 _STATES = ("x", "r", "d")
 
 
@@ -65,14 +67,14 @@ def paper_cg(
     """CG in the form of Theorem 3.1; reached by ``nf.algorithm("cg", form="paper")``."""
     order, width = plain(order), whole("width", width, 1)
     n = check_options(n, order, dtype, scheme)
-    if ffn not in FFNS:
-        raise unknown_name("ffn", ffn, FFNS)
-    if width > LARGEST_WIDTH:
-        raise OptionError(f"width is {width}; expected a whole number from 1 to {LARGEST_WIDTH}")
-    if ffn == "fitted" and n > LARGEST_FITTED:
+    if ffn not in _FFNS:
+        raise unknown_name("ffn", ffn, _FFNS)
+    if width > _LARGEST_WIDTH:
+        raise OptionError(f"width is {width}; expected a whole number from 1 to {_LARGEST_WIDTH}")
+    if ffn == "fitted" and n > _LARGEST_FITTED:
         raise OptionError(
             f"ffn='fitted' was asked for n={n}; an FFN of {3 * n} inputs cannot be fitted, the largest n is "
-            f"{LARGEST_FITTED}. Use ffn='ideal', or the compiled form, form='compiled'"
+            f"{_LARGEST_FITTED}. Use ffn='ideal', or the compiled form, form='compiled'"
         )
     layout = _layout(n)
     # Scores are a_i . d with |A| and |d| about 1.
@@ -80,7 +82,7 @@ def paper_cg(
     pre = assemble(layout, _start_heads(layout, lin))
     loop = assemble(layout, _product_heads(layout, lin, "d", "work", 1.0), _update_units(layout, ffn, width))
     if ffn == "ideal":
-        loop.ffn = IdealUpdate(layout)  # type: ignore[assignment]
+        loop.ffn = _IdealUpdate(layout)  # type: ignore[assignment]
     model = NLAFormer([pre], [loop]).to(dtype)
     fit = {"fit": fitted_error(n, width)} if ffn == "fitted" else {}
     traced = trace_program(ConjugateGradient())
@@ -144,7 +146,7 @@ def _update_units(layout: Layout, ffn: str, width: int) -> list[Unit]:
     return units + [unit for row in layout["work"] for unit in replace(row)]
 
 
-class IdealUpdate(nn.Module):
+class _IdealUpdate(nn.Module):
     """The exact CG update in an FFN's place, column by column; columns of zeros stay zero. Not a ReLU network."""
 
     width = 0
@@ -174,7 +176,7 @@ def _quotient(u: Tensor, v: Tensor) -> Tensor:
 
 
 def _updates(n: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
-    """(d, r, A d) and the update (d' - d, x' - x, r' - r) of every CG step with |r| >= FIT_FLOOR, inputs scaled."""
+    """(d, r, A d) and the update (d' - d, x' - x, r' - r) of every CG step with |r| >= _FIT_FLOOR, inputs scaled."""
     rng = np.random.default_rng(seed)
     A, b = random_spd(n, count, seed=seed), rng.standard_normal((count, n))
     A = A / 2.0 ** np.round(np.log2(np.linalg.norm(A, axis=(1, 2))))[:, None, None]
@@ -184,7 +186,7 @@ def _updates(n: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
     r, d = before["r"].reshape(-1, n), before["d"].reshape(-1, n)
     q = (A[:, None] @ before["d"][..., None]).reshape(-1, n)
     change = [after[name].reshape(-1, n) - before[name].reshape(-1, n) for name in ("d", "x", "r")]
-    keep = np.linalg.norm(r, axis=1) >= FIT_FLOOR
+    keep = np.linalg.norm(r, axis=1) >= _FIT_FLOOR
     inputs = np.concatenate([d, r, q], 1)[keep]
     return torch.tensor(inputs), torch.tensor(np.concatenate(change, 1)[keep])
 
@@ -199,7 +201,7 @@ def _fit(n: int, width: int, steps: int = 3000) -> tuple[Tensor, Tensor, Tensor,
     weights = [W_1, b_1, torch.zeros(Y.shape[1], width), torch.zeros(Y.shape[1])]
     weights = [weight.requires_grad_() for weight in weights]
     optimizer = torch.optim.Adam(weights, lr=3e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps)
     importance = 1 / Y.norm(dim=1, keepdim=True).clamp_min(1e-3)
     with torch.enable_grad():
         for _ in range(steps):
@@ -208,7 +210,7 @@ def _fit(n: int, width: int, steps: int = 3000) -> tuple[Tensor, Tensor, Tensor,
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
-            schedule.step()
+            rate.step()
     return tuple(weight.detach().double() for weight in weights)  # type: ignore[return-value]
 
 
@@ -231,7 +233,7 @@ class PaperAlgorithm(Algorithm):
     """An Algorithm whose vectors stand as columns in the last token, as in the paper."""
 
     def save(self, path: Any) -> Path:
-        if any(isinstance(layer.ffn, IdealUpdate) for layer in self.model.loop if isinstance(layer, Layer)):
+        if any(isinstance(layer.ffn, _IdealUpdate) for layer in self.model.loop if isinstance(layer, Layer)):
             raise OptionError("ffn='ideal' is no ReLU network and has no weights to save; use ffn='fitted'")
         return super().save(path)
 

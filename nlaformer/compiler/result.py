@@ -22,9 +22,24 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
 from nlaformer.errors import OptionError, ShapeError
 
+__all__ = [
+    "Checks",
+    "Run",
+    "RunStatus",
+    "array_library",
+    "batch_of",
+    "check_iterations",
+    "flatten",
+    "has_strayed",
+    "judged_run",
+    "run_program",
+    "step_tolerance",
+    "take_inputs",
+]
+
 
 class RunStatus(enum.Enum):
-    """How a run ended; the value is the sentence for people."""
+    """How a run ended; the value is a sentence to print."""
 
     CONVERGED = "converged: the residual fell to the accuracy of the arithmetic"
     RUNNING = "not converged yet: the residual was still falling when the iterations ran out; ask for more iterations"

@@ -27,6 +27,8 @@ from nlaformer.problems.spd import random_spd
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
+__all__ = ["Convergence", "converge", "judge_first_steps", "with_verification"]
+
 _ITERATIONS = 12
 _LOST = 1e-2  # a deviation at the end that is worth a warning
 
