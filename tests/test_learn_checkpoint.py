@@ -13,7 +13,7 @@ from nlaformer.learn.checkpoint import member_folders
 from tests.training import TINY, equal, final, interrupt_at, train
 
 
-def test_a_stack_that_is_enlarged_keeps_what_is_done(tmp_path):
+def test_a_stack_with_a_new_member_keeps_the_finished_ones(tmp_path):
     configs = [TINY.replace(seed=seed) for seed in range(3)]
     train(configs[:2], tmp_path)
     kept = {path: path.read_bytes() for path in tmp_path.rglob("*.safetensors")}
@@ -23,7 +23,7 @@ def test_a_stack_that_is_enlarged_keeps_what_is_done(tmp_path):
     assert equal(final(runs[2].folder), final(tmp_path / "alone"))
 
 
-def test_members_that_stand_at_different_steps_go_on_from_there(tmp_path, monkeypatch):
+def test_members_at_different_steps_resume_each_from_its_own(tmp_path, monkeypatch):
     configs = [TINY.replace(seed=seed) for seed in range(4)]
     whole = train(configs, tmp_path / "whole")
     folders = [tmp_path / "parts" / run.folder.name for run in whole]
@@ -39,7 +39,7 @@ def test_members_that_stand_at_different_steps_go_on_from_there(tmp_path, monkey
         assert equal(final(one.folder), final(other.folder))
 
 
-def test_two_processes_do_not_train_into_one_folder(tmp_path):
+def test_a_second_process_cannot_train_into_a_locked_folder(tmp_path):
     pytest.importorskip("fcntl")
     configs = [TINY.replace(seed=seed) for seed in range(2)]
     folders = member_folders(tmp_path, configs)
@@ -51,7 +51,7 @@ def test_two_processes_do_not_train_into_one_folder(tmp_path):
     assert [run.steps for run in train(configs, tmp_path)] == [12, 12]
 
 
-def test_a_folder_is_held_before_it_is_read_and_until_the_end(tmp_path, monkeypatch):
+def test_a_folder_is_locked_from_before_it_is_read_until_the_end(tmp_path, monkeypatch):
     """Else another process could finish there in between, and its run would be overwritten."""
     pytest.importorskip("fcntl")
     seen = []
@@ -71,7 +71,7 @@ def test_a_folder_is_held_before_it_is_read_and_until_the_end(tmp_path, monkeypa
         pass
 
 
-def test_a_folder_made_for_nothing_is_removed_again(tmp_path):
+def test_a_folder_left_empty_is_removed_again(tmp_path):
     for keeps in (False, True):
         with locked_folder(tmp_path / "runs" / "mine"):
             if keeps:
@@ -88,7 +88,7 @@ class TestCheckpoints:
         return tmp_path
 
     @pytest.mark.parametrize("damage", ["truncated", "edited", "foreign", "empty", "header"])
-    def test_a_damaged_one_is_refused_and_the_previous_loads(self, folder, damage):
+    def test_a_damaged_checkpoint_is_refused_and_the_previous_one_resumed(self, folder, damage):
         latest = folder / checkpoint.LATEST
         whole, content = final(folder), bytearray(latest.read_bytes())
         if damage == "truncated":
@@ -118,33 +118,33 @@ class TestCheckpoints:
             train(TINY, folder)
         assert (folder / "model.safetensors").read_bytes() == kept
 
-    def test_a_manifest_that_lost_its_numbers_is_written_again(self, folder):
+    def test_an_incomplete_manifest_is_rewritten(self, folder):
         (folder / "manifest.json").write_text('{"state": "finished"}')
         assert train(TINY, folder).steps == TINY.steps
 
     @pytest.mark.parametrize("lost", ["model.safetensors", "config.json", "manifest.json"])
-    def test_what_a_finished_run_has_lost_is_made_again(self, folder, lost):
+    def test_a_lost_file_of_a_finished_run_is_rewritten(self, folder, lost):
         train(TINY, folder)
         kept = (folder / "model.safetensors").read_bytes()
         (folder / lost).unlink()
         run = train(TINY, folder)
         assert run.steps == TINY.steps and (folder / "model.safetensors").read_bytes() == kept
 
-    def test_if_no_generation_is_whole_nothing_starts_over(self, folder):
+    def test_a_run_without_a_whole_checkpoint_does_not_start_over(self, folder):
         for name in (checkpoint.LATEST, checkpoint.PREVIOUS):
             (folder / name).write_bytes(b"nonsense")
         with pytest.raises(FileError, match="no whole checkpoint"):
             train(TINY, folder)
 
     @pytest.mark.parametrize("damaged", [lambda content: b"nonsense", lambda content: content[:-10]])
-    def test_a_damaged_latest_never_pushes_out_the_previous(self, folder, damaged):
+    def test_a_damaged_latest_checkpoint_does_not_replace_the_previous(self, folder, damaged):
         previous = checkpoint.read(folder / checkpoint.PREVIOUS)
         latest = folder / checkpoint.LATEST
         latest.write_bytes(damaged(latest.read_bytes()))
         checkpoint.write(folder, checkpoint.Checkpoint(13, TINY, previous.state))
         assert checkpoint.read(folder / checkpoint.PREVIOUS).step == 9
 
-    def test_a_folder_in_the_place_of_the_latest_is_one_clear_error(self, folder):
+    def test_a_folder_in_place_of_the_latest_checkpoint_is_a_file_error(self, folder):
         latest = folder / checkpoint.LATEST
         latest.unlink()
         latest.mkdir()
@@ -152,7 +152,7 @@ class TestCheckpoints:
             train(TINY, folder)
         assert checkpoint.resume([folder], [TINY])[0].step == 9
 
-    def test_they_describe_themselves(self, folder):
+    def test_a_checkpoint_holds_its_step_and_config(self, folder):
         stored = checkpoint.read(folder / checkpoint.LATEST)
         assert stored.step == 12 and stored.config == TINY
         assert json.dumps(stored.config.to_json())

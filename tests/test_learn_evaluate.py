@@ -26,7 +26,7 @@ def solver():
     return model
 
 
-def test_errors_and_discrepancy_are_the_papers(solver):
+def test_errors_and_discrepancy_equal_the_papers_formulas(solver):
     systems = nf.problems.SPD(n=4).sample(7, 1)
     row = measure(solver, "label", systems)
     A, b, x = (tensor.numpy() for tensor in systems)
@@ -48,7 +48,7 @@ def test_errors_and_discrepancy_are_the_papers(solver):
     assert row.discrepancy == pytest.approx(by_hand, rel=1e-5)
 
 
-def test_iterations_to_a_threshold():
+def test_iterations_to_a_threshold_are_the_first_below_it():
     row = Evaluation("", 1, (1.0, 0.2, 0.1, 0.02), (1.0, 0.5, 0.009, 0.02), (1.0, 1e-7, 1.0, 1.0), (0.0,) * 4, 0.0)
     assert row.iterations_to() == {"model": [2] + [None] * 5, "cg": [2, 2] + [None] * 4, "pcg": [1] * 6}
 

@@ -38,7 +38,7 @@ def awake(config):
 
 
 @pytest.mark.parametrize("config", SHAPES.values(), ids=SHAPES)
-def test_there_is_one_iterate_per_pass(config):
+def test_every_architecture_gives_one_iterate_per_pass(config):
     x, rd = awake(config)(*systems())
     assert x.shape == (5, config.T + 1, 3) and rd.shape == (5, config.T + 1, 6)
     assert all(not torch.equal(x[:, t], x[:, t + 1]) for t in range(config.T))
@@ -71,7 +71,7 @@ def test_the_looped_transformer_adds_the_prompt_in_every_loop():
     torch.testing.assert_close(model(A, b)[0][0], torch.stack(expected), rtol=1e-5, atol=1e-5)
 
 
-def test_the_deep_transformer_shares_nothing():
+def test_every_loop_of_the_deep_transformer_has_its_own_weights():
     model = initial(SHAPES["deep"])
     assert len(model.blocks.loop) == 2 * (TINY.T - 1)
     assert len({id(p) for p in model.parameters()}) == len(list(model.parameters()))
@@ -79,7 +79,7 @@ def test_the_deep_transformer_shares_nothing():
         model.iterates(*systems(), iterations=9)
 
 
-def test_truncation_cuts_the_gradient_and_keeps_the_numbers():
+def test_truncation_cuts_the_gradient_and_leaves_the_iterates_unchanged():
     model = awake(SHAPES["looped"])
     A, b = systems()
     whole, _ = model(A, b)
@@ -126,7 +126,7 @@ def test_iterates_take_numpy_and_torch_and_any_batch():
     torch.testing.assert_close(broadcast[0], flat[0], rtol=1e-5, atol=1e-5)
 
 
-def test_more_loops_than_in_training():
+def test_more_loops_than_in_training_extend_the_iterates():
     model = awake(TINY)
     A, b = systems()
     longer, trained = model.iterates(A, b, iterations=9), model.iterates(A, b)
@@ -135,7 +135,7 @@ def test_more_loops_than_in_training():
     assert model.iterates(A, b, iterations=0).shape[-2] == 1
 
 
-def test_wrong_shapes_are_refused():
+def test_systems_of_other_shapes_are_refused():
     model = initial(TINY)
     with pytest.raises(ShapeError, match="systems of 3 unknowns"):
         model.iterates(np.eye(4), np.ones(4))
@@ -146,7 +146,7 @@ def test_wrong_shapes_are_refused():
             model(A, b)
 
 
-def test_a_stack_is_not_saved_as_one(tmp_path):
+def test_saving_a_stack_is_refused(tmp_path):
     with pytest.raises(OptionError, match="member"):
         stack([initial(TINY), initial(TINY)]).save(tmp_path)
 
@@ -159,7 +159,7 @@ def test_the_literal_layer_starts_near_the_identity():
     assert loud.features(A, b)[:, -1].norm() > 10 * loud.features(A, b)[:, 0].norm()
 
 
-def test_iterates_come_back_as_they_went_in_and_the_model_names_its_precision():
+def test_iterates_keep_the_kind_of_b_and_a_wrong_precision_is_named():
     model = initial(Config(n=3, T=2, d=8, heads=2))
     A, b = np.eye(3), np.ones(3)
     assert isinstance(model.iterates(A.tolist(), b.tolist()), list)
@@ -170,7 +170,7 @@ def test_iterates_come_back_as_they_went_in_and_the_model_names_its_precision():
 
 
 @pytest.mark.parametrize("post", [0, 1])
-def test_no_iteration_gives_the_first_iterate(post):
+def test_zero_iterations_give_the_first_iterate(post):
     model = initial(nf.recipe("quickstart", n=3, T=4, d=8, heads=2, post_layers=post))
     torch.nn.init.normal_(model.probe_x.weight)
     A, b = torch.eye(3).expand(2, 3, 3), torch.ones(2, 3)
@@ -181,7 +181,7 @@ def test_no_iteration_gives_the_first_iterate(post):
             model.features(A, b, wrong)
 
 
-def test_what_the_models_precision_cannot_hold_is_refused():
+def test_entries_beyond_the_models_precision_are_refused():
     model = initial(nf.recipe("quickstart", n=3, T=4, d=8, heads=2))
     with pytest.raises(DomainError, match=r"A has entries beyond the range of torch\.float32"):
         model.iterates(1e40 * np.eye(3), np.ones(3))

@@ -51,7 +51,7 @@ def assert_equal(one, other):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_ten_kills_change_no_bit(tmp_path):
+def test_a_run_killed_ten_times_ends_in_the_same_bits(tmp_path):
     begun = time.monotonic()
     undisturbed = start(CONFIG, tmp_path / "undisturbed", 4)
     undisturbed.join()
@@ -76,7 +76,7 @@ def test_ten_kills_change_no_bit(tmp_path):
     assert steps == list(range(10, CONFIG.steps + 1, 10))
 
 
-def test_a_full_disk_stops_training_and_spares_the_last_checkpoint(tmp_path):
+def test_a_full_disk_stops_training_and_keeps_the_last_checkpoint(tmp_path):
     first = start(CONFIG.replace(steps=20), tmp_path / "full", 5)
     first.join()
     size = (tmp_path / "full" / checkpoint.LATEST).stat().st_size
@@ -106,7 +106,7 @@ def test_a_full_disk_stops_training_and_spares_the_last_checkpoint(tmp_path):
     assert state(tmp_path / "full")["alive"].item()
 
 
-def test_an_interrupted_run_saves_where_it_stands(tmp_path):
+def test_an_interrupted_run_saves_a_checkpoint_and_says_so_in_its_manifest(tmp_path):
     process = start(CONFIG.replace(steps=5000), tmp_path, 4000)
     while not (tmp_path / "metrics.jsonl").exists() or not read_metrics(tmp_path):
         time.sleep(0.01)
@@ -119,7 +119,7 @@ def test_an_interrupted_run_saves_where_it_stands(tmp_path):
     assert (manifest["state"], manifest["steps"]) == ("interrupted", step)
 
 
-def test_ctrl_c_says_where_the_run_stands(tmp_path):
+def test_ctrl_c_reports_the_step_and_the_folder(tmp_path):
     folder = tmp_path / "run"
     settings = [f"--set={key}={value}" for key, value in {"n": 4, "T": 4, "d": 16, "heads": 2, "steps": 5000}.items()]
     process = subprocess.Popen(
@@ -193,7 +193,7 @@ def test_two_processes_stop_together_and_save(tmp_path):
     assert checkpoint.read(tmp_path / checkpoint.LATEST).step == manifest["steps"]
 
 
-def test_two_processes_share_a_batch_as_one_would_take_it(two_processes, tmp_path):
+def test_two_processes_sharing_a_batch_train_the_model_of_one(two_processes, tmp_path):
     work(SHARED, tmp_path, 10)
     alone, shared = state(tmp_path), state(two_processes / "shared")
     for name in alone:
@@ -202,13 +202,13 @@ def test_two_processes_share_a_batch_as_one_would_take_it(two_processes, tmp_pat
             assert (alone[name] - shared[name]).norm() <= 1e-5 * scale, name
 
 
-def test_two_processes_share_out_the_members_of_a_stack(two_processes, tmp_path):
+def test_two_processes_sharing_a_stack_train_the_members_of_one(two_processes, tmp_path):
     runs = nf.train(SPREAD, out=tmp_path, device="cpu", progress=False, checkpoint_every=10)
     for run in runs:
         assert_equal(state(run.folder), state(two_processes / "spread" / run.folder.name))
 
 
-def test_more_processes_than_work_are_refused():
+def test_more_processes_than_models_or_systems_are_refused():
     cpu = torch.device("cpu")
     assert Ranks(cpu, 4, 1, 2).members(batch=1) == [1, 3] and Ranks(cpu, 1, 1, 2).members(batch=2) == [0]
     for count, batch in ((2, 64), (1, 2)):

@@ -56,7 +56,7 @@ def test_a_value_of_the_wrong_type_is_refused(setting):
         ("sigma", b"1"), ("sigma", {1.0: 2}), ("sigma", np.ones((1, 1))),
     ],
 )  # fmt: skip
-def test_replace_checks_types_too(name, value):
+def test_replace_refuses_values_of_the_wrong_type(name, value):
     with pytest.raises(OptionError, match=f"{name}=.* is not "):
         Config().replace(**{name: value})
     assert Config().replace(sigma=1).sigma == (1.0,)
@@ -82,14 +82,14 @@ def test_arrays_without_axes_are_numbers_and_those_with_one_are_lists():
 
 
 @pytest.mark.parametrize("document", [None, {}, [], "n", 3, {1: 2}])
-def test_what_is_no_document_of_a_config_is_refused(document):
+def test_from_json_refuses_what_to_json_cannot_give(document):
     with pytest.raises(OptionError, match="a config is the mapping that to_json gives, not "):
         Config.from_json(document)
     with pytest.raises(UnknownNameError, match="no setting named 'self'"):
         Config.from_json({"self": 1})
 
 
-def test_all_problems_are_listed_at_once():
+def test_validate_lists_all_complaints_at_once():
     config = Config().replace(d=30, heads=8, window=40, sigma=(-1.0,), family="spdd", batch=0, warmup=30_000, beta2=1.0)
     with pytest.raises(OptionError) as caught:
         config.replace(power=1.5).validate()
@@ -106,13 +106,13 @@ def test_all_problems_are_listed_at_once():
         assert word in str(caught.value)
 
 
-def test_not_a_number_is_a_problem():
+def test_nan_in_a_config_is_a_complaint():
     nan = float("nan")
     assert len(Config().replace(lr=nan, eta=nan, power=nan, sigma=(nan,)).complaints()) == 4
 
 
 @pytest.mark.parametrize("changes", [{"lr": math.inf}, {"eta": math.inf}, {"sigma": (math.inf,)}, {"seed": 2**63}])
-def test_what_no_run_can_use_is_a_problem(changes):
+def test_infinite_values_and_too_large_seeds_are_one_complaint_each(changes):
     assert len(Config().replace(**changes).complaints()) == 1
     assert Config(seed=2**63 - 1).complaints() == []
 
@@ -122,14 +122,14 @@ def test_truncation_without_injection_is_refused():
         Config(truncate=True, window=5).validate()
 
 
-def test_bad_configs_are_refused_before_any_work(tmp_path):
+def test_a_bad_config_is_refused_before_its_folder_is_made(tmp_path):
     with pytest.raises(OptionError, match="divisible"):
         nf.train(nf.recipe("quickstart", d=30), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.parametrize("field", ["T", "n", "d", "batch", "chunk", "pre_layers", "ffn"])
-def test_a_run_beyond_the_memory_is_refused_before_any_work(field, tmp_path):
+def test_a_run_beyond_the_memory_is_refused_before_its_folder_is_made(field, tmp_path):
     with pytest.raises(OptionError, match=r"would take .* of memory; there are"):
         nf.train(nf.recipe("quickstart", **{field: 10**12}), out=tmp_path / "run", device="cpu")
     assert not (tmp_path / "run").exists()

@@ -37,7 +37,7 @@ def scipy_iterates(A: torch.Tensor, b: torch.Tensor, x0: torch.Tensor, steps: in
 @pytest.mark.parametrize("start", ["zero", "random"])
 @pytest.mark.parametrize("method", ["cg", "pcg"])
 @pytest.mark.parametrize("family", FAMILIES, ids=[family.name for family in FAMILIES])
-def test_iterates_are_scipys(family, method: str, start: str) -> None:
+def test_iterates_equal_scipys_up_to_rounding(family, method: str, start: str) -> None:
     """... up to rounding, that is: as near as SciPy's own are when the unknowns are numbered backwards."""
     steps, count = family.n // 2, 16
     A, b, x = family.sample(count, seed=0)
@@ -52,7 +52,7 @@ def test_iterates_are_scipys(family, method: str, start: str) -> None:
     assert np.abs(ours - scipys)[:, :5].max() <= 1e-10
 
 
-def test_every_state_is_the_papers_equation_written_out() -> None:
+def test_every_state_satisfies_the_papers_iteration() -> None:
     A, b, _ = SPD(10).sample(1, seed=3)
     run = cg(A[0], b[0], 6)
     papers = ConjugateGradient().run(A[0].numpy(), b[0].numpy(), iterations=6).state
@@ -62,7 +62,7 @@ def test_every_state_is_the_papers_equation_written_out() -> None:
 
 
 @pytest.mark.parametrize("method", [cg, pcg])
-def test_directions_are_conjugate_and_residuals_true(method) -> None:
+def test_directions_are_conjugate_and_residuals_equal_b_minus_a_x(method) -> None:
     A, b, _ = SPD(20).sample(16, seed=4)
     run = method(A, b, 6)
     true = b[:, None] - run.x @ A
@@ -74,7 +74,7 @@ def test_directions_are_conjugate_and_residuals_true(method) -> None:
     assert cosines.triu(1).abs().max() < 1e-5  # all, as far as rounding lets them
 
 
-def test_a_batch_is_its_systems_one_by_one() -> None:
+def test_a_batch_gives_the_iterates_of_its_single_systems() -> None:
     A, b, _ = SPD(7).sample(6, seed=0)
     batch = pcg(A.reshape(2, 3, 7, 7), b.reshape(2, 3, 7), 5)
     assert batch.x.shape == batch.r.shape == batch.d.shape == (2, 3, 6, 7)
@@ -94,7 +94,7 @@ def test_leading_dimensions_broadcast() -> None:
 
 @pytest.mark.parametrize("n", [1, 2, 5, 20])
 @pytest.mark.parametrize("method", [cg, pcg])
-def test_a_solved_system_rests_without_nan(method, n: int) -> None:
+def test_a_solved_system_keeps_its_state_without_nan(method, n: int) -> None:
     A, b, x = SPD(n).sample(32, seed=0)
     run = method(A, b, 40 * n + 60)
     assert all(part.isfinite().all() for part in run)
@@ -103,7 +103,7 @@ def test_a_solved_system_rests_without_nan(method, n: int) -> None:
         assert torch.equal(part[:, -1], part[:, -2])
 
 
-def test_a_system_solved_exactly_rests_from_then_on() -> None:
+def test_a_system_solved_exactly_keeps_its_state() -> None:
     A = torch.diag(torch.tensor([2.0, 4.0, 8.0]))
     run = cg(A, torch.tensor([0.0, 4.0, 0.0]), 5)  # an eigenvector: one step
     assert run.x[1:].tolist() == [[0.0, 1.0, 0.0]] * 5
@@ -144,14 +144,14 @@ def test_the_exact_inverse_as_preconditioner_solves_in_one_step() -> None:
     torch.testing.assert_close(pcg(A[0], b[0], 1, M=lambda r: r @ inverse).x[-1], x[0], rtol=1e-10, atol=1e-12)
 
 
-def test_the_loop_never_looks_at_the_numbers() -> None:
+def test_the_iteration_never_waits_for_the_device() -> None:
     """On the meta device there are no numbers: whatever branches on one, or waits for one, fails there."""
     A, b = torch.empty(3, 4, 5, 5, device="meta"), torch.empty(3, 4, 5, device="meta")
     for run in (cg(A, b, 3), pcg(A, b, 3)):
         assert run.x.shape == (3, 4, 4, 5) and run.x.device.type == "meta"
 
 
-def test_input_of_any_kind_is_worked_on_in_float64() -> None:
+def test_input_of_any_kind_is_solved_in_float64() -> None:
     expected = cg(torch.tensor([[4.0, 1.0], [1.0, 3.0]], dtype=torch.float64), torch.tensor([1.0, 2.0]), 2).x
     for A, b in (
         (np.array([[4, 1], [1, 3]]), [1, 2]),
@@ -186,6 +186,8 @@ EYE, ONES = torch.eye(3), torch.ones(3)
         ((EYE, ONES, True), {}, OptionError, "iterations is True"),
     ],
 )
-def test_bad_input_is_refused(arguments: tuple, options: dict, error: type[Exception], message: str) -> None:
+def test_bad_systems_and_options_are_refused(
+    arguments: tuple, options: dict, error: type[Exception], message: str
+) -> None:
     with pytest.raises(error, match=message):
         pcg(*arguments, **options)

@@ -20,7 +20,7 @@ from nlaformer.learn.optimizer import learning_rate
 from tests.training import TINY, equal, final, interrupt_at, train
 
 
-def test_a_run_leaves_its_whole_story(tmp_path):
+def test_a_run_writes_config_manifest_metrics_model_and_two_checkpoints(tmp_path):
     run = train(TINY.replace(supervision="joint"), tmp_path)
     assert run.steps == 12 and not run.diverged
     names = {
@@ -48,7 +48,7 @@ def test_the_manifest_names_the_build_of_torch(tmp_path, monkeypatch):
     assert read_manifest(tmp_path)["versions"]["torch"] == "2.11.0+cu130"
 
 
-def test_training_again_changes_nothing(tmp_path):
+def test_training_a_finished_run_again_changes_no_file(tmp_path):
     train(TINY, tmp_path)
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     train(TINY, tmp_path)
@@ -77,7 +77,7 @@ def test_a_resumed_run_ends_in_the_same_bits(step, tmp_path, monkeypatch):
     assert read_metrics(tmp_path / "run") == read_metrics(tmp_path / "undisturbed")
 
 
-def test_a_run_out_of_minutes_goes_on_where_it_stopped(tmp_path, monkeypatch):
+def test_a_run_out_of_minutes_resumes_where_it_stopped(tmp_path, monkeypatch):
     undisturbed = train(TINY, tmp_path / "undisturbed")
     clock = itertools.count(step=10)  # every look at it costs ten seconds
     with monkeypatch.context() as patch:
@@ -91,7 +91,7 @@ def test_a_run_out_of_minutes_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert read_manifest(tmp_path / "run")["seconds_in_all"] > spent > 0
 
 
-def test_validations_need_no_checkpoint(tmp_path):
+def test_validations_may_come_more_often_than_checkpoints(tmp_path):
     train(TINY, tmp_path, checkpoint_every=6, validate_every=2)
     lines = [line for line in read_metrics(tmp_path) if "validation" in line]
     assert [line["step"] for line in lines] == [0, 2, 4, 6, 8, 10, 12]
@@ -133,7 +133,7 @@ def test_a_stack_resumes_at_the_last_step_all_members_have(tmp_path, monkeypatch
         assert equal(final(one.folder), final(other.folder))
 
 
-def test_a_diverging_member_is_frozen_and_the_others_go_on(tmp_path):
+def test_a_diverging_member_is_frozen_and_the_others_are_unaffected(tmp_path):
     wild = TINY.replace(lr=1e30, warmup=0, clip=1e30)
     runs = train([TINY, wild], tmp_path / "stack")
     assert [run.diverged for run in runs] == [False, True]
@@ -145,12 +145,12 @@ def test_a_diverging_member_is_frozen_and_the_others_go_on(tmp_path):
     assert read_manifest(runs[1].folder)["state"] == "diverged"
 
 
-def test_a_model_alone_that_diverges_stops(tmp_path):
+def test_a_single_model_that_diverges_stops_the_run(tmp_path):
     run = train(TINY.replace(lr=1e30, warmup=0, clip=1e30), tmp_path)
     assert run.diverged and run.steps < TINY.steps
 
 
-def test_a_run_begins_with_the_weights_of_a_model(tmp_path):
+def test_a_run_starts_from_the_weights_of_a_model(tmp_path):
     first = train(TINY, tmp_path / "first")
     onward = TINY.replace(start=str(tmp_path / "first"), family="poisson-1d", lr=1e-3, seed=1)
     begun = PlainEngine([onward]).solver()
@@ -162,7 +162,7 @@ def test_a_run_begins_with_the_weights_of_a_model(tmp_path):
     assert resumed.solver.config.start == str(tmp_path / "first")
 
 
-def test_a_run_goes_on_without_the_model_it_started_from(tmp_path):
+def test_a_run_resumes_without_the_model_it_started_from(tmp_path):
     train(TINY, tmp_path / "first")
     onward = TINY.replace(start=str(tmp_path / "first"), seed=1)
     whole = train(onward, tmp_path / "undisturbed")
@@ -172,7 +172,7 @@ def test_a_run_goes_on_without_the_model_it_started_from(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[]\n", b"{}\n", b"3\n"])
-def test_a_damaged_file_beside_the_checkpoint_does_not_end_a_run(content, tmp_path):
+def test_damaged_metrics_are_replaced_and_a_damaged_manifest_is_named(content, tmp_path):
     train(TINY, tmp_path / "run", minutes=0.0)
     (tmp_path / "run" / "metrics.jsonl").write_bytes(content)
     assert train(TINY, tmp_path / "run").steps == TINY.steps
@@ -185,14 +185,14 @@ def test_a_damaged_file_beside_the_checkpoint_does_not_end_a_run(content, tmp_pa
 
 
 @pytest.mark.parametrize("out", ["", "a\0b", None])
-def test_what_is_no_folder_is_refused(out, tmp_path, monkeypatch):
+def test_out_that_is_not_a_path_is_refused(out, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(FileError, match="is not a path"):
         train(TINY, out)
     assert not list(tmp_path.iterdir())
 
 
-def test_only_the_files_a_kill_left_are_removed(tmp_path, monkeypatch):
+def test_only_temporary_files_of_a_killed_run_are_removed(tmp_path, monkeypatch):
     (tmp_path / ".a.tmp").mkdir()
     (tmp_path / ".b.tmp").touch()
     train(TINY, tmp_path)
@@ -205,7 +205,7 @@ def test_only_the_files_a_kill_left_are_removed(tmp_path, monkeypatch):
     assert [path.name for path in (tmp_path / "new").iterdir()] == [".b.tmp"]
 
 
-def test_a_start_that_does_not_fit_is_refused_before_any_work(tmp_path):
+def test_a_start_with_other_weights_is_refused_before_its_folder_is_made(tmp_path):
     train(TINY, tmp_path / "first")
     nf.operation("add", n=3).save(tmp_path / "operation")
     for changes, words in (
@@ -218,7 +218,7 @@ def test_a_start_that_does_not_fit_is_refused_before_any_work(tmp_path):
         assert not (tmp_path / "run").exists()
 
 
-def test_another_config_does_not_continue_a_run(tmp_path):
+def test_a_run_is_not_resumed_with_another_config(tmp_path):
     train(TINY, tmp_path)
     with pytest.raises(OptionError, match=r"lr: 0.001 there, 0.01 given"):
         train(TINY.replace(lr=0.01), tmp_path)
@@ -249,14 +249,14 @@ def test_another_config_does_not_continue_a_run(tmp_path):
         ({"device": "cuda:99"}, "device 'cuda:99' cannot be used here"),
     ],
 )
-def test_what_is_no_run_is_refused_before_any_work(given, words, tmp_path):
+def test_bad_arguments_of_train_are_refused_before_its_folder_is_made(given, words, tmp_path):
     out = tmp_path / "run"
     with pytest.raises(OptionError, match=words):
         train(**({"config": TINY, "out": out} | given))
     assert not out.exists()
 
 
-def test_the_learning_rate_warms_up_and_falls_to_its_end():
+def test_the_learning_rate_warms_up_and_falls_to_final_lr():
     config = TINY.replace(steps=101, warmup=10, lr=1.0, final_lr=0.02)
     rates = [learning_rate(config, number) for number in range(101)]
     assert rates[0] == pytest.approx(0.1) and rates[9] == rates[10] == 1.0
@@ -289,7 +289,7 @@ def test_the_engine_takes_the_steps_of_torch_optim_adam(monkeypatch):
         torch.testing.assert_close(member.parameters[name], parameter, rtol=1e-5, atol=1e-7)
 
 
-def test_seeds_and_steps_make_the_data():
+def test_the_training_systems_depend_on_seed_and_step_alone():
     from nlaformer.learn.data import Stream
 
     stream, again = Stream(TINY), Stream(TINY)
@@ -301,26 +301,26 @@ def test_seeds_and_steps_make_the_data():
     torch.testing.assert_close(batch.x[:, -1], batch.x_true, rtol=1e-3, atol=1e-3)  # CG ends after n = T iterations
 
 
-def test_a_last_line_cut_short_is_left_out(tmp_path):
+def test_a_truncated_last_line_of_metrics_is_ignored(tmp_path):
     (tmp_path / "metrics.jsonl").write_text('{"step": 1, "loss": 2.0}\n{"step": 2, "lo')
     assert read_metrics(tmp_path) == [{"step": 1, "loss": 2.0}]
 
 
-def test_no_metric_is_lost_to_json(tmp_path):
+def test_metrics_of_a_diverged_run_are_valid_json(tmp_path):
     train(TINY.replace(lr=1e30, warmup=0, clip=1e30), tmp_path)
     for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
         json.loads(line, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
     assert math.isfinite(read_metrics(tmp_path)[1]["loss"])
 
 
-def test_tensorboard_is_asked_for_before_any_work(tmp_path, monkeypatch):
+def test_missing_tensorboard_is_refused_before_the_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(OptionError, match="tensorboard"):
         train(TINY, tmp_path / "run", tensorboard=True)
     assert not (tmp_path / "run").exists()
 
 
-def test_tensorboard_gets_every_line(tmp_path, monkeypatch):
+def test_tensorboard_gets_every_line_of_metrics(tmp_path, monkeypatch):
     written = []
 
     class SummaryWriter:
@@ -338,7 +338,7 @@ def test_tensorboard_gets_every_line(tmp_path, monkeypatch):
     assert ("loss", 1) in written and ("lr", TINY.steps) in written and written[-1] == "closed"
 
 
-def test_the_number_of_threads_is_the_runs_own(tmp_path):
+def test_threads_of_a_config_hold_during_its_run_only(tmp_path):
     before, seen = torch.get_num_threads(), []
     original = PlainEngine.step
 

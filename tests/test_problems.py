@@ -103,12 +103,16 @@ def test_spd_has_the_distribution_of_scikit_learn(scikit_learn: dict[str, np.nda
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_the_stream_has_the_same_distribution(scikit_learn: dict[str, np.ndarray], dtype: torch.dtype) -> None:
+def test_the_spd_stream_has_the_distribution_of_scikit_learn(
+    scikit_learn: dict[str, np.ndarray], dtype: torch.dtype
+) -> None:
     A, _, x = SPD(20, 1.2).stream(COUNT, torch.Generator().manual_seed(7), dtype)
     assert differing(statistics(A.double().numpy(), x.double().numpy()), scikit_learn) == []
 
 
-def test_the_comparison_would_notice_another_sigma_or_another_reading(scikit_learn: dict[str, np.ndarray]) -> None:
+def test_the_comparison_with_scikit_learn_detects_other_distributions(
+    scikit_learn: dict[str, np.ndarray],
+) -> None:
     A, _, x = SPD(20, 1.4).sample(COUNT, seed=7)
     assert "condition" in differing(statistics(A.numpy(), x.numpy()), scikit_learn)
     # U (I + diag(u)) U^T, as if scikit-learn's 1.0 were an identity matrix
@@ -119,7 +123,7 @@ def test_the_comparison_would_notice_another_sigma_or_another_reading(scikit_lea
     assert "largest eigenvalue" in differing(statistics(A, random.standard_normal((COUNT, 20))), scikit_learn)
 
 
-def test_cg_converges_on_it_as_measured_before() -> None:
+def test_the_mean_errors_of_cg_on_spd_are_the_known_ones() -> None:
     count = 512
     A, b, x = SPD(20, 1.2).sample(count, seed=0)
     error = (cg(A, b, 8).x - x[:, None]).square().sum(-1) / x.square().sum(-1, keepdim=True)
@@ -141,7 +145,7 @@ PINNED_X = [-0.43956062589617306, -1.0520686710911693, 0.7797344764937608]
 PINNED_SUM = 38.03186864889813
 
 
-def test_a_seed_means_these_very_systems() -> None:
+def test_a_seed_gives_the_pinned_systems() -> None:
     A, _, x = SPD(3, (1.0, 1.4)).sample(2, seed=5)
     torch.testing.assert_close(A[1], torch.tensor(PINNED_A, dtype=torch.float64), rtol=0, atol=1e-10)
     torch.testing.assert_close(x[1], torch.tensor(PINNED_X, dtype=torch.float64), rtol=0, atol=1e-14)
@@ -167,7 +171,7 @@ def test_the_first_systems_of_a_larger_sample_are_those_of_a_smaller_one(
     family: problems.Family, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = family.sample(50, seed=3)
-    monkeypatch.setattr(base, "LARGEST_BATCH", 7)
+    monkeypatch.setattr(base, "_LARGEST_BATCH", 7)
     for few, many in zip(family.sample(20, seed=3), large, strict=True):
         torch.testing.assert_close(few, many[:20], rtol=1e-12, atol=1e-12)
     assert not torch.equal(family.sample(50, seed=4).x, large.x)
@@ -181,7 +185,7 @@ def test_float32_samples_are_the_same_systems_rounded(family: problems.Family) -
 
 
 @pytest.mark.parametrize("family", GALLERY, ids=ids)
-def test_a_stream_goes_on_from_the_state_of_its_generator(family: problems.Family) -> None:
+def test_a_stream_resumes_from_the_state_of_its_generator(family: problems.Family) -> None:
     generator = torch.Generator().manual_seed(0)
     first = family.stream(4, generator)
     state = generator.get_state()
@@ -221,7 +225,7 @@ def test_systems_are_symmetric_positive_definite_and_consistent(family: problems
 
 
 @pytest.mark.parametrize("name", problems.families()[:-1])
-def test_families_come_by_name_and_go_down_to_one_unknown(name: str) -> None:
+def test_every_named_family_makes_systems_of_one_unknown(name: str) -> None:
     family = problems.family(name, n=1)
     assert family.sample(3, seed=0).A.shape == (3, 1, 1)
     assert family.sample(0, seed=0).A.shape == (0, 1, 1)
@@ -229,7 +233,7 @@ def test_families_come_by_name_and_go_down_to_one_unknown(name: str) -> None:
     assert len({family, problems.family(name, n=1)}) == 1
 
 
-def test_poisson_has_the_coefficients_on_its_edges() -> None:
+def test_poisson_matrices_hold_the_coefficients_of_their_edges() -> None:
     a = np.array([0.5, 1.0, 2.0, 4.0])
     A = Poisson1D(3).matrices(Replay(edges=np.log(a)), 1)[0]
     expected = [[1.5, -1, 0], [-1, 3, -2], [0, -2, 6]]
@@ -242,7 +246,7 @@ def test_poisson_2d_with_a_constant_coefficient_is_the_kronecker_sum() -> None:
     assert torch.equal(Poisson2D(16, 0.0).sample(1, 0).A[0], torch.kron(line, eye) + torch.kron(eye, line))
 
 
-def test_the_rbf_kernel_is_scikit_learns() -> None:
+def test_the_rbf_kernel_equals_scikit_learns() -> None:
     from sklearn.metrics.pairwise import rbf_kernel
 
     points = np.random.default_rng(0).random((10, 3))
@@ -310,12 +314,12 @@ def test_all_bad_options_are_named_at_once(name: str, options: dict, complaints:
     assert max(1, str(caught.value).count("\n")) == len(complaints)
 
 
-def test_the_constructor_refuses_the_same() -> None:
+def test_a_family_class_refuses_bad_options_like_its_name() -> None:
     with pytest.raises(OptionError, match=r"(?s)n must be.*sigma must be"):
         SPD(n=0, sigma=(-1.0,))
 
 
-def test_numbers_of_any_library_are_options() -> None:
+def test_options_take_numbers_of_numpy_and_torch() -> None:
     for make in (np.array, torch.tensor):
         assert problems.family("spd", n=make(3), sigma=make([1.0, 1.5])) == SPD(3, (1.0, 1.5))
         assert problems.family("poisson-2d", n=make(4), sigma=make(0.5)) == problems.Poisson2D(4, 0.5)
@@ -396,7 +400,7 @@ def test_matrix_market_files_are_read(tmp_path, text: str) -> None:
         (HEADER + "coordinate real general\n99999 99999 1\n1 1 4\n", ShapeError, "at most"),
     ],
 )
-def test_malformed_files_are_refused(tmp_path, text: str, error: type[Exception], message: str) -> None:
+def test_malformed_matrix_market_files_are_refused(tmp_path, text: str, error: type[Exception], message: str) -> None:
     path = tmp_path / "A.mtx"
     path.write_text(text)
     with pytest.raises(error, match=message) as caught:
@@ -406,7 +410,7 @@ def test_malformed_files_are_refused(tmp_path, text: str, error: type[Exception]
 
 @pytest.mark.parametrize("symmetry", ["general", "symmetric", "skew-symmetric"])
 @pytest.mark.parametrize("kind", ["coordinate", "array", "pattern"])
-def test_files_written_by_scipy_come_back(tmp_path, kind: str, symmetry: str) -> None:
+def test_matrix_market_files_written_by_scipy_are_read_back_exactly(tmp_path, kind: str, symmetry: str) -> None:
     from scipy.io import mmwrite
     from scipy.sparse import coo_array
 
@@ -423,13 +427,13 @@ def test_files_written_by_scipy_come_back(tmp_path, kind: str, symmetry: str) ->
     assert np.array_equal(dense, expected)
 
 
-def test_missing_files_and_folders_are_refused(tmp_path) -> None:
+def test_missing_matrix_market_files_and_folders_are_refused(tmp_path) -> None:
     for path in (tmp_path / "missing.mtx", tmp_path):
         with pytest.raises(FileError, match="cannot read"):
             problems.from_matrix_market(path)
 
 
-def test_damaged_files_never_end_in_a_foreign_error(tmp_path) -> None:
+def test_damaged_matrix_market_files_raise_our_own_errors_only(tmp_path) -> None:
     text = (HEADER + "coordinate real symmetric\n3 3 4\n1 1 4\n2 1 -1.5e0\n2 2 3\n3 3 2\n").encode()
     random = np.random.default_rng(0)
     path = tmp_path / "A.mtx"

@@ -1,6 +1,6 @@
 """Families of linear systems A x = b: batched, seeded, on any device.
 
-``SPD`` is the paper's; the others are the gallery. Each is a small frozen object with
+``SPD`` is the paper's family; the gallery has others. Each is a small frozen object with
 ``sample(count, seed, device, dtype)`` for evaluation and ``stream(count, generator, dtype)`` for training.
 """
 
@@ -68,7 +68,7 @@ def family(name: str, **options: Any) -> Family:
 
 
 def complaints(name: str, **options: Any) -> list[str]:
-    """What is wrong with the options of a family, one sentence each; for configurations that collect their own.
+    """The errors in the options of a family, one sentence each.
 
     >>> complaints("poisson-2d", n=20)
     ['n must be a square number, such as 16 or 25, not 20']

@@ -1,13 +1,12 @@
-"""What every family of linear systems A x = b is made of: its options, its random numbers, its two ways to draw.
+"""The base of every family of linear systems A x = b: its options, its random numbers, its two ways to draw.
 
-A family is a small frozen object. It says how its matrices are made from random numbers (``matrices``) and where
-the numbers come from is somebody else's business:
+A family is a small frozen object. Its method ``matrices`` makes matrices from random numbers, which come from
 
-- ``sample(count, seed)`` is for evaluation. A seed means the same systems everywhere: the numbers come from
-  NumPy's PCG64 on the CPU in float64, one stream per name, one row per system, so that the first systems of a
-  larger sample are those of a smaller one. Only rounding differs between machines.
-- ``stream(count, generator)`` is for training. Everything happens on the generator's device and in the wanted
-  dtype, as fast as the device goes; the generator's state is the position in the data.
+- ``sample(count, seed)``, for evaluation. A seed gives the same systems everywhere: the numbers come from NumPy's
+  PCG64 on the CPU in float64, one stream per name, one row per system, so that the first systems of a larger sample
+  are those of a smaller one. Only rounding differs between machines.
+- ``stream(count, generator)``, for training. Everything is computed on the generator's device in the wanted dtype;
+  the generator's state is the position in the data.
 
 The solution is drawn first, x ~ N(0, I), and b = A x.
 """
@@ -26,8 +25,25 @@ from torch import Tensor
 from nlaformer.arrays import check_memory, is_finite, is_whole, numbers, plain, usable_device
 from nlaformer.errors import OptionError, shown, unknown_name
 
-LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
-LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
+__all__ = [
+    "DeviceDraws",
+    "Draws",
+    "Family",
+    "SeededDraws",
+    "Systems",
+    "as_real",
+    "as_reals",
+    "as_whole",
+    "is_reals",
+    "option",
+    "real",
+    "refuse",
+    "symmetric",
+    "whole",
+]
+
+_LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
+_LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
 
 
 class Systems(NamedTuple):
@@ -39,7 +55,7 @@ class Systems(NamedTuple):
 
 
 class Draws(Protocol):
-    """A source of random numbers; ``name`` keeps the kinds of numbers apart."""
+    """A source of random numbers; every ``name`` is an independent stream."""
 
     def uniform(self, name: str, *shape: int) -> Tensor: ...
 
@@ -47,7 +63,7 @@ class Draws(Protocol):
 
 
 class SeededDraws:
-    """Numbers that a seed fixes on every machine: float64, CPU, one NumPy stream per name."""
+    """Numbers that a seed determines on every machine: float64, CPU, one NumPy stream per name."""
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
@@ -80,7 +96,7 @@ class DeviceDraws:
 
 
 class Family:
-    """Base of the families: subclasses are frozen dataclasses of ``option`` fields that define ``matrices``."""
+    """Base of the families; a subclass is a frozen dataclass of ``option`` fields with a method ``matrices``."""
 
     name: ClassVar[str]
     n: int
@@ -97,7 +113,7 @@ class Family:
 
     @classmethod
     def complaints(cls, options: Mapping[str, Any]) -> list[str]:
-        """Everything that is wrong with these options, one sentence each."""
+        """The errors in these options, one sentence each."""
         fields = {field.name: field for field in _options(cls)}
         found = []
         for name, value in options.items():
@@ -114,9 +130,9 @@ class Family:
     def sample(
         self, count: int, seed: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Systems:
-        """The first ``count`` systems of a seed, the same on every machine; for evaluation.
+        """Draw the first ``count`` systems of a seed, the same on every machine; for evaluation.
 
-        They are made on the CPU in float64, then rounded to ``dtype`` and moved to ``device`` if these are given.
+        They are computed on the CPU in float64, then rounded to ``dtype`` and moved to ``device`` if these are given.
         """
         count, seed, dtype = as_whole(count), as_whole(seed), torch.float64 if dtype is None else dtype
         found = _count_complaints(count)
@@ -130,9 +146,9 @@ class Family:
         return _join([_to(self._systems(draw, size), place, dtype) for size in self._chunks(count)])
 
     def stream(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Systems:
-        """The next ``count`` systems of a generator, made on its device; for training.
+        """Draw the next ``count`` systems of a generator, on its device; for training.
 
-        Deterministic for one device and version of torch, but other numbers than those of ``sample``.
+        Deterministic for one device and version of torch; the numbers are not those of ``sample``.
         """
         count = as_whole(count)
         found = _count_complaints(count)
@@ -145,23 +161,23 @@ class Family:
         return _join([self._systems(draw, size) for size in self._chunks(count)])
 
     def _chunks(self, count: int) -> list[int]:
-        largest = max(1, min(LARGEST_BATCH, LARGEST_CHUNK // self.n**2))
+        largest = max(1, min(_LARGEST_BATCH, _LARGEST_CHUNK // self.n**2))
         return [min(largest, count - start) for start in range(0, count, largest)] or [0]
 
     def _systems(self, draw: Draws, count: int) -> Systems:
         A = self.matrices(draw, count)
         x = draw.normal("x", count, self.n)
-        # Not a matrix product: in float32 that might run in tf32, and b would not be A x.
+        # Not a matrix product: in float32 that might be computed in tf32, and b would not be A x.
         return Systems(A, (A * x[:, None, :]).sum(-1), x)
 
 
 def symmetric(A: Tensor) -> Tensor:
-    """A with A = A^T to the last bit, which a product like S S^T need not have."""
+    """Make A equal to A^T to the last bit, which a product like S S^T need not be."""
     return (A + A.mT) / 2
 
 
 def refuse(what: str, complaints: list[str]) -> None:
-    """Raise one OptionError that lists all complaints, if there are any."""
+    """Raise an OptionError that lists all complaints, if there are any."""
     if len(complaints) == 1:
         raise OptionError(f"{what}: {complaints[0]}")
     if complaints:

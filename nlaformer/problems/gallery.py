@@ -1,4 +1,4 @@
-"""Families beyond the paper's: the systems that numerical analysts meet.
+"""Families beyond the paper's: common model problems of numerical analysis.
 
 Discretized differential equations and graphs are written through an incidence matrix B (edges x nodes), whose rows
 hold the difference of an edge's two ends: A = B^T diag(a) B with the edges' coefficients a. An edge to the boundary,
@@ -120,7 +120,7 @@ class RBFKernel(Family):
 
 @dataclass(frozen=True)
 class GraphLaplacian(Family):
-    """L + shift I with the Laplacian L of a random graph: every two nodes are joined with the same chance.
+    """L + shift I with the Laplacian L of a random graph: every two nodes are joined with equal probability.
 
     Parameters
     ----------

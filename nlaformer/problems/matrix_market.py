@@ -1,7 +1,7 @@
 """Matrix Market files (``.mtx``): real coordinate or array files, general, symmetric or skew-symmetric.
 
-Why not ``scipy.io.mmread``: on a damaged file it can end the whole process (SciPy 1.17.1 reads past the end of an entry
-that breaks off), and its messages do not name the file.
+Why not ``scipy.io.mmread``: on a damaged file it can crash the process (SciPy 1.17.1 reads past the end of a truncated
+entry), and its messages do not name the file.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from torch import Tensor
 from nlaformer.errors import DTypeError, FileError, ShapeError
 from nlaformer.problems.base import Draws, Family, option
 
-LARGEST_DENSE = 2**14  # 2 GiB in float64
-LARGEST_INDEX = 2**53  # indices are parsed with the values, as float64
+__all__ = ["MatrixMarket", "from_matrix_market", "read_matrix_market"]
+
+_LARGEST_DENSE = 2**14  # 2 GiB in float64
+_LARGEST_INDEX = 2**53  # indices are parsed with the values, as float64
 _LAYOUTS = ("coordinate", "array")
 _NUMBERS = ("real", "double", "integer", "unsigned-integer", "pattern", "complex")
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
@@ -61,7 +63,7 @@ def _read_header(lines: list[bytes]) -> tuple[_Header, list[bytes]]:
     """The first line and the sizes, and the lines that follow."""
     first = lines[0].decode("ascii", "replace").lower().split() if lines else []
     if len(first) != 5 or first[:2] != ["%%matrixmarket", "matrix"]:
-        raise ValueError("its first line is another")
+        raise ValueError("its first line is not a Matrix Market header")
     layout, numbers, symmetry = first[2:]
     for given, known in ((layout, _LAYOUTS), (numbers, _NUMBERS), (symmetry, _SYMMETRIES)):
         if given not in known:
@@ -70,7 +72,7 @@ def _read_header(lines: list[bytes]) -> tuple[_Header, list[bytes]]:
         if line.strip() and not line.startswith(b"%"):
             sizes = tuple(int(token) if token.isdigit() else -1 for token in line.split())
             expected = 3 if layout == "coordinate" else 2
-            if len(sizes) != expected or not all(0 <= size < LARGEST_INDEX for size in sizes):
+            if len(sizes) != expected or not all(0 <= size < _LARGEST_INDEX for size in sizes):
                 raise ValueError(
                     f"line {number} should hold {expected} sizes, not {line[:60].decode('ascii', 'replace')!r}"
                 )
@@ -147,10 +149,10 @@ class MatrixMarket(Family):
         rows, columns = matrix.shape
         if rows != columns or not rows:
             raise ShapeError(f"{self.path} holds a matrix of {rows} x {columns}; a linear system needs a square one")
-        if rows > LARGEST_DENSE:
+        if rows > _LARGEST_DENSE:
             raise ShapeError(
                 f"{self.path} holds a matrix of {rows} x {rows}; the systems of a family are dense and at most "
-                f"{LARGEST_DENSE} x {LARGEST_DENSE}. read_matrix_market gives the sparse matrix"
+                f"{_LARGEST_DENSE} x {_LARGEST_DENSE}. read_matrix_market gives the sparse matrix"
             )
         dense = matrix if isinstance(matrix, np.ndarray) else matrix.toarray()
         object.__setattr__(self, "n", rows)
