@@ -137,7 +137,7 @@ def test_more_loops_than_in_training_extend_the_iterates():
 
 def test_systems_of_other_shapes_are_refused():
     model = initial(TINY)
-    with pytest.raises(ShapeError, match="systems of 3 unknowns"):
+    with pytest.raises(ShapeError, match="3 unknowns"):
         model.iterates(np.eye(4), np.ones(4))
     with pytest.raises(OptionError, match="iterations is -1"):
         model.iterates(np.eye(3), np.ones(3), iterations=-1)
@@ -183,7 +183,7 @@ def test_zero_iterations_give_the_first_iterate(post):
 
 def test_entries_beyond_the_models_precision_are_refused():
     model = initial(nf.recipe("quickstart", n=3, T=4, d=8, heads=2))
-    with pytest.raises(DomainError, match=r"A has entries beyond the range of torch\.float32"):
+    with pytest.raises(DomainError, match=r"A .*torch\.float32"):
         model.iterates(1e40 * np.eye(3), np.ones(3))
 
 

@@ -100,7 +100,7 @@ def test_a_full_disk_stops_training_and_keeps_the_last_checkpoint(tmp_path):
     arguments = [sys.executable, "-c", code, json.dumps(CONFIG.to_json()), str(tmp_path / "full")]
     outcome = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
     assert outcome.returncode != 0
-    assert "FileError" in outcome.stderr and "what was there before is intact" in outcome.stderr
+    assert "FileError" in outcome.stderr and checkpoint.LATEST in outcome.stderr
     assert checkpoint.resume([tmp_path / "full"], [CONFIG])[0].step == step
     nf.train(CONFIG, out=tmp_path / "full", device="cpu", progress=False, checkpoint_every=100)
     assert state(tmp_path / "full")["alive"].item()
@@ -131,13 +131,13 @@ def test_ctrl_c_reports_the_step_and_the_folder(tmp_path):
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1]
     step = model_step(folder)
-    assert process.returncode == 130 and "on this CPU the run will take about" in said
+    assert process.returncode == 130 and "CPU" in said
     assert f"step {step}" in said and str(folder) in said
     evaluated = subprocess.run(
         [sys.executable, "-m", "nlaformer", "evaluate", str(folder), "--count=4"],
         cwd=ROOT, capture_output=True, text=True,
     )  # fmt: skip
-    assert f"the model is that of step {step} of 5000" in evaluated.stdout
+    assert f"step {step} of 5000" in evaluated.stdout
 
 
 TORCHRUN = """

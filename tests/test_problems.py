@@ -286,22 +286,22 @@ def test_eigenvectors_are_uniformly_distributed() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "complaints"),
     [
-        ("spd", {"n": 0, "sigma": (1.0, -1.0)}, ["n must be a whole number from 1 on, not 0", "sigma must be"]),
+        ("spd", {"n": 0, "sigma": (1.0, -1.0)}, ["not 0", "sigma must be"]),
         ("spd", {"n": 2.5}, ["not 2.5"]),
         ("spd", {"n": True, "sigma": "1.2"}, ["not True", "not '1.2'"]),
-        ("spd", {"sigma": ()}, ["one or more"]),
-        ("spd", {"sigma": math.nan, "m": 3}, ["sigma must be", "there is no option named 'm'"]),
+        ("spd", {"sigma": ()}, ["sigma must be"]),
+        ("spd", {"sigma": math.nan, "m": 3}, ["sigma must be", "'m'"]),
         ("poisson-1d", {"n": -1, "sigma": math.inf}, ["n must be", "sigma must be"]),
-        ("poisson-2d", {"n": 24, "sigma": -1}, ["sigma must be", "such as 16 or 25"]),
+        ("poisson-2d", {"n": 24, "sigma": -1}, ["sigma must be", "16 or 25"]),
         ("poisson-2d", {"n": "many"}, ["not 'many'"]),
         ("rbf", {"length": 0, "ridge": -1, "dimension": 0}, ["length must", "ridge must", "dimension must"]),
         ("graph-laplacian", {"shift": 0, "degree": None}, ["shift must", "degree must"]),
-        ("spectrum", {"cond": 0.5}, ["cond must be a finite number from 1 on"]),
-        ("spectrum", {"n": 3, "cond": 10, "eigenvalues": (1, 2)}, ["contradict", "n = 3 numbers, not 2"]),
+        ("spectrum", {"cond": 0.5}, ["cond must be"]),
+        ("spectrum", {"n": 3, "cond": 10, "eigenvalues": (1, 2)}, ["cond and eigenvalues", "n = 3"]),
         ("spectrum", {"eigenvalues": "all"}, ["eigenvalues must be"]),
         ("spd", {"n": 3, "sigma": 10**400}, ["sigma must be"]),
         ("spd", {"n": -(10**5000), "sigma": b"1"}, ["not a value of type int", "not b'1'"]),
-        ("poisson-2d", {"n": 10**5000 + 1}, ["n must be a square number"]),
+        ("poisson-2d", {"n": 10**5000 + 1}, ["n must be"]),
         ("spectrum", {"n": np.array([1, 2]), "eigenvalues": (1, 2)}, ["n must be"]),
         ("matrix-market", {"path": 3}, ["path must be"]),
         ("matrix-market", {}, ["path must be"]),
@@ -331,20 +331,20 @@ def test_options_take_numbers_of_numpy_and_torch() -> None:
 
 
 def test_an_unknown_family_is_refused_with_the_nearest_name() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'poisson-2d'"):
+    with pytest.raises(UnknownNameError, match="'poisson-2d'"):
         problems.family("poisson2d")
-    with pytest.raises(UnknownNameError, match=r"no family named \[\]"):
+    with pytest.raises(UnknownNameError, match=r"\[\]"):
         problems.family([])  # type: ignore[arg-type]
 
 
 def test_bad_counts_and_seeds_are_refused() -> None:
     for n, count in ((10**11, 1), (2, 10**15), (10**5000, 1)):
-        with pytest.raises(OptionError, match=r"would take .* of memory"):
+        with pytest.raises(OptionError, match="memory"):
             SPD(n).sample(count, seed=0)
     with pytest.raises(OptionError, match=r"(?s)count must be.*seed must be.*dtype must be"):
         SPD(2).sample(-1, seed=-1, dtype=torch.int32)
     for device in ("cuda:99", "privateuseone"):
-        with pytest.raises(OptionError, match=f"device '{device}' cannot be used here"):
+        with pytest.raises(OptionError, match=f"device '{device}'"):
             SPD(2).sample(2, seed=0, device=device)
     with pytest.raises(OptionError, match=r"(?s)count must be.*generator must be.*dtype must be"):
         SPD(2).stream(1.5, 0, torch.bfloat16)  # type: ignore[arg-type]
@@ -380,24 +380,24 @@ def test_matrix_market_files_are_read(tmp_path, text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "error", "message"),
     [
-        ("", FileError, "not a valid Matrix Market file"),
-        ("hello\n", FileError, "not a valid Matrix Market file"),
-        (HEADER + "coordinate real symmetric\n2 2 3\n1 1 4\n2 1 1\n", FileError, "not a valid"),
-        (HEADER + "coordinate real symmetric\n2 2 1\n1 3 4\n", FileError, "not a valid"),
-        (HEADER + "coordinate real general\n2 2 1\n1 one 4\n", FileError, "not a valid"),
-        (HEADER + "coordinate real general\n2 2 1\n1 1 four\n", FileError, "not a valid"),
-        (HEADER + "coordinate real general\n-2 2 1\n1 1 4\n", FileError, "not a valid"),
-        (HEADER + "coordinate real lopsided\n2 2 1\n1 1 4\n", FileError, "not a valid"),
-        (HEADER + "coordinate real general\n", FileError, "not a valid"),
-        (HEADER + "coordinate real skew-symmetric\n2 2 1\n1 1 4\n", FileError, "no entries on its diagonal"),
-        (HEADER + "coordinate real symmetric\n2 2 2\n1 2 4\n2 1 4\n", FileError, "one triangle"),
-        (HEADER + "coordinate real symmetric\n2 3 1\n1 1 4\n", FileError, "cannot be 2 x 3"),
-        (HEADER + "coordinate real general\n2 2 1\n1.5 1 4\n", FileError, "whole number from 1 to 2"),
+        ("", FileError, "Matrix Market"),
+        ("hello\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real symmetric\n2 2 3\n1 1 4\n2 1 1\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real symmetric\n2 2 1\n1 3 4\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real general\n2 2 1\n1 one 4\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real general\n2 2 1\n1 1 four\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real general\n-2 2 1\n1 1 4\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real lopsided\n2 2 1\n1 1 4\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real general\n", FileError, "Matrix Market"),
+        (HEADER + "coordinate real skew-symmetric\n2 2 1\n1 1 4\n", FileError, "diagonal"),
+        (HEADER + "coordinate real symmetric\n2 2 2\n1 2 4\n2 1 4\n", FileError, "triangle"),
+        (HEADER + "coordinate real symmetric\n2 3 1\n1 1 4\n", FileError, "2 x 3"),
+        (HEADER + "coordinate real general\n2 2 1\n1.5 1 4\n", FileError, "1 to 2"),
         (HEADER + "array pattern general\n1 1\n1\n", FileError, "pattern"),
-        (HEADER + "array real general\n99999999999 99999999999\n1\n", FileError, "not a valid"),
+        (HEADER + "array real general\n99999999999 99999999999\n1\n", FileError, "Matrix Market"),
         (HEADER + "coordinate complex general\n1 1 1\n1 1 4 2\n", DTypeError, "complex"),
         (HEADER + "array real general\n2 1\n1\n2\n", ShapeError, "2 x 1"),
-        (HEADER + "coordinate real general\n99999 99999 1\n1 1 4\n", ShapeError, "at most"),
+        (HEADER + "coordinate real general\n99999 99999 1\n1 1 4\n", ShapeError, "99999 x 99999"),
     ],
 )
 def test_malformed_matrix_market_files_are_refused(tmp_path, text: str, error: type[Exception], message: str) -> None:
@@ -429,7 +429,7 @@ def test_matrix_market_files_written_by_scipy_are_read_back_exactly(tmp_path, ki
 
 def test_missing_matrix_market_files_and_folders_are_refused(tmp_path) -> None:
     for path in (tmp_path / "missing.mtx", tmp_path):
-        with pytest.raises(FileError, match="cannot read"):
+        with pytest.raises(FileError, match=path.name):
             problems.from_matrix_market(path)
 
 
