@@ -109,6 +109,7 @@ def test_a_member_that_diverges_is_frozen_and_the_others_train_on(device: str) -
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_an_engine_that_loads_a_state_resumes_bit_for_bit(device: str) -> None:
+    """At the last step of a chunk of 4: the runs that warm up a capture must not read beyond the chunk."""
     whole = run(FusedEngine(MEMBERS, device), 7)
     first = run(FusedEngine(MEMBERS, device), 3)
     second = FusedEngine(MEMBERS, device)
@@ -158,7 +159,7 @@ class Graph:
 
 
 def test_a_graph_is_not_destroyed_while_another_is_captured() -> None:
-    """Its destructor would fail, and end the process."""
+    """That would invalidate the capture."""
     engine, graph = FusedEngine([SMALL], "cpu"), Graph()
     engine.graphs.append(graph)  # type: ignore[arg-type]
     destroyed = weakref.ref(graph)

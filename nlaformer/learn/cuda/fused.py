@@ -254,8 +254,8 @@ def _products(precision: str) -> Iterator[None]:
         matmul.allow_tf32 = before
 
 
-# One thread at a time captures a graph, draws systems (which allocates memory on the device) or destroys graphs: the
-# latter two are errors in the midst of a capture, and an error in the destructor of a graph aborts the process.
+# One thread at a time captures a graph, draws systems (which allocates memory on the device) or destroys graphs:
+# allocating memory or destroying a graph invalidates a capture that is under way.
 _CAPTURE = Lock()
 _RETIRED: list[torch.cuda.CUDAGraph] = []  # of engines that are gone
 
