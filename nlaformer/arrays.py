@@ -1,4 +1,4 @@
-"""The door: arrays and numbers of any kind in, checked; tensors inside; the same kind out."""
+"""Arrays and numbers of any kind: checked, converted to tensors, and results given back in the same kind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, shown
 
-# What a type checker is told of a result: it is of the kind that came in, a tensor, a NumPy array or a list.
+# The type of a result is the type of what was given: a tensor, a NumPy array or a list.
 ArrayT = TypeVar("ArrayT", bound=Any)
 FloatArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 IntArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
@@ -154,7 +154,7 @@ def give(tensor: Tensor, kind: str) -> Any:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether all entries are finite; NaN and infinity survive aminmax, which is ten times as quick as isfinite."""
+    """Whether all entries are finite; aminmax propagates NaN and infinity and is ten times as fast as isfinite."""
     return not tensor.numel() or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
 
 

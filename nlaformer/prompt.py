@@ -1,11 +1,11 @@
 """The token matrix P: named rows ("registers") over columns ("tokens").
 
-A ``Layout`` says which rows belong to which name; nothing outside this file does arithmetic on row numbers.
-Column 1 (index 0) of most prompts is the *sink*: it holds zeros in every data row and takes the attention
-that is not wanted. The position rows hold the unit vectors e_1, ..., e_{n+1}, the sink's first.
+A ``Layout`` says which rows belong to which name; nothing outside this file does arithmetic on row numbers. Column 1
+(index 0) of most prompts is the *sink*: it holds zeros in every data row and absorbs surplus attention. The position
+rows hold the unit vectors e_1, ..., e_{n+1}, the sink's first.
 
-Inputs are scaled by exact powers of two into the compact set the weights are made for, and the result is
-scaled back, so that the magnitude of the input costs no accuracy.
+Inputs are scaled by exact powers of two into the compact set on which the weights are accurate, and the result is
+scaled back, so that accuracy does not depend on the magnitude of the input.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Layout:
     def empty(self, batch: tuple[int, ...], dtype: torch.dtype, device: torch.device | str = "cpu") -> Tensor:
         """A prompt of zeros with the position rows, if there are any, in place.
 
-        In memory it lies token by token, the order in which the forward pass reads it.
+        It is stored token by token, the order in which the forward pass reads it.
         """
         P = torch.zeros(*batch, self.tokens, self.rows, dtype=dtype, device=device).mT
         if "position" in self.names:

@@ -1,4 +1,4 @@
-"""The forward pass: a transformer layer, eq. (1) of the paper, and NLAFormer, eq. (TFstructure).
+"""The forward pass: a transformer layer, eq. (1) of the paper, and the NLAFormer of section 3.
 
 For a token matrix P (rows x tokens)::
 
@@ -6,14 +6,14 @@ For a token matrix P (rows x tokens)::
     TF(P)   = Attn(P) + W_2 ReLU(W_1 Attn(P) + b_1) + b_2
     NLAF(P) = TF_post(TF_loop(... TF_loop(TF_pre(P))))
 
-Compiled and trained weights both run through this file. Inside, tensors are (..., token, row): P is
-transposed at the door, so a weight acts on the last axis. The heads of a layer stand side by side and are
-factored, W_V = W_O W_U, so that a head may be as narrow as what it carries; ``layer.dense()`` multiplies them
-out into the paper's matrices. The 1/sqrt(d) of common implementations is part of W_Q.
+Operations, compiled algorithms and trained models all run through ``NLAFormer.states``. Inside, tensors are
+(..., token, row): P is transposed on entry, so a weight acts on the last axis. The heads of a layer are stored
+together and factored, W_V = W_O W_U, so that a head may be as narrow as what it carries; ``layer.dense()`` multiplies
+them out into the paper's matrices. The 1/sqrt(d) of common implementations is part of W_Q.
 
-A weight is ``Dense`` (trained) or ``Sparse`` (compiled: nearly every row of such a weight selects one row of
-P, and evaluation may know it). Trained weights may carry a leading axis over models, a stack: W is then
-(E, out, in) and acts on (E, batch, token, row).
+A weight is ``Dense`` (trained) or ``Sparse`` (compiled: nearly every row of such a weight selects one row of P, which
+evaluation makes use of). Trained weights may have a leading axis over models, a stack: W is then (E, out, in) and acts
+on (E, batch, token, row).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ __all__ = ["FFN", "Dense", "Heads", "Layer", "NLAFormer", "Sparse", "State", "We
 _GATHERS = 6
 # Columns used by this many rows are crowded: rows that use no other column are cheaper in the dense block as well.
 _CROWD = 32
-# _Rows that fall into at most this many runs of consecutive ones are gathered run by run, views joined by one copy.
+# Row numbers in at most this many consecutive runs are gathered run by run: views, joined by one copy.
 _RUNS = 16
 # A batch runs in pieces; the tensors of a piece in one layer have about this many entries together. On a processor
 # they stay in its cache: memory that is new to the process costs several times as much as the arithmetic on it.
@@ -90,12 +90,12 @@ class Sparse(nn.Module):
         self._plan()
 
     def _plan(self) -> None:
-        """How to evaluate W, from its entries."""
+        """Decide from the entries how to evaluate W: what is gathered, and what forms a dense block."""
         (out, source), values, shape = self.index, self.values, self.shape
         count = torch.bincount(out, minlength=shape[0])
         rank = (
             torch.arange(len(out), device=out.device) - (torch.cumsum(count, 0) - count)[out]
-        )  # the k-th entry of its row
+        )  # entry k is number rank[k] in its row
 
         # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
         crowded = torch.zeros_like(count).index_add(0, out, (torch.bincount(source)[source] < _CROWD).long()) == 0
@@ -267,8 +267,8 @@ class NLAFormer(nn.Module):
     """A pre block, a looped block and a post block of layers.
 
     ``inject`` adds the prompt to the input of every block, the state starting at zero (Yang et al.: z <- f(z + P)).
-    ``unshared`` spells the loop out: ``loop`` then holds the layers of that many passes, one after another, and
-    no two passes share weights, which makes it an ordinary deep transformer.
+    ``unshared`` is the number of passes whose layers ``loop`` holds one after another; no two passes then share
+    weights, which makes the model an ordinary deep transformer. 0 means that all passes share one block.
 
     Examples
     --------
@@ -344,7 +344,10 @@ class NLAFormer(nn.Module):
         yield "post", loops, post
 
     def pieces(self, rows: int, tokens: int, *batch: Tensor) -> Iterator[tuple[Tensor, ...]]:
-        """Tensors that lead with one batch axis, in pieces of as many systems as should run at once."""
+        """Split tensors along their first axis, the batch, into pieces of as many systems as should run at once.
+
+        ``rows`` and ``tokens`` are the sizes of a prompt. This is the one rule for all models.
+        """
         layers = (cast(Layer, layer) for block in (self.pre, self.loop, self.post) for layer in block)
         entries = tokens * max((2 * rows + layer.width(tokens) for layer in layers), default=rows)
         size = max(1, _ENTRIES_AT_ONCE.get(batch[0].device.type, 2**21) // entries)
@@ -360,7 +363,7 @@ _Rows = tuple[slice, ...] | Tensor
 
 
 def _runs(index: Tensor) -> _Rows:
-    """Row numbers as runs of consecutive ones, if there are few: views are many times as quick as a gather."""
+    """Row numbers as slices of consecutive ones, if there are few: views are much faster than a gather."""
     breaks = torch.nonzero(index.diff() != 1).flatten() + 1
     if len(breaks) >= _RUNS:
         return index

@@ -27,7 +27,7 @@ f32 = np.float32
         ({}, np.array([1e300, 1e-300]), np.ones(2)),
     ],
 )
-def test_quotients_of_different_tokens_do_not_mix_and_their_bound_knows_underflow(options, a, b):
+def test_quotients_of_different_tokens_do_not_mix_and_the_bound_covers_underflow(options, a, b):
     op = nf.operation("divide", n=2, **options)
     error = np.abs(op(a, b).astype(np.longdouble) - a.astype(np.longdouble) / b.astype(np.longdouble))
     assert (error <= op.error_bound(a, b)).all()
@@ -48,7 +48,7 @@ def test_divisors_that_may_be_zero_are_refused():
             op(f32([1]), f32([b]))
 
 
-def test_folded_constants_are_in_the_bound():
+def test_the_bound_covers_constants_folded_into_weights():
     def f(a, b):
         for _ in range(200):
             a = a / 1.1
@@ -60,7 +60,7 @@ def test_folded_constants_are_in_the_bound():
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_column_norms_may_overflow(dtype):
+def test_columns_whose_norm_overflows_are_multiplied_correctly(dtype):
     large = np.finfo(dtype).max * dtype(0.9)
     A, B = np.full((4, 4), large, dtype), np.full((4, 4), 1 / large, dtype)
     op = nf.operation("transposed_matmul", n=4, dtype=torch.float32 if dtype == np.float32 else torch.float64)
@@ -106,12 +106,12 @@ def test_a_declared_score_bound_is_enforced():
         op([10.0] * 3, [10.0] * 3)
 
 
-def test_a_bound_may_be_touched():
+def test_an_entry_equal_to_the_declared_bound_is_accepted():
     op = nf.operation("multiply", n=1, normalize=False, bound=0.1, dtype=torch.float32)
     assert op(f32([0.1]), f32([0.1]))[0] == pytest.approx(0.01, rel=1e-3)
 
 
-def test_masked_entries_and_foreign_tensors_are_refused():
+def test_masked_sparse_and_meta_arrays_are_refused():
     op = nf.operation("add", n=2)
     with pytest.raises(DTypeError, match="masked"):
         op(np.ma.masked_array([1.0, 2.0], mask=[0, 1]), [1.0, 2.0])
@@ -142,19 +142,19 @@ def test_the_bound_of_a_system_does_not_depend_on_its_neighbours():
     np.testing.assert_array_equal(op.error_bound(A, B)[0], op.error_bound(A[0], B[0]))
 
 
-def test_numbers_of_numpy_and_names_of_dtypes_are_options(tmp_path):
+def test_options_may_be_numpy_integers_and_dtype_names(tmp_path):
     op = nf.operation("matmul", n=np.int64(3), order=np.int64(2), dtype="float32")
     op.save(tmp_path)
     assert nf.load(tmp_path).options == op.options
 
 
 @pytest.mark.parametrize("device", ["cuda:99", "foo", "meta2"])
-def test_devices_that_are_not_there(device):
+def test_a_missing_device_is_refused(device):
     with pytest.raises(OptionError, match="cannot be used here"):
         nf.operation("add", n=1, device=device)
 
 
-def test_an_exponent_row_that_is_none_is_refused():
+def test_an_invalid_exponent_row_is_refused():
     op = nf.operation("multiply", n=1)
     P = op.prompt([2.0], [3.0])
     for wrong in (np.nan, 1e9):
@@ -164,7 +164,7 @@ def test_an_exponent_row_that_is_none_is_refused():
             op.read(Q)
 
 
-def test_converted_weights_are_noticed():
+def test_a_model_converted_to_another_dtype_is_refused():
     op = nf.operation("matmul", n=3)
     op.model.float()
     with pytest.raises(DTypeError, match="converted"):
@@ -173,7 +173,7 @@ def test_converted_weights_are_noticed():
         nf.operation("matmul", n=3).to(torch.float32)
 
 
-def test_loading_a_state_changes_the_result():
+def test_load_state_dict_replaces_the_weights_in_use():
     op = nf.operation("add", n=1)
     op.model.load_state_dict(nf.operation("subtract", n=1).model.state_dict())
     assert op([3.0], [1.0]) == [2.0]
@@ -218,7 +218,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
         nf.load(tmp_path / "add")
 
 
-def test_saves_of_many_threads_leave_a_whole_artefact(tmp_path):
+def test_concurrent_saves_leave_a_consistent_artefact(tmp_path):
     """Whoever saves last, what loads computes what it says; a reader may find two writers at it, and is told."""
     ops = {name: nf.operation(name, n=1) for name in ("add", "subtract")}
     threads = [threading.Thread(target=ops[name].save, args=(tmp_path,)) for name in list(ops) * 10]
@@ -240,7 +240,7 @@ def test_operations_can_be_copied_and_pickled():
         assert twin([2.0, 3.0], [4.0, 5.0]) == op([2.0, 3.0], [4.0, 5.0])
 
 
-def test_prompts_of_any_batch_shape_go_through_the_model():
+def test_model_takes_prompts_of_any_batch_shape():
     op = nf.operation("matmul", n=3)
     A, B = np.random.default_rng(0).normal(size=(2, 2, 5, 3, 3))
     P = torch.from_numpy(op.prompt(A, B))

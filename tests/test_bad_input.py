@@ -31,12 +31,12 @@ v = np.ones(3)
         ((A, np.full((3, 3), 2**53 + 1)), DTypeError, "too large for float64"),
     ],
 )
-def test_bad_operands(operands, error, words):
+def test_bad_operands_raise_the_right_error(operands, error, words):
     with pytest.raises(error, match=words):
         nf.operation("matmul", n=3)(*operands)
 
 
-def test_bad_operands_are_refused_everywhere():
+def test_call_prompt_and_bound_refuse_bad_operands_alike():
     op = nf.operation("matmul", n=3)
     for method in (op, op.prompt, op.error_bound):
         with pytest.raises(ShapeError):
@@ -84,7 +84,7 @@ def test_integers_and_booleans_are_converted():
         ({"form": np.array(["ffn", "x"])}, UnknownNameError, "no form named array"),
     ],
 )
-def test_bad_options(options, error, words):
+def test_bad_options_raise_the_right_error(options, error, words):
     with pytest.raises(error, match=words) as caught:
         nf.operation(**{"name": "matmul", "n": 3} | options)
     assert isinstance(caught.value, NLAFormerError)
@@ -106,7 +106,7 @@ def test_entries_beyond_a_declared_bound_are_named(name):
     op(A, *others)
 
 
-def test_a_declared_bound_keeps_the_error_bound_true():
+def test_error_bound_holds_with_a_declared_bound():
     rng = np.random.default_rng(0)
     for score_bound in (None, 60.0):
         op = nf.operation("transposed_matmul", n=8, normalize=False, bound=4.0, score_bound=score_bound)
@@ -114,7 +114,7 @@ def test_a_declared_bound_keeps_the_error_bound_true():
         assert (np.abs(op(X, Y) - X.T @ Y) <= op.error_bound(X, Y)).all()
 
 
-def test_divisors_under_the_minimum_are_named():
+def test_a_divisor_below_the_minimum_is_named_in_the_error():
     op = nf.operation("divide", n=3)
     with pytest.raises(DomainError, match=r"divisor b\[1\] is 0 after scaling"):
         op(v, np.array([1.0, 0.0, 2.0]))

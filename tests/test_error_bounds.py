@@ -76,7 +76,7 @@ def test_the_bound_is_within_twenty_times_the_error(name, dtype, n):
 
 
 @pytest.mark.parametrize("order", [2, 3])
-def test_every_order_buys_accuracy(order):
+def test_each_higher_order_is_at_least_three_times_as_accurate(order):
     """Four and six heads are each several times as accurate as two fewer, bound and error alike."""
     operands = draw("matmul", 20, np.random.default_rng(0))
     wanted = exact("matmul", *operands)

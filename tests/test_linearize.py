@@ -26,7 +26,7 @@ def error(lin: Linearization, dtype: torch.dtype = torch.float64) -> float:
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize(("order", "scheme"), [(1, "paper"), (1, "antisymmetric"), (2, "antisymmetric")])
-def test_c_is_near_its_optimum(order, scheme, dtype):
+def test_c_gives_at_most_five_times_the_smallest_error(order, scheme, dtype):
     lin = design(n, dtype, typical=1.0, order=order, scheme=scheme)
     best = min(error(replace(lin, c=lin.c * 2.0**k), dtype) for k in range(-8, 9))
     assert error(lin, dtype) <= 5 * best
@@ -54,7 +54,7 @@ def test_rounding_doubles_where_C_passes_a_power_of_two():
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 @pytest.mark.parametrize("tokens", [1, 20, 512, 100_000])
-def test_C_stands_just_below_a_power_of_two_and_makes_the_sink_win(tokens, dtype):
+def test_C_is_just_below_a_power_of_two_and_large_enough_for_the_sink(tokens, dtype):
     lin = design(tokens, dtype, typical=1.0)
     assert math.log2(lin.C + 0.125).is_integer()
     assert tokens * math.exp(-lin.C) <= 1.3e-4

@@ -54,7 +54,7 @@ def error(name: str, result: object, values: list[np.ndarray]) -> float:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("n", SIZES)
 @pytest.mark.parametrize("name", loop_transformer.names())
-def test_every_row_of_table_1_runs(name, n, dtype):
+def test_loop_transformer_computes_every_row_of_table_1(name, n, dtype):
     machine = loop_transformer.build(name, n, dtype)
     for seed in range(3):
         values = operands(name, machine, seed)
@@ -65,7 +65,7 @@ def test_every_row_of_table_1_runs(name, n, dtype):
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", ["matrix_transpose", "transposed_matmul", "matmul"])
-def test_matrices_of_order_32(name, dtype):
+def test_loop_transformer_is_accurate_for_matrices_of_size_32(name, dtype):
     machine = loop_transformer.build(name, 32, dtype)
     values = operands(name, machine, seed=0)
     assert error(name, machine(*values), values) < tolerance(name, 32, dtype)
@@ -95,7 +95,7 @@ def test_the_counted_cost_is_that_of_the_weights(name, n):
 
 
 @pytest.mark.parametrize("name", loop_transformer.names())
-def test_it_means_the_same_as_our_operation(name):
+def test_loop_transformer_takes_and_returns_what_our_operation_does(name):
     machine, operation = loop_transformer.build(name, 6), nf.operation(name, n=6)
     values = operands(name, machine, seed=4)
     theirs, ours = machine(*values), operation(*values)
@@ -132,7 +132,7 @@ def test_layers_grow_as_the_docstring_says():
             assert layers[name] == [7, 4]
 
 
-def test_a_size_may_be_a_number_of_numpy():
+def test_n_may_be_a_numpy_integer():
     assert loop_transformer.count("matmul", np.int64(3)) == loop_transformer.count("matmul", 3)
     assert loop_transformer.build("add", np.int64(2)).cost == loop_transformer.count("add", 2)[0]
 
@@ -192,7 +192,7 @@ def test_memory_keeps_its_operands(name):
 
 
 @pytest.mark.parametrize("name", loop_transformer.names())
-def test_a_batch_is_the_loop_over_it(name):
+def test_a_batch_equals_its_systems_one_by_one(name):
     machine = loop_transformer.build(name, 3)
     values = [operands(name, machine, seed) for seed in range(4)]
     together = machine(*(np.stack(column).reshape(2, 2, *column[0].shape) for column in zip(*values, strict=True)))
@@ -211,14 +211,14 @@ def test_the_magnitude_of_the_operands_does_not_matter(name, size):
 
 
 @pytest.mark.parametrize("name", ["add", "subtract", "column_shift", "row_shift"])
-def test_a_sum_beyond_the_range_spoils_no_other(name):
+def test_an_overflowing_sum_leaves_other_entries_intact(name):
     a, b = np.array([[1e308, 1.0, -1e308], [1.0, 2.0, 3.0]]), np.array([[1e308, 3.0, 1e308], [4.0, 5.0, 6.0]])
     found = loop_transformer.build(name, 3)(a, b)
     wanted = (b, a) if name.endswith("shift") else nf.operation(name, n=3)(a, b)
     np.testing.assert_array_equal(found, wanted)
 
 
-def test_what_comes_in_comes_out():
+def test_loop_transformer_returns_the_kind_of_array_given():
     machine = loop_transformer.build("add", 2)
     one, other, total = torch.tensor([1, 2]), torch.tensor([3.0, 4.0]).double(), torch.tensor([4.0, 6.0]).double()
     assert torch.equal(machine(one, other), total)
@@ -226,7 +226,7 @@ def test_what_comes_in_comes_out():
     assert machine([1, 2], [3, 4]) == [4.0, 6.0]
 
 
-def test_bad_input_is_refused_in_words():
+def test_loop_transformer_refuses_bad_input():
     machine = loop_transformer.build("divide", 2)
     good = np.ones(2)
     with pytest.raises(ShapeError, match=r"expected \(\.\.\., 2\)"):

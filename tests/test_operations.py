@@ -38,14 +38,14 @@ def test_attention_operations_reach_their_accuracy(name, order, dtype, n):
 
 @pytest.mark.parametrize("n", [2, 5])
 @pytest.mark.parametrize("name", ATTENTION)
-def test_small_sizes_work_too(name, n):
+def test_attention_operations_are_accurate_for_small_n(name, n):
     """No target is set below n = 20, where a small result may stand beside large operands; the median holds."""
     assert np.median(relative_errors(nf.operation(name, n=n), batch_of(name, n))) <= 1e-9
 
 
 @pytest.mark.parametrize("factors", [(1e8, 1.0), (1.0, 1e-8), (1e8, 1e-8), (1e-8, 1e-8), (1e8, 1e8)])
 @pytest.mark.parametrize("name", ATTENTION)
-def test_magnitude_costs_no_accuracy(name, factors):
+def test_accuracy_does_not_depend_on_the_magnitude_of_the_operands(name, factors):
     operands = [x * factor for x, factor in zip(batch_of(name, 20), factors, strict=False)]
     errors = relative_errors(nf.operation(name, n=20), operands)
     assert np.median(errors) <= 1e-9
@@ -97,7 +97,7 @@ def test_entries_grow_with_the_square_of_n(name):
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_a_batch_equals_the_loop_over_it(name):
+def test_a_batch_equals_its_systems_one_by_one(name):
     op = nf.operation(name, n=5)
     operands = draw(name, 5, np.random.default_rng(3), batch=(2, 3))
     together = one_array(op(*operands))
@@ -116,7 +116,7 @@ def test_batch_dimensions_broadcast():
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_the_kind_of_array_that_comes_in_goes_out(name):
+def test_results_are_of_the_kind_of_array_given(name):
     op = nf.operation(name, n=3)
     operands = draw(name, 3, np.random.default_rng(5))
     array, tensor = op(*operands), op(*map(torch.from_numpy, operands))
@@ -131,7 +131,7 @@ def test_the_kind_of_array_that_comes_in_goes_out(name):
     assert one_array(array).shape == exact(name, *operands).shape
 
 
-def test_prompt_model_and_read_make_the_call():
+def test_prompt_model_and_read_give_the_same_result_as_the_call():
     op = nf.operation("transposed_matmul", n=6)
     A, B = np.random.default_rng(6).normal(size=(2, 6, 6)) * 1e5
     P = op.model(torch.from_numpy(op.prompt(A, B)))

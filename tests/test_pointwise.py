@@ -78,14 +78,14 @@ def test_independent_products_share_a_layer_and_sums_cost_none():
     assert nf.operation("pointwise", n=3, f=lambda a, b: 3 * a - b / 4 + 1).cost.heads == 0
 
 
-def test_a_composition_survives_saving(tmp_path):
+def test_a_loaded_composition_gives_the_same_result(tmp_path):
     op = nf.operation("pointwise", n=4, f=lambda a, b: a * b + b / 3)
     op.save(tmp_path)
     a, b = np.random.default_rng(1).normal(size=(2, 4))
     np.testing.assert_array_equal(nf.load(tmp_path)(a, b), op(a, b))
 
 
-def test_compositions_refuse_what_they_cannot_do():
+def test_compositions_refuse_unsupported_functions_and_operands():
     for f, reason in [
         (lambda a, b: a if a > b else b, "'>' not supported"),
         (lambda a, b: a if a else b, "branches"),

@@ -12,7 +12,7 @@ from nlaformer.express.theorem import RECORDS
 from nlaformer.prompt import Layout, exponent, scale
 
 
-def test_the_prompt_of_matmul_is_the_theorems():
+def test_the_prompt_of_matmul_is_that_of_the_theorem():
     A, B = torch.arange(1.0, 5.0, dtype=torch.float64).reshape(2, 2), torch.ones(2, 2, dtype=torch.float64)
     op = nf.operation("matmul", n=2, normalize=False, bound=4.0)
     expected = torch.tensor(

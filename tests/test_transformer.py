@@ -110,7 +110,7 @@ def member(layer: Layer, e: int) -> Layer:
 
 @pytest.mark.parametrize("norm", [True, False])
 @pytest.mark.parametrize("causal", [True, False])
-def test_a_stack_is_its_members_side_by_side(norm, causal):
+def test_a_stack_gives_what_its_members_give(norm, causal):
     torch.manual_seed(1)
     layer = random_layer((3,), norm=norm, causal=causal)
     X = torch.randn(3, 5, 4, 8, dtype=torch.float64)  # (E, batch, token, row)
@@ -136,7 +136,7 @@ def test_norm_gives_rows_of_mean_square_one():
     torch.testing.assert_close(normalized.square().mean(-1), torch.ones(3, dtype=torch.float64))
 
 
-def test_states_are_the_forward_pass_step_by_step():
+def test_states_list_every_layer_and_end_with_the_forward_pass():
     torch.manual_seed(3)
     model = NLAFormer([random_layer(())], [random_layer(()), random_layer(())], [random_layer(())])
     P = torch.randn(8, 5, dtype=torch.float64)

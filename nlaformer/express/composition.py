@@ -3,7 +3,7 @@
 ``symbol.steps_of`` runs the user's function on symbols and records its steps as plain data; ``compose`` turns the
 steps into layers. Sums, differences and factors known in advance are linear forms and cost nothing; a product costs
 one layer and a quotient three, side by side where they do not need each other. f need not be homogeneous, so the
-operands cannot be scaled: they are taken as they are, up to ``bound``.
+operands cannot be scaled: their magnitude is limited by ``bound`` instead.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _FOLDING = 4 * 2.0**-53
 
 
 class _Known(NamedTuple):
-    """What is known of a step on given data: its value, a bound on its error, and the size of what it sums."""
+    """A step on given data: its value, a bound on its error, and the size of the terms it sums."""
 
     value: Tensor
     error: Tensor
@@ -84,7 +84,7 @@ class _Builder:
             if not node.largest <= limit:
                 raise OptionError(
                     f"f can reach {node.largest:.1g} for operands up to bound={self.bound:g}, beyond the range its "
-                    f"weights are made for ({limit:.1g}); choose a smaller bound, or a larger minimum"
+                    f"weights allow ({limit:.1g}); choose a smaller bound, or a larger minimum"
                 )
             self.nodes.append(node)
 
@@ -166,7 +166,7 @@ def _check(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -> N
 
 
 def _evaluate(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -> _Known:
-    """The last step on given data, in float64, with a bound on what the transformer makes of it.
+    """The last step on given data, in float64, with a bound on the error of the transformer.
 
     Errors travel as in any forward analysis: |x'y' - xy| <= |x| e_y + |y| e_x + e_x e_y for products,
     (e_x + |x/y| e_y) / (|y| - e_y) for quotients, to which the operation's own error is added.

@@ -1,4 +1,4 @@
-"""What a builder takes and returns: the options of an operation, its construction, and what that costs.
+"""What a builder takes and returns: the options of an operation, its construction, and its cost.
 
 A builder, one short function for each operation (``theorem``, ``pointwise``, ``composition``), turns ``Options`` into a
 ``Construction``: the layout of the prompt, the layers, where the operands go, where the result stands, and a bound on

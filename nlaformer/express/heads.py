@@ -1,4 +1,4 @@
-"""The builders everything is made of: attention heads and pieces of feed-forward networks.
+"""The building blocks of all constructions: attention heads and pieces of feed-forward networks.
 
 Weights are written as *forms*: a form is a linear combination of rows, ``{row: coefficient}``. A head has a form
 for every component of its query, key and value, and a target row for every value; a hidden unit of an FFN has a
@@ -69,7 +69,7 @@ class Unit:
 
 
 def select(rows: Iterable[int]) -> list[Form]:
-    """Each of these rows, as it is."""
+    """One form for each of these rows, with coefficient 1."""
     return [{row: 1.0} for row in rows]
 
 
@@ -265,10 +265,10 @@ def piecewise_linear(
 ) -> list[Unit]:
     """Output += g(form) for the interpolant g through increasing knots; as many units as knots.
 
-    g goes on straight to the left of the first knot and is constant to the right of the last. All units face left,
-    ReLU(knot - x): for a concave increasing g, the logarithm, their weights then have one sign and nothing cancels;
-    facing right they cancel to a relative error of 1e8 over twelve decades. ``sink`` is the position row of the
-    sink, in whose column nothing is added.
+    g continues linearly to the left of the first knot and is constant to the right of the last. All units face left,
+    ReLU(knot - x): for a concave increasing g, the logarithm, their weights then have one sign and nothing cancels; if
+    they faced right, cancellation would amplify rounding by 1e8 over twelve decades. ``sink`` is the position row of
+    the sink, in whose column nothing is added.
     """
     gate = {} if sink is None else {sink: -2 * max(abs(knots[0]), abs(knots[-1]))}
     slopes = [(values[k] - values[k - 1]) / (knots[k] - knots[k - 1]) for k in range(1, len(knots))]

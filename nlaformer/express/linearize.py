@@ -1,4 +1,4 @@
-r"""The softmax linearization: how attention multiplies, and how wrong it can be.
+r"""The softmax linearization: how attention multiplies, and a bound on its error.
 
 Let column j of a prompt look at n data tokens with scores t s_i and values v_i, and at a sink token with score
 C and value 0. With M = e^C + n the attention gives
@@ -31,10 +31,10 @@ a_m = sum_i |v_i| |s_i|^m e^{tau |s_i|} / (m! e^C) and d_l the same with |v_i| =
 
 *Bias.* |sum v| |sum s| / M, as above (for the paper's scheme, gain e^C / c, also n e^-C |sum v s|).
 
-*Rounding.* u = eps / 2. A frame's softmax subtracts the largest score, about C, so the exponent j c s_i - C is
-rounded to half a unit in the last place of C: ``exponent_rounding``. That absolute error is a relative error of
-the weight and dwarfs the others; it doubles whenever C passes a power of two, hence C just below one. To it come
-exp (two units in the last place: 4u) and the division (3u). The scores are inner products of K terms,
+*Rounding.* u = eps / 2. Implementations of the softmax subtract the largest score, about C, so the exponent
+j c s_i - C is rounded to half a unit in the last place of C: ``exponent_rounding``. That absolute error is a relative
+error of the weight and exceeds all others; it doubles whenever C passes a power of two, so C is chosen just below one.
+The exponential adds two units in the last place (4u) and the division 3u. The scores are inner products of K terms,
 (K + 2) u j c sigma_i with sigma_i = |k_i|.|q_j|; the sum over tokens has ``summands`` nonzero terms,
 (summands + 1) u, whatever its order. The rounding of D, (n + 4) u, is common to all weights of a head and column,
 so it multiplies the head's output and not its terms. All of it is multiplied by the gain M / (2jc) of each head:
@@ -186,8 +186,8 @@ def design(
     """Choose C and c for n data tokens whose scores have root mean square ``typical``.
 
     C is the largest number below a power of two (16, 32, ...) that makes the bias factor n e^-C harmless.
-    c balances the truncation against the rounding of the bound; of the summation's worst case only a quarter is
-    counted, or accuracy would be given away to roundings that mostly cancel.
+    c balances truncation and rounding in the bound. Only a quarter of the worst case of the summation is counted,
+    because its roundings mostly cancel.
 
     >>> design(20, torch.float64, typical=0.2).C
     31.875
@@ -222,7 +222,7 @@ def design_product(
     holds with n = 1, M = 2, except that the bias is a known factor: f'(0) = v s / 4, not v s / 2.
     """
     lin = design(1, dtype, typical, order=order, scheme=scheme)
-    # As far as the rounding is smaller than with C, c may be smaller too.
+    # Rounding is smaller than with a large C, so c may be smaller too.
     shrink = (rounding_unit(dtype) / exponent_rounding(lin.C, dtype)) ** (1 / (2 * order + 1))
     return Linearization(_representable(lin.c * shrink, dtype), 0.0, 1, order, scheme, dtype, product=True)
 

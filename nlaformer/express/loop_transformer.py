@@ -64,9 +64,9 @@ from nlaformer.transformer import Layer, NLAFormer
 
 __all__ = ["LARGEST", "build", "count", "names"]
 
-# Divisors below this, when the largest is about 1, are refused.
+# Smaller divisors are refused; the largest is about 1 after scaling.
 _MINIMUM = 2.0**-20
-# Attention looks at every pair of columns; beyond this many a prompt is counted, not run.
+# Attention takes every pair of columns, so with more columns than this the cost is counted and nothing is run.
 LARGEST = 5000
 
 # What an operation on matrices takes, and what part of the resulting matrix it returns.

@@ -1,10 +1,10 @@
 r"""The machine of ``loop_transformer``: a prompt of codes, pointers and flags, and the instructions it runs.
 
 In the manner of Giannou et al. 2023, *Looped transformers as programmable computers*. Theirs: columns addressed by
-binary codes of +-1, a scratchpad, memory, pointers that are such codes, reading and writing by attention that
-compares a pointer with all addresses, advancing a pointer by a ReLU network, transposing by spreading a matrix over
-n^2 columns, multiplying by linearizing the softmax. Ours: the weights. The text of their lemmas was not at hand, so
-layouts, widths and layer counts below are of this reconstruction; ``theorem.Printed`` has what the paper prints.
+binary codes of +-1, a scratchpad, memory, pointers that are such codes, reading and writing by attention that compares
+a pointer with all addresses, advancing a pointer by a ReLU network, transposing by spreading a matrix over n^2
+columns, multiplying by linearizing the softmax. Ours: the weights. Their lemmas are known to us in outline only, so
+layouts, widths and layer counts are those of this reconstruction; ``theorem.Printed`` has what the paper prints.
 
 Every prompt has the rows ``one`` (1 in every column), ``sink`` (1 in column 0, which holds no data) and, where an
 instruction works in the scratchpad alone, ``idle`` (1 in every column outside it).
@@ -98,7 +98,7 @@ class Machine:
         result = self._run(tensors)
         parts = result if isinstance(result, tuple) else (result,)
         if "exponent" not in self.layout.names and any(bool(part.isnan().any()) for part in parts):
-            # A sum beyond the range is infinite in the scratchpad, which makes NaN of all that attention weighs with 0.
+            # A sum beyond the range is infinite in the scratchpad; attention multiplies it by 0, which gives NaN.
             halves = self._run([tensor / 2 for tensor in tensors])
             result = each(lambda part, half: torch.where(part.isnan(), 2 * half, part), result, halves)
         return each(lambda part: give(part, common_kind(operands)), result)
@@ -122,8 +122,8 @@ class Machine:
                 total = total + slot.sign * e
             if bool((block.abs() < slot.minimum).any()):
                 raise DomainError(
-                    f"{self.name}: a divisor is {float(block.abs().amin()):.3g} where the largest is about 1; "
-                    f"the weights are made for {slot.minimum:.3g} and more"
+                    f"{self.name}: a divisor is {float(block.abs().amin()):.3g} after scaling; "
+                    f"expected {slot.minimum:.3g} or more"
                 )
             self.layout.write(P, slot.register, block, slot.tokens)
         if "exponent" in self.layout.names:

@@ -1,7 +1,7 @@
 """Statement (i) of the theorem: products, quotients and their compositions, entry by entry.
 
-The paper gives all of this to one FFN by the universal approximation theorem. That form is here too (``form="ffn"``),
-with the law by which its error falls with the width: W^-2 for products, W^-4/3 for quotients. The accurate forms let
+The paper uses one FFN for all of this, by the universal approximation theorem. That form is here too (``form="ffn"``),
+with the rate at which its error falls with the width: W^-2 for products, W^-4/3 for quotients. The accurate forms let
 attention multiply: a token that sees only itself and a sink multiplies its value by a function of its score, the odd
 part of a logistic function for products and an exponential for quotients. They need position rows and a sink.
 
@@ -116,7 +116,7 @@ def _divide_ffn(options: Options) -> Construction:
     for sign in (1.0, -1.0):
         form, output = {b: 1.0, a: sign * eta}, {result: sign / (2 * eta)}
         for side in (times(form, 1.0), times(form, -1.0)):
-            # Beyond zero the interpolant goes on with its first slope, which one unit takes off again.
+            # Beyond zero the interpolant continues with its first slope, which one more unit subtracts.
             units += piecewise_linear(side, knots, logs, output)[:-1]
             units.append(Unit(side, 0.0, times(output, slope)))
     sizes = 4 * (slope * high + math.log(high / low)) / (2 * eta)
@@ -217,7 +217,7 @@ def pointwise_layout(options: Options, work: int = 0, positions: bool = True, sc
 
 
 def check_divisor(name: str, divisor: Tensor, magnitude: Tensor, options: Options) -> None:
-    """Refuse divisors whose magnitude may be nearer to zero than the weights are made for (or is not a number)."""
+    """Refuse divisors whose magnitude may be closer to zero than the weights allow, or is NaN."""
     small = ~(magnitude >= options.minimum)
     if bool(small.any()):
         where = torch.nonzero(small)[0].tolist()
@@ -225,5 +225,5 @@ def check_divisor(name: str, divisor: Tensor, magnitude: Tensor, options: Option
         scaled = " after scaling" if options.normalize and options.name == "divide" else ""
         raise DomainError(
             f"{options.name}: the divisor {name}{index} is {float(divisor[tuple(where)]):.6g}{scaled}, "
-            f"nearer to zero than minimum={options.minimum:g}; choose a smaller minimum, or keep zeros out"
+            f"closer to zero than minimum={options.minimum:g}; choose a smaller minimum, or avoid such divisors"
         )
