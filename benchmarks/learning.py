@@ -1,12 +1,12 @@
-"""What the recipes learn, and in how many steps: trains stacks of the paper's configuration and files the figures.
+"""What the recipes learn, and in how many steps: train stacks of the paper's configuration and record the errors.
 
     python -m benchmarks.learning --json benchmarks/results/learning.json  # all plans, about 12 minutes on an H200
-    python -m benchmarks.learning --plan losses-20k --runs runs/learning       # one of them; a killed plan goes on
-    python -m benchmarks.learning --smoke                                      # the same code, seconds on a CPU
+    python -m benchmarks.learning --plan losses-20k --runs runs/learning   # one plan; a killed one is resumed
+    python -m benchmarks.learning --smoke                                  # the same code, seconds on a CPU
 
-Every line is one model: n = 20, T = 20, d = 256, 8 heads, batch 64, sigma 1.2; the seeds are those written here.
-Errors are mean squared relative errors over 512 systems nobody trained on. ``learning_table.py`` makes a table of the
-file.
+Every line is one model: n = 20, T = 20, d = 256, 8 heads, batch 64, sigma 1.2; the seeds are given below.
+Errors are mean squared relative errors over 512 systems not used in training. ``learning_table.py`` makes a table of
+the file.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ def plans() -> dict[str, dict[str, Config]]:
 def _pre_layers(
     named: dict[str, Config], seeds: Sequence[int] = (0, 1, 2), powers: Sequence[float] = (0.0, 0.5)
 ) -> dict[str, Config]:
-    """The lines in which one and two layers of the pre block were compared; all of 20,000 steps."""
+    """The lines that compare one and two layers of the pre block, 20,000 steps each."""
     lines = {f"joint, seed {seed}": named["cg-joint"].replace(seed=seed) for seed in seeds}
     lines |= {f"result, power {power}": named["cg-imitation"].replace(power=power) for power in powers}
     return lines | {name: named[name].replace(window=20) for name in ("cg-accelerated", "pcg-accelerated")}
 
 
 def run(name: str, lines: dict[str, Config], folder: Path, count: int) -> list[dict[str, Any]]:
-    """Train a plan (or go on with it) and evaluate its members."""
+    """Train a plan, or resume it, and evaluate its members."""
     finished = nf.train(list(lines.values()), out=folder / name, checkpoint_every=lines_every(lines))
     rows = []
     for line, result in zip(lines, finished, strict=True):
@@ -79,23 +79,23 @@ def run(name: str, lines: dict[str, Config], folder: Path, count: int) -> list[d
 
 
 def lines_every(lines: dict[str, Config]) -> int:
-    """Steps between checkpoints: ten in a run."""
+    """Steps between checkpoints: a tenth of the run."""
     return max(next(iter(lines.values())).steps // 10, 1)
 
 
 def small(config: Config) -> Config:
-    """The same line at a size a CPU trains in a second."""
-    return config.replace(n=4, T=4, d=16, heads=2, batch=8, steps=20, warmup=2, chunk=4)
+    """The same line at a size that a CPU trains in a second."""
+    return config.replace(n=4, T=4, d=16, heads=2, window=None, batch=8, steps=20, warmup=2, chunk=4)
 
 
 def main() -> None:
-    """Run the chosen plans and write what they gave."""
+    """Run the chosen plans and write their results."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     known = plans()
     parser.add_argument("--plan", action="append", choices=sorted(known), help="may be repeated; default: all")
     parser.add_argument("--runs", type=Path, default=Path("runs/learning"), help="where checkpoints go")
     parser.add_argument("--json", type=Path, help="write the figures with their provenance")
-    parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
+    parser.add_argument("--commit", help="the commit that is measured, where there is no checkout to read it from")
     parser.add_argument("--smoke", action="store_true", help="tiny models: does it run?")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as scratch:
@@ -109,7 +109,7 @@ def measure(arguments: argparse.Namespace, chosen: dict[str, dict[str, Config]],
         lines = {line: small(config) if arguments.smoke else config for line, config in plan.items()}
         folder = scratch if arguments.smoke else arguments.runs
         rows += run(name, lines, folder, count=16 if arguments.smoke else 512)
-        if arguments.json is not None:  # after every plan: what is done is not lost
+        if arguments.json is not None:  # after every plan, so that an interruption loses one plan at most
             arguments.json.parent.mkdir(parents=True, exist_ok=True)
             arguments.json.write_text(json.dumps({"provenance": where, "rows": rows}, indent=1) + "\n")
 

@@ -1,4 +1,4 @@
-"""The figures of ``learning.py`` as a section of benchmarks/README.md, printed or put in its place there.
+"""The results of ``learning.py`` as a section of benchmarks/README.md: printed, or replaced there.
 
 python -m benchmarks.learning_table benchmarks/results/learning*.json [--into benchmarks/README.md]
 """
@@ -20,7 +20,7 @@ JOINT, RESULT = 0.192, 0.5058  # the paper's discrepancies of (r, d) after 100,0
 
 
 def section(documents: Sequence[Mapping[str, Any]]) -> str:
-    """Heading, what was run where, one line per model, and what of the goals holds."""
+    """Heading, provenance, one line per model, and which goals are met."""
     rows = sorted((row for document in documents for row in document["rows"]), key=_order)
     return "\n\n".join([HEADING, _introduction(documents), _table(rows), _goals(rows)]) + "\n"
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import nlaformer as nf
+from benchmarks import learning
 from nlaformer.errors import OptionError, UnknownNameError
 from nlaformer.learn.recipes import Config, check_stack
 
@@ -31,6 +32,13 @@ def test_settings_take_the_type_of_their_field():
         None,
     )
     assert (config.lambda_, config.ffn) == (7.0, 12)
+
+
+def test_every_line_of_the_learning_benchmark_can_be_trained_in_full_and_small():
+    for lines in learning.plans().values():
+        for config in lines.values():
+            assert config.complaints() == learning.small(config).complaints() == []
+        check_stack([learning.small(config) for config in lines.values()])
 
 
 def test_a_misspelt_setting_gets_a_suggestion():
