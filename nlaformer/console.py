@@ -1,4 +1,4 @@
-"""What the commands share: a table as text, for the terminal or a document, JSON for programs, the folder for files."""
+"""What the commands share: tables for the terminal or for Markdown, JSON, and the folder for output files."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Sheet:
-    """One table as text: a title, headings, lines of cells, and a sentence on how to read it.
+    """One table as text: a title, headings, lines of cells, and a note on how to read it.
 
-    The first column stands on the left, the others on the right; with ``words``, all of them on the left.
+    The first column is aligned left, the others right; with ``words``, all of them left.
     """
 
     title: str
@@ -162,7 +162,7 @@ def check_format(as_json: bool, markdown: bool) -> None:
 
 
 def output_folder(path: Path) -> Path:
-    """The folder a user named, made if only it is missing: more missing than that is likely a slip of the pen."""
+    """The folder that a user named, created if its parent exists: a longer missing path is likely a typo."""
     if path.is_dir():
         return path
     if path.exists() or not path.parent.is_dir():

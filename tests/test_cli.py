@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -36,7 +38,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     return command
 
 
-def test_a_name_too_long_for_a_file_is_one_line(run):
+def test_a_name_too_long_for_a_file_is_a_mistake_in_one_line(run):
     code, out, err = run("evaluate", "a" * 5000)
     assert (code, out) == (2, "") and "too long" in err and len(err.splitlines()) == 1
 
@@ -68,7 +70,7 @@ except SystemExit as exit:
 
 
 @pytest.mark.parametrize("group", [[], ["report"]])
-def test_the_lists_of_commands_end_no_sentence_in_dots(run, group: list[str]):
+def test_no_line_in_a_list_of_commands_is_cut_short(run, group: list[str]):
     code, out, _ = run(*group, "--help")
     listed = out.partition("Commands:")[2].splitlines()[1:]
     assert code == 0 and listed and all(line.endswith(".") and not line.endswith("...") for line in listed)
@@ -77,20 +79,20 @@ def test_the_lists_of_commands_end_no_sentence_in_dots(run, group: list[str]):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["operations", "matmull"], "did you mean 'matmul'?"),
-        (["operations", "matmul", "--n", "0"], "integer from 1"),
+        (["operations", "matmull"], "'matmul'"),
+        (["operations", "matmul", "--n", "0"], "n is 0"),
         (["operations", "matmul", "--order", "7"], "1, 2 or 3"),
         (["operations", "matmul", "--dtype", "float16"], "float32"),
-        (["operations", "matmul", "--scheme", "papers"], "did you mean 'paper'?"),
-        (["operations", "--json", "--markdown"], "choose one"),
-        (["operations", "--show"], "name it"),
-        (["operations", "matmul", "--n", "9" * 20], "up to n = 1024"),
-        (["operations", "matmul", "--show", "--out", "missing/folder"], "there is no folder missing"),
-        (["operations", "--out", "missing/folder"], "--out goes with --show"),
-        (["operations", "matmul", "--out", "."], "--out goes with --show"),
-        (["algorithms", "--out", "missing/folder"], "--out goes with --show"),
-        (["report", "layer", "--out", "missing/layer.png"], "there is no folder missing"),
-        (["report", "layer", "--n", "9" * 20], "up to n = 1024"),
+        (["operations", "matmul", "--scheme", "papers"], "'paper'"),
+        (["operations", "--json", "--markdown"], "--markdown"),
+        (["operations", "--show"], "operations matmul --show"),
+        (["operations", "matmul", "--n", "9" * 20], "1024"),
+        (["operations", "matmul", "--show", "--out", "missing/folder"], "missing"),
+        (["operations", "--out", "missing/folder"], "--show"),
+        (["operations", "matmul", "--out", "."], "--show"),
+        (["algorithms", "--out", "missing/folder"], "--show"),
+        (["report", "layer", "--out", "missing/layer.png"], "missing"),
+        (["report", "layer", "--n", "9" * 20], "1024"),
         (["report", "layer", "--out", "layer.pdf"], "PNG"),
         (["report", "layer", "--operation", "transpose"], "matrix_transpose"),
     ],
@@ -116,7 +118,7 @@ def test_an_interrupt_is_code_130(run, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["info", "--json"], ["operations", "add", "--n", "3"]])
-def test_a_reader_that_has_seen_enough_is_no_error(arguments: list[str]):
+def test_a_reader_that_closes_the_pipe_early_is_no_error(arguments: list[str]):
     command = [sys.executable, "-m", "nlaformer", *arguments]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     process.stdout.close()
@@ -130,7 +132,8 @@ def test_an_output_that_cannot_be_written_is_one_line_and_code_2(arguments: list
     with open("/dev/full", "w") as full:
         done = subprocess.run([sys.executable, "-m", "nlaformer", *arguments], stdout=full, stderr=subprocess.PIPE)
     assert done.returncode == 2
-    assert done.stderr.decode() == "nlaformer: cannot write the output: No space left on device\n"
+    said = done.stderr.decode()
+    assert said.startswith("nlaformer: ") and os.strerror(errno.ENOSPC) in said and len(said.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -146,7 +149,7 @@ def test_a_command_that_moved_says_where(run, arguments: list[str], new: str):
     assert (code, out) == (2, "") and new in err and len(err.splitlines()) == 1
 
 
-def test_version(run):
+def test_version_is_that_of_the_package(run):
     assert run("--version") == (0, f"nlaformer {nf.__version__}\n", "")
 
 
@@ -155,7 +158,7 @@ def test_one_operation_says_how_it_is_called(run):
     assert "op(A, b) with A (n, n), b (n,)" in out and "A b, (n,)" in out
 
 
-def test_operations_as_json(run):
+def test_one_operation_as_json_has_registers_cost_accuracy_and_constants(run):
     code, out, _ = run("operations", "matmul", "--n", "5", "--json")
     found = json.loads(out)
     assert code == 0
@@ -180,7 +183,7 @@ def test_the_table_is_plain_text_of_eighty_columns(run):
     assert all(line == line.rstrip() for line in out.splitlines())
 
 
-def test_the_table_in_markdown(run):
+def test_the_tables_of_operations_are_valid_markdown(run):
     out = run("operations", "--n", "5", "--markdown")[1]
     assert "| matmul | 22 x 6 | 132 |" in out and out.count("**") == 4
 
@@ -205,13 +208,13 @@ def test_demo_shows_the_table_and_says_what_it_shows(run, small):
     assert "\x1b" not in out and max(len(line) for line in out.splitlines()) <= 80
 
 
-def test_report_layer(run, tmp_path: Path):
+def test_report_layer_writes_a_small_picture_and_names_it(run, tmp_path: Path):
     code, out, _ = run("report", "layer", "--out", str(tmp_path / "layer.png"))
     assert code == 0 and (tmp_path / "layer.png").stat().st_size < 200_000
     assert "layer.png" in out
 
 
-def test_info(run):
+def test_info_names_the_version_of_torch_and_the_threads(run):
     code, out, _ = run("info")
     assert code == 0 and torch.__version__ in out
     found = json.loads(run("info", "--json")[1])

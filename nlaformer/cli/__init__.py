@@ -69,14 +69,14 @@ def main() -> None:
     except NLAFormerError as error:
         _fail(str(error))
     except SystemExit as exit:
-        # A reader that has seen enough, such as head, is no error; typer and rich make it exit code 1.
+        # A reader that closes the pipe early, such as head, is not an error; typer and rich make it exit code 1.
         if not isinstance(exit.__context__, BrokenPipeError):
             raise
         _stop_quietly()
     except BrokenPipeError:
         _stop_quietly()
     except OSError as error:
-        if error.filename is not None:  # of a name too long, say, which asking whether it is there raises
+        if error.filename is not None:  # for example, a name that is too long
             _fail(f"cannot use {error.filename!s:.200}: {error.strerror or error}")
         _forget_output()
         _fail(f"cannot write the output: {error.strerror or error}")
@@ -93,5 +93,5 @@ def _stop_quietly() -> None:
 
 
 def _forget_output() -> None:
-    """What is still buffered would fail once more when the interpreter ends."""
+    """Discard what is still buffered: writing it would fail again when the interpreter ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -108,9 +108,8 @@ def sweep(
 ) -> None:
     """Train every combination of the varied fields.
 
-    Those of one shape train together, as one program.
-    A mixture of sigmas is one value: --vary sigma=1.0,1.0+1.2+1.4 makes two. Under torchrun, the
-    processes share the members.
+    Configs of one shape train together, as one program. A mixture of sigmas is one value: --vary
+    sigma=1.0,1.0+1.2+1.4 makes two. Under torchrun, the processes share the members.
     """
     from nlaformer.learn import trainer
     from nlaformer.learn.recipes import recipe as named
@@ -151,7 +150,7 @@ def evaluate(
 
 
 def _must_exist(model: str) -> None:
-    """Refuse the name of a recipe where a bundled model or the folder of a run is due; say what is missing."""
+    """Refuse a name that is neither a folder nor a bundled model; a recipe that was not trained gets a hint."""
     from nlaformer import pretrained
     from nlaformer.errors import FileError
     from nlaformer.learn.recipes import recipes

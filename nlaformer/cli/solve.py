@@ -1,4 +1,4 @@
-"""The command ``solve``: a linear system from files, solved, certified, and compared where asked for."""
+"""The command ``solve``: a linear system from files, solved, certified, and compared with ``--plot``."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def solve(
     ] = "auto",
     rtol: Annotated[float, typer.Option(help="Converged: |b - A x| <= max(rtol |b|, atol).")] = 1e-5,
     atol: Annotated[float, typer.Option(help="See --rtol.")] = 0.0,
-    maxiter: Annotated[int | None, typer.Option(help="The most iterations; default: 10 n.")] = None,
+    maxiter: Annotated[int | None, typer.Option(help="Largest number of iterations; default: 10 n.")] = None,
     M: Annotated[
-        str | None, typer.Option("--M", help="Preconditioner, about the inverse of A: jacobi, or a file.")
+        str | None, typer.Option("--M", help="Preconditioner, an approximate inverse of A: jacobi, or a file.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Without b: the seed of a random one.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the random right-hand side, if there is no b.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write x to this .npy or .mtx file.")] = None,
     plot: Annotated[
         Path | None, typer.Option(help="Draw residual against iterations, all methods, to this .svg or .png file.")
@@ -42,9 +42,8 @@ def solve(
 ) -> None:
     """Solve A x = b for symmetric positive definite A, certified.
 
-    What is proven is the residual of the x that is found.
-    Without b the right-hand side is the array b beside A in an .npz file, or random.
-    Exit code 0: every system converged; 1: one did not; 2: a mistake in what was given; 130: interrupted.
+    The residual of the returned x is proven. Without b, the right-hand side is the array b beside A in an .npz file, or
+    random. Exit code 0: every system converged; 1: one did not; 2: invalid input; 130: interrupted.
     """
     import numpy as np
 
@@ -77,7 +76,7 @@ def solve(
             title = f"{A.name}, n = {matrix.shape[-1]}"
             figure = residual_figure(classical, others, np.asarray(result.tolerance), title)
             written["plot"] = str(save(figure, plot))
-    finally:  # a file that cannot be written must not take the answer with it
+    finally:  # the answer is printed even if a file cannot be written
         if as_json:
             print_json({"A": str(A), "b": given, "n": matrix.shape[-1], **document(result), **written})
         else:
@@ -122,9 +121,9 @@ def _plain(value: Any) -> Any:
 
 
 def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The residual norms of CG and PCG (by the diagonal unless there is an M), and of the methods that use a model.
+    """The residual norms of CG and PCG (Jacobi unless there is an M), and of the methods that use a model.
 
-    Systems of many times the model's size, which it would see block by block at every call, are left to "auto".
+    For systems much larger than the model, which it solves block by block, only "auto" is compared.
     """
     import nlaformer as nf
     from nlaformer.solvers.guided import POLICIES

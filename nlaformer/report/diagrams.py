@@ -243,7 +243,7 @@ def _range(values: list[int]) -> str:
 
 
 def _canvas(width: float, height: float, title: str) -> tuple[Figure, Axes]:
-    """A figure without axes, 100 units wide and in proportion high, with a title at its top."""
+    """A figure without axes, 100 units wide, with a title at its top."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height))
@@ -267,7 +267,7 @@ def _box(axis: Axes, x: float, y: float, width: float, height: float, colour: st
 
 
 def _frame(axis: Axes, left: float, right: float, bottom: float, top: float, title: str) -> None:
-    """A broken line around a part, with its title below."""
+    """A dashed line around a part, with its title below."""
     from matplotlib.patches import FancyBboxPatch
 
     corner, style = (left, bottom), "round,pad=0,rounding_size=1"
@@ -290,5 +290,5 @@ def _arrow(axis: Axes, *points: tuple[float, float], head: bool = True) -> None:
 
 
 def _text(axis: Axes, x: float, y: float, words: str, size: float) -> None:
-    """Words about a point."""
+    """Words centred at a point."""
     axis.text(x, y, words, ha="center", va="center", fontsize=size, color=INK)

@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 INK, FAINT = "#222222", "#8a8f98"
 BLUE, ORANGE, GREEN, GREY = "#dbe7f5", "#fbe3cc", "#dcefdc", "#eef0f2"
-# Of Okabe and Ito: told apart by colour-blind eyes too. Curves also differ in their markers.
+# The colours of Okabe and Ito, which remain distinct with colour blindness. Curves also differ in their markers.
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
-# Without a date, a version or random names in it, a file changes only if its picture does.
+# Without dates, versions and random names, a file changes only if its picture does.
 _PLAIN = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
 _STYLE: dict[Any, Any] = {"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}
 
 
 def panels(count: int, width: float = 3.4, height: float = 3.0, share: bool = True) -> tuple[Figure, list[Axes]]:
-    """A figure of so many axes side by side, in one common scale unless told otherwise."""
+    """A figure of ``count`` axes side by side, with one scale unless ``share`` is false."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(max(width * count, 5.2), height), layout="constrained")
@@ -53,7 +53,7 @@ def curve(axes: Axes, values: Sequence[float], label: str, which: int, start: in
 
 
 def band(axes: Axes, curves: Sequence[Sequence[float]], label: str, which: int) -> None:
-    """The curve of the first seed, and from the lowest to the highest of all seeds a band."""
+    """The curve of the first seed, and a band from the lowest to the highest of all seeds."""
     seeds = f", {len(curves)} seeds" if len(curves) > 1 else ""
     curve(axes, curves[0], label + seeds, which)
     if len(curves) > 1:
@@ -63,12 +63,12 @@ def band(axes: Axes, curves: Sequence[Sequence[float]], label: str, which: int) 
 
 
 def reference(axes: Axes, values: Sequence[float], label: str, style: str = "--") -> None:
-    """A classical method, for comparison: dark and broken."""
+    """A classical method, for comparison: dark and dashed."""
     axes.plot(values, color=INK, linewidth=1.1, linestyle=style, label=label)
 
 
 def errors(axes: Axes, lowest: float = 1e-8) -> None:
-    """Squared relative errors on a logarithmic scale; what CG does below the accuracy of float32 is of no interest."""
+    """Squared relative errors on a logarithmic scale, down to about the accuracy of float32."""
     axes.set_yscale("log")
     axes.set_ylim(lowest, 3)
     axes.minorticks_off()
