@@ -20,7 +20,7 @@ from paper.artefacts import ARTEFACTS, HOME, artefact, draw
 from paper.plan import Planned
 from paper.probing import Sizes
 from paper.results import Results, rounded
-from paper.run import Speeds, make, missing
+from paper.run import make, missing
 
 say = partial(print, flush=True)
 
@@ -110,7 +110,7 @@ def _run(name: str, folder: Path, results: Results, minutes: float | None, devic
             entry.measure(results, small)
     names = [run for entry in chosen for run in entry.runs] or ([] if chosen else [*plan.runs()])
     wanted = _with_their_starts([name] if name in plan.runs() else names, results, small)
-    left = make(wanted, folder, results, deadline, Speeds(device), say)
+    left = make(wanted, folder, results, deadline, device, say)
     if not left:
         say(f"Nothing is missing of {name}.")
     return 1 if left else 0

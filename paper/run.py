@@ -15,16 +15,14 @@ from pathlib import Path
 import torch
 
 from nlaformer import pretrained
-from nlaformer.arrays import threads_for
 from nlaformer.errors import FileError
 from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, replace_file
 from nlaformer.learn import trainer
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
-from nlaformer.learn.engine import make_engine
 from nlaformer.learn.model import load_solver
 from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import pick_device
-from nlaformer.learn.recipes import Config, shape_of
+from nlaformer.learn.recipes import Config
 from paper.examine import Examiner, file_run
 from paper.plan import BUNDLED, WEIGHTS, Planned, stacks
 from paper.results import RUNS, Results
@@ -32,8 +30,6 @@ from paper.results import RUNS, Results
 STACK_FILE = "stack.json"
 _RESERVE = 45.0  # seconds to save or to evaluate a stack before the budget is spent
 _CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
-_OVERHEAD = 1.1  # factor on the time of the steps, for checkpoints and validations
-_FIXED_SHARE = 2  # of a stack in the time of a step on a GPU, in members
 _VALIDATION_GAP = 1000  # steps between validations at least
 
 
@@ -47,14 +43,11 @@ def make(
     folder: Path,
     results: Results,
     deadline: float = math.inf,
-    speeds: Speeds | None = None,
+    device: str | None = None,
     say: Callable[[str], None] = print,
 ) -> list[Planned]:
-    """Make the missing runs, the most valuable that fit before a deadline first; return those still missing.
-
-    The deadline is one of ``time.monotonic``; ``speeds`` names the device.
-    """
-    wanted, speeds, examiner = list(wanted), speeds or Speeds(), Examiner()
+    """Make the missing runs, the most valuable first, until a deadline of ``time.monotonic``; return those missing."""
+    wanted, where, examiner = list(wanted), pick_device(device), Examiner()
     if math.isfinite(deadline):
         deadline -= min(_RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
     if not missing(wanted, results):
@@ -65,12 +58,12 @@ def make(
             if deadline <= time.monotonic():
                 say(f"Out of time: {len(due)} runs are missing. The same command resumes.")
                 return due
-            stack = _interrupted(folder, wanted, due) or fitting(_ready(due, folder, results), deadline, speeds, say)
+            stack = _interrupted(folder, wanted, due) or stacks(_ready(due, folder, results))[0]
             _check_start(stack, folder, results)
             replace_file(folder / STACK_FILE, json.dumps([run.name for run in stack]).encode())
             say(f"Training {len(stack)} of {len(due)} missing runs: " + ", ".join(run.name for run in stack))
             begun = time.monotonic()
-            if not _train(stack, folder, max(deadline - begun, 1e-3) / 60, speeds.device):
+            if not _train(stack, folder, max(deadline - begun, 1e-3) / 60, where):
                 done = read_manifest(folder / stack[0].name)["steps"]
                 say(f"Saved after {duration(time.monotonic() - begun)}, step {done} of {stack[0].config.steps}.")
                 continue
@@ -80,7 +73,7 @@ def make(
                     copy(folder / run.name, folder / WEIGHTS / run.name)
             for run in missing(stack, results):
                 names = [member.name for member in stack]
-                record = file_run(run.name, folder / run.name, names, results, examiner, speeds.device)
+                record = file_run(run.name, folder / run.name, names, results, examiner, where)
                 say(f"  {run.name}: {record.summary()}")
             (folder / STACK_FILE).unlink()
     return []
@@ -111,9 +104,6 @@ def _finished(folder: Path, config: Config) -> bool:
     return ended and load_solver(folder).config == config
 
 
-# --- which stack is next ---
-
-
 def _interrupted(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]) -> list[Planned]:
     """The stack that was being trained when the last process stopped, if its runs are wanted and not all filed."""
     path = folder / STACK_FILE
@@ -126,63 +116,6 @@ def _interrupted(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]
     known = {run.name: run for run in wanted}
     stack = [known[name] for name in names] if all(name in known for name in names) else []
     return stack if any(run in due for run in stack) else []
-
-
-class Speeds:
-    """How long stacks take on a device: a few steps of each are timed, once for a shape and a size."""
-
-    def __init__(self, device: str | None = None):
-        self.device = pick_device(device)
-        self.one_by_one = self.device.type == "cpu"  # members train one after another
-        self._known: dict[str, float] = {}
-
-    def seconds(self, stack: Sequence[Planned]) -> float:
-        """How long the training of a stack takes."""
-        configs = [run.config for run in stack]
-        timed = configs[:1] if self.one_by_one else configs
-        key = repr((len(timed), shape_of(configs[0])))
-        if key not in self._known:
-            self._known[key] = _seconds_per_step(timed, self.device)
-        return _OVERHEAD * self._known[key] * configs[0].steps * len(configs) / len(timed)
-
-    def count(self, stack: Sequence[Planned], left: float) -> int:
-        """How many runs of a stack, trained as one, take no more than the seconds left."""
-        share, fixed = left / self.seconds(stack), 0 if self.one_by_one else _FIXED_SHARE
-        return len(stack) if share >= 1 else max(int(share * (len(stack) + fixed)) - fixed, 0)
-
-
-def fitting(
-    due: Sequence[Planned], deadline: float, speeds: Speeds, say: Callable[[str], None] = print
-) -> list[Planned]:
-    """The most valuable stack that can be finished before a deadline, with as many of its runs as can.
-
-    If none can, the most valuable one, on a CPU its first run: it is started now and resumed another time.
-    """
-    candidates = stacks(due)
-    if not math.isfinite(deadline):
-        return candidates[0]
-    for stack in candidates:
-        left = deadline - time.monotonic()  # timing takes time too
-        if left <= 0:
-            break
-        if count := speeds.count(stack, left):
-            return stack[:count]
-    say("No run can be finished in that time: one is started, and the same command resumes it.")
-    return candidates[0][:1] if speeds.one_by_one else candidates[0]
-
-
-def _seconds_per_step(configs: Sequence[Config], device: torch.device, timed: int = 20, longest: float = 5.0) -> float:
-    """Wall clock per step of a stack, without the first step (compilation, the first systems)."""
-    with threads_for(wanted=configs[0].threads):
-        engine = make_engine(configs, device)
-        engine.step(0)
-        engine.report()  # waits for the device
-        begun, done = time.monotonic(), 0
-        while done < timed and (done == 0 or time.monotonic() - begun < longest):
-            done += 1
-            engine.step(done)
-        engine.report()
-        return (time.monotonic() - begun) / done
 
 
 # --- runs that start from the weights of another ---

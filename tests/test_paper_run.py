@@ -23,7 +23,6 @@ from paper.promote import promote
 from paper.results import Results, rounded
 
 RESULT, JOINT = plan.names([plan.imitation(), plan.joint()])
-CPU = run.Speeds("cpu")
 
 
 def tiny(name):
@@ -33,7 +32,7 @@ def tiny(name):
 
 
 def make(wanted, folder, filed, said=None):
-    return run.make(wanted, folder, filed, speeds=CPU, say=(said if said is not None else []).append)
+    return run.make(wanted, folder, filed, device="cpu", say=(said if said is not None else []).append)
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +41,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("paper")
     filed = Results(folder / "results", commit="abc")
     wanted = [tiny(RESULT), tiny("bundled-cg-joint")]
-    left = run.make(wanted, folder / "runs", filed, time.monotonic() + 6e-3, CPU, lambda line: None)
+    left = run.make(wanted, folder / "runs", filed, time.monotonic() + 6e-3, "cpu", lambda line: None)
     assert [planned.name for planned in left] == [RESULT, "bundled-cg-joint"]
     assert json.loads((folder / "runs" / run.STACK_FILE).read_text()) == ["bundled-cg-joint"]  # the lower rank first
     assert read_manifest(folder / "runs" / "bundled-cg-joint")["state"] == "interrupted"
@@ -122,42 +121,6 @@ def test_a_kill_while_numbers_are_filed_loses_nothing(tmp_path, monkeypatch):
         assert filed.run(planned.name).document["stack"] == [member.name for member in wanted]
         assert nf.load(tmp_path / "runs" / plan.WEIGHTS / planned.name).config == planned.config
     assert written == {name: read_manifest(tmp_path / "runs" / name)["written"] for name in names}
-
-
-class OneSecondARun(run.Speeds):
-    """A machine on which a run of the looped architecture takes a second, and any other a hundred."""
-
-    def seconds(self, stack):
-        return sum(1.0 if "looped" in planned.name else 100.0 for planned in stack)
-
-
-def test_the_most_valuable_runs_that_fit_are_chosen():
-    due, speeds = list(plan.runs().values()), OneSecondARun("cpu")
-    (first, *_), said = plan.stacks(due), []
-
-    def fitting(seconds):
-        return run.fitting(due, time.monotonic() + seconds, speeds, said.append)
-
-    assert fitting(float("inf")) == first == fitting(100.0 * len(first) + 1)
-    assert fitting(100.0 * len(first) - 1) == first[:-1]
-    assert fitting(101.0) == first[:1]
-    assert [planned.name for planned in fitting(3.0)] == [name for name in plan.runs() if "looped" in name]
-    assert not said
-    assert fitting(0.5) == fitting(-1.0) == first[:1] and len(said) == 2  # none fits: one is started
-    speeds.one_by_one = False  # on a GPU a stack has a fixed share in the time
-    assert fitting(100.0 * len(first) - 1) == first[:-1] and fitting(101.0) != first[:1] and fitting(0.5) == first
-
-
-def test_the_time_a_stack_takes_is_measured_once(monkeypatch):
-    timed = []
-    monkeypatch.setattr(run, "_seconds_per_step", lambda configs, device: timed.append(configs) or 0.5)
-    speeds, stack = run.Speeds("cpu"), [tiny(RESULT), tiny(JOINT)]
-    assert speeds.seconds(stack) == speeds.seconds(stack) == pytest.approx(1.1 * 2 * 0.5 * 5)
-    assert speeds.seconds(stack[:1]) == pytest.approx(1.1 * 0.5 * 5)
-    assert [len(configs) for configs in timed] == [1]  # members train one after another here
-    speeds.one_by_one = False
-    assert speeds.seconds(stack) == pytest.approx(1.1 * 0.5 * 5)
-    assert [len(configs) for configs in timed] == [1, 2]
 
 
 def test_a_run_waits_for_the_weights_it_starts_from(tmp_path):
