@@ -13,7 +13,7 @@ the norm of all results, so 1 is what the answer zero scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,7 @@ from nlaformer.express.operation import Operation, operation, operations
 from nlaformer.express.theorem import RECORDS
 from nlaformer.learn.model import stack as as_stack
 from nlaformer.learn.optimizer import adam, bias_corrections
+from nlaformer.report.figure import CURVES, INK, MARKERS, panels, tidy
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 from paper.results import Results
 
@@ -106,19 +107,6 @@ class Findings:
     learned: tuple[Learned, ...]
     constructed: tuple[Constructed, ...]
 
-    def to_json(self) -> dict[str, Any]:
-        """As JSON takes it."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Findings:
-        """What ``to_json`` gave; a sequence of numbers comes back as a list."""
-        return cls(
-            Budget(**document["budget"]),
-            tuple(Learned(**row) for row in document["learned"]),
-            tuple(Constructed(**row) for row in document["constructed"]),
-        )
-
     def of(self, name: str, variant: str) -> Learned:
         """One operation learned by one variant."""
         return next(row for row in self.learned if (row.operation, row.variant) == (name, variant))
@@ -131,7 +119,6 @@ def study(
     names: Sequence[str] = operations(),
     budget: Budget = FULL,
     variants: Sequence[Variant] = VARIANTS,
-    report: Callable[[Learned], None] = lambda found: None,
 ) -> Findings:
     """Learn every operation in every variant, and measure the constructions beside them.
 
@@ -141,12 +128,8 @@ def study(
     >>> found.learned[0].median < 0.2, found.constructed[0].errors["order 1"] < 1e-15
     (True, True)
     """
-    learned = []
-    for name in names:
-        for variant in variants:
-            learned.append(learn(name, variant, budget))
-            report(learned[-1])
-    return Findings(budget, tuple(learned), tuple(construct(name, budget) for name in names))
+    learned = tuple(learn(name, variant, budget) for name in names for variant in variants)
+    return Findings(budget, learned, tuple(construct(name, budget) for name in names))
 
 
 # --- learning ---
@@ -221,8 +204,8 @@ def construct(name: str, budget: Budget) -> Constructed:
         rng = np.random.default_rng([_TEST, budget.n])
         operands = [operand.astype(np.float64) for operand in _draw(name, budget.n, (1, budget.tested), rng)]
         exact = accuracy.reference(name, *operands)
-        deviation = _entries(op(*operands), 2) - _entries(exact, 2)
-        errors[form] = float(np.sqrt(np.square(deviation).sum() / np.square(_entries(exact, 2)).sum()))
+        deviation = _entries(op(*operands)) - _entries(exact)
+        errors[form] = float(np.sqrt(np.square(deviation).sum() / np.square(_entries(exact)).sum()))
     cost, model = built["order 1"].cost, built["order 1"].model
     largest = max(float(w.abs().max()) for w in model.state_dict().values() if w.is_floating_point() and w.numel())
     return Constructed(name, errors, cost.layers, cost.heads, cost.ffn_width, largest)
@@ -248,7 +231,7 @@ def _draw(name: str, n: int, count: tuple[int, ...], rng: np.random.Generator) -
 def _examples(op: Operation, count: tuple[int, int], rng: np.random.Generator) -> tuple[Tensor, Tensor]:
     """Prompts (E, count, rows, tokens) and the entries of their results (E, count, entries)."""
     operands = _draw(op.name, op.n, count, rng)
-    wanted = _entries(accuracy.reference(op.name, *operands), 2).astype(np.float32)
+    wanted = _entries(accuracy.reference(op.name, *operands)).astype(np.float32)
     return op.prompt(*(torch.from_numpy(operand) for operand in operands)), torch.from_numpy(wanted)
 
 
@@ -259,10 +242,10 @@ def _result(op: Operation, P: Tensor) -> Tensor:
     return torch.cat([part.reshape(*P.shape[:2], -1) for part in parts], -1)
 
 
-def _entries(result: Any, leading: int) -> np.ndarray:
+def _entries(result: Any) -> np.ndarray:
     """The same of NumPy results."""
     parts = result if isinstance(result, tuple) else (result,)
-    return np.concatenate([part.reshape(*part.shape[:leading], -1) for part in parts], -1)
+    return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], -1)
 
 
 # --- the artefact ---
@@ -271,12 +254,17 @@ def _entries(result: Any, leading: int) -> np.ndarray:
 def measure(results: Results, quick: bool = False) -> None:
     """Half an hour on one core; quick: seconds, and errors that mean nothing."""
     found = study(budget=QUICK if quick else FULL)
-    results.write(FILE, {"command": "python -m paper run learned-operations"} | found.to_json())
+    results.write(FILE, {"command": "python -m paper run learned-operations"} | asdict(found))
 
 
 def findings(results: Results) -> Findings:
-    """What was measured."""
-    return Findings.from_json(results.document(FILE))
+    """What was measured; a sequence of numbers comes back as a list."""
+    found = results.document(FILE)
+    learned, constructed = (
+        (Learned(**row) for row in found["learned"]),
+        (Constructed(**row) for row in found["constructed"]),
+    )
+    return Findings(Budget(**found["budget"]), tuple(learned), tuple(constructed))
 
 
 def tables(results: Results) -> list[Sheet]:
@@ -304,8 +292,6 @@ def tables(results: Results) -> list[Sheet]:
 
 def figure(results: Results) -> Figure:
     """Every operation on a line: learned errors with their range over the seeds, and the constructions'."""
-    from nlaformer.report.figure import CURVES, INK, MARKERS, panels, tidy
-
     found = findings(results)
     figure, (axes,) = panels(1, width=8.2, height=5.4)
     tidy(axes, f"Learned and constructed, n = {found.budget.n}", "relative error on fresh inputs (1e-17: none)")

@@ -198,62 +198,42 @@ def names(configs: Iterable[Config]) -> tuple[str, ...]:
 # --- the runs behind the bundled models ---
 
 
-def _first() -> list[Planned]:
-    """One model for all three sigmas of each kind."""
-    return [Planned(f"bundled-{name}", _usual(name, sigma=SIGMAS, precision="tf32"), 1, keep=True) for name in BUNDLED]
+def _bundled() -> list[Planned]:
+    """One model for all three sigmas of each kind, and what was trained further from their weights.
 
+    *150k*: to a fifteenth of the learning rate the first had ended with. The first imitation was furthest from CG at
+    x_1 and x_2, where the jointly supervised model is closer: hence one *after-joint*. Powers nearer to 1 than the
+    recipe's weigh the early iterates more.
 
-def _longer() -> list[Planned]:
-    """The first models trained further, to a fifteenth of the learning rate they had ended with.
+    *lambda100*: briefly with a greater weight of the solution, *lambda10* being its control. The sum of the two errors
+    is least at (x_t + lambda x) / (1 + lambda), ahead of the teacher by (1 + lambda)^2 in the squared error; at
+    lambda = 10 the models had reached that lead (fig-lead).
 
-    The first imitation was furthest from CG at x_1 and x_2, where the jointly supervised model is closer: hence one
-    that starts from that one's weights. Powers nearer to 1 than the recipe's weigh the early iterates more.
-    """
-    common: dict[str, Any] = {"steps": 150_000, "sigma": SIGMAS, "precision": "tf32", "lr": 2e-3, "final_lr": 0.002}
-    runs: list[tuple[str, str, str, dict[str, float]]] = [
-        ("cg-imitation", "150k", "cg-imitation", {"power": 0.85}),
-        ("cg-accelerated", "150k", "cg-accelerated", {}),
-        ("pcg-accelerated", "150k", "pcg-accelerated", {}),
-        ("cg-imitation", "after-joint", "cg-joint", {"power": 0.8}),
-    ]
-    return [
-        Planned(f"bundled-{name}-{suffix}", recipe(name, **common, **more), 2, keep=True, after=f"bundled-{before}")
-        for name, suffix, before, more in runs
-    ]
-
-
-def _ahead() -> list[Planned]:
-    """The accelerated models trained briefly with a greater weight of the solution; the same with the old as control.
-
-    The sum of the two errors is least at (x_t + lambda x) / (1 + lambda), ahead of the teacher by (1 + lambda)^2 in the
-    squared error; at lambda = 10 the models had reached that lead (fig-lead).
-    """
-    short: dict[str, Any] = {"steps": 1800, "warmup": 50, "batch": 32, "lr": 3e-4, "final_lr": 0.002, "threads": 1}
-    return [
-        Planned(
-            f"bundled-{teacher}-accelerated-lambda{lambda_:g}",
-            recipe(f"{teacher}-accelerated", lambda_=lambda_, sigma=SIGMAS, precision="float32", **short), 3,
-            keep=True, after=f"bundled-{teacher}-accelerated-150k",
-        )
-        for teacher in TEACHERS for lambda_ in (100.0, 10.0)
-    ]  # fmt: skip
-
-
-def _polished() -> list[Planned]:
-    """The accelerated models trained further with more digits than tf32's, whose rounding is as large as their errors.
-
+    *polished*: with more digits than tf32's, whose rounding is as large as their last errors, *tf32* being the control.
     With a power near 0 an iterate counts by its relative gain, so that the last ones, a thousandth of the first, count.
-    The same in tf32 is the control, which separates the effect of the digits from that of the power and the steps.
     """
-    long: dict[str, Any] = {"steps": 60_000, "warmup": 200, "final_lr": 0.005, "power": 0.1, "floor": 1e-9}
-    runs = [(teacher, f"lr{lr:g}", lr, "bf16x3", 9) for teacher in TEACHERS for lr in (2e-4, 8e-4)]
+    longer: dict[str, Any] = {"steps": 150_000, "precision": "tf32", "lr": 2e-3, "final_lr": 0.002}
+    short: dict[str, Any] = {"steps": 1800, "warmup": 50, "batch": 32, "lr": 3e-4, "final_lr": 0.002, "threads": 1,
+                             "precision": "float32"}  # fmt: skip
+    polished: dict[str, Any] = {"steps": 60_000, "warmup": 200, "final_lr": 0.005, "power": 0.1, "floor": 1e-9,
+                                "lambda_": 100.0}  # fmt: skip
+
+    def run(recipe_name: str, suffix: str, rank: int, after: str, **changes: Any) -> Planned:
+        config = recipe(recipe_name, sigma=SIGMAS, **changes)
+        return Planned(f"bundled-{recipe_name}-{suffix}", config, rank, keep=True, after=f"bundled-{after}")
+
+    first = {name: _usual(name, sigma=SIGMAS, precision="tf32") for name in BUNDLED}
+    fast = [f"{teacher}-accelerated" for teacher in TEACHERS]
     return [
-        Planned(
-            f"bundled-{teacher}-accelerated-polished-{suffix}",
-            recipe(f"{teacher}-accelerated", lambda_=100.0, sigma=SIGMAS, precision=precision, lr=lr, **long), rank,
-            keep=True, after=f"bundled-{teacher}-accelerated-lambda100",
-        )
-        for teacher, suffix, lr, precision, rank in (*runs, ("cg", "tf32", 2e-4, "tf32", 12))
+        *(Planned(f"bundled-{name}", config, 1, keep=True) for name, config in first.items()),
+        run("cg-imitation", "150k", 2, "cg-imitation", **longer, power=0.85),
+        *(run(name, "150k", 2, name, **longer) for name in fast),
+        run("cg-imitation", "after-joint", 2, "cg-joint", **longer, power=0.8),
+        *(run(name, f"lambda{weight:g}", 3, f"{name}-150k", **short, lambda_=weight)
+          for name in fast for weight in (100.0, 10.0)),
+        *(run(name, f"polished-lr{lr:g}", 9, f"{name}-lambda100", **polished, lr=lr, precision="bf16x3")
+          for name in fast for lr in (2e-4, 8e-4)),
+        run(fast[0], "polished-tf32", 12, f"{fast[0]}-lambda100", **polished, lr=2e-4, precision="tf32"),
     ]  # fmt: skip
 
 
@@ -263,7 +243,7 @@ def _polished() -> list[Planned]:
 @cache
 def runs() -> dict[str, Planned]:
     """Every run by name, in the order of their ranks."""
-    found = {run.name: run for run in (*_first(), *_longer(), *_ahead(), *_polished())}
+    found = {run.name: run for run in _bundled()}
     groups: tuple[tuple[int, list[Config]], ...] = (
         (4, [imitation(), joint(), *over_sigma()]),
         (5, [joint(eta=eta) for eta in ETAS] + [paper_accelerated("cg", lambda_=weight) for weight in ALL_LAMBDAS]),

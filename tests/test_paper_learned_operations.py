@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -71,7 +72,7 @@ def test_constructions_are_measured_on_the_same_inputs():
 
 def test_tables_and_figure_come_from_the_file_alone(found, tmp_path: Path):
     results = Results(tmp_path)
-    results.write(learned_operations.FILE, found.to_json())
+    results.write(learned_operations.FILE, dataclasses.asdict(found))
     assert len(learned_operations.tables(results)[0].lines) == len(operations())
     files = [save(learned_operations.figure(results), tmp_path / name) for name in ("one.svg", "other.svg")]
     assert files[0].read_bytes() == files[1].read_bytes()
