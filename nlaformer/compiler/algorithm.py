@@ -32,6 +32,7 @@ from nlaformer.compiler.result import (
     judged_run,
     take_inputs,
 )
+from nlaformer.compiler.schedule import in_words
 from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import DomainError
 from nlaformer.express.construction import Cost
@@ -49,8 +50,8 @@ class AlgorithmConfig:
     """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes.
 
     ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value.
-    ``residual``, ``scale``, ``promises`` and ``steps`` are the nodes of an ``Expression`` each. ``schedule`` has each
-    layer's assignments in words, since the weights alone do not show them.
+    ``residual``, ``scale``, ``promises`` and ``steps`` are the nodes of an ``Expression`` each. ``schedule`` has the
+    instructions of every layer (``schedule_data``), which the weights alone do not show.
     """
 
     name: str
@@ -155,7 +156,7 @@ class Algorithm:
                 heads = 0 if layer.heads is None else layer.heads.count
                 hidden = 0 if layer.ffn is None else layer.ffn.width
                 first = f"  {k:2}  {heads:3} head{' ' if heads == 1 else 's'}  FFN {hidden:5}  "
-                text, further = "; ".join(assignments), " " * len(first)
+                text, further = "; ".join(in_words(entry) for entry in assignments), " " * len(first)
                 lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
         lines += [f"note: {warning}" for warning in config.warnings]
         for name, found in self.verification.get("systems", {}).items():

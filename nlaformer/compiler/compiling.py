@@ -13,7 +13,7 @@ from nlaformer.compiler.emit import Weights, emit
 from nlaformer.compiler.graph import Expression
 from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.schedule import Schedule, describe_schedule, schedule
+from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import judge_first_steps, with_verification
@@ -113,7 +113,7 @@ def _config(
         scale=None if traced.scale is None else Expression.of(traced.scale).as_data(),
         promises=[Expression.of(node).as_data() for node in analysis.promises],
         steps={name: Expression.of(node).as_data() for name, node in traced.step.items()},
-        schedule=describe_schedule(selection, layers),
+        schedule=schedule_data(selection, layers),
         warnings=list(dict.fromkeys(selection.warnings)),
     )
 

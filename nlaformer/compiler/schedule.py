@@ -10,10 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from nlaformer.compiler.instructions import ATTENTION, ENTRY, Block, Combination, Instruction, Selection
 
-__all__ = ["BLOCKS", "Schedule", "describe_schedule", "schedule"]
+__all__ = ["BLOCKS", "Schedule", "in_words", "schedule", "schedule_data"]
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
 _ENCODING = ("parts of A", "log |A|, signs of A", "log |A| refined", "log |A| refined again")
@@ -81,67 +82,75 @@ def _write_layer(selection: Selection, block: Block, source: Combination) -> int
     return layer
 
 
-# --- in words --------------------------------------------------------------------------------------------------------
+# --- as data and in words ------------------------------------------------------------------------------------------
 
 
-def describe_schedule(selection: Selection, layers: Schedule) -> dict[str, list[list[str]]]:
-    """Each block's layers as lists of assignments, which ``print`` shows; t1, t2, ... are temporaries."""
-    described: dict[str, list[list[str]]] = {}
+def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list[Any]]]:
+    """Each block's layers as lists of [op, target, sources, exponent, extra, parameter], registers by name.
+
+    The layer that ends a block also has its writes, with the op "write".
+    """
+    data: dict[str, list[list[Any]]] = {}
     for block in BLOCKS:
-        words = _Words(selection, block)
-        described[block] = [[words.instruction(i) for i in instructions] for instructions in layers.layers[block]]
-        if described[block]:
-            described[block][-1] += [words.write(r, source) for r, source in layers.writes[block].items()]
-    return described
+        names = [register.name.removeprefix(f"{block} ") for register in selection.registers]
+        data[block] = [[_entry(i, names) for i in instructions] for instructions in layers.layers[block]]
+        if data[block]:
+            writes = layers.writes[block].items()
+            data[block][-1] += [["write", names[r], [_named(source, names)], [], [], None] for r, source in writes]
+    return data
 
 
-class _Words:
-    """The instructions of a block in words."""
+def _entry(i: Instruction, names: list[str]) -> list[Any]:
+    sources, extra = [_named(source, names) for source in i.sources], [names[register] for register in i.extra]
+    parameter = None
+    if i.op == "encode":
+        parameter = i.layer
+    elif i.op in ("matvec", "trip"):  # A or A.T; the level of the trip
+        parameter = i.parameters[0]
+    elif i.op == "refine":  # whether the value is a scalar
+        parameter = i.parameters[-1]
+    return [i.op, names[i.target], sources, _named(i.exponent, names), extra, parameter]
 
-    def __init__(self, selection: Selection, block: Block):
-        self.selection, self.block = selection, block
 
-    def name(self, register: int) -> str:
-        return self.selection.registers[register].name.removeprefix(f"{self.block} ")
+def _named(source: Combination, names: list[str]) -> list[Any]:
+    return [[names[register], coefficient] for register, coefficient in source]
 
-    def sum(self, source: Combination) -> str:
-        text = ""
-        for register, coefficient in source:
-            size = "" if abs(coefficient) == 1 else f"{abs(coefficient):.4g} "
-            sign = (" - " if text else "-") if coefficient < 0 else (" + " if text else "")
-            text += sign + size + self.name(register)
-        return text or "0"
 
-    def factor(self, source: Combination) -> str:
-        return self.sum(source) if len(source) == 1 else f"({self.sum(source)})"
+def in_words(entry: Any) -> str:
+    """An entry of ``schedule_data`` as an assignment; t1, t2, ... are temporaries. Text stays as it is."""
+    if isinstance(entry, str):  # the paper's form, and files of version 0.1
+        return entry
+    op, target, sources, exponent, extra, parameter = entry
+    if op == "encode":
+        return _ENCODING[parameter]
+    if op == "write":
+        return f"{target} := {_sum(sources[0])}"
+    first, *others = [_sum(source) if len(source) == 1 else f"({_sum(source)})" for source in sources] or [""]
+    power = f" exp({_sum(exponent)})" if exponent else ""
+    if op == "refine":
+        trip = f", {extra[1]} = {others[1]}" if len(sources) == 3 else ""
+        # Scalars, and their trips, are read from the first token.
+        return f"{target} = log {first}, refined" + (f"{trip}, read from token 1" if parameter else "")
+    text = {
+        "scale": "{first}{power}",
+        "matvec": "{parameter} {first}{power}",
+        "dot": "{first} . {second}",
+        "product": "{first} * {second}",
+        "matmul": "{first} @ {second}",
+        "log": "log {first}, interpolated",
+        "relu": "max({first}, 0)",
+        "trip": "trip where {first} < {parameter:.0e}",
+        "diag": "diag(A)",
+        "sum": "sum of {first} over tokens",
+        "squares": "row sums of A * A",
+    }[op]
+    return f"{target} = " + text.format(first=first, second="".join(others[:1]), power=power, parameter=parameter)
 
-    def write(self, register: int, source: Combination) -> str:
-        return f"{self.name(register)} := {self.sum(source)}"
 
-    def reading(self, i: Instruction) -> str:
-        """Scalars, and their trips, are read from the first token."""
-        if not i.parameters[-1]:
-            return ""
-        trip = f", {self.name(i.extra[1])} = {self.factor(i.sources[2])}" if len(i.sources) == 3 else ""
-        return f"{trip}, read from token 1"
-
-    def instruction(self, i: Instruction) -> str:
-        if i.op == "encode":
-            return _ENCODING[i.layer]
-        first, *others = [self.factor(source) for source in i.sources] or [""]
-        power = f" exp({self.sum(i.exponent)})" if i.exponent else ""
-        text = {
-            "scale": lambda: first + power,
-            "matvec": lambda: f"{i.parameters[0]} {first}{power}",
-            "dot": lambda: f"{first} . {others[0]}",
-            "product": lambda: f"{first} * {others[0]}",
-            "matmul": lambda: f"{first} @ {others[0]}",
-            "log": lambda: f"log {first}, interpolated",
-            "refine": lambda: f"log {first}, refined" + self.reading(i),
-            "relu": lambda: f"max({first}, 0)",
-            "trip": lambda: f"trip where {first} < {i.parameters[0]:.0e}",
-            "diag": lambda: "diag(A)",
-            "sum": lambda: f"sum of {first} over tokens",
-            "squares": lambda: "row sums of A * A",
-        }[i.op]()
-        return f"{self.name(i.target)} = {text}"
+def _sum(source: list[Any]) -> str:
+    text = ""
+    for name, coefficient in source:
+        size = "" if abs(coefficient) == 1 else f"{abs(coefficient):.4g} "
+        sign = (" - " if text else "-") if coefficient < 0 else (" + " if text else "")
+        text += sign + size + name
+    return text or "0"
