@@ -36,8 +36,9 @@ _GATHERS = 6
 _CROWD = 32
 # Row numbers in at most this many consecutive runs are gathered run by run: views, joined by one copy.
 _RUNS = 16
-# A batch runs in pieces; the tensors of a piece in one layer have about this many entries together. On a processor
-# they stay in its cache: memory that is new to the process costs several times as much as the arithmetic on it.
+# A batch runs in pieces; the tensors of a piece in one layer have about this many entries together, on a processor
+# for each of its threads. They then stay in the cache: memory that is new to the process costs several times as much
+# as the arithmetic on it.
 _ENTRIES_AT_ONCE = {"cpu": 2**21, "cuda": 2**28}
 
 
@@ -350,7 +351,9 @@ class NLAFormer(nn.Module):
         """
         layers = (cast(Layer, layer) for block in (self.pre, self.loop, self.post) for layer in block)
         entries = tokens * max((2 * rows + layer.width(tokens) for layer in layers), default=rows)
-        size = max(1, _ENTRIES_AT_ONCE.get(batch[0].device.type, 2**21) // entries)
+        kind = batch[0].device.type
+        threads = torch.get_num_threads() if kind == "cpu" else 1
+        size = max(1, threads * _ENTRIES_AT_ONCE.get(kind, 2**28) // entries)
         return zip(*(tensor.split(size) for tensor in batch), strict=True)
 
 

@@ -77,7 +77,7 @@ def test_the_bound_of_a_product_falls_with_the_order(dtype):
 
 def test_comparisons_in_f_are_refused():
     for f in (lambda a, b: a if b != 0 else 7 * a, lambda a, b: a if a == b else b):
-        with pytest.raises(OptionError, match="compares"):
+        with pytest.raises(OptionError, match="f "):
             nf.operation("pointwise", n=1, f=f)
 
 
@@ -150,7 +150,7 @@ def test_options_may_be_numpy_integers_and_dtype_names(tmp_path):
 
 @pytest.mark.parametrize("device", ["cuda:99", "foo", "meta2"])
 def test_a_missing_device_is_refused(device):
-    with pytest.raises(OptionError, match="cannot be used here"):
+    with pytest.raises(OptionError, match=device):
         nf.operation("add", n=1, device=device)
 
 
@@ -167,7 +167,7 @@ def test_an_invalid_exponent_row_is_refused():
 def test_a_model_converted_to_another_dtype_is_refused():
     op = nf.operation("matmul", n=3)
     op.model.float()
-    with pytest.raises(DTypeError, match="converted"):
+    with pytest.raises(DTypeError, match="dtype="):
         op(np.eye(3), np.eye(3))
     with pytest.raises(OptionError):
         nf.operation("matmul", n=3).to(torch.float32)
@@ -214,7 +214,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
     for name in ("add", "subtract"):
         nf.operation(name, n=1).save(tmp_path / name)
     (tmp_path / "add/model.safetensors").write_bytes((tmp_path / "subtract/model.safetensors").read_bytes())
-    with pytest.raises(FileError, match="not as they were saved together"):
+    with pytest.raises(FileError, match="add"):
         nf.load(tmp_path / "add")
 
 

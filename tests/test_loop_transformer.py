@@ -233,13 +233,13 @@ def test_loop_transformer_refuses_bad_input():
         machine(np.ones(3), good)
     with pytest.raises(ShapeError, match="2 operand"):
         machine(good)
-    with pytest.raises(ShapeError, match="do not broadcast"):
+    with pytest.raises(ShapeError, match=r"\(2, 2\).*\(3, 2\)"):
         machine(np.ones((2, 2)), np.ones((3, 2)))
     with pytest.raises(DTypeError, match="complex"):
         machine(good, good * 1j)
-    with pytest.raises(DTypeError, match="operand 2 is float32, the computation is in float64"):
+    with pytest.raises(DTypeError, match=r"operand 2 is float32.*float64"):
         machine(good, good.astype(np.float32))
-    with pytest.raises(DTypeError, match="numbers"):
+    with pytest.raises(DTypeError, match="operand 2"):
         machine(good, ["a", "b"])
     with pytest.raises(DomainError, match="NaN"):
         machine(good, np.array([1.0, np.nan]))
@@ -250,9 +250,9 @@ def test_loop_transformer_refuses_bad_input():
     with pytest.raises(UnknownNameError, match=r"named \[\]"):
         loop_transformer.count([], 3)
     for n in (0, True, 2.0):
-        with pytest.raises(OptionError, match="whole number"):
+        with pytest.raises(OptionError, match="n is"):
             loop_transformer.count("matmul", n)
-    with pytest.raises(OptionError, match="count"):
+    with pytest.raises(OptionError, match="n=128"):
         loop_transformer.build("matmul", 128)
     with pytest.raises(OptionError, match="float16"):
         loop_transformer.build("matmul", 2, torch.float16)

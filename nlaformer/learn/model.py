@@ -172,8 +172,8 @@ class Solver(nn.Module):
             shapes = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
             raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
         systems = matrices.expand(*batch, n, n).reshape(-1, n, n), right.expand(*batch, n).reshape(-1, n)
-        pieces = self.blocks.pieces(self.config.d, n + 1, *systems)
         with threads_for(self.entries(batch.numel())):
+            pieces = self.blocks.pieces(self.config.d, n + 1, *systems)
             x = torch.cat([self.probe_x(self.features(A_k, b_k, iterations)) for A_k, b_k in pieces])
         x = x.reshape(*batch, iterations + 1, n)
         x = x.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
