@@ -54,13 +54,7 @@ def save(
     weights = model.state_dict() | {f"{_EXTRA}{name}": value for name, value in (extra or {}).items()}
     tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
     content = save_tensors(tensors, metadata={"format": _FORMAT})
-    document = {
-        "format": _FORMAT,
-        "version": _VERSION,
-        "kind": kind,
-        "config": config,
-        "model": structure(model),
-    }
+    document = {"format": _FORMAT, "version": _VERSION, "kind": kind, "config": config, "model": structure(model)}
     document["digest"] = _digest(document, content)
     described = (json.dumps(document, indent=1) + "\n").encode()  # before anything is written: it may fail
     make_folder(folder)
@@ -155,24 +149,25 @@ def locked_folder(folder: Path) -> Iterator[None]:
     The lock ends with the process, however that ends. Where the system has no locks, there is no protection. A folder
     that is still empty at the end is removed again.
     """
-    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    made, held = [path for path in (folder, *folder.parents) if not path.exists()], None
     make_folder(folder)
     try:
-        with _lock(folder):
-            yield
+        held = _lock(folder)
+        yield
     finally:
+        if held is not None:
+            os.close(held)
         for path in made:
             with suppress(OSError):  # it is not empty
                 path.rmdir()
 
 
-@contextmanager
-def _lock(folder: Path) -> Iterator[None]:
+def _lock(folder: Path) -> int | None:
+    """Lock a folder until the returned descriptor is closed; None on systems that cannot open folders."""
     try:
         import fcntl
     except ImportError:  # Windows
-        yield
-        return
+        return None
     try:
         held = os.open(folder, os.O_RDONLY)
     except OSError as error:
@@ -184,10 +179,7 @@ def _lock(folder: Path) -> Iterator[None]:
         raise FileError(f"another process is training in {folder}; wait for it, or name another folder") from None
     except OSError:  # some network file systems
         pass
-    try:
-        yield
-    finally:
-        os.close(held)
+    return held
 
 
 def replace_file(path: Path, content: bytes) -> None:
@@ -263,17 +255,12 @@ def _build(description: dict[str, Any], prefix: str, tensors: dict[str, Tensor])
             raise ValueError(f"{prefix}{name}: entries outside its shape {shape}")
         return Sparse(index, values, (shape[0], shape[1]))
 
-    heads, ffn = description.get("heads"), description.get("ffn")
-    norm = (tensors[f"{prefix}gain_1"], tensors[f"{prefix}gain_2"]) if description["norm"] else None
-    return Layer(
-        heads and Heads(**{name: weight(f"heads.{name}", heads[name]) for name in _WEIGHTS}, count=heads["count"]),
-        ffn
-        and FFN(
-            weight("ffn.W_1", ffn["W_1"]),
-            tensors[f"{prefix}ffn.b_1"],
-            weight("ffn.W_2", ffn["W_2"]),
-            tensors[f"{prefix}ffn.b_2"],
-        ),
-        norm,
-        description["causal"],
-    )
+    heads, ffn, norm = description.get("heads"), description.get("ffn"), None
+    if heads:
+        heads = Heads(**{name: weight(f"heads.{name}", heads[name]) for name in _WEIGHTS}, count=heads["count"])
+    if ffn:
+        W_1, W_2 = weight("ffn.W_1", ffn["W_1"]), weight("ffn.W_2", ffn["W_2"])
+        ffn = FFN(W_1, tensors[f"{prefix}ffn.b_1"], W_2, tensors[f"{prefix}ffn.b_2"])
+    if description["norm"]:
+        norm = (tensors[f"{prefix}gain_1"], tensors[f"{prefix}gain_2"])
+    return Layer(heads, ffn, norm, description["causal"])

@@ -51,29 +51,30 @@ def edit(saved, change, signed=True):
 
 
 @pytest.mark.parametrize(
-    ("damage", "named"),
+    ("damage", "check"),
     [
-        (lambda p: (p / "config.json").unlink(), "config.json"),
-        (lambda p: (p / "model.safetensors").unlink(), "model.safetensors"),
-        (lambda p: (p / "config.json").write_text("{"), "config.json"),
-        (lambda p: (p / "config.json").write_bytes(b"\xff\xfe"), "config.json"),
-        (lambda p: (p / "config.json").write_text("[]"), "config.json"),
-        (lambda p: (p / "config.json").write_text('{"format": "other"}'), "config.json"),
-        (lambda p: (p / "config.json").write_text('{"format": "nlaformer", "version": 99}'), "99"),
-        (lambda p: (p / "model.safetensors").write_bytes(b""), "model.safetensors"),
-        (lambda p: (p / "model.safetensors").write_bytes(b"x" * 100), "model.safetensors"),
-        (lambda p: _truncate(p / "model.safetensors"), "model.safetensors"),
-        (lambda p: edit(p, lambda d: d.pop("model")), "model"),
-        (lambda p: edit(p, lambda d: d["model"]["pre"].append(d["model"]["pre"][0])), "config.json"),
-        (lambda p: edit(p, lambda d: d["model"]["pre"][0]["heads"].update(W_Q=[1, 1])), "config.json"),
-        (lambda p: edit(p, lambda d: d["config"].update(n=4)), "matmul"),
-        (lambda p: edit(p, lambda d: d["config"].update(colour="red")), "config"),
+        (lambda p: (p / "config.json").unlink(), "config.json: No such file"),
+        (lambda p: (p / "model.safetensors").unlink(), "model.safetensors: No such file"),
+        (lambda p: (p / "config.json").write_text("{"), "JSON"),
+        (lambda p: (p / "config.json").write_bytes(b"\xff\xfe"), "JSON.*utf-8"),
+        (lambda p: (p / "config.json").write_text("[]"), "config.json.*written"),
+        (lambda p: (p / "config.json").write_text('{"format": "other"}'), "config.json.*written"),
+        (lambda p: (p / "config.json").write_text('{"format": "nlaformer", "version": 99}'), "version 99"),
+        (lambda p: (p / "model.safetensors").write_bytes(b""), "safetensors.*truncated"),
+        (lambda p: (p / "model.safetensors").write_bytes(b"x" * 100), "safetensors.*truncated"),
+        (lambda p: _truncate(p / "model.safetensors"), "safetensors.*truncated"),
+        (lambda p: edit(p, lambda d: d["config"].update(n=4), signed=False), "edited"),
+        (lambda p: edit(p, lambda d: d.pop("model")), "lacks.*'model'"),
+        (lambda p: edit(p, lambda d: d["model"]["pre"].append(d["model"]["pre"][0])), "fit.*KeyError.*pre.1"),
+        (lambda p: edit(p, lambda d: d["model"]["pre"][0]["heads"].update(W_Q=[1, 1])), r"fit.*W_Q.*\[1, 1\]"),
+        (lambda p: edit(p, lambda d: d["config"].update(n=4)), "weights.*matmul"),
+        (lambda p: edit(p, lambda d: d["config"].update(colour="red")), "colour"),
         (lambda p: edit(p, lambda d: d["config"].update(order="x")), "order is 'x'"),
     ],
 )
-def test_damaged_files_are_refused(saved, damage, named):
+def test_damaged_files_are_refused(saved, damage, check):
     damage(saved)
-    with pytest.raises(FileError, match=named):
+    with pytest.raises(FileError, match=check):
         nf.load(saved)
 
 
@@ -127,24 +128,32 @@ def test_an_edit_of_any_byte_of_the_weights_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "changes", [{"n": 4}, {"d": 16}, {"heads": 4}, {"ffn": 7}, {"loop_layers": 2}, {"norm": "none"}]
+    ("changes", "differing"),
+    [
+        ({"n": 4}, "positions"),
+        ({"d": 16}, "ffn.W_1"),
+        ({"heads": 4}, "layers"),
+        ({"ffn": 7}, "ffn.W_1"),
+        ({"loop_layers": 2}, "loop.1"),
+        ({"norm": "none"}, "gain_1"),
+    ],
 )
-def test_a_solver_whose_weights_do_not_fit_its_config_is_refused(changes, tmp_path):
+def test_a_solver_whose_weights_do_not_fit_its_config_is_refused(changes, differing, tmp_path):
     saved = artefacts(tmp_path)[2]
     edit(saved, lambda d: d["config"].update(changes))
-    with pytest.raises(FileError, match="config"):
+    with pytest.raises(FileError, match=f"weights.*{differing}"):
         nf.load(saved)
 
 
 @pytest.mark.parametrize("path", [None, 3, b"folder", ""])
 def test_a_value_that_is_not_a_path_is_refused(path):
     for write in (nf.operation("add", n=2).save, nf.algorithm("richardson", n=2, verify=False).save, nf.load):
-        with pytest.raises(FileError, match=re.escape(repr(path))):
+        with pytest.raises(FileError, match=f"{re.escape(repr(path))}.*path"):
             write(path)
 
 
 def test_a_name_too_long_for_any_folder_is_refused():
-    with pytest.raises(FileError):
+    with pytest.raises(FileError, match="no folder"):
         nf.load("a" * 5000)
 
 
@@ -166,7 +175,7 @@ def test_an_unknown_kind_and_a_missing_folder_are_refused(saved, tmp_path):
     edit(saved, lambda d: d.update(kind="operatoin"))
     with pytest.raises(UnknownNameError, match="'operation'"):
         nf.load(saved)
-    with pytest.raises(FileError, match="nowhere"):
+    with pytest.raises(FileError, match="nowhere.*No such file"):
         nf.load(tmp_path / "nowhere")
 
 
@@ -184,6 +193,6 @@ def test_a_full_disk_leaves_the_old_file_intact(saved):
     )
     done = subprocess.run([sys.executable, "-c", script, str(saved)], capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
-    assert "model.safetensors" in done.stdout
+    assert "model.safetensors" in done.stdout and "intact" in done.stdout
     assert nf.load(saved).n == 3
     assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]

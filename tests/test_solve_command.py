@@ -373,7 +373,7 @@ def test_a_long_run_prints_its_progress_in_plain_lines(monkeypatch: pytest.Monke
     assert "iteration 2," in lines[0] and "1.0e-06" in lines[0]
 
 
-def test_a_long_run_at_a_terminal_draws_a_bar(monkeypatch: pytest.MonkeyPatch):
+def test_a_long_run_at_a_terminal_shows_its_progress(monkeypatch: pytest.MonkeyPatch):
     assert "iteration" in printed(monkeypatch, terminal=True)
 
 
