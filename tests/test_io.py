@@ -175,7 +175,7 @@ def test_an_unknown_kind_and_a_missing_folder_are_refused(saved, tmp_path):
     edit(saved, lambda d: d.update(kind="operatoin"))
     with pytest.raises(UnknownNameError, match="'operation'"):
         nf.load(saved)
-    with pytest.raises(FileError, match="nowhere.*No such file"):
+    with pytest.raises(FileError, match=r"nowhere.*No such file"):
         nf.load(tmp_path / "nowhere")
 
 

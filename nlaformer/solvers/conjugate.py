@@ -130,8 +130,11 @@ class _Recursion:
         self._stop(torch.zeros_like(self.alive).index_fill(0, claims[done], True))
         self.target[claims] *= torch.where(rounding, 0.1, 0.5)
         again = ~done & ~rounding
-        if bool(again.any()):
-            self._restart(claims[again], exact.r[again])
+        if bool(again.any()):  # from x with its true residual
+            at, r = claims[again], exact.r[again]
+            self.r[at] = r
+            z = self.M.apply(self.r)
+            self.d[at], self.rz[at], self.norm[at] = self._deflated(z)[at], (r * z[at]).sum(-1), norm_upper(r)
 
     def end_spent(self) -> None:
         """End the lanes that are out of iterations."""
@@ -166,12 +169,6 @@ class _Recursion:
         self.alive = self.alive & ~which
         self.going = self.lanes[self.alive]
 
-    def _restart(self, at: Tensor, r: Tensor) -> None:
-        """Restart from x with its true residual."""
-        self.r[at] = r
-        z = self.M.apply(self.r)
-        self.d[at], self.rz[at], self.norm[at] = self._deflated(z)[at], (r * z[at]).sum(-1), norm_upper(r)
-
     def _deflated(self, z: Tensor) -> Tensor:
         """Make z conjugate to the directions of the model's steps."""
         for direction in self.directions:
@@ -180,7 +177,8 @@ class _Recursion:
 
     def _end_breakdowns(self, curvature: Tensor) -> None:
         """End the lanes that cannot take a step, and say why."""
-        rz, plain = self.rz, isinstance(self.M, Identity)
+        rz, plain, size = self.rz, isinstance(self.M, Identity), self.d.abs()
+        rounding = 2 * (self.A.terms + size.shape[-1] + 2) * UNIT * (size * self.A.absolute(size)).sum(-1)  # of d.A d
         broken = ~((rz > 0) & (curvature > 0) & torch.isfinite(rz / curvature))
         not_definite = "was found: M is not positive definite"
         cases = (
@@ -188,15 +186,10 @@ class _Recursion:
             (rz < 0, Status.NOT_SPD, f"a residual with r.M r < 0 {not_definite}"),
             ((rz == 0) & (not plain), Status.NOT_SPD, f"a residual with r.M r = 0 {not_definite}"),
             (rz == 0, Status.STAGNATED, "the square of the residual underflows"),
-            (self.d.abs().amax(-1) < 1e-150, Status.STAGNATED, "d.A d cannot be told from zero; scale M"),
-            ((curvature <= 0) & (curvature <= -self._rounding()), Status.NOT_SPD, "d.A d <= 0 for a direction d"),
+            (size.amax(-1) < 1e-150, Status.STAGNATED, "d.A d cannot be told from zero; scale M"),
+            ((curvature <= 0) & (curvature <= -rounding), Status.NOT_SPD, "d.A d <= 0 for a direction d"),
             (curvature <= 0, Status.STAGNATED, "d.A d cannot be told from zero"),
             (~torch.isfinite(rz / curvature), Status.NONFINITE, "the iteration left float64"),
         )
         for which, status, detail in cases:
             self._end(broken & self.alive & which, status, detail)
-
-    def _rounding(self) -> Tensor:
-        """A bound on the rounding error of d.A d."""
-        d = self.d.abs()
-        return 2 * (self.A.terms + d.shape[-1] + 2) * UNIT * (d * self.A.absolute(d)).sum(-1)

@@ -10,7 +10,7 @@ product with A. A proposal that does not pay ends the model's part of that syste
 it starts from the last iterate that paid and keeps conjugate to the model's directions (deflation), or from x0 as if
 there had been no model.
 
-A trained model knows systems of one size and one scale. ``Proposer`` shows it A with the diagonal (its geometric mean)
+A trained model knows systems of one size and one scale. ``_Proposer`` shows it A with the diagonal (its geometric mean)
 of the family it was trained on, and r as long as A's Frobenius norm, which is how long b = A x is for a standard normal
 x. A smaller system is filled up with a diagonal; of a larger one the model sees diagonal blocks, whose answers are put
 side by side (block Jacobi). A plain function sees A as the user gave it, and r as long as b.
@@ -37,12 +37,12 @@ from nlaformer.loading import load
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate import Direction
-from nlaformer.solvers.operators import SparseOperator
+from nlaformer.solvers.operators import ImplicitOperator, SparseOperator
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Contribution, Status
 from nlaformer.solvers.state import SolveState
 
-__all__ = ["POLICIES", "Guidance", "Policy", "Proposer", "guide", "iterations_per_call"]
+__all__ = ["POLICIES", "Guidance", "Policy", "guide", "iterations_per_call"]
 
 # What must be left of d.A d once d is conjugate to the directions before it; of less, rounding errors are a large part.
 _NEW = 1e-10
@@ -81,16 +81,16 @@ POLICIES = {
 }
 
 
-def guide(state: SolveState, proposer: Proposer, policy: Policy, unfit: str = "") -> Guidance:
-    """Let a model advance the lanes that go on, each until its proposals no longer pay.
-
-    ``unfit`` is the reason not to ask the model at all.
-    """
-    lanes = state.going()
+def guide(state: SolveState, model: Any, method: str) -> Guidance:
+    """Let a model advance the lanes that go on, each until its proposals no longer pay."""
+    proposer, policy, lanes = _Proposer(model, state.problem), POLICIES[method], state.going()
     guidance = Guidance(state, proposer, policy)
-    if unfit:
-        proposer.refused[unfit] += len(lanes)
+    if method != "auto" and not proposer.possible:
+        raise OptionError(f"the method {method} needs the model, but {proposer.unfit}")
+    if method == "auto" and proposer.unfit:
+        proposer.refused[proposer.unfit] += len(lanes)
         return guidance
+    begun = norm_of(state.r)
     for _ in range(min(policy.applications or (state.maxiter + 1) // 2, state.maxiter)):
         if not len(lanes):
             break
@@ -98,20 +98,19 @@ def guide(state: SolveState, proposer: Proposer, policy: Policy, unfit: str = ""
         lanes, c = lanes[fit], c[fit]
         if len(lanes):
             lanes = guidance.step(lanes, c)
-    guidance.finish()
+    guidance.reduction = torch.where(guidance.accepted > 0, norm_of(state.r) / begun, 1.0)
     return guidance
 
 
 class Guidance:
     """The model's part of a solve, and what it came to for each lane."""
 
-    def __init__(self, state: SolveState, proposer: Proposer, policy: Policy) -> None:
+    def __init__(self, state: SolveState, proposer: _Proposer, policy: Policy) -> None:
         self.directions: list[Direction] = []
-        self._state, self._proposer, self._policy = state, proposer, policy
-        self._accepted = torch.zeros_like(state.iterations)  # (m,) proposals that were used
-        self._reduction = torch.ones_like(state.norm)  # (m,) |r| where the model's part ended over |r| where it began
+        self.proposer, self._state, self._policy = proposer, state, policy
+        self.accepted = torch.zeros_like(state.iterations)  # (m,) proposals that were used
+        self.reduction = torch.ones_like(state.norm)  # (m,) |r| where the model's part ended over |r| where it began
         self._poor = torch.zeros_like(state.iterations)  # (m,) proposals in a row that did not pay
-        self._begun = norm_of(state.r)
 
     def step(self, lanes: Tensor, c: Tensor) -> Tensor:
         """Use the proposals c where they are worth it; returns the lanes that go on with the model."""
@@ -119,7 +118,7 @@ class Guidance:
         x, r, direction, fresh = self._along(lanes, c)
         ratio = norm_of(r) / norm_of(state.r[lanes])
         usable = torch.isfinite(ratio) & torch.isfinite(x).all(-1) & fresh
-        helped = self._accepted[lanes] > 0
+        helped = self.accepted[lanes] > 0
         pays = torch.where(helped, policy.pays, policy.first)
         self._poor[lanes] = torch.where(ratio <= pays, 0, self._poor[lanes] + 1)
         going = usable & (self._poor[lanes] <= policy.patience)
@@ -127,14 +126,15 @@ class Guidance:
         used = going | (usable & (ratio < 1) & helped)
         if bool(used.any()):
             state.accept(lanes[used], x[used], r[used])
-            self._accepted[lanes[used]] += 1
+            self.accepted[lanes[used]] += 1
         if policy.memory:
             del self.directions[: len(self.directions) - policy.memory + 1]
             self.directions.append(direction.take(used).among(lanes[used], len(state.x)))
-        self._proposer.refused["it does not lower the residual enough"] += int((~used).sum())
+        self.proposer.refused["it does not lower the residual enough"] += int((~used).sum())
         lanes = lanes[going]
         small = norm_of(state.r[lanes]) <= state.problem.tolerance[lanes]
-        state.judge_and_replace(lanes[small])
+        if bool(small.any()):
+            state.r[lanes[small]] = state.judge(lanes[small])[0].r
         return lanes[~small]
 
     def _along(self, lanes: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Direction, Tensor]:
@@ -152,30 +152,20 @@ class Guidance:
             alpha, fresh = torch.ones_like(curvature), torch.ones_like(curvature, dtype=torch.bool)
         return x + alpha[:, None] * d, r - alpha[:, None] * q, Direction(d, q, curvature), fresh
 
-    def finish(self) -> None:
-        """Measure what the model's part did to the residuals."""
-        helped = self._accepted > 0
-        self._reduction[helped] = (norm_of(self._state.r) / self._begun)[helped]
-
     def undo_failures(self) -> None:
         """Start the lanes again that the model advanced and that did not converge."""
         settled = (Status.CONVERGED, Status.PRECISION)
-        lanes = [k for k in self._accepted.nonzero()[:, 0].tolist() if self._state.status[k] not in settled]
+        lanes = [k for k in self.accepted.nonzero()[:, 0].tolist() if self._state.status[k] not in settled]
         self._state.start_again(torch.tensor(lanes, dtype=torch.long, device=self._state.x.device))
-
-    @property
-    def seconds(self) -> float:
-        """The time spent in the model."""
-        return self._proposer.seconds
 
     def contribution(self) -> Contribution:
         """What the model did, in the shape of the batch."""
-        numbers, proposer = self._state.problem.numbers, self._proposer
+        numbers, proposer = self._state.problem.numbers, self.proposer
         reasons = tuple(reason for reason, count in proposer.refused.most_common() if count)
-        return Contribution(numbers(proposer.applications), numbers(self._accepted), numbers(self._reduction), reasons)
+        return Contribution(numbers(proposer.applications), numbers(self.accepted), numbers(self.reduction), reasons)
 
 
-class Proposer:
+class _Proposer:
     """The model of one solve: asked for corrections c ~ A^-1 r, with a count of its answers and refusals.
 
     ``possible`` says whether it can be asked at all; ``unfit`` why it cannot be expected to help, or nothing.
@@ -184,23 +174,20 @@ class Proposer:
     def __init__(self, model: Any, problem: Problem) -> None:
         begun = time.perf_counter()
         self.refused = Counter[str]()
+        self.applications = torch.zeros(len(problem.b), dtype=torch.long, device=problem.b.device)
         self._problem = problem
         self._function, self._config = _as_function(model)
-        self._prepare()
-        self.seconds = time.perf_counter() - begun
-
-    def _prepare(self) -> None:
-        """Bring the matrices into the form that is shown to the model."""
-        problem = self._problem
-        m, n = problem.b.shape
-        device = problem.b.device
-        self.applications = torch.zeros(m, dtype=torch.long, device=device)
+        n = problem.b.shape[-1]
         size = n if self._config is None else self._config.n
         self.possible, self.unfit = _fitness(problem, n, size)
-        if not self.possible:
-            return
-        order = _order(problem) if n > size else torch.arange(n)
-        self._blocks = _blocks(n, min(size, n), order).to(device)  # (k, s)
+        if self.possible:
+            self._prepare(n, size)
+        self.seconds = time.perf_counter() - begun
+
+    def _prepare(self, n: int, size: int) -> None:
+        """Bring the matrices into the form that is shown to the model."""
+        problem = self._problem
+        self._blocks = _blocks(problem, n, min(size, n)).to(problem.b.device)  # (k, s)
         self._share = 1 / torch.bincount(self._blocks.flatten(), minlength=n).double()
         self._A = problem.A.blocks(self._blocks)  # (m or 1, k, s, s)
         if self._config is None:
@@ -230,7 +217,7 @@ class Proposer:
         parts = r[:, self._blocks]  # (lanes, k, s)
         length = norm_of(parts)[..., None]
         unit = torch.where(length > 0, length, 1.0)
-        wanted = self._length[lanes, None, None] if self._config is None else _frobenius(A)
+        wanted = self._length[lanes, None, None] if self._config is None else A.square().sum((-2, -1)).sqrt()[..., None]
         right = torch.zeros(*parts.shape[:-1], A.shape[-1], dtype=r.dtype, device=r.device)
         right[..., : parts.shape[-1]] = parts / unit * wanted
         begun = time.perf_counter()
@@ -305,10 +292,6 @@ def _as_function(model: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     )
 
 
-def _frobenius(A: Tensor) -> Tensor:
-    return A.square().sum((-2, -1)).sqrt()[..., None]
-
-
 @cache
 def _usual_diagonal(config: Any) -> float:
     """The geometric mean of the diagonals of the systems a model was trained on."""
@@ -318,7 +301,7 @@ def _usual_diagonal(config: Any) -> float:
 
 def _fitness(problem: Problem, n: int, size: int) -> tuple[bool, str]:
     """Whether a model of some size can be asked at all, and why it cannot be expected to help."""
-    if not problem.explicit:
+    if isinstance(problem.A, ImplicitOperator):
         return False, "the entries of a LinearOperator cannot be shown to it"
     entries = 8 * n * size  # bytes of the blocks, which are as large as the model; a function is shown all of A
     if isinstance(problem.A, SparseOperator) and _COPIES * entries > memory(problem.b.device):
@@ -326,16 +309,12 @@ def _fitness(problem: Problem, n: int, size: int) -> tuple[bool, str]:
     return True, f"the systems have {n} unknowns, it was made for {size}" if n > size else ""
 
 
-def _order(problem: Problem) -> Tensor:
-    """An order of the unknowns with neighbours together, so that diagonal blocks hold more of A."""
-    if not isinstance(problem.A, SparseOperator):
-        return torch.arange(problem.b.shape[-1])
-    from scipy.sparse.csgraph import reverse_cuthill_mckee
-
-    return torch.from_numpy(np.array(reverse_cuthill_mckee(problem.A.A, symmetric_mode=True), dtype=np.int64))
-
-
-def _blocks(n: int, size: int, order: Tensor) -> Tensor:
+def _blocks(problem: Problem, n: int, size: int) -> Tensor:
     """The unknowns in blocks of one size; the last overlaps the one before it: (k, size)."""
+    order = torch.arange(n)
+    if n > size and isinstance(problem.A, SparseOperator):  # neighbours together: the blocks then hold more of A
+        from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+        order = torch.from_numpy(np.array(reverse_cuthill_mckee(problem.A.A, symmetric_mode=True), dtype=np.int64))
     starts = [*range(0, n - size, size), n - size]
     return torch.stack([order[start : start + size] for start in starts])

@@ -28,7 +28,7 @@ from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import UNIT, norm_lower
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 
-__all__ = ["Problem", "read", "read_matrix", "scale_towards"]
+__all__ = ["Problem", "read", "read_matrix", "read_real", "scale_towards"]
 
 _NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
 
@@ -49,11 +49,6 @@ class Problem:
     dtype: torch.dtype
     shape: tuple[int, ...]  # of the numbers per system
     columns: bool
-
-    @property
-    def explicit(self) -> bool:
-        """Whether the entries of A are known."""
-        return not isinstance(self.A, ImplicitOperator)
 
     @property
     def single(self) -> bool:
@@ -80,73 +75,59 @@ class Problem:
         return array[0].item() if self.single else array.reshape(self.shape + array.shape[1:])
 
 
-@dataclass(frozen=True)
-class _Shapes:
-    """How the arrays of a call make lanes."""
-
-    n: int
-    batch: tuple[int, ...]  # of A and b together
-    columns: bool  # b holds columns, (..., n, k), not a vector for each matrix, (..., n)
-    width: int  # k, or 1
-
-    @property
-    def lanes(self) -> int:
-        return math.prod(self.batch) * self.width
-
-    def as_lanes(self, v: Tensor, device: torch.device) -> Tensor:
-        """Vectors in the shape of b as lanes (m, n) in float64."""
-        v = (v.mT if self.columns else v).to(device, torch.float64)
-        full = (*self.batch, self.width, self.n) if self.columns else (*self.batch, self.n)
-        return v.expand(full).reshape(self.lanes, self.n).contiguous()
-
-
 def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
     """Check what was given and make lanes of it."""
     rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
-    matrices, right = read_matrix("A", A), _real("b", b)
-    shapes = _shapes(matrices, right)
+    matrices, right = read_matrix("A", A), read_real("b", b)
+    shape, columns = _shape(matrices, right)
     device = _device(A, matrices, right)
-    scaled = _scaled(matrices, shapes, device)
-    y = shapes.as_lanes(right, device)
-    finite = scaled.finite & torch.isfinite(y).all(-1)
+    operator, exponent_a, finite, complaint = _scaled(
+        matrices, shape[:-1] if columns else shape, math.prod(shape), device
+    )
+
+    def as_lanes(v: Tensor) -> Tensor:
+        v = (v.mT if columns else v).to(device, torch.float64)
+        return v.expand(*shape, v.shape[-1]).reshape(-1, v.shape[-1]).contiguous()
+
+    y = as_lanes(right)
+    finite = finite & torch.isfinite(y).all(-1)
     y = torch.where(finite[:, None], y, 0.0)
     exponent_b = exponent(y.abs().amax(-1))
     y = scale(y, -exponent_b[:, None])
     start = None
     if x0 is not None:
-        start = shapes.as_lanes(_read_x0(x0, right, shapes), device)
+        start = as_lanes(_read_x0(x0, right, shape, columns))
         finite = finite & torch.isfinite(start).all(-1)
-        start = scale(torch.where(finite[:, None], start, 0.0), (scaled.exponent - exponent_b)[:, None])
+        start = scale(torch.where(finite[:, None], start, 0.0), (exponent_a - exponent_b)[:, None])
     return Problem(
-        A=scaled.operator,
+        A=operator,
         b=y,
         x0=start,
         tolerance=_tolerances(y, exponent_b, rtol, atol),
-        exponent_a=scaled.exponent,
+        exponent_a=exponent_a,
         exponent_b=exponent_b,
         finite=finite,
-        complaint=scaled.complaint,
+        complaint=complaint,
         kind="torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
         dtype=_result_dtype(matrices.dtype, right.dtype),
-        shape=(*shapes.batch, shapes.width) if shapes.columns else shapes.batch,
-        columns=shapes.columns,
+        shape=shape,
+        columns=columns,
     )
 
 
-def _shapes(matrices: Any, right: Tensor) -> _Shapes:
-    """What the dimensions of A and b say, or a ShapeError."""
+def _shape(matrices: Any, right: Tensor) -> tuple[tuple[int, ...], bool]:
+    """The shape of the lanes, and whether b holds columns, as the dimensions of A and b say; or a ShapeError."""
     dimensions, n = len(matrices.shape), matrices.shape[-1]
     columns = right.dim() == dimensions
     expected = (
         f"A {tuple(matrices.shape)} goes with b (..., {n}), a vector per matrix, or (..., {n}, k), k columns; given b "
         f"{tuple(right.shape)}"
     )
-    if not columns and right.dim() not in (1, dimensions - 1):
-        raise ShapeError(expected)
-    if not right.numel() or right.shape[-2 if columns else -1] != n:
+    known = columns or right.dim() in (1, dimensions - 1)
+    if not known or not right.numel() or right.shape[-2 if columns else -1] != n:
         raise ShapeError(expected)
     batch = _batch(tuple(matrices.shape[:-2]), tuple(right.shape[: -2 if columns else -1]), expected)
-    return _Shapes(n, batch, columns, right.shape[-1] if columns else 1)
+    return ((*batch, right.shape[-1]) if columns else batch), columns
 
 
 def _device(A: Any, matrices: Any, right: Tensor) -> torch.device:
@@ -156,14 +137,13 @@ def _device(A: Any, matrices: Any, right: Tensor) -> torch.device:
     return matrices.device if isinstance(A, Tensor) else right.device
 
 
-def _read_x0(x0: Any, right: Tensor, shapes: _Shapes) -> Tensor:
+def _read_x0(x0: Any, right: Tensor, shape: tuple[int, ...], columns: bool) -> Tensor:
     """A real x0 for each system, in the shape of b."""
-    start = _real("x0", x0)
-    vector = 2 if shapes.columns else 1  # dimensions
-    if start.shape[-vector:] != right.shape[-vector:]:
-        raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected that of b, {tuple(right.shape)}")
-    if _batch(shapes.batch, tuple(start.shape[:-vector]), "x0 must have the shape of b") != shapes.batch:
-        raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected that of the answer, one x0 for each system")
+    start = read_real("x0", x0)
+    own, batch = (2, shape[:-1]) if columns else (1, shape)  # the dimensions of a single system, and the others
+    expected = f"x0 has shape {tuple(start.shape)}; expected that of b, {tuple(right.shape)}, or one x0 for each system"
+    if start.shape[-own:] != right.shape[-own:] or _batch(batch, tuple(start.shape[:-own]), expected) != batch:
+        raise ShapeError(expected)
     return start
 
 
@@ -202,7 +182,7 @@ def read_matrix(name: str, value: Any) -> Any:
     elif isinstance(value, LinearOperator) or (hasattr(value, "matvec") and hasattr(value, "shape")):
         found = aslinearoperator(value)
     else:
-        found = _real(name, value)
+        found = read_real(name, value)
     shape = tuple(found.shape)
     if len(shape) < 2 or shape[-1] != shape[-2] or not math.prod(shape):
         raise ShapeError(
@@ -252,7 +232,8 @@ def _csr_of_torch(value: Tensor) -> Any:
     return scipy.sparse.csr_array((entries.numpy(), tuple(coo.indices().numpy())), shape=tuple(value.shape))
 
 
-def _real(name: str, value: Any) -> Tensor:
+def read_real(name: str, value: Any) -> Tensor:
+    """A dense tensor of real numbers that float64 can hold."""
     tensor = to_tensor(name, value).detach()
     if tensor.is_complex():
         raise DTypeError(f"{name} is complex ({tensor.dtype}); only real systems can be solved")
@@ -293,57 +274,49 @@ def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tup
         raise ShapeError(message) from None
 
 
-@dataclass(frozen=True)
-class _Scaled:
-    """Matrices with their largest entries near 1, and what is known of every lane's."""
+def _scaled(
+    matrices: Any, batch: tuple[int, ...], lanes: int, device: torch.device
+) -> tuple[Operator, Tensor, Tensor, list[str]]:
+    """The matrices with their largest entries near 1.
 
+    Also of every lane: the exponent, whether A is finite, and why it cannot be symmetric positive definite, or nothing.
+    """
+    from scipy.sparse.linalg import LinearOperator
+
+    if isinstance(matrices, LinearOperator):
+        e, finite = torch.zeros(lanes, dtype=torch.int32), torch.ones(lanes, dtype=torch.bool)
+        return ImplicitOperator(matrices), e, finite, [""] * lanes
     operator: Operator
-    exponent: Tensor  # (m,)
-    finite: Tensor  # (m,)
-    complaint: list[str]  # why it cannot be symmetric positive definite, or nothing
-
-
-def _scaled(matrices: Any, shapes: _Shapes, device: torch.device) -> _Scaled:
-    import scipy.sparse
-
+    # The diagonal is measured before the scaling, which may take a small entry to zero.
     if isinstance(matrices, Tensor):
-        A, batch = matrices.to(device, torch.float64), shapes.batch
-        A = A.reshape(1, *A.shape[-2:]) if A[..., 0, 0].numel() == 1 else A.expand(*batch, -1, -1).flatten(0, -3)
-        return _scaled_dense(A, shapes.lanes // len(A), _eps(matrices.dtype))
-    if scipy.sparse.issparse(matrices):
-        return _scaled_sparse(matrices, shapes.lanes)
-    lanes = shapes.lanes
-    finite = torch.ones(lanes, dtype=torch.bool)
-    return _Scaled(ImplicitOperator(matrices), torch.zeros(lanes, dtype=torch.int32), finite, [""] * lanes)
-
-
-def _scaled_dense(A: Tensor, shared: int, eps: float) -> _Scaled:
-    largest = A.abs().amax((-2, -1))  # (G,)
-    finite = torch.isfinite(largest)
-    e = exponent(torch.where(finite, largest, 1.0))
-    lowest = A.diagonal(dim1=-2, dim2=-1).amin(-1)  # before the scaling, which may take a small entry to zero
-    A = torch.where(finite[:, None, None], scale(A, -e[:, None, None]), 0.0)
-    measures = ((A - A.mT).abs().amax((-2, -1)), lowest, A.abs().amax((-2, -1)))
-    rows = torch.stack(measures, -1).tolist()
-    words = [_complaint(gap, diagonal, size, A.shape[-1], eps) for gap, diagonal, size in rows]
+        A = matrices.to(device, torch.float64)
+        A = A.reshape(1, *A.shape[-2:]) if math.prod(A.shape[:-2]) == 1 else A.expand(*batch, -1, -1).flatten(0, -3)
+        lowest = A.diagonal(dim1=-2, dim2=-1).amin(-1)  # (G,)
+        e, finite = _finite_exponent(A.abs().amax((-2, -1)))
+        A = torch.where(finite[:, None, None], scale(A, -e[:, None, None]), 0.0)
+        size, gap = A.abs().amax((-2, -1)), (A - A.mT).abs().amax((-2, -1))
+        operator = DenseOperator(A, lanes // len(A))
+    else:
+        csr = matrices.astype(np.float64)
+        lowest = torch.tensor([csr.diagonal().min()])
+        e, finite = _finite_exponent(_largest(csr))
+        csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
+        size, gap = _largest(csr), _largest(csr - csr.T)
+        operator = SparseOperator(csr)
+    n, eps, shared = matrices.shape[-1], torch.finfo(_result_dtype(matrices.dtype)).eps, lanes // len(e)
+    measured = zip(gap.tolist(), lowest.tolist(), size.tolist(), strict=True)
+    words = [_complaint(asymmetry, diagonal, largest, n, eps) for asymmetry, diagonal, largest in measured]
     complaint = [word for word in words for _ in range(shared)]
-    return _Scaled(DenseOperator(A, shared), e.repeat_interleave(shared), finite.repeat_interleave(shared), complaint)
+    return operator, e.repeat_interleave(shared), finite.repeat_interleave(shared), complaint
 
 
-def _scaled_sparse(matrix: Any, lanes: int) -> _Scaled:
-    csr = matrix.astype(np.float64)
-    largest = torch.tensor(np.abs(csr.data).max(initial=0.0), dtype=torch.float64)
+def _finite_exponent(largest: Tensor) -> tuple[Tensor, Tensor]:
     finite = torch.isfinite(largest)
-    e = exponent(torch.where(finite, largest, 1.0))
-    lowest = float(csr.diagonal().min())  # before the scaling, which may take a small entry to zero
-    csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
-    size, gap = float(np.abs(csr.data).max(initial=0.0)), float(np.abs((csr - csr.T).data).max(initial=0.0))
-    word = _complaint(gap, lowest, size, csr.shape[0], _eps(_result_dtype(matrix.dtype)))
-    return _Scaled(SparseOperator(csr), e.expand(lanes), finite.expand(lanes), [word] * lanes)
+    return exponent(torch.where(finite, largest, 1.0)), finite
 
 
-def _eps(dtype: torch.dtype) -> float:
-    return torch.finfo(dtype).eps if dtype.is_floating_point else torch.finfo(torch.float64).eps
+def _largest(csr: Any) -> Tensor:
+    return torch.tensor([np.abs(csr.data).max(initial=0.0)])
 
 
 def _complaint(gap: float, diagonal: float, largest: float, n: int, eps: float) -> str:

@@ -4,26 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
-from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
-from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
-from nlaformer.solvers.parse import Problem, read_matrix
+from nlaformer.errors import OptionError, ShapeError, unknown_name
+from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
+from nlaformer.solvers.parse import Problem, read_matrix, read_real
 
 __all__ = ["Identity", "Preconditioner", "read_preconditioner"]
-
-
-class Preconditioner(Protocol):
-    """z = M r on lanes; an Operator is one."""
-
-    def apply(self, X: Tensor) -> Tensor: ...
-
-    def take(self, lanes: Tensor) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -74,6 +66,9 @@ class Function:
         return Function(self.function, self.problem, self.lanes[lanes])
 
 
+Preconditioner: TypeAlias = Identity | Diagonal | Function | Operator
+
+
 def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
     """Make a preconditioner of what a user may give as M.
 
@@ -101,38 +96,34 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
 
 
 def _jacobi(problem: Problem) -> Diagonal:
-    if not problem.explicit:
-        raise OptionError('M="jacobi" needs the diagonal of A, which a LinearOperator does not show; pass M itself')
     A = problem.A
     if isinstance(A, SparseOperator):
         diagonal = torch.from_numpy(A.A.diagonal())[None]
-    else:
-        assert isinstance(A, DenseOperator)
+    elif isinstance(A, DenseOperator):
         diagonal = A.A.diagonal(dim1=-2, dim2=-1)
-        diagonal = diagonal if len(diagonal) == 1 else diagonal.repeat_interleave(A.shared, 0)
-    return Diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0))  # A with other entries on its diagonal is refused
+    else:
+        raise OptionError('M="jacobi" needs the diagonal of A, which a LinearOperator does not show; pass M itself')
+    # A with other entries on its diagonal is refused.
+    return _diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0), problem)
+
+
+def _diagonal(rows: Tensor, problem: Problem) -> Diagonal:
+    """A diagonal for each matrix, (G, n), as one for each lane."""
+    return Diagonal(rows if len(rows) == 1 else rows.repeat_interleave(len(problem.b) // len(rows), 0))
 
 
 def _from_array(M: Any, problem: Problem) -> Preconditioner:
-    entries = to_tensor("M", M)
-    if entries.is_complex():
-        raise DTypeError(f"M is complex ({entries.dtype}); only real systems can be solved")
-    entries = entries.detach().to(problem.b)
-    n, shape = problem.b.shape[-1], problem.shape
-    batch = shape[:-1] if problem.columns else shape
+    entries = read_real("M", M).to(problem.b)
+    m, n = problem.b.shape
+    batch = problem.shape[:-1] if problem.columns else problem.shape
     if entries.shape == (n, n) and batch == (n,):
         raise ShapeError(f"M of shape {(n, n)} for {n} matrices may be a matrix or {n} diagonals; pass {(n, n, n)}")
-    if entries.shape == (n,):
-        return Diagonal(entries[None])
-    if entries.shape == (n, n):
-        return DenseOperator(entries[None], len(problem.b))
-    if batch and entries.shape == (*batch, n):
-        rows = entries.reshape(-1, n)
-        return Diagonal(rows.repeat_interleave(len(problem.b) // len(rows), 0))
-    if batch and entries.shape == (*batch, n, n):
+    if entries.shape in ((n,), (*batch, n)):
+        return _diagonal(entries.reshape(-1, n), problem)
+    if entries.shape in ((n, n), (*batch, n, n)):
         matrices = entries.reshape(-1, n, n)
-        return DenseOperator(matrices, len(problem.b) // len(matrices))
+        return DenseOperator(matrices, m // len(matrices))
     raise ShapeError(
-        f"M has shape {tuple(entries.shape)} for {len(problem.b)} systems of {n} unknowns; expected a diagonal "
+        f"M has shape {tuple(entries.shape)} for {m} systems of {n} unknowns; expected a diagonal "
         f"({', '.join(map(str, (*batch, n)))},) or matrices {(*batch, n, n)} that approximate the inverse of A"
     )

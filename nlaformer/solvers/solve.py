@@ -20,7 +20,7 @@ from nlaformer.arrays import ArrayT, give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import conjugate_gradients
-from nlaformer.solvers.guided import POLICIES, Guidance, Proposer, guide
+from nlaformer.solvers.guided import POLICIES, Guidance, guide
 from nlaformer.solvers.parse import read, scale_towards
 from nlaformer.solvers.preconditioners import read_preconditioner
 from nlaformer.solvers.result import KeptSteps, SolveResult
@@ -219,29 +219,20 @@ def _solve(request: _Request) -> SolveResult:
     begun = time.perf_counter()
     request.check_options()
     problem = read(request.A, request.b, request.x0, request.rtol, request.atol)
-    maxiter = _iterations(request.maxiter, problem.b.shape[-1])
+    n = problem.b.shape[-1]
+    maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
     M = read_preconditioner(request.preconditioner, problem)
-    proposer = None if request.model is None else Proposer(request.model, problem)
-    if proposer is not None and request.method != "auto" and not proposer.possible:
-        raise OptionError(f"the method {request.method} needs the model, but {proposer.unfit}")
     state = SolveState(problem, maxiter, request.callback, request.trajectory)
     guidance = None
-    if proposer is None:
-        conjugate_gradients(state, M, [])
-    else:
-        unfit = proposer.unfit if request.method == "auto" else ""
-        guidance = guide(state, proposer, POLICIES[request.method], unfit)
+    if request.model is not None:
+        guidance = guide(state, request.model, request.method)
         conjugate_gradients(state, M, guidance.directions)
         guidance.undo_failures()
-        conjugate_gradients(state, M, [])
+    conjugate_gradients(state, M, [])
     state.finish()
     result = _result(request, state, guidance, begun)
     _warn_or_raise(result, request.check)
     return result
-
-
-def _iterations(maxiter: Any, n: int) -> int:
-    return 10 * n if maxiter is None else min(whole("maxiter", maxiter, 0), _ENOUGH)
 
 
 def _result(request: _Request, state: SolveState, guidance: Guidance | None, begun: float) -> SolveResult:
@@ -249,7 +240,7 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
     exact = problem.unscaled(state.x)
     statuses = np.empty(len(exact), dtype=object)
     statuses[:] = state.status
-    model_seconds = 0.0 if guidance is None else guidance.seconds
+    model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
 
     def in_units(values: Tensor, towards: float) -> Any:
         return problem.numbers(scale_towards(values, problem.exponent_b, towards))

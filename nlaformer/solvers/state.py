@@ -187,11 +187,6 @@ class SolveState:
         self.end(lanes[found.holds], Status.CONVERGED)
         return exact, found.holds, norm_of(found.r - exact.r)
 
-    def judge_and_replace(self, lanes: Tensor) -> None:
-        """Judge some lanes, and replace their running residuals by the true ones."""
-        if len(lanes):
-            self.r[lanes] = self.judge(lanes)[0].r
-
     def end_unrounded(self, lanes: Tensor) -> None:
         """End lanes whose iterate holds, but not in the user's precision: PRECISION if it holds in float64."""
         if not len(lanes):
