@@ -22,6 +22,7 @@ from paper.probing import Sizes
 from paper.results import Results, rounded
 from paper.run import make, missing
 
+_RUNS = Path("runs/paper")
 say = partial(print, flush=True)
 
 
@@ -40,32 +41,34 @@ def main(arguments: list[str] | None = None) -> int:
 def _dispatch(given: argparse.Namespace) -> int:
     if given.command == "probe":
         return _probe(given.models, given.count, given.json)
+    if given.command == "promote":  # never tiny models
+        return _promote(given.runs or _RUNS, Results(given.results or HOME / "results"))
     home = Path("runs/small") if given.small else HOME
     results = Results(given.results or home / "results", getattr(given, "commit", None))
     if given.command == "list":
         return _list(results, given.json)
     if given.command == "draw":
         return _draw(given.name, results, given.out or home)
-    folder = given.runs or (home / "runs" if given.small else Path("runs/paper"))
-    if given.command == "promote":
-        return _promote(folder, results)
+    folder = given.runs or (home / "runs" if given.small else _RUNS)
     return _run(given.name, folder, results, given.minutes, given.device, given.small)
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m paper", description="The paper's tables and figures.")
     commands = parser.add_subparsers(dest="command", required=True)
-    common = argparse.ArgumentParser(add_help=False)
+    common, small = (argparse.ArgumentParser(add_help=False) for _ in range(2))
     common.add_argument("--results", type=Path, help="folder of the numbers; default paper/results")
-    common.add_argument("--small", action="store_true", help="tiny models in runs/small, minutes on a CPU")
-    listing = commands.add_parser("list", parents=[common], help="tables and figures, and which numbers are there")
+    small.add_argument("--small", action="store_true", help="tiny models in runs/small, minutes on a CPU")
+    listing = commands.add_parser(
+        "list", parents=[common, small], help="tables and figures, and which numbers are there"
+    )
     listing.add_argument("--json", action="store_true", help="print one JSON document")
-    running = commands.add_parser("run", parents=[common], help="train and measure what is missing")
+    running = commands.add_parser("run", parents=[common, small], help="train and measure what is missing")
     running.add_argument("name", help="a table, a figure or a training run; next: training runs by rank; all")
     running.add_argument("--minutes", type=float, help="stop before this many minutes; the same command resumes")
     running.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     running.add_argument("--commit", help="the commit of the files, where they come without their history")
-    drawing = commands.add_parser("draw", parents=[common], help="figures and tables from the numbers")
+    drawing = commands.add_parser("draw", parents=[common, small], help="figures and tables from the numbers")
     drawing.add_argument("name", help="a table or a figure; all")
     drawing.add_argument("--out", type=Path, help="folder of figures/ and tables/; default paper")
     promoting = commands.add_parser("promote", parents=[common], help="bundle the weights of finished runs")
@@ -79,23 +82,17 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _list(results: Results, as_json: bool) -> int:
-    rows = [
-        {"name": entry.name, "paper": entry.paper, "title": entry.title, "missing": entry.missing(results)}
-        for entry in ARTEFACTS
-    ]
+    gone = {entry.name: entry.missing(results) for entry in ARTEFACTS}
     due = [run.name for run in missing(plan.runs().values(), results)]
     if as_json:
+        rows = [
+            {"name": entry.name, "paper": entry.paper, "title": entry.title, "missing": gone[entry.name]}
+            for entry in ARTEFACTS
+        ]
         print_json({"artefacts": rows, "runs": len(plan.runs()), "missing": due})
         return 0
-    lines = tuple(
-        (
-            entry.name,
-            entry.paper,
-            f"{len(gone)} missing" if (gone := entry.missing(results)) else "all there",
-            entry.title,
-        )
-        for entry in ARTEFACTS
-    )
+    numbers = {name: f"{len(names)} missing" if names else "all there" for name, names in gone.items()}
+    lines = tuple((entry.name, entry.paper, numbers[entry.name], entry.title) for entry in ARTEFACTS)
     note = f"{len(plan.runs()) - len(due)} of the {len(plan.runs())} training runs are there."
     print_sheets([Sheet("Tables and figures", ("name", "in the paper", "numbers", "what"), lines, note, words=True)])
     return 0

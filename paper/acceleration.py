@@ -84,14 +84,14 @@ def _length(kinds: Any) -> str:
 
 _LEAD_SIGMA = 1.2
 # At x_1 a network has had too few layers; later its own accuracy limits it.
-LEAD_ITERATES = range(2, 7)
+_LEAD_ITERATES = range(2, 7)
 _LAST_DRAWN = 14  # soon after, CG overtakes them all
-STAGES = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100", "as bundled": "polished-lr0.0002"}
+_STAGES = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100", "as bundled": "polished-lr0.0002"}
 """On the way to the accelerated models; the control was trained as long as "lambda = 100" with lambda = 10."""
 LEAD = {
     (teacher, stage): f"bundled-{teacher}-accelerated-{suffix}"
     for teacher in plan.TEACHERS
-    for stage, suffix in STAGES.items()
+    for stage, suffix in _STAGES.items()
 }
 
 
@@ -103,10 +103,10 @@ def lead(record: Record) -> Curve:
 
 def typical_lead(record: Record) -> float:
     """The geometric mean of the lead over t = 2, ..., 6."""
-    return geometric_mean(lead(record)[LEAD_ITERATES.start : LEAD_ITERATES.stop])
+    return geometric_mean(lead(record)[_LEAD_ITERATES.start : _LEAD_ITERATES.stop])
 
 
-def lead_of_minimizer(weight: float) -> float:
+def _lead_of_minimizer(weight: float) -> float:
     """The lead of the minimizer of the loss with a weight lambda."""
     return (1 + weight) ** 2
 
@@ -116,11 +116,11 @@ def lead_figure(results: Results) -> Figure:
     models, sweep = results.there(LEAD), results.there(LAMBDA)
     figure, (left, right) = panels(2, width=4.6, height=3.6, share=False)
     for (teacher, stage), record in models.items():
-        label, which, style = f"{teacher.upper()}'s pupil, {stage}", list(STAGES).index(stage), ":"
+        label, which, style = f"{teacher.upper()}'s pupil, {stage}", list(_STAGES).index(stage), ":"
         curve(left, lead(record)[1:], label, which, start=1, style="-" if teacher == "cg" else style)
     for weight in sorted({record.config.lambda_ for record in models.values()}):
-        left.axhline(lead_of_minimizer(weight), color=FAINT, linewidth=1, linestyle=":")
-        left.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, lead_of_minimizer(weight)), xytext=(0, 3),
+        left.axhline(_lead_of_minimizer(weight), color=FAINT, linewidth=1, linestyle=":")
+        left.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, _lead_of_minimizer(weight)), xytext=(0, 3),
                       textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
     left.set_yscale("log")
     left.set_xlim(0.5, _LAST_DRAWN + 0.5)
@@ -129,8 +129,8 @@ def lead_figure(results: Results) -> Figure:
     tidy(left, title, "iteration t", "teacher's squared error / pupil's")
     left.legend(frameon=False, fontsize=7, loc="lower left")
     weights = sorted(sweep)
-    right.plot(weights, list(map(lead_of_minimizer, weights)), color=FAINT, linestyle=":", label="(1 + lambda)^2")
-    mean = f"geometric mean over t = {LEAD_ITERATES.start}, ..., {LEAD_ITERATES.stop - 1}"
+    right.plot(weights, list(map(_lead_of_minimizer, weights)), color=FAINT, linestyle=":", label="(1 + lambda)^2")
+    mean = f"geometric mean over t = {_LEAD_ITERATES.start}, ..., {_LEAD_ITERATES.stop - 1}"
     typical = [typical_lead(sweep[weight]) for weight in weights]
     right.plot(weights, typical, marker="o", linestyle="none", color=CURVES[0], label=mean)
     right.set_xscale("log")
@@ -148,7 +148,7 @@ def lead_table(results: Results) -> list[Sheet]:
     }
     shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10) if t <= min(record.config.T for record in records.values())]
     lines = tuple(
-        (label, f"{lead_of_minimizer(record.config.lambda_):,g}", *(plain_factor(lead(record)[t]) for t in shown))
+        (label, f"{_lead_of_minimizer(record.config.lambda_):,g}", *(plain_factor(lead(record)[t]) for t in shown))
         for label, record in records.items()
     )
     headings = ("model", "(1 + lambda)^2", *(f"t = {t}" for t in shown))

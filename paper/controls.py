@@ -30,11 +30,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-
 FILE = "controls"
 MODELS = tuple(BUNDLED)
-UNTRAINED_SEEDS = (101, 102)
-OWN_TOKEN_ITERATES = (1, 2, 4, 8, 16)
+_UNTRAINED_SEEDS = (101, 102)
+_OWN_TOKEN_ITERATES = (1, 2, 4, 8, 16)
 SOURCES = ("trained", "untrained", "products", "inputs", "shuffled")
 _LABELS = {
     "trained": "trained network",
@@ -73,7 +72,7 @@ def document(solvers: dict[str, Solver], sizes: Sizes) -> dict[str, Any]:
     """The controls of some models, as JSON takes them; models of one shape share their untrained networks."""
     known: dict[Config, list[Any]] = {}
     models = {name: examine(solver, sizes, known) for name, solver in solvers.items()}
-    return {"sizes": asdict(sizes), "untrained_seeds": list(UNTRAINED_SEEDS), "models": models}
+    return {"sizes": asdict(sizes), "untrained_seeds": list(_UNTRAINED_SEEDS), "models": models}
 
 
 def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dict[str, Any]:
@@ -86,13 +85,13 @@ def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dic
         raise OptionError(f"a model of T = {config.T} has no iterate between its first and its last to be probed")
     systems = config.make_family().sample(sizes.count, sizes.seed)
     held = probing.quantities(systems, config.T)
-    own = [t for t in OWN_TOKEN_ITERATES if t <= config.T]
+    own = [t for t in _OWN_TOKEN_ITERATES if t <= config.T]
     trained = probing.hidden(solver, systems, own)
     if not bool(trained.last.isfinite().all()):
         raise OptionError("the states of this model are not finite, so no probe can be fitted to them")
     bare = Config(**{field: getattr(config, field) for field in _NETWORK})
     if bare not in known:
-        drawn = [initial(bare.replace(seed=seed)) for seed in UNTRAINED_SEEDS]
+        drawn = [initial(bare.replace(seed=seed)) for seed in _UNTRAINED_SEEDS]
         known[bare] = [probing.hidden(network, systems, own) for network in drawn]
     iterates = trained.last @ solver.probe_x.weight.detach().cpu().mT
     held["r of the network's own x"] = systems.b[:, None] - iterates.double() @ systems.A.mT
@@ -179,7 +178,7 @@ def average(model: dict[str, Any], source: str, vector: str) -> float:
     return float(sum(values) / len(values))
 
 
-def average_own(model: dict[str, Any], source: str, vector: str) -> float:
+def _average_own(model: dict[str, Any], source: str, vector: str) -> float:
     """The mean R^2 where each entry is read from the token of its own equation, over the iterates probed so."""
     values = model["own_token"][source][vector]
     return float(sum(values) / len(values))
@@ -214,7 +213,7 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     own = Sheet(
         "The same where entry i of a vector is read from the token of equation i, or from its products",
         headings,
-        lines(average_own),
+        lines(_average_own),
         f"Means over t = {', '.join(map(str, next(iter(models.values()))['own_token']['iterates']))}.",
     )
     rows = (
@@ -261,7 +260,6 @@ def figure(results: Results) -> Figure:
 
 
 def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
-
     tidy(axes, name, "R^2, last token, mean over t = 1, ..., n-1")
     for k, source in enumerate(SOURCES):
         means = [average(model, source, vector) for vector in _VECTORS]

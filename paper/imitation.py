@@ -128,14 +128,14 @@ def discrepancy_figure(results: Results) -> Figure:
         history, color = record.history, CURVES[which]
         axes.plot(history["step"], history["discrepancy"], color=color, marker=MARKERS[which], markersize=3, label=kind)
         axes.axhline(PAPER[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.axhline(zero_predictor(records["joint"]), color=INK, linestyle=":", label="zero predictor")
+    axes.axhline(_zero_predictor(records["joint"]), color=INK, linestyle=":", label="zero predictor")
     axes.set_yscale("log")
     tidy(axes, "Discrepancy of (r, d); thinly dotted: the paper's, after 100k", "training step", "discrepancy")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
 
-def zero_predictor(record: Record) -> float:
+def _zero_predictor(record: Record) -> float:
     """The discrepancy of the zero predictor, r = d = 0: the paper's mean over t = 2, ..., n."""
     terms = record.own["silence"][2 : record.config.n + 1]
     return sum(terms) / len(terms)
@@ -150,7 +150,7 @@ def discrepancy_table(results: Results, setting: dict[str, tuple[str, ...]]) -> 
         ours = [record.own["discrepancy"] for record in records]
         printed = f"{theirs_start:.2f} to {theirs:.4f}, {_percent(1 - theirs / theirs_start)}"
         lines.append((kind, str(len(records)), short(start), span(ours, ".4f"), _percent(1 - max(ours) / start),
-                      f"{zero_predictor(records[0]):.4f}", printed))  # fmt: skip
+                      f"{_zero_predictor(records[0]):.4f}", printed))  # fmt: skip
     headings = ("supervision", "seeds", "start, random probe", "trained", "falls by", "zero predictor", "the paper's")
     note = f"{_length(kinds)}. The fall is that of the seed that ends highest. The zero predictor: r_t = d_t = 0."
     return [Sheet("Discrepancy of (r, d)", headings, tuple(lines), note)]
@@ -173,7 +173,7 @@ def learning_rate_figure(results: Results) -> Figure:
         left.plot(steps, [learning_rate(config, step) for step in steps], color=CURVES[which], label=label)
     tidy(left, f"Learning rate, {length(found.values())}", "training step", "learning rate of Adam")
     for which, (name, record) in enumerate(annealed.items()):
-        rates, ends = zip(*late_errors(record), strict=True)
+        rates, ends = zip(*_late_errors(record), strict=True)
         right.loglog(rates, ends, color=CURVES[which], marker=MARKERS[which], linestyle="none", label=name)
     tidy(right, "The last third of 150k steps", "learning rate of Adam", "error at T")
     for axes in (left, right):
@@ -181,7 +181,7 @@ def learning_rate_figure(results: Results) -> Figure:
     return figure
 
 
-def late_errors(record: Record) -> list[tuple[float, float]]:
+def _late_errors(record: Record) -> list[tuple[float, float]]:
     """Learning rate and mean squared error of the last iterate at the validations of the last third of a run."""
     history, config = record.history, record.config
     return [

@@ -26,7 +26,7 @@ from nlaformer.learn import teachers
 from nlaformer.learn.model import Solver
 from nlaformer.problems import Systems
 
-PENALTIES = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2, 1e4)
+_PENALTIES = (1e-8, 1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 1e2, 1e4)
 _AT_ONCE = 256  # systems that run through a network together
 
 
@@ -69,7 +69,7 @@ def quantities(systems: Systems, T: int) -> dict[str, Tensor]:
     for method, path in (("CG", teachers.cg(A, b, T)), ("PCG", teachers.pcg(A, b, T))):
         held |= {f"r of {method}": path.r, f"d of {method}": path.d, f"x of {method}": path.x}
     for method, name in _PROGRAMS.items():
-        states = trajectory(name, A, b, T)
+        states = _trajectory(name, A, b, T)
         iterates = states["x"] if "x" in states else (states["X"] @ b[:, None, :, None])[..., 0]
         held |= {f"r of {method}": b[:, None] - iterates @ A.mT, f"x of {method}": iterates}
         if "d" in states:
@@ -77,7 +77,7 @@ def quantities(systems: Systems, T: int) -> dict[str, Tensor]:
     return held | {"the solution": x[:, None].expand(-1, T + 1, -1)}
 
 
-def trajectory(name: str, A: Tensor, b: Tensor, T: int) -> dict[str, Tensor]:
+def _trajectory(name: str, A: Tensor, b: Tensor, T: int) -> dict[str, Tensor]:
     """Every state of a program of the library over T iterations, all systems at once: (count, T+1, ...)."""
     method = program(name)
 
@@ -196,7 +196,7 @@ def _ridge(X: Tensor, Y: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
         found = X @ (moments / (spectrum.clamp(min=0)[..., None] + each[..., None, :]))
         return (found.unflatten(-1, Y.shape[-2:]) - Y).square().sum((-3, -1))  # (..., m)
 
-    penalties = torch.tensor(PENALTIES, dtype=X.dtype)
+    penalties = torch.tensor(_PENALTIES, dtype=X.dtype)
     tried = torch.stack([left(X_choose, Y_choose, penalty.expand(Y.shape[-2])) for penalty in penalties])
     least, which = tried.min(0)
     return least, left(X_test, Y_test, penalties[which])

@@ -18,7 +18,7 @@ from nlaformer.io import make_folder, replace_file
 from nlaformer.learn.recipes import Config
 from nlaformer.provenance import in_words, provenance
 
-Key = TypeVar("Key", bound=Hashable)
+_Key = TypeVar("_Key", bound=Hashable)
 
 HOME = Path(__file__).parent / "results"
 RUNS = "runs"
@@ -115,11 +115,11 @@ class Results:
         """Whether the numbers of a run are there."""
         return self.has(f"{RUNS}/{name}")
 
-    def there(self, names: Mapping[Key, str]) -> dict[Key, Record]:
+    def there(self, names: Mapping[_Key, str]) -> dict[_Key, Record]:
         """Those of some runs that are there, by the key each name is given under."""
         return {key: self.run(name) for key, name in names.items() if self.has_run(name)}
 
-    def kinds(self, names: Mapping[Key, Iterable[str]]) -> dict[Key, list[Record]]:
+    def kinds(self, names: Mapping[_Key, Iterable[str]]) -> dict[_Key, list[Record]]:
         """Runs by kind, the seeds that are there of each; kinds without any are left out."""
         found = {key: [self.run(name) for name in seeds if self.has_run(name)] for key, seeds in names.items()}
         return {key: records for key, records in found.items() if records}
