@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 import nlaformer as nf
+from nlaformer.cli import demo
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -68,6 +69,11 @@ def _run(*command: object, cwd: Path | None = None) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run([str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_readme_and_the_help_give_the_same_time_for_the_demo():
+    (told,) = re.findall(r"about \w+ minutes", demo.demo.__doc__ or "")
+    assert told in README
 
 
 def test_the_times_of_a_training_step_are_those_on_file():

@@ -17,7 +17,7 @@ OPERATION_SIZE = 20
 
 
 def demo() -> None:
-    """Show what there is, with real runs; two or three minutes."""
+    """Show what there is, with real runs: about three minutes."""
     for section in SECTIONS:
         section()
 
