@@ -21,6 +21,7 @@ from torch import Tensor
 
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, give, threads_for, usable_device
+from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.graph import Expression, size
 from nlaformer.compiler.result import (
     Checks,
@@ -33,7 +34,7 @@ from nlaformer.compiler.result import (
     take_inputs,
 )
 from nlaformer.compiler.schedule import in_words
-from nlaformer.compiler.trace import ANSWER
+from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import DomainError
 from nlaformer.express.construction import Cost
 from nlaformer.prompt import Layout, exponent, scale
@@ -73,6 +74,20 @@ class AlgorithmConfig:
     warnings: list[str]
     form: str = "compiled"
     verification: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, traced: TracedProgram, analysis: Analysis, layout: Layout, **further: Any) -> AlgorithmConfig:
+        """The configuration of a program in a layout; ``further`` has the fields that depend on its weights."""
+        return cls(
+            inputs=list(traced.inputs),
+            scaled=sorted(analysis.scaled),
+            units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
+            registers=[list(register) for register in layout.registers],
+            residual=None if traced.residual is None else Expression.of(traced.residual).nodes,
+            scale=None if traced.scale is None else Expression.of(traced.scale).nodes,
+            promises=[Expression.of(node).nodes for node in analysis.promises],
+            **further,
+        )
 
 
 @dataclass(frozen=True)
@@ -215,10 +230,10 @@ class Algorithm:
     @property
     def _checks(self) -> Checks:
         return Checks(
-            None if self.config.residual is None else Expression(tuple(self.config.residual)),
-            None if self.config.scale is None else Expression(tuple(self.config.scale)),
-            tuple(Expression(tuple(nodes)) for nodes in self.config.promises),
-            {name: Expression(tuple(nodes)) for name, nodes in self.config.steps.items()},
+            None if self.config.residual is None else Expression(self.config.residual),
+            None if self.config.scale is None else Expression(self.config.scale),
+            tuple(Expression(nodes) for nodes in self.config.promises),
+            {name: Expression(nodes) for name, nodes in self.config.steps.items()},
         )
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:

@@ -52,10 +52,6 @@ class Analysis:
         group = self.group.get(id(node))
         return group if group in self.floating else None
 
-    def units_as_data(self) -> dict[str, list[list[int]]]:
-        """The exponents of A and b in each value's unit, as numerators and denominators."""
-        return {name: [[f.numerator, f.denominator] for f in pair] for name, pair in self.units.items()}
-
 
 def analyse(traced: TracedProgram) -> Analysis:
     """Units, signs and scale groups of a program. Raises CompileError with everything that cannot be compiled."""

@@ -97,22 +97,18 @@ def _config(
     """What a run needs beside the weights."""
     assert selection.answer is not None
     target = selection.target
-    return AlgorithmConfig(
+    return AlgorithmConfig.of(
+        traced,
+        analysis,
+        weights.layout,
         name=traced.program.name,
         n=target.n,
         dtype=str(target.dtype).removeprefix("torch."),
         order=target.order,
         bound=target.bound,
-        inputs=list(traced.inputs),
-        scaled=sorted(analysis.scaled),
-        units=analysis.units_as_data(),
         state={name: _rows(rows, weights) for name, rows in selection.state.items()},
         answer=_rows(selection.answer, weights),
-        registers=[list(register) for register in weights.layout.registers],
-        residual=None if traced.residual is None else Expression.of(traced.residual).as_data(),
-        scale=None if traced.scale is None else Expression.of(traced.scale).as_data(),
-        promises=[Expression.of(node).as_data() for node in analysis.promises],
-        steps={name: Expression.of(node).as_data() for name, node in traced.step.items()},
+        steps={name: Expression.of(node).nodes for name, node in traced.step.items()},
         schedule=schedule_data(selection, layers),
         warnings=list(dict.fromkeys(selection.warnings)),
     )

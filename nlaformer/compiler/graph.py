@@ -351,7 +351,7 @@ class Expression:
     neither a broken promise (an indefinite A) nor a step unlike the program's own passes in silence.
     """
 
-    nodes: tuple[Any, ...]
+    nodes: list[Any]
 
     @classmethod
     def of(cls, node: Node) -> Expression:
@@ -366,10 +366,7 @@ class Expression:
             return order[id(node)]
 
         visit(node)
-        return cls(tuple(nodes))
-
-    def as_data(self) -> list[Any]:
-        return list(self.nodes)
+        return cls(nodes)
 
     @property
     def kind(self) -> str:

@@ -34,7 +34,6 @@ from nlaformer.arrays import plain, whole
 from nlaformer.compiler.algorithm import Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options
-from nlaformer.compiler.graph import Expression
 from nlaformer.compiler.library import ConjugateGradient
 from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import with_verification
@@ -254,25 +253,19 @@ class PaperAlgorithm(Algorithm):
 def _config(
     traced: TracedProgram, n: int, dtype: torch.dtype, order: int, layout: Layout, ffn: str, fit: dict[str, Any]
 ) -> AlgorithmConfig:
-    analysis = analyse(traced)
     rows = {name: {"kind": "vector", "rows": [name], "scale": None} for name in _STATES}
-    assert traced.residual is not None
     loop = ["Lemma 3.2: work = A d in column n + 1", f"{ffn} FFN: update d, x, r, clear work"]
-    return AlgorithmConfig(
+    return AlgorithmConfig.of(
+        traced,
+        analyse(traced),
+        layout,
         name="ConjugateGradient, the paper's form",
         n=n,
         dtype=str(dtype).removeprefix("torch."),
         order=order,
         bound=1.0,
-        inputs=["A", "b", "x0"],
-        scaled=["A", "b"],
-        units=analysis.units_as_data(),
         state=rows,
         answer=rows["x"],
-        registers=[list(register) for register in layout.registers],
-        residual=Expression.of(traced.residual).as_data(),
-        scale=None,
-        promises=[Expression.of(node).as_data() for node in analysis.promises],
         steps={},
         schedule={"pre": [["Theorem 3.1: r = d = b - A x0 in column n + 1"]], "loop": [loop], "post": []},
         warnings=[],

@@ -89,7 +89,7 @@ def with_verification(algorithm: Algorithm, traced: TracedProgram, iterations: i
         given = {"A": A, "b": b, "x0": b if config.inputs == ["x0"] else 0 * b}
         inputs = {key: value.astype(config.dtype) for key, value in given.items() if key in config.inputs}
         if name == "random":
-            _judge_trace(traced, config.steps, inputs)
+            _judge_trace(traced, inputs)
         found[name] = _deviations(traced, algorithm, inputs, iterations)
     report = {"iterations": iterations, "systems": found}
     verified = replace(config, verification=config.verification | report)
@@ -101,13 +101,13 @@ def _keeps_scale(algorithm: Algorithm) -> bool:
     return "A" in algorithm.config.inputs and "A" not in algorithm.config.scaled
 
 
-def _judge_trace(traced: TracedProgram, steps: dict[str, Any], inputs: dict[str, Any]) -> None:
-    """Refuse a program of which the first step on arrays is not what its step was when it was traced."""
+def _judge_trace(traced: TracedProgram, inputs: dict[str, Any]) -> None:
+    """Refuse a program whose first step on arrays is not its traced step."""
     run = run_program(traced, **inputs, iterations=1)
     states, lifted = ({k: torch.from_numpy(v) for k, v in values.items()} for values in (run.state, inputs))
     lifted = {name: value[:, None] for name, value in lifted.items()}
-    expressions = {name: Expression(tuple(nodes)) for name, nodes in steps.items()}
-    if bool(has_strayed(expressions, states, lifted, next(iter(states.values())).dtype).any()):
+    steps = {name: Expression.of(node) for name, node in traced.step.items()}
+    if bool(has_strayed(steps, states, lifted, next(iter(states.values())).dtype).any()):
         raise CompileError(
             f"{traced.program.name}: its step on arrays differs from its traced step. Either it is not the same each "
             "time, as with random numbers, or it changes an array in place that has two names: with y = x, "
@@ -116,7 +116,7 @@ def _judge_trace(traced: TracedProgram, steps: dict[str, Any], inputs: dict[str,
 
 
 def judge_first_steps(algorithm: Algorithm) -> None:
-    """Refuse weights of which one step is not one step of the program; warn if it is so on the hard systems alone.
+    """Refuse weights whose first step is not the program's; only warn if that happens on hard systems alone.
 
     Where A is not scaled, weights for a large bound leave few digits to values far below it: warn if they are lost.
     """
@@ -169,7 +169,7 @@ def _deviations(
 
 
 def _held(x: np.ndarray) -> np.ndarray:
-    """The iterates, the last finite one kept: 0 / 0 after exact convergence is NumPy's answer, not the method's."""
+    """The iterates, with the last finite one kept: NumPy computes 0 / 0 after exact convergence."""
     x = x.copy()
     for t in range(1, x.shape[1]):
         lost = ~np.isfinite(x[:, t]).reshape(len(x), -1).all(-1)
