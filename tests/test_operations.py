@@ -6,9 +6,12 @@ import torch
 from typer.testing import CliRunner
 
 import nlaformer as nf
+from benchmarks.operations import own_function
+from nlaformer.cli import app
 from nlaformer.express import theorem
 from nlaformer.express.accuracy import accuracy
 from nlaformer.express.theorem import RECORDS, Record
+from paper import table_1
 from tests.reference import ATTENTION, OPERATIONS, OWN_TARGETS, draw, exact, one_array, relative_errors
 
 SEEDS = 20
@@ -152,19 +155,16 @@ def test_records_name_the_operands_that_the_construction_takes(name):
 
 def test_a_record_is_all_that_a_new_operation_needs(monkeypatch, tmp_path):
     """Its result, bound and file, its row in Table 1, its benchmark and the command line follow from the record."""
-    from benchmarks.operations import own_function
-    from nlaformer.cli import app
-    from paper import table_1, table_1_measured
-
     sum_of_two = Record(theorem.add, ("a", "b"), lambda a, b: a + b, "a + b, (n,)")
     monkeypatch.setitem(RECORDS, "sum_of_two", sum_of_two)
     assert "sum_of_two" in nf.operations()
     op = nf.load(nf.operation("sum_of_two", n=4).save(tmp_path))
     measured = accuracy("sum_of_two", 4, op)
     assert 0 < measured.error <= measured.bound < 1e-14
-    row = table_1_measured.measure("sum_of_two", 4)
-    assert row.loop is None and table_1.as_data([row])[0]["printed"] is None
-    assert table_1.sheets([row])[0].lines[0][0] == "sum_of_two"
+    row = table_1.measure_row("sum_of_two", 4)
+    assert row["loop_transformer"] is None and row["printed"] is None
+    sizes = table_1.sheets([table_1.measure_row("add", 4), row])[0]
+    assert [line[0] for line in sizes.lines] == ["add", "sum_of_two"]
     assert own_function("sum_of_two")(torch.ones(4), torch.ones(4)).tolist() == [2.0] * 4
     shown = CliRunner().invoke(app, ["operations", "sum_of_two", "--n", "4"])
     assert shown.exit_code == 0 and "op(a, b)" in shown.output
