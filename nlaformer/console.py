@@ -15,6 +15,18 @@ from nlaformer.errors import FileError, OptionError
 if TYPE_CHECKING:
     from rich.console import Console
 
+__all__ = [
+    "Sheet",
+    "check_format",
+    "console",
+    "output_folder",
+    "print_json",
+    "print_sheets",
+    "to_json",
+    "to_markdown",
+    "to_text",
+]
+
 
 @dataclass(frozen=True)
 class Sheet:

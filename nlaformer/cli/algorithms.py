@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from nlaformer.express.construction import Cost
     from nlaformer.report.curves import Convergence
 
+__all__ = ["algorithms"]
+
 Name = Annotated[str | None, typer.Argument(help="One algorithm in detail; without it, the table of all.")]
 Size = Annotated[int, typer.Option("--n", help="Size of the systems.")]
 DType = Annotated[str, typer.Option("--dtype", help="float64 or float32.")]

@@ -12,6 +12,8 @@ from typing import Any
 
 from nlaformer.console import Sheet, console, print_sheets
 
+__all__ = ["demo"]
+
 SYSTEMS = 512  # for the bundled models
 OPERATION_SIZE = 20
 

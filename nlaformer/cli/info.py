@@ -8,6 +8,8 @@ import typer
 
 from nlaformer.console import Sheet, print_json, print_sheets
 
+__all__ = ["info"]
+
 
 def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
     """Versions, devices and threads: what to put into a bug report."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from nlaformer.learn.recipes import Config
     from nlaformer.learn.trainer import TrainingRun
 
+__all__ = ["WithKeys", "evaluate", "keys", "sweep", "train"]
+
 
 class WithKeys(TyperCommand):
     """A command whose help ends with the keys of ``--set``: the fields of ``Config`` and their meaning in short."""

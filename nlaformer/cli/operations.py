@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from nlaformer.express.operation import Operation
     from nlaformer.transformer import Layer, NLAFormer
 
+__all__ = ["build", "draw_prompts", "file_name", "half_steps", "measure_all", "operations", "sheets"]
+
 DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
 LARGEST = 1024  # the reference in extended precision takes n^3 steps without BLAS: minutes at this n
 

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from nlaformer.report.diagrams import LayerShape, Structure
     from nlaformer.transformer import Layer
 
+__all__ = ["layer_shape", "named_model", "named_solver", "report", "structure_of", "title"]
+
 report = typer.Typer(help="Diagrams with the sizes of a real model.", no_args_is_help=True)
 
 Model = Annotated[

@@ -14,6 +14,8 @@ from nlaformer.console import console, print_json
 if TYPE_CHECKING:
     from nlaformer.solvers.result import SolveResult
 
+__all__ = ["document", "solve"]
+
 FILES = "a .mtx, .npy or .npz file"
 _LARGEST = 8  # times the model's size: larger systems are not compared method by method
 

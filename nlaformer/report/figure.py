@@ -12,6 +12,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+__all__ = [
+    "BLUE",
+    "CURVES",
+    "FAINT",
+    "GREEN",
+    "GREY",
+    "INK",
+    "MARKERS",
+    "ORANGE",
+    "band",
+    "curve",
+    "errors",
+    "panels",
+    "reference",
+    "save",
+    "tidy",
+]
+
 INK, FAINT = "#222222", "#8a8f98"
 BLUE, ORANGE, GREEN, GREY = "#dbe7f5", "#fbe3cc", "#dcefdc", "#eef0f2"
 # The colours of Okabe and Ito, which remain distinct with colour blindness. Curves also differ in their markers.
