@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import textwrap
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -95,12 +96,7 @@ def document(result: SolveResult) -> dict[str, Any]:
 
     single = isinstance(result.status, Status)
     statuses = np.vectorize(lambda status: status.name)(result.status)
-    contribution = result.model and {
-        "applications": _plain(result.model.applications),
-        "accepted": _plain(result.model.accepted),
-        "reduction": _plain(result.model.reduction),
-        "reasons": list(result.model.reasons),
-    }
+    contribution = result.model and {name: _plain(value) for name, value in asdict(result.model).items()}
     return {
         "converged": result.converged,
         "status": statuses.item() if single else statuses.tolist(),

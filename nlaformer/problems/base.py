@@ -135,15 +135,13 @@ class Family:
         They are computed on the CPU in float64, then rounded to ``dtype`` and moved to ``device`` if these are given.
         """
         count, seed, dtype = as_whole(count), as_whole(seed), torch.float64 if dtype is None else dtype
-        found = _count_complaints(count)
-        if not _whole(seed, 0):
-            found.append(f"seed must be {_WHOLE_0}, not {shown(seed)}")
-        refuse("sample", found + _dtype_complaints(dtype))
+        _check_draw("sample", count, dtype, ("seed", seed, _WHOLE_0, _whole(seed, 0)))
         check_memory(
             f"sample: {shown(count)} systems of n = {shown(self.n)}", 8 * count * self.n**2, torch.device("cpu")
         )
         draw, place = SeededDraws(seed), usable_device("cpu" if device is None else device)
-        return _join([_to(self._systems(draw, size), place, dtype) for size in self._chunks(count)])
+        parts = (self._systems(draw, size) for size in self._chunks(count))
+        return _join([Systems(*(array.to(device=place, dtype=dtype) for array in part)) for part in parts])
 
     def stream(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Systems:
         """Draw the next ``count`` systems of a generator, on its device; for training.
@@ -151,12 +149,8 @@ class Family:
         Deterministic for one device and version of torch; the numbers are not those of ``sample``.
         """
         count = as_whole(count)
-        found = _count_complaints(count)
-        if not isinstance(generator, torch.Generator):
-            found.append(
-                f"generator must be a torch.Generator, not {shown(generator)}; torch.Generator().manual_seed(0)"
-            )
-        refuse("stream", found + _dtype_complaints(dtype))
+        expected = "a generator such as torch.Generator().manual_seed(0)"
+        _check_draw("stream", count, dtype, ("generator", generator, expected, isinstance(generator, torch.Generator)))
         draw = DeviceDraws(generator, dtype)
         return _join([self._systems(draw, size) for size in self._chunks(count)])
 
@@ -187,7 +181,6 @@ def refuse(what: str, complaints: list[str]) -> None:
 # Options: the field of a dataclass with the values it takes ------------------------------------------------------
 
 _WHOLE_0 = "a whole number from 0 on"
-_FLOATS = "torch.float32 or torch.float64"
 
 
 def option(default: Any, expected: str, valid: Callable[[Any], bool], convert: Callable[[Any], Any]) -> Any:
@@ -200,9 +193,10 @@ def whole(default: int, least: int) -> Any:
     return option(default, f"a whole number from {least} on", lambda value: _whole(value, least), as_whole)
 
 
-def real(default: float, expected: str, valid: Callable[[float], bool]) -> Any:
-    """An option that is a finite number."""
-    return option(default, expected, lambda value: is_finite(value) and valid(value), as_real)
+def real(default: float, positive: bool = False) -> Any:
+    """An option that is a finite number from 0 on, or above 0."""
+    expected = f"a finite number {'above 0' if positive else 'from 0 on'}"
+    return option(default, expected, lambda v: is_finite(v) and (v > 0 if positive else v >= 0), as_real)
 
 
 def as_whole(value: Any) -> Any:
@@ -236,17 +230,17 @@ def _whole(value: Any, least: int) -> bool:
     return is_whole(value) and value >= least
 
 
-def _count_complaints(count: Any) -> list[str]:
-    return [] if _whole(count, 0) else [f"count must be {_WHOLE_0}, not {shown(count)}"]
-
-
-def _dtype_complaints(dtype: Any) -> list[str]:
-    known = (torch.float32, torch.float64)
-    return [] if any(dtype is one for one in known) else [f"dtype must be {_FLOATS}, not {shown(dtype)}"]
-
-
-def _to(systems: Systems, device: torch.device, dtype: torch.dtype) -> Systems:
-    return Systems(*(part.to(device=device, dtype=dtype) for part in systems))
+def _check_draw(method: str, count: Any, dtype: Any, source: tuple[str, Any, str, bool]) -> None:
+    """Refuse a bad count, source of random numbers or dtype: each a name, its value, what is expected, if it is so."""
+    floats = any(dtype is known for known in (torch.float32, torch.float64))
+    given = (
+        ("count", count, _WHOLE_0, _whole(count, 0)),
+        source,
+        ("dtype", dtype, "torch.float32 or torch.float64", floats),
+    )
+    refuse(
+        method, [f"{name} must be {wanted}, not {shown(value)}" for name, value, wanted, valid in given if not valid]
+    )
 
 
 def _join(parts: list[Systems]) -> Systems:

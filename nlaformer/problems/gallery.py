@@ -19,9 +19,6 @@ from nlaformer.arrays import is_whole
 from nlaformer.errors import shown
 from nlaformer.problems.base import Draws, Family, as_real, as_reals, as_whole, is_reals, option, real, symmetric, whole
 
-_FROM_0 = "a finite number from 0 on"
-_POSITIVE = "a finite number above 0"
-
 
 @dataclass(frozen=True)
 class Poisson1D(Family):
@@ -42,7 +39,7 @@ class Poisson1D(Family):
 
     name: ClassVar[str] = "poisson-1d"
     n: int = whole(20, least=1)
-    sigma: float = real(1.0, _FROM_0, lambda v: v >= 0)
+    sigma: float = real(1.0)
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
         return _stiffness(_differences(self.n), torch.exp(self.sigma * draw.normal("edges", count, self.n + 1)))
@@ -68,7 +65,7 @@ class Poisson2D(Family):
 
     name: ClassVar[str] = "poisson-2d"
     n: int = whole(25, least=1)
-    sigma: float = real(1.0, _FROM_0, lambda v: v >= 0)
+    sigma: float = real(1.0)
 
     @classmethod
     def complaints(cls, options: Mapping[str, Any]) -> list[str]:
@@ -108,8 +105,8 @@ class RBFKernel(Family):
     name: ClassVar[str] = "rbf"
     n: int = whole(20, least=1)
     dimension: int = whole(2, least=1)
-    length: float = real(0.3, _POSITIVE, lambda v: v > 0)
-    ridge: float = real(0.1, _FROM_0, lambda v: v >= 0)
+    length: float = real(0.3, positive=True)
+    ridge: float = real(0.1)
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
         points = draw.uniform("points", count, self.n, self.dimension) / self.length
@@ -137,8 +134,8 @@ class GraphLaplacian(Family):
 
     name: ClassVar[str] = "graph-laplacian"
     n: int = whole(20, least=1)
-    degree: float = real(4.0, _FROM_0, lambda v: v >= 0)
-    shift: float = real(0.1, _POSITIVE, lambda v: v > 0)
+    degree: float = real(4.0)
+    shift: float = real(0.1, positive=True)
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
         chance = draw.uniform("edges", count, self.n, self.n)
@@ -170,7 +167,7 @@ class PrescribedSpectrum(Family):
         None, "a finite number from 1 on", lambda v: v is None or (is_reals((v,)) and v >= 1), as_real
     )
     eigenvalues: tuple[float, ...] | None = option(
-        None, "n finite numbers", lambda v: v is None or is_reals(v), lambda v: v if v is None else as_reals(v)
+        None, "n finite numbers", lambda v: v is None or is_reals(v), as_reals
     )
 
     @classmethod
@@ -189,12 +186,9 @@ class PrescribedSpectrum(Family):
         Q, R = torch.linalg.qr(draw.normal("Q", count, self.n, self.n))
         # With a positive diagonal of R the factorization is unique, the same on every machine, and Q is Haar.
         Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
-        exponents = torch.linspace(0, 1, self.n, dtype=torch.float64)
-        spectrum = (
-            torch.tensor(self.eigenvalues, dtype=torch.float64)
-            if self.eigenvalues
-            else (self.cond or 100.0) ** exponents
-        )
+        spectrum = (self.cond or 100.0) ** torch.linspace(0, 1, self.n, dtype=torch.float64)
+        if self.eigenvalues:
+            spectrum = torch.tensor(self.eigenvalues, dtype=torch.float64)
         return symmetric((Q * spectrum.to(Q)) @ Q.mT)
 
 

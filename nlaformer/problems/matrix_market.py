@@ -99,8 +99,10 @@ def _coordinate(header: _Header, values: np.ndarray) -> Any:
     if header.symmetry != "general":
         if np.any(i < j) and np.any(i > j):
             raise ValueError(f"a {header.symmetry} file holds one triangle, this one has entries of both")
-        sign = _mirror_sign(header.symmetry, bool(np.any(i == j)))
-        off = i != j
+        skew, off = header.symmetry == "skew-symmetric", i != j
+        if skew and not off.all():
+            raise ValueError("a skew-symmetric matrix has no entries on its diagonal")
+        sign = -1.0 if skew else 1.0
         i, j, a = np.append(i, j[off]), np.append(j, i[off]), np.append(a, sign * a[off])
     return coo_array((a, (i, j)), shape=(rows, columns))
 
@@ -118,15 +120,9 @@ def _array(header: _Header, values: np.ndarray) -> np.ndarray:
         return values.reshape(columns, rows).T
     j, i = np.triu_indices(rows, 1 if skew else 0)
     A = np.zeros((rows, rows))
-    A[j, i] = _mirror_sign(header.symmetry, False) * values
+    A[j, i] = -values if skew else values
     A[i, j] = values
     return A
-
-
-def _mirror_sign(symmetry: str, has_diagonal: bool) -> float:
-    if symmetry == "skew-symmetric" and has_diagonal:
-        raise ValueError("a skew-symmetric matrix has no entries on its diagonal")
-    return -1.0 if symmetry == "skew-symmetric" else 1.0
 
 
 @dataclass(frozen=True)

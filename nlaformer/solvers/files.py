@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib.format import open_memmap
 
 from nlaformer.errors import DomainError, DTypeError, FileError, NLAFormerError, ShapeError
 from nlaformer.io import replace_file
@@ -38,16 +39,16 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
         return matrix, np.random.default_rng(seed).standard_normal(shape[:-1])
     right = _read_array("b", b)
     n, rows = shape[-1], right.shape
+    if n not in (rows[:1] if _is_sparse(right) else rows[-2:]):
+        raise ShapeError(
+            f"{b} holds an array of shape {rows}; A {shape} needs (..., {n}), or (..., {n}, k) for k columns"
+        )
     if _is_sparse(right):
-        if rows[0] != n:
-            raise _misfit(b, rows, shape)
         if math.prod(rows) > _LARGEST_DENSE:
             raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than are solved at once; split the file")
         right = right.toarray()
     if b.suffix.lower() != ".npy" and right.shape == (n, 1):
         right = right[:, 0]  # a Matrix Market vector is a matrix of one column
-    if right.ndim == 0 or n not in right.shape[-2:]:
-        raise _misfit(b, rows, shape)
     return matrix, right
 
 
@@ -81,7 +82,8 @@ def _read_array(name: str, path: Path) -> Any:
         found = read_matrix_market(path)
     else:
         try:
-            found = _memory_mapped(path) if kind == ".npy" else _from_archive(name, path)
+            # Mapping refuses pickles, and files shorter than their header says before any memory is allocated.
+            found = np.array(open_memmap(path, mode="r")) if kind == ".npy" else _from_archive(name, path)
         except NLAFormerError:
             raise
         except OSError as error:
@@ -94,15 +96,14 @@ def _read_array(name: str, path: Path) -> Any:
 
 def write_array(path: Path, x: np.ndarray) -> None:
     """Write an answer as ``.npy``, or as a Matrix Market array with a column for each right-hand side."""
-    kind = path.suffix.lower()
-    if kind == ".npy":
+    if path.suffix.lower() == ".npy":
         buffer = io.BytesIO()
         np.save(buffer, x, allow_pickle=False)
         replace_file(path, buffer.getvalue())
         return
-    columns = x.reshape(len(x), -1) if x.ndim < 3 else None
-    if columns is None:
+    if x.ndim > 2:
         raise ShapeError(f"the answer has shape {x.shape}, a Matrix Market file two dimensions; write a .npy file")
+    columns = x.reshape(len(x), -1)
     lines = ["%%MatrixMarket matrix array real general", f"{columns.shape[0]} {columns.shape[1]}"]
     lines += [repr(float(value)) for value in columns.T.ravel()]
     replace_file(path, ("\n".join(lines) + "\n").encode())
@@ -119,16 +120,8 @@ def check_output(path: Path, kinds: tuple[str, ...], inputs: tuple[Path | None, 
         raise FileError(f"{path} holds the system to be solved; name another file for the answer")
 
 
-def _memory_mapped(path: Path) -> np.ndarray:
-    # Mapping refuses pickles, and files shorter than their header says before any memory is allocated.
-    return np.array(np.lib.format.open_memmap(path, mode="r"))
-
-
 def _from_archive(name: str, path: Path) -> Any:
-    if not zipfile.is_zipfile(path):
-        path.stat()
-        raise FileError(f"{path} is damaged or not a .npz file; save it again with np.savez or scipy.sparse.save_npz")
-    with np.load(path, allow_pickle=False) as archive:
+    with zipfile.ZipFile(path), np.load(path, allow_pickle=False) as archive:  # the first says what is no archive
         if "format" in archive.files:
             return _sparse(path)
         if name not in archive.files and len(archive.files) != 1:
@@ -179,8 +172,3 @@ def _by_rows(path: Path, matrix: Any) -> Any:
 
 def _is_sparse(value: Any) -> bool:
     return not isinstance(value, np.ndarray)
-
-
-def _misfit(b: Path, rows: tuple[int, ...], shape: tuple[int, ...]) -> ShapeError:
-    n = shape[-1]
-    return ShapeError(f"{b} holds an array of shape {rows}; A {shape} needs (..., {n}), or (..., {n}, k) for k columns")

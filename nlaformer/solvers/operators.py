@@ -121,7 +121,10 @@ class ImplicitOperator:
     terms: int = 0
 
     def apply(self, X: Tensor) -> Tensor:
-        return _row_by_row(self.A, X) if len(X) == 1 else _by_columns(self.A.matmat, X)
+        if len(X) == 1:
+            return _row_by_row(self.A, X)
+        columns = _real(self.A.matmat(X.cpu().numpy().T.copy()))
+        return torch.from_numpy(np.ascontiguousarray(columns.T)).to(X.device)
 
     def absolute(self, X: Tensor) -> Tensor:
         return torch.zeros_like(X)
@@ -139,11 +142,6 @@ class ImplicitOperator:
 def _row_by_row(A: Any, X: Tensor) -> Tensor:
     """A x of every row with a matrix or operator of SciPy's; faster than one product with all of them."""
     return torch.from_numpy(np.stack([_real(A @ x) for x in X.cpu().numpy().copy()])).to(X.device)
-
-
-def _by_columns(product: Any, X: Tensor) -> Tensor:
-    """A product of SciPy's, which takes columns, for the rows of X."""
-    return torch.from_numpy(np.ascontiguousarray(_real(product(X.cpu().numpy().T.copy())).T)).to(X.device)
 
 
 def _real(found: Any) -> np.ndarray:
