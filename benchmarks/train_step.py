@@ -122,8 +122,8 @@ def machine(setup: Setup) -> dict[str, Any]:
 def replay(engine: FusedEngine) -> None:
     """The captured step, on the first systems of the pool."""
     engine.rates.within.zero_()
-    if engine.graphs:
-        engine.graphs[0].replay()
+    if engine.graph is not None:
+        engine.graph.replay()
     else:  # on a CPU
         engine._run()
 

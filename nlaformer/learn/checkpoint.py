@@ -32,25 +32,8 @@ from nlaformer.io import WEIGHTS_FILE, replace_file
 from nlaformer.learn.recipes import Config
 from nlaformer.provenance import processor, provenance
 
-__all__ = [
-    "LATEST",
-    "MANIFEST",
-    "PREVIOUS",
-    "Checkpoint",
-    "Metrics",
-    "Resumption",
-    "member_folders",
-    "model_step",
-    "read",
-    "read_manifest",
-    "read_metrics",
-    "resume",
-    "write",
-    "write_manifest",
-]
-
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
-METRICS, MANIFEST = "metrics.jsonl", "manifest.json"
+_METRICS, MANIFEST = "metrics.jsonl", "manifest.json"
 _FORMAT = "nlaformer checkpoint 1"
 
 
@@ -208,7 +191,7 @@ class Metrics:
     """Lines appended to ``metrics.jsonl``; a run that resumes at a step drops the lines after it."""
 
     def __init__(self, folder: Path, step: int):
-        self.path = folder / METRICS
+        self.path = folder / _METRICS
         kept = [line for line in read_metrics(folder) if line["step"] <= step] if step else []
         replace_file(self.path, "".join(json.dumps(line) + "\n" for line in kept).encode())
 
@@ -223,7 +206,7 @@ class Metrics:
 
 def read_metrics(folder: str | os.PathLike[str]) -> list[dict[str, Any]]:
     """The lines of a run's ``metrics.jsonl``, up to the first malformed one: a kill may truncate the last."""
-    path = Path(folder) / METRICS
+    path = Path(folder) / _METRICS
     lines: list[dict[str, Any]] = []
     try:
         text = path.read_text(encoding="utf-8", errors="replace") if path.exists() else ""

@@ -16,8 +16,6 @@ from nlaformer.learn import teachers
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
 
-__all__ = ["Batch", "Stream", "draw_chunk", "with_teacher"]
-
 
 class Batch(NamedTuple):
     """Systems with their solutions and the teacher's trajectory; leading axes (B) or (chunk, B)."""

@@ -31,8 +31,6 @@ from nlaformer.learn.model import Solver, lr_scale, stack, starting_model
 from nlaformer.learn.optimizer import Report, adam, bias_corrections, clip, learning_rate
 from nlaformer.learn.recipes import Config, check_stack
 
-__all__ = ["Engine", "PlainEngine", "make_engine"]
-
 
 class Engine(Protocol):
     """The interface of an engine; see the top of the file."""

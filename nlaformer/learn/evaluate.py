@@ -21,25 +21,6 @@ from nlaformer.learn.model import Solver
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
 
-__all__ = [
-    "SEED",
-    "THRESHOLDS",
-    "Evaluation",
-    "Trial",
-    "evaluate",
-    "findings",
-    "judge",
-    "measure",
-    "own_label",
-    "plain_factor",
-    "sets",
-    "squared_deviations",
-    "squared_relative_errors",
-    "trial",
-    "validation",
-    "worse_than_zero",
-]
-
 SEED = 7_000_000  # of the evaluation systems; training draws from `stream`, never from `sample`
 THRESHOLDS = tuple(10.0**-k for k in range(1, 7))
 

@@ -29,18 +29,7 @@ from nlaformer.learn.recipes import Config
 from nlaformer.prompt import Layout
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 
-__all__ = [
-    "Solver",
-    "from_config",
-    "initial",
-    "load_solver",
-    "lr_scale",
-    "member",
-    "stack",
-    "starting_model",
-]
-
-Model = TypeVar("Model", bound=nn.Module)
+_Model = TypeVar("_Model", bound=nn.Module)
 
 
 class Solver(nn.Module):
@@ -291,7 +280,7 @@ def lr_scale(name: str, config: Config) -> float:
     return _query_scale(config) if name.endswith("W_Q.weight") else 1.0
 
 
-def stack(models: Sequence[Model]) -> Model:
+def stack(models: Sequence[_Model]) -> _Model:
     """Models of one shape as one model with a leading axis."""
     together = copy.deepcopy(models[0])
     sources = [dict(model.named_parameters()) for model in models]

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from nlaformer.learn.recipes import Config
 
-__all__ = ["Report", "adam", "bias_corrections", "clip", "learning_rate"]
-
 ADAM_EPSILON = 1e-8
 CLIP_EPSILON = 1e-6
 

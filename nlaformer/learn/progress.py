@@ -11,8 +11,6 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-__all__ = ["TrainingProgress", "duration", "stages"]
-
 _SECONDS = 5.0  # between plain lines
 _SECONDS_OF_BAR = 0.5  # between movements of the bar
 _FIRST = 4  # steps before the first estimate of the speed; the very first step is not counted, it includes set-up

@@ -15,8 +15,6 @@ import torch
 from nlaformer.arrays import usable_device
 from nlaformer.errors import OptionError
 
-__all__ = ["Ranks", "pick_device", "ranks"]
-
 
 class Ranks(NamedTuple):
     """A process among those that train a stack of models."""

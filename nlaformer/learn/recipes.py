@@ -21,8 +21,6 @@ from nlaformer import problems
 from nlaformer.arrays import numbers, plain
 from nlaformer.errors import NLAFormerError, OptionError, look_up, shown, unknown_name
 
-__all__ = ["Config", "check_stack", "description", "recipe", "recipes", "shape_of"]
-
 Supervision = Literal["result", "joint", "step+solution", "solution"]
 
 

@@ -29,10 +29,8 @@ from torch import Tensor
 
 from nlaformer.learn.recipes import Config
 
-__all__ = ["Objective", "distances", "loss", "loss_terms", "objective", "probe_loss"]
 
-
-class Weights(NamedTuple):
+class LossWeights(NamedTuple):
     """The weights of one loss: of the three squared distances in l_t, and the first iterate of the window."""
 
     step: float
@@ -41,24 +39,24 @@ class Weights(NamedTuple):
     first: int
 
 
-def result(config: Config) -> Weights:
+def result(config: Config) -> LossWeights:
     """1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2."""
-    return Weights(step=1.0, solution=0.0, intermediate=0.0, first=config.first)
+    return LossWeights(step=1.0, solution=0.0, intermediate=0.0, first=config.first)
 
 
-def joint(config: Config) -> Weights:
+def joint(config: Config) -> LossWeights:
     """1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2 + eta ||NLAF_in^t - (r_t, d_t)||^2."""
-    return Weights(step=1.0, solution=0.0, intermediate=config.eta, first=config.first)
+    return LossWeights(step=1.0, solution=0.0, intermediate=config.eta, first=config.first)
 
 
-def step_and_solution(config: Config) -> Weights:
+def step_and_solution(config: Config) -> LossWeights:
     """1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x_t||^2 + lambda ||NLAF_x^t - x||^2."""
-    return Weights(step=1.0, solution=config.lambda_, intermediate=0.0, first=config.first)
+    return LossWeights(step=1.0, solution=config.lambda_, intermediate=0.0, first=config.first)
 
 
-def solution(config: Config) -> Weights:
+def solution(config: Config) -> LossWeights:
     """1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x||^2."""
-    return Weights(step=0.0, solution=1.0, intermediate=0.0, first=config.first)
+    return LossWeights(step=0.0, solution=1.0, intermediate=0.0, first=config.first)
 
 
 _LOSSES = {"result": result, "joint": joint, "step+solution": step_and_solution, "solution": solution}

@@ -23,8 +23,6 @@ from torch import Tensor
 from nlaformer.arrays import whole
 from nlaformer.errors import DTypeError, ShapeError, look_up, unknown_name
 
-__all__ = ["Trajectory", "cg", "pcg", "trajectory"]
-
 _Apply = Callable[[Tensor], Tensor]
 
 

@@ -40,8 +40,6 @@ from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack, shape_of
 
-__all__ = ["RunOptions", "TrainingRun", "seconds_of", "sweep", "train", "train_into"]
-
 _VALIDATION = 256  # systems
 
 

@@ -10,8 +10,6 @@ from nlaformer.learn.cuda.launch import Launch, attention_rows, jit, parts_of, s
 from nlaformer.learn.cuda.products import inverse_scale, inverse_scale_reference
 from nlaformer.transformer import attention
 
-__all__ = ["attend", "attend_backward", "attend_backward_reference", "attend_reference"]
-
 
 @jit
 def _weights(q, k, CAUSAL: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr):
@@ -50,19 +48,15 @@ def _attend_kernel(
 def attend(launch: Launch, qkv: Tensor, heads: int, tokens: int, causal: bool, out: Tensor) -> None:
     """Softmax attention from the rows of Q, K and V side by side."""
     if not launch.triton:
-        return attend_reference(qkv, heads, tokens, causal, out)
+        Q, K, V = _split(qkv, 3, heads, tokens)
+        out.copy_(_join(attention(Q, K, V, causal)))
+        return
     E, R, d = out.shape
     block = attention_rows(tokens)
     _attend_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
         qkv, out, R, qkv.stride(0), out.stride(0),
         d, d // heads, tokens, causal, block, launch.precision, num_warps=4,
     )  # fmt: skip
-
-
-def attend_reference(qkv: Tensor, heads: int, tokens: int, causal: bool, out: Tensor) -> None:
-    """``attend`` in plain torch."""
-    Q, K, V = _split(qkv, 3, heads, tokens)
-    out.copy_(_join(attention(Q, K, V, causal)))
 
 
 @jit
@@ -109,33 +103,26 @@ def attend_backward(
 ) -> None:  # fmt: skip
     """The gradient of qkv over s, and its dots with qkv, for each head."""
     if not launch.triton:
-        return attend_backward_reference(launch.epsilon, qkv, G, squares, heads, tokens, causal, out, dots)
+        Q, K, V = _split(qkv, 3, heads, tokens)
+        (g,) = _split(G, 1, heads, tokens)
+        identity = torch.eye(tokens, dtype=qkv.dtype, device=qkv.device).expand(*Q.shape[:3], -1, -1)
+        weights = attention(Q, K, identity, causal)  # (E, B, head, query, key)
+        dweights = g @ V.mT
+        dscores = weights * (dweights - (weights * dweights).sum(-1, keepdim=True))
+        parts = dscores @ K, dscores.mT @ Q, weights.mT @ g
+        gradient = torch.cat([_join(part) for part in parts], 2)
+        if squares is not None and dots is not None:
+            products = (gradient * qkv).unflatten(2, (3, heads, -1)).sum((2, 4))  # (E, R, head)
+            dots.copy_(products.mT)
+            gradient = gradient * inverse_scale_reference(squares, G.shape[2], launch.epsilon)
+        out.copy_(gradient)
+        return
     E, R, d = G.shape
     block = attention_rows(tokens)
     _attend_backward_kernel[(heads, triton.cdiv(R, block // tokens * tokens), E)](
         qkv, G, squares, out, dots, R, launch.epsilon, qkv.stride(0), G.stride(0), *strides(squares, out, dots),
         d, d // heads, tokens, causal, parts_of(squares), block, launch.precision, num_warps=4,
     )  # fmt: skip
-
-
-def attend_backward_reference(
-    epsilon: float, qkv: Tensor, G: Tensor, squares: Tensor | None, heads: int, tokens: int, causal: bool,
-    out: Tensor, dots: Tensor | None,
-) -> None:  # fmt: skip
-    """``attend_backward`` in plain torch."""
-    Q, K, V = _split(qkv, 3, heads, tokens)
-    (g,) = _split(G, 1, heads, tokens)
-    identity = torch.eye(tokens, dtype=qkv.dtype, device=qkv.device).expand(*Q.shape[:3], -1, -1)
-    weights = attention(Q, K, identity, causal)  # (E, B, head, query, key)
-    dweights = g @ V.mT
-    dscores = weights * (dweights - (weights * dweights).sum(-1, keepdim=True))
-    parts = dscores @ K, dscores.mT @ Q, weights.mT @ g
-    gradient = torch.cat([_join(part) for part in parts], 2)
-    if squares is not None and dots is not None:
-        products = (gradient * qkv).unflatten(2, (3, heads, -1)).sum((2, 4))  # (E, R, head)
-        dots.copy_(products.mT)
-        gradient = gradient * inverse_scale_reference(squares, G.shape[2], epsilon)
-    out.copy_(gradient)
 
 
 def _split(X: Tensor, count: int, heads: int, tokens: int) -> tuple[Tensor, ...]:

@@ -8,11 +8,6 @@ from torch import Tensor
 
 from nlaformer.learn.cuda.launch import Launch, divisor, gradient_parts, jit, strides, tl, triton
 
-__all__ = [
-    "ReadIn", "column_sums", "column_sums_reference", "fold", "fold_reference", "read_in", "read_in_reference",
-    "spread", "spread_reference", "weight_gradient", "weight_gradient_reference",
-]  # fmt: skip
-
 
 @jit
 def _fold_kernel(
@@ -36,22 +31,18 @@ def _fold_kernel(
 
 def fold(launch: Launch, W: Tensor, gain: Tensor | None, out: Tensor, transposed: Tensor) -> None:
     """W diag(gain) as the products take it, and its transpose where that is a tensor of its own."""
-    if not launch.triton:
-        return fold_reference(W, gain, out, transposed)
-    E, N, K = W.shape
     turned = None if transposed.data_ptr() == out.data_ptr() else transposed
+    if not launch.triton:
+        out.copy_(W if gain is None else W * gain.unsqueeze(1))
+        if turned is not None:
+            turned.copy_(out.mT)
+        return
+    E, N, K = W.shape
     block_k = divisor(K, 64)
     _fold_kernel[(K // block_k, triton.cdiv(N, 32), E)](
         W, gain, out, turned, N, *strides(W, gain, out, turned),
         K, gain is not None, turned is not None, 32, block_k, num_warps=4,
     )  # fmt: skip
-
-
-def fold_reference(W: Tensor, gain: Tensor | None, out: Tensor, transposed: Tensor) -> None:
-    """``fold`` in plain torch."""
-    out.copy_(W if gain is None else W * gain.unsqueeze(1))
-    if transposed.data_ptr() != out.data_ptr():
-        transposed.copy_(out.mT)
 
 
 @jit
@@ -94,28 +85,21 @@ def read_in(
 ) -> None:  # fmt: skip
     """The prompt [0 | a_i ; b_i] into the first columns of ``prompt``; stream = out = W prompt + positions."""
     if not launch.triton:
-        return read_in_reference(A, b, W, positions, prompt, stream, out, squares)
+        rows = torch.cat([A, b.unsqueeze(3)], 3)  # (E, B, n, n+1)
+        rows = torch.cat([torch.zeros_like(rows[:, :, :1]), rows], 2)  # (E, B, token, n+1)
+        prompt[:, :, : rows.shape[3]] = rows.flatten(1, 2)
+        X = (rows @ W.unsqueeze(1).mT + positions.unsqueeze(1)).flatten(1, 2)
+        stream.copy_(X)
+        out.copy_(X)
+        squares.copy_(X.square().sum(2))
+        return
     E, R, d = out.shape
-    n, rows = b.shape[2], 16
-    _read_in_kernel[(triton.cdiv(R, rows), E)](
+    n, block = b.shape[2], 16
+    _read_in_kernel[(triton.cdiv(R, block), E)](
         A, b, W, positions, prompt, stream, out, squares, R, *strides(W, positions, prompt, stream, out, squares),
-        n, d, prompt.shape[2], out.dtype != stream.dtype, rows, divisor(d, 64), max(16, 1 << n.bit_length()),
+        n, d, prompt.shape[2], out.dtype != stream.dtype, block, divisor(d, 64), max(16, 1 << n.bit_length()),
         num_warps=4,
     )  # fmt: skip
-
-
-def read_in_reference(
-    A: Tensor, b: Tensor, W: Tensor, positions: Tensor, prompt: Tensor, stream: Tensor, out: Tensor, squares: Tensor
-) -> None:
-    """``read_in`` in plain torch."""
-    n = b.shape[2]
-    rows = torch.cat([A, b.unsqueeze(3)], 3)  # (E, B, n, n+1)
-    rows = torch.cat([torch.zeros_like(rows[:, :, :1]), rows], 2)  # (E, B, token, n+1)
-    prompt[:, :, : n + 1] = rows.flatten(1, 2)
-    X = (rows @ W.unsqueeze(1).mT + positions.unsqueeze(1)).flatten(1, 2)
-    stream.copy_(X)
-    out.copy_(X)
-    squares.copy_(X.square().sum(2))
 
 
 class ReadIn:
@@ -171,7 +155,10 @@ def _spread_kernel(
 def spread(launch: Launch, features: Tensor, tokens: int, stream: Tensor, out: Tensor, sums: Tensor) -> None:
     """The features (E, B, d) at the last tokens, zero elsewhere, as stream and out; their sums over the rows."""
     if not launch.triton:
-        return spread_reference(features, tokens, stream, out, sums)
+        out.zero_()[:, tokens - 1 :: tokens] = features.to(out.dtype)
+        stream.zero_()[:, tokens - 1 :: tokens] = features
+        sums.copy_(features.sum(1, keepdim=True))
+        return
     E, R, d = out.shape
     parts, block = sums.shape[1], divisor(d, 64)
     _spread_kernel[(d // block, parts, E)](
@@ -179,13 +166,6 @@ def spread(launch: Launch, features: Tensor, tokens: int, stream: Tensor, out: T
         d, tokens, out.dtype != stream.dtype, triton.next_power_of_2(triton.cdiv(R, parts)), block,
         num_warps=4,
     )  # fmt: skip
-
-
-def spread_reference(features: Tensor, tokens: int, stream: Tensor, out: Tensor, sums: Tensor) -> None:
-    """``spread`` in plain torch."""
-    out.zero_()[:, tokens - 1 :: tokens] = features.to(out.dtype)
-    stream.zero_()[:, tokens - 1 :: tokens] = features
-    sums.copy_(features.sum(1, keepdim=True))
 
 
 @jit
@@ -216,7 +196,11 @@ def weight_gradient(
     G (E, passes, R, out) and X (E, passes, R, in).
     """
     if not launch.triton:
-        return weight_gradient_reference(G, X, W, gain, out, gain_out)
+        folded = (G.flatten(1, 2).mT @ X.flatten(1, 2)).to(out.dtype)
+        out.copy_(folded if gain is None else folded * gain.unsqueeze(1))
+        if gain_out is not None:
+            gain_out.copy_((folded * W).sum(1))
+        return
     E, N, K = W.shape
     parts = gradient_parts(E, N, K, G.shape[1] * G.shape[2])
     g, x = (tensor.view(E * parts, -1, tensor.shape[3]) for tensor in (G, X))
@@ -229,18 +213,6 @@ def weight_gradient(
     )  # fmt: skip
     if partial is not None and gain_out is not None:
         column_sums(launch, partial, gain_out)
-
-
-def weight_gradient_reference(
-    G: Tensor, X: Tensor, W: Tensor, gain: Tensor | None, out: Tensor, gain_out: Tensor | None
-) -> None:
-    """``weight_gradient`` in plain torch."""
-    folded = (G.flatten(1, 2).mT @ X.flatten(1, 2)).to(out.dtype)
-    if gain is None or gain_out is None:
-        out.copy_(folded)
-    else:
-        out.copy_(folded * gain.unsqueeze(1))
-        gain_out.copy_((folded * W).sum(1))
 
 
 def _product_in(dtype: torch.dtype, X: Tensor, Y: Tensor) -> Tensor:
@@ -268,12 +240,8 @@ def _column_sums_kernel(
 def column_sums(launch: Launch, X: Tensor, out: Tensor) -> None:
     """The sums of X (E, rows, columns) over the rows."""
     if not launch.triton:
-        return column_sums_reference(X, out)
+        torch.sum(X, 1, out=out)
+        return
     E, R, N = X.shape
     block = divisor(N, 32)
     _column_sums_kernel[(N // block, E)](X, out, *strides(X, out), R, N, 64, block, num_warps=4)
-
-
-def column_sums_reference(X: Tensor, out: Tensor) -> None:
-    """``column_sums`` in plain torch."""
-    torch.sum(X, 1, out=out)

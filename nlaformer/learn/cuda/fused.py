@@ -12,7 +12,6 @@ Everything else is float32: the residual stream, softmax, norms, read-in, probes
 from __future__ import annotations
 
 import gc
-import weakref
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -30,8 +29,6 @@ from nlaformer.learn.data import Batch, draw_chunk
 from nlaformer.learn.model import Solver, stack, starting_model
 from nlaformer.learn.optimizer import Report, bias_corrections, learning_rate
 from nlaformer.learn.recipes import Config
-
-__all__ = ["OPERANDS", "FusedEngine", "fused_engine"]
 
 # How Triton multiplies float32, by the config's precision; the operands of bf16 are no float32.
 OPERANDS = {"float32": "ieee", "bf16x3": "bf16x3", "tf32": "tf32", "bf16": "ieee"}
@@ -86,8 +83,7 @@ class FusedEngine:
         clip = torch.tensor([c.clip for c in configs], device=self.device)
         self.update = Update(self.launch, self.flat, clip, (config.beta1, config.beta2))
         self.pool = _Pool(self.configs, self.device)
-        self.graphs: list[torch.cuda.CUDAGraph] = []  # the captured step, once there is one
-        self._finalizer = weakref.finalize(self, _release, self.graphs, self.pool.thread)
+        self.graph: torch.cuda.CUDAGraph | None = None  # the captured step
         self.following = -1  # the step the device's counter points at
         self.number = -1
 
@@ -110,9 +106,8 @@ class FusedEngine:
         if self.device.type != "cuda":
             self._run()
         else:
-            if not self.graphs:
-                self._capture()
-            self.graphs[0].replay()
+            self.graph = self.graph or self._capture()
+            self.graph.replay()
         self.pool.prefetch(index + 1)
         self.number, self.following = number, number + 1 if within + 1 < self.configs[0].chunk else -1
 
@@ -157,7 +152,7 @@ class FusedEngine:
         d_seen = torch.baddbmm(d_x @ self.model.probe_x.weight, d_shaping, self.model.probe_rd.weight)
         return d_seen.view_as(features)
 
-    def _capture(self) -> None:
+    def _capture(self) -> torch.cuda.CUDAGraph:
         """Record one step. The runs that warm up leave no trace."""
         changed = (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
         kept = [tensor.clone() for tensor in changed]
@@ -171,9 +166,9 @@ class FusedEngine:
         graph = torch.cuda.CUDAGraph()
         with _capturing(), torch.cuda.graph(graph):
             self._run()
-        self.graphs.append(graph)
         for tensor, before in zip(changed, kept, strict=True):
             tensor.copy_(before)
+        return graph
 
     def report(self) -> Report:
         loss, intermediate, norm = self.outcome.report.cpu().unbind(1)
@@ -198,7 +193,7 @@ class FusedEngine:
         """End the thread that draws systems and destroy the captured step: this engine takes no further step."""
         if self.pool.thread is not None:
             self.pool.thread.shutdown(cancel_futures=True)
-        self._finalizer()
+        self.graph = None
 
 
 class _Pool:
@@ -227,8 +222,8 @@ class _Pool:
 
     def load(self, index: int) -> None:
         """Make chunk ``index`` the current one, in place: a graph may read it."""
-        known = self.coming is not None and self.coming[0] == index
-        batch = self.coming[1].result() if known and self.coming else self._draw(index)
+        coming = self.coming
+        batch = coming[1].result() if coming is not None and coming[0] == index else self._draw(index)
         if self.chunk is None:
             self.chunk = batch
         for old, new in zip(self.chunk, batch, strict=True):
@@ -254,17 +249,14 @@ def _products(precision: str) -> Iterator[None]:
         matmul.allow_tf32 = before
 
 
-# One thread at a time captures a graph, draws systems (which allocates memory on the device) or destroys graphs:
-# allocating memory or destroying a graph invalidates a capture that is under way.
+# Held by the one thread that captures a graph or draws systems: memory that is allocated invalidates a capture.
 _CAPTURE = Lock()
-_RETIRED: list[torch.cuda.CUDAGraph] = []  # of engines that are gone
 
 
 @contextmanager
 def _capturing() -> Iterator[None]:
-    """While a graph is captured, no garbage is collected: it might hold the graph of another engine."""
+    """While a graph is captured, no garbage is collected: destroying the graph of another engine invalidates it."""
     with _CAPTURE:
-        _RETIRED.clear()
         collects = gc.isenabled()
         gc.disable()
         try:
@@ -272,20 +264,3 @@ def _capturing() -> Iterator[None]:
         finally:
             if collects:
                 gc.enable()
-
-
-def _release(graphs: list[torch.cuda.CUDAGraph], thread: ThreadPoolExecutor | None) -> None:
-    """Of an engine that is closed or gone: end its thread, destroy its graph unless a capture is under way.
-
-    The garbage collector may call this anywhere, so it waits for nothing. A graph that stays is destroyed at the next
-    capture, or with the next engine.
-    """
-    if thread is not None:
-        thread.shutdown(wait=False, cancel_futures=True)
-    _RETIRED.extend(graphs)
-    graphs.clear()
-    if _CAPTURE.acquire(blocking=False):
-        try:
-            _RETIRED.clear()
-        finally:
-            _CAPTURE.release()

@@ -1,11 +1,11 @@
 """How the kernels of this folder are launched: by Triton with tiles measured on an H200, or as plain torch.
 
-Every kernel stands in its file beside the function that launches it and a ``*_reference`` in plain torch, which runs on
-any device, in any dtype, and says what is computed. The function takes a ``Launch``, which decides between the two.
-Triton is needed for the kernels only: without it ``jit`` leaves them as they are, and nothing but references runs.
+Every kernel stands before the function that launches it. The function begins with the same in plain torch, which runs
+on any device, in any dtype, and says what is computed; its ``Launch`` decides between the two. Triton is needed for
+the kernels only: without it ``jit`` leaves them as they are.
 
 Tensors are (E, R, columns): models, rows (batch x token), columns; the last two axes are contiguous. Partial sums
-(``squares``, ``dots``, ``sums``) have an axis for the tiles that wrote them: one in a reference. No kernel uses
+(``squares``, ``dots``, ``sums``) have an axis for the tiles that wrote them: one in plain torch. No kernel uses
 atomics, so a step is reproducible.
 """
 
@@ -63,7 +63,7 @@ class Launch:
     """Of the RMS normalizations."""
 
     triton: bool
-    """Whether kernels run; else their references do."""
+    """Whether kernels run; else plain torch does."""
 
     precision: str = "ieee"
     """How Triton multiplies float32: "ieee", "bf16x3" or "tf32"."""

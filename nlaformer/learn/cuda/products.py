@@ -20,11 +20,6 @@ from torch import Tensor
 
 from nlaformer.learn.cuda.launch import Launch, jit, parts_of, strides, tl, triton
 
-__all__ = [
-    "add_projected", "add_projected_reference", "inverse_scale", "inverse_scale_reference", "norm_backward",
-    "norm_backward_reference", "project", "project_reference", "relu_backward", "relu_backward_reference",
-]  # fmt: skip
-
 
 @jit
 def _product(
@@ -93,7 +88,13 @@ def project(
 ) -> None:  # fmt: skip
     """ReLU(W X / s + bias), each part if asked for."""
     if not launch.triton:
-        return project_reference(launch.epsilon, X, W, out, squares, bias, relu)
+        y = X @ W.mT  # (E, R, N)
+        if squares is not None:
+            y = y * inverse_scale_reference(squares, X.shape[2], launch.epsilon)
+        if bias is not None:
+            y = y + bias.unsqueeze(1)
+        out.copy_(torch.relu(y) if relu else y)
+        return
     (E, R, K), N = X.shape, W.shape[1]
     tile = launch.tile(name, X, N)
     _project_kernel[(triton.cdiv(R, tile.rows) * (N // tile.columns), E)](
@@ -101,18 +102,6 @@ def project(
         X.stride(0), X.stride(1), *W.stride(), out.stride(0), out.stride(1), *strides(squares, bias),
         N, K, parts_of(squares), bias is not None, relu, **launch.meta(tile),
     )  # fmt: skip
-
-
-def project_reference(
-    epsilon: float, X: Tensor, W: Tensor, out: Tensor, squares: Tensor | None, bias: Tensor | None, relu: bool
-) -> None:
-    """``project`` in plain torch."""
-    y = X @ W.mT  # (E, R, N)
-    if squares is not None:
-        y = y * inverse_scale_reference(squares, X.shape[2], epsilon)
-    if bias is not None:
-        y = y + bias.unsqueeze(1)
-    out.copy_(torch.relu(y) if relu else y)
 
 
 @jit
@@ -155,7 +144,17 @@ def add_projected(
 ) -> None:  # fmt: skip
     """stream_out = out = stream + W X + bias, and its squares; features = its last token; then inject is added."""
     if not launch.triton:
-        return add_projected_reference(X, W, bias, stream, stream_out, out, squares, features, tokens, inject)
+        y = (X @ W.mT).to(stream.dtype) + stream
+        if bias is not None:
+            y = y + bias.unsqueeze(1)
+        if features is not None:
+            features.copy_(y[:, tokens - 1 :: tokens])
+        if inject is not None:
+            y = y + inject
+        stream_out.copy_(y)
+        out.copy_(y)
+        squares.copy_(y.square().sum(2).unsqueeze(1))
+        return
     (E, R, K), N = X.shape, W.shape[1]
     tile = launch.tile(name, X, N)
     _add_projected_kernel[(triton.cdiv(R, tile.rows) * (N // tile.columns), E)](
@@ -165,23 +164,6 @@ def add_projected(
         N, K, bias is not None, out.dtype != stream.dtype, 0 if features is None else tokens, inject is not None,
         **launch.meta(tile),
     )  # fmt: skip
-
-
-def add_projected_reference(
-    X: Tensor, W: Tensor, bias: Tensor | None, stream: Tensor, stream_out: Tensor, out: Tensor, squares: Tensor,
-    features: Tensor | None, tokens: int, inject: Tensor | None,
-) -> None:  # fmt: skip
-    """``add_projected`` in plain torch."""
-    y = (X @ W.mT).to(stream.dtype) + stream
-    if bias is not None:
-        y = y + bias.unsqueeze(1)
-    if features is not None:
-        features.copy_(y[:, tokens - 1 :: tokens])
-    if inject is not None:
-        y = y + inject
-    stream_out.copy_(y)
-    out.copy_(y)
-    squares.copy_(y.square().sum(2).unsqueeze(1))
 
 
 @jit
@@ -220,7 +202,13 @@ def relu_backward(
 ) -> None:  # fmt: skip
     """With g = W G where hidden > 0: its sums over the rows, its dots with W_1 p / s = hidden - bias, and g / s."""
     if not launch.triton:
-        return relu_backward_reference(launch.epsilon, G, W, hidden, bias, squares, out, dots, sums)
+        g = torch.where(hidden > 0, G @ W.mT, 0.0).to(bias.dtype)
+        sums.copy_(g.sum(1, keepdim=True))
+        if squares is not None and dots is not None:
+            dots.copy_((g * (hidden - bias.unsqueeze(1))).sum(2).unsqueeze(1))
+            g = g * inverse_scale_reference(squares, G.shape[2], launch.epsilon)
+        out.copy_(g)
+        return
     (E, R, K), N = G.shape, W.shape[1]
     tile = launch.tile(name, G, N)
     _relu_backward_kernel[(triton.cdiv(R, tile.rows) * (N // tile.columns), E)](
@@ -228,19 +216,6 @@ def relu_backward(
         G.stride(0), G.stride(1), *W.stride(), *strides(hidden, bias, squares, out, dots, sums),
         N, K, parts_of(squares), **launch.meta(tile),
     )  # fmt: skip
-
-
-def relu_backward_reference(
-    epsilon: float, G: Tensor, W: Tensor, hidden: Tensor, bias: Tensor, squares: Tensor | None,
-    out: Tensor, dots: Tensor | None, sums: Tensor,
-) -> None:  # fmt: skip
-    """``relu_backward`` in plain torch."""
-    g = torch.where(hidden > 0, G @ W.mT, 0.0).to(bias.dtype)
-    sums.copy_(g.sum(1, keepdim=True))
-    if squares is not None and dots is not None:
-        dots.copy_((g * (hidden - bias.unsqueeze(1))).sum(2).unsqueeze(1))
-        g = g * inverse_scale_reference(squares, G.shape[2], epsilon)
-    out.copy_(g)
 
 
 @jit
@@ -286,8 +261,17 @@ def norm_backward(
 ) -> None:  # fmt: skip
     """stream_out = out = stream + W G - P dots / (d s^2), plus features at the last tokens; its sums over rows."""
     if not launch.triton:
-        tensors = (G, W, P, squares, dots, stream, stream_out, out, sums, features)
-        return norm_backward_reference(launch.epsilon, *tensors, tokens)
+        g = (G @ W.mT).to(stream.dtype) + stream
+        if squares is not None and dots is not None:
+            d = P.shape[2]
+            g = g - P * dots.sum(1).unsqueeze(2) * inverse_scale_reference(squares, d, launch.epsilon).square() / d
+        if features is not None:
+            g[:, tokens - 1 :: tokens] += features
+        if sums is not None:
+            sums.copy_(g.sum(1, keepdim=True))
+        stream_out.copy_(g)
+        out.copy_(g)
+        return
     (E, R, K), N = G.shape, W.shape[1]
     tile = launch.tile(name, G, N)
     _norm_backward_kernel[(triton.cdiv(R, tile.rows) * (N // tile.columns), E)](
@@ -298,20 +282,3 @@ def norm_backward(
         N, K, parts_of(squares), parts_of(dots), out.dtype != stream.dtype, sums is not None,
         0 if features is None else tokens, **launch.meta(tile),
     )  # fmt: skip
-
-
-def norm_backward_reference(
-    epsilon: float, G: Tensor, W: Tensor, P: Tensor, squares: Tensor | None, dots: Tensor | None,
-    stream: Tensor, stream_out: Tensor, out: Tensor, sums: Tensor | None, features: Tensor | None, tokens: int,
-) -> None:  # fmt: skip
-    """``norm_backward`` in plain torch."""
-    g = (G @ W.mT).to(stream.dtype) + stream
-    if squares is not None and dots is not None:
-        d = P.shape[2]
-        g = g - P * dots.sum(1).unsqueeze(2) * inverse_scale_reference(squares, d, epsilon).square() / d
-    if features is not None:
-        g[:, tokens - 1 :: tokens] += features
-    if sums is not None:
-        sums.copy_(g.sum(1, keepdim=True))
-    stream_out.copy_(g)
-    out.copy_(g)

@@ -19,8 +19,6 @@ from nlaformer.learn.cuda.launch import Launch
 from nlaformer.learn.cuda.products import add_projected, norm_backward, project, relu_backward
 from nlaformer.transformer import Layer, NLAFormer
 
-__all__ = ["LayerPass", "LayerTensors", "Unrolled", "layer_passes"]
-
 
 class LayerPass(NamedTuple):
     """One pass through one layer."""
@@ -63,7 +61,7 @@ class LayerTensors(NamedTuple):
         return self._replace(qkv=make(self.qkv), W_O=make(self.W_O), W_1=make(self.W_1), W_2=make(self.W_2))
 
 
-class Tape(NamedTuple):
+class _Tape(NamedTuple):
     """What the passes through one layer leave for the backward pass: every tensor (E, pass, ...)."""
 
     P: Tensor  # (E, pass, R, d): the input of the attention part
@@ -80,9 +78,9 @@ class Tape(NamedTuple):
     sums_hidden: Tensor  # (E, pass, parts, width): column sums of the gradients, for b_1 and b_2
     sums_out: Tensor  # (E, pass, parts, d)
 
-    def at(self, repeat: int) -> Tape:
+    def at(self, repeat: int) -> _Tape:
         """The part of one pass: every tensor (E, ...)."""
-        return Tape(*(tensor[:, repeat] for tensor in self))
+        return _Tape(*(tensor[:, repeat] for tensor in self))
 
 
 class Unrolled:
@@ -227,14 +225,14 @@ class Unrolled:
         weight_gradient(launch, tape.d_out, tape.hidden, weight.W_2, None, gradient.W_2, None)
 
 
-def _new_tape(launch: Launch, stream: Tensor, rows: Tensor, width: int, passes: int) -> Tape:
+def _new_tape(launch: Launch, stream: Tensor, rows: Tensor, width: int, passes: int) -> _Tape:
     """A tape of zeros: passes without gradient, and sums whose tiles no kernel fills, count as nothing."""
     E, R, d = rows.shape
     columns = {"P": d, "qkv": 3 * d, "mixed": d, "U": d, "hidden": width}
     columns |= {"d_qkv": 3 * d, "d_middle": d, "d_hidden": width, "d_out": d}
     buffers = {name: rows.new_zeros(E, passes, R, count) for name, count in columns.items()}
     first = {name: buffer[:, 0] for name, buffer in buffers.items()}
-    return Tape(
+    return _Tape(
         **buffers,
         squares_in=stream.new_zeros(E, passes, launch.row_parts("W_2", first["hidden"], d), R),
         squares_middle=stream.new_zeros(E, passes, launch.row_parts("W_O", first["mixed"], d), R),

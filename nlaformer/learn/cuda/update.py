@@ -8,7 +8,6 @@ clipping group) is a number per block. The gaps stay zero.
 # mypy: disallow-untyped-defs=False, check-untyped-defs=False
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -21,8 +20,6 @@ from nlaformer.learn.model import Solver, lr_scale
 from nlaformer.learn.optimizer import ADAM_EPSILON, CLIP_EPSILON, adam
 from nlaformer.learn.supervision import Objective, distances, loss_terms, probe_loss
 from nlaformer.transformer import Layer
-
-__all__ = ["BLOCK", "Flat", "Moments", "Outcome", "Rates", "Update", "loss_gradient", "loss_gradient_reference"]
 
 BLOCK = 1024
 
@@ -64,10 +61,10 @@ class Flat:
         names = {id(module): name for name, module in solver.named_modules() if isinstance(module, Layer)}
         views, found = self.views(flat), []
         for layer in layer_passes(solver.blocks, loops)[0]:
-            view = _under(views, names[id(layer)])
+            prefix = f"{names[id(layer)]}."
+            view = {name.removeprefix(prefix): own for name, own in views.items() if name.startswith(prefix)}
             E, d, _ = view["heads.W_Q.weight"].shape
-            start = self.starts[f"{names[id(layer)]}.heads.W_Q.weight"]
-            qkv = self._view(flat, start, torch.Size((E, 3 * d, d)))
+            qkv = self._view(flat, self.starts[f"{prefix}heads.W_Q.weight"], torch.Size((E, 3 * d, d)))
             W_O, W_1, W_2 = (view[f"{name}.weight"] for name in ("heads.W_O", "ffn.W_1", "ffn.W_2"))
             gains = (view.get("gain_1"), view.get("gain_2"))
             found.append(LayerTensors(qkv, W_O, W_1, W_2, view["ffn.b_1"], view["ffn.b_2"], *gains))
@@ -75,10 +72,6 @@ class Flat:
 
     def _view(self, flat: Tensor, start: int, shape: torch.Size) -> Tensor:
         return flat[:, start : start + shape[1:].numel()].view(shape)
-
-
-def _under(views: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(f"{prefix}."): view for name, view in views.items() if name.startswith(f"{prefix}.")}
 
 
 class LossGradient(NamedTuple):
