@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from nlaformer.errors import NLAFormerError, OptionError
 from nlaformer.learn.model import load_solver
 from nlaformer.learn.trainer import seconds_of
 from paper import controls, plan
-from paper.artefacts import ARTEFACTS, HOME, artefact, draw
+from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
 from paper.plan import Planned
 from paper.probing import Sizes
 from paper.results import Results, rounded
@@ -50,7 +51,7 @@ def _dispatch(given: argparse.Namespace) -> int:
     if given.command == "draw":
         return _draw(given.name, results, given.out or home)
     folder = given.runs or (home / "runs" if given.small else _RUNS)
-    return _run(given.name, folder, results, given.minutes, given.device, given.small)
+    return _run(given, folder, results)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -64,7 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     )
     listing.add_argument("--json", action="store_true", help="print one JSON document")
     running = commands.add_parser("run", parents=[common, small], help="train and measure what is missing")
-    running.add_argument("name", help="a table, a figure or a training run; next: training runs by rank; all")
+    running.add_argument(
+        "name", help="a table, a figure or a training run; next: training runs by rank; confirmatory-a: a group; all"
+    )
+    running.add_argument("--only", default="", help="beginnings of names of training runs, separated by commas")
     running.add_argument("--minutes", type=float, help="stop before this many minutes; the same command resumes")
     running.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     running.add_argument("--commit", help="the commit of the files, where they come without their history")
@@ -98,19 +102,31 @@ def _list(results: Results, as_json: bool) -> int:
     return 0
 
 
-def _run(name: str, folder: Path, results: Results, minutes: float | None, device: str | None, small: bool) -> int:
-    deadline = time.monotonic() + seconds_of(minutes)
-    chosen = ARTEFACTS if name == "all" else () if name == "next" or name in plan.runs() else (artefact(name),)
+def _run(given: argparse.Namespace, folder: Path, results: Results) -> int:
+    deadline = time.monotonic() + seconds_of(given.minutes)
+    chosen, names = _asked(given.name)
     for entry in chosen:
         if entry.measure is not None and not all(map(results.has, entry.files)):
             say(f"{entry.name}: measuring")
-            entry.measure(results, small)
-    names = [run for entry in chosen for run in entry.runs] or ([] if chosen else [*plan.runs()])
-    wanted = _with_their_starts([name] if name in plan.runs() else names, results, small)
-    left = make(wanted, folder, results, deadline, device, say)
+            entry.measure(results, given.small)
+    names = [name for name in names if name.startswith(tuple(given.only.split(",")))]
+    left = make(_with_their_starts(names, results, given.small), folder, results, deadline, given.device, say)
     if not left:
-        say(f"Nothing is missing of {name}.")
+        say(f"Nothing is missing of {given.name}.")
     return 1 if left else 0
+
+
+def _asked(name: str) -> tuple[Sequence[Artefact], list[str]]:
+    """The artefacts to measure and the runs to train, by the name given to ``run``."""
+    groups = {"next": list(plan.runs())}
+    for run in plan.confirmatory().values():
+        groups.setdefault(f"confirmatory-{run.group}", []).append(run.name)
+        groups[run.name] = [run.name]
+    groups |= {run: [run] for run in plan.runs()}
+    if name in groups:
+        return (), groups[name]
+    chosen = ARTEFACTS if name == "all" else (artefact(name),)
+    return chosen, [run for entry in chosen for run in entry.runs]
 
 
 def _with_their_starts(names: list[str], results: Results, small: bool) -> list[Planned]:

@@ -1,4 +1,7 @@
-"""What is filed of a finished run: its evaluations beside CG and PCG, and its history thinned out."""
+"""What is filed of a finished run: its evaluations beside CG and PCG, and its history thinned out.
+
+Exploratory runs are evaluated on many sets of systems, confirmatory runs on the test systems of protocol.md.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from nlaformer.io import fingerprint
 from nlaformer.learn import evaluate
@@ -16,10 +20,11 @@ from nlaformer.learn.evaluate import Trial
 from nlaformer.learn.model import Solver, load_solver
 from nlaformer.learn.recipes import Config
 from paper.curves import THRESHOLDS
-from paper.plan import SIGMAS
+from paper.plan import SIGMAS, Planned
 from paper.results import RUNS, Record, Results
 
 _COUNT = 512  # systems of an evaluation, the paper's number
+_CONFIRMATORY_SEED, _CONFIRMATORY_COUNT = 8_100_000, 4096  # the test systems of protocol.md
 _CURVES = 12  # of the error over the iterates, during training
 _POINTS = 50  # of the learning rate and the loss
 
@@ -80,16 +85,49 @@ def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
     return found
 
 
+def confirm(solver: Solver) -> dict[str, Any]:
+    """What protocol.md asks of a run, on its test systems: an evaluation, the failures, and the growth of tau."""
+    config = solver.config
+    systems = config.make_family().sample(_CONFIRMATORY_COUNT, _CONFIRMATORY_SEED)
+    given = evaluate.trial(evaluate.own_label(config), systems, config.T)
+    A, b, x = systems
+    iterates = {"model": solver.iterates(A, b), "cg": given.cg.x}
+    errors = {name: evaluate.squared_relative_errors(found, x) for name, found in iterates.items()}  # (count, T+1)
+    quarters = torch.linalg.cond(A).argsort().tensor_split(4)  # from the best conditioned systems to the worst
+    return evaluate.judge(solver, given).to_json() | {
+        "failures": float((~(errors["model"][:, -1] < 1)).double().mean()),
+        "crossing": {name: [crossings(e[q]).mean().item() for q in quarters] for name, e in errors.items()},
+    }
+
+
+def crossings(errors: Tensor, threshold: float = 1e-3) -> Tensor:
+    """Tau of every system: where log e_t, interpolated in t, first falls to a threshold; T where it never does.
+
+    >>> crossings(torch.tensor([[1.0, 1e-2, 1e-4], [1.0, 1.0, 1.0]])).tolist()
+    [1.5, 2.0]
+    """
+    T = errors.shape[-1] - 1
+    logs = torch.where(errors.isfinite(), errors, 1.0).clamp(min=1e-300).log()
+    level = torch.tensor(threshold, dtype=logs.dtype).log()
+    reached = logs <= level
+    t = reached.int().argmax(-1).clamp(min=1)
+    before, after = (logs.gather(-1, k.unsqueeze(-1)).squeeze(-1) for k in (t - 1, t))
+    found = torch.where(reached[..., 0], 0.0, t - 1 + (level - before) / (after - before))
+    return torch.where(reached.any(-1), found, float(T))
+
+
 def file_run(
-    name: str, folder: Path, stack: Sequence[str], results: Results, examiner: Examiner, device: torch.device
+    run: Planned, folder: Path, stack: Sequence[str], results: Results, examiner: Examiner, device: torch.device
 ) -> Record:
     """Evaluate a finished run, which was trained in a stack, and file its numbers."""
     manifest = read_manifest(folder)
     solver: Solver = load_solver(folder).to(device)
+    own = evaluate.own_label(solver.config)
     results.write(
-        f"{RUNS}/{name}",
+        f"{RUNS}/{run.name}",
         {
-            "name": name,
+            "name": run.name,
+            **({"group": run.group} if run.group else {}),
             "config": solver.config.to_json(),
             "state": manifest["state"],
             "steps": manifest["steps"],
@@ -98,11 +136,11 @@ def file_run(
             "trained": {key: manifest[key] for key in ("device", "engine", "arithmetic", "commit", "written")},
             "history": _history(read_metrics(folder), solver.config),
             "weights": fingerprint(folder),
-            "own": evaluate.own_label(solver.config),
-            "evaluations": examiner.examine(solver),
+            "own": own,
+            "evaluations": {own: confirm(solver)} if run.group else examiner.examine(solver),
         },
     )
-    return results.run(name)
+    return results.run(run.name)
 
 
 def _history(lines: Sequence[dict[str, Any]], config: Config) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def make(
                     copy(folder / run.name, folder / WEIGHTS / run.name)
             for run in missing(stack, results):
                 names = [member.name for member in stack]
-                record = file_run(run.name, folder / run.name, names, results, examiner, where)
+                record = file_run(run, folder / run.name, names, results, examiner, where)
                 say(f"  {run.name}: {record.summary()}")
             (folder / STACK_FILE).unlink()
     return []

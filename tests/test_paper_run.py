@@ -17,7 +17,6 @@ from nlaformer.learn.checkpoint import read_manifest
 from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.recipes import check_stack
 from paper import plan, results, run
-from paper.confirmatory import groups
 from paper.examine import Examiner
 from paper.promote import promote
 from paper.results import Results, rounded
@@ -105,11 +104,11 @@ def test_a_kill_while_numbers_are_filed_loses_nothing(tmp_path, monkeypatch):
     filed, wanted = Results(tmp_path / "results"), [tiny(f"bundled-{name}") for name in plan.BUNDLED]
     names, file_run = [], run.file_run
 
-    def killed_after_two(name, *given):
+    def killed_after_two(planned, *given):
         if len(names) == 2:
             raise KeyboardInterrupt
-        names.append(name)
-        return file_run(name, *given)
+        names.append(planned.name)
+        return file_run(planned, *given)
 
     monkeypatch.setattr(run, "file_run", killed_after_two)
     with pytest.raises(KeyboardInterrupt):
@@ -195,6 +194,21 @@ def test_a_filed_run_has_its_config_commit_history_and_evaluations(made):
         assert len(own["counts"]["cg"]["mean"]) == 4 and own["counts"]["cg"]["reached"] == [1.0] * 4
 
 
+def test_a_confirmatory_run_is_filed_with_its_group_failures_and_crossings(tmp_path, monkeypatch):
+    monkeypatch.setattr("paper.examine._CONFIRMATORY_COUNT", 8)
+    filed = Results(tmp_path / "results")
+    assert make([tiny("joint-eta0.0005-seed101")], tmp_path / "runs", filed) == []
+    document, committed = (
+        filed.run("joint-eta0.0005-seed101").document,
+        Results().run("joint-eta0.0005-seed101").document,
+    )
+    assert document["group"] == "a" and set(committed) <= set(document)
+    label, row = document["own"], document["evaluations"]
+    assert set(row) == {label} and set(row[label]) == set(committed["evaluations"][label])
+    assert row[label]["count"] == 8 and 0 <= row[label]["failures"] <= 1
+    assert [len(quarters) for quarters in row[label]["crossing"].values()] == [4, 4]
+
+
 def test_the_filed_evaluations_are_those_of_the_weights(made):
     record = Results(made / "results").run("bundled-cg-joint")
     solver = nf.load(made / "runs" / plan.WEIGHTS / "bundled-cg-joint")
@@ -214,12 +228,12 @@ def test_iterations_are_counted_for_each_system(made):
 def test_every_committed_run_has_its_planned_config_seed_and_commit():
     for name, document in results.runs().items():
         record = results.Record(name, document)
-        confirmatory = "group" in document  # of protocol.md
-        config = groups()[document["group"]][name] if confirmatory else plan.planned(name).config
-        assert set(config.differences(record.config)) <= {"start"}, name
+        planned = plan.planned(name)
+        assert set(planned.config.differences(record.config)) <= {"start"}, name
+        assert document.get("group") == planned.group  # in protocol.md
         assert document["name"] == name and document["state"] in ("finished", "diverged")
         assert name.startswith("bundled-") or name.endswith(f"-seed{record.config.seed}")
-        assert confirmatory or (record.config.start is None) == (plan.planned(name).after is None)
+        assert (record.config.start is None) == (planned.after is None)
         where = document["provenance"]
         assert where["commit"] and where["versions"]["torch"] and where["machine"]["processor"], name
         assert len(record.own["model"]) == record.config.T + 1
