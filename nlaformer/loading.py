@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TypeAlias
 
 from nlaformer import io, pretrained
-from nlaformer.errors import unknown_name
-
-if TYPE_CHECKING:
-    from nlaformer.compiler.algorithm import Algorithm
-    from nlaformer.express.operation import Operation
-    from nlaformer.learn.model import Solver
+from nlaformer.compiler import algorithm
+from nlaformer.errors import look_up
+from nlaformer.express import operation
+from nlaformer.learn import model as solver
 
 __all__ = ["load"]
 
-_KINDS = ("operation", "algorithm", "solver")
+_Artefact: TypeAlias = operation.Operation | algorithm.Algorithm | solver.Solver
+_KINDS: dict[str, Callable[..., _Artefact]] = {
+    "operation": operation.from_config,
+    "algorithm": algorithm.from_config,
+    "solver": solver.from_config,
+}
 
 
-def load(path: str | os.PathLike[str]) -> Operation | Algorithm | Solver:
+def load(path: str | os.PathLike[str]) -> _Artefact:
     """Load what ``save`` wrote: an operation, a compiled algorithm or a trained model; or a bundled model by its name.
 
     A path that exists comes first, so a folder of yours may have the name of a bundled model.
@@ -33,17 +37,6 @@ def load(path: str | os.PathLike[str]) -> Operation | Algorithm | Solver:
     """
     path = pretrained.locate(path)
     kind, config, model, extra = io.read(path)
+    from_config = look_up("kind of artefact", kind, _KINDS)
     with io.describing(path, kind):
-        if kind == "operation":
-            from nlaformer.express import operation
-
-            return operation.from_config(config, model, **extra)
-        if kind == "algorithm":
-            from nlaformer.compiler import algorithm
-
-            return algorithm.from_config(config, model, **extra)
-        if kind == "solver":
-            from nlaformer.learn import model as learned
-
-            return learned.from_config(config, model, **extra)
-    raise unknown_name("kind of artefact", kind, _KINDS)
+        return from_config(config, model, **extra)

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from types import TracebackType
+from contextlib import ExitStack, contextmanager
 from typing import Self
 
 from rich.console import Console
@@ -17,10 +16,11 @@ _FIRST = 4  # steps before the first estimate of the speed; the very first step 
 _LONG = 600.0  # seconds above which a GPU is recommended
 
 
-class TrainingProgress:
+class TrainingProgress(ExitStack):
     """Loss, speed and time left of a training run."""
 
     def __init__(self, title: str, steps: int, start: int, shown: bool, console: Console | None = None):
+        super().__init__()
         self.console = console or Console(stderr=True)
         self.title, self.steps, self.start, self.shown = title, steps, start, shown
         self._first_done = self._spoken = time.monotonic()
@@ -30,18 +30,12 @@ class TrainingProgress:
     def __enter__(self) -> Self:
         if self.shown and self.console.is_terminal:
             columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-            self._bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console)
-            self._task = self._bar.add_task(self.title, total=self.steps, completed=self.start, note="")
-            self._bar.start()
+            bar = Progress(*columns, TextColumn("{task.fields[note]}"), console=self.console)
+            self._task = bar.add_task(self.title, total=self.steps, completed=self.start, note="")
+            self._bar = self.enter_context(bar)
         else:
             self.say(f"{self.title}: {self.steps - self.start} steps left")
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
 
     def say(self, message: str) -> None:
         """Print a message."""

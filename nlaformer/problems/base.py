@@ -26,10 +26,8 @@ from nlaformer.arrays import check_memory, is_finite, is_whole, numbers, plain, 
 from nlaformer.errors import OptionError, shown, unknown_name
 
 __all__ = [
-    "DeviceDraws",
     "Draws",
     "Family",
-    "SeededDraws",
     "Systems",
     "as_real",
     "as_reals",
@@ -62,7 +60,7 @@ class Draws(Protocol):
     def normal(self, name: str, *shape: int) -> Tensor: ...
 
 
-class SeededDraws:
+class _SeededDraws:
     """Numbers that a seed determines on every machine: float64, CPU, one NumPy stream per name."""
 
     def __init__(self, seed: int) -> None:
@@ -82,7 +80,7 @@ class SeededDraws:
 
 
 @dataclasses.dataclass(frozen=True)
-class DeviceDraws:
+class _DeviceDraws:
     """Numbers from a torch generator, made on its device in the given dtype."""
 
     generator: torch.Generator
@@ -139,7 +137,7 @@ class Family:
         check_memory(
             f"sample: {shown(count)} systems of n = {shown(self.n)}", 8 * count * self.n**2, torch.device("cpu")
         )
-        draw, place = SeededDraws(seed), usable_device("cpu" if device is None else device)
+        draw, place = _SeededDraws(seed), usable_device("cpu" if device is None else device)
         parts = (self._systems(draw, size) for size in self._chunks(count))
         return _join([Systems(*(array.to(device=place, dtype=dtype) for array in part)) for part in parts])
 
@@ -151,7 +149,7 @@ class Family:
         count = as_whole(count)
         expected = "a generator such as torch.Generator().manual_seed(0)"
         _check_draw("stream", count, dtype, ("generator", generator, expected, isinstance(generator, torch.Generator)))
-        draw = DeviceDraws(generator, dtype)
+        draw = _DeviceDraws(generator, dtype)
         return _join([self._systems(draw, size) for size in self._chunks(count)])
 
     def _chunks(self, count: int) -> list[int]:

@@ -141,7 +141,7 @@ class _Recursion:
         if self.steps_left > 0:
             self.steps_left -= 1
             return
-        left = self.state.iterations_left(self.lanes)
+        left = self.state.limit[self.lanes] - self.state.iterations[self.lanes]
         self._end(self.alive & (left <= 0), Status.MAXITER)
         if len(self.going):
             self.steps_left = int(left[self.alive].min()) - 1

@@ -144,11 +144,8 @@ def _sparse(path: Path) -> Any:
 
 def _usable(path: Path, found: Any) -> Any:
     """Refuse numbers that are not real and finite, with an error that names the file."""
-    kind = found.dtype.kind
-    if kind == "c":
-        raise DTypeError(f"{path} holds complex numbers; only real systems can be solved")
-    if kind not in "biuf":
-        raise DTypeError(f"{path} holds {found.dtype} values; expected numbers")
+    if found.dtype.kind not in "biuf":
+        raise DTypeError(f"{path} holds {found.dtype} values; expected real numbers")
     entries = found.data if _is_sparse(found) else found
     if not np.isfinite(entries).all():
         count = int((~np.isfinite(entries)).sum())

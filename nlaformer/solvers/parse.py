@@ -70,9 +70,11 @@ class Problem:
         return give(X.mT.contiguous() if self.columns else X, self.kind)
 
     def numbers(self, values: Any) -> Any:
-        """One number per lane, in the shape of the batch; a plain one for a single system."""
+        """A number or a row per lane, in the shape of the batch; of a single system a plain number or its row."""
         array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
-        return array[0].item() if self.single else array.reshape(self.shape + array.shape[1:])
+        if self.single:
+            return array[0] if array.ndim > 1 else array.tolist()[0]
+        return array.reshape(self.shape + array.shape[1:])
 
 
 def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
@@ -179,7 +181,7 @@ def read_matrix(name: str, value: Any) -> Any:
         found = _csr_of_torch(value)
     elif scipy.sparse.issparse(value):
         found = value if value.ndim == 2 else value.reshape(1, -1)  # which is not square
-    elif isinstance(value, LinearOperator) or (hasattr(value, "matvec") and hasattr(value, "shape")):
+    elif hasattr(value, "matvec") and hasattr(value, "shape"):
         found = aslinearoperator(value)
     else:
         found = read_real(name, value)

@@ -76,7 +76,6 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
     LinearOperator; a function r -> M r on arrays (..., n) of the kind of b.
     """
     import scipy.sparse
-    from scipy.sparse.linalg import LinearOperator
 
     if M is None:
         return Identity()
@@ -85,7 +84,7 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
             raise unknown_name("preconditioner", M, ["jacobi"])
         return _jacobi(problem)
     m, n = problem.b.shape
-    if scipy.sparse.issparse(M) or isinstance(M, LinearOperator) or hasattr(M, "matvec"):
+    if scipy.sparse.issparse(M) or hasattr(M, "matvec"):
         matrix = read_matrix("M", M)
         if matrix.shape != (n, n):
             raise ShapeError(f"M has shape {matrix.shape} for systems of {n} unknowns; expected ({n}, {n})")

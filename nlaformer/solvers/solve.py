@@ -238,8 +238,6 @@ def _solve(request: _Request) -> SolveResult:
 def _result(request: _Request, state: SolveState, guidance: Guidance | None, begun: float) -> SolveResult:
     problem = state.problem
     exact = problem.unscaled(state.x)
-    statuses = np.empty(len(exact), dtype=object)
-    statuses[:] = state.status
     model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
 
     def in_units(values: Tensor, towards: float) -> Any:
@@ -248,10 +246,10 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
     return SolveResult(
         x=problem.vectors(exact),
         x64=problem.vectors(exact, torch.float64),
-        status=statuses[0] if problem.single else statuses.reshape(problem.shape),
-        detail=state.detail[0] if problem.single else np.array(state.detail).reshape(problem.shape),
+        status=problem.numbers(np.array(state.status, dtype=object)),
+        detail=problem.numbers(state.detail),
         iterations=problem.numbers(state.iterations),
-        residuals=state.residuals()[0] if problem.single else problem.numbers(state.residuals()),
+        residuals=problem.numbers(state.residuals()),
         residual_norm=in_units(state.norm, math.inf),
         residual_bound=in_units(state.bound, math.inf),
         tolerance=in_units(problem.tolerance, 0.0),

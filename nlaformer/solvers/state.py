@@ -34,7 +34,7 @@ class SolveState:
         m, device = len(problem.b), problem.b.device
         self.x = torch.zeros_like(problem.b) if problem.x0 is None else problem.x0.clone()  # (m, n)
         self.iterations = torch.zeros(m, dtype=torch.long, device=device)
-        self._limit = torch.full_like(self.iterations, maxiter)
+        self.limit = torch.full_like(self.iterations, maxiter)
         self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
         self.norm = torch.full((m,), torch.nan, dtype=torch.float64, device=device)  # of the x that was judged last
         self.bound = self.norm.clone()
@@ -85,10 +85,6 @@ class SolveState:
         lanes = [lane for lane, status in enumerate(self.status) if status is None]
         return torch.tensor(lanes, dtype=torch.long, device=self.x.device)
 
-    def iterations_left(self, lanes: Tensor) -> Tensor:
-        """How many iterations of the classical method some lanes may still take."""
-        return self._limit[lanes] - self.iterations[lanes]
-
     def residuals(self) -> NDArray[np.float64]:
         """|r_k| of every lane in the user's units, (m, K + 1), NaN after its end."""
         table = torch.full((len(self.x), int(self.iterations.max()) + 1), torch.nan, dtype=torch.float64)
@@ -115,7 +111,7 @@ class SolveState:
         norm = norm_of(r)
         self.keep_before_rise(lanes, torch.ones_like(lanes, dtype=torch.bool), norm, self.x[lanes])
         self.count_iteration(lanes, norm)
-        self._limit[lanes] += 1
+        self.limit[lanes] += 1
         self.show(lanes, x, r)
 
     def count_iteration(self, lanes: Tensor, norm: Tensor) -> None:
@@ -154,7 +150,7 @@ class SolveState:
         self._best[fresh], self._kept[fresh] = self.x[fresh], True
         for own, begun in zip((self.x, self.r), self._start, strict=True):
             own[lanes] = begun[lanes]
-        self._limit[lanes] = self.iterations[lanes] + self.maxiter
+        self.limit[lanes] = self.iterations[lanes] + self.maxiter
         for lane in lanes.tolist():
             self.status[lane] = None
 
