@@ -32,15 +32,24 @@ __all__ = [
 ]
 
 _FAMILIES: dict[str, type[Family]] = {
-    cls.name: cls for cls in (SPD, Poisson1D, Poisson2D, RBFKernel, GraphLaplacian, PrescribedSpectrum, MatrixMarket)
+    cls.name: cls
+    for cls in (
+        SPD,
+        Poisson1D,
+        Poisson2D,
+        RBFKernel,
+        GraphLaplacian,
+        PrescribedSpectrum,
+        MatrixMarket,
+    )
 }
 
 
 def families() -> tuple[str, ...]:
     """The names that ``family`` takes.
 
-    >>> families()
-    ('spd', 'poisson-1d', 'poisson-2d', 'rbf', 'graph-laplacian', 'spectrum', 'matrix-market')
+    >>> families()[:3]
+    ('spd', 'poisson-1d', 'poisson-2d')
     """
     return tuple(_FAMILIES)
 
