@@ -56,13 +56,11 @@ class SPD(Family):
         u = draw.uniform("u", count, self.n)
         # A product of one factor with itself stays symmetric and semidefinite however coarsely it is rounded.
         S = torch.cat([U.sum(-1, keepdim=True), U * u.sqrt()[:, None, :]], -1)  # (count, n, n+1)
-        diagonal = torch.exp(self._sigmas(draw, count) * draw.normal("diagonal", count, self.n))
-        return symmetric(S @ S.mT + torch.diag_embed(diagonal))
-
-    def _sigmas(self, draw: Draws, count: int) -> Tensor:
-        """Each system's sigma, (count, 1)."""
         chance = draw.uniform("sigma", count, 1)
-        return torch.tensor(self.sigma, dtype=chance.dtype, device=chance.device)[(chance * len(self.sigma)).long()]
+        sigmas = torch.tensor(self.sigma, dtype=chance.dtype, device=chance.device)
+        sigma = sigmas[(chance * len(sigmas)).long()]  # (count, 1)
+        diagonal = torch.exp(sigma * draw.normal("diagonal", count, self.n))
+        return symmetric(S @ S.mT + torch.diag_embed(diagonal))
 
 
 def _singular_vectors(G: Tensor, chance: Tensor) -> Tensor:

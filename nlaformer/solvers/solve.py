@@ -99,12 +99,7 @@ def solve(
     >>> nf.solve(-A, b, check="ignore").status.name
     'NOT_SPD'
     """
-    return _solve(
-        _Request(
-            A, b, x0=x0, M=M, model=model, rtol=rtol, atol=atol, maxiter=maxiter, method=method, callback=callback,
-            check=check,
-        )
-    )  # fmt: skip
+    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, model=model))
 
 
 def cg(
@@ -133,12 +128,7 @@ def cg(
     (3, (4, 3))
     """
     method = "cg" if M is None else "pcg"
-    return _solve(
-        _Request(
-            A, b, x0=x0, M=M, rtol=rtol, atol=atol, maxiter=maxiter, method=method, callback=callback, check=check,
-            trajectory=trajectory,
-        )
-    )  # fmt: skip
+    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, trajectory=trajectory))
 
 
 def pcg(
@@ -162,17 +152,12 @@ def pcg(
     >>> nf.pcg(np.diag([1.0, 10.0, 100.0]), np.ones(3)).iterations
     1
     """
-    return _solve(
-        _Request(
-            A, b, x0=x0, M=M, rtol=rtol, atol=atol, maxiter=maxiter, method="pcg", callback=callback, check=check,
-            trajectory=trajectory,
-        )
-    )  # fmt: skip
+    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "pcg", trajectory=trajectory))
 
 
 @dataclass(frozen=True)
 class _Request:
-    """The arguments of a solve, as they were given."""
+    """The arguments of a solve as they were given, in the order of ``cg``."""
 
     A: Any
     b: Any
@@ -181,9 +166,9 @@ class _Request:
     rtol: float
     atol: float
     maxiter: int | None
-    method: str
     callback: Callable[[Any], Any] | None
     check: str
+    method: str
     model: Any = None
     trajectory: bool = False
 
