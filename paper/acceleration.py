@@ -14,7 +14,7 @@ from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import plain_factor
 from nlaformer.report.figure import CURVES, FAINT, band, curve, errors, panels, reference, tidy
 from paper import plan
-from paper.curves import Curve, counted, geometric_mean, length, positive, score, short, span
+from paper.curves import OUTCOME, Curve, counted, geometric_mean, length, outcome, positive, short, span
 from paper.results import Record, Results
 from paper.sweeps import LAMBDA
 
@@ -48,7 +48,7 @@ def sigma_figure(results: Results) -> Figure:
         title = f"sigma = {sigma:g}" + (f", {most} seeds" if most > 1 else "")
         tidy(axes, title, "iteration t", "squared relative error" if sigma == plan.SIGMAS[0] else "")
     grid[0].legend(frameon=False, fontsize=7.5)
-    figure.suptitle(f"Mean of 512 systems, {_length(kinds.values())}", fontsize=10)
+    figure.suptitle(f"Mean of 512 systems, {length(*kinds.values())}", fontsize=10)
     return figure
 
 
@@ -62,7 +62,7 @@ def sigma_table(results: Results) -> list[Sheet]:
         lines += [_sigma_line(_PUPILS[teacher], sigma, seeds, "model") for teacher, seeds in rows.items()]
     headings = ("method", "sigma", "iterations to", "mean over the systems", "error at T")
     note = (
-        f"{_length(kinds.values())}. Iterations to a squared relative error of 1e-1, 1e-2, 1e-3, 1e-4: of the mean "
+        f"{length(*kinds.values())}. Iterations to a squared relative error of 1e-1, 1e-2, 1e-3, 1e-4: of the mean "
         "over 512 systems, and counted for each system (T + 1 where it is not reached) and averaged. Of several "
         "seeds, the range."
     )
@@ -74,10 +74,6 @@ def _sigma_line(label: str, sigma: float, rows: Sequence[Row], method: str) -> t
     counts = " ".join("..".join(dict.fromkeys(f"{count:.1f}" for count in (min(seeds), max(seeds)))) for seeds in means)
     curves = [row[method] for row in rows]
     return label, f"{sigma:g}", counted(*curves), counts, span([curve[-1] for curve in curves])
-
-
-def _length(kinds: Any) -> str:
-    return length(record for records in kinds for record in records)
 
 
 # --- how far ahead of the teacher ---
@@ -187,12 +183,8 @@ def architectures_table(results: Results) -> list[Sheet]:
     kinds = {
         key: results.kinds(ARCHITECTURES)[key][0] for key in sorted(ARCHITECTURES, key=lambda key: _TASKS.index(key[0]))
     }
-    lines = tuple(
-        (task, _LABELS[architecture], short(score(record.own["model"])), short(record.own["model"][-1]),
-         counted(record.own["model"]))
-        for (task, architecture), record in kinds.items()
-    )  # fmt: skip
-    headings = ("task", "architecture", "mean error", "error at T", "iterations to")
+    lines = tuple((task, _LABELS[architecture], *outcome([record])) for (task, architecture), record in kinds.items())
+    headings = ("task", "architecture", *OUTCOME)
     note = f"{length(kinds.values())}, seed 0. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
     return [Sheet("Architectures", headings, lines, note)]
 
@@ -219,7 +211,7 @@ def loops_figure(results: Results) -> Figure:
     axes.axvline(first.config.T, color=FAINT, linewidth=1)
     axes.annotate("T of training", (first.config.T, 1.2), xytext=(4, 0), textcoords="offset points", fontsize=8)
     errors(axes)
-    tidy(axes, f"Looped beyond T, {_length(kinds.values())}", "iteration t", "squared relative error (mean)")
+    tidy(axes, f"Looped beyond T, {length(*kinds.values())}", "iteration t", "squared relative error (mean)")
     axes.legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 
@@ -230,17 +222,12 @@ def loops_table(results: Results) -> list[Sheet]:
     T = kinds["result"][0].config.T
     places = (T + 1, 3 * T // 2, 2 * T - 1, 2 * T)
     lines = tuple(
-        (
-            kind,
-            str(record.config.seed),
-            short(record.own["model"][-1]),
-            *(short(record.own["loops"][t]) for t in places),
-        )
-        for kind, records in kinds.items()
-        for record in records
+        (kind, str(run.config.seed), short(run.own["model"][-1]), *(short(run.own["loops"][t]) for t in places))
+        for kind, runs in kinds.items()
+        for run in runs
     )
     headings = ("model", "seed", f"x_{T} in training", *(f"t = {t}" for t in places))
-    note = f"{_length(kinds.values())}. The last iterate leaves through the post block, where there is one."
+    note = f"{length(*kinds.values())}. The last iterate leaves through the post block, where there is one."
     return [Sheet("Looped beyond T", headings, lines, note)]
 
 
@@ -255,18 +242,10 @@ RUNS = {label: plan.seeds_of(config) for label, config in plan.kinds().items()} 
 def runs_table(results: Results) -> list[Sheet]:
     """A line for each kind, over its seeds."""
     lines = tuple(
-        (
-            label,
-            length(records),
-            str(len(records)),
-            span([score(record.own["model"]) for record in records]),
-            span([record.own["model"][-1] for record in records]),
-            counted(*(record.own["model"] for record in records)),
-            span([record.own["discrepancy"] for record in records]),
-        )
+        (label, length(records), str(len(records)), *outcome(records), span([r.own["discrepancy"] for r in records]))
         for label, records in results.kinds(RUNS).items()
     )
-    headings = ("run", "steps", "seeds", "mean error", "error at T", "iterations to", "discrepancy")
+    headings = ("run", "steps", "seeds", *OUTCOME, "discrepancy")
     note = (
         "Our recipes weigh the iterates by a power below 1. Mean error: geometric, over x_1 to x_T. Iterations to "
         "1e-1, 1e-2, 1e-3, 1e-4."

@@ -171,7 +171,7 @@ def _last_iterate(measured: Fresh) -> Sheet:
     lines = tuple(
         (name, f"{sigma:g}", with_error(row["mean"][-1], row["standard_error"][-1]),
          *(short(row[kind][-1]) for kind in ("median", "upper", "largest")),
-         str(overtaken(row["mean"], measured.at(config.teacher, sigma)["mean"]) or "-"))
+         short(overtaken(row["mean"], measured.at(config.teacher, sigma)["mean"]), "g"))
         for name, config in measured.configs.items()
         for sigma in plan.SIGMAS
         for row in [measured.at(name, sigma)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Sequence
 
@@ -14,13 +15,13 @@ Curve = Sequence[float]
 THRESHOLDS = evaluate.THRESHOLDS[:4]
 
 
-def iterations(curve: Curve, bound: float) -> int | None:
-    """The first iterate whose mean squared relative error is at most a bound; None if there is none.
+def iterations(curve: Curve, bound: float) -> float:
+    """The first iterate whose mean squared relative error is at most a bound; infinite if there is none.
 
     >>> iterations([1.0, 0.2, 0.009], 1e-2)
     2
     """
-    return next((t for t, error in enumerate(curve) if error <= bound), None)
+    return next((t for t, error in enumerate(curve) if error <= bound), math.inf)
 
 
 def counted(*curves: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
@@ -32,15 +33,13 @@ def counted(*curves: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
     cells = []
     for bound in bounds:
         found = [iterations(curve, bound) for curve in curves]
-        reached = sorted(count for count in found if count is not None)
-        ends = [*map(str, reached[:1] + reached[-1:]), *(["-"] if None in found else [])]
-        cells.append("..".join(dict.fromkeys((ends[0], ends[-1]))))
+        cells.append("..".join(dict.fromkeys((short(min(found), "g"), short(max(found), "g")))))
     return " ".join(cells)
 
 
-def overtaken(own: Curve, theirs: Curve) -> int | None:
-    """The first iterate at which the teacher's error is smaller than the pupil's; None if it never is."""
-    return next((t for t in range(1, len(own)) if theirs[t] < own[t]), None)
+def overtaken(own: Curve, theirs: Curve) -> float:
+    """The first iterate at which the teacher's error is smaller than the pupil's; infinite if it never is."""
+    return next((t for t in range(1, len(own)) if theirs[t] < own[t]), math.inf)
 
 
 def score(curve: Curve) -> float:
@@ -50,7 +49,7 @@ def score(curve: Curve) -> float:
 
 def geometric_mean(values: Sequence[float]) -> float:
     """The geometric mean of errors, which may be 0 or infinite."""
-    return math.exp(sum(math.log(positive(value)) for value in values) / len(values))
+    return statistics.geometric_mean(map(positive, values))
 
 
 def positive(error: float) -> float:
@@ -72,6 +71,15 @@ def span(values: Sequence[float], digits: str = ".2g") -> str:
     return " to ".join(dict.fromkeys((short(min(values), digits), short(max(values), digits))))
 
 
+OUTCOME = ("mean error", "error at T", "iterations to")
+
+
+def outcome(records: Sequence[Record]) -> tuple[str, str, str]:
+    """How runs that differ in the seed alone came out: the cells under the headings ``OUTCOME``."""
+    curves = [record.own["model"] for record in records]
+    return span(list(map(score, curves))), span([curve[-1] for curve in curves]), counted(*curves)
+
+
 def with_error(mean: float, standard_error: float) -> str:
     """A mean and its standard error."""
     return f"{short(mean)} +- {short(standard_error)}"
@@ -86,9 +94,9 @@ def listed(parts: Sequence[str]) -> str:
     return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
 
 
-def length(records: Iterable[Record]) -> str:
+def length(*kinds: Iterable[Record]) -> str:
     """How the runs of a comparison were trained: "100k steps, power 0.5, bf16"."""
-    records = list(records)
+    records = [record for records in kinds for record in records]
     steps = listed([plan.thousands(steps) for steps in sorted({record.config.steps for record in records})])
     power = listed([f"{power:g}" for power in sorted({record.config.power for record in records})])
     return f"{steps} steps, power {power}, {listed(sorted({record.arithmetic for record in records}))}"

@@ -54,7 +54,7 @@ def error_figure(results: Results) -> Figure:
         band(right, [record.own["deviation"] for record in records], kind, which)
     reference(left, kinds["result"][0].own["cg"], "CG")
     errors(left)
-    tidy(left, f"Error of the iterates, {_length(kinds)}", "iteration t", "squared relative error (mean)")
+    tidy(left, f"Error of the iterates, {length(*kinds.values())}", "iteration t", "squared relative error (mean)")
     tidy(right, "Distance from CG's own iterate", "iteration t", "|NLAF_x - x_t|^2 / |x|^2 (mean)")
     left.legend(frameon=False, fontsize=8)
     return figure
@@ -68,7 +68,12 @@ def intermediate_figure(results: Results) -> Figure:
         band(axes, [record.own["intermediate"] for record in records], kind, which)
     reference(axes, kinds["result"][0].own["silence"], "zero predictor", ":")
     axes.set_yscale("log")
-    tidy(axes, f"Error of r and d, {_length(kinds)}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
+    tidy(
+        axes,
+        f"Error of r and d, {length(*kinds.values())}",
+        "iteration t",
+        "|NLAF_in - (r_t, d_t)|^2 / n (mean)",
+    )
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -85,14 +90,10 @@ def imitation_table(results: Results) -> list[Sheet]:
                           short(max(own["deviation"])), f"{own['discrepancy']:.3f}"))  # fmt: skip
     headings = ("supervision", "seed", "iterations to", "error at T", "worst distance", "discrepancy")
     note = (
-        f"{_length(kinds)}. Iterations to a mean squared relative error of 1e-1, 1e-2, 1e-3, 1e-4. Worst distance: the "
-        "largest mean of |x^_t - x_t|^2 / |x|^2 over t, with CG's iterate x_t."
+        f"{length(*kinds.values())}. Iterations to a mean squared relative error of 1e-1, 1e-2, 1e-3, 1e-4. "
+        "Worst distance: the largest mean of |x^_t - x_t|^2 / |x|^2 over t, with CG's iterate x_t."
     )
     return [Sheet("Imitation of CG", headings, tuple(lines), note)]
-
-
-def _length(kinds: dict[str, list[Record]]) -> str:
-    return length(record for records in kinds.values() for record in records)
 
 
 # --- Tables 2 and 3 ---
@@ -152,7 +153,9 @@ def discrepancy_table(results: Results, setting: dict[str, tuple[str, ...]]) -> 
         lines.append((kind, str(len(records)), short(start), span(ours, ".4f"), _percent(1 - max(ours) / start),
                       f"{_zero_predictor(records[0]):.4f}", printed))  # fmt: skip
     headings = ("supervision", "seeds", "start, random probe", "trained", "falls by", "zero predictor", "the paper's")
-    note = f"{_length(kinds)}. The fall is that of the seed that ends highest. The zero predictor: r_t = d_t = 0."
+    note = (
+        f"{length(*kinds.values())}. The fall is that of the seed that ends highest. The zero predictor: r_t = d_t = 0."
+    )
     return [Sheet("Discrepancy of (r, d)", headings, tuple(lines), note)]
 
 

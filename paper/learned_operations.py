@@ -13,8 +13,8 @@ the norm of all results, so 1 is what the answer zero scores.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from statistics import median
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,12 +51,19 @@ class Variant:
     part: float = 1.0
 
 
+Row = dict[str, Any]
 VARIANTS = (
     Variant("eq. (1), two heads"),
     Variant("eq. (1), a quarter of the steps", part=0.25),
     Variant("with RMS normalization", norm=True),
     Variant("four heads, FFN 256", heads=4, ffn=256),
 )
+FORMS: dict[str, dict[str, Any]] = {
+    "paper's pair": {"scheme": "paper"},
+    "order 1": {"order": 1},
+    "order 3": {"order": 3},
+}
+"""The constructions beside them."""
 
 
 @dataclass(frozen=True)
@@ -72,70 +79,13 @@ class Budget:
     tested: int = 1024
 
 
-@dataclass(frozen=True)
-class Learned:
-    """One operation learned by one variant: the test error of every seed at the learning rate chosen."""
-
-    operation: str
-    variant: str
-    lr: float
-    errors: tuple[float, ...]
-    largest_weight: float
-
-    @property
-    def median(self) -> float:
-        return float(np.median(self.errors))
-
-
-@dataclass(frozen=True)
-class Constructed:
-    """The construction of one operation on the same inputs, by form; its shape and its largest weight."""
-
-    operation: str
-    errors: dict[str, float]
-    layers: int
-    heads: int
-    ffn: int
-    largest_weight: float
-
-
-@dataclass(frozen=True)
-class Findings:
-    """Everything measured."""
-
-    budget: Budget
-    learned: tuple[Learned, ...]
-    constructed: tuple[Constructed, ...]
-
-    def of(self, name: str, variant: str) -> Learned:
-        """One operation learned by one variant."""
-        return next(row for row in self.learned if (row.operation, row.variant) == (name, variant))
-
-
 FULL, QUICK = Budget(), Budget(n=2, steps=16, batch=16, warmup=4, tested=64)
-
-
-def study(
-    names: Sequence[str] = operations(),
-    budget: Budget = FULL,
-    variants: Sequence[Variant] = VARIANTS,
-) -> Findings:
-    """Learn every operation in every variant, and measure the constructions beside them.
-
-    Examples
-    --------
-    >>> found = study(["add"], Budget(n=2, steps=200, seeds=(0,), lrs=(1e-2,)), VARIANTS[:1])
-    >>> found.learned[0].median < 0.2, found.constructed[0].errors["order 1"] < 1e-15
-    (True, True)
-    """
-    learned = tuple(learn(name, variant, budget) for name in names for variant in variants)
-    return Findings(budget, learned, tuple(construct(name, budget) for name in names))
 
 
 # --- learning ---
 
 
-def learn(name: str, variant: Variant, budget: Budget) -> Learned:
+def learn(name: str, variant: Variant, budget: Budget) -> Row:
     """Train a stack of layers, one for each learning rate and seed, and test those of the best learning rate."""
     op = _build(name, budget.n, dtype=torch.float32)
     members = [(lr, seed) for lr in budget.lrs for seed in budget.seeds]
@@ -145,7 +95,9 @@ def learn(name: str, variant: Variant, budget: Budget) -> Learned:
     validation, test = (_errors(stack, op, budget, stream).reshape(shape) for stream in (_VALIDATION, _TEST))
     best = int(validation.nan_to_num(torch.inf).median(1).values.argmin())
     largest = max(float(p.detach().unflatten(0, shape)[best].abs().max()) for p in stack.parameters())
-    return Learned(name, variant.name, budget.lrs[best], tuple(test[best].tolist()), largest)
+    errors = test[best].tolist()
+    return {"operation": name, "variant": variant.name, "lr": budget.lrs[best], "errors": errors,
+            "largest_weight": largest}  # fmt: skip
 
 
 def _train(stack: NLAFormer, op: Operation, lr: Tensor, steps: int, budget: Budget) -> None:
@@ -159,7 +111,7 @@ def _train(stack: NLAFormer, op: Operation, lr: Tensor, steps: int, budget: Budg
             prompts, wanted = _examples(op, (len(lr), min(_CHUNK, steps) * budget.batch), rng)
             size = wanted.square().mean()
         batch = slice(step % _CHUNK * budget.batch, (step % _CHUNK + 1) * budget.batch)
-        gap = _result(op, stack(prompts[:, batch])) - wanted[:, batch]  # (E, batch, entries)
+        gap = _entries(op.read(stack(prompts[:, batch]))) - wanted[:, batch]  # (E, batch, entries)
         gradients = torch.autograd.grad((gap.square().mean((1, 2)) / size).sum(), parameters)
         t = step + 1
         rate = lr * min(1.0, t / budget.warmup) * 0.5 * (1 + math.cos(math.pi * step / steps))
@@ -173,8 +125,8 @@ def _errors(stack: NLAFormer, op: Operation, budget: Budget, stream: int) -> Ten
     """The relative error of every member, (E,)."""
     prompts, wanted = _examples(op, (1, budget.tested), np.random.default_rng([stream, budget.n]))
     members = next(stack.parameters()).shape[0]
-    gap = _result(op, stack(prompts.expand(members, *prompts.shape[1:]))) - wanted
-    return gap.square().sum((1, 2)).sqrt() / wanted.norm()
+    gap = _entries(op.read(stack(prompts.expand(members, *prompts.shape[1:])))) - wanted
+    return gap.square().sum((1, 2)).sqrt() / wanted.norm()  # type: ignore[no-any-return]
 
 
 def _initial(rows: int, variant: Variant, seed: int) -> NLAFormer:
@@ -194,21 +146,20 @@ def _initial(rows: int, variant: Variant, seed: int) -> NLAFormer:
 # --- inputs, results, constructions ---
 
 
-def construct(name: str, budget: Budget) -> Constructed:
-    """The errors of the constructions, in float64, on the test inputs of the learned layers."""
-    forms: dict[str, dict[str, Any]] = {form: {"order": order} for form, order in (("order 1", 1), ("order 3", 3))}
-    forms["paper's pair"] = {"scheme": "paper"}
-    built = {form: _build(name, budget.n, dtype=torch.float64, **options) for form, options in forms.items()}
-    errors = {}
-    for form, op in built.items():
-        rng = np.random.default_rng([_TEST, budget.n])
-        operands = [operand.astype(np.float64) for operand in _draw(name, budget.n, (1, budget.tested), rng)]
-        exact = accuracy.reference(name, *operands)
-        deviation = _entries(op(*operands)) - _entries(exact)
-        errors[form] = float(np.sqrt(np.square(deviation).sum() / np.square(_entries(exact)).sum()))
+def construct(name: str, budget: Budget) -> Row:
+    """The errors of the constructions, in float64, on the test inputs of the learned layers; shape, largest weight."""
+    built = {form: _build(name, budget.n, dtype=torch.float64, **options) for form, options in FORMS.items()}
+    rng = np.random.default_rng([_TEST, budget.n])
+    operands = [operand.astype(np.float64) for operand in _draw(name, budget.n, (1, budget.tested), rng)]
+    exact = _entries(accuracy.reference(name, *operands))
+    errors = {
+        form: float(np.sqrt(np.square(_entries(op(*operands)) - exact).sum() / np.square(exact).sum()))
+        for form, op in built.items()
+    }
     cost, model = built["order 1"].cost, built["order 1"].model
     largest = max(float(w.abs().max()) for w in model.state_dict().values() if w.is_floating_point() and w.numel())
-    return Constructed(name, errors, cost.layers, cost.heads, cost.ffn_width, largest)
+    return {"operation": name, "errors": errors, "layers": cost.layers, "heads": cost.heads, "ffn": cost.ffn_width,
+            "largest_weight": largest}  # fmt: skip
 
 
 def _build(name: str, n: int, dtype: torch.dtype, **options: Any) -> Operation:
@@ -235,17 +186,11 @@ def _examples(op: Operation, count: tuple[int, int], rng: np.random.Generator) -
     return op.prompt(*(torch.from_numpy(operand) for operand in operands)), torch.from_numpy(wanted)
 
 
-def _result(op: Operation, P: Tensor) -> Tensor:
-    """The entries of the results that stand in P, (E, batch, entries)."""
-    result = op.read(P)
+def _entries(result: Any) -> Any:
+    """The entries of results, tensors or arrays, one or two of them: (E, count, entries)."""
     parts = result if isinstance(result, tuple) else (result,)
-    return torch.cat([part.reshape(*P.shape[:2], -1) for part in parts], -1)
-
-
-def _entries(result: Any) -> np.ndarray:
-    """The same of NumPy results."""
-    parts = result if isinstance(result, tuple) else (result,)
-    return np.concatenate([part.reshape(*part.shape[:2], -1) for part in parts], -1)
+    join = torch.cat if isinstance(parts[0], Tensor) else np.concatenate
+    return join([part.reshape(*part.shape[:2], -1) for part in parts], -1)
 
 
 # --- the artefact ---
@@ -253,30 +198,30 @@ def _entries(result: Any) -> np.ndarray:
 
 def measure(results: Results, quick: bool = False) -> None:
     """Half an hour on one core; quick: seconds, and errors that mean nothing."""
-    found = study(budget=QUICK if quick else FULL)
-    results.write(FILE, {"command": "python -m paper run learned-operations"} | asdict(found))
+    results.write(FILE, {"command": "python -m paper run learned-operations"} | study(QUICK if quick else FULL))
 
 
-def findings(results: Results) -> Findings:
-    """What was measured; a sequence of numbers comes back as a list."""
-    found = results.document(FILE)
-    learned, constructed = (
-        (Learned(**row) for row in found["learned"]),
-        (Constructed(**row) for row in found["constructed"]),
-    )
-    return Findings(Budget(**found["budget"]), tuple(learned), tuple(constructed))
+def study(budget: Budget) -> dict[str, Any]:
+    """Learn every operation in every variant, and measure the constructions beside them."""
+    learned = [learn(name, variant, budget) for name in operations() for variant in VARIANTS]
+    return {"budget": asdict(budget), "learned": learned, "constructed": [construct(n, budget) for n in operations()]}
+
+
+def _errors_by_variant(found: dict[str, Any], operation: str) -> list[list[float]]:
+    """The errors of the seeds of an operation, in the order of ``VARIANTS``."""
+    known = {(row["operation"], row["variant"]): row["errors"] for row in found["learned"]}
+    return [known[operation, variant.name] for variant in VARIANTS]
 
 
 def tables(results: Results) -> list[Sheet]:
     """Errors of learned layers, median and range over the seeds, and of the constructions."""
-    found = findings(results)
-    budget, forms = found.budget, ("paper's pair", "order 1", "order 3")
-    lines = []
-    for row in found.constructed:
-        learned = [found.of(row.operation, variant.name) for variant in VARIANTS]
-        first, *others = (f"{each.median:.1e}" for each in learned)
-        spread = f"{max(learned[0].errors) / min(learned[0].errors):.1f}"
-        lines.append((row.operation, first, spread, *others, *(f"{row.errors[form]:.0e}" for form in forms)))
+    found = results.document(FILE)
+    budget, lines = Budget(**found["budget"]), []
+    for row in found["constructed"]:
+        learned = _errors_by_variant(found, row["operation"])
+        first, *others = (f"{median(errors):.1e}" for errors in learned)
+        spread = f"{max(learned[0]) / min(learned[0]):.1f}"
+        lines.append((row["operation"], first, spread, *others, *(f"{row['errors'][form]:.0e}" for form in FORMS)))
     headings = ("eq. (1)\n2 heads", "max /\nmin", "quarter\nsteps", "RMS\nnorm", "4 heads\nFFN 256")
     return [
         Sheet(
@@ -292,18 +237,18 @@ def tables(results: Results) -> list[Sheet]:
 
 def figure(results: Results) -> Figure:
     """Every operation on a line: learned errors with their range over the seeds, and the constructions'."""
-    found = findings(results)
+    found = results.document(FILE)
     figure, (axes,) = panels(1, width=8.2, height=5.4)
-    tidy(axes, f"Learned and constructed, n = {found.budget.n}", "relative error on fresh inputs (1e-17: none)")
-    names = [row.operation for row in found.constructed]
-    for k, variant in enumerate(VARIANTS):
-        rows = [found.of(name, variant.name) for name in names]
+    tidy(axes, f"Learned and constructed, n = {found['budget']['n']}", "relative error on fresh inputs (1e-17: none)")
+    names = [row["operation"] for row in found["constructed"]]
+    by_variant = zip(*(_errors_by_variant(found, name) for name in names), strict=True)
+    for k, (variant, rows) in enumerate(zip(VARIANTS, by_variant, strict=True)):
         places = [line + 0.15 * (k - 1.5) for line in range(len(names))]
-        axes.hlines(places, [min(r.errors) for r in rows], [max(r.errors) for r in rows], color=CURVES[k], linewidth=1)
+        axes.hlines(places, list(map(min, rows)), list(map(max, rows)), color=CURVES[k], linewidth=1)
         label = f"learned: {variant.name}"
-        axes.plot([r.median for r in rows], places, MARKERS[k], color=CURVES[k], markersize=4.5, label=label)
-    for form, marker in (("paper's pair", "x"), ("order 1", "+"), ("order 3", "|")):
-        errors = [max(row.errors[form], 1e-17) for row in found.constructed]
+        axes.plot(list(map(median, rows)), places, MARKERS[k], color=CURVES[k], markersize=4.5, label=label)
+    for form, marker in zip(FORMS, ("x", "+", "|"), strict=True):
+        errors = [max(row["errors"][form], 1e-17) for row in found["constructed"]]
         axes.plot(errors, range(len(names)), marker, color=INK, markersize=7, label=f"constructed: {form}")
     axes.set_xscale("log")
     axes.set_yticks(range(len(names)), names)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import SEED, plain_factor
+from nlaformer.learn.recipes import recipe
 from nlaformer.problems import SPD
+from nlaformer.report import diagrams
 from paper import plan
 from paper.curves import short
 from paper.results import Results
@@ -14,11 +16,11 @@ from paper.results import Results
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nlaformer.transformer import Layer
-
 CG, SYSTEMS = "conjugate-gradients", "systems"
 _BARE = "without"  # key of the matrices without a diagonal
 _QUANTILES = (0.1, 0.5, 0.9)
+_RECIPE = recipe("cg-imitation")  # whose sizes the diagrams show
+_TITLE = f"{_RECIPE.recipe}, n = {_RECIPE.n}"
 
 
 # --- Theorem 3.1: conjugate gradients ---
@@ -80,33 +82,28 @@ def systems_table(results: Results) -> list[Sheet]:
     return [Sheet(f"Condition numbers of {found['count']:,} matrices each, n = {found['n']}", headings, lines)]
 
 
-# --- Figures 1 to 3, from a model ---
+# --- Figures 1 to 3 ---
 
 
 def transformer_figure(results: Results) -> Figure:
-    """A layer with the shapes of a real one."""
-    from nlaformer.cli.report import layer_shape, named_solver, title
-    from nlaformer.report.diagrams import layer_figure
-
-    solver = named_solver()
-    layer = layer_shape(cast("Layer", solver.blocks.loop[0]))
-    words = f"One layer, eq. (1): the loop's of {title(solver)}"
-    return layer_figure(layer, solver.config.d, solver.layout.tokens, words)
+    """A layer with its shapes."""
+    config, (layer, *_) = _RECIPE, _structure().blocks["loop"]
+    return diagrams.layer_figure(layer, config.d, config.n + 1, f"One layer, eq. (1): the loop's of {_TITLE}")
 
 
 def structure_figure(results: Results) -> Figure:
     """The pre, loop and post blocks."""
-    from nlaformer.cli.report import named_solver, structure_of, title
-    from nlaformer.report import diagrams
-
-    solver = named_solver()
-    return diagrams.structure_figure(structure_of(solver), title(solver))
+    return diagrams.structure_figure(_structure(), _TITLE)
 
 
 def probe_figure(results: Results) -> Figure:
     """The probes of x and of (r, d)."""
-    from nlaformer.cli.report import named_solver, structure_of, title
-    from nlaformer.report import diagrams
+    return diagrams.probe_figure(_structure(), _RECIPE.n, 2 * _RECIPE.n, _TITLE)
 
-    solver = named_solver()
-    return diagrams.probe_figure(structure_of(solver), solver.config.n, solver.probe_rd.shape[0], title(solver))
+
+def _structure() -> diagrams.Structure:
+    config = _RECIPE
+    layer = diagrams.LayerShape(config.heads, config.d // config.heads, config.ffn_width, normalized=True)
+    layers = {"pre": config.pre_layers, "loop": config.loop_layers, "post": config.post_layers}
+    blocks = {block: [layer] * count for block, count in layers.items()}
+    return diagrams.Structure((("a", config.n), ("b", 1)), config.n + 1, blocks, width=config.d, T=config.T)

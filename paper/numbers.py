@@ -10,116 +10,73 @@ import math
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise, product
-from statistics import fmean, geometric_mean, median, stdev
+from statistics import fmean, median, stdev
 from typing import Any
 
 from scipy import stats
 
-from paper import results
+from nlaformer.learn.evaluate import THRESHOLDS as ALL_THRESHOLDS
+from nlaformer.learn.recipes import Config
+from paper import bundled, plan
+from paper.acceleration import LEAD, typical_lead
+from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
+from paper.plan import SIGMAS, TEACHERS
+from paper.results import Results
+from paper.sweeps import ETA, LAMBDA
 
 __all__ = ["numbers"]
 
 Row = dict[str, Any]
 Numbers = dict[str, Any]
 
-SIGMAS, TEACHERS = ("1", "1.2", "1.4"), ("cg", "pcg")
-THRESHOLDS = (1e-1, 1e-2, 1e-3, 1e-4)
-ETAS = ("0.05", "0.01", "0.005", "0.001", "0.0005", "0.0001")
-LAMBDAS = ("0.5", "1", "4", "7", "10", "13")  # the paper's; we also have 30 and 100
-LEAD = range(2, 7)  # later the floor of a model's own accuracy sets its error
-SEEDS = range(3)  # the exploratory ones; those of the protocol begin at 100
-RESULT, JOINT = "result-power1-sigma1.2", "joint-eta0.0005-power1-sigma1.2"
-CG, PCG = (f"{teacher}-accelerated-power1-sigma1.2" for teacher in TEACHERS)
-OURS = {(teacher, s): f"{teacher}-accelerated-power0.5-sigma{s}" for teacher in TEACHERS for s in SIGMAS}
+RESULTS = Results()
+RESULT, JOINT, CG, PCG = plan.imitation(), plan.joint(), *map(plan.paper_accelerated, TEACHERS)
+OURS = {(config.teacher, config.sigma[0]): config for config in plan.over_sigma()}
 
 
 @cache
 def numbers() -> Numbers:
     """Every number by its key, such as "operations.matmul.layers"; of a list also the least and the most."""
-    parts = {
-        "operations": _operations(),
-        "compiled": _compiled(),
-        "systems": _systems(),
-        "runs": _runs(),
-        "elsewhere": _elsewhere(),
-        "discrepancy": _discrepancy(),
-        "intermediate": _intermediate(),
-        "eta": _eta(),
-        "lambda": _lambda(),
-        "sigma": _sigma(),
-        "dimension": _dimension(),
-        "window": _window(),
-        "architectures": _architectures(),
-        "loops": _loops(),
-        "seeds": _seeds(),
-        "rate": _rate(),
-        "letting_go": _letting_go(),
-        "bundled": _bundled(),
-        "controls": _controls(),
-        "learned_operations": _learned_operations(),
-    }
-    found = {f"{part}.{key}": value for part, values in parts.items() for key, value in values.items()}
+    parts = (
+        _operations, _compiled, _systems, _runs, _elsewhere, _discrepancy, _intermediate, _eta, _lambda, _sigma,
+        _dimension, _window, _architectures, _loops, _seeds, _rate, _letting_go, _bundled, _controls,
+        _learned_operations,
+    )  # fmt: skip
+    found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
     lists = {key: value for key, value in found.items() if isinstance(value, list)}
     return found | {f"{k}.{end.__name__}": end(v) for k, v in lists.items() for end in (min, max)}
 
 
-# --- reading runs and curves -----------------------------------------------------------------------------------------
+# --- reading runs and curves ---
 
 
-@cache
-def _all_runs() -> dict[str, Row]:
-    return results.runs()
+def _of(config: Config) -> list[Row]:
+    """The evaluations of a run on the systems it was trained on, one for each of its seeds."""
+    return [RESULTS.run(name).own for name in plan.seeds_of(config)]
 
 
-def _own(name: str) -> Row:
-    """A run's evaluation on the systems it was trained on; infinite where a number was not finite."""
-    run = _all_runs()[name]
-    own = run["evaluations"][run["own"]]
-    return own | {key: [math.inf if e is None else e for e in own[key]] for key in ("model", "loops") if key in own}
+def _first(config: Config) -> float:
+    """The mean error of a run from seed 0."""
+    return score(_of(config)[0]["model"])
 
 
-def _at(name: str, sigma: str) -> Row:
-    """A run's evaluation at a sigma."""
-    return _all_runs()[name]["evaluations"][f"spd, sigma {float(sigma)}"]  # type: ignore[no-any-return]
+def _score(config: Config) -> float:
+    """The mean error of a run, the geometric mean of its seeds."""
+    return geometric_mean([score(row["model"]) for row in _of(config)])
 
 
-def _of(kind: str) -> list[Row]:
-    """The evaluations of a kind of run, one for each seed."""
-    return [_own(f"{kind}-seed{seed}") for seed in SEEDS if f"{kind}-seed{seed}" in _all_runs()]
-
-
-def _mean_error(curve: Sequence[float]) -> float:
-    return geometric_mean(curve[1:])
-
-
-def _score(kind: str) -> float:
-    """The mean error of a kind of run, the geometric mean of its seeds."""
-    return geometric_mean([_mean_error(row["model"]) for row in _of(kind)])
-
-
-def _luck(kind: str, comparisons: int = 1, single: bool = False) -> float:
-    """The factor by which one more run may differ from the mean of a kind's seeds, or from one of them, by luck.
+def _luck(config: Config, comparisons: int = 1, single: bool = False) -> float:
+    """The factor by which one more run may differ from the mean of a run's seeds, or from one of them, by luck.
 
     Student's interval of 95% for the logarithms of the mean errors, for several comparisons after Bonferroni.
     """
-    logs = [math.log(_mean_error(row["model"])) for row in _of(kind)]
+    logs = [math.log(score(row["model"])) for row in _of(config)]
     quantile = stats.t.ppf(1 - 0.025 / comparisons, len(logs) - 1)
     return float(math.exp(quantile * stdev(logs) * math.sqrt(1 + (1 if single else 1 / len(logs)))))
 
 
 def _counts(curve: Sequence[float], bounds: Sequence[float] = THRESHOLDS) -> list[float]:
-    """The first iterates at or below some bounds; infinite where there is none."""
-    return [next((t for t, error in enumerate(curve) if error <= bound), math.inf) for bound in bounds]
-
-
-def _overtaken(own: Sequence[float], theirs: Sequence[float]) -> float:
-    """The first iterate at which the teacher's error is smaller."""
-    return next((t for t in range(1, len(own)) if theirs[t] < own[t]), math.inf)
-
-
-def _lead(row: Row, teacher: str) -> float:
-    """The teacher's squared error over the model's, geometric mean over some early iterates."""
-    return geometric_mean([row[teacher][t] / row["model"][t] for t in LEAD])
+    return [iterations(curve, bound) for bound in bounds]
 
 
 def _range(values: Iterable[float]) -> list[float]:
@@ -127,12 +84,12 @@ def _range(values: Iterable[float]) -> list[float]:
     return [min(values), max(values)]
 
 
-# --- sections 2 and 3, and the systems -------------------------------------------------------------------------------
+# --- sections 2 and 3, and the systems ---
 
 
 def _operations() -> Numbers:
     """Table 1: what each operation costs, and how many are within what is printed, in one of their forms."""
-    rows = results.document("operations")["rows"]
+    rows = RESULTS.document("operations")["rows"]
     found: Numbers = {}
     for row in rows:
         key = row["operation"] if row["form"] == "accurate" else f"{row['operation']}.{row['form']}"
@@ -174,42 +131,39 @@ def _layers(printed: str, n: int) -> int:
 
 def _compiled() -> Numbers:
     """Theorem 3.1, the library of programs, and the FFN of Lemma 3.2 as fitted."""
-    (cg,) = results.document("conjugate-gradients")["algorithms"]
+    (cg,) = RESULTS.document("conjugate-gradients")["algorithms"]
     found = {f"cg.{field}": cg[field] for field in ("layers", "start_layers", "error", "reference_error")}
     found |= {f"cg.{kind}": cg[kind]["1e-06"] for kind in ("iterations", "reference_iterations")}
-    library = [row for row in results.document("algorithms/table")["algorithms"] if row["name"] != "cg"]
+    library = [row for row in RESULTS.document("algorithms/table")["algorithms"] if row["name"] != "cg"]
     found |= {"library.count": len(library), "library.layers": _range(row["layers"] for row in library)}
     found["library.deviation"] = max(row["last_deviation"] for row in library)
-    fits = results.document("algorithms/fit")["measurements"]
+    fits = RESULTS.document("algorithms/fit")["measurements"]
     return found | {f"fit.n{row['n']}.width{row['width']}": row["median"] for row in fits}
 
 
 def _systems() -> Numbers:
-    document = results.document("systems")
-    condition, smallest = document["condition"], document["smallest_eigenvalue"]
+    document = RESULTS.document("systems")
+    condition, smallest, sigmas = document["condition"], document["smallest_eigenvalue"], [f"{s:g}" for s in SIGMAS]
     found = {f"condition.{key}.most_systems": [row[0], row[-1]] for key, row in condition.items()}
-    found |= {"condition.without": condition["without"][1], "condition": [condition[s][1] for s in SIGMAS]}
-    return found | {"count": document["count"], "smallest_eigenvalue": [smallest[s] for s in SIGMAS]}
+    found |= {"condition.without": condition["without"][1], "condition": [condition[s][1] for s in sigmas]}
+    return found | {"count": document["count"], "smallest_eigenvalue": [smallest[s] for s in sigmas]}
 
 
-# --- section 4 -------------------------------------------------------------------------------------------------------
+# --- section 4 ---
 
 
 def _runs() -> Numbers:
     """What the runs with the paper's loss come to; iterations by threshold, of seeds the fewest."""
-    found: Numbers = {}
-    for key, kind in {"result": RESULT, "joint": JOINT, "cg": CG, "pcg": PCG}.items():
-        rows = _of(kind)
+    found: Numbers = {"result.systems": _of(RESULT)[0]["count"], "result.steps": RESULT.steps}
+    for key, config in {"result": RESULT, "joint": JOINT, "cg": CG, "pcg": PCG}.items():
+        rows = _of(config)
         counts = list(zip(*(_counts(row["model"]) for row in rows), strict=True))
-        found |= {f"{key}.systems": rows[0]["count"], f"{key}.steps": _all_runs()[f"{kind}-seed0"]["steps"]}
         found |= {f"{key}.iterations": list(map(min, counts)), f"{key}.iterations.1e-4": _range(counts[-1])}
         found[f"{key}.last_error"] = _range(row["model"][-1] for row in rows)
-        found[f"{key}.overtaken"] = max(_overtaken(row["model"], row["cg"]) for row in rows)
+        found[f"{key}.overtaken"] = max(overtaken(row["model"], row["cg"]) for row in rows)
     for t in (1, 6, 11):
-        imitating = [*_of(RESULT), *_of(JOINT)]
-        found[f"imitating.deviation_over_cg_error.{t}"] = _range(
-            row["deviation"][t] / row["cg"][t] for row in imitating
-        )
+        ratios = (row["deviation"][t] / row["cg"][t] for row in (*_of(RESULT), *_of(JOINT)))
+        found[f"imitating.deviation_over_cg_error.{t}"] = _range(ratios)
     for teacher in TEACHERS:
         theirs = _counts(_of(CG)[0][teacher])
         found |= {f"{teacher}_itself.iterations": theirs, f"{teacher}_itself.iterations.1e-4": theirs[-1]}
@@ -219,25 +173,25 @@ def _runs() -> Numbers:
 def _elsewhere() -> Numbers:
     """Last errors on other systems of models trained at sigma 1.2 to be faster than CG."""
     labels = {"sigma1.4": "spd, sigma 1.4", "sigma1.8": "spd, sigma 1.8", "doubled": "A and b times 2"}
-    runs = [_all_runs()[f"{CG}-seed{seed}"]["evaluations"] for seed in SEEDS]
+    runs = [RESULTS.run(name).evaluations for name in plan.seeds_of(CG)]
     return {key: _range(run[label]["model"][-1] for run in runs) for key, label in labels.items()}
 
 
 def _discrepancy() -> Numbers:
     """Tables 2 and 3, beside the zero predictor and an untrained model with a random probe."""
-    start = fmean(results.document("untrained")["discrepancy"])
+    start = fmean(RESULTS.document("untrained")["discrepancy"])
     silence = _of(JOINT)[0]["silence"]
     found: Numbers = {"start": start, "zero": fmean(silence[2:21]), "zero.from_t1": fmean(silence[1:20])}
-    for key, kind in {"result": RESULT, "joint": JOINT, "cg": CG}.items():
-        ends = [row["discrepancy"] for row in _of(kind)]
+    for key, config in {"result": RESULT, "joint": JOINT, "cg": CG}.items():
+        ends = [row["discrepancy"] for row in _of(config)]
         found |= {key: _range(ends), f"{key}.falls": 1 - max(ends) / start}
-        found[f"{key}.from_t1"] = _range(fmean(row["intermediate"][1:20]) for row in _of(kind))
+        found[f"{key}.from_t1"] = _range(fmean(row["intermediate"][1:20]) for row in _of(config))
     return found
 
 
 def _intermediate() -> Numbers:
     """Figure 5b: where the worst joint seed is closer than the best of result, and than the zero predictor."""
-    joint, result = (list(zip(*(row["intermediate"] for row in _of(kind)), strict=True)) for kind in (JOINT, RESULT))
+    joint, result = (list(zip(*(row["intermediate"] for row in _of(run)), strict=True)) for run in (JOINT, RESULT))
     found: Numbers = {"iterates": len(joint), "joint.2": _range(joint[2]), "result.2": _range(result[2])}
     found["closer"] = sum(max(ours) < min(theirs) for ours, theirs in zip(joint, result, strict=True))
     silence = _of(JOINT)[0]["silence"]
@@ -246,42 +200,37 @@ def _intermediate() -> Numbers:
 
 def _eta() -> Numbers:
     """Figure 4b: mean errors relative to that at the paper's choice."""
-    ratios = {eta: _mean_error(_own(f"joint-eta{eta}-power1-sigma1.2-seed0")["model"]) / _score(JOINT) for eta in ETAS}
-    others = [ratio for eta, ratio in ratios.items() if eta not in ("0.05", "0.0005")]
+    ratios = {eta: score(run.own["model"]) / _score(JOINT) for eta, run in RESULTS.there(ETA).items()}
+    others = [ratio for eta, ratio in ratios.items() if eta not in (0.05, 0.0005)]
     found: Numbers = {"none": _score(RESULT) / _score(JOINT), "others": _range(others)}
-    return found | ratios | {"luck": _luck(JOINT, len(ETAS) - 1)}
+    return found | {f"{eta:g}": ratio for eta, ratio in ratios.items()} | {"luck": _luck(JOINT, len(ETA) - 1)}
 
 
 def _lambda() -> Numbers:
     """Figure 6, and the lead over CG beside (1 + lambda)^2, what the minimizer of the loss has."""
-    found: Numbers = {}
-    for weight in (*LAMBDAS, "30", "100"):
-        kind = CG if weight == "10" else f"cg-accelerated-lambda{weight}-power1-sigma1.2"
-        found[f"{weight}.mean_error"] = _score(kind)
-        found[f"{weight}.lead_over_law"] = _lead(_of(kind)[0], "cg") / (1 + float(weight)) ** 2
-    found["law"] = _range(found[f"{weight}.lead_over_law"] for weight in LAMBDAS)
-    return found | {"luck": _luck(CG, len(LAMBDAS) - 1), "luck.single": _luck(CG, single=True)}
+    law = {weight: typical_lead(run) / (1 + weight) ** 2 for weight, run in RESULTS.there(LAMBDA).items()}
+    found: Numbers = {f"{weight:g}.lead_over_law": ratio for weight, ratio in law.items()}
+    found |= {f"{weight:g}.mean_error": _score(plan.paper_accelerated(lambda_=weight)) for weight in LAMBDA}
+    found["law"] = _range(law[weight] for weight in plan.LAMBDAS)  # the paper's; we also have 30 and 100
+    return found | {"luck": _luck(CG, len(plan.LAMBDAS) - 1), "luck.single": _luck(CG, single=True)}
 
 
 def _sigma() -> Numbers:
     """Figure 7, our loss: iterations saved, of seeds the least; one teacher against the other; conditioning."""
-    saved: dict[tuple[str, str], list[float]] = {}
-    additional: list[float] = []
-    found: Numbers = {}
-    for (teacher, s), kind in OURS.items():
-        most = [max(counts) for counts in zip(*(_counts(row["model"]) for row in _of(kind)), strict=True)]
-        pairs = list(zip(most, _counts(_of(kind)[0][teacher]), strict=True))
-        saved[teacher, s] = [1 - ours / theirs for ours, theirs in pairs]
-        additional += [theirs / ours - 1 for ours, theirs in pairs if teacher == "pcg"]
-    found["cg.saved.1e-4"] = [saved["cg", s][-1] for s in SIGMAS]
-    found |= {"saved": _range(share for shares in saved.values() for share in shares)}
-    found |= {"pcg.additional": _range(additional)}
+    saved: dict[tuple[str, float], list[float]] = {}
+    for (teacher, s), config in OURS.items():
+        most = [max(counts) for counts in zip(*(_counts(row["model"]) for row in _of(config)), strict=True)]
+        theirs = _counts(_of(config)[0][teacher])
+        saved[teacher, s] = [1 - ours / count for ours, count in zip(most, theirs, strict=True)]
+    found: Numbers = {"cg.saved.1e-4": [saved["cg", s][-1] for s in SIGMAS]}
+    found["saved"] = _range(share for shares in saved.values() for share in shares)
+    found["pcg.additional"] = _range(1 / (1 - share) - 1 for s in SIGMAS for share in saved["pcg", s])
     for teacher in TEACHERS:
         rows = [row for s in SIGMAS for row in _of(OURS[teacher, s])]
-        found[f"{teacher}.overtaken"] = _range(_overtaken(row["model"], row[teacher]) for row in rows)
+        found[f"{teacher}.overtaken"] = _range(overtaken(row["model"], row[teacher]) for row in rows)
     means = {
-        key: [fmean(column) for column in zip(*(row["counts"]["model"]["mean"] for row in _of(kind)), strict=True)]
-        for key, kind in OURS.items()
+        key: [fmean(column) for column in zip(*(row["counts"]["model"]["mean"] for row in _of(config)), strict=True)]
+        for key, config in OURS.items()
     }
     fewer = [[1 - p / c for p, c in zip(means["pcg", s], means["cg", s], strict=True)] for s in SIGMAS]
     tight = [share for row in fewer for share in row[2:]]  # to 1e-3 and 1e-4
@@ -297,25 +246,20 @@ def _sigma() -> Numbers:
 
 def _dimension() -> Numbers:
     """Figures 8 and 9, first rows: what the mean error is divided by where the embedding dimension doubles."""
-    names = [[kind.replace("-power", f"{d}-power") for d in ("-d64", "-d128", "")] for kind in OURS.values()]
-    steps = [
-        _mean_error(_own(f"{less}-seed0")["model"]) / _mean_error(_own(f"{more}-seed0")["model"])
-        for row in names
-        for less, more in pairwise(row)
-    ]
+    rows = [[_first(config.replace(d=d, heads=d // 32)) for d in plan.DIMENSIONS] for config in OURS.values()]
+    steps = [less / more for row in rows for less, more in pairwise(row)]
     return {"factor": _range(steps), "steps": len(steps), "better": sum(step > 1 for step in steps)}
 
 
 def _window() -> Numbers:
     """Figures 8 and 9, second rows: a window of 15 beside the full one, over its iterates 6 to 20 and over all."""
-    full, short, shorter = (
-        [_own(kind.replace("-power", f"{K}-power") + "-seed0")["model"] for kind in OURS.values()]
-        for K in ("", "-K15", "-K10")
+    shorter, short, full = (
+        [_of(config.replace(window=window))[0]["model"] for config in OURS.values()] for window in plan.WINDOWS
     )
     pairs = list(zip(short, full, strict=True))
     return {
-        "whole": _range(_mean_error(ours) / _mean_error(theirs) for ours, theirs in pairs),
-        "late": _range(_mean_error(ours[5:]) / _mean_error(theirs[5:]) for ours, theirs in pairs),
+        "whole": _range(score(ours) / score(theirs) for ours, theirs in pairs),
+        "late": _range(score(ours[5:]) / score(theirs[5:]) for ours, theirs in pairs),
         "runs": len(pairs),
         "K15.1e-1": _range(_counts(curve)[0] for curve in short),
         "full.1e-1": _range(_counts(curve)[0] for curve in full),
@@ -325,43 +269,38 @@ def _window() -> Numbers:
 
 
 def _architectures() -> Numbers:
-    found: Numbers = {}
-    for task, kind in {"imitating": RESULT, "faster": OURS["cg", "1.2"]}.items():
-        kinds = {name: kind.replace("-power", f"-{name}-power") for name in ("looped", "deep")}
-        found |= {f"{task}.{name}": _score(kind) for name, kind in ({"nlaformer": kind} | kinds).items()}
-        found[f"{task}.luck"] = _luck(kind, 4)  # two rivals in two tasks
-    return found
+    configs = {(task.split()[0], name): config for (task, name), config in plan.over_architecture().items()}
+    found = {f"{task}.{name}": _score(config) for (task, name), config in configs.items()}
+    luck = {f"{task}.luck": _luck(configs[task, "nlaformer"], 4) for task in ("imitating", "faster")}
+    return found | luck  # of four comparisons: two rivals in two tasks
 
 
-# --- ours, beyond the paper ------------------------------------------------------------------------------------------
+# --- ours, beyond the paper ---
 
 
 def _loops() -> Numbers:
     """The error at 2T over the error at T, and both where it grows most."""
-    rows = [row for kind in (RESULT, JOINT, OURS["cg", "1.2"], OURS["pcg", "1.2"]) for row in _of(kind)]
+    rows = [row for config in (RESULT, JOINT, OURS["cg", 1.2], OURS["pcg", 1.2]) for row in _of(config)]
     ends = sorted(((row["model"][-1], row["loops"][-1]) for row in rows), key=lambda pair: pair[1] / pair[0])
     return {"runs": len(rows), "growth": _range(last / first for first, last in ends), "worst": list(ends[-1])}
 
 
 def _seeds() -> Numbers:
     """The largest factor between the mean errors of seeds, and that between two which may be luck."""
-    kinds = [kind for kind in (RESULT, JOINT, CG, *OURS.values()) if len(_of(kind)) > 1]
-    seen = [_range(_mean_error(row["model"]) for row in _of(kind)) for kind in kinds]
+    kinds = plan.from_seed(0)
+    seen = [_range(score(row["model"]) for row in _of(config)) for config in kinds]
     found: Numbers = {"factor": max(most / least for least, most in seen), "kinds": len(kinds)}
-    return found | {"luck": max(_luck(kind, single=True) for kind in kinds)}
+    return found | {"luck": max(_luck(config, single=True) for config in kinds)}
 
 
 def _rate() -> Numbers:
     """The learning rate: how long we trained, a constant rate, and what falling below 6e-5 brings."""
-    stages = [f"bundled-cg-accelerated{stage}" for stage in ("", "-150k", "-lambda100", "-polished-lr0.0002")]
-    constant = [
-        _mean_error(_own(kind.replace("-power1", "-power1-lr0.001") + "-seed0")["model"])
-        / _mean_error(_own(f"{kind}-seed0")["model"])
-        for kind in (RESULT, JOINT, CG)
-    ]
+    stages = plan.lineage(plan.BUNDLED["cg-accelerated"])
+    usual = (RESULT, JOINT, CG)
+    constant = [_first(flat) / _first(falling) for flat, falling in zip(plan.constant_rate(), usual, strict=True)]
     gains = []
     for name in ("cg-imitation", "cg-accelerated", "pcg-accelerated"):
-        history = _all_runs()[f"bundled-{name}-150k"]["history"]
+        history = RESULTS.run(f"bundled-{name}-150k").history
         logged = list(zip(history["training"]["step"], history["training"]["lr"], strict=True))
         # Between logged steps the rate is nearly linear.
         below = next(
@@ -369,61 +308,48 @@ def _rate() -> Numbers:
         )
         errors = [e for s, e in zip(history["step"], history["final_error"], strict=True) if s >= below]
         gains.append(errors[0] / errors[-1])
-    steps = sum(_all_runs()[name]["steps"] for name in stages)
+    steps = sum(run.config.steps for run in stages)
     return {"steps": steps, "stages": len(stages), "constant": _range(constant), "falling": _range(gains)}
 
 
 def _letting_go() -> Numbers:
     """A short training with lambda = 100 after one with 10, beside as many steps with 10; the digits of polishing."""
-    stages = {"before": "150k", "control": "lambda10", "after": "lambda100"}
+    stages = {"before": "lambda = 10", "control": "control", "after": "lambda = 100"}
     found: Numbers = {
-        f"{teacher}.{stage}": _lead(_at(f"bundled-{teacher}-accelerated-{run}", "1.2"), teacher)
-        for teacher, (stage, run) in product(TEACHERS, stages.items())
+        f"{teacher}.{key}": typical_lead(RESULTS.run(LEAD[teacher, stage]))
+        for teacher, (key, stage) in product(TEACHERS, stages.items())
     }
-    found["steps"] = _all_runs()["bundled-cg-accelerated-lambda100"]["config"]["steps"]
+    found["steps"] = RESULTS.run(LEAD["cg", "lambda = 100"]).config.steps
     polished = {"bf16x3": "lr0.0002", "tf32": "tf32"}
-    return found | {
-        key: _at(f"bundled-cg-accelerated-polished-{run}", "1.2")["model"][-1] for key, run in polished.items()
-    }
+    runs = {key: RESULTS.run(f"bundled-cg-accelerated-polished-{run}") for key, run in polished.items()}
+    return found | {key: run.at(1.2)["model"][-1] for key, run in runs.items()}
 
 
 def _bundled() -> Numbers:
     """The bundled models on fresh systems, their teachers, and the runs they come from."""
-    document = results.document("bundled-fresh")
-    at = {
-        (name, s): method["sigma"][str(float(s))]
-        for name, method in (document["methods"] | document["models"]).items()
-        for s in SIGMAS
-    }
-    counts = {key: _counts(row["mean"], (*THRESHOLDS, 1e-5, 1e-6)) for key, row in at.items()}
-    found: Numbers = {"count": document["count"]} | {f"{name}.{s}.iterations": c for (name, s), c in counts.items()}
-    for name in document["models"]:
+    fresh = bundled.fresh(RESULTS)
+    at = {(name, s): fresh.at(name, s) for name in (*TEACHERS, *fresh.configs) for s in SIGMAS}
+    counts = {key: _counts(row["mean"], ALL_THRESHOLDS) for key, row in at.items()}
+    found: Numbers = {"count": fresh.count} | {f"{name}.{s:g}.iterations": c for (name, s), c in counts.items()}
+    for name in fresh.configs:
         found |= {f"{name}.error.{t}": [at[name, s]["mean"][t] for s in SIGMAS] for t in (2, 4, 20)}
     for teacher, share in {"cg": 1 / 2, "pcg": 2 / 3}.items():
         name = f"{teacher}-accelerated"
         pairs = [pair for s in SIGMAS for pair in zip(counts[name, s], counts[teacher, s], strict=True)]
         found[f"{name}.missed"] = sum(ours > math.ceil(share * theirs) for ours, theirs in pairs)
-    found["cg-imitation.1.2.last_error"] = at["cg-imitation", "1.2"]["mean"][-1]
-    imitation = at["cg-imitation", "1.2"]["deviation"]
+    found["cg-imitation.1.2.last_error"] = at["cg-imitation", 1.2]["mean"][-1]
+    imitation = at["cg-imitation", 1.2]["deviation"]
     found |= {"cg-imitation.deviation": max(imitation), "cg-imitation.deviation.mean": fmean(imitation[1:])}
-    apart = []
-    for name, s, t in product(document["models"], SIGMAS, (2, 20)):
-        filed, fresh = _at(_run_of(document["models"][name]["config"]), s), at[name, s]
-        combined = math.hypot(filed["standard_error"][t], fresh["standard_error"][t])
-        apart.append(abs(filed["model"][t] - fresh["mean"][t]) / combined)
+    apart = [
+        bundled.apart(fresh, name, RESULTS.run(plan.BUNDLED[name]), s, t)
+        for name, s, t in product(fresh.configs, SIGMAS, (2, 20))
+    ]
     return found | {"apart": max(apart), "agree": sum(each <= 3 for each in apart), "compared": len(apart)}
-
-
-def _run_of(config: Row) -> str:
-    """The run of a bundled model, by its config in the fields both know."""
-    bundled = {name: run["config"] for name, run in _all_runs().items() if name.startswith("bundled-")}
-    (name,) = (n for n, own in bundled.items() if all(own[k] == v for k, v in config.items() if k in own))
-    return name
 
 
 def _controls() -> Numbers:
     """What a linear probe reads in the state of cg-imitation, and its gain over random weights and the input."""
-    model = results.document("controls")["models"]["cg-imitation"]
+    model = RESULTS.document("controls")["models"]["cg-imitation"]
     probes, tokens = model["discrepancy"], model["own_token"]
     found: Numbers = {source: probes[source]["one"] for source in ("zero", "untrained", "trained")}
     found["gain"] = 1 - found["trained"] / min(found["zero"], found["untrained"])
@@ -435,7 +361,7 @@ def _controls() -> Numbers:
 
 def _learned_operations() -> Numbers:
     """Operations learned from random weights in one layer of two heads, beside the paper's constructed heads."""
-    document = results.document("learned-operations")
+    document = RESULTS.document("learned-operations")
     rows = [row for row in document["learned"] if row["variant"] == "eq. (1), two heads"]
     errors = {row["operation"]: median(row["errors"]) for row in rows}
     built = {row["operation"]: row["errors"]["paper's pair"] for row in document["constructed"]}

@@ -25,21 +25,6 @@ RUNS = "runs"
 _DIGITS = 6
 
 
-def document(name: str, folder: Path = HOME) -> dict[str, Any]:
-    """The document of this name, as in its file: ``document("controls")``, ``document("runs/NAME")``."""
-    path = folder / f"{name.removesuffix('.json')}.json"
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FileError(f"cannot read {path} ({error}); fetch it again, or remove it and run it again") from error
-    return found
-
-
-def runs(folder: Path = HOME) -> dict[str, dict[str, Any]]:
-    """The documents of all finished runs by name."""
-    return {path.stem: document(f"{RUNS}/{path.stem}", folder) for path in sorted((folder / RUNS).glob("*.json"))}
-
-
 @dataclass(frozen=True)
 class Record:
     """A finished run: what was trained, where, how it went and what came out."""
@@ -94,8 +79,12 @@ class Results:
         return (self.folder / f"{name}.json").exists()
 
     def document(self, name: str) -> dict[str, Any]:
-        """A document by name."""
-        return document(name, self.folder)
+        """A document by name, such as "controls" or "runs/NAME"."""
+        path = self.folder / f"{name}.json"
+        try:
+            return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+        except (OSError, ValueError) as error:
+            raise FileError(f"cannot read {path} ({error}); fetch it again, or remove it and run it again") from error
 
     def write(self, name: str, document: dict[str, Any]) -> Path:
         """Write a document with its provenance, its numbers rounded."""

@@ -12,7 +12,7 @@ from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import worse_than_zero
 from nlaformer.report.figure import curve, errors, panels, reference, tidy
 from paper import plan
-from paper.curves import counted, length, score, short
+from paper.curves import OUTCOME, length, outcome, short
 from paper.results import Results
 
 if TYPE_CHECKING:
@@ -49,16 +49,10 @@ def sweep_table(results: Results, sweep: Sweep, symbol: str, title: str) -> list
     """A line for each value."""
     records = results.there(sweep)
     lines = tuple(
-        (
-            f"{value:g}",
-            short(score(record.own["model"])),
-            short(record.own["model"][-1]),
-            counted(record.own["model"]),
-            short(record.own["discrepancy"]),
-        )
+        (f"{value:g}", *outcome([record]), short(record.own["discrepancy"]))
         for value, record in sorted(records.items(), reverse=True)
     )
-    headings = (symbol, "mean error", "error at T", "iterations to", "discrepancy")
+    headings = (symbol, *OUTCOME, "discrepancy")
     return [Sheet(title, headings, lines, f"{length(records.values())}. {_NOTE}, a dash where it is not reached.")]
 
 
@@ -89,15 +83,8 @@ def grid_table(results: Results, grid: Grid, symbol: str, title: str) -> list[Sh
     """A line for each run."""
     records = results.there(grid)
     lines = tuple(
-        (
-            teacher.upper(),
-            f"{sigma:g}",
-            str(value),
-            short(score(record.own["model"])),
-            short(record.own["model"][-1]),
-            counted(record.own["model"]),
-        )
+        (teacher.upper(), f"{sigma:g}", str(value), *outcome([record]))
         for (teacher, sigma, value), record in sorted(records.items())
     )
-    headings = ("teacher", "sigma", symbol, "mean error", "error at T", "iterations to")
+    headings = ("teacher", "sigma", symbol, *OUTCOME)
     return [Sheet(title, headings, lines, f"{length(records.values())}. {_NOTE}.")]

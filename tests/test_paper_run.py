@@ -16,7 +16,8 @@ from nlaformer.learn import evaluate
 from nlaformer.learn.checkpoint import read_manifest
 from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.recipes import check_stack
-from paper import plan, results, run
+from paper import plan, run
+from paper.artefacts import HOME
 from paper.examine import Examiner
 from paper.promote import promote
 from paper.results import Results, rounded
@@ -226,9 +227,9 @@ def test_iterations_are_counted_for_each_system(made):
 
 
 def test_every_committed_run_has_its_planned_config_seed_and_commit():
-    for name, document in results.runs().items():
-        record = results.Record(name, document)
-        planned = plan.planned(name)
+    for name in (path.stem for path in (HOME / "results" / "runs").glob("*.json")):
+        record, planned = Results().run(name), plan.planned(name)
+        document = record.document
         assert set(planned.config.differences(record.config)) <= {"start"}, name
         assert document.get("group") == planned.group  # in protocol.md
         assert document["name"] == name and document["state"] in ("finished", "diverged")
