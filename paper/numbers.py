@@ -31,7 +31,7 @@ Numbers = dict[str, Any]
 
 RESULTS = Results()
 RESULT, JOINT, CG, PCG = plan.imitation(), plan.joint(), *map(plan.paper_accelerated, TEACHERS)
-OURS = {(config.teacher, config.sigma[0]): config for config in plan.over_sigma()}
+OURS: dict[tuple[str, float], Config] = {(config.teacher, config.sigma[0]): config for config in plan.over_sigma()}
 
 
 @cache
