@@ -7,10 +7,9 @@ import pytest
 import nlaformer as nf
 from nlaformer import pretrained
 from nlaformer.io import fingerprint
-from nlaformer.learn.evaluate import THRESHOLDS, judge, trial
+from nlaformer.learn.evaluate import judge, trial
 from nlaformer.learn.recipes import Config
 from paper import bundled, controls
-from paper.curves import counted, listed, overtaken, short
 from paper.plan import BUNDLED, SIGMAS
 from paper.promote import card
 from paper.results import Results
@@ -44,15 +43,6 @@ def test_the_filed_numbers_are_of_the_bundled_weights(name):
     weights = fingerprint(pretrained.HOME / name)
     assert record_of(name).config == nf.load(name).config and record_of(name).document["weights"] == weights
     assert RESULTS.document(bundled.FILE)["models"][name]["weights"] == weights
-
-
-def test_the_numbers_of_the_readme_are_those_on_fresh_systems():
-    measured = bundled.fresh(RESULTS)
-    model, cg = (measured.at(method, 1.2)["mean"] for method in ("cg-accelerated", "cg"))
-    own, theirs = (listed(counted(curve, bounds=THRESHOLDS).split()) for curve in (model, cg))
-    readme = " ".join((RESULTS.folder.parents[1] / "README.md").read_text().split())
-    for number in (own, theirs, short(model[-1]), f"t = {overtaken(model, cg)}", f"{measured.count:,}"):
-        assert number in readme
 
 
 def test_the_controls_are_of_the_bundled_models():

@@ -1,4 +1,4 @@
-"""The Python of the README runs as it stands (except training, which tests/test_learn_*.py do), here and installed."""
+"""The examples of the README run as they stand, here and with the wheel alone, and its numbers are those on file."""
 
 import json
 import os
@@ -15,29 +15,27 @@ import pytest
 
 import nlaformer as nf
 from nlaformer.cli import demo
+from paper import bundled
+from paper.curves import overtaken
+from paper.numbers import numbers
+from paper.results import Results
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def _examples() -> str:
-    """The blocks of the README that train nothing, one after another."""
-    blocks = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
-    chosen = [block for block in blocks if "nf.train" not in block]
-    assert chosen
-    return "\n".join(chosen)
+    """The blocks of the README, one after another."""
+    return "\n".join(re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL))
 
 
-def test_the_examples_of_the_readme_run_and_compute_what_they_say(tmp_path, monkeypatch):
+def test_the_examples_of_the_readme_run_and_solve_their_systems(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict = {"print": lambda *values: None}
     exec(_examples(), scope)
-    A, B = scope["A"], scope["B"]
-    assert np.abs(scope["product"](A, B) - A @ B).max() < 1e-9
-    assert np.abs(scope["run"].x[-1] - np.linalg.solve(A @ A.T + 20 * np.eye(20), B[0])).max() < 1e-9
-
-    result = scope["result"]
-    assert result.converged and result.residual_bound <= 1e-8 * np.linalg.norm(B[0]) and scope["info"] == 0
+    wanted = np.linalg.solve(scope["S"], scope["b"])
+    assert np.abs(scope["cg"].x[-1] - wanted).max() < 1e-9 and np.abs(scope["run"].x[-1] - wanted).max() < 1e-6
+    assert np.abs(scope["result"].x - wanted).max() < 1e-6 and scope["info"] == 0
 
 
 @pytest.mark.long
@@ -76,9 +74,65 @@ def test_the_readme_and_the_help_give_the_same_time_for_the_demo():
     assert told in README
 
 
-def test_the_times_of_a_training_step_are_those_on_file():
-    filed = json.loads((ROOT / "benchmarks" / "results" / "train_step.json").read_text(encoding="utf-8"))
+def _row(begins: str) -> str:
+    """The line of the table of results that begins so."""
+    (row,) = re.findall(rf"^\| {re.escape(begins)}.*$", README, flags=re.MULTILINE)
+    return row
+
+
+def _filed(name: str) -> dict:
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def _short(number: float) -> str:
+    """Two digits, and an exponent without a leading zero."""
+    return re.sub(r"e-0(\d)", r"e-\1", f"{number:.1e}")
+
+
+def _iterations(curve: dict) -> str:
+    """Iterations to 1e-1, ..., 1e-6; a range where the mean is within two standard errors of the threshold."""
+    ends = [[m + sign * 2 * e for m, e in zip(curve["mean"], curve["standard_error"], strict=True)] for sign in (-1, 1)]
+    found = [
+        [next(t for t, error in enumerate(end) if error <= threshold) for end in ends]
+        for threshold in (10.0**-k for k in range(1, 7))
+    ]
+    return ", ".join(str(low) if low == high else f"{low} to {high}" for low, high in found)
+
+
+def test_the_numbers_of_operations_and_algorithms_are_those_on_file():
+    found = numbers()
+    for row in json.loads((ROOT / "paper" / "results" / "operations.json").read_text(encoding="utf-8"))["rows"]:
+        if row["operation"] == "matmul":
+            accuracy = (row["accuracy"]["float64"]["error"], row["accuracy"]["float64"]["bound"])
+            for number in (*accuracy, row["paper_scheme"]["float64"]["error"]):
+                assert _short(number) in _row("A B")
+    for key in ("operations.matrix_transpose.entries", "operations.matrix_transpose.loop.entries"):
+        assert f"{found[key]:,}" in _row("A^T")
+    assert f"{found['compiled.cg.layers']} layers" in _row("CG compiled")
+    for key in ("compiled.cg.error", "compiled.cg.reference_error"):
+        assert _short(found[key]) in _row("CG compiled")
+
+
+def test_the_numbers_of_learned_models_are_those_on_file():
+    fresh = bundled.fresh(Results())
+    model, cg = (fresh.at(method, 1.2) for method in ("cg-accelerated", "cg"))
+    assert f"{_iterations(model)}; CG's {_iterations(cg)}" in _row("cg-accelerated: iterations")
+    assert _short(model["mean"][-1]) in _row("the same") and f"t = {overtaken(model['mean'], cg['mean'])}" in _row(
+        "the same"
+    )
+    assert f"t = 3 the mean over {fresh.count:,} fresh systems is {_short(model['mean'][3])}" in " ".join(
+        README.split()
+    )
+    law = numbers()["lambda.law"]
+    assert f"{min(law):.1f} to {max(law):.1f}" in _row("lead over CG")
+
+
+def test_the_numbers_of_solving_and_training_are_those_on_file():
+    found = _filed("solve")["acceptance"]["verdict"]
+    assert f"{found['matvecs']:.1f} with a model; CG's {found['cg_iterations'] + 1:.1f}" in _row("products with A")
+    stress = _filed("solve_stress")["found"]
+    assert f"{len(stress['lies'])} of {stress['statuses']['CONVERGED']:,}" in _row("wrong certificates")
+    found = _filed("train_step")
     for precision in ("float32", "tf32", "bf16"):
-        assert f"{filed['time'][f'{precision} E=1']['ms_per_step']:.1f} ms" in README, precision
-    assert re.search(rf"\b{filed['eager']['ms']:.0f}\b", README)
-    assert nf.recipe("cg-accelerated").precision == "tf32"
+        assert f"{found['time'][f'{precision} E=1']['ms_per_step']:.1f} ms in {precision}" in _row("a training step")
+    assert f"eager torch {found['eager']['ms']:.0f} ms" in _row("a training step")
