@@ -353,3 +353,16 @@ def test_threads_of_a_config_hold_during_its_run_only(tmp_path):
         patch.setattr(trainer, "make_engine", lambda configs, device, share: Watching(configs, device, share))
         train(TINY.replace(threads=before + 1), tmp_path)
     assert set(seen) == {before + 1} and torch.get_num_threads() == before
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ([TINY, None], "None as entry 1"), ([TINY, "quickstart"], r"entry 1.*nf\.recipe\('quickstart'\)"),
+        ("quickstart", r"nf\.recipe\('quickstart'\)"), ([], r"\[\]"), (None, "None"), (3, "3"),
+    ],
+)  # fmt: skip
+def test_what_is_not_a_config_is_named(given, named, tmp_path):
+    with pytest.raises(OptionError, match=named):
+        nf.train(given, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

@@ -47,11 +47,8 @@ class Checkpoint(NamedTuple):
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
     """Store a checkpoint as the latest of a folder; the latest so far becomes the previous."""
-    metadata = {
-        "format": _FORMAT,
-        "step": str(checkpoint.step),
-        "config": json.dumps(checkpoint.config.to_json()),
-    }
+    config = json.dumps(checkpoint.config.to_json())
+    metadata = {"format": _FORMAT, "step": str(checkpoint.step), "config": config}
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint.state.items()}
     content = save_tensors(tensors, metadata | {"digest": _digest(metadata, tensors)})
     latest, new = folder / LATEST, folder / f"{LATEST}.new"

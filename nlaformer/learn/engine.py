@@ -29,7 +29,7 @@ from nlaformer.learn import supervision
 from nlaformer.learn.data import Batch, Stream
 from nlaformer.learn.model import Solver, lr_scale, stack, starting_model
 from nlaformer.learn.optimizer import Report, adam, bias_corrections, clip, learning_rate
-from nlaformer.learn.recipes import Config, check_stack
+from nlaformer.learn.recipes import Config
 
 
 class Engine(Protocol):
@@ -44,7 +44,6 @@ class Engine(Protocol):
 
 def make_engine(configs: Sequence[Config], device: torch.device | str, share: tuple[int, int] = (0, 1)) -> Engine:
     """The fused engine on CUDA if its kernels can run the shape and ranks share no batch; else the plain one."""
-    check_stack(configs)
     if torch.device(device).type == "cuda" and share[1] == 1:
         from nlaformer.learn.cuda import fused_engine
 
@@ -134,17 +133,16 @@ class _Member:
         torch.distributed.all_reduce(everyone)
         return part + (everyone - part.detach())
 
+    def _tensors(self) -> dict[str, Tensor]:
+        kinds = (("weight", self.parameters), ("mean", self.mean), ("square", self.square))
+        return {f"{kind}.{name}": tensor.detach() for kind, tensors in kinds for name, tensor in tensors.items()}
+
     def state(self) -> dict[str, Tensor]:
-        tensors = {f"weight.{name}": p.detach() for name, p in self.parameters.items()}
-        tensors |= {f"mean.{name}": m for name, m in self.mean.items()}
-        tensors |= {f"square.{name}": s for name, s in self.square.items()}
-        return {name: t.cpu() for name, t in tensors.items()} | {"alive": torch.tensor([self.alive])}
+        return {name: t.cpu() for name, t in self._tensors().items()} | {"alive": torch.tensor([self.alive])}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        with torch.no_grad():
-            for kind, tensors in (("weight", self.parameters), ("mean", self.mean), ("square", self.square)):
-                for name, tensor in tensors.items():
-                    tensor.copy_(state[f"{kind}.{name}"])
+        for name, tensor in self._tensors().items():
+            tensor.copy_(state[name])
         self.alive = bool(state["alive"])
 
 

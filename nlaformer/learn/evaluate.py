@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from nlaformer import problems
 from nlaformer.arrays import threads_for
 from nlaformer.learn.data import Batch, with_teacher
 from nlaformer.learn.model import Solver
@@ -164,8 +165,6 @@ def _numbers(values: Tensor) -> tuple[float, ...]:
 
 def sets(config: Config, count: int, seed: int = SEED) -> Iterator[tuple[str, Systems]]:
     """The family a solver was trained on, then other spreads of its diagonal, other scales, other families."""
-    from nlaformer import problems
-
     systems = config.make_family().sample(count, seed)
     A, b, x = systems
     yield own_label(config), systems
@@ -197,13 +196,11 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
             f"Its last error, {_short(own.model[-1])}, is above that of x = 0: it has learned nothing yet, or training "
             "became unstable; a lower rate (lr), a longer warmup or another seed may help."
         )
-    theirs, name, last = getattr(own, teacher), teacher.upper(), len(own.model) - 1
+    theirs, name, last, end = getattr(own, teacher), teacher.upper(), len(own.model) - 1, own.model[-1]
     ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
-    end = own.model[-1]
     stalls = next(t for t in range(last + 1) if max(own.model[t:]) <= 1.25 * end)
-    if ahead == 0:
-        text = f"Behind {name} from t = 1 on"
-    else:
+    text = f"Behind {name} from t = 1 on"
+    if ahead > 0:
         factor = max(theirs[t] / own.model[t] for t in range(1, ahead + 1))
         text = f"Ahead of {name} up to t = {ahead}, by a factor of {plain_factor(factor)} at most"
     if stalls < last:

@@ -117,10 +117,7 @@ class Solver(nn.Module):
         Where ``attached`` (a flag, or flags that broadcast against the features) is false, the (r, d) probe reads
         detached features: it learns from the model and does not change it.
         """
-        return self.read_out(self.features(A, b, gradient_from=gradient_from), attached)
-
-    def read_out(self, X: Tensor, attached: Tensor | bool = True) -> tuple[Tensor, Tensor]:
-        """The probes of ``forward`` on features X (..., T+1, d)."""
+        X = self.features(A, b, gradient_from=gradient_from)  # (..., T+1, d)
         seen = torch.where(torch.as_tensor(attached, device=X.device), X, X.detach())
         return self.probe_x(X), self.probe_rd(seen)
 

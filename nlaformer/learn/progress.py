@@ -19,9 +19,9 @@ _LONG = 600.0  # seconds above which a GPU is recommended
 class TrainingProgress(ExitStack):
     """Loss, speed and time left of a training run."""
 
-    def __init__(self, title: str, steps: int, start: int, shown: bool, console: Console | None = None):
+    def __init__(self, title: str, steps: int, start: int, shown: bool):
         super().__init__()
-        self.console = console or Console(stderr=True)
+        self.console = Console(stderr=True)
         self.title, self.steps, self.start, self.shown = title, steps, start, shown
         self._first_done = self._spoken = time.monotonic()
         self._bar: Progress | None = None
@@ -54,8 +54,7 @@ class TrainingProgress(ExitStack):
     def update(self, step: int, loss: float) -> None:
         """Show the state after a step."""
         self._spoken, self._silent = time.monotonic(), False
-        speed = self._speed(step)
-        note = f"loss {loss:.4g}, {speed:.3g} steps/s"
+        note = f"loss {loss:.4g}, {self._speed(step):.3g} steps/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, note=note)
         else:

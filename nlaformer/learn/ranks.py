@@ -50,8 +50,8 @@ class Ranks(NamedTuple):
             torch.distributed.barrier()
 
     def any(self, *flags: bool) -> list[bool]:
-        """Which of the flags are set on any rank."""
-        if self.world == 1:
+        """Which of the flags are set on any rank of those that share a batch."""
+        if self.share[1] == 1:
             return list(flags)
         device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
         counts = torch.tensor(flags, dtype=torch.int32, device=device)

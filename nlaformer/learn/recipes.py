@@ -21,8 +21,6 @@ from nlaformer import problems
 from nlaformer.arrays import numbers, plain
 from nlaformer.errors import NLAFormerError, OptionError, look_up, shown, unknown_name
 
-Supervision = Literal["result", "joint", "step+solution", "solution"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config:
@@ -139,7 +137,7 @@ class Config:
     output_scale: float = 0.2
 
     # Supervision
-    supervision: Supervision = "result"
+    supervision: Literal["result", "joint", "step+solution", "solution"] = "result"
     teacher: Literal["cg", "pcg"] = "cg"
     eta: float = 5e-4
     lambda_: float = 10.0
@@ -181,9 +179,7 @@ class Config:
         """A copy with some fields changed; values are checked against the field's type."""
         if "lambda" in changes:
             changes["lambda_"] = changes.pop("lambda")
-        for name, value in changes.items():
-            changes[name] = _checked(name, value)
-        return dataclasses.replace(self, **changes)
+        return dataclasses.replace(self, **{name: _checked(name, value) for name, value in changes.items()})
 
     def set(self, settings: Iterable[str]) -> Config:
         """A copy with ``key=value`` settings applied, as on the command line.
@@ -309,18 +305,12 @@ def check_stack(configs: Sequence[Config]) -> None:
 
 
 def _parse(setting: str) -> tuple[str, Any]:
-    """A ``key=value`` setting as a field name and a value of its type."""
+    """A ``key=value`` setting as a field name and what the text means there."""
     key, separator, text = (part.strip() for part in setting.partition("="))
     if not separator:
         raise OptionError(f"--set takes key=value, given {setting!r}")
     name = "lambda_" if key == "lambda" else key
-    if name not in _types():
-        raise unknown_name("setting", key, ["lambda" if known == "lambda_" else known for known in _types()])
-    try:
-        value = _value(text, _types()[name])
-    except (ValueError, KeyError, OverflowError):
-        raise OptionError(f"{name}={text!r} is not {_describe(_types()[name])}") from None
-    return name, _checked(name, value)
+    return name, _value(text, _type_of(name))
 
 
 @cache
@@ -328,26 +318,33 @@ def _types() -> dict[str, Any]:
     return typing.get_type_hints(Config)
 
 
+def _type_of(name: str) -> Any:
+    if name not in _types():
+        raise unknown_name("setting", name, ["lambda" if known == "lambda_" else known for known in _types()])
+    return _types()[name]
+
+
 _BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 _NUMBERS: dict[Any, type] = {int: Integral, float: Real}
 
 
 def _value(text: str, kind: Any) -> Any:
-    """What a text means for a field of that type; a ValueError, KeyError or OverflowError if it means nothing."""
+    """What a text means for a field of that type; if it means nothing, the text, which ``_checked`` refuses."""
     if isinstance(kind, types.UnionType):  # int | None
         return None if text.lower() in ("none", "") else _value(text, typing.get_args(kind)[0])
-    if typing.get_origin(kind) is tuple:
-        return tuple(float(part) for part in text.replace("+", ",").split(",") if part.strip())
-    if kind is int and float(text) == int(float(text)):
-        return int(float(text))  # 20000 may be written 2e4
-    return _BOOLEANS[text.lower()] if kind is bool else float(text) if kind is float else text
+    try:
+        if typing.get_origin(kind) is tuple:
+            return tuple(float(part) for part in text.replace("+", ",").split(",") if part.strip())
+        if kind is int and float(text) == int(float(text)):
+            return int(float(text))  # 20000 may be written 2e4
+        return _BOOLEANS[text.lower()] if kind is bool else float(text) if kind is float else text
+    except (ValueError, KeyError, OverflowError):
+        return text
 
 
 def _checked(name: str, value: Any) -> Any:
     """The value in the field's own type, or an OptionError."""
-    if name not in _types():
-        raise unknown_name("setting", name, _types())
-    kind = _types()[name]
+    kind = _type_of(name)
     try:
         return _converted(value, kind)
     except (TypeError, OverflowError) as error:
@@ -367,9 +364,7 @@ def _converted(value: Any, kind: Any) -> Any:
         if kind is int and abs(number) >= 2**64:
             raise OverflowError
         return number
-    if kind in (bool, str) and isinstance(value, kind):
-        return value
-    if isinstance(value, str) and value in typing.get_args(kind):  # of a Literal
+    if (kind in (bool, str) and isinstance(value, kind)) or (isinstance(value, str) and value in typing.get_args(kind)):
         return value
     raise TypeError
 

@@ -43,13 +43,6 @@ class _State(NamedTuple):
     rz: Tensor  # (..., 1) r.z
 
 
-def _start(A: _Apply, M: _Apply, b: Tensor, x0: Tensor) -> _State:
-    """The state before the first iteration: d_0 = z_0 = M r_0, r_0 = b - A x_0."""
-    r = b - A(x0)
-    z = M(r)
-    return _State(x0, r, z, _dot(r, z))
-
-
 def _step(A: _Apply, M: _Apply, state: _State) -> _State:
     """One iteration. A system that cannot take another step (0/0) keeps its state."""
     x, r, d, rz = state
@@ -88,7 +81,7 @@ def cg(A: Any, b: Any, iterations: int, x0: Any = None) -> Trajectory:
             [0.0909, 0.6364]], dtype=torch.float64)
     """
     A, b, x0 = _system(A, b, x0)
-    return _trajectory(A, _identity, b, x0, iterations)
+    return _trajectory(A, lambda r: r, b, x0, iterations)
 
 
 def pcg(A: Any, b: Any, iterations: int, M: Any = "jacobi", x0: Any = None) -> Trajectory:
@@ -129,19 +122,16 @@ def _trajectory(A: Tensor, M: _Apply, b: Tensor, x0: Tensor, iterations: int) ->
         # Many right-hand sides of one matrix are one product of matrices, many matrices a batch of them.
         return v @ A.mT if A.ndim == 2 else (A @ v[..., None])[..., 0]
 
-    states = [_start(product, M, b, x0)]
+    r = b - product(x0)
+    z = M(r)
+    states = [_State(x0, r, z, _dot(r, z))]
     for _ in range(steps):
         states.append(_step(product, M, states[-1]))
-    x, r, d, _ = zip(*states, strict=True)
-    return Trajectory(torch.stack(x, -2), torch.stack(r, -2), torch.stack(d, -2))
+    return Trajectory(*(torch.stack(part, -2) for part in list(zip(*states, strict=True))[:3]))
 
 
 def _dot(u: Tensor, v: Tensor) -> Tensor:
     return (u * v).sum(-1, keepdim=True)
-
-
-def _identity(r: Tensor) -> Tensor:
-    return r
 
 
 def _system(A: Any, b: Any, x0: Any) -> tuple[Tensor, Tensor, Tensor]:

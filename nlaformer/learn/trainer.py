@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
@@ -35,7 +35,6 @@ from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_m
 from nlaformer.learn.data import with_teacher
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.model import Solver, load_solver, member
-from nlaformer.learn.optimizer import Report
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack, shape_of
@@ -66,6 +65,16 @@ class RunOptions:
     minutes: float | None = None
     progress: bool = True
     tensorboard: bool = False
+
+    def intervals(self, steps: int) -> tuple[int, int, int]:
+        """Steps between checkpoints, lines of metrics and validations, for a run of so many steps."""
+        checkpoint = _interval("checkpoint_every", self.checkpoint_every, steps // 20)
+        log = _interval("log_every", self.log_every, steps // 200)
+        return checkpoint, log, _interval("validate_every", self.validate_every, checkpoint)
+
+
+def _interval(name: str, given: int | None, default: int) -> int:
+    return max(default, 1) if given is None else whole(name, given, 1)
 
 
 @overload
@@ -136,10 +145,16 @@ def train(
     ...     nf.load(folder).config == run.config
     True
     """
-    configs = [config] if isinstance(config, Config) else list(config) if isinstance(config, Iterable) else []
-    if not configs or not all(isinstance(each, Config) for each in configs):
-        hint = f"; did you mean nf.recipe({config!r})?" if isinstance(config, str) else ""
-        raise OptionError(f"train takes a config, as nf.recipe gives it, or a list; given {shown(config)}{hint}")
+    configs: list[Any] = (
+        [config] if isinstance(config, Config | str) else list(config) if isinstance(config, Iterable) else []
+    )
+    for k, each in enumerate(configs or [config]):
+        if not isinstance(each, Config):
+            where = "" if each is config else f" as entry {k}"
+            hint = f"; did you mean nf.recipe({each!r})?" if isinstance(each, str) else ""
+            raise OptionError(
+                f"train takes a config, as nf.recipe gives it, or a list; given {shown(each)}{where}{hint}"
+            )
     options = RunOptions(
         device=device,
         checkpoint_every=checkpoint_every,
@@ -154,7 +169,7 @@ def train(
     return train_into(configs, member_folders(as_folder(out), configs), options)
 
 
-def sweep(configs: Sequence[Config], out: Path, options: RunOptions = RunOptions()) -> list[TrainingRun]:  # noqa: B008
+def sweep(configs: Sequence[Config], out: Path, options: RunOptions) -> list[TrainingRun]:
     """Train configs of any shapes, those of one shape together; all are checked before the first step."""
     groups: dict[str, list[tuple[Config, Path]]] = {}
     for config, folder in zip(configs, member_folders(out, configs), strict=True):
@@ -169,7 +184,7 @@ def train_into(configs: Sequence[Config], folders: Sequence[Path], options: RunO
     """Train a stack whose members have folders of their own."""
     deadline = time.monotonic() + seconds_of(options.minutes)
     check_stack([config.validate() for config in configs])
-    every = _Intervals.of(options, configs[0].steps)
+    every = options.intervals(configs[0].steps)
     board = _board_class() if options.tensorboard else None
     device = pick_device(options.device)
     check_memory(f"this config ({configs[0].recipe}): a member's weights and systems", _bytes(configs[0]), device)
@@ -182,8 +197,7 @@ def train_into(configs: Sequence[Config], folders: Sequence[Path], options: RunO
         parts = checkpoint.resume(folders, configs, mine)
         group.wait()  # no rank writes before all have read
         for part in parts:
-            own = [(configs[k], folders[k]) for k in part.members]
-            _Training(own, part, group, every, options.progress).run(board, deadline)
+            _Training(configs, folders, part, group, every, options.progress).run(board, deadline)
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
@@ -206,46 +220,28 @@ def seconds_of(minutes: float | None) -> float:
     return 60 * float(min(found, 1e300))
 
 
-class _Intervals(NamedTuple):
-    """Steps between checkpoints, lines of metrics and validations."""
-
-    checkpoint: int
-    log: int
-    validate: int
-
-    @classmethod
-    def of(cls, options: RunOptions, steps: int) -> _Intervals:
-        """Those of the options; a twentieth and a two-hundredth of the steps where they say nothing."""
-
-        def interval(name: str, default: int) -> int:
-            given = getattr(options, name)
-            return max(default, 1) if given is None else whole(name, given, 1)
-
-        checkpoint = interval("checkpoint_every", steps // 20)
-        return cls(checkpoint, interval("log_every", steps // 200), interval("validate_every", checkpoint))
-
-
 class _Training:
-    """The members that this process trains, and their folders."""
+    """The members of a stack that resume together in this process, and their folders."""
 
     def __init__(
         self,
-        members: Sequence[tuple[Config, Path]],
+        configs: Sequence[Config],
+        folders: Sequence[Path],
         resumption: checkpoint.Resumption,
         group: Ranks,
-        every: _Intervals,
+        every: tuple[int, int, int],
         progress: bool,
     ):
-        self.configs, self.folders = [config for config, _ in members], [folder for _, folder in members]
-        self.resumption, self.group, self.every, self.steps = resumption, group, every, self.configs[0].steps
+        self.configs, self.folders = [configs[k] for k in resumption.members], [folders[k] for k in resumption.members]
+        self.resumption, self.group, self.steps = resumption, group, self.configs[0].steps
+        self.checkpoint_every, self.log_every, self.validate_every = every
         # A resumed run has its weights in the checkpoint: the model that it started from need not be there.
-        configs = [config.replace(start=None) for config in self.configs] if self.resumption.step else self.configs
-        self.engine: Engine = make_engine(configs, group.device, group.share)
-        if self.resumption.step:
-            states = self.resumption.states
+        own = [config.replace(start=None) for config in self.configs] if resumption.step else self.configs
+        self.engine: Engine = make_engine(own, group.device, group.share)
+        if states := resumption.states:
             self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
         spoken = progress and group.rank == 0
-        self.progress = TrainingProgress(_title(self.configs), self.steps, self.resumption.step, spoken)
+        self.progress = TrainingProgress(_title(self.configs), self.steps, resumption.step, spoken)
         self.validation = [
             with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.teacher, config.T)
             for config in self.configs
@@ -276,14 +272,13 @@ class _Training:
             while done < self.steps and bool(alive.any()) and not stop:
                 self.engine.step(done)
                 done += 1
-                logs = done % self.every.log == 0 or done == self.steps
                 if self.progress.due(done):
                     self._show(done)
-                if logs:
+                if done % self.log_every == 0 or done == self.steps:
                     alive = self._log(done, alive)
                 stop = self._stop(asked, deadline)
-                saves = bool(done % self.every.checkpoint == 0 or done == self.steps or stop or not alive.any())
-                if saves or done % self.every.validate == 0:
+                saves = bool(done % self.checkpoint_every == 0 or done == self.steps or stop or not alive.any())
+                if saves or done % self.validate_every == 0:
                     self._validate(done, saves)
         interrupted = bool(stop) and done < self.steps and bool(alive.any())
         if self.group.writes:
@@ -307,9 +302,7 @@ class _Training:
         Processes that share a batch must stop at the same step. They ask each other after every step: torchrun waits
         only half a minute after Ctrl-C.
         """
-        signalled, late = bool(asked), time.monotonic() >= deadline
-        if self.group.share[1] > 1:
-            signalled, late = self.group.any(signalled, late)
+        signalled, late = self.group.any(bool(asked), time.monotonic() >= deadline)
         return "signal" if signalled else "time" if late else ""
 
     def _open_folders(self, board: Callable[[str], Any] | None) -> None:
@@ -321,11 +314,10 @@ class _Training:
 
     def _close_folders(self, done: int, alive: Tensor, seconds: float, interrupted: bool) -> None:
         ran = {"steps": done, "steps_of_this_process": done - self.resumption.step, "seconds": round(seconds, 3)}
-        for folder, config, living, before in zip(
-            self.folders, self.configs, alive.tolist(), self.seconds, strict=True
-        ):
+        for k, (folder, living) in enumerate(zip(self.folders, alive.tolist(), strict=True)):
+            in_all = round(self.seconds[k] + seconds, 3)
             state = "diverged" if not living else "interrupted" if interrupted else "finished"
-            self._write_manifest(folder, config, state=state, **ran, seconds_in_all=round(before + seconds, 3))
+            self._write_manifest(folder, self.configs[k], state=state, **ran, seconds_in_all=in_all)
         for board in self.boards:
             board.close()
 
@@ -338,7 +330,7 @@ class _Training:
         )
 
     def _log(self, done: int, alive_before: Tensor) -> Tensor:
-        report: Report = self.engine.report()
+        report = self.engine.report()
         for k in range(len(self.configs)):
             if not alive_before[k]:
                 continue

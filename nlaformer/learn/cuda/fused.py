@@ -175,15 +175,16 @@ class FusedEngine:
         rate = [learning_rate(c, self.number) if self.number >= 0 else 0.0 for c in self.configs]
         return Report(loss, intermediate, norm, torch.tensor(rate), self.outcome.alive.cpu() > 0)
 
+    def _tensors(self) -> dict[str, Tensor]:
+        parts = self.moments._asdict().items()
+        return {f"{kind}.{name}": view for kind, flat in parts for name, view in self.flat.views(flat).items()}
+
     def state(self) -> dict[str, Tensor]:
-        parts = zip(("weight", "mean", "square"), self.moments, strict=True)
-        tensors = {f"{kind}.{name}": v.cpu() for kind, flat in parts for name, v in self.flat.views(flat).items()}
-        return tensors | {"alive": self.outcome.alive.cpu() > 0}
+        return {name: v.cpu() for name, v in self._tensors().items()} | {"alive": self.outcome.alive.cpu() > 0}
 
     def load(self, state: dict[str, Tensor]) -> None:
-        for kind, flat in zip(("weight", "mean", "square"), self.moments, strict=True):
-            for name, view in self.flat.views(flat).items():
-                view.copy_(state[f"{kind}.{name}"])
+        for name, view in self._tensors().items():
+            view.copy_(state[name])
         self.outcome.alive.copy_(state["alive"])
 
     def solver(self) -> Solver:

@@ -271,7 +271,7 @@ class Update:
     def __call__(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
         """One step in three kernels."""
         if not self.launch.triton:
-            return self.reference(moments, gradient, outcome, rates)
+            return self._in_plain_torch(moments, gradient, outcome, rates)
         (E, size), blocks = gradient.shape, len(self.watching)
         _squares_kernel[(blocks, E)](gradient, self.parts, size, BLOCK)
         _decide_kernel[(E,)](
@@ -283,8 +283,7 @@ class Update:
             self.lr_scale, rates.rate, rates.correction, rates.within, size, E, *self.betas, ADAM_EPSILON, BLOCK,
         )  # fmt: skip
 
-    def reference(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
-        """The same in plain torch."""
+    def _in_plain_torch(self, moments: Moments, gradient: Tensor, outcome: Outcome, rates: Rates) -> None:
         blocks = (len(self.watching), -1)
         parts = gradient.unflatten(1, blocks)  # (E, blocks, BLOCK)
         squares = parts.square().sum(2)
