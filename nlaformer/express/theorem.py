@@ -22,9 +22,10 @@ from torch import Tensor
 
 from nlaformer.errors import DomainError
 from nlaformer.express import composition, pointwise
-from nlaformer.express.construction import Construction, Operand, Options
+from nlaformer.express.construction import Construction, Operand, Options, column, row
 from nlaformer.express.heads import (
     Form,
+    Unit,
     add_form,
     assemble,
     exchange,
@@ -111,38 +112,26 @@ def column_shift(options: Options) -> Construction:
 def vector_transpose(options: Options) -> Construction:
     """P = [0 a^T; 0 0; e_1 .. e_{n+1}] -> [0 .. 0 a; 0 .. 0 0; e_1 .. e_{n+1}]: a row becomes the last column.
 
-    Key a_i, query c at the last token, value e_i. Rows 1..n of the output overlap the row a came in, so the
+    Key a_i, query c at the last token, value e_i. Rows 1..n of the output include the row in which a stands, so the
     attention writes one row lower and the FFN moves the block up.
     """
     n = options.n
     layout = _layout(options, (("a", 1), ("work", n), ("position", n + 1)))
-    lin = _design(options, n)
-    heads = linear_heads(
+    block, last = [*layout["a"], *layout["work"]], slice(n, n + 1)
+    up = [unit for here, below in itertools.pairwise(block) for unit in replace(here, {below: 1.0})]
+    return _linearized(
+        options,
         layout,
-        lin,
+        _design(options, n),
+        (Operand("a", "row"),),
         key=select(layout["a"]),
         query=[{layout["position"][n]: 1.0}],
         value=_positions(layout),
-        target=layout["work"],
-    )
-    block = [*layout["a"], *layout["work"]]
-    up = [unit for here, below in itertools.pairwise(block) for unit in replace(here, {below: 1.0})]
-    last = slice(n, n + 1)
-    u = rounding_unit(options.torch_dtype)
-
-    def bound(a: Tensor) -> Tensor:
-        scores = a[..., :, None]
-        moved = 4 * u * (2 * a.abs().amax(-1, keepdim=True)[..., None] + scores.abs())
-        return lin.error_bound(_eye(scores), scores, scores.abs(), inner=2, summands=1) + moved
-
-    return Construction(
-        layout,
-        [assemble(layout, heads, [*up, *replace(block[-1])])],
-        (Operand("a", "row"),),
+        target="work",
+        scores=column,
         read=lambda P: torch.cat([layout.read(P, "a", last), layout.read(P, "work", last)[..., : n - 1, :]], -2),
-        bound=bound,
-        linearization=lin,
-        check=_within(options, lambda a: a),
+        units=[*up, *replace(block[-1])],
+        moved=lambda a: 2 * a.abs().amax(-1)[..., None, None] + column(a.abs()),
     )
 
 
@@ -153,57 +142,35 @@ def inner_product(options: Options) -> Construction:
     """
     n = options.n
     layout = _layout(options, (("a", 1), ("b", 1), ("result", 1), ("position", n + 1)))
-    lin = _design(options, n, summands=math.isqrt(n))  # roundings of one sum mostly cancel
-    heads = linear_heads(
+    return _linearized(
+        options,
         layout,
-        lin,
+        _design(options, n, summands=math.isqrt(n)),  # roundings of one sum mostly cancel
+        (Operand("a", "row"), Operand("b", "row")),
         key=select(layout["a"]),
         query=[{layout["position"][n]: 1.0}],
         value=select(layout["b"]),
-        target=layout["result"],
-    )
-
-    def bound(a: Tensor, b: Tensor) -> Tensor:
-        scores = a[..., :, None]
-        return lin.error_bound(b[..., :, None], scores, scores.abs(), inner=2, summands=n)[..., 0, 0]
-
-    return Construction(
-        layout,
-        [assemble(layout, heads)],
-        (Operand("a", "row"), Operand("b", "row")),
-        read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0, 0],
-        bound=bound,
-        linearization=lin,
-        check=_within(options, lambda a, b: a),
+        scores=lambda a, b: column(a),
+        values=lambda a, b: column(b),
+        read=lambda P: layout.read(P, "result", slice(n, n + 1)),
+        part=lambda block: block[..., 0, 0],
     )
 
 
 def outer_product(options: Options) -> Construction:
-    """P = [0 a^T; 0 b^T; 0 0; e_1 .. e_{n+1}] -> a b^T in the work rows. Key a_i, query c b_j, value e_i."""
+    """P = [0 a^T; 0 b^T; 0 0; e_1 .. e_{n+1}] -> a b^T in the result rows. Key a_i, query c b_j, value e_i."""
     n = options.n
     layout = _layout(options, (("a", 1), ("b", 1), ("result", n), ("position", n + 1)))
-    lin = _design(options, n, factors=2)
-    heads = linear_heads(
+    return _linearized(
+        options,
         layout,
-        lin,
+        _design(options, n, factors=2),
+        (Operand("a", "row"), Operand("b", "row")),
         key=select(layout["a"]),
         query=select(layout["b"]),
         value=_positions(layout),
-        target=layout["result"],
-    )
-
-    def bound(a: Tensor, b: Tensor) -> Tensor:
-        scores = a[..., :, None] * b[..., None, :]
-        return lin.error_bound(_eye(scores), scores, scores.abs(), inner=2, summands=1)
-
-    return Construction(
-        layout,
-        [assemble(layout, heads)],
-        (Operand("a", "row"), Operand("b", "row")),
+        scores=lambda a, b: column(a) * row(b),
         read=lambda P: layout.read(P, "result"),
-        bound=bound,
-        linearization=lin,
-        check=_within(options, lambda a, b: a[..., :, None] * b[..., None, :]),
     )
 
 
@@ -211,125 +178,138 @@ def matrix_transpose(options: Options) -> Construction:
     """P = [0 A; 0 0; e_1 .. e_{n+1}] -> [0 A^T; 0 0; e_1 .. e_{n+1}]. Key column a_i, query c e_j, value e_i."""
     n = options.n
     layout = _layout(options, (("A", n), ("work", n), ("position", n + 1)))
-    lin = _design(options, n * n)
-    heads = linear_heads(
+    return _linearized(
+        options,
         layout,
-        lin,
+        _design(options, n * n),
+        (Operand("A", "matrix"),),
         key=select(layout["A"]),
         query=_positions(layout),
         value=_positions(layout),
-        target=layout["work"],
-    )
-    u = rounding_unit(options.torch_dtype)
-
-    def bound(A: Tensor) -> Tensor:
-        scores = A.mT
-        attention = lin.error_bound(_eye(scores), scores, scores.abs(), inner=n + 1, summands=1)
-        return attention + 4 * u * (A.abs() + scores.abs())
-
-    return Construction(
-        layout,
-        [assemble(layout, heads, _replace_block(layout["A"], layout["work"]))],
-        (Operand("A", "matrix"),),
+        target="work",
+        scores=lambda A: A.mT,
         read=lambda P: layout.read(P, "A"),
-        bound=bound,
-        linearization=lin,
-        check=_within(options, lambda A: A),
+        units=_replace_block(layout["A"], layout["work"]),
+        moved=lambda A: A.abs() + A.abs().mT,
     )
 
 
 def transposed_matmul(options: Options) -> Construction:
-    """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A^T B in the work rows. Key column a_i, query c b_j, value e_i.
+    """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A^T B in the result rows. Key column a_i, query c b_j, value e_i.
 
-    The scores are the result, so they are bounded by the columns' norms, not by the largest entry: that is what
-    the operands are scaled by.
+    The scores are the result, which the norms of the columns bound more tightly than the largest entry does. The
+    operands are therefore scaled by the largest norm of a column.
     """
     n = options.n
     layout = _layout(options, (("A", n), ("B", n), ("result", n), ("position", n + 1)))
     typical = 1 / math.sqrt(n)  # of unit vectors in random directions, norms rounded to powers of two
     if not options.normalize:
         typical = (options.score_bound or n * options.largest**2) / (4 * math.sqrt(n))
-    lin = design(n, options.torch_dtype, typical, order=options.order, scheme=options.scheme)
-    heads = linear_heads(
+    return _linearized(
+        options,
         layout,
-        lin,
+        design(n, options.torch_dtype, typical, order=options.order, scheme=options.scheme),
+        (Operand("A", "matrix", measure="column norm"), Operand("B", "matrix", measure="column norm")),
         key=select(layout["A"]),
         query=select(layout["B"]),
         value=_positions(layout),
-        target=layout["result"],
-    )
-    return Construction(
-        layout,
-        [assemble(layout, heads)],
-        (Operand("A", "matrix", measure="column norm"), Operand("B", "matrix", measure="column norm")),
+        scores=lambda A, B: A.mT @ B,
         read=lambda P: layout.read(P, "result"),
-        bound=lambda A, B: lin.error_bound(_eye(A), A.mT @ B, A.abs().mT @ B.abs(), inner=n + 1, summands=1),
-        linearization=lin,
-        check=_within(options, lambda A, B: A.mT @ B),
     )
 
 
 def matmul(options: Options) -> Construction:
-    """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A B in the work rows, in ONE layer.
+    """P = [0 A; 0 B; 0 0; e_1 .. e_{n+1}] -> A B in the result rows, in ONE layer.
 
     The paper transposes A and then computes A^T B, two layers. But A b_j = sum_i a_i B_ij is itself a sum over
     tokens: value a_i, key e_i, query c b_j.
     """
     n = options.n
     layout = _layout(options, (("A", n), ("B", n), ("result", n), ("position", n + 1)))
-    lin = _design(options, n * n, summands=n)
-    heads = linear_heads(
+    return _linearized(
+        options,
         layout,
-        lin,
+        _design(options, n * n, summands=n),
+        (Operand("A", "matrix"), Operand("B", "matrix")),
         key=_positions(layout),
         query=select(layout["B"]),
         value=select(layout["A"]),
-        target=layout["result"],
-    )
-    return Construction(
-        layout,
-        [assemble(layout, heads)],
-        (Operand("A", "matrix"), Operand("B", "matrix")),
+        scores=lambda A, B: B,
+        values=lambda A, B: A.mT,
         read=lambda P: layout.read(P, "result"),
-        bound=lambda A, B: lin.error_bound(A.mT, B, B.abs(), inner=n + 1, summands=n),
-        linearization=lin,
-        check=_within(options, lambda A, B: B),
     )
 
 
 def matvec(options: Options) -> Construction:
-    """P = [0 A; 0 b^T; 0 0; e_1 .. e_{n+1}] -> A b in the work rows of the last column, in ONE layer.
+    """P = [0 A; 0 b^T; 0 0; e_1 .. e_{n+1}] -> A b in the result rows of the last column, in ONE layer.
 
     Value a_i, key b_i, query c at the last token; the paper uses two layers.
     """
     n = options.n
     layout = _layout(options, (("A", n), ("b", 1), ("result", n), ("position", n + 1)))
-    lin = _design(options, n, summands=math.isqrt(n))
-    heads = linear_heads(
+    return _linearized(
+        options,
         layout,
-        lin,
+        _design(options, n, summands=math.isqrt(n)),
+        (Operand("A", "matrix"), Operand("b", "row")),
         key=select(layout["b"]),
         query=[{layout["position"][n]: 1.0}],
         value=select(layout["A"]),
-        target=layout["result"],
-    )
-
-    def bound(A: Tensor, b: Tensor) -> Tensor:
-        scores = b[..., :, None]
-        return lin.error_bound(A.mT, scores, scores.abs(), inner=2, summands=n)[..., 0]
-
-    return Construction(
-        layout,
-        [assemble(layout, heads)],
-        (Operand("A", "matrix"), Operand("b", "row")),
-        read=lambda P: layout.read(P, "result", slice(n, n + 1))[..., 0],
-        bound=bound,
-        linearization=lin,
-        check=_within(options, lambda A, b: b),
+        scores=lambda A, b: column(b),
+        values=lambda A, b: A.mT,
+        read=lambda P: layout.read(P, "result", slice(n, n + 1)),
+        part=lambda block: block[..., 0],
     )
 
 
 # --- shared pieces ----------------------------------------------------------------------------------------------
+
+
+def _linearized(
+    options: Options,
+    layout: Layout,
+    lin: Linearization,
+    operands: tuple[Operand, ...],
+    *,
+    key: Sequence[Form],
+    query: Sequence[Form],
+    value: Sequence[Form],
+    scores: Callable[..., Tensor],
+    values: Callable[..., Tensor] | None = None,
+    read: Callable[[Tensor], Tensor],
+    part: Callable[[Tensor], Tensor] = lambda block: block,
+    target: str = "result",
+    units: Sequence[Unit] = (),
+    moved: Callable[..., Tensor] = lambda *operands: 0.0,  # type: ignore[assignment, return-value]
+) -> Construction:
+    """One layer that adds sum_i value_i (key_i . query_j) to the target rows, with its bound.
+
+    For given operands, ``scores`` are the products key_i . query_j, (..., n, q), and ``values`` the values,
+    (..., n, r); without it they are unit vectors. ``part`` takes the result out of the block that ``read`` finds in P.
+    ``units`` are the FFN's, and ``moved`` is the size of what they add and subtract.
+    """
+    u = rounding_unit(options.torch_dtype)
+
+    def bound(*given: Tensor) -> Tensor:
+        s = scores(*given)
+        v = _eye(s) if values is None else values(*given)
+        sigma, summands = scores(*(operand.abs() for operand in given)), 1 if values is None else options.n
+        attention = lin.error_bound(v, s, sigma, inner=len(key) + 1, summands=summands)
+        return part(attention + 4 * u * moved(*given))
+
+    def check(*given: Tensor) -> None:
+        if options.score_bound is None:
+            return
+        largest = scores(*(operand.double() for operand in given)).abs()
+        if largest.numel() and float(largest.max()) > options.score_bound * (1 + 1e-6):
+            raise DomainError(
+                f"{options.name}: a score reaches {float(largest.max()):.6g}, beyond the declared "
+                f"score_bound={options.score_bound:g}; declare a larger one"
+            )
+
+    heads = linear_heads(layout, lin, key=key, query=query, value=value, target=layout[target])
+    layers = [assemble(layout, heads, units)]
+    return Construction(layout, layers, operands, lambda P: part(read(P)), bound, check=check, linearization=lin)
 
 
 def _layout(options: Options, registers: tuple[tuple[str, int], ...]) -> Layout:
@@ -348,35 +328,17 @@ def _design(options: Options, count: int, *, factors: int = 1, summands: int = 1
     )
 
 
-def _within(options: Options, scores: Callable[..., Tensor]) -> Callable[..., None]:
-    """A check that refuses operands whose scores exceed a declared ``score_bound``."""
-
-    def check_scores(*operands: Tensor) -> None:
-        largest = scores(*(operand.double() for operand in operands)).abs()
-        if (
-            options.score_bound is not None
-            and largest.numel()
-            and float(largest.max()) > options.score_bound * (1 + 1e-6)
-        ):
-            raise DomainError(
-                f"{options.name}: a score reaches {float(largest.max()):.6g}, beyond the declared "
-                f"score_bound={options.score_bound:g}; declare a larger one"
-            )
-
-    return check_scores
-
-
 def _positions(layout: Layout) -> list[Form]:
     """The unit vectors of the data tokens."""
     return select(list(layout["position"])[layout.data_tokens])
 
 
-def _replace_block(data: Sequence[int], work: Sequence[int]) -> list[Any]:
+def _replace_block(data: Sequence[int], work: Sequence[int]) -> list[Unit]:
     """Data = work, work = 0: what the FFN does where a result takes its operand's place."""
     return [
         unit
-        for row, source in zip(data, work, strict=True)
-        for unit in (*replace(row, {source: 1.0}), *replace(source))
+        for here, source in zip(data, work, strict=True)
+        for unit in (*replace(here, {source: 1.0}), *replace(source))
     ]
 
 
@@ -450,107 +412,83 @@ def _example(a: Any, b: Any) -> Any:
 
 
 RECORDS: dict[str, Record] = {
-    "add": Record(
-        build=add,
-        operands=("a", "b"),
-        reference=lambda a, b: a + b,
-        result="a + b, (n,)",
-        printed=Printed("n", "1", "1", "n", "12n"),
-    ),
+    "add": Record(add, ("a", "b"), lambda a, b: a + b, "a + b, (n,)", Printed("n", "1", "1", "n", "12n")),
     "subtract": Record(
-        build=lambda options: add(options, -1.0),
-        operands=("a", "b"),
-        reference=lambda a, b: a - b,
-        result="a - b, (n,)",
-        printed=Printed("n", "1", "1", "n", "12n"),
+        lambda options: add(options, -1.0),
+        ("a", "b"),
+        lambda a, b: a - b,
+        "a - b, (n,)",
+        Printed("n", "1", "1", "n", "12n"),
     ),
     "multiply": Record(
-        build=pointwise.multiply,
-        operands=("a", "b"),
-        reference=lambda a, b: a * b,
-        result="a_i b_i, (n,)",
-        printed=Printed("n", "1", "1", "n", "12n"),
+        pointwise.multiply,
+        ("a", "b"),
+        lambda a, b: a * b,
+        "a_i b_i, (n,)",
+        Printed("n", "1", "1", "n", "12n"),
         forms=("accurate", "ffn"),
     ),
     "divide": Record(
-        build=pointwise.divide,
-        operands=("a", "b"),
-        reference=lambda a, b: a / b,
-        result="a_i / b_i, (n,)",
-        printed=Printed("n", "1", "1", "n", "12n"),
+        pointwise.divide,
+        ("a", "b"),
+        lambda a, b: a / b,
+        "a_i / b_i, (n,)",
+        Printed("n", "1", "1", "n", "12n"),
         forms=("accurate", "ffn"),
         divisor="b",
     ),
     "pointwise": Record(
-        build=composition.compose,
-        operands=("a", "b"),
-        reference=_example,
-        result="f(a_i, b_i), (n,); f=... when it is built",
-        printed=Printed("n", "1", "1"),
+        composition.compose,
+        ("a", "b"),
+        _example,
+        "f(a_i, b_i), (n,); f=... when it is built",
+        Printed("n", "1", "1"),
         f=_example,
     ),
     "column_shift": Record(
-        build=column_shift,
-        operands=("a", "b"),
-        reference=lambda a, b: (b, a),
-        result="the pair (b, a), (n,) and (n,); in P they are columns",
-        printed=Printed("n", "1", "2", "n", "4"),
+        column_shift,
+        ("a", "b"),
+        lambda a, b: (b, a),
+        "the pair (b, a), (n,) and (n,); in P they are columns",
+        Printed("n", "1", "2", "n", "4"),
     ),
     "row_shift": Record(
-        build=row_shift,
-        operands=("a", "b"),
-        reference=lambda a, b: (b, a),
-        result="the pair (b, a), (n,) and (n,); in P they are rows",
-        printed=Printed("n", "1", "1", "n log n", "4n"),
+        row_shift,
+        ("a", "b"),
+        lambda a, b: (b, a),
+        "the pair (b, a), (n,) and (n,); in P they are rows",
+        Printed("n", "1", "1", "n log n", "4n"),
     ),
     "vector_transpose": Record(
-        build=vector_transpose,
-        operands=("a",),
-        reference=lambda a: a[..., :, None],
-        result="a as a column, (n, 1)",
-        printed=Printed("n^2", "1", "2", "n^3", "4"),
+        vector_transpose, ("a",), column, "a as a column, (n, 1)", Printed("n^2", "1", "2", "n^3", "4")
     ),
     "inner_product": Record(
-        build=inner_product,
-        operands=("a", "b"),
-        reference=lambda a, b: (a * b).sum(-1),
-        result="a^T b, a number, ()",
-        printed=Printed("n^2", "1", "2", "n^3", "6"),
+        inner_product,
+        ("a", "b"),
+        lambda a, b: (a * b).sum(-1),
+        "a^T b, a number, ()",
+        Printed("n^2", "1", "2", "n^3", "6"),
         relative_to="operands",
     ),
     "outer_product": Record(
-        build=outer_product,
-        operands=("a", "b"),
-        reference=lambda a, b: a[..., :, None] * b[..., None, :],
-        result="a b^T, (n, n)",
-        printed=Printed("n^2", "1", "2", "n^3", "6"),
+        outer_product,
+        ("a", "b"),
+        lambda a, b: column(a) * row(b),
+        "a b^T, (n, n)",
+        Printed("n^2", "1", "2", "n^3", "6"),
     ),
     "matrix_transpose": Record(
-        build=matrix_transpose,
-        operands=("A",),
-        reference=lambda A: A.swapaxes(-1, -2),
-        result="A^T, (n, n)",
-        printed=Printed("n^2", "1", "2", "n^3", "4"),
+        matrix_transpose, ("A",), lambda A: A.swapaxes(-1, -2), "A^T, (n, n)", Printed("n^2", "1", "2", "n^3", "4")
     ),
     "transposed_matmul": Record(
-        build=transposed_matmul,
-        operands=("A", "B"),
-        reference=lambda A, B: A.swapaxes(-1, -2) @ B,
-        result="A^T B, (n, n)",
-        printed=Printed("n^2", "1", "2", "n^3", "6"),
+        transposed_matmul,
+        ("A", "B"),
+        lambda A, B: A.swapaxes(-1, -2) @ B,
+        "A^T B, (n, n)",
+        Printed("n^2", "1", "2", "n^3", "6"),
     ),
-    "matmul": Record(
-        build=matmul,
-        operands=("A", "B"),
-        reference=lambda A, B: A @ B,
-        result="A B, (n, n)",
-        printed=Printed("n^2", "2", "2", "n^3", "10"),
-    ),
+    "matmul": Record(matmul, ("A", "B"), lambda A, B: A @ B, "A B, (n, n)", Printed("n^2", "2", "2", "n^3", "10")),
     "matvec": Record(
-        build=matvec,
-        operands=("A", "b"),
-        reference=lambda A, b: (A @ b[..., None])[..., 0],
-        result="A b, (n,)",
-        printed=Printed("n^2", "2", "2", "n^3", "6"),
+        matvec, ("A", "b"), lambda A, b: (A @ column(b))[..., 0], "A b, (n,)", Printed("n^2", "2", "2", "n^3", "6")
     ),
 }
