@@ -75,13 +75,14 @@ def measure_loop(name: str, n: int) -> Row:
     if n <= _LOOP_LARGEST:
         machines = {dtype: loop_transformer.build(name, n, dtype=DTYPES[dtype]) for dtype in DTYPES}
     cost, block_cost = loop_transformer.count(name, n)
+    counts = {size: loop_transformer.count(name, size) for size in _GROWTH_SIZES}
     printed = RECORDS[name].printed
     return {
         "run": bool(machines),
         "cost": _cost(cost),
-        "growth": growth(lambda size: loop_transformer.count(name, size)[0]),
+        "growth": growth(lambda size: counts[size][0]),
         "block_cost": _cost(block_cost),
-        "block_growth": growth(lambda size: loop_transformer.count(name, size)[1]),
+        "block_growth": growth(lambda size: counts[size][1]),
         "accuracy": {dtype: asdict(accuracy(name, n, machine, dtype)) for dtype, machine in machines.items()},
         "printed": printed and {"entries": f"O({printed.loop_size})", "layers": printed.loop_layers},
     }
@@ -121,8 +122,7 @@ def sheets(rows: Sequence[Row]) -> list[Sheet]:
     n = rows[0]["n"]
     loop = [row["loop_transformer"] | {"operation": row["operation"]} for row in rows if row["loop_transformer"]]
     block = [row | {"cost": row["block_cost"], "growth": row["block_growth"], "printed": None} for row in loop]
-    how = "built and run" if loop[0]["run"] else "counted, not run"
-    return [
+    ours = [
         _size(
             f"NLAFormer, n = {n}: size of prompt and transformer",
             rows,
@@ -131,6 +131,12 @@ def sheets(rows: Sequence[Row]) -> list[Sheet]:
             "accurate, hence n^2; one FFN, the paper's form, does not. pointwise is f(a, b) = a b + b / 3.",
         ),
         *(_accuracy(rows, dtype) for dtype in rows[0]["accuracy"]),
+    ]
+    if not loop:
+        return ours
+    how = "built and run" if loop[0]["run"] else "counted, not run"
+    return [
+        *ours,
         _size(
             f"Loop-transformer, n = {n}, with reads and writes: {how}",
             loop,

@@ -79,16 +79,16 @@ def test_the_function_block_alone_computes_the_same(name, n):
         assert machine.block_cost == machine.cost
         return
     values = operands(name, machine, seed=n)
-    if machine.calls == 1:
-        result = machine.block(*values)
+    if machine.passes:
+        result = np.concatenate([machine.block(*(value[k : k + 1] for value in values)) for k in range(machine.passes)])
     else:
-        result = np.concatenate([machine.block(*(value[k : k + 1] for value in values)) for k in range(machine.calls)])
+        result = machine.block(*values)
     assert error(name, result, values) < tolerance(name, n, torch.float64)
 
 
 @pytest.mark.parametrize("n", [1, *SIZES, 32])
 @pytest.mark.parametrize("name", loop_transformer.names())
-def test_the_counted_cost_is_that_of_the_weights(name, n):
+def test_the_counted_cost_is_that_of_the_machine_and_its_prompt(name, n):
     machine = loop_transformer.build(name, n)
     assert (machine.cost, machine.block_cost) == loop_transformer.count(name, n)
     assert machine.prompt(*operands(name, machine, 0)).shape == (machine.cost.rows, machine.cost.tokens)

@@ -86,6 +86,11 @@ def test_loop_transformer_is_counted_beyond_the_largest_that_runs():
     assert (counted["cost"]["entries"], counted["block_cost"]["layers"]) == (cost.entries, block_cost.layers)
 
 
+def test_rows_without_a_loop_transformer_make_no_tables_of_it(rows):
+    without = [row for row in rows if row["loop_transformer"] is None]
+    assert [sheet.title for sheet in table_1.sheets(without)] == [sheet.title for sheet in table_1.sheets(rows)[:3]]
+
+
 # --- what it shows ---
 
 

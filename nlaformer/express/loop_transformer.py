@@ -39,35 +39,28 @@ columns, O(n^2) entries, while the computer it runs on has O(n^3).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from nlaformer.arrays import whole
 from nlaformer.errors import OptionError, look_up
 from nlaformer.express import loop_transformer_machine as instruct
 from nlaformer.express.construction import Cost, column, largest_exponent, norm_exponent, row
 from nlaformer.express.heads import select
-from nlaformer.express.loop_transformer_machine import (
-    Machine,
-    Slot,
-    bits,
-    codes,
-    flags,
-    padded_column,
-    padded_row,
-)
+from nlaformer.express.loop_transformer_machine import Machine, Slot, bits, busy, codes, flags
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
-__all__ = ["LARGEST", "build", "count", "names"]
+__all__ = ["build", "count", "names"]
 
-# Smaller divisors are refused; the largest is about 1 after scaling.
-_MINIMUM = 2.0**-20
 # Attention takes every pair of columns, so with more columns than this the cost is counted and nothing is run.
-LARGEST = 5000
+_LARGEST = 5000
 
 # What an operation on matrices takes, and what part of the resulting matrix it returns.
 _MATRICES: dict[str, tuple[tuple[str, ...], Callable[[Tensor], Tensor]]] = {
@@ -79,10 +72,11 @@ _MATRICES: dict[str, tuple[tuple[str, ...], Callable[[Tensor], Tensor]]] = {
     "matmul": (("matrix", "matrix"), lambda R: R),
     "matvec": (("matrix", "column"), lambda R: R[..., :, 0]),
 }
+# How an operand becomes a matrix: vectors are padded with zeros.
 _LIFT: dict[str, Callable[[Tensor], Tensor]] = {
     "matrix": lambda value: value,
-    "row": padded_row,
-    "column": padded_column,
+    "row": lambda value: functional.pad(row(value), (0, 0, 0, value.shape[-1] - 1)),
+    "column": lambda value: functional.pad(column(value), (0, value.shape[-1] - 1)),
 }
 _POINTERS = ("left pointer", "right pointer", "result pointer")
 _ELEMENTS = ("add", "subtract", "multiply", "divide")
@@ -110,35 +104,31 @@ def build(name: str, n: int = 8, dtype: torch.dtype = torch.float64) -> Machine:
     >>> print(transpose.block_cost)
     11 rows x 5 tokens = 55 entries; 3 layers, 1 head, FFN width 12
     """
-    n = whole("n", n, 1)
-    tokens = count(name, n)[0].tokens
     if dtype not in (torch.float64, torch.float32):
         raise OptionError(f"dtype is {dtype}; the loop-transformer is built in torch.float64 or torch.float32")
-    if tokens > LARGEST:
-        raise OptionError(f"{name} with n={n} has {tokens:,} tokens; it runs up to {LARGEST:,}: see count()")
-    if name in _MATRICES:
-        return replace(_matrices(name, n, dtype, memory=True), block=_matrices(name, n, dtype, memory=False))
-    if name in _SHIFTS:
-        return _shift(name, n, dtype)
-    return replace(_elements(name, n, dtype), block=_element(name, dtype), calls=n)
+    machine = _machine(name, n, dtype)
+    tokens = machine.layout.tokens
+    if tokens > _LARGEST:
+        raise OptionError(f"{name} with n={n} has {tokens:,} tokens; it runs up to {_LARGEST:,}: see count()")
+    return machine
 
 
 def count(name: str, n: int) -> tuple[Cost, Cost]:
-    """``cost`` and ``block_cost`` by formula, without building weights: for sizes beyond those that can run.
+    """``cost`` and ``block_cost``, also for sizes beyond those that can run: weights are small, prompts are not.
 
     >>> print(count("matrix_transpose", 512)[0])
     2103 rows x 263681 tokens = 554,521,143 entries; 5 layers, 1 head, FFN width 3072
     """
+    machine = _machine(name, n, torch.float64)
+    return machine.cost, machine.block_cost
+
+
+def _machine(name: str, n: int, dtype: torch.dtype) -> Machine:
     look_up("operation of the loop-transformer", name, dict.fromkeys(names()))
     n = whole("n", n, 1)
     if name in _MATRICES:
-        return _count_matrices(name, n)
-    if name in _SHIFTS:
-        height, length = (n, 1) if name == "column_shift" else (1, n)
-        L = bits(2 * length, least=2)
-        cost = Cost(3 * height + 3 * L + 2, 2 * length + 2, 4 * length, heads=1, ffn_width=4 * height + 4 * L)
-        return cost, cost
-    return _count_elements(name, n)
+        return replace(_matrices(name, n, dtype, memory=True), block=_matrices(name, n, dtype, memory=False))
+    return replace(_elements(name, n, dtype), block=None if name in _SHIFTS else _element(name, dtype))
 
 
 # --- the computer for matrices ---------------------------------------------------------------------------------
@@ -147,63 +137,50 @@ def count(name: str, n: int) -> tuple[Cost, Cost]:
 def _matrices(name: str, n: int, dtype: torch.dtype, memory: bool) -> Machine:
     """A program for matrices on the computer, or without memory as the function block alone."""
     kinds, part = _MATRICES[name]
-    layout = _matrix_layout(name, n, memory)
+    multiplies, transposes = len(kinds) == 2, name != "transposed_matmul"
+    answer = "work" if multiplies else "data"
+    layout = _matrix_layout(n, memory, multiplies, transposes)
     if memory:
         places = [("data", _block(n, n)), ("data", _block(n, n + 1)), ("data", _block(n, n + 2))]
     else:
-        places = [("data", _block(n, 0)), ("right", _block(n, 0)), (_answer(name), _block(n, 0))]
-    slots = tuple(
-        Slot((n, n) if kind == "matrix" else (n,), *place, _LIFT[kind], _norm_exponent)
-        for kind, place in zip(kinds, places[:2], strict=False)
-    )
-    return Machine(
-        name,
-        NLAFormer(pre=_matrix_program(name, layout, n, dtype)).to(dtype),
-        layout,
-        _matrix_constants(layout, n).to(dtype),
-        slots,
-        lambda P: part(layout.read(P, *places[2])),
-    )
+        places = [("data", _block(n, 0)), ("right", _block(n, 0)), (answer, _block(n, 0))]
 
-
-def _matrix_program(name: str, layout: Layout, n: int, dtype: torch.dtype) -> list[Layer]:
-    """Read A, transpose it unless A^T is wanted, read B, multiply, write; reads and writes only if there is memory."""
-    memory = "left pointer" in layout.names
     pointers = {p: [*layout[p], *layout["inner"]] for p in _POINTERS if memory}
     address = [*layout["block"], *layout["inner"]] if memory else []
-    layers = []
+    layers: list[Layer] = []
     if memory:
         layers += [instruct.read(layout, pointers["left pointer"], address, "data")]
-    if name != "transposed_matmul":
+    if transposes:
         layers += instruct.transpose(layout, n)
-    if memory and _multiplies(name):
+    if memory and multiplies:
         layers += [instruct.read(layout, pointers["right pointer"], address, "right")]
-    if _multiplies(name):
+    if multiplies:
         # Rows and columns have norm about 1; so have a and b as a whole in a b^T.
         typical = 1 / n if name == "outer_product" else n**-0.5
         layers += [instruct.product(layout, "data", "right", select(layout["unit"]), "work", typical, dtype)]
     if memory:
-        layers += [instruct.write(layout, pointers["result pointer"], address, select(layout[_answer(name)]))]
-    return layers
+        layers += [instruct.write(layout, pointers["result pointer"], address, select(layout[answer]))]
+
+    def norm(block: Tensor) -> Tensor:
+        """Of the largest row or column: inner products are then at most about 1, transposed or not."""
+        return norm_exponent(block, -1, -2)
+
+    return Machine(
+        name,
+        NLAFormer(pre=layers).to(dtype),
+        layout,
+        dtype,
+        functools.partial(_matrix_constants, layout, n),
+        tuple(
+            Slot((n, n) if kind == "matrix" else (n,), *place, _LIFT[kind], norm)
+            for kind, place in zip(kinds, places[:2], strict=False)
+        ),
+        lambda P: part(layout.read(P, *places[2])),
+    )
 
 
-def _norm_exponent(block: Tensor) -> Tensor:
-    """Of the largest norm of a row or column: inner products are then at most about 1, transposed or not."""
-    return norm_exponent(block, -1, -2)
-
-
-def _answer(name: str) -> str:
-    """The register of the scratchpad in which the function block leaves its result."""
-    return "work" if _multiplies(name) else "data"
-
-
-def _multiplies(name: str) -> bool:
-    return len(_MATRICES[name][0]) == 2
-
-
-def _matrix_layout(name: str, n: int, memory: bool) -> Layout:
+def _matrix_layout(n: int, memory: bool, multiplies: bool, transposes: bool) -> Layout:
     """The computer's rows and columns; without memory, those the function block uses."""
-    transposes, multiplies = name != "transposed_matmul", _multiplies(name)
     b = bits(n + 3 if memory else n)
     registers = [("data", n), ("work", n)]
     if memory or multiplies:
@@ -232,134 +209,102 @@ def _matrix_constants(layout: Layout, n: int) -> Tensor:
     return P
 
 
-def _count_matrices(name: str, n: int) -> tuple[Cost, Cost]:
-    b, short = bits(n + 3), bits(n)
-    computer = Cost(4 * n + 5 * b + 5, n * n + 3 * n + 1, layers=7, heads=1, ffn_width=6 * n)
-    if name == "transposed_matmul":
-        return replace(computer, layers=4, ffn_width=1), Cost(4 * n + 4, n + 1, layers=1, heads=1, ffn_width=1)
-    if not _multiplies(name):
-        return replace(computer, layers=5), Cost(2 * n + 2 * short + 5, n * n + 1, 3, heads=1, ffn_width=6 * n)
-    return computer, Cost(4 * n + 2 * short + 5, n * n + 1, layers=4, heads=1, ffn_width=6 * n)
+def _block(n: int, index: int) -> slice:
+    """The columns of a block, scratchpad or memory."""
+    return slice(1 + index * n, 1 + (index + 1) * n)
 
 
 # --- the computer for elements ---------------------------------------------------------------------------------
 
 
 def _elements(name: str, n: int, dtype: torch.dtype) -> Machine:
-    """Pointwise + - * /: one element after another, a loop of n passes."""
-    L = bits(3 * n, least=2)
-    scratch = _scratch(name)
-    registers = (("data", 1), ("address", L), *((pointer, L) for pointer in _POINTERS), *scratch)
-    layout = Layout(registers, tokens=3 * n + 2)
-    address, (p, q, r) = list(layout["address"]), (list(layout[pointer]) for pointer in _POINTERS)
+    """Pointwise + - * / and shifts: each pass of a loop reads a column of two vectors, computes and writes."""
+    shifts = name in _SHIFTS
+    height, length = (n, 1) if name == "column_shift" else (1, n)
+    pointers = _POINTERS[:2] if shifts else _POINTERS
+    L = max(2, bits(len(pointers) * length))
+    scratch = _scratch(name, height)
+    registers = (("data", height), ("address", L), *((pointer, L) for pointer in pointers), *scratch)
+    layout = Layout(registers, tokens=2 + len(pointers) * length)
+    rows = [layout[pointer] for pointer in pointers]
     used = [register for register, _ in scratch if register not in ("one", "sink", "idle", "exponent")]
-    after = [*instruct.clear(layout, *used), *(unit for pointer in (p, q, r) for unit in instruct.advance(pointer))]
-    loop = [
-        instruct.read(layout, p, address, "left"),
-        instruct.read(layout, q, address, "right"),
-        *_function(name, layout, dtype),
-        instruct.write(layout, r, address, select(layout["out"]), after),
+    after = [*instruct.clear(layout, *used), *(unit for pointer in rows for unit in instruct.advance(pointer))]
+    layers = [
+        instruct.read(layout, rows[0], layout["address"], "left"),
+        instruct.read(layout, rows[1], layout["address"], "right"),
     ]
+    if shifts:
+        # A write adds, so what is written is the difference to what stands there.
+        pairs = list(zip(layout["left"], layout["right"], strict=True))
+        layers += [instruct.write(layout, rows[0], layout["address"], [{b: 1.0, a: -1.0} for a, b in pairs])]
+        answer = [{a: 1.0, b: -1.0} for a, b in pairs]
+    else:
+        layers += _function(name, layout, dtype)
+        answer = select(layout["out"])
+    layers += [instruct.write(layout, rows[-1], layout["address"], answer, after)]
+    places = [slice(2 + k * length, 2 + (k + 1) * length) for k in range(len(pointers))]
+
+    def result(P: Tensor) -> Any:
+        first, second, *third = (layout.read(P, "data", place).flatten(-2) for place in places)
+        return (first, second) if shifts else third[0]
+
     return Machine(
         name,
-        NLAFormer(loop=loop).to(dtype),
+        NLAFormer(loop=layers).to(dtype),
         layout,
-        _element_constants(layout, n, _POINTERS).to(dtype),
-        _element_slots(name, n, [("data", _vector(n, 0)), ("data", _vector(n, 1))]),
-        lambda P: layout.read(P, "data", _vector(n, 2))[..., 0, :],
-        passes=n,
+        dtype,
+        functools.partial(_element_constants, layout, length),
+        _element_slots(name, n, ("data", places[0]), ("data", places[1])),
+        result,
+        passes=length,
     )
 
 
 def _element(name: str, dtype: torch.dtype) -> Machine:
     """The function block for one element, which stands in the scratchpad already."""
     layout = Layout(_scratch(name), tokens=2)
-    constants = flags(layout, scratchpad=1).to(dtype)
-    slots = _element_slots(name, 1, [("left", slice(1, 2)), ("right", slice(1, 2))])
-    model = NLAFormer(pre=_function(name, layout, dtype)).to(dtype)
-    return Machine(name, model, layout, constants, slots, lambda P: layout.read(P, "out")[..., 0, :])
-
-
-def _shift(name: str, n: int, dtype: torch.dtype) -> Machine:
-    """Exchange two columns, or two rows element by element: two reads and two writes a pass."""
-    height, length = (n, 1) if name == "column_shift" else (1, n)
-    lift, part = (column, lambda X: X[..., :, 0]) if name == "column_shift" else (row, lambda X: X[..., 0, :])
-    L, pointers = bits(2 * length, least=2), _POINTERS[:2]
-    registers = [("data", height), ("left", height), ("right", height), ("address", L)]
-    registers += [*((pointer, L) for pointer in pointers), ("one", 1), ("sink", 1)]
-    layout = Layout(tuple(registers), tokens=2 * length + 2)
-    address, (p, q) = list(layout["address"]), (list(layout[pointer]) for pointer in pointers)
-    # A write adds, so what is written is the difference to what stands there.
-    pairs = list(zip(layout["left"], layout["right"], strict=True))
-    after = [*instruct.clear(layout, "left", "right"), *instruct.advance(p), *instruct.advance(q)]
-    loop = [
-        instruct.read(layout, p, address, "left"),
-        instruct.read(layout, q, address, "right"),
-        instruct.write(layout, p, address, [{right: 1.0, left: -1.0} for left, right in pairs]),
-        instruct.write(layout, q, address, [{left: 1.0, right: -1.0} for left, right in pairs], after),
-    ]
-    places = [_vector(length, 0), _vector(length, 1)]
     return Machine(
         name,
-        NLAFormer(loop=loop).to(dtype),
+        NLAFormer(pre=_function(name, layout, dtype)).to(dtype),
         layout,
-        _element_constants(layout, length, pointers).to(dtype),
-        tuple(Slot((n,), "data", place, lift) for place in places),
-        lambda P: tuple(part(layout.read(P, "data", place)) for place in places),
-        passes=length,
+        dtype,
+        functools.partial(flags, layout, scratchpad=1),
+        _element_slots(name, 1, ("left", slice(1, 2)), ("right", slice(1, 2))),
+        lambda P: layout.read(P, "out")[..., 0, :],
     )
 
 
 def _function(name: str, layout: Layout, dtype: torch.dtype) -> list[Layer]:
     """The function block: out from left and right."""
     if name == "multiply":
-        unit = [{layout["one"][0]: 1.0, layout["idle"][0]: -1.0}]
-        return [instruct.product(layout, "left", "right", unit, "out", 0.5, dtype)]
+        return [instruct.product(layout, "left", "right", [busy(layout)], "out", 0.5, dtype)]
     if name == "divide":
-        return instruct.divide(layout, _MINIMUM, dtype)
+        return instruct.divide(layout, dtype)
     return [instruct.add(layout, 1.0 if name == "add" else -1.0)]
 
 
-def _scratch(name: str) -> tuple[tuple[str, int], ...]:
-    """The registers of the function block."""
-    inside = ("left", "right", "out", *(_DIVISION if name == "divide" else ()), "one", "sink", "idle")
+def _scratch(name: str, height: int = 1) -> tuple[tuple[str, int], ...]:
+    """The registers of the scratchpad."""
+    both = (("left", height), ("right", height))
+    if name in _SHIFTS:
+        return (*both, ("one", 1), ("sink", 1))
+    inside = ("out", *(_DIVISION if name == "divide" else ()), "one", "sink", "idle")
     scaled = ("exponent",) if name in ("multiply", "divide") else ()
-    return tuple((register, 1) for register in (*inside, *scaled))
+    return (*both, *((register, 1) for register in (*inside, *scaled)))
 
 
-def _element_slots(name: str, n: int, places: Sequence[tuple[str, slice]]) -> tuple[Slot, ...]:
-    """Sums need no scaling; products and quotients are scaled by the largest entry."""
+def _element_slots(name: str, n: int, left: tuple[str, slice], right: tuple[str, slice]) -> tuple[Slot, ...]:
+    """Sums and shifts need no scaling; products and quotients are scaled by the largest entry."""
     exponent = largest_exponent if name in ("multiply", "divide") else None
-    (left, right), divides = places, name == "divide"
-    second = Slot((n,), *right, row, exponent, -1 if divides else 1, _MINIMUM if divides else 0.0)
-    return Slot((n,), *left, row, exponent), second
+    lift = column if name == "column_shift" else row
+    return Slot((n,), *left, lift, exponent), Slot((n,), *right, lift, exponent, divisor=name == "divide")
 
 
-def _element_constants(layout: Layout, length: int, pointers: Sequence[str]) -> Tensor:
+def _element_constants(layout: Layout, length: int) -> Tensor:
     """Flags, the addresses of the memory, and in the scratchpad a pointer to the head of each vector."""
     P = flags(layout, scratchpad=1)
-    L, memory = len(layout["address"]), slice(2, layout.tokens)
-    layout.write(P, "address", codes(range(layout.tokens - 2), L), memory)
-    for k, pointer in enumerate(pointers):
+    L = len(layout["address"])
+    layout.write(P, "address", codes(range(layout.tokens - 2), L), slice(2, None))
+    for k, pointer in enumerate(name for name in _POINTERS if name in layout.names):
         layout.write(P, pointer, codes([k * length], L), slice(1, 2))
     return P
-
-
-def _count_elements(name: str, n: int) -> tuple[Cost, Cost]:
-    L = bits(3 * n, least=2)
-    rows, layers = {"multiply": (7, 1), "divide": (12, 4)}.get(name, (6, 1))
-    width = {"multiply": 1, "divide": instruct.LOGARITHM}.get(name, 2)
-    emptied = 8 if name == "divide" else 3
-    heads = 0 if name in ("add", "subtract") else 1
-    cost = Cost(rows + 1 + 4 * L, 3 * n + 2, (3 + layers) * n, heads=1, ffn_width=max(width, 2 * emptied + 6 * L))
-    return cost, Cost(rows, 2, layers * n, heads, width)
-
-
-def _block(n: int, index: int) -> slice:
-    """The columns of a block of the computer for matrices, scratchpad or memory."""
-    return slice(1 + index * n, 1 + (index + 1) * n)
-
-
-def _vector(length: int, index: int) -> slice:
-    """The columns of a vector in the memory of the computer for elements, after sink and scratchpad."""
-    return slice(2 + index * length, 2 + (index + 1) * length)

@@ -17,6 +17,7 @@ point, so a copy is exact.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -25,20 +26,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from nlaformer.arrays import common_kind, give
 from nlaformer.arrays import operands as take
 from nlaformer.errors import DomainError, ShapeError
-from nlaformer.express.construction import Cost, column, each, row, spread
+from nlaformer.express.construction import Cost, each, spread
 from nlaformer.express.heads import OFF, Form, Head, Unit, add_form, assemble, piecewise_linear, replace, select, times
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import Layer, NLAFormer
 
 # Gates are closed by this much; entries in the scratchpad are at most 2^(1/2).
 _GATE = 2.0
-# Knots of the logarithm over [minimum, 2^(1/2)], and of its correction near 1.
-LOGARITHM, _CORRECTION = 1024, 64
+# Smaller divisors are refused; the largest is at most 2^(1/2) after scaling.
+_MINIMUM = 2.0**-20
+# Knots of the logarithm over [_MINIMUM, 2^(1/2)], and of its correction near 1.
+_LOGARITHM, _CORRECTION = 1024, 64
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ class Slot:
     """An operand: its shape, its place in the prompt, and how it is brought into the compact set.
 
     ``lift`` makes it a block (..., rows, tokens), which is divided by the power of two with the ``exponent`` of the
-    block; that times ``sign`` is the operand's share of the result's. Without an exponent nothing is scaled.
+    block. The result is multiplied by it, or divided for a ``divisor``. Without an exponent nothing is scaled.
     """
 
     shape: tuple[int, ...]
@@ -54,30 +56,34 @@ class Slot:
     tokens: slice
     lift: Callable[[Tensor], Tensor]
     exponent: Callable[[Tensor], Tensor] | None = None
-    sign: int = 1
-    minimum: float = 0.0
+    divisor: bool = False
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Machine:
     """A loop-transformer for one operation; call it with the operands. Made by ``loop_transformer.build``.
 
-    ``constants`` is the prompt without operands. The model runs ``passes`` loops. ``block`` is the function block
-    alone, which the operation calls ``calls`` times; the shifts have none.
+    The model runs ``passes`` loops. ``block`` is the function block alone, which every pass calls once; the shifts
+    have none. ``prepare`` makes the prompt without operands.
     """
 
     name: str
     model: NLAFormer
     layout: Layout
-    constants: Tensor
+    dtype: torch.dtype
+    prepare: Callable[[], Tensor]
     slots: tuple[Slot, ...]
     result: Callable[[Tensor], Any]
     passes: int = 0
     block: Machine | None = None
-    calls: int = 1
 
     def __repr__(self) -> str:
         return f"<loop-transformer {self.name!r}: {self.cost}>"
+
+    @functools.cached_property
+    def constants(self) -> Tensor:
+        """The prompt without operands. Made when it is used: a machine too large to run has a cost all the same."""
+        return self.prepare().to(self.dtype)
 
     @property
     def cost(self) -> Cost:
@@ -89,8 +95,7 @@ class Machine:
         """What the function block costs, its operands in place. A shift is nothing but reads and writes."""
         if self.block is None:
             return self.cost
-        cost = self.block.cost
-        return replaced(cost, layers=self.calls * cost.layers)
+        return replaced(self.block.cost, layers=max(self.passes, 1) * self.block.cost.layers)
 
     def __call__(self, *operands: Any) -> Any:
         """The result, in the kind of array that came in; leading dimensions are batch dimensions."""
@@ -119,11 +124,11 @@ class Machine:
             if slot.exponent is not None:
                 e = slot.exponent(block)
                 block = scale(block, -e[..., None, None])
-                total = total + slot.sign * e
-            if bool((block.abs() < slot.minimum).any()):
+                total = total - e if slot.divisor else total + e
+            if slot.divisor and bool((block.abs() < _MINIMUM).any()):
                 raise DomainError(
                     f"{self.name}: a divisor is {float(block.abs().amin()):.3g} after scaling; "
-                    f"expected {slot.minimum:.3g} or more"
+                    f"expected {_MINIMUM:.3g} or more"
                 )
             self.layout.write(P, slot.register, block, slot.tokens)
         if "exponent" in self.layout.names:
@@ -144,7 +149,7 @@ class Machine:
             raise ShapeError(f"{self.name} takes {len(self.slots)} operand(s); {len(operands)} were given")
         given = {f"operand {k}": value for k, value in enumerate(operands, start=1)}
         shapes = {name: slot.shape for name, slot in zip(given, self.slots, strict=True)}
-        tensors = take(self.name, given, shapes, self.constants.dtype, self.constants.device)
+        tensors = take(self.name, given, shapes, self.dtype, torch.device("cpu"))
         return [tensor.detach() for tensor in tensors.values()]
 
 
@@ -160,9 +165,9 @@ def code(index: int, bits: int) -> list[float]:
     return [1.0 if index >> bit & 1 else -1.0 for bit in range(bits)]
 
 
-def bits(addresses: int, least: int = 1) -> int:
-    """Bits enough for this many addresses."""
-    return max(least, (addresses - 1).bit_length())
+def bits(addresses: int) -> int:
+    """Bits enough for this many addresses, one at least."""
+    return max(1, (addresses - 1).bit_length())
 
 
 def codes(indices: Sequence[int], length: int) -> Tensor:
@@ -179,19 +184,6 @@ def flags(layout: Layout, scratchpad: int) -> Tensor:
         layout.write(P, "idle", torch.ones(1, 1), slice(None))
         layout.write(P, "idle", torch.zeros(1, 1), slice(1, 1 + scratchpad))
     return P
-
-
-# --- operands as blocks ----------------------------------------------------------------------------------------
-
-
-def padded_row(value: Tensor) -> Tensor:
-    """A vector as the first row of a matrix of zeros."""
-    return functional.pad(row(value), (0, 0, 0, value.shape[-1] - 1))
-
-
-def padded_column(value: Tensor) -> Tensor:
-    """A vector as the first column of a matrix of zeros."""
-    return functional.pad(column(value), (0, value.shape[-1] - 1))
 
 
 # --- pointers --------------------------------------------------------------------------------------------------
@@ -282,11 +274,11 @@ def product(
         target=layout[target],
         gain=(math.exp(C) + layout.tokens - 1) / c,
     )
-    return assemble(layout, [head], [Unit(_busy(layout), 0.0, dict.fromkeys(layout[target], -1 / c))])
+    return assemble(layout, [head], [Unit(busy(layout), 0.0, dict.fromkeys(layout[target], -1 / c))])
 
 
-def divide(layout: Layout, minimum: float, dtype: torch.dtype) -> list[Layer]:
-    """The quotient out = left / right, for |right| in [minimum, 2^(1/2)]; four layers, one head. Ours.
+def divide(layout: Layout, dtype: torch.dtype) -> list[Layer]:
+    """The quotient out = left / right, for |right| in [_MINIMUM, 2^(1/2)]; four layers, one head. Ours.
 
     1. modulus = |right|.
     2. log = an interpolant of log(modulus), low by at most h^2 / 8 for knots h apart in the logarithm.
@@ -296,9 +288,9 @@ def divide(layout: Layout, minimum: float, dtype: torch.dtype) -> list[Layer]:
     """
     (left,), (right,), (modulus,), (log,) = (layout[name] for name in ("left", "right", "modulus", "log"))
     (ratio,), (sign,), (signed,), (idle,) = (layout[name] for name in ("ratio", "sign", "signed", "idle"))
-    step = math.log(2**0.5 / minimum) / (LOGARITHM - 1)
+    step = math.log(2**0.5 / _MINIMUM) / (_LOGARITHM - 1)
     low = step**2 / 8
-    wide = [minimum * math.exp(k * step) for k in range(LOGARITHM)]
+    wide = [_MINIMUM * math.exp(k * step) for k in range(_LOGARITHM)]
     narrow = [1 + low * (3 * k / (_CORRECTION - 1) - 1) for k in range(_CORRECTION)]
 
     def logarithm(row: int, knots: list[float]) -> list[Unit]:
@@ -350,7 +342,7 @@ def _compare(
 def _exponential(layout: Layout, source: Sequence[int], target: Sequence[int], dtype: torch.dtype) -> Head:
     """Add source e^-log to target in the scratchpad: a column weighs e^(-log - C), the sink takes the rest."""
     (log,) = layout["log"]
-    C = 60.0 if dtype == torch.float64 else 31.0  # e^-log can be 1 / minimum, far below e^C
+    C = 60.0 if dtype == torch.float64 else 31.0  # e^-log can be 1 / _MINIMUM, far below e^C
     return Head(
         query=[_one(layout), _sink_query(layout, C, scratchpad=True)],
         key=[{log: -1.0}, _sink(layout)],
@@ -374,7 +366,7 @@ def _sink(layout: Layout) -> Form:
     return {layout["sink"][0]: 1.0}
 
 
-def _busy(layout: Layout) -> Form:
+def busy(layout: Layout) -> Form:
     """The form that is 1 in the scratchpad's columns and 0 elsewhere."""
     return {layout["one"][0]: 1.0, layout["idle"][0]: -1.0}
 
