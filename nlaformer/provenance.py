@@ -22,24 +22,20 @@ def provenance(commit: str | None = None) -> dict[str, Any]:
     >>> sorted(provenance())
     ['commit', 'date', 'machine', 'versions']
     """
-    return {
-        "machine": machine(),
-        "versions": {"nlaformer": nlaformer.__version__, "python": platform.python_version(), **versions(PACKAGES[:2])},
-        "commit": commit or checked_out(),
-        "date": datetime.now(UTC).date().isoformat(),
-    }
-
-
-def machine() -> dict[str, Any]:
-    """Processor, accelerators and the threads torch uses."""
     import torch
 
-    return {
+    machine = {
         "processor": processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "system": platform.platform(terse=True),
         "accelerators": [torch.cuda.get_device_name(k) for k in range(torch.cuda.device_count())],
+    }
+    return {
+        "machine": machine,
+        "versions": {"nlaformer": nlaformer.__version__, "python": platform.python_version(), **versions(PACKAGES[:2])},
+        "commit": commit or _checked_out(),
+        "date": datetime.now(UTC).date().isoformat(),
     }
 
 
@@ -57,7 +53,7 @@ def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
     return {package: _version(package) for package in packages}
 
 
-def checked_out() -> str | None:
+def _checked_out() -> str | None:
     """The commit of the checkout this package runs from, if it runs from one."""
     root = Path(__file__).parent.parent
     if not (root / ".git").exists():

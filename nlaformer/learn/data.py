@@ -33,15 +33,11 @@ def with_teacher(systems: Systems, teacher: str, T: int) -> Batch:
     return Batch(*systems, path.x, torch.cat([path.r, path.d], -1))
 
 
-def _chunk_seed(config: Config, index: int) -> int:
-    """The seed of chunk ``index``, hashed: torch's CPU generator uses the lower 32 bits of a seed only."""
-    digest = hashlib.sha256(f"nlaformer training systems {config.seed} {index}".encode()).digest()
-    return int.from_bytes(digest[:8]) >> 1
-
-
 def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
     """Chunk ``index`` of a member's stream, as float32: every tensor (chunk, B, ...)."""
-    generator = torch.Generator(device).manual_seed(_chunk_seed(config, index))
+    # Hashed: torch's CPU generator uses the lower 32 bits of a seed only.
+    digest = hashlib.sha256(f"nlaformer training systems {config.seed} {index}".encode()).digest()
+    generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
     systems = config.make_family().stream(config.chunk * config.batch, generator, dtype=torch.float64)
     batch = with_teacher(systems, config.teacher, config.T)
     return Batch(*(tensor.float().unflatten(0, (config.chunk, config.batch)) for tensor in batch))

@@ -115,9 +115,7 @@ def judge(solver: Solver, given: Trial) -> Evaluation:
     return Evaluation(
         given.label,
         len(x),
-        model=_numbers(errors["model"].mean(0)),
-        cg=_numbers(errors["cg"].mean(0)),
-        pcg=_numbers(errors["pcg"].mean(0)),
+        **{name: _numbers(error.mean(0)) for name, error in errors.items()},
         intermediate=_numbers(intermediate),
         discrepancy=_discrepancy(intermediate, solver.config.n),
         median={name: _numbers(error.quantile(0.5, 0)) for name, error in errors.items()},
@@ -193,7 +191,7 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
         return "Some of its iterates are not finite, so it cannot be compared."
     if worse_than_zero(own.model):
         return (
-            f"Its last error, {_short(own.model[-1])}, is above that of x = 0: it has learned nothing yet, or training "
+            f"Its last error, {own.model[-1]:.2g}, is above that of x = 0: it has learned nothing yet, or training "
             "became unstable; a lower rate (lr), a longer warmup or another seed may help."
         )
     theirs, name, last, end = getattr(own, teacher), teacher.upper(), len(own.model) - 1, own.model[-1]
@@ -204,7 +202,7 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
         factor = max(theirs[t] / own.model[t] for t in range(1, ahead + 1))
         text = f"Ahead of {name} up to t = {ahead}, by a factor of {plain_factor(factor)} at most"
     if stalls < last:
-        text += f"; from t = {stalls} on the error stays near {_short(end)}, {name} reaches {_short(theirs[-1])}"
+        text += f"; from t = {stalls} on the error stays near {end:.2g}, {name} reaches {theirs[-1]:.2g}"
     return text + "."
 
 
@@ -215,10 +213,6 @@ def worse_than_zero(errors: Sequence[float]) -> bool:
     [False, False, True, True, True]
     """
     return not errors[-1] <= 1
-
-
-def _short(value: float) -> str:
-    return f"{value:.2g}"
 
 
 def plain_factor(factor: float) -> str:

@@ -19,10 +19,10 @@ _LONG = 600.0  # seconds above which a GPU is recommended
 class TrainingProgress(ExitStack):
     """Loss, speed and time left of a training run."""
 
-    def __init__(self, title: str, steps: int, start: int, shown: bool):
+    def __init__(self, title: str, steps: int, start: int, shown: bool, on_cpu: bool):
         super().__init__()
         self.console = Console(stderr=True)
-        self.title, self.steps, self.start, self.shown = title, steps, start, shown
+        self.title, self.steps, self.start, self.shown, self.on_cpu = title, steps, start, shown, on_cpu
         self._first_done = self._spoken = time.monotonic()
         self._bar: Progress | None = None
         self._silent = True
@@ -52,21 +52,17 @@ class TrainingProgress(ExitStack):
         return self.shown and (done == _FIRST or step == self.steps or now - self._spoken >= pause)
 
     def update(self, step: int, loss: float) -> None:
-        """Show the state after a step."""
+        """Show the state after a step; on a CPU, first an estimate of the time of the run."""
+        if self.on_cpu and self._silent and step < self.steps:
+            left = self._left(step)
+            advice = "; this recipe is meant for a GPU, quickstart for a CPU" if left > _LONG else ""
+            self.say(f"{self.title}: on this CPU the run will take about {duration(left)}{advice}")
         self._spoken, self._silent = time.monotonic(), False
         note = f"loss {loss:.4g}, {self._speed(step):.3g} steps/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, note=note)
         else:
             self.say(f"{self.title}: step {step}/{self.steps}, {note}, {duration(self._left(step))} left")
-
-    def forecast(self, step: int) -> None:
-        """Before the first update on a CPU, estimate the time of the run."""
-        if not self._silent or step == self.steps:
-            return
-        left = self._left(step)
-        advice = "; this recipe is meant for a GPU, quickstart for a CPU" if left > _LONG else ""
-        self.say(f"{self.title}: on this CPU the run will take about {duration(left)}{advice}")
 
     def _speed(self, step: int) -> float:
         return max(step - self.start - 1, 1) / max(time.monotonic() - self._first_done, 1e-9)

@@ -236,16 +236,13 @@ class Config:
             found.append("truncate=True needs inject=True: without it the read-in would get no gradient")
         if not self.shared and self.loops < 1:
             found.append(f"shared=False needs at least one loop, T={self.T} leaves {self.loops}")
-        return found + self._family_complaints()
-
-    def _family_complaints(self) -> list[str]:
         # With an n and a sigma that are valid here: what is wrong with them has been said already.
         sigma = tuple(value for value in self.sigma if 0 < value < math.inf) or (1.0,)
         try:
             self.replace(n=max(self.n, 1), sigma=sigma).make_family()
         except NLAFormerError as error:
-            return [str(error)]
-        return []
+            found.append(str(error))
+        return found
 
     def validate(self) -> Config:
         """Return this config, or raise an OptionError that lists every complaint."""

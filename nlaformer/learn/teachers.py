@@ -34,30 +34,6 @@ class Trajectory(NamedTuple):
     d: Tensor  # (..., T+1, n)
 
 
-class _State(NamedTuple):
-    """What one iteration hands to the next."""
-
-    x: Tensor  # (..., n)
-    r: Tensor  # (..., n) the recursive residual
-    d: Tensor  # (..., n)
-    rz: Tensor  # (..., 1) r.z
-
-
-def _step(A: _Apply, M: _Apply, state: _State) -> _State:
-    """One iteration. A system that cannot take another step (0/0) keeps its state."""
-    x, r, d, rz = state
-    q = A(d)
-    curvature = _dot(d, q)
-    going = (rz != 0) & (curvature != 0)
-    alpha = torch.where(going, rz / curvature, 0.0)
-    x = x + alpha * d
-    r = r - alpha * q
-    z = M(r)
-    rz_next = _dot(r, z)
-    beta = rz_next / rz
-    return _State(x, r, torch.where(going, z + beta * d, d), torch.where(going, rz_next, rz))
-
-
 def cg(A: Any, b: Any, iterations: int, x0: Any = None) -> Trajectory:
     """Conjugate gradients for a fixed number of iterations.
 
@@ -115,19 +91,31 @@ def trajectory(teacher: str, A: Tensor, b: Tensor, iterations: int) -> Trajector
     return look_up("teacher", teacher, _TEACHERS)(A, b, iterations)
 
 
-def _trajectory(A: Tensor, M: _Apply, b: Tensor, x0: Tensor, iterations: int) -> Trajectory:
-    steps = whole("iterations", iterations, 0)
+def _trajectory(A: Tensor, M: _Apply, b: Tensor, x: Tensor, iterations: int) -> Trajectory:
+    """The iteration from x on. A system that cannot take another step (0/0) keeps its state."""
 
     def product(v: Tensor) -> Tensor:
         # Many right-hand sides of one matrix are one product of matrices, many matrices a batch of them.
         return v @ A.mT if A.ndim == 2 else (A @ v[..., None])[..., 0]
 
-    r = b - product(x0)
-    z = M(r)
-    states = [_State(x0, r, z, _dot(r, z))]
-    for _ in range(steps):
-        states.append(_step(product, M, states[-1]))
-    return Trajectory(*(torch.stack(part, -2) for part in list(zip(*states, strict=True))[:3]))
+    r = b - product(x)
+    d = M(r)
+    rz = _dot(r, d)
+    states = [(x, r, d)]
+    for _ in range(whole("iterations", iterations, 0)):
+        q = product(d)
+        curvature = _dot(d, q)
+        going = (rz != 0) & (curvature != 0)
+        alpha = torch.where(going, rz / curvature, 0.0)
+        x = x + alpha * d
+        r = r - alpha * q
+        z = M(r)
+        rz_next = _dot(r, z)
+        beta = rz_next / rz
+        d = torch.where(going, z + beta * d, d)
+        rz = torch.where(going, rz_next, rz)
+        states.append((x, r, d))
+    return Trajectory(*(torch.stack(part, -2) for part in zip(*states, strict=True)))
 
 
 def _dot(u: Tensor, v: Tensor) -> Tensor:

@@ -241,16 +241,17 @@ class _Training:
         if states := resumption.states:
             self.engine.load({name: torch.stack([state[name] for state in states]) for name in states[0]})
         spoken = progress and group.rank == 0
-        self.progress = TrainingProgress(_title(self.configs), self.steps, resumption.step, spoken)
+        on_cpu = group.device.type == "cpu"
+        self.progress = TrainingProgress(_title(self.configs), self.steps, resumption.step, spoken, on_cpu)
         self.validation = [
             with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.teacher, config.T)
             for config in self.configs
         ]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
-        self.seconds = [_seconds_before(folder) if self.resumption.step else 0.0 for folder in self.folders]
+        self.seconds = [_seconds_before(folder) if resumption.step else 0.0 for folder in self.folders]
 
-    def run(self, board: Callable[[str], Any] | None, deadline: float = math.inf) -> None:
+    def run(self, board: Callable[[str], Any] | None, deadline: float) -> None:
         """Train to the last step or the deadline; nothing is left to do for a run that was found finished."""
         done, alive = self.resumption.step, self.engine.report().alive
         for error in self.resumption.refused:
@@ -292,8 +293,6 @@ class _Training:
     def _show(self, done: int) -> None:
         report = self.engine.report()
         living = report.loss[report.alive]
-        if self.group.device.type == "cpu":
-            self.progress.forecast(done)
         self.progress.update(done, float(living.mean()) if len(living) else float("nan"))
 
     def _stop(self, asked: list[int], deadline: float) -> str:

@@ -59,17 +59,10 @@ _TILES = {  # many rows in 16 and in 32 bits, few rows in 16 and in 32 bits
 class Launch:
     """Triton or plain torch, and what all kernels of a model share."""
 
-    epsilon: float
-    """Of the RMS normalizations."""
-
-    triton: bool
-    """Whether kernels run; else plain torch does."""
-
-    precision: str = "ieee"
-    """How Triton multiplies float32: "ieee", "bf16x3" or "tf32"."""
-
-    tiles: Mapping[str, Tile] = field(default_factory=dict)
-    """Tiles by product that replace those of the tables above."""
+    epsilon: float  # of the RMS normalizations
+    triton: bool  # whether kernels run; else plain torch does
+    precision: str = "ieee"  # how Triton multiplies float32: "ieee", "bf16x3" or "tf32"
+    tiles: Mapping[str, Tile] = field(default_factory=dict)  # by product, instead of those of the table above
 
     def tile(self, name: str, X: Tensor, columns: int) -> Tile:
         """The tile of product ``name``, of X (E, R, inner) with a weight of so many columns."""
@@ -113,14 +106,7 @@ def parts_of(tensor: Tensor | None) -> int:
 
 
 def tile_for(name: str, rows: int, columns: int, inner: int, dtype: torch.dtype) -> Tile:
-    """The tile for product ``name`` of (rows x inner) with (inner x columns); ``rows`` counts the whole stack.
-
-    Examples
-    --------
-    >>> import torch
-    >>> tile_for("qkv", rows=1344, columns=768, inner=256, dtype=torch.bfloat16).columns
-    128
-    """
+    """The tile for product ``name`` of (rows x inner) with (inner x columns); ``rows`` counts the whole stack."""
     tile = _TILES[name][(0 if rows >= _MANY else 2) + (dtype.itemsize == 4)]
     return tile._replace(columns=divisor(columns, tile.columns), inner=divisor(inner, tile.inner))
 
