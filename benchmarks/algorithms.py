@@ -26,6 +26,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks.operations import interleaved, peak_bytes
+from nlaformer.cli.algorithms import cells, measured
 from nlaformer.compiler.library import example, program
 from nlaformer.compiler.paper_form import fitted_error
 from nlaformer.compiler.verify import converge
@@ -105,20 +106,9 @@ def measure(name: str, n: int = 20, iterations: int = ITERATIONS) -> dict[str, A
     compiled = nf.algorithm(name, n, verify=False)
     inputs, exact = example(name, n, SYSTEMS, SEED)
     curves = converge(compiled, program(name), inputs, exact, iterations)
-    deviation, loop = curves.deviation.max(0), compiled.cost.loop
-    return {
-        "name": name,
+    return measured(name, compiled, curves) | {
         "n": n,
-        "layers": loop.layers,
         "start_layers": compiled.cost.pre.layers,
-        "heads": compiled.loop_heads,
-        "ffn_width": loop.ffn_width,
-        "rows": loop.rows,
-        "first_deviation": float(deviation[1]),
-        "largest_deviation": float(deviation.max()),
-        "last_deviation": float(deviation[-1]),
-        "error": float(curves.found[:, -1].max()),
-        "reference_error": float(curves.reference[:, -1].max()),
         "iterations": {f"{level:g}": iterations_to(curves.found, level) for level in LEVELS},
         "reference_iterations": {f"{level:g}": iterations_to(curves.reference, level) for level in LEVELS},
     }
@@ -144,19 +134,7 @@ def table_sheet(rows: list[dict[str, Any]]) -> Sheet:
     costs = ("layers", "heads,\nall layers", "FFN\nwidth")
     deviations = ("deviation\n1 step", "deviation\nlargest", "deviation\nlast")
     errors = ("error\nat the end", "to 1e-6\n(NumPy)", "to 1e-12\n(NumPy)")
-    lines = tuple(
-        (
-            row["name"],
-            str(row["layers"]),
-            str(row["heads"]),
-            f"{row['ffn_width']:,}",
-            *(f"{row[f'{which}_deviation']:.0e}" for which in ("first", "largest", "last")),
-            f"{row['error']:.0e} ({row['reference_error']:.0e})",
-            count(row, "1e-06"),
-            count(row, "1e-12"),
-        )
-        for row in rows
-    )
+    lines = tuple((*cells(row), count(row, "1e-06"), count(row, "1e-12")) for row in rows)
     note = (
         f"Layers and heads: of one iteration. Deviation: |x_t - x_t of the program in NumPy| / |x|, worst of {SYSTEMS} "
         f"systems of the paper's family (sigma = 1.2), over {ITERATIONS} iterations. Error: |x_t - x| / |x|, and the "

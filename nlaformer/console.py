@@ -5,23 +5,23 @@ from __future__ import annotations
 import json
 import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlaformer.errors import FileError, OptionError
+from nlaformer.errors import FileError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 __all__ = [
     "Sheet",
-    "check_format",
     "console",
     "output_folder",
     "print_json",
     "print_sheets",
+    "say",
     "to_json",
     "to_markdown",
     "to_text",
@@ -71,6 +71,14 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
+def say(text: str, style: str = "", indent: int = 0) -> None:
+    """Text on standard output, each of its lines folded to the width; what follows a fold is indented."""
+    out = console()
+    for line in text.split("\n"):
+        folded = textwrap.fill(line, max(out.width, 2 * indent), subsequent_indent=" " * indent)
+        out.print(folded, style=style, soft_wrap=True)
+
+
 def print_sheets(sheets: Iterable[Sheet], markdown: bool = False) -> None:
     """Tables on standard output."""
     if markdown:
@@ -78,11 +86,11 @@ def print_sheets(sheets: Iterable[Sheet], markdown: bool = False) -> None:
         return
     out = console()
     for sheet in sheets:
-        out.print(textwrap.fill(sheet.title, out.width), style="bold", soft_wrap=True)
-        out.print(to_text(sheet, out.width, "─" if out.encoding.startswith("utf") else "-"), soft_wrap=True)
+        say(sheet.title, style="bold")
+        print(to_text(sheet, out.width, "─" if out.encoding.startswith("utf") else "-"))
         if sheet.note:
-            out.print(textwrap.fill(sheet.note, out.width), style="dim", soft_wrap=True)
-        out.print()
+            say(sheet.note, style="dim")
+        print()
 
 
 def to_text(sheet: Sheet, width: int = 80, rule: str = "-") -> str:
@@ -97,58 +105,35 @@ def to_text(sheet: Sheet, width: int = 80, rule: str = "-") -> str:
     add          60
     matmul    1,722
     """
-    columns = list(zip(sheet.headings, *sheet.lines, strict=True))
+    columns = zip(sheet.headings, *sheet.lines, strict=True)
     widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    gap = "  " if sum(widths) + 2 * (len(widths) - 1) <= width or sheet.words else " "
-    if sheet.words:
-        return _table(columns, _shrunk(widths, width - 2 * (len(widths) - 1)), gap, rule, words=True)
-    stacked: list[list[int]] = [[]]
-    widths = [min(widths[0], width // 2), *(min(each, width - width // 2 - 1) for each in widths[1:])]
+    gap = 2 if sum(widths) + 2 * (len(widths) - 1) <= width or sheet.words else 1
+    stacked: list[list[int]] = [[0]]
     for k in range(1, len(widths)):
-        if stacked[-1] and sum(widths[j] + len(gap) for j in (*stacked[-1], k)) + widths[0] > width:
-            stacked.append([])
+        if len(stacked[-1]) > 1 and not sheet.words and sum(widths[j] + gap for j in stacked[-1]) + widths[k] > width:
+            stacked.append([0])
         stacked[-1].append(k)
-    groups = [(0, *group) for group in stacked]
-    return "\n\n".join(_table([columns[k] for k in g], [widths[k] for k in g], gap, rule, False) for g in groups)
+    return "\n\n".join(_table(sheet, chosen, width, gap, rule) for chosen in stacked)
 
 
-def _table(columns: Sequence[Sequence[str]], widths: Sequence[int], gap: str, rule: str, words: bool) -> str:
-    """Columns, each a heading and its cells, side by side; a cell wider than its column is folded."""
-    folded = [[_folded(cell, width) for cell in column] for column, width in zip(columns, widths, strict=True)]
-    lines: list[str] = []
-    for row, cells in enumerate(zip(*folded, strict=True)):
-        height = max(map(len, cells))
-        blank = [[""] * (height - len(cell)) for cell in cells]
-        # A heading stands on its rule, a cell begins on its first line.
-        full = [space + cell if row == 0 else cell + space for space, cell in zip(blank, cells, strict=True)]
-        lines += [_joined(line, widths, gap, words) for line in zip(*full, strict=True)]
-        if row == 0:
-            above = len(lines)
-    if any(column[0] for column in columns):
-        lines.insert(above, rule * max(map(len, lines)))
-    else:
-        del lines[:above]
-    return "\n".join(lines)
+def _table(sheet: Sheet, chosen: list[int], width: int, gap: int, rule: str) -> str:
+    """Some columns side by side, folded to the width."""
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
 
-
-def _joined(cells: Sequence[str], widths: Sequence[int], gap: str, words: bool) -> str:
-    first, *others = zip(cells, widths, strict=True)
-    placed = [cell.ljust(width) if words else cell.rjust(width) for cell, width in others]
-    return gap.join([first[0].ljust(first[1]), *placed]).rstrip()
-
-
-def _folded(cell: str, width: int) -> list[str]:
-    parts = cell.split("\n")
-    return [line for part in parts for line in (textwrap.wrap(part, width) if len(part) > width else [part])]
-
-
-def _shrunk(widths: list[int], room: int) -> list[int]:
-    """Widths whose sum is at most the room: the last column gives way first, the first column last."""
-    widths = [*widths[:-1], max(min(widths[-1], 20), min(widths[-1], room - sum(widths[:-1])))]
-    while sum(widths) > max(room, len(widths)):
-        others = widths[1:] if max(widths[1:], default=0) > 8 else widths
-        widths[len(widths) - len(others) + others.index(max(others))] -= 1
-    return widths
+    ruled = Box(f"    \n    \n {rule}{rule} \n" + "    \n" * 5, ascii=True)  # a line below the headings, no other
+    table = Table(
+        box=ruled, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0), show_header=any(sheet.headings)
+    )
+    for k in chosen:
+        table.add_column(sheet.headings[k], justify="left" if k == 0 or sheet.words else "right", overflow="fold")
+    for line in sheet.lines:
+        table.add_row(*(line[k] for k in chosen))
+    out = Console(width=width, color_system=None, highlight=False, markup=False, emoji=False)
+    with out.capture() as captured:
+        out.print(table)
+    return "\n".join(line.rstrip() for line in captured.get().rstrip("\n").split("\n"))
 
 
 def to_markdown(sheet: Sheet) -> str:
@@ -165,12 +150,6 @@ def to_markdown(sheet: Sheet) -> str:
     headings = tuple(heading.replace("-\n", "-").replace("\n", " ") for heading in sheet.headings)
     body = ["| " + " | ".join(cells) + " |" for cells in (headings, rule, *sheet.lines)]
     return "\n".join([f"**{sheet.title}**", "", *body, *(["", sheet.note] if sheet.note else [])])
-
-
-def check_format(as_json: bool, markdown: bool) -> None:
-    """Refuse to print one result in two ways."""
-    if as_json and markdown:
-        raise OptionError("--json and --markdown were both given; choose one")
 
 
 def output_folder(path: Path) -> Path:

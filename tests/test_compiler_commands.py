@@ -38,7 +38,7 @@ def test_show_prints_the_schedule_and_draws(application, tmp_path):
 
 def test_the_folder_of_the_drawing_is_made_before_anything_is_measured(application, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
-    monkeypatch.setattr(commands, "_check", lambda *given: pytest.fail("measured first"))
+    monkeypatch.setattr(commands, "_converge", lambda *given: pytest.fail("measured first"))
     for path, words in ((tmp_path / "file", "file"), (tmp_path / "a" / "b", "a")):
         result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(path)])
         assert isinstance(result.exception, FileError) and words in str(result.exception)

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import nlaformer as nf
-from nlaformer.cli.operations import build, draw_prompts, file_name, half_steps
+from nlaformer.cli.operations import build, draw_prompts, file_name
 from nlaformer.cli.report import layer_shape, named_model, named_solver, structure_of
 from nlaformer.errors import FileError, OptionError
 from nlaformer.express import accuracy
@@ -23,23 +23,19 @@ from nlaformer.report.figure import save
 PNG = b"\x89PNG\r\n\x1a\n"
 
 
-@pytest.mark.parametrize(("name", "count"), [("add", 2), ("matmul", 2), ("matrix_transpose", 3), ("divide", 7)])
-def test_half_steps_end_where_the_model_ends(name: str, count: int):
-    """Attention and FFN one after the other are the layer; a part that is missing is no step."""
-    op = build(name, 4)
-    P = torch.as_tensor(op.prompt(*(operand[0] for operand in accuracy.draw(name, 4))))
-    steps = list(half_steps(op.model, P))
-    assert len(steps) == count
-    assert torch.equal(steps[0][1], P)
-    assert torch.equal(steps[-1][1], op.model(P))
-
-
 @pytest.mark.parametrize("name", ["add", "column_shift", "matmul", "divide", "pointwise"])
-def test_prompts_are_drawn(name: str, tmp_path: Path):
+def test_P_is_drawn_before_between_and_after_the_layers(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn: list[np.ndarray] = []
+    show = Axes.imshow
+    monkeypatch.setattr(Axes, "imshow", lambda axis, X, **k: (drawn.append(X), show(axis, X, **k))[1])
     op = build(name, 3)
     operands = [operand[0] for operand in accuracy.draw(name, 3)]
-    path = draw_prompts(op, operands, tmp_path / "P.png")
-    assert path.read_bytes().startswith(PNG)
+    assert draw_prompts(op, operands, tmp_path / "P.png").read_bytes().startswith(PNG)
+    assert len(drawn) == op.cost.layers + 1
+    P = torch.as_tensor(op.prompt(*operands))
+    shown = [row for name in op.layout.names if name != "exponent" for row in op.layout[name]]
+    for image, wanted in ((drawn[0], P), (drawn[-1], op.model(P))):
+        assert np.array_equal(image[shown], wanted.detach().numpy()[shown])
 
 
 @pytest.mark.parametrize("name", ["add", "matmul", "matrix_transpose"])

@@ -10,7 +10,7 @@ import sys
 import textwrap
 from typing import Any
 
-from nlaformer.console import Sheet, console, print_sheets
+from nlaformer.console import Sheet, console, print_sheets, say
 
 __all__ = ["demo"]
 
@@ -34,7 +34,7 @@ def operations() -> None:
     worst = max(found, key=lambda name: found[name]["error"])
     above = [name for name in found if found[name]["error"] > found[name]["bound"]]
     outcome = f"ABOVE THE BOUND: {', '.join(above)}." if above else "No error exceeds its bound."
-    _say(
+    _paragraph(
         "Each line is an ordinary softmax transformer. Its weights were written down, not trained, and it was run on "
         f"random numbers. The least accurate, apart from the single FFNs, is {worst}, with a relative error of "
         f"{found[worst]['error']:.0e}. {outcome}"
@@ -49,7 +49,7 @@ def python() -> None:
     print(textwrap.indent(source + "print(product.cost)", "    ") + "\n")
     found = example()
     print(f"    {found['cost']}\n")
-    _say(f"The largest error of an entry is {found['error']:.1e}, the largest proven bound {found['bound']:.1e}.")
+    _paragraph(f"The largest error of an entry is {found['error']:.1e}, the largest proven bound {found['bound']:.1e}.")
 
 
 def example() -> dict[str, Any]:
@@ -76,11 +76,13 @@ def algorithms() -> None:
     print(textwrap.indent(textwrap.dedent(inspect.getsource(ConjugateGradient)).rstrip(), "    ") + "\n")
     cg = nf.algorithm("cg", n=20)
     print(cg.schedule(width=console().width) + "\n")
-    _say("CG amplifies every rounding error, NumPy's too: after about 12 steps the two differ, and both converge.")
+    _paragraph(
+        "CG amplifies every rounding error, NumPy's too: after about 12 steps the two differ, and both converge."
+    )
     inputs, exact = example("cg", n=20)
     curves = converge(cg, ConjugateGradient(), inputs, exact, iterations=40)
     found, theirs = (np.median(errors, axis=0) for errors in (curves.found, curves.reference))
-    _say(
+    _paragraph(
         f"After 40 iterations on {len(exact)} systems the median relative error of the transformer is {found[-1]:.0e}, "
         f"that of CG in NumPy {theirs[-1]:.0e}; after 10 iterations they are {found[10]:.0e} and {theirs[10]:.0e}. "
         "Nothing was trained. nlaformer algorithms shows more; docs/compile.md explains how to write one."
@@ -97,7 +99,7 @@ def learning() -> None:
 
     _heading("Learning: a transformer that solves linear systems")
     config = nf.recipe("quickstart")
-    _say(f"Training the recipe quickstart: {config.steps} steps, systems of {config.n} unknowns, on the CPU.")
+    _paragraph(f"Training the recipe quickstart: {config.steps} steps, systems of {config.n} unknowns, on the CPU.")
     folder = tempfile.mkdtemp(prefix="nlaformer-demo-")
     try:
         solver = nf.train(config, out=folder, device="cpu").solver
@@ -110,7 +112,7 @@ def learning() -> None:
     title = f"Squared relative error on {own.count} systems not seen in training"
     print()  # after the lines of progress
     print_sheets([Sheet(title, ("iterate", "learned", "CG"), lines)])
-    _say(findings(own))
+    _paragraph(findings(own))
 
 
 def pretrained() -> None:
@@ -131,7 +133,7 @@ def pretrained() -> None:
     title = f"Squared relative error, mean of {first.count} systems, sigma 1, 1.2 and 1.4"
     print_sheets([Sheet(title, ("iterate", *headings), lines)])
     for name, row in rows.items():
-        _say(f"{name}: {findings(row, solvers[name].config.teacher)}")
+        _paragraph(f"{name}: {findings(row, solvers[name].config.teacher)}")
 
 
 def solving() -> None:
@@ -145,11 +147,9 @@ def solving() -> None:
     print('    nf.solve(A, b, model=model, method="flexible", rtol=1e-8)\n')
     model = nf.load("cg-accelerated")
     result, plain = nf.solve(A, b, model=model, method="flexible", rtol=1e-8), nf.cg(A, b, rtol=1e-8)
-    width, calls = console().width, result.model.applications if result.model else 0
-    for line in str(result).splitlines():
-        print(textwrap.fill(line, width, subsequent_indent=" " * 10))
-    print()
-    _say(
+    calls = result.model.applications if result.model else 0
+    say(f"{result}\n", indent=10)
+    _paragraph(
         f"With {calls} calls of the model the solve took {result.matvecs} products with A and {result.seconds:.2g} s, "
         f"CG alone {plain.matvecs} and {plain.seconds:.2g} s. "
         f"No answer is taken on trust: the residual is recomputed from x, and the exact |b - A x| is proven to be at "
@@ -162,9 +162,8 @@ SECTIONS = [python, operations, algorithms, learning, pretrained, solving]
 
 
 def _heading(title: str) -> None:
-    console().print(f"{title}\n{'=' * len(title)}\n", style="bold")
+    say(f"{title}\n{'=' * len(title)}\n", style="bold")
 
 
-def _say(sentence: str) -> None:
-    out = console()
-    out.print(textwrap.fill(sentence, out.width) + "\n", soft_wrap=True)
+def _paragraph(text: str) -> None:
+    say(f"{text}\n")

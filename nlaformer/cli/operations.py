@@ -2,76 +2,70 @@
 
 from __future__ import annotations
 
-import itertools
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlaformer.console import Sheet, check_format, output_folder, print_json, print_sheets
-from nlaformer.errors import OptionError, look_up, unknown_name
+from nlaformer.cli.options import Folder, Json, Markdown, check_options
+from nlaformer.console import Sheet, print_json, print_sheets
+from nlaformer.errors import OptionError, look_up
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
-    from torch import Tensor
 
     from nlaformer.express.operation import Operation
-    from nlaformer.transformer import Layer, NLAFormer
 
-__all__ = ["build", "draw_prompts", "file_name", "half_steps", "measure_all", "operations", "sheets"]
+__all__ = ["build", "draw_prompts", "file_name", "measure_all", "operations", "sheets"]
 
 DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
 LARGEST = 1024  # the reference in extended precision takes n^3 steps without BLAS: minutes at this n
 
-Name = Annotated[str | None, typer.Argument(help="One operation in detail; without it, the table of all.")]
-Size = Annotated[int, typer.Option("--n", help="Length of the vectors, size of the matrices.")]
-Order = Annotated[int, typer.Option(help="1, 2 or 3: 2, 4 or 6 heads.")]
-DType = Annotated[str, typer.Option("--dtype", help="float64, float32 or both.")]
-Scheme = Annotated[str, typer.Option(help="antisymmetric (heads +c and -c) or paper (c and 0).")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables in Markdown.")]
-Show = Annotated[bool, typer.Option("--show", help="Draw P before, between and after the layers (PNG).")]
-Out = Annotated[Path | None, typer.Option(help="Folder for the drawing; default: the current one.")]
-
 
 def operations(
-    name: Name = None,
-    n: Size = 20,
-    order: Order = 1,
-    dtype: DType = "both",
-    scheme: Scheme = "antisymmetric",
+    name: Annotated[str | None, typer.Argument(help="One operation in detail; without it, the table of all.")] = None,
+    n: Annotated[int, typer.Option("--n", help="Length of the vectors, size of the matrices.")] = 20,
+    order: Annotated[int, typer.Option(help="1, 2 or 3: 2, 4 or 6 heads.")] = 1,
+    dtype: Annotated[str, typer.Option("--dtype", help="float64, float32 or both.")] = "both",
+    scheme: Annotated[str, typer.Option(help="antisymmetric (heads +c and -c) or paper (c and 0).")] = "antisymmetric",
     as_json: Json = False,
     markdown: Markdown = False,
-    show: Show = False,
-    out: Out = None,
+    show: Annotated[bool, typer.Option("--show", help="Draw P before, between and after the layers (PNG).")] = False,
+    out: Folder = None,
 ) -> None:
     """The operations as transformers: cost, error and proven bound.
 
     Errors are measured on random operands against NumPy in extended precision. With a name: how the operation is
     called, its constants and the registers of its prompt.
     """
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
-    check_format(as_json, markdown)
-    if name is None and show:
-        raise OptionError("--show draws one operation; name it: nlaformer operations matmul --show")
-    if out is not None and not show:
-        raise OptionError("--out goes with --show")
-    options: dict[str, Any] = {"order": order, "scheme": scheme}
+    dtypes, options = look_up("dtype", dtype, DTYPES), {"order": order, "scheme": scheme}
+    check_options("operations matmul", name, as_json, markdown, show, out)
     if name is None:
-        _table(n, DTYPES[dtype], options, as_json, markdown)
-    else:
-        _detail(name, n, DTYPES[dtype], options, as_json, markdown, (out or Path()) if show else None)
+        _table(n, dtypes, options, as_json, markdown)
+        return
+    from nlaformer.express.accuracy import draw
+
+    ops = {dtype: build(name, n, dtype, **options) for dtype in dtypes}
+    row, op, picture = _measured(ops), ops[dtypes[0]], None
+    if show:
+        operands = [operand[0] for operand in draw(name, n, dtypes[0])]
+        picture = draw_prompts(op, operands, (out or Path()) / file_name(op))
+    if as_json:
+        print_json(row | options | _about(ops) | {"picture": picture and str(picture)})
+        return
+    print_sheets([_properties(row, ops, options), _registers(op)], markdown)
+    if picture is not None:
+        print(f"P before, between and after the layers: {picture}")
 
 
 def _table(n: int, dtypes: tuple[str, ...], options: dict[str, Any], as_json: bool, markdown: bool) -> None:
     from nlaformer.express.accuracy import SEEDS
     from nlaformer.provenance import in_words, provenance
 
-    rows = measure_all(n, dtypes, options)
+    rows = measure_all(n, dtypes, **options)
     if as_json:
         print_json({"n": n, **options, "seeds": SEEDS, "operations": rows, "provenance": provenance()})
         return
@@ -80,61 +74,27 @@ def _table(n: int, dtypes: tuple[str, ...], options: dict[str, Any], as_json: bo
         print(f"\n{in_words(provenance())}.")
 
 
-def _detail(
-    name: str, n: int, dtypes: tuple[str, ...], options: dict[str, Any], as_json: bool, markdown: bool,
-    folder: Path | None,
-) -> None:  # fmt: skip
-    from nlaformer.express import accuracy
-    from nlaformer.express.theorem import RECORDS
-
-    if folder is not None:
-        output_folder(folder)
-    ops = {dtype: build(name, n, dtype, **options) for dtype in dtypes}
-    row, op = _measured(ops), ops[dtypes[0]]
-    picture = None
-    if folder is not None:
-        operands = [operand[0] for operand in accuracy.draw(name, n, dtypes[0])]
-        picture = draw_prompts(op, operands, folder / file_name(op))
-    if as_json:
-        record = RECORDS[name]
-        about = {
-            "signature": {"call": record.call, "operands": record.arguments, "result": record.result},
-            "registers": dict(op.layout.registers),
-            "constants": {key: _constants(ops[key]) for key in ops},
-            "picture": picture and str(picture),
-        }
-        print_json(row | options | about)
-        return
-    print_sheets([_properties(row, ops, options), _registers(op)], markdown)
-    if picture is not None:
-        print(f"P before, between and after the layers: {picture}")
-
-
 # --- measuring --------------------------------------------------------------------------------------------------------
 
 
-def measure_all(n: int, dtypes: Sequence[str], options: Mapping[str, Any] | None = None) -> list[dict[str, Any]]:
+def measure_all(n: int, dtypes: Sequence[str], **options: Any) -> list[dict[str, Any]]:
     """Every operation in each of its forms: cost, error and bound, as plain data."""
     from nlaformer.express.theorem import RECORDS
 
     forms = [(name, form) for name, record in RECORDS.items() for form in record.forms]
-    return [
-        _measured({dtype: build(name, n, dtype, form=form, **(options or {})) for dtype in dtypes})
-        for name, form in forms
-    ]
+    return [_measured({dtype: build(name, n, dtype, form=form, **options) for dtype in dtypes}) for name, form in forms]
 
 
 def build(name: str, n: int, dtype: str = "float64", **options: Any) -> Operation:
     """An operation for a command; ``pointwise`` is built from the example of its record."""
-    import torch
-
     import nlaformer as nf
+    from nlaformer.arrays import DTYPES
     from nlaformer.express.theorem import RECORDS
 
     record = look_up("operation", name, RECORDS)
     if n > LARGEST:
         raise OptionError(f"n is {n}; the commands measure up to n = {LARGEST}; for more, nf.operation in Python")
-    return nf.operation(name, n, dtype=getattr(torch, dtype), f=record.f, **options)
+    return nf.operation(name, n, dtype=DTYPES[dtype], f=record.f, **options)
 
 
 def _measured(ops: dict[str, Operation]) -> dict[str, Any]:
@@ -213,8 +173,24 @@ def _registers(op: Operation) -> Sheet:
     return Sheet(f"The prompt's registers ({op.layout.tokens} tokens, {sink})", ("register", "rows of P"), lines)
 
 
+def _about(ops: dict[str, Operation]) -> dict[str, Any]:
+    """How an operation is called, its registers and its constants, as plain data."""
+    from nlaformer.express.theorem import RECORDS
+
+    op = next(iter(ops.values()))
+    record = RECORDS[op.name]
+    return {
+        "signature": {"call": record.call, "operands": record.arguments, "result": record.result},
+        "registers": dict(op.layout.registers),
+        "constants": {dtype: _constants(ops[dtype]) for dtype in ops},
+    }
+
+
 def _constants(op: Operation) -> dict[str, float] | None:
     return None if op.linearization is None else {"C": op.linearization.C, "c": op.linearization.c}
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
 
 
 def draw_prompts(op: Operation, operands: Sequence[np.ndarray], path: Path) -> Path:
@@ -224,7 +200,9 @@ def draw_prompts(op: Operation, operands: Sequence[np.ndarray], path: Path) -> P
     from nlaformer.report.figure import save
     from nlaformer.report.prompts import prompt_figure
 
-    states = [(label, P.numpy()) for label, P in half_steps(op.model, torch.as_tensor(op.prompt(*operands)))]
+    with torch.no_grad():
+        first, *others = (state.P.numpy() for state in op.model.states(torch.as_tensor(op.prompt(*operands))))
+    states = [("P", first), *((f"after layer {k}", P) for k, P in enumerate(others, start=1))]
     title = ", ".join([op.name, f"n = {op.n}", *_unusual(op)])
     return save(prompt_figure(states, op.layout.registers, op.layout.sink, title), path)
 
@@ -236,27 +214,5 @@ def file_name(op: Operation) -> str:
 
 def _unusual(op: Operation) -> list[str]:
     """The options that are not the default."""
-    options = op.options
-    return [
-        *([f"order {options.order}"] if options.order != 1 else []),
-        *([options.dtype] if options.dtype != "float64" else []),
-        *([f"scheme {options.scheme}"] if options.scheme != "antisymmetric" else []),
-    ]
-
-
-def half_steps(model: NLAFormer, P: Tensor) -> Iterator[tuple[str, Tensor]]:
-    """P, and P after the attention and after the FFN of every layer of the pre block, each with a title."""
-    import torch
-
-    from nlaformer.transformer import Layer
-
-    yield "P", P
-    with torch.no_grad():
-        after = itertools.islice(model.states(P), 1, None)
-        for layer, state in zip(cast("Iterable[Layer]", model.pre), after, strict=True):
-            if layer.heads is not None:
-                half = Layer(heads=layer.heads)(P.mT).mT if layer.ffn is not None else state.P
-                yield f"after the attention\nof layer {state.layer + 1}", half
-            if layer.ffn is not None:
-                yield f"after the FFN\nof layer {state.layer + 1}", state.P
-            P = state.P
+    words = (f"order {op.options.order}", op.options.dtype, f"scheme {op.options.scheme}")
+    return [word for word in words if word not in ("order 1", "float64", "scheme antisymmetric")]

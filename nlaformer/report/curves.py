@@ -13,14 +13,14 @@ from nlaformer.report.figure import CURVES, FAINT, INK, curve, panels, reference
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Convergence", "convergence_figure", "residual_figure"]
+__all__ = ["Curve", "convergence_figure", "residual_figure"]
 
 _LOOKS = {"compiled": (CURVES[0], 2.2, "-"), "paper": (CURVES[1], 1.4, "-"), "paper heads": (CURVES[1], 1.4, ":"),
           "reference": (INK, 1.0, "--")}  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Convergence:
+class Curve:
     """Relative errors of one method, (systems, iterations + 1), and how its curve looks: a key of ``_LOOKS``."""
 
     label: str
@@ -28,7 +28,7 @@ class Convergence:
     look: str
 
 
-def convergence_figure(curves: Sequence[Convergence], title: str) -> Figure:
+def convergence_figure(curves: Sequence[Curve], title: str) -> Figure:
     """Draw the median over the systems for each method, and the range as a band where the line is solid."""
     figure, (axes,) = panels(1, width=7.2, height=4.2)
     for drawn in curves:
