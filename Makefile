@@ -1,11 +1,11 @@
-# Every target creates .venv on first use. `make demo` shows what there is, `make test` says whether it works.
+# Every target but test-gpu creates .venv on first use. `make demo` shows what there is, `make test` says whether it works.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 # Two processes, one BLAS thread each, or they would fight over the cores.
 TEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-gpu lint format wheel clean
+.PHONY: demo test test-all test-gpu lint format wheel wheel-check clean
 
 demo: $(VENV)/installed
 	$(RUN) -m nlaformer demo
@@ -18,9 +18,9 @@ test: lint
 test-all: lint
 	$(TEST)
 
-# What needs CUDA, in one process.
-test-gpu: $(VENV)/installed
-	$(RUN) -m pytest tests/test_engine_cuda.py tests/test_kernels.py
+# What needs CUDA, in one process. It takes PYTHON with the torch that it has: a GPU machine often has a build of its own.
+test-gpu:
+	$(PYTHON) -m pytest tests/test_engine_cuda.py tests/test_kernels.py
 
 lint: $(VENV)/installed
 	$(RUN) -m ruff check .
@@ -33,6 +33,15 @@ format: $(VENV)/installed
 
 wheel: $(VENV)/installed
 	$(RUN) -m hatchling build -d dist
+
+# The wheel in an empty environment, which downloads the pinned torch, outside the checkout: the README's examples run.
+wheel-check: $(VENV)/installed
+	@set -eu; folder=$$(mktemp -d); trap 'rm -rf "$$folder"' EXIT; alone=$$folder/environment/bin/python; \
+	$(RUN) -m hatchling build -t wheel -d "$$folder"; \
+	$(RUN) -c 'from tests.test_readme import examples; print(examples())' > "$$folder/examples.py"; \
+	$(PYTHON) -m venv "$$folder/environment"; \
+	"$$alone" -m pip install --quiet --disable-pip-version-check -c constraints.txt "$$folder"/*.whl; \
+	cd "$$folder"; "$$alone" -I examples.py; "$$alone" -I -m nlaformer info
 
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nlaformer needs Python 3.11 or newer, this is " + sys.version)'

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def _examples() -> str:
+def examples() -> str:
     """The blocks of the README, one after another."""
     return "\n".join(re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL))
 
@@ -32,7 +32,7 @@ def _examples() -> str:
 def test_the_examples_of_the_readme_run_and_solve_their_systems(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     scope: dict = {"print": lambda *values: None}
-    exec(_examples(), scope)
+    exec(examples(), scope)
     wanted = np.linalg.solve(scope["S"], scope["b"])
     assert np.abs(scope["cg"].x[-1] - wanted).max() < 1e-9 and np.abs(scope["run"].x[-1] - wanted).max() < 1e-6
     assert np.abs(scope["result"].x - wanted).max() < 1e-6 and scope["info"] == 0
@@ -57,7 +57,7 @@ def test_the_examples_run_with_the_wheel_alone_and_the_source_archive_is_complet
     (packages,) = home.rglob("site-packages")
     (packages / "others.pth").write_text(sysconfig.get_path("purelib"))
     _run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", wheel)
-    script = f"import nlaformer\nassert nlaformer.__file__.startswith({str(home)!r})\n{_examples()}"
+    script = f"import nlaformer\nassert nlaformer.__file__.startswith({str(home)!r})\n{examples()}"
     (tmp_path / "examples.py").write_text(script, encoding="utf-8")
     _run(python, "examples.py", cwd=tmp_path)
     _run(python, "-m", "nlaformer", "info", cwd=tmp_path)

@@ -34,7 +34,7 @@ def operations() -> None:
     worst = max(found, key=lambda name: found[name]["error"])
     above = [name for name in found if found[name]["error"] > found[name]["bound"]]
     outcome = f"ABOVE THE BOUND: {', '.join(above)}." if above else "No error exceeds its bound."
-    _paragraph(
+    _tell(
         "Each line is an ordinary softmax transformer. Its weights were written down, not trained, and it was run on "
         f"random numbers. The least accurate, apart from the single FFNs, is {worst}, with a relative error of "
         f"{found[worst]['error']:.0e}. {outcome}"
@@ -49,7 +49,7 @@ def python() -> None:
     print(textwrap.indent(source + "print(product.cost)", "    ") + "\n")
     found = example()
     print(f"    {found['cost']}\n")
-    _paragraph(f"The largest error of an entry is {found['error']:.1e}, the largest proven bound {found['bound']:.1e}.")
+    _tell(f"The largest error of an entry is {found['error']:.1e}, the largest proven bound {found['bound']:.1e}.")
 
 
 def example() -> dict[str, Any]:
@@ -76,13 +76,11 @@ def algorithms() -> None:
     print(textwrap.indent(textwrap.dedent(inspect.getsource(ConjugateGradient)).rstrip(), "    ") + "\n")
     cg = nf.algorithm("cg", n=20)
     print(cg.schedule(width=console().width) + "\n")
-    _paragraph(
-        "CG amplifies every rounding error, NumPy's too: after about 12 steps the two differ, and both converge."
-    )
+    _tell("CG amplifies every rounding error, NumPy's too: after about 12 steps the two differ, and both converge.")
     inputs, exact = example("cg", n=20)
     curves = converge(cg, ConjugateGradient(), inputs, exact, iterations=40)
     found, theirs = (np.median(errors, axis=0) for errors in (curves.found, curves.reference))
-    _paragraph(
+    _tell(
         f"After 40 iterations on {len(exact)} systems the median relative error of the transformer is {found[-1]:.0e}, "
         f"that of CG in NumPy {theirs[-1]:.0e}; after 10 iterations they are {found[10]:.0e} and {theirs[10]:.0e}. "
         "Nothing was trained. nlaformer algorithms shows more; docs/compile.md explains how to write one."
@@ -99,7 +97,7 @@ def learning() -> None:
 
     _heading("Learning: a transformer that solves linear systems")
     config = nf.recipe("quickstart")
-    _paragraph(f"Training the recipe quickstart: {config.steps} steps, systems of {config.n} unknowns, on the CPU.")
+    _tell(f"Training the recipe quickstart: {config.steps} steps, systems of {config.n} unknowns, on the CPU.")
     folder = tempfile.mkdtemp(prefix="nlaformer-demo-")
     try:
         solver = nf.train(config, out=folder, device="cpu").solver
@@ -112,7 +110,7 @@ def learning() -> None:
     title = f"Squared relative error on {own.count} systems not seen in training"
     print()  # after the lines of progress
     print_sheets([Sheet(title, ("iterate", "learned", "CG"), lines)])
-    _paragraph(findings(own))
+    _tell(findings(own))
 
 
 def pretrained() -> None:
@@ -133,7 +131,7 @@ def pretrained() -> None:
     title = f"Squared relative error, mean of {first.count} systems, sigma 1, 1.2 and 1.4"
     print_sheets([Sheet(title, ("iterate", *headings), lines)])
     for name, row in rows.items():
-        _paragraph(f"{name}: {findings(row, solvers[name].config.teacher)}")
+        _tell(f"{name}: {findings(row, solvers[name].config.teacher)}")
 
 
 def solving() -> None:
@@ -149,7 +147,7 @@ def solving() -> None:
     result, plain = nf.solve(A, b, model=model, method="flexible", rtol=1e-8), nf.cg(A, b, rtol=1e-8)
     calls = result.model.applications if result.model else 0
     say(f"{result}\n", indent=10)
-    _paragraph(
+    _tell(
         f"With {calls} calls of the model the solve took {result.matvecs} products with A and {result.seconds:.2g} s, "
         f"CG alone {plain.matvecs} and {plain.seconds:.2g} s. "
         f"No answer is taken on trust: the residual is recomputed from x, and the exact |b - A x| is proven to be at "
@@ -165,5 +163,5 @@ def _heading(title: str) -> None:
     say(f"{title}\n{'=' * len(title)}\n", style="bold")
 
 
-def _paragraph(text: str) -> None:
+def _tell(text: str) -> None:
     say(f"{text}\n")

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from nlaformer.cli.options import Json
 from nlaformer.console import Sheet, print_json, print_sheets
 
 __all__ = ["info"]
 
 
-def info(as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False) -> None:
+def info(as_json: Json = False) -> None:
     """Versions, devices and threads: what to put into a bug report."""
     from nlaformer.provenance import provenance, versions
 

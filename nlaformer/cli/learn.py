@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import math
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,14 +13,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
+from nlaformer.cli.options import Json
 from nlaformer.console import Sheet, print_json, print_sheets
+from nlaformer.errors import FileError, OptionError
 
 if TYPE_CHECKING:
     from nlaformer.learn.evaluate import Evaluation
+    from nlaformer.learn.model import Solver
     from nlaformer.learn.recipes import Config
     from nlaformer.learn.trainer import TrainingRun
 
 __all__ = ["WithKeys", "evaluate", "keys", "sweep", "train"]
+
+_COUNT, _SEED = 512, 7_000_000  # the defaults of learn.evaluate, which loads torch
 
 
 class WithKeys(TyperCommand):
@@ -56,9 +62,6 @@ CheckpointEvery = Annotated[
 ]
 LogEvery = Annotated[int | None, typer.Option(help="Steps between lines of metrics.jsonl.")]
 TensorBoard = Annotated[bool, typer.Option("--tensorboard", help="Also write TensorBoard's event files.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")]
-Count = Annotated[int, typer.Option(help="Systems per evaluation.", min=1)]
-Seed = Annotated[int, typer.Option(help="Seed of the evaluation systems.", min=0)]
 
 
 def train(
@@ -87,7 +90,7 @@ def train(
         tensorboard=tensorboard,
     )
     if _speaks():
-        _show_evaluation(run.solver, 512, None, as_json, {"folder": str(run.folder), "diverged": run.diverged})
+        _show_evaluation(run.solver, _COUNT, _SEED, as_json, {"folder": str(run.folder), "diverged": run.diverged})
         if not as_json:
             print(f"The model is in {run.folder}. Next: nlaformer evaluate {run.folder}")
             print(f'In Python: nf.load("{run.folder}").iterates(A, b)')
@@ -131,8 +134,8 @@ def evaluate(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="The folder of a run, such as runs/quickstart, or a bundled model.")
     ],
-    count: Count = 512,
-    seed: Seed = 7_000_000,
+    count: Annotated[int, typer.Option(help="Systems per evaluation.", min=1)] = _COUNT,
+    seed: Annotated[int, typer.Option(help="Seed of the evaluation systems.", min=0)] = _SEED,
     as_json: Json = False,
 ) -> None:
     """Squared relative error of each iterate beside CG and PCG.
@@ -154,7 +157,6 @@ def evaluate(
 def _must_exist(model: str) -> None:
     """Refuse a name that is neither a folder nor a bundled model; a recipe that was not trained gets a hint."""
     from nlaformer import pretrained
-    from nlaformer.errors import FileError
     from nlaformer.learn.recipes import recipes
 
     if Path(model).exists() or model in pretrained.names():
@@ -163,15 +165,12 @@ def _must_exist(model: str) -> None:
     if usual.exists():
         raise FileError(f"there is no folder {model!r}; did you mean {usual}?")
     if model in recipes():
-        hint = f"train it first: nlaformer train {model}, which makes {usual}"
-        raise FileError(f"there is no folder {model!r}; {hint}")
+        raise FileError(f"there is no folder {model!r}; train it first: nlaformer train {model}, which makes {usual}")
     raise pretrained.missing(model)
 
 
 def _grid(config: Config, settings: list[str], vary: list[str]) -> list[Config]:
     """Every combination of the varied fields, with the settings that all of them share."""
-    from nlaformer.errors import OptionError
-
     axes: list[list[str]] = []
     for entry in vary:
         key, separator, values = entry.partition("=")
@@ -183,22 +182,15 @@ def _grid(config: Config, settings: list[str], vary: list[str]) -> list[Config]:
 
 def _speaks() -> bool:
     """Whether this process prints: under torchrun, the first one does."""
-    import os
-
     return os.environ.get("RANK", "0") == "0"
 
 
-def _show_evaluation(solver: Any, count: int, seed: int | None, as_json: bool, about: dict[str, Any]) -> None:
+def _show_evaluation(solver: Solver, count: int, seed: int, as_json: bool, about: dict[str, Any]) -> None:
     from nlaformer.learn import evaluate as evaluation
     from nlaformer.learn.progress import stages
 
     with stages() as say:
-        rows = evaluation.evaluate(
-            solver,
-            count,
-            evaluation.SEED if seed is None else seed,
-            lambda label: say(f"Solving {count} systems: {label}"),
-        )
+        rows = evaluation.evaluate(solver, count, seed, lambda label: say(f"Solving {count} systems: {label}"))
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
@@ -209,37 +201,23 @@ def _evaluation_sheets(rows: list[Evaluation], teacher: str) -> list[Sheet]:
     """Errors by iterate, iterations to each threshold, and errors out of distribution."""
     from nlaformer.learn.evaluate import THRESHOLDS, findings
 
-    own, others = rows[0], rows[1:]
+    own, *others = rows
     curves = {"learned": own.model, "CG": own.cg, "PCG": own.pcg}
-    errors = tuple((str(t), *map(_digits, values)) for t, values in enumerate(zip(*curves.values(), strict=True)))
-    reached = tuple(
-        (title, *("-" if count is None else str(count) for count in counts))
-        for title, counts in zip(curves, own.iterations_to().values(), strict=True)
-    )
+    iterates = enumerate(zip(*curves.values(), strict=True))
+    errors = tuple((str(t), *(f"{value:.2g}" for value in values)) for t, values in iterates)
+    counts = zip(curves, own.iterations_to().values(), strict=True)
+    reached = tuple((name, *("-" if t is None else str(t) for t in found)) for name, found in counts)
     discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}."
-    shown = [t for t in (1, 3) if t < len(own.model) - 1] + [len(own.model) - 1]
-    elsewhere = tuple(
-        (row.label, *(f"{_digits(row.model[t])} / {_digits(row.cg[t])}" for t in shown)) for row in others
-    )
+    last = len(own.model) - 1
+    shown = [t for t in (1, 3) if t < last] + [last]
+    elsewhere = tuple((row.label, *(f"{row.model[t]:.2g} / {row.cg[t]:.2g}" for t in shown)) for row in others)
+    title = f"Squared relative error, mean of {own.count} systems ({own.label})"
+    bounds = tuple(f"{bound:.0e}" for bound in THRESHOLDS)
     return [
-        Sheet(
-            f"Squared relative error, mean of {own.count} systems ({own.label})",
-            ("t", *curves),
-            errors,
-            findings(own, teacher),
-        ),
-        Sheet(
-            "Iterations to a squared relative error of",
-            ("", *(f"{bound:.0e}" for bound in THRESHOLDS)),
-            reached,
-            discrepancy,
-        ),
+        Sheet(title, ("t", *curves), errors, findings(own, teacher)),
+        Sheet("Iterations to a squared relative error of", ("", *bounds), reached, discrepancy),
         Sheet("Other systems: learned / CG", ("systems", *(f"t = {t}" for t in shown)), elsewhere),
     ]
-
-
-def _digits(value: float) -> str:
-    return f"{value:.2g}"
 
 
 def _show_sweep(runs: list[TrainingRun], as_json: bool) -> None:

@@ -25,9 +25,7 @@ def check_options(example: str, name: str | None, as_json: bool, markdown: bool,
     if as_json and markdown:
         raise OptionError("--json and --markdown were both given; choose one")
     if show and name is None:
-        raise OptionError(
-            f"--show draws one {example.split()[0].removesuffix('s')}; name it: nlaformer {example} --show"
-        )
+        raise OptionError(f"--show draws one of them; name it: nlaformer {example} --show")
     if out is not None and not show:
         raise OptionError("--out goes with --show")
     if out is not None:

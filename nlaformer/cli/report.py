@@ -15,18 +15,19 @@ if TYPE_CHECKING:
     from nlaformer.report.diagrams import LayerShape, Structure
     from nlaformer.transformer import Layer
 
-__all__ = ["layer_shape", "named_model", "named_solver", "report", "structure_of", "title"]
+__all__ = ["layer_shape", "named_model", "named_solver", "report", "structure_of"]
 
 report = typer.Typer(help="Diagrams with the sizes of a real model.", no_args_is_help=True)
 
 Model = Annotated[
     str | None, typer.Argument(help="The folder or name of a model; default: cg-imitation before training.")
 ]
+Out = Annotated[Path, typer.Option(help="The PNG or SVG file to write.")]
 
 
 @report.command()
 def layer(
-    out: Annotated[Path, typer.Option(help="The PNG or SVG file to write.")] = Path("layer.png"),
+    out: Out = Path("layer.png"),
     name: Annotated[
         str, typer.Option("--operation", help="The operation whose first layer is drawn.")
     ] = "matrix_transpose",
@@ -44,30 +45,24 @@ def layer(
 
 
 @report.command()
-def structure(
-    model: Model = None,
-    out: Annotated[Path, typer.Option(help="The PNG or SVG file to write.")] = Path("structure.png"),
-) -> None:
+def structure(model: Model = None, out: Out = Path("structure.png")) -> None:
     """The pre, loop and post blocks of a trained or compiled model."""
     from nlaformer.report.diagrams import structure_figure
     from nlaformer.report.figure import save
 
     found = named_model(model)
-    print(f"The blocks of {title(found)}: {save(structure_figure(structure_of(found), title(found)), out)}")
+    print(f"The blocks of {_title(found)}: {save(structure_figure(structure_of(found), _title(found)), out)}")
 
 
 @report.command()
-def probes(
-    model: Model = None,
-    out: Annotated[Path, typer.Option(help="The PNG or SVG file to write.")] = Path("probes.png"),
-) -> None:
+def probes(model: Model = None, out: Out = Path("probes.png")) -> None:
     """The two probes of a trained model."""
     from nlaformer.report.diagrams import probe_figure
     from nlaformer.report.figure import save
 
     found = named_solver(model)
-    figure = probe_figure(structure_of(found), found.config.n, found.probe_rd.shape[0], title(found))
-    print(f"The probes of {title(found)}: {save(figure, out)}")
+    figure = probe_figure(structure_of(found), found.config.n, found.probe_rd.shape[0], _title(found))
+    print(f"The probes of {_title(found)}: {save(figure, out)}")
 
 
 def named_solver(path: str | None = None) -> Solver:
@@ -90,12 +85,11 @@ def named_model(path: str | None = None) -> Solver | Algorithm:
     raise OptionError(f"{path} holds {model!r}, which has no blocks to draw; report layer draws an operation")
 
 
-def title(model: Solver | Algorithm) -> str:
+def _title(model: Solver | Algorithm) -> str:
     """The name and size of a model."""
     from nlaformer.learn.model import Solver
 
-    name, n = (model.config.recipe, model.config.n) if isinstance(model, Solver) else (model.name, model.n)
-    return f"{name}, n = {n}"
+    return f"{model.config.recipe if isinstance(model, Solver) else model.name}, n = {model.config.n}"
 
 
 def structure_of(model: Solver | Algorithm) -> Structure:
@@ -103,27 +97,17 @@ def structure_of(model: Solver | Algorithm) -> Structure:
     from nlaformer.learn.model import Solver
     from nlaformer.report.diagrams import Structure
 
-    trained = model if isinstance(model, Solver) else None
     transformer = model.blocks if isinstance(model, Solver) else model.model
-    return Structure(
-        registers=model.layout.registers,
-        tokens=model.layout.tokens,
-        blocks={key: [layer_shape(one) for one in getattr(transformer, key)] for key in ("pre", "loop", "post")},
-        inject=transformer.inject,
-        unshared=transformer.unshared,
-        width=None if trained is None else trained.read_in.shape[0],
-        T=None if trained is None else trained.config.T,
-    )
+    blocks = {key: [layer_shape(one) for one in getattr(transformer, key)] for key in ("pre", "loop", "post")}
+    sizes = {"width": model.config.d, "T": model.config.T} if isinstance(model, Solver) else {}
+    registers, tokens = model.layout.registers, model.layout.tokens
+    return Structure(registers, tokens, blocks, transformer.inject, transformer.unshared, **sizes)
 
 
 def layer_shape(layer: Layer) -> LayerShape:
     """The sizes of a layer, as the diagrams take them."""
     from nlaformer.report.diagrams import LayerShape
 
-    heads = 0 if layer.heads is None else layer.heads.count
-    return LayerShape(
-        heads=heads,
-        head_rows=0 if layer.heads is None else layer.heads.W_Q.shape[0] // heads,
-        ffn_width=0 if layer.ffn is None else layer.ffn.width,
-        normalized=layer.gain_1 is not None,
-    )
+    heads, rows = (0, 0) if layer.heads is None else (layer.heads.count, layer.heads.W_Q.shape[0])
+    width = 0 if layer.ffn is None else layer.ffn.width
+    return LayerShape(heads, rows // max(heads, 1), width, normalized=layer.gain_1 is not None)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from nlaformer.console import console, print_json
+from nlaformer.cli.options import Json
+from nlaformer.console import print_json, say
 
 if TYPE_CHECKING:
     from nlaformer.solvers.result import SolveResult
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["document", "solve"]
 
 FILES = "a .mtx, .npy or .npz file"
+_MEASURED = ("iterations", "matvecs", "residual_norm", "residual_bound", "tolerance", "residuals")
 _LARGEST = 8  # times the model's size: larger systems are not compared method by method
 
 
@@ -41,7 +42,7 @@ def solve(
     plot: Annotated[
         Path | None, typer.Option(help="Draw residual against iterations, all methods, to this .svg or .png file.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Solve A x = b for symmetric positive definite A, certified.
 
@@ -83,7 +84,10 @@ def solve(
         if as_json:
             print_json({"A": str(A), "b": given, "n": matrix.shape[-1], **document(result), **written})
         else:
-            _print(f"{A}: {_size(matrix, right)}; b: {given}", result, written)
+            print(f"{A}: {_size(matrix, right)}; b: {given}")
+            say(str(result), indent=10)
+            for name, path in written.items():
+                print(f"{'x' if name == 'out' else name:<10}{path}")
     if not result.converged:
         raise typer.Exit(1)
 
@@ -92,21 +96,14 @@ def document(result: SolveResult) -> dict[str, Any]:
     """A result as plain data: per system a number or a list."""
     import numpy as np
 
-    from nlaformer.solvers.result import Status
-
-    single = isinstance(result.status, Status)
-    statuses = np.vectorize(lambda status: status.name)(result.status)
     contribution = result.model and {name: _plain(value) for name, value in asdict(result.model).items()}
     return {
         "converged": result.converged,
-        "status": statuses.item() if single else statuses.tolist(),
+        "status": np.vectorize(lambda status: status.name)(result.status).tolist(),
         "message": str(result).partition("\n")[0].removeprefix("status").strip(),
         "info": _plain(result.info),
         "method": result.method,
-        **{
-            name: _plain(getattr(result, name))
-            for name in ("iterations", "matvecs", "residual_norm", "residual_bound", "tolerance", "residuals")
-        },
+        **{name: _plain(getattr(result, name)) for name in _MEASURED},
         "model": contribution,
         "model_seconds": result.model_seconds,
         "classical_seconds": result.classical_seconds,
@@ -126,17 +123,14 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
     import nlaformer as nf
     from nlaformer.solvers.guided import POLICIES
 
-    M = options.pop("M")
+    M, always = options.pop("M"), options | {"check": "ignore"}
     classical = {
-        "CG": nf.cg(A, b, check="ignore", **options).residuals,
-        "PCG": nf.pcg(A, b, M="jacobi" if M is None else M, check="ignore", **options).residuals,
+        "CG": nf.cg(A, b, **always).residuals,
+        "PCG": nf.pcg(A, b, M="jacobi" if M is None else M, **always).residuals,
     }
     small = model is not None and A.shape[-1] <= _LARGEST * model.config.n
     methods = () if model is None else POLICIES if small else ("auto",)
-    learned = {
-        method: nf.solve(A, b, model=model, method=method, M=M, check="ignore", **options).residuals
-        for method in methods
-    }
+    learned = {method: nf.solve(A, b, model=model, method=method, M=M, **always).residuals for method in methods}
     return classical, learned
 
 
@@ -146,12 +140,3 @@ def _size(A: Any, b: Any) -> str:
     columns = f", {b.shape[-1]:,} right-hand sides" if b.ndim == A.ndim else ""
     entries = f", {A.nnz:,} entries" if hasattr(A, "nnz") else ""
     return f"{n:,} unknowns{entries}{systems}{columns}"
-
-
-def _print(title: str, result: SolveResult, written: dict[str, str]) -> None:
-    out = console()
-    out.print(title, soft_wrap=True)
-    for line in str(result).splitlines():
-        out.print(textwrap.fill(line, max(out.width, 40), subsequent_indent=" " * 10), soft_wrap=True)
-    for name, path in written.items():
-        out.print(f"{'x' if name == 'out' else name:<10}{path}", soft_wrap=True)

@@ -12,6 +12,8 @@ from rich.console import Console
 
 from nlaformer.learn.progress import stages
 
+__all__ = ["SolveProgress"]
+
 _PATIENCE = 2.0  # seconds before the first message
 _SECONDS = 5.0  # between plain lines
 _SECONDS_OF_LINE = 0.5  # between changes of the line on a terminal
@@ -26,11 +28,10 @@ class SolveProgress(ExitStack):
     def __init__(self, A: Any, b: Any, rtol: float, atol: float, console: Console | None = None) -> None:
         super().__init__()
         self.console = console or Console(stderr=True)
-        self._A, self._b = A, b
-        self._columns = b.ndim == A.ndim
-        self._axis = -2 if self._columns else -1
+        self._A, self._vectors = A, b.ndim < A.ndim
+        self._b = b[..., None] if self._vectors else b
         with np.errstate(all="ignore"):  # squares of huge numbers overflow; then the residual shown is infinite or NaN
-            size = np.linalg.norm(b, axis=self._axis)
+            size = np.linalg.norm(self._b, axis=-2)
             self._unit = np.where(size > 0, size, 1.0)
             self._wanted = float(np.min(np.maximum(rtol * size, atol) / self._unit))
         self._iteration, self._due = 0, time.monotonic() + _PATIENCE
@@ -49,7 +50,6 @@ class SolveProgress(ExitStack):
         self._say(f"iteration {self._iteration:,}, relative residual {residual:.1e} of {self._wanted:.1e} wanted")
 
     def _residual(self, x: Any) -> float:
-        plain = self._columns or self._A.ndim == 2
-        product = self._A @ x if plain else (self._A @ x[..., None])[..., 0]
+        product = self._A @ (x[..., None] if self._vectors else x)
         with np.errstate(all="ignore"):
-            return float(np.max(np.linalg.norm(self._b - product, axis=self._axis) / self._unit))
+            return float(np.max(np.linalg.norm(self._b - product, axis=-2) / self._unit))
