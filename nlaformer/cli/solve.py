@@ -86,8 +86,8 @@ def solve(
         else:
             print(f"{A}: {_size(matrix, right)}; b: {given}")
             say(str(result), indent=10)
-            for name, path in written.items():
-                print(f"{'x' if name == 'out' else name:<10}{path}")
+            for name, file in written.items():
+                print(f"{'x' if name == 'out' else name:<10}{file}")
     if not result.converged:
         raise typer.Exit(1)
 
