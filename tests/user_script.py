@@ -37,9 +37,11 @@ def main() -> None:
         x, info = result
         print(x, info, result.x, result.x64, result.residuals, result.iterations, result.converged, result.model)
         print(result.status, result.residual_norm, result.residual_bound, result.tolerance, result.trajectory)
+    for array in (nf.solve(A, b, rtol=1e-8), nf.cg(A, b), nf.pcg(A, b, M="jacobi")):
+        print(array.x + b, array.x64.shape, array.residuals, array.info, array.seconds, op.error_bound(A, A).shape)
     model = nf.load("cg-accelerated")
     assert isinstance(model, nf.Solver) and not isinstance(model, (nf.Operation, nf.Algorithm))
-    print(model.iterates(S, y), nf.Cost(1, 2, 3, 4, 5), nf.RunStatus.CONVERGED.value)
+    print(model.iterates(S, y), model.iterates(A, b) - b, nf.Cost(1, 2, 3, 4, 5), nf.RunStatus.CONVERGED.value)
     family = nf.problems.family("spd", n=3)
     print(family.sample(2, seed=0).A, nf.problems.families(), nf.problems.SPD(n=3).stream(2, torch.Generator()).b)
     print(nf.Status.CONVERGED, nf.errors.NLAFormerError("message"))
