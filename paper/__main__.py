@@ -18,8 +18,8 @@ from nlaformer.learn.model import load_solver
 from nlaformer.learn.trainer import seconds_of
 from paper import controls, plan
 from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
-from paper.plan import Planned
 from paper.probing import Sizes
+from paper.promote import promote
 from paper.results import Results, rounded
 from paper.run import make, missing
 
@@ -42,8 +42,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _dispatch(given: argparse.Namespace) -> int:
     if given.command == "probe":
         return _probe(given.models, given.count, given.json)
-    if given.command == "promote":  # never tiny models
-        return _promote(given.runs or _RUNS, Results(given.results or HOME / "results"))
+    if given.command == "promote":
+        for path in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):
+            say(path)
+        return 0
     home = Path("runs/small") if given.small else HOME
     results = Results(given.results or home / "results", getattr(given, "commit", None))
     if given.command == "list":
@@ -110,7 +112,11 @@ def _run(given: argparse.Namespace, folder: Path, results: Results) -> int:
             say(f"{entry.name}: measuring")
             entry.measure(results, given.small)
     names = [name for name in names if name.startswith(tuple(given.only.split(",")))]
-    left = make(_with_their_starts(names, results, given.small), folder, results, deadline, given.device, say)
+    if given.small:  # tiny models start from random weights
+        wanted = [plan.small(plan.planned(name)) for name in names]
+    else:
+        wanted = list(dict.fromkeys(run for name in names for run in plan.lineage(name)))
+    left = make(wanted, folder, results, deadline, given.device, say)
     if not left:
         say(f"Nothing is missing of {given.name}.")
     return 1 if left else 0
@@ -129,36 +135,16 @@ def _asked(name: str) -> tuple[Sequence[Artefact], list[str]]:
     return chosen, [run for entry in chosen for run in entry.runs]
 
 
-def _with_their_starts(names: list[str], results: Results, small: bool) -> list[Planned]:
-    """The runs by name, and of those still to be made the runs they start from."""
-    found: dict[str, Planned] = {}
-    asked = list(names)
-    for name in asked:  # grows on the way
-        found[name] = run = plan.small(plan.planned(name)) if small else plan.planned(name)
-        if run.after is not None and missing([run], results):
-            asked.append(run.after)
-    return list(found.values())
-
-
 def _draw(name: str, results: Results, out: Path) -> int:
     incomplete = False
     for entry in ARTEFACTS if name == "all" else (artefact(name),):
         if gone := entry.missing(results):
             say(f"{entry.name}: {len(gone)} missing, {', '.join(gone[:3])}{' ...' if len(gone) > 3 else ''}")
-        if not entry.drawable(results):
             incomplete = True
             continue
         for path in draw(entry, results, out):
             say(path)
     return 1 if incomplete else 0
-
-
-def _promote(folder: Path, results: Results) -> int:
-    from paper.promote import promote
-
-    for path in promote(folder, results):
-        say(path)
-    return 0
 
 
 def _probe(models: list[str], count: int, as_json: bool) -> int:

@@ -109,7 +109,7 @@ def _lead_of_minimizer(weight: float) -> float:
 
 def lead_figure(results: Results) -> Figure:
     """The lead over the iterations, and by lambda."""
-    models, sweep = results.there(LEAD), results.there(LAMBDA)
+    models, sweep = results.runs(LEAD), results.runs(LAMBDA)
     figure, (left, right) = panels(2, width=4.6, height=3.6, share=False)
     for (teacher, stage), record in models.items():
         label, which, style = f"{teacher.upper()}'s pupil, {stage}", list(_STAGES).index(stage), ":"
@@ -138,9 +138,9 @@ def lead_figure(results: Results) -> Figure:
 
 def lead_table(results: Results) -> list[Sheet]:
     """The lead at single iterates and that of the minimizer."""
-    records = {f"{teacher.upper()}'s pupil, {stage}": run for (teacher, stage), run in results.there(LEAD).items()}
+    records = {f"{teacher.upper()}'s pupil, {stage}": run for (teacher, stage), run in results.runs(LEAD).items()}
     records |= {
-        f"CG's pupil, lambda = {weight:g}, power 1": run for weight, run in sorted(results.there(LAMBDA).items())
+        f"CG's pupil, lambda = {weight:g}, power 1": run for weight, run in sorted(results.runs(LAMBDA).items())
     }
     shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10) if t <= min(record.config.T for record in records.values())]
     lines = tuple(

@@ -16,7 +16,7 @@ from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import unknown_name
 from nlaformer.io import make_folder, replace_file
 from nlaformer.report.figure import save
-from paper import acceleration, bundled, controls, imitation, learned_operations, measured, plan, sweeps, table_1
+from paper import acceleration, bundled, controls, imitation, learned_operations, measured, sweeps, table_1
 from paper.results import Results, sources
 
 if TYPE_CHECKING:
@@ -48,11 +48,6 @@ class Artefact:
         runs = [name for name in self.runs if not results.has_run(name)]
         return runs + [name for name in self.files if not results.has(name)]
 
-    def drawable(self, results: Results) -> bool:
-        """Whether it can be drawn: of the runs that differ in the seed alone, the first suffices."""
-        later = {name for run in self.runs for name in plan.seeds_of(plan.planned(run).config)[1:]}
-        return not set(self.missing(results)) - later
-
 
 def draw(artefact: Artefact, results: Results, out: Path = HOME) -> list[Path]:
     """Write its figure to ``out/figures/NAME.svg`` and its tables to ``out/tables/NAME.md``."""
@@ -70,8 +65,7 @@ def draw(artefact: Artefact, results: Results, out: Path = HOME) -> list[Path]:
 
 def _page(artefact: Artefact, results: Results) -> str:
     """The tables of an artefact and where their numbers come from."""
-    documents = [results.run(name).document for name in artefact.runs if results.has_run(name)]
-    documents += map(results.document, artefact.files)
+    documents = [*(results.run(name).document for name in artefact.runs), *map(results.document, artefact.files)]
     parts = [f"# {artefact.title}", f"{artefact.paper}. Written by `python -m paper draw {artefact.name}`."]
     if artefact.figure is not None:
         parts.append(f"![{artefact.title}](../figures/{artefact.name}.svg)")
@@ -86,25 +80,15 @@ def _names(*groups: Mapping[Any, Iterable[str]]) -> tuple[str, ...]:
 
 
 def _sweep(name: str, title: str, paper: str, symbol: str, sweep: sweeps.Sweep) -> Artefact:
-    return Artefact(
-        name,
-        title,
-        paper,
-        runs=tuple(sweep.values()),
-        figure=partial(sweeps.sweep_figure, sweep=sweep, symbol=symbol),
-        tables=partial(sweeps.sweep_table, sweep=sweep, symbol=symbol, title=title),
-    )
+    figure, table = (partial(make, sweep=sweep, symbol=symbol) for make in (sweeps.sweep_figure, sweeps.sweep_table))
+    return Artefact(name, title, paper, tuple(sweep.values()), figure=figure, tables=partial(table, title=title))
 
 
 def _grid(name: str, title: str, paper: str, symbol: str, grid: sweeps.Grid, short: str) -> Artefact:
-    return Artefact(
-        name,
-        title,
-        paper,
-        runs=tuple(grid.values()),
-        figure=partial(sweeps.grid_figure, grid=grid, symbol=symbol, title=short),
-        tables=partial(sweeps.grid_table, grid=grid, symbol=symbol, title=short),
+    figure, table = (
+        partial(make, grid=grid, symbol=symbol, title=short) for make in (sweeps.grid_figure, sweeps.grid_table)
     )
+    return Artefact(name, title, paper, tuple(grid.values()), figure=figure, tables=table)
 
 
 ARTEFACTS: tuple[Artefact, ...] = (

@@ -1,15 +1,16 @@
-"""Controls the paper lacks: whose quantities does a trained state hold, and what would hold them without training?
+"""Controls for the paper's probe: which vectors can be read from a trained state, and which without training?
 
-The paper reads (r_t, d_t) of CG out of the state and takes the falling discrepancy of this probe (its table "before and
-after training") as a sign that the network follows CG. A probe learns too, though: it can fall on any state that holds
-the input. So every number stands beside the same probe on a network with random weights and on the input itself, and
-CG's vectors stand beside those of methods that the network was never shown (``probing.py``).
+The paper reads (r_t, d_t) of CG from the state with a linear probe, and takes its falling discrepancy (Tables 2 and 3)
+as a sign that the network follows CG. But a probe is fitted, so the discrepancy can fall on any state that contains the
+input. Every number here stands beside that of the same probe on a network with random weights and on the input, and
+CG's vectors stand beside those of methods that the network has never seen (``probing.py``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, replace
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,7 +20,7 @@ from nlaformer import pretrained
 from nlaformer.console import Sheet
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import Solver, initial, load_solver
-from nlaformer.learn.recipes import Config, recipe
+from nlaformer.learn.recipes import recipe
 from nlaformer.report.figure import CURVES, MARKERS, curve, tidy
 from paper import probing
 from paper.plan import BUNDLED
@@ -52,16 +53,13 @@ _VECTORS = (
     *(f"x of {method}" for method in _OTHERS),
     "the solution",
 )
-# The fields of a config that say which systems and which network.
-_NETWORK = ("family", "n", "sigma", "T", "d", "heads", "ffn", "pre_layers", "loop_layers", "post_layers", "shared",
-            "inject", "causal", "norm", "output_scale")  # fmt: skip
 
-# --- numbers ---
+# --- measuring ---
 
 
-def measure(results: Results, quick: bool = False) -> None:
-    """Probe the bundled models; quick: an untrained quickstart network stands in for them, on few systems."""
-    if quick:
+def measure(results: Results, small: bool) -> None:
+    """Probe the bundled models; small: an untrained quickstart network stands in for them, on few systems."""
+    if small:
         solvers, sizes = {"quickstart, untrained": initial(recipe("quickstart"))}, Sizes(256, 64, 128)
     else:
         solvers, sizes = {name: load_solver(pretrained.HOME / name) for name in MODELS}, Sizes()
@@ -69,41 +67,34 @@ def measure(results: Results, quick: bool = False) -> None:
 
 
 def document(solvers: dict[str, Solver], sizes: Sizes) -> dict[str, Any]:
-    """The controls of some models, as JSON takes them; models of one shape share their untrained networks."""
-    known: dict[Config, list[Any]] = {}
-    models = {name: examine(solver, sizes, known) for name, solver in solvers.items()}
+    """The controls of some models, as they are filed."""
+    models = {name: examine(solver, sizes) for name, solver in solvers.items()}
     return {"sizes": asdict(sizes), "untrained_seeds": list(_UNTRAINED_SEEDS), "models": models}
 
 
-def examine(solver: Solver, sizes: Sizes, known: dict[Config, list[Any]]) -> dict[str, Any]:
-    """R^2 of every vector from every source at every iterate, and the paper's discrepancy.
-
-    ``known`` keeps the states of untrained networks by their config.
-    """
+def examine(solver: Solver, sizes: Sizes) -> dict[str, Any]:
+    """R^2 of every vector from every source at every iterate, and the paper's discrepancy."""
     config = solver.config
     if config.T < 2:
-        raise OptionError(f"a model of T = {config.T} has no iterate between its first and its last to be probed")
+        raise OptionError(f"a probe needs a model of at least T = 2 iterations; this one has T = {config.T}")
     systems = config.make_family().sample(sizes.count, sizes.seed)
     held = probing.quantities(systems, config.T)
     own = [t for t in _OWN_TOKEN_ITERATES if t <= config.T]
     trained = probing.hidden(solver, systems, own)
     if not bool(trained.last.isfinite().all()):
         raise OptionError("the states of this model are not finite, so no probe can be fitted to them")
-    bare = Config(**{field: getattr(config, field) for field in _NETWORK})
-    if bare not in known:
-        drawn = [initial(bare.replace(seed=seed)) for seed in _UNTRAINED_SEEDS]
-        known[bare] = [probing.hidden(network, systems, own) for network in drawn]
+    random = [probing.hidden(initial(config.replace(seed=seed)), systems, own) for seed in _UNTRAINED_SEEDS]
     iterates = trained.last @ solver.probe_x.weight.detach().cpu().mT
     held["r of the network's own x"] = systems.b[:, None] - iterates.double() @ systems.A.mT
 
     Y = probing.unit(held)  # (T+1, count, m, n)
     fixed = {"products": probing.products(systems), "inputs": probing.inputs(systems)}
-    states = {"trained": [trained.last], "untrained": [network.last for network in known[bare]]}
+    states = {"trained": [trained.last], "untrained": [network.last for network in random]}
     states |= {name: [X[:, None].expand(-1, config.T + 1, -1)] for name, X in fixed.items()}
     r2 = {name: _mean([_by_iterate(X, Y, sizes).r2 for X in found]) for name, found in states.items()}
     others = torch.randperm(sizes.count, generator=torch.Generator().manual_seed(sizes.seed))
     r2["shuffled"] = _by_iterate(trained.last, Y[:, others], sizes).r2
-    tokens = {"trained": [trained.own], "untrained": [network.own for network in known[bare]]}
+    tokens = {"trained": [trained.own], "untrained": [network.own for network in random]}
     tokens["products"] = [dict.fromkeys(own, probing.own_products(systems))]
     own_r2 = {name: _mean([_own_token(X, Y, own, sizes) for X in found]) for name, found in tokens.items()}
     return {
@@ -131,9 +122,8 @@ def _discrepancies(
 ) -> dict[str, dict[str, float]]:
     """The paper's discrepancy of (r_t, d_t), the mean over t = 2, ..., n, of probes fitted to every source.
 
-    "each": a map for every iterate; "one": one map for all of them, as the paper's probe is. The input does not change
-    with t, so one map of it is left out; r and d double with b, so its directions take the length of b. "own probe" is
-    the one that came with the network.
+    "each": one map for each iterate. "one": one map for all iterates, as in the paper; not for the input, which does
+    not depend on t. r and d scale with b, so the normalized input is multiplied by the length of b.
     """
     n, T = solver.config.n, solver.config.T
     window, teacher = slice(2, min(n, T) + 1), solver.config.teacher.upper()
@@ -154,7 +144,7 @@ def _discrepancies(
 
 
 def _one_map(X: Tensor, Y: Tensor, sizes: Sizes) -> Tensor:
-    """The mean square that one map for all iterates leaves: iterates are so many more systems, each in its own part."""
+    """The mean squared residual of one map for all iterates, each of which counts as another system."""
     iterates = X.shape[1]
     more = replace(sizes, **{part: getattr(sizes, part) * iterates for part in ("train", "validation", "test")})
     return probe(X.flatten(0, 1), Y.flatten(0, 1).unsqueeze(-2), more).left[0] / more.test
@@ -168,20 +158,17 @@ def _by_vector(held: dict[str, Tensor], scores: Tensor) -> dict[str, list[float]
     return {name: scores[:, k].tolist() for k, name in enumerate(held)}
 
 
-# --- reading the numbers ---
+# --- tables ---
 
 
-def average(model: dict[str, Any], source: str, vector: str) -> float:
-    """The mean R^2 over t = 1, ..., min(T, n-1): x_0 is the same for all, CG's r_n is rounding."""
+def average(model: dict[str, Any], source: str, vector: str, own: bool = False) -> float:
+    """The mean R^2 over t = 1, ..., min(T, n-1): x_0 is the same for all, CG's r_n is rounding.
+
+    ``own``: where each entry is read from the token of its own equation, over the iterates probed so.
+    """
     n, T = model["config"]["n"], model["config"]["T"]
-    values = model["r2"][source][vector][1 : min(T, n - 1) + 1]
-    return float(sum(values) / len(values))
-
-
-def _average_own(model: dict[str, Any], source: str, vector: str) -> float:
-    """The mean R^2 where each entry is read from the token of its own equation, over the iterates probed so."""
-    values = model["own_token"][source][vector]
-    return float(sum(values) / len(values))
+    values = model["own_token"][source][vector] if own else model["r2"][source][vector][1 : min(T, n - 1) + 1]
+    return fmean(values)
 
 
 def tables(results: Results) -> list[Sheet]:
@@ -194,9 +181,9 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     models = found["models"]
     headings = ("vector at iterate t", *(name.replace("-", "-\n") for name in models))
 
-    def lines(mean: Callable[[dict[str, Any], str, str], float]) -> tuple[tuple[str, ...], ...]:
+    def lines(own: bool) -> tuple[tuple[str, ...], ...]:
         return tuple(
-            (vector, *(" / ".join(f"{mean(model, source, vector):z.2f}" for source in SOURCES[:3])
+            (vector, *(" / ".join(f"{average(model, source, vector, own):z.2f}" for source in SOURCES[:3])
                        for model in models.values()))
             for vector in _VECTORS
         )  # fmt: skip
@@ -204,7 +191,7 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     held = Sheet(
         "What a linear probe reads in the state, R^2: trained / random weights / products of the input",
         headings,
-        lines(average),
+        lines(own=False),
         f"Means over t = 1, ..., n-1 of the last token; fitted on {found['sizes']['train']} systems, scored on "
         f"{found['sizes']['test']} others; vectors scaled to length one. With vectors of other systems R^2 is "
         f"{max(abs(average(model, 'shuffled', vector)) for model in models.values() for vector in _VECTORS):.2f} "
@@ -213,7 +200,7 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
     own = Sheet(
         "The same where entry i of a vector is read from the token of equation i, or from its products",
         headings,
-        lines(_average_own),
+        lines(own=True),
         f"Means over t = {', '.join(map(str, next(iter(models.values()))['own_token']['iterates']))}.",
     )
     rows = (

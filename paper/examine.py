@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -29,29 +30,25 @@ _CURVES = 12  # of the error over the iterates, during training
 _POINTS = 50  # of the learning rate and the loss
 
 
-class Examiner:
-    """Evaluates solvers; the systems and the iterates of CG and PCG on them are computed once."""
+def examine(solver: Solver) -> dict[str, dict[str, Any]]:
+    """The evaluations by label: complete on its own systems and at the paper's sigmas, short elsewhere."""
+    config = solver.config
+    complete = {evaluate.own_label(config), *(f"spd, sigma {sigma}" for sigma in SIGMAS)}
+    found = {}
+    for given in _trials(config.family, config.sigma, config.n, config.T):
+        row = evaluate.judge(solver, given).to_json()
+        if given.label in complete:
+            found[given.label] = row | _more_loops(solver, given) | _counts(solver, given)
+        else:
+            found[given.label] = {name: row[name] for name in ("count", "model", "cg", "pcg", "discrepancy")}
+    return found
 
-    def __init__(self, count: int = _COUNT):
-        self.count = count
-        self._known: dict[tuple[Any, ...], Trial] = {}
 
-    def examine(self, solver: Solver) -> dict[str, dict[str, Any]]:
-        """The evaluations by label: complete on its own systems and at the paper's sigmas, short elsewhere."""
-        config = solver.config
-        complete = {evaluate.own_label(config), *(f"spd, sigma {sigma}" for sigma in SIGMAS)}
-        found = {}
-        for label, systems in evaluate.sets(config, self.count):
-            scaled = config.sigma if "times" in label else ()
-            key = (label, scaled, config.n, config.T)
-            if key not in self._known:
-                self._known[key] = evaluate.trial(label, systems, config.T)
-            row = evaluate.judge(solver, self._known[key]).to_json()
-            if label in complete:
-                found[label] = row | _more_loops(solver, self._known[key]) | _counts(solver, self._known[key])
-            else:
-                found[label] = {name: row[name] for name in ("count", "model", "cg", "pcg", "discrepancy")}
-        return found
+@cache
+def _trials(family: str, sigma: tuple[float, ...], n: int, T: int) -> list[Trial]:
+    """The systems for models of one family and size, with the iterates of CG and PCG on them."""
+    config = Config(family=family, sigma=sigma, n=n, T=T)
+    return [evaluate.trial(label, systems, T) for label, systems in evaluate.sets(config, _COUNT)]
 
 
 def _more_loops(solver: Solver, given: Trial) -> dict[str, list[float]]:
@@ -116,9 +113,7 @@ def crossings(errors: Tensor, threshold: float = 1e-3) -> Tensor:
     return torch.where(reached.any(-1), found, float(T))
 
 
-def file_run(
-    run: Planned, folder: Path, stack: Sequence[str], results: Results, examiner: Examiner, device: torch.device
-) -> Record:
+def file_run(run: Planned, folder: Path, stack: Sequence[str], results: Results, device: torch.device) -> Record:
     """Evaluate a finished run, which was trained in a stack, and file its numbers."""
     manifest = read_manifest(folder)
     solver: Solver = load_solver(folder).to(device)
@@ -137,7 +132,7 @@ def file_run(
             "history": _history(read_metrics(folder), solver.config),
             "weights": fingerprint(folder),
             "own": own,
-            "evaluations": {own: confirm(solver)} if run.group else examiner.examine(solver),
+            "evaluations": {own: confirm(solver)} if run.group else examine(solver),
         },
     )
     return results.run(run.name)

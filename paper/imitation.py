@@ -123,7 +123,7 @@ def measure_untrained(results: Results, small: bool) -> None:
 def discrepancy_figure(results: Results) -> Figure:
     """The discrepancy during training, and that of the zero predictor."""
     names = {kind: seeds[0] for kind, seeds in (FIRST_SETTING | SECOND_SETTING).items() if kind in PAPER}
-    records = results.there(names)
+    records = results.runs(names)
     figure, (axes,) = panels(1, width=5.6, height=3.8)
     for which, (kind, record) in enumerate(records.items()):
         history, color = record.history, CURVES[which]
@@ -168,7 +168,7 @@ def _percent(share: float) -> str:
 
 def learning_rate_figure(results: Results) -> Figure:
     """The learning rates of the runs, functions of config and step; and the error as the rate falls."""
-    found, annealed = results.there(RATES), results.there(ANNEALED)
+    found, annealed = results.runs(RATES), results.runs(ANNEALED)
     figure, (left, right) = panels(2, width=4.6, share=False)
     for which, (label, record) in enumerate(found.items()):
         config = record.config

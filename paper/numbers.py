@@ -200,7 +200,7 @@ def _intermediate() -> Numbers:
 
 def _eta() -> Numbers:
     """Figure 4b: mean errors relative to that at the paper's choice."""
-    ratios = {eta: score(run.own["model"]) / _score(JOINT) for eta, run in RESULTS.there(ETA).items()}
+    ratios = {eta: score(run.own["model"]) / _score(JOINT) for eta, run in RESULTS.runs(ETA).items()}
     others = [ratio for eta, ratio in ratios.items() if eta not in (0.05, 0.0005)]
     found: Numbers = {"none": _score(RESULT) / _score(JOINT), "others": _range(others)}
     return found | {f"{eta:g}": ratio for eta, ratio in ratios.items()} | {"luck": _luck(JOINT, len(ETA) - 1)}
@@ -208,7 +208,7 @@ def _eta() -> Numbers:
 
 def _lambda() -> Numbers:
     """Figure 6, and the lead over CG beside (1 + lambda)^2, what the minimizer of the loss has."""
-    law = {weight: typical_lead(run) / (1 + weight) ** 2 for weight, run in RESULTS.there(LAMBDA).items()}
+    law = {weight: typical_lead(run) / (1 + weight) ** 2 for weight, run in RESULTS.runs(LAMBDA).items()}
     found: Numbers = {f"{weight:g}.lead_over_law": ratio for weight, ratio in law.items()}
     found |= {f"{weight:g}.mean_error": _score(plan.paper_accelerated(lambda_=weight)) for weight in LAMBDA}
     found["law"] = _range(law[weight] for weight in plan.LAMBDAS)  # the paper's; we also have 30 and 100

@@ -1,13 +1,12 @@
-"""What a linear map can read in a solver's state, and whose numbers they are.
+"""Linear probes: which vectors of which method can be read from a solver's state.
 
-At every iterate t a ridge regression goes from the state to a vector that some method holds at its own iterate t. It is
-fitted on one set of systems, its penalty is chosen on a second and it is scored on a third. The score is R^2, the part
-of the vector's variance that it explains: 1 is all, 0 what a constant explains. Every vector is scaled to length one,
-or the few systems with the largest right-hand sides would decide; the paper's discrepancy is taken of the vectors as
-they are.
+At every iterate t a ridge regression maps the state to a vector of some method at its own iterate t. It is fitted on
+one set of systems, its penalty is chosen on a second, and it is scored on a third. The score is R^2, the fraction of
+the vector's variance that it explains. Vectors are scaled to length one, because otherwise a few systems with large
+right-hand sides would dominate; the paper's discrepancy uses the vectors as they are.
 
-The same map is fitted to states that no training has shaped: those of a network with random weights, the input itself,
-and the input with the products that a first step of any of the methods would form.
+The same probe is fitted to states without training: those of a network with random weights, the input, and the input
+with the products that the first step of any of the methods forms.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _AT_ONCE = 256  # systems that run through a network together
 
 @dataclass(frozen=True)
 class Sizes:
-    """How many systems a probe is fitted, chosen and scored on, and their seed."""
+    """Numbers of systems to fit a probe, to choose its penalty and to score it, and their seed."""
 
     train: int = 2048
     validation: int = 512
@@ -44,7 +43,7 @@ class Sizes:
         return self.train + self.validation + self.test
 
 
-# --- what methods hold ---
+# --- the vectors ---
 
 _PROGRAMS = {
     "steepest descent": "steepest_descent",
@@ -57,7 +56,7 @@ _PROGRAMS = {
 def quantities(systems: Systems, T: int) -> dict[str, Tensor]:
     """The residual r, the direction d where there is one, and the iterate x of every method, (count, T+1, n) each.
 
-    Newton and Schulz's iterate is X_t b, for their X_t ~ A^-1.
+    The iterate of Newton-Schulz is X_t b, where X_t approximates the inverse of A.
 
     >>> from nlaformer import problems
     >>> held = quantities(problems.SPD(n=3).sample(5, seed=0), T=4)
@@ -94,7 +93,7 @@ def _trajectory(name: str, A: Tensor, b: Tensor, T: int) -> dict[str, Tensor]:
     return torch.vmap(run)(A, b)  # type: ignore[no-any-return]
 
 
-# --- where they may stand ---
+# --- the states ---
 
 
 class Hidden(NamedTuple):
@@ -119,19 +118,19 @@ def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> Hidden:
 
 
 def inputs(systems: Systems) -> Tensor:
-    """The input itself, b and the upper triangle of A, each over its length: (count, n + n (n+1)/2)."""
+    """The input, b and the upper triangle of A, each scaled to length one: (count, n + n (n+1)/2)."""
     A, b, _ = systems
     row, column = torch.triu_indices(A.shape[-1], A.shape[-1])
     return torch.cat([over_length(b), over_length(A[:, row, column])], -1)
 
 
 def products(systems: Systems) -> Tensor:
-    """The input with what a first step forms of it, A b, diag(A) b and b / diag(A), each over its length."""
+    """The input and the products of a first step, A b, diag(A) b and b / diag(A), each scaled to length one."""
     return torch.cat([inputs(systems), *_formed(systems)], -1)
 
 
 def own_products(systems: Systems) -> Tensor:
-    """What of these belongs to an equation: its row of A, and its entries of b and of the products, (n, count, n+4)."""
+    """The same for each equation: its row of A, and its entries of b and of the products, (n, count, n+4)."""
     vectors = torch.stack([over_length(systems.b), *_formed(systems)], -1)  # (count, n, 4)
     return torch.cat([systems.A, vectors], -1).transpose(0, 1)
 
@@ -151,10 +150,10 @@ def over_length(X: Tensor) -> Tensor:
 
 
 class Scores(NamedTuple):
-    """Squares summed over the test systems and the entries of each of m vectors, (..., m)."""
+    """Sums of squares over the test systems and the entries of each of m vectors, (..., m)."""
 
-    left: Tensor  # of what the probe leaves unexplained
-    total: Tensor  # of the vector about its mean
+    left: Tensor  # the residual of the probe
+    total: Tensor  # the deviation of the vector from its mean
 
     @property
     def r2(self) -> Tensor:
@@ -163,13 +162,13 @@ class Scores(NamedTuple):
 
 
 def probe(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
-    """Fit ridge regressions from X (..., count, p) to Y (..., count, m, n) and score the best for each of m.
+    """Fit ridge regressions from X (..., count, p) to Y (..., count, m, n); score the best for each of the m vectors.
 
-    The best on the validation systems, that is, of some penalties, and of X as it is and over its length: entries of
-    the paper's A spread over orders of magnitude, and so may a state.
+    The best on the validation systems, over penalties and over X as it is or scaled to length one: states, like the
+    entries of the paper's A, may vary over orders of magnitude.
 
     >>> X = torch.randn(900, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    >>> Y = torch.stack([X[:, :2], X[:, :2].flip(0)], 1)  # what stands in X, and the same of other systems
+    >>> Y = torch.stack([X[:, :2], X[:, :2].flip(0)], 1)  # a part of X, and the same part of other systems
     >>> [abs(round(value, 1)) for value in probe(X, Y, Sizes(500, 200, 200)).r2.tolist()]
     [1.0, 0.0]
     """
@@ -181,7 +180,7 @@ def probe(X: Tensor, Y: Tensor, sizes: Sizes) -> Scores:
 
 
 def _ridge(X: Tensor, Y: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
-    """The squares left on the validation systems with the penalty that is best there, and on the test systems."""
+    """The residuals on the validation systems, with the penalty that is best there, and on the test systems."""
     fitted = X[..., : sizes.train, :]
     X = (X - fitted.mean(-2, keepdim=True)) / (fitted.std(-2, keepdim=True) + 1e-300)
     X_train, Y_train = X[..., : sizes.train, :], Y[..., : sizes.train, :, :].flatten(-2)
@@ -192,7 +191,7 @@ def _ridge(X: Tensor, Y: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
     Y_choose, Y_test = Y[..., sizes.train : -sizes.test, :, :], Y[..., -sizes.test :, :, :]
 
     def left(X: Tensor, Y: Tensor, penalty: Tensor) -> Tensor:
-        each = penalty.repeat_interleave(Y.shape[-1], -1)  # one for every entry of a vector
+        each = penalty.repeat_interleave(Y.shape[-1], -1)  # the same for every entry of a vector
         found = X @ (moments / (spectrum.clamp(min=0)[..., None] + each[..., None, :]))
         return (found.unflatten(-1, Y.shape[-2:]) - Y).square().sum((-3, -1))  # (..., m)
 
@@ -203,5 +202,5 @@ def _ridge(X: Tensor, Y: Tensor, sizes: Sizes) -> tuple[Tensor, Tensor]:
 
 
 def unit(held: dict[str, Tensor]) -> Tensor:
-    """All vectors over their length, side by side: (T+1, count, m, n)."""
+    """All vectors, scaled to length one: (T+1, count, m, n)."""
     return over_length(torch.stack(list(held.values()), -2)).transpose(0, 1)

@@ -104,14 +104,13 @@ class Results:
         """Whether the numbers of a run are there."""
         return self.has(f"{RUNS}/{name}")
 
-    def there(self, names: Mapping[_Key, str]) -> dict[_Key, Record]:
-        """Those of some runs that are there, by the key each name is given under."""
-        return {key: self.run(name) for key, name in names.items() if self.has_run(name)}
+    def runs(self, names: Mapping[_Key, str]) -> dict[_Key, Record]:
+        """Finished runs by the keys of their names."""
+        return {key: self.run(name) for key, name in names.items()}
 
     def kinds(self, names: Mapping[_Key, Iterable[str]]) -> dict[_Key, list[Record]]:
-        """Runs by kind, the seeds that are there of each; kinds without any are left out."""
-        found = {key: [self.run(name) for name in seeds if self.has_run(name)] for key, seeds in names.items()}
-        return {key: records for key, records in found.items() if records}
+        """Finished runs by kind, a list of seeds each."""
+        return {key: [self.run(name) for name in seeds] for key, seeds in names.items()}
 
 
 def sources(documents: Iterable[dict[str, Any]]) -> list[str]:

@@ -23,7 +23,7 @@ from nlaformer.learn.model import load_solver
 from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import pick_device
 from nlaformer.learn.recipes import Config
-from paper.examine import Examiner, file_run
+from paper.examine import file_run
 from paper.plan import BUNDLED, WEIGHTS, Planned, stacks
 from paper.results import RUNS, Results
 
@@ -47,7 +47,7 @@ def make(
     say: Callable[[str], None] = print,
 ) -> list[Planned]:
     """Make the missing runs, the most valuable first, until a deadline of ``time.monotonic``; return those missing."""
-    wanted, where, examiner = list(wanted), pick_device(device), Examiner()
+    wanted, where = list(wanted), pick_device(device)
     if math.isfinite(deadline):
         deadline -= min(_RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
     if not missing(wanted, results):
@@ -72,8 +72,7 @@ def make(
                 if run.keep:
                     copy(folder / run.name, folder / WEIGHTS / run.name)
             for run in missing(stack, results):
-                names = [member.name for member in stack]
-                record = file_run(run, folder / run.name, names, results, examiner, where)
+                record = file_run(run, folder / run.name, [member.name for member in stack], results, where)
                 say(f"  {run.name}: {record.summary()}")
             (folder / STACK_FILE).unlink()
     return []
@@ -123,12 +122,10 @@ def _interrupted(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]
 
 def _fetch_bundled(due: Sequence[Planned], folder: Path, results: Results) -> None:
     """Copy weights that runs start from out of the bundled models, where those are the ones that were filed."""
-    bundled = {run: pretrained.HOME / name for name, run in BUNDLED.items()}
-    for run in due:
-        if run.after not in bundled or (start := folder / WEIGHTS / run.after).exists():
-            continue
-        home = bundled[run.after]
-        if results.has_run(run.after) and results.run(run.after).document.get("weights") == fingerprint(home):
+    for name, parent in BUNDLED.items():
+        home, start = pretrained.HOME / name, folder / WEIGHTS / parent
+        wanted = any(run.after == parent for run in due) and not start.exists() and results.has_run(parent)
+        if wanted and results.run(parent).document["weights"] == fingerprint(home):
             copy(home, start)
 
 
@@ -147,12 +144,10 @@ def _ready(due: Sequence[Planned], folder: Path, results: Results) -> list[Plann
 def _check_start(stack: Sequence[Planned], folder: Path, results: Results) -> None:
     """Refuse to start from weights other than those whose numbers are filed."""
     for run in stack:
-        if run.after is None or not results.has_run(run.after):
+        start = folder / WEIGHTS / str(run.after)  # a run that is resumed does not need them
+        if run.after is None or not results.has_run(run.after) or not (start / WEIGHTS_FILE).exists():
             continue
-        start = folder / WEIGHTS / run.after
-        if not (start / WEIGHTS_FILE).exists():  # a run that is resumed does not need them
-            continue
-        if results.run(run.after).document.get("weights") not in (None, fingerprint(start)):
+        if results.run(run.after).document["weights"] != fingerprint(start):
             raise FileError(
                 f"{run.name} starts from the weights of {run.after}, and those in {start} are not the ones of its "
                 f"numbers; put the right ones there, or remove {results.folder / RUNS / f'{run.after}.json'}"

@@ -34,7 +34,7 @@ _NOTE = (
 
 def sweep_figure(results: Results, sweep: Sweep, symbol: str) -> Figure:
     """The squared relative error over the iterations, a curve for each value, and CG's."""
-    records = results.there(sweep)
+    records = results.runs(sweep)
     figure, (axes,) = panels(1, width=5.6, height=3.8)
     for which, (value, record) in enumerate(records.items()):  # the colours repeat after six
         curve(axes, record.own["model"], f"{symbol} = {value:g}", which, style="-" if which < 6 else ":")
@@ -47,7 +47,7 @@ def sweep_figure(results: Results, sweep: Sweep, symbol: str) -> Figure:
 
 def sweep_table(results: Results, sweep: Sweep, symbol: str, title: str) -> list[Sheet]:
     """A line for each value."""
-    records = results.there(sweep)
+    records = results.runs(sweep)
     lines = tuple(
         (f"{value:g}", *outcome([record]), short(record.own["discrepancy"]))
         for value, record in sorted(records.items(), reverse=True)
@@ -60,7 +60,7 @@ def grid_figure(results: Results, grid: Grid, symbol: str, title: str) -> Figure
     """A row of panels for each teacher, a panel for each sigma, a curve for each value."""
     from matplotlib.figure import Figure
 
-    records = results.there(grid)
+    records = results.runs(grid)
     figure = Figure(figsize=(10.2, 6.2), layout="constrained")
     rows = figure.subplots(2, 3, sharex=True, sharey=True)
     values = sorted({value for *_, value in grid})
@@ -81,7 +81,7 @@ def grid_figure(results: Results, grid: Grid, symbol: str, title: str) -> Figure
 
 def grid_table(results: Results, grid: Grid, symbol: str, title: str) -> list[Sheet]:
     """A line for each run."""
-    records = results.there(grid)
+    records = results.runs(grid)
     lines = tuple(
         (teacher.upper(), f"{sigma:g}", str(value), *outcome([record]))
         for (teacher, sigma, value), record in sorted(records.items())

@@ -13,7 +13,7 @@ from nlaformer import pretrained
 from nlaformer.learn.evaluate import judge, trial
 from paper import acceleration, bundled, measured, plan
 from paper.__main__ import main
-from paper.artefacts import ARTEFACTS, HOME, artefact, draw
+from paper.artefacts import ARTEFACTS, HOME, draw
 from paper.results import Results
 
 
@@ -68,14 +68,11 @@ def test_nothing_is_drawn_without_numbers(tmp_path, capsys):
     assert "fig-eta: 6 missing" in capsys.readouterr().out
 
 
-def test_later_seeds_may_be_missing_and_the_first_may_not(tmp_path):
-    results, entry = Results(committed(tmp_path / "results")), artefact("fig-loops")
-    first, *later = plan.seeds_of(plan.joint())
-    for name in later:
-        (results.folder / "runs" / f"{name}.json").unlink()
-    assert entry.missing(results) == later and entry.drawable(results) and draw(entry, results, tmp_path)
-    (results.folder / "runs" / f"{first}.json").unlink()
-    assert not entry.drawable(results)
+def test_an_artefact_with_a_missing_run_is_not_drawn(tmp_path, capsys):
+    results, name = committed(tmp_path / "results"), plan.seeds_of(plan.joint())[1]
+    (results / "runs" / f"{name}.json").unlink()
+    assert main(["draw", "fig-loops", "--results", str(results), "--out", str(tmp_path / "out")]) == 1
+    assert name in capsys.readouterr().out and not (tmp_path / "out").exists()
 
 
 def test_a_small_plan_runs_end_to_end_stops_in_time_and_resumes(tmp_path, monkeypatch, capsys):

@@ -18,7 +18,7 @@ from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.recipes import check_stack
 from paper import plan, run
 from paper.artefacts import HOME
-from paper.examine import Examiner
+from paper.examine import examine
 from paper.promote import promote
 from paper.results import Results, rounded
 
@@ -213,7 +213,7 @@ def test_a_confirmatory_run_is_filed_with_its_group_failures_and_crossings(tmp_p
 def test_the_filed_evaluations_are_those_of_the_weights(made):
     record = Results(made / "results").run("bundled-cg-joint")
     solver = nf.load(made / "runs" / plan.WEIGHTS / "bundled-cg-joint")
-    assert rounded(Examiner().examine(solver)) == record.document["evaluations"]
+    assert rounded(examine(solver)) == record.document["evaluations"]
 
 
 def test_iterations_are_counted_for_each_system(made):
