@@ -49,7 +49,7 @@ def _dispatch(given: argparse.Namespace) -> int:
     home = Path("runs/small") if given.small else HOME
     results = Results(given.results or home / "results", getattr(given, "commit", None))
     if given.command == "list":
-        return _list(results, given.json)
+        return _list(results)
     if given.command == "draw":
         return _draw(given.name, results, given.out or home)
     folder = given.runs or (home / "runs" if given.small else _RUNS)
@@ -62,10 +62,7 @@ def _parser() -> argparse.ArgumentParser:
     common, small = (argparse.ArgumentParser(add_help=False) for _ in range(2))
     common.add_argument("--results", type=Path, help="folder of the numbers; default paper/results")
     small.add_argument("--small", action="store_true", help="tiny models in runs/small, minutes on a CPU")
-    listing = commands.add_parser(
-        "list", parents=[common, small], help="tables and figures, and which numbers are there"
-    )
-    listing.add_argument("--json", action="store_true", help="print one JSON document")
+    commands.add_parser("list", parents=[common, small], help="tables and figures, and which numbers are there")
     running = commands.add_parser("run", parents=[common, small], help="train and measure what is missing")
     running.add_argument(
         "name", help="a table, a figure or a training run; next: training runs by rank; confirmatory-a: a group; all"
@@ -87,19 +84,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _list(results: Results, as_json: bool) -> int:
-    gone = {entry.name: entry.missing(results) for entry in ARTEFACTS}
-    due = [run.name for run in missing(plan.runs().values(), results)]
-    if as_json:
-        rows = [
-            {"name": entry.name, "paper": entry.paper, "title": entry.title, "missing": gone[entry.name]}
-            for entry in ARTEFACTS
-        ]
-        print_json({"artefacts": rows, "runs": len(plan.runs()), "missing": due})
-        return 0
-    numbers = {name: f"{len(names)} missing" if names else "all there" for name, names in gone.items()}
-    lines = tuple((entry.name, entry.paper, numbers[entry.name], entry.title) for entry in ARTEFACTS)
-    note = f"{len(plan.runs()) - len(due)} of the {len(plan.runs())} training runs are there."
+def _list(results: Results) -> int:
+    gone = [len(entry.missing(results)) for entry in ARTEFACTS]
+    lines = tuple(
+        (entry.name, entry.paper, f"{count} missing" if count else "all there", entry.title)
+        for entry, count in zip(ARTEFACTS, gone, strict=True)
+    )
+    runs = plan.runs().values()
+    note = f"{len(runs) - len(missing(runs, results))} of the {len(runs)} training runs are there."
     print_sheets([Sheet("Tables and figures", ("name", "in the paper", "numbers", "what"), lines, note, words=True)])
     return 0
 

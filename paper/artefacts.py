@@ -80,14 +80,14 @@ def _names(*groups: Mapping[Any, Iterable[str]]) -> tuple[str, ...]:
 
 
 def _sweep(name: str, title: str, paper: str, symbol: str, sweep: sweeps.Sweep) -> Artefact:
-    figure, table = (partial(make, sweep=sweep, symbol=symbol) for make in (sweeps.sweep_figure, sweeps.sweep_table))
-    return Artefact(name, title, paper, tuple(sweep.values()), figure=figure, tables=partial(table, title=title))
+    figure = partial(sweeps.sweep_figure, sweep=sweep, symbol=symbol)
+    table = partial(sweeps.sweep_table, sweep=sweep, symbol=symbol, title=title)
+    return Artefact(name, title, paper, tuple(sweep.values()), figure=figure, tables=table)
 
 
 def _grid(name: str, title: str, paper: str, symbol: str, grid: sweeps.Grid, short: str) -> Artefact:
-    figure, table = (
-        partial(make, grid=grid, symbol=symbol, title=short) for make in (sweeps.grid_figure, sweeps.grid_table)
-    )
+    figure = partial(sweeps.grid_figure, grid=grid, symbol=symbol, title=short)
+    table = partial(sweeps.grid_table, grid=grid, symbol=symbol, title=short)
     return Artefact(name, title, paper, tuple(grid.values()), figure=figure, tables=table)
 
 

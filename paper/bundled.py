@@ -9,21 +9,19 @@ those bundled now.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
 from nlaformer import pretrained
 from nlaformer.console import Sheet
 from nlaformer.io import fingerprint
 from nlaformer.learn.evaluate import THRESHOLDS, squared_deviations, squared_relative_errors
-from nlaformer.learn.model import Solver, load_solver
+from nlaformer.learn.model import load_solver
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.teachers import trajectory
-from nlaformer.problems import SPD, Systems
+from nlaformer.problems import SPD
 from nlaformer.report.figure import CURVES, curve, errors, panels, reference, tidy
 from paper import plan
 from paper.curves import counted, overtaken, positive, short, with_error
@@ -36,7 +34,6 @@ FILE = "bundled-fresh"
 RUNS = tuple(name for name in plan.runs() if name.startswith("bundled-"))
 _SEED = 20_261_115  # used for nothing else
 _COUNT, _SMALL_COUNT = 4096, 8  # systems at each sigma
-_PIECE = 64  # systems solved at once: what a layer holds of them stays near the processor
 _SIGMA = 1.2  # of the table of the runs
 _KINDS = {"mean": "mean", "median": "median", "upper": "90% quantile"}
 
@@ -84,40 +81,28 @@ def measure(results: Results, small: bool) -> None:
         for name, solver in solvers.items()
     }
     for sigma in plan.SIGMAS:
-        rows = _solve(solvers, SPD(n=20, sigma=(sigma,)).sample(count, _SEED), T=20)
-        for name, entry in (methods | models).items():
-            entry["sigma"][str(sigma)] = rows[name]
+        A, b, x = SPD(n=20, sigma=(sigma,)).sample(count, _SEED)
+        taught = {teacher: trajectory(teacher, A, b, 20).x for teacher in plan.TEACHERS}
+        for teacher, iterates in taught.items():
+            methods[teacher]["sigma"][str(sigma)] = _curves(squared_relative_errors(iterates, x))
+        for name, solver in solvers.items():
+            iterates = solver.iterates(A, b)
+            deviation = squared_deviations(iterates, taught[solver.config.teacher], x).mean(0).tolist()
+            row = _curves(squared_relative_errors(iterates, x)) | {"deviation": deviation}
+            models[name]["sigma"][str(sigma)] = row
     about = {"command": "python -m paper run table-bundled", "count": count, "seed": _SEED, "sigma": plan.SIGMAS}
     results.write(FILE, about | {"methods": methods, "models": models})
 
 
-def _solve(solvers: Mapping[str, Solver], systems: Systems, T: int) -> dict[str, dict[str, list[float]]]:
-    """The curves of every method on systems of one sigma, solved piece by piece."""
-    found: dict[str, list[Tensor]] = {name: [] for name in (*plan.TEACHERS, *solvers)}
-    deviations: dict[str, list[Tensor]] = {name: [] for name in solvers}
-    for A, b, x in zip(*(tensor.split(_PIECE) for tensor in systems), strict=True):
-        taught = {teacher: trajectory(teacher, A, b, T).x for teacher in plan.TEACHERS}
-        learned = {name: solver.iterates(A, b) for name, solver in solvers.items()}
-        for name, iterates in (taught | learned).items():
-            found[name].append(squared_relative_errors(iterates, x))
-        for name, iterates in learned.items():
-            deviations[name].append(squared_deviations(iterates, taught[solvers[name].config.teacher], x))
-    rows = {name: _curves(torch.cat(pieces)) for name, pieces in found.items()}
-    for name, pieces in deviations.items():
-        rows[name]["deviation"] = torch.cat(pieces).mean(0).tolist()
-    return rows
-
-
 def _curves(errors: Tensor) -> dict[str, list[float]]:
-    """Over the systems, at every iterate."""
-    curves = {
-        "mean": errors.mean(0),
-        "standard_error": errors.std(0, correction=0) / len(errors) ** 0.5,
-        "median": errors.quantile(0.5, 0),
-        "upper": errors.quantile(0.9, 0),
-        "largest": errors.amax(0),
+    """Statistics over the systems, at every iterate."""
+    return {
+        "mean": errors.mean(0).tolist(),
+        "standard_error": (errors.std(0, correction=0) / len(errors) ** 0.5).tolist(),
+        "median": errors.quantile(0.5, 0).tolist(),
+        "upper": errors.quantile(0.9, 0).tolist(),
+        "largest": errors.amax(0).tolist(),
     }
-    return {kind: curve.tolist() for kind, curve in curves.items()}
 
 
 # --- figure and tables ---

@@ -28,7 +28,6 @@ from paper.probing import Scores, Sizes, probe
 from paper.results import Results
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 FILE = "controls"
@@ -230,13 +229,23 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
 def figure(results: Results) -> Figure:
     """Above, the mean R^2 of every vector and source; below, by iterate, CG's vectors beside the others'."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     models = results.document(FILE)["models"]
     figure = Figure(figsize=(max(3.3 * len(models), 5) + 1.6, 8.6), layout="constrained")
     axes = figure.subplots(2, len(models), squeeze=False, sharey="row", height_ratios=(1.35, 1))
-    for column, (name, model) in enumerate(models.items()):
-        _draw_means(axes[0, column], name, model)
-        _draw_iterates(axes[1, column], model)
+    for (name, model), above, below in zip(models.items(), *axes, strict=True):
+        tidy(above, name, "R^2, last token, mean over t = 1, ..., n-1")
+        for k, source in enumerate(SOURCES):
+            means = [average(model, source, vector) for vector in _VECTORS]
+            above.plot(means, range(len(_VECTORS)), MARKERS[k], color=CURVES[k], markersize=6 - k * 0.5, alpha=0.9,
+                       label=_LABELS[source])  # fmt: skip
+        above.set_xlim(-0.08, 1.02)
+        tidy(below, "", "iterate t")
+        for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
+            curve(below, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
+        below.set_ylim(-0.08, 1.02)
+        below.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0, 0].set_yticks(range(len(_VECTORS)), _VECTORS)
     axes[0, 0].invert_yaxis()
     axes[1, 0].set_ylabel("R^2, trained, last token", fontsize=9)
@@ -244,22 +253,3 @@ def figure(results: Results) -> Figure:
     figure.legend(*upper, frameon=False, fontsize=8.5, loc="outside upper center", ncols=3)
     figure.legend(*lower, frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
     return figure
-
-
-def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
-    tidy(axes, name, "R^2, last token, mean over t = 1, ..., n-1")
-    for k, source in enumerate(SOURCES):
-        means = [average(model, source, vector) for vector in _VECTORS]
-        axes.plot(means, range(len(_VECTORS)), MARKERS[k], color=CURVES[k], markersize=6 - k * 0.5, alpha=0.9,
-                  label=_LABELS[source])  # fmt: skip
-    axes.set_xlim(-0.08, 1.02)
-
-
-def _draw_iterates(axes: Axes, model: dict[str, Any]) -> None:
-    from matplotlib.ticker import MaxNLocator
-
-    tidy(axes, "", "iterate t")
-    for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
-        curve(axes, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
-    axes.set_ylim(-0.08, 1.02)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))

@@ -1,11 +1,10 @@
-"""What is filed of a finished run: its evaluations beside CG and PCG, and its history thinned out.
+"""What is filed of a finished run: its evaluations beside CG and PCG, and its validations.
 
 Exploratory runs are evaluated on many sets of systems, confirmatory runs on the test systems of protocol.md.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -26,8 +25,6 @@ from paper.results import RUNS, Record, Results
 
 _COUNT = 512  # systems of an evaluation, the paper's number
 _CONFIRMATORY_SEED, _CONFIRMATORY_COUNT = 8_100_000, 4096  # the test systems of protocol.md
-_CURVES = 12  # of the error over the iterates, during training
-_POINTS = 50  # of the learning rate and the loss
 
 
 def examine(solver: Solver) -> dict[str, dict[str, Any]]:
@@ -118,6 +115,7 @@ def file_run(run: Planned, folder: Path, stack: Sequence[str], results: Results,
     manifest = read_manifest(folder)
     solver: Solver = load_solver(folder).to(device)
     own = evaluate.own_label(solver.config)
+    validations = [line for line in read_metrics(folder) if "validation" in line]
     results.write(
         f"{RUNS}/{run.name}",
         {
@@ -129,36 +127,14 @@ def file_run(run: Planned, folder: Path, stack: Sequence[str], results: Results,
             "seconds": manifest["seconds_in_all"],
             "stack": list(stack),
             "trained": {key: manifest[key] for key in ("device", "engine", "arithmetic", "commit", "written")},
-            "history": _history(read_metrics(folder), solver.config),
+            "history": {
+                "step": [line["step"] for line in validations],
+                "discrepancy": [line["validation"]["discrepancy"] for line in validations],
+                "final_error": [line["validation"]["squared_relative_error"][-1] for line in validations],
+            },
             "weights": fingerprint(folder),
             "own": own,
             "evaluations": {own: confirm(solver)} if run.group else examine(solver),
         },
     )
     return results.run(run.name)
-
-
-def _history(lines: Sequence[dict[str, Any]], config: Config) -> dict[str, Any]:
-    """The metrics of a run as columns: validations, some of their curves of errors, loss and learning rate."""
-    validations = [line for line in lines if "validation" in line]
-    curves = _denser_at_first(validations, _CURVES, config.steps)
-    losses = [line for line in lines if "loss" in line]
-    stride = max(math.ceil(len(losses) / _POINTS), 1)
-    training = [line for k, line in enumerate(losses) if k % stride == 0 or k == len(losses) - 1]
-    return {
-        "step": [line["step"] for line in validations],
-        "discrepancy": [line["validation"]["discrepancy"] for line in validations],
-        "final_error": [line["validation"]["squared_relative_error"][-1] for line in validations],
-        "curves": {
-            "step": [line["step"] for line in curves],
-            "squared_relative_error": [line["validation"]["squared_relative_error"] for line in curves],
-        },
-        "training": {name: [line[name] for line in training] for name in ("step", "loss", "lr")},
-    }
-
-
-def _denser_at_first(lines: Sequence[dict[str, Any]], count: int, steps: int) -> list[dict[str, Any]]:
-    """At most so many lines, the first and the last among them, denser at the beginning."""
-    wanted = [steps * (k / (count - 1)) ** 2 for k in range(count)]
-    nearest = {min(range(len(lines)), key=lambda k: abs(lines[k]["step"] - step)) for step in wanted} if lines else ()
-    return [lines[k] for k in sorted(nearest)]

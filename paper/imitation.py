@@ -176,7 +176,7 @@ def learning_rate_figure(results: Results) -> Figure:
         left.plot(steps, [learning_rate(config, step) for step in steps], color=CURVES[which], label=label)
     tidy(left, f"Learning rate, {length(found.values())}", "training step", "learning rate of Adam")
     for which, (name, record) in enumerate(annealed.items()):
-        rates, ends = zip(*_late_errors(record), strict=True)
+        rates, ends = zip(*late_errors(record), strict=True)
         right.loglog(rates, ends, color=CURVES[which], marker=MARKERS[which], linestyle="none", label=name)
     tidy(right, "The last third of 150k steps", "learning rate of Adam", "error at T")
     for axes in (left, right):
@@ -184,7 +184,7 @@ def learning_rate_figure(results: Results) -> Figure:
     return figure
 
 
-def _late_errors(record: Record) -> list[tuple[float, float]]:
+def late_errors(record: Record) -> list[tuple[float, float]]:
     """Learning rate and mean squared error of the last iterate at the validations of the last third of a run."""
     history, config = record.history, record.config
     return [

@@ -20,6 +20,7 @@ from nlaformer.learn.recipes import Config
 from paper import bundled, plan
 from paper.acceleration import LEAD, typical_lead
 from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
+from paper.imitation import ANNEALED, late_errors
 from paper.plan import SIGMAS, TEACHERS
 from paper.results import Results
 from paper.sweeps import ETA, LAMBDA
@@ -100,13 +101,10 @@ def _operations() -> Numbers:
             found |= {f"{key}.loop.growth": loop["growth"], f"{key}.loop.block": loop["block_cost"]["layers"]}
     both = [row for row in rows if row["loop_transformer"]]
     named = {row["operation"] for row in both}  # the operations of Table 1
-    within = {
-        "size": lambda row: row["growth"] <= _order(row["printed"]["entries"]) + 0.25,
-        "layers": lambda row: row["cost"]["layers"] <= int(row["printed"]["layers"]),
-        "heads": lambda row: row["cost"]["heads"] <= int(row["printed"]["heads"]),
-    }
-    found |= {f"{k}.some_form": len({r["operation"] for r in rows if fits(r)} & named) for k, fits in within.items()}
-    found["all.some_form"] = len({r["operation"] for r in rows if all(fits(r) for fits in within.values())} & named)
+    within = [(row, _within(row)) for row in rows if row["operation"] in named]
+    for key in ("size", "layers", "heads"):
+        found[f"{key}.some_form"] = len({row["operation"] for row, fits in within if fits[key]})
+    found["all.some_form"] = len({row["operation"] for row, fits in within if all(fits.values())})
     costs = [(row["cost"], row["loop_transformer"]["cost"]) for row in both]
     found["count"] = len(both)
     found["smaller_input"] = sum(ours["entries"] < theirs["entries"] for ours, theirs in costs)
@@ -118,6 +116,13 @@ def _operations() -> Numbers:
     theirs, ours = ([row[k]["float64"]["error"] for row in pairs] for k in ("paper_scheme", "accuracy"))
     found |= {"paper_heads": _range(theirs), "our_heads": _range(ours)}
     return found | {"gain": _range(a / b for a, b in zip(theirs, ours, strict=True))}
+
+
+def _within(row: Row) -> dict[str, bool]:
+    """Whether an operation is within what Table 1 and Theorem 2.1 print."""
+    cost, printed = row["cost"], row["printed"]
+    counts = {key: cost[key] <= int(printed[key]) for key in ("layers", "heads")}
+    return counts | {"size": row["growth"] <= _order(printed["entries"]) + 0.25}
 
 
 def _order(printed: str) -> int:
@@ -153,14 +158,13 @@ def _systems() -> Numbers:
 
 
 def _runs() -> Numbers:
-    """What the runs with the paper's loss come to; iterations by threshold, of seeds the fewest."""
+    """What the runs with the paper's loss come to."""
     found: Numbers = {"result.systems": _of(RESULT)[0]["count"], "result.steps": RESULT.steps}
-    for key, config in {"result": RESULT, "joint": JOINT, "cg": CG, "pcg": PCG}.items():
-        rows = _of(config)
-        counts = list(zip(*(_counts(row["model"]) for row in rows), strict=True))
-        found |= {f"{key}.iterations": list(map(min, counts)), f"{key}.iterations.1e-4": _range(counts[-1])}
-        found[f"{key}.last_error"] = _range(row["model"][-1] for row in rows)
-        found[f"{key}.overtaken"] = max(overtaken(row["model"], row["cg"]) for row in rows)
+    for key, config in {"result": RESULT, "cg": CG}.items():
+        found[f"{key}.iterations.1e-4"] = _range(iterations(row["model"], 1e-4) for row in _of(config))
+    found["result.last_error"] = _range(row["model"][-1] for row in _of(RESULT))
+    found["cg.overtaken"] = max(overtaken(row["model"], row["cg"]) for row in _of(CG))
+    found["pcg.iterations"] = _counts(_of(PCG)[0]["model"])
     for t in (1, 6, 11):
         ratios = (row["deviation"][t] / row["cg"][t] for row in (*_of(RESULT), *_of(JOINT)))
         found[f"imitating.deviation_over_cg_error.{t}"] = _range(ratios)
@@ -299,14 +303,8 @@ def _rate() -> Numbers:
     usual = (RESULT, JOINT, CG)
     constant = [_first(flat) / _first(falling) for flat, falling in zip(plan.constant_rate(), usual, strict=True)]
     gains = []
-    for name in ("cg-imitation", "cg-accelerated", "pcg-accelerated"):
-        history = RESULTS.run(f"bundled-{name}-150k").history
-        logged = list(zip(history["training"]["step"], history["training"]["lr"], strict=True))
-        # Between logged steps the rate is nearly linear.
-        below = next(
-            s0 + (s1 - s0) * (r0 - 6e-5) / (r0 - r1) for (s0, r0), (s1, r1) in pairwise(logged) if r1 <= 6e-5 < r0
-        )
-        errors = [e for s, e in zip(history["step"], history["final_error"], strict=True) if s >= below]
+    for run in RESULTS.runs(ANNEALED).values():
+        errors = [error for rate, error in late_errors(run) if rate <= 6e-5]
         gains.append(errors[0] / errors[-1])
     steps = sum(run.config.steps for run in stages)
     return {"steps": steps, "stages": len(stages), "constant": _range(constant), "falling": _range(gains)}

@@ -203,16 +203,10 @@ def names(configs: Iterable[Config]) -> tuple[str, ...]:
 def _bundled() -> list[Planned]:
     """One model for all three sigmas of each kind, and what was trained further from their weights.
 
-    *150k*: to a fifteenth of the learning rate the first had ended with. The first imitation was furthest from CG at
-    x_1 and x_2, where the jointly supervised model is closer: hence one *after-joint*. Powers nearer to 1 than the
-    recipe's weigh the early iterates more.
-
-    *lambda100*: briefly with a greater weight of the solution, *lambda10* being its control. The sum of the two errors
-    is least at (x_t + lambda x) / (1 + lambda), ahead of the teacher by (1 + lambda)^2 in the squared error; at
-    lambda = 10 the models had reached that lead (fig-lead).
-
-    *polished*: with more digits than tf32's, whose rounding is as large as their last errors, *tf32* being the control.
-    With a power near 0 an iterate counts by its relative gain, so that the last ones, a thousandth of the first, count.
+    *150k*: to a lower learning rate. *after-joint*: from the jointly supervised model, which is closer to CG at x_1 and
+    x_2. *lambda100*: briefly with a greater weight of the solution, which sets the lead (fig-lead); *lambda10* is its
+    control. *polished*: in an arithmetic with more digits than tf32, whose rounding is as large as their last errors,
+    and with a power near 0, which counts the relative gain of late iterates; *tf32* is its control.
     """
     longer: dict[str, Any] = {"steps": 150_000, "precision": "tf32", "lr": 2e-3, "final_lr": 0.002}
     short: dict[str, Any] = {"steps": 1800, "warmup": 50, "batch": 32, "lr": 3e-4, "final_lr": 0.002, "threads": 1,
@@ -316,12 +310,7 @@ def small(run: Planned) -> Planned:
 
 def stacks(wanted: Iterable[Planned]) -> list[list[Planned]]:
     """Runs grouped into stacks in the order of their ranks: those of one rank and one shape together."""
-    packed: list[tuple[str, list[Planned]]] = []
+    groups: dict[str, list[Planned]] = {}
     for run in sorted(wanted, key=lambda run: run.rank):
-        shape = repr((run.rank, shape_of(run.config)))
-        room = next((stack for known, stack in packed if known == shape and len(stack) < STACK), None)
-        if room is None:
-            packed.append((shape, [run]))
-        else:
-            room.append(run)
-    return [stack for _, stack in packed]
+        groups.setdefault(repr((run.rank, shape_of(run.config))), []).append(run)
+    return [group[k : k + STACK] for group in groups.values() for k in range(0, len(group), STACK)]

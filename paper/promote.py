@@ -10,7 +10,7 @@ from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import FileError
 from nlaformer.io import copy, fingerprint, replace_file
 from nlaformer.learn.model import load_solver
-from nlaformer.learn.recipes import Config, description
+from nlaformer.learn.recipes import description
 from nlaformer.provenance import in_words
 from paper import bundled
 from paper.bundled import Fresh
@@ -25,7 +25,10 @@ def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> lis
     for name, run in BUNDLED.items():
         weights = folder / WEIGHTS / run
         if results.has_run(run) and results.run(run).document["state"] == "finished" and weights.exists():
-            _check(results.run(run), weights)
+            if load_solver(weights).config != results.run(run).config:
+                raise FileError(f"{weights} was trained with another config than the results of {run}")
+            if fingerprint(weights) != results.run(run).document["weights"]:
+                raise FileError(f"the numbers of {run} are of other weights than those in {weights}")
             # The card is made before anything is replaced: missing numbers then leave the bundled model as it is.
             found[home / name] = weights, card(name, results.run(run), measured)
     if not found:
@@ -36,22 +39,15 @@ def promote(folder: Path, results: Results, home: Path = pretrained.HOME) -> lis
     return list(found)
 
 
-def _check(record: Record, weights: Path) -> None:
-    """Refuse weights that are not those of the run's numbers."""
-    if load_solver(weights).config != record.config:
-        raise FileError(f"{weights} was trained with another config than the results of {record.name}")
-    if fingerprint(weights) != record.document["weights"]:
-        raise FileError(f"the numbers of {record.name} are of other weights than those in {weights}")
-
-
 def card(name: str, record: Record, measured: Fresh | None = None) -> str:
     """A model's card: what it is, how it was trained, how accurate it is (also on fresh systems), where it fails."""
     config = record.config
+    further = f"Made by the recipe `{name}` (docs/learn.md) and trained further with the settings below."
     return "\n\n".join(
         [
             f"# {name}",
-            f"{_purpose(name, config)} Systems of {config.n} unknowns, T = {config.T} iterates. "
-            f'`nf.load("{name}").iterates(A, b)` gives x_0, ..., x_{config.T}.',
+            f"{description(name) if config.start is None else further} Systems of {config.n} unknowns, "
+            f'T = {config.T} iterates. `nf.load("{name}").iterates(A, b)` gives x_0, ..., x_{config.T}.',
             f"## Training\n\n{_training(record)}",
             f"## Accuracy\n\n{to_markdown(_accuracy(record))}\n\n{to_markdown(_spread(record))}",
             f"## Where it fails\n\n{_limits(record)}{_tail(name, record, measured)}\n\n"
@@ -59,12 +55,6 @@ def card(name: str, record: Record, measured: Fresh | None = None) -> str:
             f"Written by `python -m paper promote` from `paper/results/runs/{record.name}.json`.\n",
         ]
     )
-
-
-def _purpose(name: str, config: Config) -> str:
-    if config.start is None:
-        return description(name)
-    return f"Made by the recipe `{name}` (docs/learn.md) and trained further with the settings below."
 
 
 def _training(record: Record) -> str:

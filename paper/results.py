@@ -60,12 +60,6 @@ class Record:
         """The evaluation at a sigma."""
         return self.evaluations[f"spd, sigma {sigma}"]
 
-    def summary(self) -> str:
-        """One line: squared relative errors at some iterates and the discrepancy of (r, d)."""
-        errors, last = self.own["model"], len(self.own["model"]) - 1
-        shown = ", ".join(f"t={t} {errors[t]:.1e}" for t in sorted({1, 2, last // 2, last}))
-        return f"{self.document['state']}, {shown}, discrepancy {self.own['discrepancy']:.3g}"
-
 
 class Results:
     """A folder of results; documents written to it name the commit, ours or the one given."""

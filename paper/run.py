@@ -73,7 +73,7 @@ def make(
                     copy(folder / run.name, folder / WEIGHTS / run.name)
             for run in missing(stack, results):
                 record = file_run(run, folder / run.name, [member.name for member in stack], results, where)
-                say(f"  {run.name}: {record.summary()}")
+                say(f"  {run.name}: {record.document['state']}, last error {record.own['model'][-1]:.3g}")
             (folder / STACK_FILE).unlink()
     return []
 

@@ -6,7 +6,6 @@ that the paper prints in brackets, and the errors beside the proven bounds (``nl
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -26,6 +25,7 @@ from paper.results import Results
 FILE = "operations"
 Row = dict[str, Any]
 _GROWTH_SIZES = (16, 32, 64, 128, 256, 512)
+_VACUOUS = 0.1  # a relative bound above this is of the size of the result itself
 _LOOP_LARGEST = 32  # its attention looks at n^2 columns; beyond this n it is counted, not run
 
 
@@ -34,11 +34,10 @@ _LOOP_LARGEST = 32  # its attention looks at n^2 columns; beyond this n it is co
 
 def measure(results: Results, small: bool) -> None:
     """Build, run and count every operation of the paper."""
-    rows = measure_all(n=4 if small else 20)
-    results.write(FILE, {"command": "python -m paper run table-operations", "rows": rows})
+    results.write(FILE, {"command": "python -m paper run table-operations", "rows": measure_all(4 if small else 20)})
 
 
-def measure_all(n: int = 20) -> list[Row]:
+def measure_all(n: int) -> list[Row]:
     """A row for every operation that the paper has and each of its forms."""
     papers = {name: record for name, record in RECORDS.items() if record.printed is not None}
     return [measure_row(name, n, form) for name, record in papers.items() for form in record.forms]
@@ -88,14 +87,14 @@ def measure_loop(name: str, n: int) -> Row:
     }
 
 
-def growth(cost: Callable[[int], Cost], sizes: Sequence[int] = _GROWTH_SIZES) -> float:
+def growth(cost: Callable[[int], Cost]) -> float:
     """The exponent p of entries ~ n^p, fitted by least squares over sizes of 16 and more.
 
     >>> round(growth(lambda n: operation("matmul", n=n).cost), 2)
     1.98
     """
-    entries = [cost(n).entries for n in sizes]
-    return float(np.polyfit([math.log(n) for n in sizes], [math.log(e) for e in entries], 1)[0])
+    entries = [cost(n).entries for n in _GROWTH_SIZES]
+    return float(np.polyfit(np.log(_GROWTH_SIZES), np.log(entries), 1)[0])
 
 
 def _cost(cost: Cost) -> dict[str, int]:
@@ -104,9 +103,7 @@ def _cost(cost: Cost) -> dict[str, int]:
 
 def _same_weights(one: Operation, other: Operation) -> bool:
     mine, theirs = one.model.state_dict(), other.model.state_dict()
-    return mine.keys() == theirs.keys() and all(
-        value.shape == theirs[key].shape and torch.equal(value, theirs[key]) for key, value in mine.items()
-    )
+    return mine.keys() == theirs.keys() and all(torch.equal(value, theirs[key]) for key, value in mine.items())
 
 
 # --- tables ---
@@ -162,37 +159,26 @@ def _size(title: str, rows: Sequence[Row], note: str = "") -> Sheet:
 
 
 def _accuracy(rows: Sequence[Row], dtype: str) -> Sheet:
-    def number(found: Row | None, key: str = "error") -> str:
-        value = ((found or {}).get("accuracy") or {}).get(dtype, {}).get(key)
-        return "-" if value is None else f"{value:.1e}"
+    def error(accuracy: Row) -> str:
+        return f"{accuracy[dtype]['error']:.1e}" if dtype in accuracy else "-"
 
-    lines = tuple(
-        (
-            _label(row),
-            number(row),
-            "*" * _vacuous(row, dtype) + number(row, "bound"),
-            number({"accuracy": row["paper_scheme"]}),
-            number(row["loop_transformer"]),
-        )
-        for row in rows
-    )
-    doubt = " A bound with a * is above a tenth of the result: it says nothing."
+    lines = []
+    for row in rows:
+        bound, loop = row["accuracy"][dtype]["bound"], (row["loop_transformer"] or {}).get("accuracy", {})
+        marked = "*" * (bound > _VACUOUS) + f"{bound:.1e}"
+        lines.append((_label(row), error(row["accuracy"]), marked, error(row["paper_scheme"]), error(loop)))
+    doubt = any(row["accuracy"][dtype]["bound"] > _VACUOUS for row in rows)
     return Sheet(
         f"{dtype}, n = {rows[0]['n']}: relative error (median of {len(SEEDS)} seeds) and proven bound",
         ("operation", "error", "bound", "the paper's\nheads", "loop-\ntransformer"),
-        lines,
+        tuple(lines),
         "In the Frobenius norm, relative to the result (inner_product: to |a| |b|). The paper's heads: the pair c and "
         "0, scheme=\"paper\"; '-' where they make the same transformer. Loop-transformer: '-' where it was not run."
-        + doubt
-        * any(_vacuous(row, dtype) for row in rows),
+        + " A bound with a * is above a tenth of the result: it says nothing."
+        * doubt,
     )
 
 
 def _label(row: Row) -> str:
     """The operation's name, and its form where it has two."""
     return row["operation"] if row.get("form", "accurate") == "accurate" else f"{row['operation']}, one FFN"
-
-
-def _vacuous(row: Row, dtype: str) -> bool:
-    """Whether a relative bound is of the size of the result itself."""
-    return bool(row["accuracy"][dtype]["bound"] > 0.1)
