@@ -203,9 +203,9 @@ def memory(device: torch.device) -> float:
     return math.inf
 
 
-def check_memory(what: str, needed: int, device: torch.device) -> None:
-    """Refuse what would take more bytes than a device has."""
+def check_memory(what: str, needed: int, device: torch.device, remedy: str = "") -> None:
+    """Refuse what would take more bytes than a device has; ``remedy`` is a sentence to end with."""
     available = memory(device)
     if needed > available:
         amount = f"{needed / 1e9:,.0f} GB" if needed < 10**18 else "over a billion GB"
-        raise OptionError(f"{what} would take {amount} of memory; there are {available / 1e9:,.0f} GB")
+        raise OptionError(f"{what} would take {amount} of memory; there are {available / 1e9:,.0f} GB{remedy}")

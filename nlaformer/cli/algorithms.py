@@ -14,7 +14,7 @@ from nlaformer.errors import look_up
 
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
-    from nlaformer.compiler.verify import Convergence
+    from nlaformer.compiler.verify import Comparison
 
 __all__ = ["algorithms", "cells", "measured"]
 
@@ -58,7 +58,7 @@ def algorithms(
 
 
 def _detail(
-    compiled: Algorithm, name: str, curves: Convergence, document: dict[str, Any], as_json: bool, markdown: bool,
+    compiled: Algorithm, name: str, curves: Comparison, document: dict[str, Any], as_json: bool, markdown: bool,
     folder: Path | None,
 ) -> None:  # fmt: skip
     picture = None if folder is None else _draw(compiled, name, curves, folder / f"{name}-n{compiled.n}.png")
@@ -77,7 +77,7 @@ def _detail(
         print(f"\nConvergence against NumPy: {picture}")
 
 
-def _converge(compiled: Algorithm, name: str) -> Convergence:
+def _converge(compiled: Algorithm, name: str) -> Comparison:
     from nlaformer.compiler.library import example, program
     from nlaformer.compiler.verify import converge
 
@@ -85,7 +85,7 @@ def _converge(compiled: Algorithm, name: str) -> Convergence:
     return converge(compiled, program(name), inputs, exact, ITERATIONS)
 
 
-def measured(name: str, compiled: Algorithm, curves: Convergence) -> dict[str, Any]:
+def measured(name: str, compiled: Algorithm, curves: Comparison) -> dict[str, Any]:
     """What an algorithm costs, how closely it follows its program and how far it comes."""
     deviation, loop = curves.deviation.max(0), compiled.cost.loop
     return {
@@ -122,7 +122,7 @@ def _sheet(rows: list[dict[str, Any]], n: int) -> Sheet:
     return Sheet(title, ("algorithm", *costs, *found), tuple(map(cells, rows)), note)
 
 
-def _draw(compiled: Algorithm, name: str, found: Convergence, path: Path) -> Path:
+def _draw(compiled: Algorithm, name: str, found: Comparison, path: Path) -> Path:
     """The errors of the transformer and of NumPy; for cg those of the paper's one-layer form too."""
     import nlaformer as nf
     from nlaformer.report.curves import Curve, convergence_figure

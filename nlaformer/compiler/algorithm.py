@@ -22,25 +22,15 @@ from torch import Tensor
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, give, threads_for, usable_device
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.graph import Expression, size
-from nlaformer.compiler.result import (
-    Checks,
-    Run,
-    array_library,
-    batch_of,
-    check_iterations,
-    flatten,
-    judged_run,
-    take_inputs,
-)
+from nlaformer.compiler.graph import KINDS, Expression, size
+from nlaformer.compiler.instructions import Target
+from nlaformer.compiler.result import Checks, Run, array_library, check_iterations, flatten, judged_run, take_inputs
 from nlaformer.compiler.schedule import in_words
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import DomainError
 from nlaformer.express.construction import Cost
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
-
-__all__ = ["LARGEST_BOUND", "Algorithm", "AlgorithmConfig", "BlockCosts", "from_config"]
 
 LARGEST_BOUND = 2.0**20
 _TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "post block (finish)"}
@@ -76,9 +66,15 @@ class AlgorithmConfig:
     verification: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, traced: TracedProgram, analysis: Analysis, layout: Layout, **further: Any) -> AlgorithmConfig:
+    def of(
+        cls, traced: TracedProgram, analysis: Analysis, target: Target, layout: Layout, **further: Any
+    ) -> AlgorithmConfig:
         """The configuration of a program in a layout; ``further`` has the fields that depend on its weights."""
         return cls(
+            n=target.n,
+            dtype=str(target.dtype).removeprefix("torch."),
+            order=target.order,
+            bound=target.bound,
             inputs=list(traced.inputs),
             scaled=sorted(analysis.scaled),
             units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
@@ -200,9 +196,9 @@ class Algorithm:
         Run
         """
         library, inputs = self._take(A, b, x0)
+        batch, flat = flatten(inputs)
         kinds = [place["kind"] for place in (*self.config.state.values(), self.config.answer)]
-        count = check_iterations(iterations, kinds, inputs)
-        batch, flat = batch_of(inputs), flatten(inputs)
+        count = check_iterations(iterations, kinds, flat)
         exponents = self._exponents(flat)
         P = self._prompt(flat, exponents)
         tokens = self.layout.tokens
@@ -212,18 +208,16 @@ class Algorithm:
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {}
         for name, value in raw.items():
-            e = self._exponent_of(name, exponents)
-            scaled = scale(value, e.reshape(-1, *[1] * (value.dim() - 1)))
+            scaled = scale(value, _per_system(self._exponent_of(name, exponents), value))
             values[name] = scaled.reshape(*batch, *scaled.shape[1:])
-        answer = values.pop(ANSWER)
-        return judged_run(answer, self.config.answer["kind"], values, inputs, self._checks, library)
+        return judged_run(values, self.config.answer["kind"], inputs, self._checks, library)
 
     def prompt(self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None) -> ArrayT:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
         library, inputs = self._take(A, b, x0)
-        flat = flatten(inputs)
+        batch, flat = flatten(inputs)
         P = self._prompt(flat, self._exponents(flat))
-        return give(P.reshape(*batch_of(inputs), *P.shape[1:]), library)
+        return give(P.reshape(*batch, *P.shape[1:]), library)
 
     # --- inside ---
 
@@ -239,32 +233,29 @@ class Algorithm:
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
         """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
         records: list[dict[str, Tensor]] = []
-        X = Y = P.mT  # after the pre or loop block, and after the post block
+        Q = P  # after the pre or loop block; P: after the post block
         for state in self.model.states(P, iterations, post_each_pass=True):
             while len(records) < state.iteration + (state.block == "loop"):
-                records.append(self._read(X, Y))
-            Y = state.P.mT
-            X = X if state.block == "post" else Y
+                records.append(self._read(Q, P))
+            P = state.P
+            Q = Q if state.block == "post" else P
         while len(records) <= iterations:
-            records.append(self._read(X, Y))
+            records.append(self._read(Q, P))
         return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
 
-    def _read(self, X: Tensor, Y: Tensor) -> dict[str, Tensor]:
-        """The states, from P^T after a pass, and the answer, from P^T after the post block."""
-        values = {name: self._value(X, place) for name, place in self.config.state.items()}
-        return values | {ANSWER: self._value(Y, self.config.answer)}
+    def _read(self, Q: Tensor, P: Tensor) -> dict[str, Tensor]:
+        """The states, from the token matrix after a pass, and the answer, from that after the post block."""
+        values = {name: self._value(Q, place) for name, place in self.config.state.items()}
+        return values | {ANSWER: self._value(P, self.config.answer)}
 
-    def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
-        rows = [
-            X[..., self.layout.data_tokens, self.layout[name].start : self.layout[name].stop] for name in place["rows"]
-        ]
+    def _value(self, P: Tensor, place: dict[str, Any]) -> Tensor:
+        rows = [self.layout.read(P, name) for name in place["rows"]]
         if place["kind"] == "scalar":
             parts = [_exponential(row[..., 0, 0]) for row in rows]
             return parts[0] - parts[1] if len(parts) == 2 else parts[0]
-        value = rows[0] if place["kind"] == "matrix" else rows[0][..., 0]
+        value = rows[0].mT if place["kind"] == "matrix" else rows[0][..., 0, :]
         if place["scale"] is not None:
-            log = X[..., self.layout.data_tokens, self.layout[place["scale"]].start][..., 0]
-            value = value * _exponential(log).reshape(-1, *[1] * (value.dim() - 1))
+            value = value * _per_system(_exponential(self.layout.read(P, place["scale"])[..., 0, 0]), value)
         return value
 
     def _prompt(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
@@ -278,19 +269,15 @@ class Algorithm:
         return P
 
     def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
-        e = self._exponent_of(name, exponents)
-        return scale(value, -e.reshape(-1, *[1] * (value.dim() - 1)))
+        return scale(value, -_per_system(self._exponent_of(name, exponents), value))
 
     def _exponents(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The powers of two that A and b are divided by; multiples of what makes every state's exponent whole."""
         whole = math.lcm(*(denominator for pair in self.config.units.values() for _, denominator in pair))
-        count = len(next(iter(inputs.values())))
-        zero = torch.zeros(count, dtype=torch.int64, device=self.device)
+        zero = torch.zeros(len(next(iter(inputs.values()))), dtype=torch.int64, device=self.device)
         found = {"A": zero, "b": zero}
-        for name in ("A", "b"):
-            if name not in inputs:
-                continue
-            magnitude = size(inputs[name], "matrix" if name == "A" else "vector")
+        for name in sorted(found.keys() & inputs.keys()):  # A before b, whose exponent depends on it
+            magnitude = size(inputs[name], KINDS[name])
             if name not in self.config.scaled:
                 self._check_bound(name, magnitude)
                 continue
@@ -299,19 +286,15 @@ class Algorithm:
                 # A far-off x0 must fit too.
                 there = size(inputs["x0"], "vector")
                 e_x = exponent(there).to(torch.int64) - (self._unit("x0")[0].numerator * found["A"])
-                e = torch.where(
-                    magnitude > 0, torch.where(there > 0, torch.maximum(e, e_x), e), torch.where(there > 0, e_x, e)
-                )
+                e = torch.where(there > 0, torch.where(magnitude > 0, torch.maximum(e, e_x), e_x), e)
             found[name] = torch.div(e, whole, rounding_mode="floor") * whole
         return found
 
     def _unit(self, name: str) -> tuple[Fraction, Fraction]:
-        (p, q), (r, s) = self.config.units[name]
-        return Fraction(p, q), Fraction(r, s)
+        of_A, of_b = self.config.units.get(name, ((0, 1), (0, 1)))
+        return Fraction(*of_A), Fraction(*of_b)
 
     def _exponent_of(self, name: str, exponents: dict[str, Tensor]) -> Tensor:
-        if name not in self.config.units:
-            return torch.zeros_like(exponents["A"])
         total = torch.zeros_like(exponents["A"])
         for unit, e in zip(self._unit(name), (exponents["A"], exponents["b"]), strict=True):
             total = total + torch.div(e * unit.numerator, unit.denominator, rounding_mode="floor")
@@ -331,6 +314,11 @@ class Algorithm:
         given = {"A": A, "b": b, "x0": x0}
         inputs = take_inputs(self.name, self.config.inputs, given, self.n, self.dtype, self.device)
         return array_library(A, b, x0), {name: value.detach() for name, value in inputs.items()}
+
+
+def _per_system(numbers: Tensor, value: Tensor) -> Tensor:
+    """One number for each system, in a shape that multiplies their values."""
+    return numbers.reshape(-1, *[1] * (value.dim() - 1))
 
 
 def _exponential(log: Tensor) -> Tensor:

@@ -21,11 +21,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nlaformer.compiler.graph import Node, describe
-from nlaformer.compiler.trace import ANSWER, TracedProgram
+from nlaformer.compiler.graph import Node, describe, is_invariant, reachable
+from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse
 from nlaformer.errors import CompileError
-
-__all__ = ["Analysis", "analyse"]
 
 # The exponent of a value: linear in those of A, b and the unknowns.
 _Power = dict[str, Fraction]
@@ -56,7 +54,7 @@ class Analysis:
 def analyse(traced: TracedProgram) -> Analysis:
     """Units, signs and scale groups of a program. Raises CompileError with everything that cannot be compiled."""
     positive, promises = _infer_signs(traced)
-    traced.refuse_problems(_unknown_signs(traced, positive))
+    refuse(traced.program, [*traced.problems, *_unknown_signs(traced, positive)])
     if traced.changed:
         raise CompileError(
             f"{traced.program.name} changes its own attributes while it runs ({', '.join(traced.changed)}); weights "
@@ -67,41 +65,16 @@ def analyse(traced: TracedProgram) -> Analysis:
     return Analysis(units, scaled, positive, promises, group, floating)
 
 
-def _reachable(traced: TracedProgram) -> list[Node]:
-    """All nodes of start, step and answer, arguments first."""
-    return _reachable_from((*traced.start.values(), *traced.step.values(), traced.answer))
-
-
-def _reachable_from(nodes: Iterable[Node]) -> list[Node]:
-    """These nodes and all they are made of, arguments first."""
-    seen: dict[int, Node] = {}
-
-    def visit(node: Node) -> None:
-        if id(node) not in seen:
-            for argument in node.args:
-                visit(argument)
-            seen[id(node)] = node
-
-    for node in nodes:
-        visit(node)
-    return list(seen.values())
-
-
 # --- units -------------------------------------------------------------------------------------------------------
 
 
 def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
     """Each input's, state's and the answer's exponent (of A, of b), and which of A and b may be scaled."""
-    equations: list[_Power] = []
+    equations: list[_Power] = []  # sums of exponents that vanish
     exponents: dict[int, _Power] = {}
     fresh = iter(range(10**9))
 
-    def equal(u: _Power, v: _Power) -> None:
-        difference = _combine(u, v, -1)
-        if difference:
-            equations.append(difference)
-
-    for node in _reachable(traced):
+    for node in traced.nodes:
         args = [exponents[id(argument)] for argument in node.args]
         if node.op in ("A", "b", "x0", "state"):
             value = {f"{node.op}:{node.extra}": Fraction(1)}
@@ -114,10 +87,10 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
         elif node.op == "divide":
             value = _combine(args[0], args[1], -1)
         elif node.op == "add":
-            equal(args[0], args[1])
+            equations.append(_combine(args[0], args[1], -1))
             value = args[0]
         elif node.op in ("exp", "log"):
-            equal(args[0], {})
+            equations.append(args[0])
             value = {}
         elif node.op == "sqrt":
             value = {name: coefficient / 2 for name, coefficient in args[0].items()}
@@ -127,7 +100,7 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
     for name in traced.state:
         for node in (traced.start[name], traced.step[name]):
             if node.op != "zeros" and not (node.op == "constant" and node.extra == 0.0):  # 0 has every unit
-                equal(exponents[id(node)], {f"state:{name}": Fraction(1)})
+                equations.append(_combine(exponents[id(node)], {f"state:{name}": Fraction(1)}, -1))
     solution, free = _eliminate(equations)
     scaled = frozenset(name for name in ("A", "b") if name in traced.inputs and f"{name}:{name}" in free)
 
@@ -184,14 +157,12 @@ def _eliminate(equations: list[_Power]) -> tuple[dict[str, _Power], set[str]]:
 
 def _infer_signs(traced: TracedProgram) -> tuple[frozenset[int], tuple[Node, ...]]:
     """The nodes known to be positive, and the promises on which that rests."""
-    nodes = _reachable(traced)
-    definite = traced.program.positive_definite
     hopeful = {name for name, node in traced.state.items() if node.kind == "scalar"}
     while True:
         positive: set[int] = set()
         promises: dict[int, Node] = {}
-        for node in nodes:
-            promised = _rests_on_promise(node, positive, definite)
+        for node in traced.nodes:
+            promised = _rests_on_promise(node, traced.program.positive_definite)
             if promised:
                 promises[id(node)] = node
             if promised or _is_positive(node, positive, hopeful):
@@ -209,7 +180,7 @@ def _unknown_signs(traced: TracedProgram, positive: frozenset[int]) -> list[str]
     return [
         f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
         "write nf.positive(...) around it if you know that it is positive"
-        for node in _reachable(traced)
+        for node in traced.nodes
         if node.op in ("log", "sqrt") and id(node.args[0]) not in positive
     ]
 
@@ -239,19 +210,12 @@ def _is_weighted(u: Node, v: Node, positive: set[int]) -> bool:
     return v.op == "divide" and v.args[0] is u and id(v.args[1]) in positive
 
 
-def _rests_on_promise(node: Node, positive: set[int], definite: bool) -> bool:
-    if node.op == "positive":
-        return True
-    if not definite:
-        return False
-    if node.op == "diag":
-        return True
-    if node.op == "dot" and node.args[0] is not node.args[1]:
-        u, v = node.args
-        return any(
-            q.op == "matmul" and q.args[0].op in ("A", "transpose") and q.args[1] is d for d, q in ((u, v), (v, u))
-        )
-    return False
+def _rests_on_promise(node: Node, definite: bool) -> bool:
+    """Whether a node is nf.positive(v) or, for a positive definite A, dot(d, A @ d) or diag(A)."""
+    if node.op == "dot" and definite:
+        pairs = (node.args, node.args[::-1])
+        return any(q.op == "matmul" and q.args[0].op in ("A", "transpose") and q.args[1] is d for d, q in pairs)
+    return node.op == "positive" or (node.op == "diag" and definite)
 
 
 # --- scale groups ------------------------------------------------------------------------------------------------
@@ -271,7 +235,7 @@ def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list
         for other in others:
             parent[find(other)] = find(first)
 
-    nodes = [node for node in _reachable(traced) if node.kind != "scalar"]
+    nodes = [node for node in traced.nodes if node.kind != "scalar"]
     for node in nodes:
         find(id(node))
         args = [argument for argument in node.args if argument.kind != "scalar"]
@@ -279,17 +243,17 @@ def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list
             join([id(node), *(id(argument) for argument in args)])
         elif (node.op, node.args and node.args[0].op) in _KEEP_SCALE:
             join([id(node), id(node.args[1])])
-        elif node.op == "divide" and len(args) == 2 and _depends_on_inputs_only(node.args[1]):
+        elif node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
             join([id(node), id(node.args[0])])
     states = [name for name, node in traced.state.items() if node.kind != "scalar"]
     for name in states:
         join([id(traced.state[name]), id(traced.step[name])])
     fixed = {find(id(traced.answer))} if traced.answer.kind != "scalar" else set()
-    step = {id(node) for node in _reachable_from(traced.step.values())}
+    step = {id(node) for node in reachable(traced.step.values())}
     for node in nodes:
         if node.kind == "matrix" or node.op in ("exp", "log", "sqrt") or (node.op in ("b", "x0") and id(node) in step):
             fixed.add(find(id(node)))
-        if node.op in ("exp", "log", "add") and any(argument.kind != node.kind for argument in node.args):
+        if node.op == "add" and any(argument.kind != node.kind for argument in node.args):
             fixed.add(find(id(node)))  # a scalar added to a vector has a scale of its own
         if node.op in ("exp", "log"):
             fixed.add(find(id(node.args[0])))
@@ -298,7 +262,3 @@ def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list
         if find(id(traced.state[name])) not in fixed:
             floating.setdefault(find(id(traced.state[name])), []).append(name)
     return {id(node): find(id(node)) for node in nodes}, floating
-
-
-def _depends_on_inputs_only(node: Node) -> bool:
-    return all(n.op != "state" for n in _reachable_from([node]))

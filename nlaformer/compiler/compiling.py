@@ -20,8 +20,6 @@ from nlaformer.compiler.verify import judge_first_steps, with_verification
 from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
 
-__all__ = ["check_options", "compile"]
-
 
 def compile(
     program: Program,
@@ -96,16 +94,12 @@ def _config(
 ) -> AlgorithmConfig:
     """What a run needs beside the weights."""
     assert selection.answer is not None
-    target = selection.target
     return AlgorithmConfig.of(
         traced,
         analysis,
+        selection.target,
         weights.layout,
         name=traced.program.name,
-        n=target.n,
-        dtype=str(target.dtype).removeprefix("torch."),
-        order=target.order,
-        bound=target.bound,
         state={name: _rows(rows, weights) for name, rows in selection.state.items()},
         answer=_rows(selection.answer, weights),
         steps={name: Expression.of(node).nodes for name, node in traced.step.items()},

@@ -14,32 +14,13 @@ from dataclasses import dataclass
 
 import torch
 
-from nlaformer.arrays import memory
+from nlaformer.arrays import check_memory
 from nlaformer.compiler.instructions import Block, Combination, Instruction, Selection
 from nlaformer.compiler.schedule import Schedule
-from nlaformer.errors import OptionError
-from nlaformer.express.heads import (
-    Form,
-    Head,
-    Unit,
-    add_form,
-    assemble,
-    exponential_head,
-    kernel_head,
-    linear_heads,
-    pick_exponential_head,
-    pick_head,
-    piecewise_linear,
-    product_heads,
-    replace,
-    select,
-    sum_head,
-    times,
-)
+from nlaformer.express import heads as build
+from nlaformer.express.heads import Form, Head, Unit
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
-
-__all__ = ["Weights", "emit"]
 
 _ZERO = 200.0  # e^-200 stands for zero
 # Numbers that the interpolated logarithms of A take while the weights are made, for each entry of A.
@@ -64,7 +45,11 @@ class Weights:
 def emit(selection: Selection, layers: Schedule) -> Weights:
     """The weights of a schedule."""
     emitter = _Emitter(selection, layers)
-    emitter.check_memory()
+    tokens = emitter.layout.tokens
+    attention = 2 * emitter.n + _INTERPOLANTS if selection.matrix is not None else 2
+    needed = 8 * (emitter.layout.rows * tokens + attention * tokens**2)
+    what = f"n is {emitter.n:,}: the weights and the run of a single system"
+    check_memory(what, needed, torch.device("cpu"), ". Choose a smaller n")
     return Weights(emitter.model(), emitter.layout, emitter.names)
 
 
@@ -77,22 +62,16 @@ class _Emitter:
         self.layout = self._layout()
         self.sink = self.layout["position"][0]
         self.one = self.layout["one"][0]
+        self.ceiling = _CEILING[self.target.dtype]
 
     def _layout(self) -> Layout:
-        used = {0, 1} | {
-            register
-            for layers in self.blocks.layers.values()
-            for layer in layers
-            for i in layer
-            for register in (*i.reads, i.target, *i.extra)
-        }
-        for writes in self.blocks.writes.values():
-            used |= set(writes) | {register for source in writes.values() for register, _ in source}
+        layers = [layer for block in self.blocks.layers.values() for layer in block]
+        written = {register for layer in layers for i in layer for register in (i.target, *i.extra)}
         registers = [("A", self.n), ("one", 1), ("position", self.n + 1)]
         self.names: dict[int, str] = {0: "one"}
         taken = {"A", "one", "position"}
         for k, register in enumerate(self.selection.registers):
-            if k > 1 and (k in used or register.block == "input"):
+            if k > 1 and (k in written or register.block == "input"):
                 name, copy = register.name, 2
                 while name in taken:
                     name, copy = f"{register.name} ({copy})", copy + 1
@@ -100,18 +79,6 @@ class _Emitter:
                 self.names[k] = name
                 registers.append((name, register.height))
         return Layout(tuple(registers), tokens=self.n + 1)
-
-    def check_memory(self) -> None:
-        """Refuse sizes for which the weights or the run of a single system would exceed the memory."""
-        tokens = self.layout.tokens
-        attention = 2 * self.n + _INTERPOLANTS if self.selection.matrix is not None else 2
-        needed = 8 * (self.layout.rows * tokens + attention * tokens**2)
-        available = memory(torch.device("cpu"))
-        if needed > available:
-            raise OptionError(
-                f"n is {self.n:,}: the weights and a run would take {needed / 1e9:,.0f} GB; there are "
-                f"{available / 1e9:,.0f} GB. Choose a smaller n"
-            )
 
     def rows(self, register: int) -> list[int]:
         if register == 1:  # the identity: the position rows of the data tokens
@@ -133,18 +100,13 @@ class _Emitter:
     # --- blocks ---
 
     def model(self) -> NLAFormer:
-        model = NLAFormer(self._block("pre"), self._block("loop"), self._block("post"))
-        return model.to(self.target.dtype)
+        return NLAFormer(self._block("pre"), self._block("loop"), self._block("post")).to(self.target.dtype)
 
     def _block(self, block: Block) -> list[Layer]:
-        layers = []
-        depth = len(self.blocks.layers[block])
-        for k, instructions in enumerate(self.blocks.layers[block]):
-            heads, units = self.layer(instructions)
-            if k == depth - 1:
-                units += self._ending(block)
-            layers.append(assemble(self.layout, heads, units))
-        return layers
+        parts = [self.layer(instructions) for instructions in self.blocks.layers[block]]
+        if parts:
+            parts[-1][1].extend(self._ending(block))
+        return [build.assemble(self.layout, heads, units) for heads, units in parts]
 
     def _ending(self, block: Block) -> list[Unit]:
         """Write the state, clear the work rows."""
@@ -152,9 +114,9 @@ class _Emitter:
         for register, source in self.blocks.writes[block].items():
             forms = self.forms(source) if source else [{} for _ in self.rows(register)]
             for row, form in zip(self.rows(register), forms, strict=True):
-                units += replace(row, form)
+                units += build.replace(row, form)
         for register in self.blocks.clears[block]:
-            units += [unit for row in self.rows(register) for unit in replace(row)]
+            units += [unit for row in self.rows(register) for unit in build.replace(row)]
         return units
 
     def layer(self, instructions: Sequence[Instruction]) -> tuple[list[Head], list[Unit]]:
@@ -178,7 +140,8 @@ class _Emitter:
 
     def _scale(self, group: Sequence[Instruction]) -> list[Head]:
         value, target = self._values(group, source=0)
-        return [exponential_head(self.layout, self.form(group[0].exponent), value, target, _CEILING[self.target.dtype])]
+        exponent = self.form(group[0].exponent)
+        return [build.exponential_head(self.layout, exponent, value, target, self.ceiling)]
 
     def _matvec(self, group: Sequence[Instruction]) -> list[Head]:
         value, target = self._values(group, source=0)
@@ -197,14 +160,15 @@ class _Emitter:
         heads = []
         for sign, mask in ((1.0, masks[: self.n]), (-1.0, masks[self.n :])):
             scores: list[Form] = [{a: power, m: 1.0} for a, m in zip(logs, mask, strict=True)]
-            heads.append(kernel_head(self.layout, scores, transpose, exponent, value, target, ceiling, sign**power))
+            gain = sign**power
+            heads.append(build.kernel_head(self.layout, scores, transpose, exponent, value, target, ceiling, gain))
         return heads
 
     def _dot(self, group: Sequence[Instruction]) -> list[Head]:
         value, target = self._values(group, source=1)
         (lin,) = group[0].parameters
         key = [self.form(group[0].sources[0])]
-        return linear_heads(self.layout, lin, key=key, query=[{self.one: 1.0}], value=value, target=target)
+        return build.linear_heads(self.layout, lin, key=key, query=[{self.one: 1.0}], value=value, target=target)
 
     def _values(self, group: Sequence[Instruction], source: int) -> tuple[list[Form], list[int]]:
         value = [form for i in group for form in self.forms(i.sources[source])]
@@ -215,19 +179,19 @@ class _Emitter:
     def _product(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         (lin,) = i.parameters
         factor, value = i.sources
-        return product_heads(self.layout, lin, self.form(factor), self.forms(value), self.rows(i.target)), []
+        return build.product_heads(self.layout, lin, self.form(factor), self.forms(value), self.rows(i.target)), []
 
     def _matmul(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         """Token j holds row j of X and i row i of Y: sum_i X_ji Y_i."""
         (lin,) = i.parameters
-        key, (query, value) = select(self.rows(1)), (self.forms(source) for source in i.sources)
-        return linear_heads(self.layout, lin, key=key, query=query, value=value, target=self.rows(i.target)), []
+        key, (query, value) = build.select(self.rows(1)), (self.forms(source) for source in i.sources)
+        return build.linear_heads(self.layout, lin, key=key, query=query, value=value, target=self.rows(i.target)), []
 
     def _squares(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         return self._kernel(2.0, False, {}, [{self.one: 1.0}], self.rows(i.target)), []
 
     def _sum(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
-        return [sum_head(self.layout, self.forms(i.sources[0]), self.rows(i.target))], []
+        return [build.sum_head(self.layout, self.forms(i.sources[0]), self.rows(i.target))], []
 
     def _relu(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         return [], [Unit(self.form(i.sources[0]), 0.0, {self.rows(i.target)[0]: 1.0})]
@@ -245,13 +209,13 @@ class _Emitter:
     def _trip(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         """_TRIP max(0, 1 - s / lowest), 0 in the sink."""
         (lowest,) = i.parameters
-        form = times(self.form(i.sources[0]), -1.0 / lowest)
+        form = build.times(self.form(i.sources[0]), -1.0 / lowest)
         return [], [Unit({**form, self.one: 1.0 + form.get(self.one, 0.0)}, 0.0, {self.rows(i.target)[0]: _TRIP})]
 
     def _log(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         """The logarithm between ``lowest`` and ``highest``, -_ZERO or _ZERO at 0, and nearly flat below."""
         lowest, highest, policy = i.parameters
-        knots = self._knots(lowest, highest)
+        knots = _knots(lowest, highest, self.target.log_units)
         logs = [math.log(knot) for knot in knots]
         end = -_ZERO if policy == "num" else _ZERO
         return [], self._flattened(self.form(i.sources[0]), [0.0, *knots], [end, *logs], self.rows(i.target)[0])
@@ -262,34 +226,26 @@ class _Emitter:
         The slope there would drown the rows that hold the value. All but a little of it is taken off: what is left
         outweighs the rounding of the difference, so that the value does not end up on the other side.
         """
-        units = piecewise_linear(form, knots, values, {target: 1.0}, self.sink)
+        units = build.piecewise_linear(form, knots, values, {target: 1.0}, self.sink)
         slope = (values[1] - values[0]) / (knots[1] - knots[0]) * (1.0 - _REST[self.target.dtype])
-        beyond = {**times(form, -1.0), self.sink: -2.0 * knots[0]}
+        beyond = {**build.times(form, -1.0), self.sink: -2.0 * knots[0]}
         return [*units, Unit(beyond, knots[0], {target: slope})]
-
-    def _knots(self, lowest: float, highest: float, count: int | None = None) -> list[float]:
-        count = count or self.target.log_units
-        h = math.log(highest / lowest) / (count - 1)
-        return [lowest * math.exp(h * k) for k in range(count)]
 
     def _refine(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
         lowest, highest, _, scalar = i.parameters
         source, first, *trip = i.sources
         (target,), (ratio,) = self.rows(i.target), self.rows(i.extra[0])
-        down = times(self.form(first), -1.0)
+        down = build.times(self.form(first), -1.0)
         h = math.log(highest / lowest) / (self.target.log_units - 1)
         units = self._fine_log(h, self.target.refine_units, {ratio: 1.0}, target)
-        ceiling = _CEILING[self.target.dtype]
         if not scalar:
-            head = exponential_head(self.layout, down, [self.form(source)], [ratio], ceiling)
-            return [head], units + add_form(self.form(first), target)
-        values, targets = [self.form(first)], [target]
-        if trip:
-            values, targets = [*values, self.form(trip[0])], [target, *self.rows(i.extra[1])]
-        token = [0] + [1] * self.n
+            head = build.exponential_head(self.layout, down, [self.form(source)], [ratio], self.ceiling)
+            return [head], units + build.add_form(self.form(first), target)
+        values = [self.form(read) for read in (first, *trip)]
+        targets = [target, *(row for register in i.extra[1:] for row in self.rows(register))]
         heads = [
-            pick_exponential_head(self.layout, 1, down, [self.form(source)], [ratio], ceiling),
-            pick_head(self.layout, token, values, targets),
+            build.pick_exponential_head(self.layout, 1, down, [self.form(source)], [ratio], self.ceiling),
+            build.pick_head(self.layout, [0] + [1] * self.n, values, targets),
         ]
         return heads, units
 
@@ -320,11 +276,11 @@ class _Emitter:
             units = [Unit({a: 1.0}, 0.0, {p: 1.0}) for a, p in zip(A, plus, strict=True)]
             return [], units + [Unit({a: -1.0}, 0.0, {m: 1.0}) for a, m in zip(A, minus, strict=True)]
         if i.layer == 1:
-            knots = self._knots(lowest, highest, counts[0])
+            knots = _knots(lowest, highest, counts[0])
             values = [-_ZERO, *(math.log(knot) for knot in knots)]
             units = []
             for form, row in zip(size, logs, strict=True):
-                units += piecewise_linear(form, [0.0, *knots], values, {row: 1.0}, self.sink)
+                units += build.piecewise_linear(form, [0.0, *knots], values, {row: 1.0}, self.sink)
             for row, mask in zip(part, signs, strict=True):
                 # -_ZERO where the part vanishes, 0 from the smallest knot upwards.
                 units.append(Unit({row: -_ZERO / lowest, self.one: _ZERO}, 0.0, {mask: -1.0}))
@@ -332,16 +288,18 @@ class _Emitter:
         if counts[i.layer - 1] == 0:
             return [], []
         if i.layer == 3:
-            h = math.sqrt(8 * self._second_step(h, counts[1]))
+            # How far log |A| may still be off after one refinement, as the g - 1 that this one has to cover.
+            h = math.sqrt(8 * ((math.expm1(h**2 / 8) * 1.05 / (counts[1] - 1)) ** 2 / 8 * 1.5))
         heads = [
-            exponential_head(self.layout, {log: -1.0}, [form], [g], _CEILING[self.target.dtype])
+            build.exponential_head(self.layout, {log: -1.0}, [form], [g], self.ceiling)
             for log, form, g in zip(logs, size, ratio, strict=True)
         ]
         units = []
         for log, g in zip(logs, ratio, strict=True):
-            units += self._fine_log(h, counts[i.layer - 1], {g: 1.0}, log) + replace(g)
+            units += self._fine_log(h, counts[i.layer - 1], {g: 1.0}, log) + build.replace(g)
         return heads, units
 
-    def _second_step(self, h: float, count: int) -> float:
-        """How far log |A| may still be off after one refinement, as the g - 1 the next one has to cover."""
-        return (math.expm1(h**2 / 8) * 1.05 / (count - 1)) ** 2 / 8 * 1.5
+
+def _knots(lowest: float, highest: float, count: int) -> list[float]:
+    h = math.log(highest / lowest) / (count - 1)
+    return [lowest * math.exp(h * k) for k in range(count)]

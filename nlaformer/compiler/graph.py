@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ import torch
 from torch import Tensor
 
 from nlaformer.express import symbol
-
-__all__ = ["AXES", "KINDS", "Expression", "Graph", "Node", "Place", "describe", "size"]
 
 _FUNCTIONS = "nf.dot, nf.norm, nf.diag, nf.sqrt, nf.exp, nf.log, nf.zeros_like, nf.identity_like, nf.positive"
 AXES = {"scalar": 0, "vector": 1, "matrix": 2}
@@ -66,10 +64,10 @@ class Node(symbol.Symbol):
         return self
 
     def __matmul__(self, other: Any) -> Node:
-        return self.graph.matmul(self, other)
+        return self._apply("@", self, other)
 
     def __rmatmul__(self, other: Any) -> Node:
-        return self.graph.matmul(other, self)
+        return self._apply("@", other, self)
 
     def __pow__(self, power: Any) -> Node:
         exponent = self.graph.constant(power)
@@ -96,6 +94,9 @@ class Node(symbol.Symbol):
 
     # What cannot be compiled: noted, and answered so that tracing can continue.
 
+    def _refuse(self, what: str) -> Node:
+        return self.graph.refuse(f"{what}; write it with + - * / @ and {_FUNCTIONS}", self)
+
     def _compare(self, other: Any) -> bool:
         place = self.graph.place()
         self.graph.refuse(
@@ -119,18 +120,13 @@ class Node(symbol.Symbol):
         return self._compare(None)
 
     def __float__(self) -> float:
-        self.graph.refuse(
-            "a Python number is needed here, but the value is known only when the weights run; "
-            f"write it with + - * / @ and {_FUNCTIONS}",
-            self,
-        )
+        self._refuse("a Python number is needed here, but the value is known only when the weights run")
         return 1.0
 
     def __int__(self) -> int:
         return int(self.__float__())
 
-    def __index__(self) -> int:
-        return self.__int__()
+    __index__ = __int__
 
     def __abs__(self) -> Node:
         return self.graph.refuse("abs(v); write nf.sqrt(nf.positive(v * v))", self)
@@ -159,23 +155,22 @@ class Node(symbol.Symbol):
         return 1
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self.graph.refuse(f"a NumPy function; write it with + - * / @ and {_FUNCTIONS}", self)
-        return np.ones({"scalar": (), "vector": (2,), "matrix": (2, 2)}[self.kind])
+        self._refuse("a NumPy function")
+        return np.ones((2,) * AXES[self.kind])
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Node:
         operator = _OPERATORS.get(ufunc.__name__)
         if operator is not None and method == "__call__" and isinstance(inputs[1], Node):
             return self.graph.apply(operator, inputs[0], inputs[1])
-        return self.graph.refuse(f"np.{ufunc.__name__}; write it with + - * / @ and {_FUNCTIONS}", self)
+        return self._refuse(f"np.{ufunc.__name__}")
 
     def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Node:
-        return self.graph.refuse(f"np.{function.__name__}; write it with + - * / @ and {_FUNCTIONS}", self)
+        return self._refuse(f"np.{function.__name__}")
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Node:
         node = next(argument for argument in args if isinstance(argument, Node))
-        name = getattr(function, "__name__", "function")
-        return node.graph.refuse(f"torch.{name}; write it with + - * / @ and {_FUNCTIONS}", node)
+        return node._refuse(f"torch.{getattr(function, '__name__', 'function')}")
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -322,6 +317,26 @@ class Graph:
         return self.make(name, (v,), None, v.kind)
 
 
+def reachable(nodes: Iterable[Node]) -> list[Node]:
+    """These nodes and all they are made of, arguments first."""
+    seen: dict[int, Node] = {}
+
+    def visit(node: Node) -> None:
+        if id(node) not in seen:
+            for argument in node.args:
+                visit(argument)
+            seen[id(node)] = node
+
+    for node in nodes:
+        visit(node)
+    return list(seen.values())
+
+
+def is_invariant(node: Node) -> bool:
+    """Whether a value is the same in every step: it is made of inputs and constants."""
+    return all(n.op != "state" for n in reachable([node]))
+
+
 def describe(node: Node, depth: int = 3) -> str:
     """The expression, as a user would type it."""
     if node.op == "constant":
@@ -355,18 +370,9 @@ class Expression:
 
     @classmethod
     def of(cls, node: Node) -> Expression:
-        order: dict[int, int] = {}
-        nodes: list[Any] = []
-
-        def visit(node: Node) -> int:
-            if id(node) not in order:
-                arguments = [visit(argument) for argument in node.args]
-                order[id(node)] = len(nodes)
-                nodes.append([node.op, arguments, node.extra, node.kind])
-            return order[id(node)]
-
-        visit(node)
-        return cls(nodes)
+        nodes = reachable([node])
+        index = {id(n): k for k, n in enumerate(nodes)}
+        return cls([[n.op, [index[id(argument)] for argument in n.args], n.extra, n.kind] for n in nodes])
 
     @property
     def kind(self) -> str:
@@ -378,13 +384,11 @@ class Expression:
         size = next(v.shape[-1] for v in values.values() if v.dim())
         results: list[Tensor] = []
         for op, arguments, extra, kind in self.nodes:
-            known = values.get(str(extra)) if op in ("A", "b", "x0", "state") else None
-            if known is not None:
-                results.append(known)
+            if op in ("A", "b", "x0", "state"):
+                results.append(values[extra])
             else:
-                shape = {"scalar": (), "vector": (size,), "matrix": (size, size)}[kind]
-                kinds = [self.nodes[k][3] for k in arguments]
-                results.append(_apply(op, [results[k] for k in arguments], kinds, extra, shape, like))
+                args, kinds = [results[k] for k in arguments], [self.nodes[k][3] for k in arguments]
+                results.append(_apply(op, args, kinds, extra, (size,) * AXES[kind], like))
         return results[-1]
 
 

@@ -36,7 +36,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -69,6 +69,10 @@ def combination(entries: Mapping[int, float]) -> Combination:
     return combine((1.0, entries.items()))
 
 
+def registers_of(*sources: Combination) -> set[int]:
+    return {register for source in sources for register, _ in source}
+
+
 @dataclass(frozen=True)
 class Term:
     """coefficient * (operator row) * e^exponent."""
@@ -78,9 +82,10 @@ class Term:
     exponent: Combination = ()
     operator: Operator = ""
 
-    def times(self, factor: float, exponent: Combination = ()) -> Term:
-        total = combine((1.0, self.exponent), (1.0, exponent))
-        return replace(self, coefficient=self.coefficient * factor, exponent=total)
+    def times(self, other: Term) -> Term:
+        """The product with an exponential."""
+        exponent = combine((1.0, self.exponent), (1.0, other.exponent))
+        return Term(self.coefficient * other.coefficient, self.register, exponent, self.operator)
 
 
 Value = tuple[Term, ...]
@@ -98,7 +103,7 @@ def add(*values: Value) -> Value:
 
 def multiply(value: Value, exponentials: Value) -> Value:
     """A product in which one side consists of exponentials alone (its rows are ones)."""
-    return add(*(tuple(term.times(e.coefficient, e.exponent) for term in value) for e in exponentials))
+    return add(tuple(term.times(exponential) for exponential in exponentials for term in value))
 
 
 # --- registers and instructions --------------------------------------------------------------------------------------
@@ -121,17 +126,13 @@ class Instruction:
     """What is done in one layer; ``sources`` and ``exponent`` are combinations of registers."""
 
     op: str
-    block: Block
     layer: int
     target: int
-    sources: tuple[Combination, ...]
+    sources: tuple[Combination, ...] = ()
     exponent: Combination = ()
     parameters: tuple[Any, ...] = ()
     extra: tuple[int, ...] = ()  # further registers it writes
-
-    @property
-    def reads(self) -> set[int]:
-        return {register for source in (*self.sources, self.exponent) for register, _ in source}
+    reads: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,15 @@ class Selection:
     linearizations: dict[int, Linearization] = field(default_factory=dict)
     matrix: MatrixRows | None = None
     warnings: list[str] = field(default_factory=list)
+
+    def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:
+        """The first layer of a block in which attention, or the FFN, may read these registers."""
+        layer = 0
+        for register in reads:
+            known = self.registers[register]
+            written, by = known.time if known.block == block else ENTRY
+            layer = max(layer, written if half == FFN and by == ATTENTION else written + 1)
+        return layer
 
 
 @dataclass(frozen=True)
@@ -215,18 +225,6 @@ class Builder:
         number = sum(register.block == self.block for register in self.out.registers) + 1
         return self._register(f"{self.block} t{number}", self.block, **more)
 
-    def _time(self, register: int) -> tuple[int, int]:
-        known = self.out.registers[register]
-        return known.time if known.block == self.block else ENTRY
-
-    def _layer(self, reads: Sequence[int], half: int) -> int:
-        """The first layer in which attention, or the FFN, may read these registers."""
-        layer = 0
-        for register in reads:
-            written, by = self._time(register)
-            layer = max(layer, written if half == FFN and by == ATTENTION else written + 1)
-        return layer
-
     def emit(
         self,
         op: str,
@@ -237,21 +235,21 @@ class Builder:
         half: int = ATTENTION,
         writes: int = ATTENTION,
         extra: tuple[int, ...] = (),
-        reads: Sequence[int] = (),
+        also: Iterable[int] = (),
         **more: Any,
     ) -> int:
-        """The register that holds the result; equal instructions are one."""
+        """The register that holds the result; equal instructions are one. ``also``: further registers it reads."""
         key = (self.block, op, tuple(sources), exponent, parameters)
         if key in self.made:
             return self.made[key]
-        read = [register for source in (*sources, exponent) for register, _ in source] + list(reads)
-        layer = self._layer(read, half)
+        reads = registers_of(*sources, exponent) | {*also}
+        layer = self.out.first_layer(self.block, reads, half)
         target = self._temporary(time=(layer, writes), **more)
         for other in extra:
             self.out.registers[other].time = (layer, ATTENTION)
         self.made[key] = target
         self.out.instructions[self.block].append(
-            Instruction(op, self.block, layer, target, tuple(sources), exponent, parameters, extra)
+            Instruction(op, layer, target, tuple(sources), exponent, parameters, extra, frozenset(reads))
         )
         return target
 
@@ -289,11 +287,11 @@ class Builder:
         height = self.out.registers[source[0][0]].height
         if operator:
             encoded = self._encoded_matrix()
-            time = self._layer([register for register, _ in exponent], ATTENTION)
-            if not exponent or time <= self._layer([register for register, _ in source] + encoded, ATTENTION):
+            first = self.out.first_layer(self.block, registers_of(exponent), ATTENTION)
+            if first <= self.out.first_layer(self.block, [*registers_of(source), *encoded], ATTENTION):
                 # One layer either way: the exponent joins the logarithms of A in the score.
                 bound = self.matrix_norm * self._bound(source)
-                return self.emit("matvec", [source], exponent, (operator,), reads=encoded, height=height, bound=bound)
+                return self.emit("matvec", [source], exponent, (operator,), also=encoded, height=height, bound=bound)
             source = ((self._moved(operator, (), source), 1.0),)
         scalar = all(self.out.registers[r].scalar for r, _ in (*source, *exponent))
         bound = max(self._bound(source), HEADROOM) if not scalar else 1.0
@@ -308,7 +306,7 @@ class Builder:
             logs = self._register("log |A|", "pre", height=self.n, time=(3, FFN))
             self.out.matrix = MatrixRows(part, signs, ratio, logs)
             self.out.instructions["pre"] += [
-                Instruction("encode", "pre", layer, logs, (), extra=(part, signs, ratio)) for layer in range(4)
+                Instruction("encode", layer, logs, extra=(part, signs, ratio)) for layer in range(4)
             ]
         return [self.out.matrix.logs, self.out.matrix.signs]
 
@@ -363,12 +361,9 @@ class Builder:
     def _range(self, source: Combination) -> tuple[float, float]:
         """Where the logarithm is interpolated: from the noise of a dot to well above its bound."""
         bound = self._bound(source)
-        noise = [self.out.linearizations[r] for r, _ in source if r in self.out.linearizations]
-        if noise:
-            return self.noise(noise[0]) ** 2 * bound, 1e3 * self.n * bound
+        lin = next((self.out.linearizations[r] for r, _ in source if r in self.out.linearizations), None)
+        if lin is not None:
+            rounding = 10 * lin.steps * exponent_rounding(lin.C, lin.dtype)  # relative to the factors of the dot
+            return rounding**2 * bound, 1e3 * self.n * bound
         reach = 1e16 if self.target.is_double else 1e7
         return bound / reach, bound * reach
-
-    def noise(self, lin: Linearization) -> float:
-        """Ten times the rounding of a linearized dot, relative to its factors."""
-        return 10 * lin.steps * exponent_rounding(lin.C, lin.dtype)

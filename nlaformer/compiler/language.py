@@ -17,19 +17,6 @@ if TYPE_CHECKING:
     from nlaformer.arrays import ArrayT
     from nlaformer.compiler.result import Run
 
-__all__ = [
-    "Program",
-    "diag",
-    "dot",
-    "exp",
-    "identity_like",
-    "log",
-    "norm",
-    "positive",
-    "sqrt",
-    "zeros_like",
-]
-
 
 class Program:
     """An iterative method. Write ``start`` and ``step``; the other methods may be omitted.
@@ -87,16 +74,12 @@ class Program:
         from nlaformer.compiler.result import run_program
         from nlaformer.compiler.trace import trace_program
 
-        return run_program(trace_program(self), A, b, x0, iterations)
+        return run_program(trace_program(self), {"A": A, "b": b, "x0": x0}, iterations)
 
 
 # --- functions of nodes and of arrays -----------------------------------------------------------------------------
 
-ValueT = TypeVar("ValueT", bound=Any)  # a node, a NumPy array or a tensor
-
-
-def _graph(*values: Any) -> Any:
-    return next((value.graph for value in values if isinstance(value, Node)), None)
+_ValueT = TypeVar("_ValueT", bound=Any)  # a node, a NumPy array or a tensor
 
 
 def _library(value: Any) -> Any:
@@ -108,23 +91,22 @@ def _library(value: Any) -> Any:
     return np
 
 
-def _call(name: str, v: Any) -> Any:
-    """A function of one argument, of the graph for a node or of NumPy or torch for an array."""
-    graph = _graph(v)
-    return graph.function(name, v) if graph else getattr(_library(v), name)(v)
+def _call(name: str, v: Any, of_arrays: str = "") -> Any:
+    """A function of a node, or of an array, for which NumPy and torch may have another name."""
+    return v.graph.function(name, v) if isinstance(v, Node) else getattr(_library(v), of_arrays or name)(v)
 
 
-def dot(u: ValueT, v: ValueT) -> ValueT:
+def dot(u: _ValueT, v: _ValueT) -> _ValueT:
     """The inner product of two vectors; of A with itself, the square of its Frobenius norm.
 
     >>> float(dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
     11.0
     """
-    graph = _graph(u, v)
-    return graph.dot(u, v) if graph else (u * v).sum()
+    node: Any = next((value for value in (u, v) if isinstance(value, Node)), None)
+    return (u * v).sum() if node is None else node.graph.dot(u, v)
 
 
-def norm(v: ValueT) -> ValueT:
+def norm(v: _ValueT) -> _ValueT:
     """The Euclidean norm of a vector, the Frobenius norm of A.
 
     >>> float(norm(np.array([3.0, 4.0])))
@@ -133,46 +115,43 @@ def norm(v: ValueT) -> ValueT:
     return sqrt(dot(v, v))
 
 
-def diag(A: ValueT) -> ValueT:
+def diag(A: _ValueT) -> _ValueT:
     """The diagonal of A as a vector.
 
     >>> diag(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
     [1.0, 4.0]
     """
-    graph = _graph(A)
-    return graph.function("diag", A) if graph else _library(A).diagonal(A)
+    return _call("diag", A, "diagonal")
 
 
-def sqrt(v: ValueT) -> ValueT:
+def sqrt(v: _ValueT) -> _ValueT:
     """The square root, entry by entry; of a value whose sign the compiler can infer."""
     return _call("sqrt", v)
 
 
-def exp(v: ValueT) -> ValueT:
+def exp(v: _ValueT) -> _ValueT:
     """The exponential, entry by entry."""
     return _call("exp", v)
 
 
-def log(v: ValueT) -> ValueT:
+def log(v: _ValueT) -> _ValueT:
     """The natural logarithm, entry by entry; of a value whose sign the compiler can infer."""
     return _call("log", v)
 
 
-def zeros_like(v: ValueT) -> ValueT:
+def zeros_like(v: _ValueT) -> _ValueT:
     """Zeros in the shape of v."""
     return _call("zeros_like", v)
 
 
-def identity_like(A: ValueT) -> ValueT:
+def identity_like(A: _ValueT) -> _ValueT:
     """The identity matrix of A's size."""
-    graph = _graph(A)
-    if graph:
-        return graph.function("identity_like", A)
+    if isinstance(A, Node):
+        return _call("identity_like", A)
     library = _library(A)
     return library.eye(A.shape[0], dtype=A.dtype) + library.zeros_like(A)
 
 
-def positive(v: ValueT) -> ValueT:
+def positive(v: _ValueT) -> _ValueT:
     """V itself, with the promise that it is positive; a run in which it is not reports that in its status."""
-    graph = _graph(v)
-    return graph.function("positive", v) if graph else v
+    return _call("positive", v) if isinstance(v, Node) else v

@@ -17,26 +17,7 @@ from nlaformer.compiler.language import Program, diag, dot, exp, identity_like, 
 from nlaformer.errors import OptionError, look_up, unknown_name
 from nlaformer.problems.spd import random_spd
 
-__all__ = [
-    "Chebyshev",
-    "ConjugateGradient",
-    "ConjugateResidual",
-    "FusedConjugateGradient",
-    "HeavyBall",
-    "NewtonSchulz",
-    "NormalEquations",
-    "Power",
-    "PreconditionedConjugateGradient",
-    "Richardson",
-    "ScalarNewton",
-    "SteepestDescent",
-    "algorithm",
-    "algorithms",
-    "example",
-    "program",
-]
-
-States = dict[str, Any]
+_States = dict[str, Any]
 
 
 class ConjugateGradient(Program):
@@ -44,11 +25,11 @@ class ConjugateGradient(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> States:
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
         r = b - A @ x0
         return dict(x=x0, r=r, d=r, rho=dot(r, r))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> States:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> _States:
         q = A @ d
         alpha = rho / dot(d, q)
         r = r - alpha * q
@@ -62,14 +43,14 @@ class FusedConjugateGradient(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> States:
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
         r = b - A @ x0
         w = A @ r
         gamma = dot(r, r)
         alpha = gamma / dot(r, w)
         return dict(x=x0 + alpha * r, r=r - alpha * w, p=r, s=w, gamma=gamma, alpha=alpha)
 
-    def step(self, A: Any, x: Any, r: Any, p: Any, s: Any, gamma: Any, alpha: Any) -> States:
+    def step(self, A: Any, x: Any, r: Any, p: Any, s: Any, gamma: Any, alpha: Any) -> _States:
         w = A @ r
         gamma_next = dot(r, r)
         beta = gamma_next / gamma
@@ -83,12 +64,12 @@ class PreconditionedConjugateGradient(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> States:
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
         r = b - A @ x0
         z = r / diag(A)
         return dict(x=x0, r=r, d=z, rho=dot(r, z))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> States:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> _States:
         q = A @ d
         alpha = rho / dot(d, q)
         r = r - alpha * q
@@ -102,12 +83,12 @@ class ConjugateResidual(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> States:
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
         r = b - A @ x0
         w = A @ r
         return dict(x=x0, r=r, d=r, q=w, rho=dot(r, w))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, q: Any, rho: Any) -> States:
+    def step(self, A: Any, x: Any, r: Any, d: Any, q: Any, rho: Any) -> _States:
         alpha = rho / dot(q, q)
         r = r - alpha * q
         w = A @ r
@@ -119,12 +100,12 @@ class ConjugateResidual(Program):
 class NormalEquations(Program):
     """CGNR: conjugate gradients on A^T A x = A^T b, for any nonsingular A."""
 
-    def start(self, A: Any, b: Any, x0: Any) -> States:
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
         r = b - A @ x0
         z = A.T @ r
         return dict(x=x0, r=r, d=z, rho=dot(z, z))
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> States:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> _States:
         q = A @ d
         alpha = rho / dot(q, q)
         r = r - alpha * q
@@ -138,10 +119,10 @@ class SteepestDescent(Program):
 
     positive_definite = True
 
-    def start(self, A: Any, b: Any, x0: Any) -> States:
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
         return dict(x=x0, r=b - A @ x0)
 
-    def step(self, A: Any, x: Any, r: Any) -> States:
+    def step(self, A: Any, x: Any, r: Any) -> _States:
         q = A @ r
         alpha = dot(r, r) / dot(r, q)
         return dict(x=x + alpha * r, r=r - alpha * q)
@@ -152,10 +133,10 @@ class Richardson(Program):
 
     relaxation = 1.5
 
-    def start(self, A: Any, x0: Any) -> States:
+    def start(self, A: Any, x0: Any) -> _States:
         return dict(x=x0, omega=self.relaxation / norm(A))
 
-    def step(self, A: Any, b: Any, x: Any, omega: Any) -> States:
+    def step(self, A: Any, b: Any, x: Any, omega: Any) -> _States:
         return dict(x=x + omega * (b - A @ x), omega=omega)
 
 
@@ -164,10 +145,10 @@ class HeavyBall(Program):
 
     relaxation, momentum = 2.5, 0.75
 
-    def start(self, A: Any, x0: Any) -> States:
+    def start(self, A: Any, x0: Any) -> _States:
         return dict(x=x0, previous=x0, omega=self.relaxation / norm(A))
 
-    def step(self, A: Any, b: Any, x: Any, previous: Any, omega: Any) -> States:
+    def step(self, A: Any, b: Any, x: Any, previous: Any, omega: Any) -> _States:
         return dict(x=x + omega * (b - A @ x) + self.momentum * (x - previous), previous=x, omega=omega)
 
 
@@ -176,12 +157,12 @@ class Chebyshev(Program):
 
     condition = 100.0
 
-    def start(self, A: Any, b: Any, x0: Any) -> States:
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
         centre = 0.5 * (1 + 1 / self.condition) * norm(A)
         r = b - A @ x0
         return dict(x=x0, r=r, d=r / centre, rho=self._ratio / (2 * self._ratio**2), centre=centre)
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any, centre: Any) -> States:
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any, centre: Any) -> _States:
         x, r = x + d, r - A @ d
         rho_next = 1 / positive(2 * self._ratio - rho)
         # centre / ratio is half the width of the interval.
@@ -197,11 +178,11 @@ class Chebyshev(Program):
 class Power(Program):
     """The power method: the dominant eigenvector, and its eigenvalue as a state."""
 
-    def start(self, A: Any) -> States:
+    def start(self, A: Any) -> _States:
         w = A @ (1 + zeros_like(diag(A)))
         return dict(x=w / norm(w), eigenvalue=norm(w))
 
-    def step(self, A: Any, x: Any) -> States:
+    def step(self, A: Any, x: Any) -> _States:
         w = A @ x
         return dict(x=w / norm(w), eigenvalue=dot(x, w))
 
@@ -216,10 +197,10 @@ class Power(Program):
 class NewtonSchulz(Program):
     """The inverse of A by matrix products alone."""
 
-    def start(self, A: Any) -> States:
+    def start(self, A: Any) -> _States:
         return dict(X=(1 / dot(A, A)) * A.T)
 
-    def step(self, A: Any, X: Any) -> States:
+    def step(self, A: Any, X: Any) -> _States:
         return dict(X=X + X @ (identity_like(A) - A @ X))
 
     def finish(self, X: Any) -> Any:
@@ -232,10 +213,10 @@ class NewtonSchulz(Program):
 class ScalarNewton(Program):
     """A nonlinear system, entry by entry: Newton's method for x + e^x = b."""
 
-    def start(self, b: Any) -> States:
+    def start(self, b: Any) -> _States:
         return dict(x=zeros_like(b))
 
-    def step(self, b: Any, x: Any) -> States:
+    def step(self, b: Any, x: Any) -> _States:
         growth = exp(x)
         return dict(x=x - (x + growth - b) / (1 + growth))
 

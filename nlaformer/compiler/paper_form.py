@@ -34,6 +34,7 @@ from nlaformer.arrays import plain, whole
 from nlaformer.compiler.algorithm import Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options
+from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.library import ConjugateGradient
 from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import with_verification
@@ -44,13 +45,10 @@ from nlaformer.problems.spd import random_spd
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
-__all__ = ["PaperAlgorithm", "fitted_error", "paper_cg"]
-
 _FFNS = ("ideal", "fitted")
 _LARGEST_FITTED = 4
 _LARGEST_WIDTH = 8192
 _FIT_FLOOR = 1e-2  # the compact set: residuals at least this large (b has norm about 1)
-_STATES = ("x", "r", "d")
 
 
 def paper_cg(
@@ -75,73 +73,49 @@ def paper_cg(
             f"ffn='fitted' was asked for n={n}; an FFN of {3 * n} inputs cannot be fitted, the largest n is "
             f"{_LARGEST_FITTED}. Use ffn='ideal', or the compiled form, form='compiled'"
         )
-    layout = _layout(n)
+    registers = (("A", n), ("b", 1), ("d", n), ("x", n), ("r", n), ("work", n), ("position", n + 1))
+    layout = Layout(registers, tokens=n + 1)
     # Scores are a_i . d with |A| and |d| about 1.
     lin = design(n, dtype, 0.5 / n**0.5, order=order, scheme=scheme, summands=1)
     pre = assemble(layout, _start_heads(layout, lin))
-    loop = assemble(layout, _product_heads(layout, lin, "d", "work", 1.0), _update_units(layout, ffn, width))
+    units = _update_units(layout, width) if ffn == "fitted" else []
+    loop = assemble(layout, _product_heads(layout, lin, "d", [*layout["work"]], 1.0), units)
     if ffn == "ideal":
         loop.ffn = _IdealUpdate(layout)  # type: ignore[assignment]
     model = NLAFormer([pre], [loop]).to(dtype)
     fit = {"fit": fitted_error(n, width)} if ffn == "fitted" else {}
     traced = trace_program(ConjugateGradient())
-    algorithm = PaperAlgorithm(_config(traced, n, dtype, order, layout, ffn, fit), model)
+    algorithm = PaperAlgorithm(_config(traced, Target(n, dtype, order, bound=1.0), layout, ffn, fit), model)
     return with_verification(algorithm, traced) if verified else algorithm
-
-
-def _layout(n: int) -> Layout:
-    registers = (("A", n), ("b", 1), ("d", n), ("x", n), ("r", n), ("work", n), ("position", n + 1))
-    return Layout(registers, tokens=n + 1)
 
 
 def _start_heads(layout: Layout, lin: Linearization) -> list[Head]:
     """Theorem 3.1: two heads put b into column n + 1, two take A x0 off; both into r and d."""
-    last = layout["position"][-1]
-    units = select(layout["position"])[1:]
-    into_both = linear_heads(
-        layout,
-        lin,
-        key=[{layout["b"][0]: 1.0}],
-        query=[{last: 1.0}],
-        value=[*units, *units],
-        target=[*layout["r"], *layout["d"]],
-    )
-    return into_both + _product_heads(layout, lin, "x", "r", -1.0, also="d")
+    key, query = [{layout["b"][0]: 1.0}], [{layout["position"][-1]: 1.0}]
+    value, target = 2 * select(layout["position"][1:]), [*layout["r"], *layout["d"]]
+    take_b = linear_heads(layout, lin, key=key, query=query, value=value, target=target)
+    return take_b + _product_heads(layout, lin, "x", target, -1.0)
 
 
-def _product_heads(
-    layout: Layout, lin: Linearization, source: str, target: str, sign: float, also: str | None = None
-) -> list[Head]:
+def _product_heads(layout: Layout, lin: Linearization, source: str, target: list[int], sign: float) -> list[Head]:
     """Lemma 3.2: target += sign * A source in column n + 1; keys a_i, query the vector, values e_{i+1}."""
-    value = [{row: sign} for row in layout["position"][1:]]
-    targets = [*layout[target], *(layout[also] if also else ())]
-    return linear_heads(
-        layout,
-        lin,
-        key=select(layout["A"]),
-        query=select(layout[source]),
-        value=value * (len(targets) // len(value)),
-        target=targets,
-    )
+    key, query = select(layout["A"]), select(layout[source])
+    value = [{row: sign} for row in layout["position"][1:]] * (len(target) // len(query))
+    return linear_heads(layout, lin, key=key, query=query, value=value, target=target)
 
 
-def _update_units(layout: Layout, ffn: str, width: int) -> list[Unit]:
+def _update_units(layout: Layout, width: int) -> list[Unit]:
     """The fitted FFN: clears the work rows exactly; its bias stands on the last position, so other columns stay."""
-    if ffn == "ideal":
-        return []
     W_1, b_1, W_2, b_2 = _fit(layout.tokens - 1, width)
     last = layout["position"][-1]
     inputs = [*layout["d"], *layout["r"], *layout["work"]]
     outputs = [*layout["d"], *layout["x"], *layout["r"]]
+    forms = [dict(zip([*inputs, last], w.tolist(), strict=True)) for w in torch.cat([W_1, b_1[:, None]], 1)]
+    rows = torch.cat([W_2.T, b_2[None]])
     units = [
-        Unit(
-            {**dict(zip(inputs, w.tolist(), strict=True)), last: float(b)},
-            0.0,
-            dict(zip(outputs, v.tolist(), strict=True)),
-        )
-        for w, b, v in zip(W_1, b_1, W_2.T, strict=True)
+        Unit(form, 0.0, dict(zip(outputs, v.tolist(), strict=True)))
+        for form, v in zip([*forms, {last: 1.0}], rows, strict=True)
     ]
-    units.append(Unit({last: 1.0}, 0.0, dict(zip(outputs, b_2.tolist(), strict=True))))
     return units + [unit for row in layout["work"] for unit in replace(row)]
 
 
@@ -157,18 +131,13 @@ class _IdealUpdate(nn.Module):
     def added_to(self, U: Tensor, X: Tensor) -> Tensor:
         d, x, r, q = (X[..., self.rows[name]] for name in ("d", "x", "r", "work"))
         rho, curvature = (r * r).sum(-1, keepdim=True), (d * q).sum(-1, keepdim=True)
-        alpha = _quotient(rho, curvature)
+        alpha = torch.where(curvature == 0, 0.0, rho / curvature)
         r_next = r - alpha * q
-        beta = _quotient((r_next * r_next).sum(-1, keepdim=True), rho)
+        beta = torch.where(rho == 0, 0.0, (r_next * r_next).sum(-1, keepdim=True) / rho)
         result = U.clone()
         for name, value in (("d", r_next + beta * d), ("x", x + alpha * d), ("r", r_next), ("work", 0 * q)):
             result[..., self.rows[name]] = value
         return result
-
-
-def _quotient(u: Tensor, v: Tensor) -> Tensor:
-    """The quotient, and 0 where the divisor is 0."""
-    return torch.where(v == 0, torch.zeros_like(u), u / torch.where(v == 0, torch.ones_like(v), v))
 
 
 # --- the fitted FFN ----------------------------------------------------------------------------------------------
@@ -245,25 +214,19 @@ class PaperAlgorithm(Algorithm):
         self.layout.write(P, "x", x0[:, :, None], last)
         return P
 
-    def _value(self, X: Tensor, place: dict[str, Any]) -> Tensor:
-        rows = self.layout[place["rows"][0]]
-        return X[..., self.n, rows.start : rows.stop]
+    def _value(self, P: Tensor, place: dict[str, Any]) -> Tensor:
+        return self.layout.read(P, place["rows"][0], slice(self.n, self.n + 1))[..., 0]
 
 
-def _config(
-    traced: TracedProgram, n: int, dtype: torch.dtype, order: int, layout: Layout, ffn: str, fit: dict[str, Any]
-) -> AlgorithmConfig:
-    rows = {name: {"kind": "vector", "rows": [name], "scale": None} for name in _STATES}
+def _config(traced: TracedProgram, target: Target, layout: Layout, ffn: str, fit: dict[str, Any]) -> AlgorithmConfig:
+    rows = {name: {"kind": "vector", "rows": [name], "scale": None} for name in ("x", "r", "d")}
     loop = ["Lemma 3.2: work = A d in column n + 1", f"{ffn} FFN: update d, x, r, clear work"]
     return AlgorithmConfig.of(
         traced,
         analyse(traced),
+        target,
         layout,
         name="ConjugateGradient, the paper's form",
-        n=n,
-        dtype=str(dtype).removeprefix("torch."),
-        order=order,
-        bound=1.0,
         state=rows,
         answer=rows["x"],
         steps={},

@@ -16,26 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, ObjectArray, common_kind, give, memory, operands, to_tensor, whole
+from nlaformer.arrays import ArrayT, ObjectArray, check_memory, common_kind, give, operands, to_tensor, whole
 from nlaformer.compiler.graph import AXES, KINDS, Expression, size
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
-from nlaformer.errors import OptionError, ShapeError
-
-__all__ = [
-    "Checks",
-    "Run",
-    "RunStatus",
-    "array_library",
-    "batch_of",
-    "check_iterations",
-    "flatten",
-    "has_strayed",
-    "judged_run",
-    "run_program",
-    "step_tolerance",
-    "take_inputs",
-]
+from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters, refuse
+from nlaformer.errors import ShapeError
 
 
 class RunStatus(enum.Enum):
@@ -86,35 +71,24 @@ class Run(Generic[ArrayT]):
         return f"<run: {shapes}; {self.status}>"
 
 
-def run_program(
-    traced: TracedProgram,
-    A: ArrayT | None = None,
-    b: ArrayT | None = None,
-    x0: ArrayT | None = None,
-    iterations: int = 30,
-) -> Run[ArrayT]:
+def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int) -> Run[Any]:
     """The program on NumPy or torch arrays, one system at a time: nothing between the user's lines and the numbers."""
-    traced.refuse_problems()
     program = traced.program
-    library = array_library(A, b, x0)
-    inputs = _take(program.name, list(traced.inputs), {"A": A, "b": b, "x0": x0})
-    kinds = {name: node.kind for name, node in traced.state.items()}
-    count = check_iterations(iterations, [*kinds.values(), traced.answer.kind], inputs)
-    batch, flat = batch_of(inputs), flatten(inputs)
+    refuse(program, traced.problems)
+    library = array_library(*given.values())
+    inputs = _take(program.name, list(traced.inputs), given)
+    batch, flat = flatten(inputs)
+    kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
+    count = check_iterations(iterations, kinds.values(), flat)
     arrays = flat if library == "torch" else {name: value.numpy() for name, value in flat.items()}
     runs = [_single(program, {k: v[i] for k, v in arrays.items()}, count) for i in range(math.prod(batch))]
-    like = next(iter(inputs.values()))
-
-    def gather(kind: str, parts: Sequence[Any]) -> Tensor:
+    like, values = next(iter(inputs.values())), {}
+    for name, kind in kinds.items():
         shape = (*batch, count + 1, *[like.shape[-1]] * AXES[kind])
-        if not runs:
-            return like.new_zeros(shape)
-        return torch.stack([torch.stack([_as_tensor(v) for v in part]) for part in parts]).reshape(shape)
-
-    states = {name: gather(kind, [[s[name] for s in run[0]] for run in runs]) for name, kind in kinds.items()}
-    answer = gather(traced.answer.kind, [run[1] for run in runs])
+        parts = [torch.stack([_as_tensor(record[name]) for record in run]) for run in runs]
+        values[name] = torch.stack(parts).reshape(shape) if runs else like.new_zeros(shape)
     residual, scale = (None if node is None else Expression.of(node) for node in (traced.residual, traced.scale))
-    return judged_run(answer, traced.answer.kind, states, inputs, Checks(residual, scale), library)
+    return judged_run(values, traced.answer.kind, inputs, Checks(residual, scale), library)
 
 
 def array_library(*given: Any) -> str:
@@ -122,7 +96,7 @@ def array_library(*given: Any) -> str:
     return "torch" if common_kind(given) == "torch" else "numpy"
 
 
-def _take(name: str, needs: Sequence[str], given: dict[str, Any]) -> dict[str, Tensor]:
+def _take(name: str, needs: Sequence[str], given: Mapping[str, Any]) -> dict[str, Tensor]:
     """The inputs, in the size, the wider precision and on the device they came in."""
     tensors = {key: to_tensor(key, value) for key, value in given.items() if value is not None}
     n = next((tensor.shape[-1] for tensor in tensors.values() if tensor.dim()), 1)
@@ -133,7 +107,9 @@ def _take(name: str, needs: Sequence[str], given: dict[str, Any]) -> dict[str, T
     return take_inputs(name, needs, tensors, max(n, 1), dtype, devices[0] if devices else torch.device("cpu"))
 
 
-def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[list[dict[str, Any]], list[Any]]:
+def _single(program: Program, inputs: dict[str, Any], iterations: int) -> list[dict[str, Any]]:
+    """The state after start and after each step, and the answer beside it."""
+
     def call(method: Any, known: dict[str, Any]) -> Any:
         # Copies, so that x += d changes neither the caller's array nor an iterate that was kept.
         return method(**{name: _copy(known[name]) for name in parameters(method)})
@@ -142,7 +118,7 @@ def _single(program: Program, inputs: dict[str, Any], iterations: int) -> tuple[
         states = [call(program.start, inputs)]
         for _ in range(iterations):
             states.append(call(program.step, inputs | states[-1]))
-        return states, [call(program.finish, inputs | state) for state in states]
+        return [state | {ANSWER: call(program.finish, inputs | state)} for state in states]
 
 
 def _as_tensor(value: Any) -> Tensor:
@@ -174,29 +150,21 @@ def take_inputs(
     return tensors
 
 
-def batch_of(inputs: Mapping[str, Tensor]) -> tuple[int, ...]:
-    """The leading dimensions that all inputs share."""
+def flatten(inputs: Mapping[str, Tensor]) -> tuple[tuple[int, ...], dict[str, Tensor]]:
+    """The leading dimensions that all inputs share, and the inputs with a single one."""
     name, value = next(iter(inputs.items()))
-    return tuple(value.shape[: value.dim() - AXES[KINDS[name]]])
+    batch = tuple(value.shape[: value.dim() - AXES[KINDS[name]]])
+    return batch, {name: value.reshape(math.prod(batch), *value.shape[len(batch) :]) for name, value in inputs.items()}
 
 
-def flatten(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """One batch dimension."""
-    batch = batch_of(inputs)
-    return {name: value.reshape(math.prod(batch), *value.shape[len(batch) :]) for name, value in inputs.items()}
-
-
-def check_iterations(iterations: Any, kinds: Iterable[str], inputs: Mapping[str, Tensor]) -> int:
+def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, Tensor]) -> int:
     """The number of iterations, if every iterate of states of these kinds can be kept."""
     count = whole("iterations", iterations, 0)
-    like = next(iter(inputs.values()))
-    entries = math.prod(batch_of(inputs)) * sum(like.shape[-1] ** AXES[kind] for kind in kinds)
-    needed, available = (count + 1) * entries * like.element_size(), memory(like.device)
-    if needed > available:
-        raise OptionError(
-            f"iterations is {count:,}: every iterate is kept, which would take {needed / 1e9:,.0f} GB; there are "
-            f"{available / 1e9:,.0f} GB. Ask for fewer, and give the last x as x0 to continue"
-        )
+    like = next(iter(flat.values()))
+    entries = len(like) * sum(like.shape[-1] ** AXES[kind] for kind in kinds)
+    remedy = ". Ask for fewer, and give the last x as x0 to continue"
+    needed = (count + 1) * entries * like.element_size()
+    check_memory(f"iterations is {count:,}: keeping every iterate", needed, like.device, remedy)
     return count
 
 
@@ -214,28 +182,26 @@ class Checks:
 
 
 def judged_run(
-    answer: Tensor, kind: str, states: dict[str, Tensor], inputs: dict[str, Tensor], checks: Checks, library: str
+    values: dict[str, Tensor], kind: str, inputs: dict[str, Tensor], checks: Checks, library: str
 ) -> Run[Any]:
-    """Measure the residuals, judge how the run ended, and return everything as arrays of the caller's library."""
+    """Measure the residuals, judge how the run ended, and return everything as arrays of the caller's library.
+
+    ``values`` has every state and, under ``ANSWER``, the answer, which is of a kind.
+    """
+    answer, states = values[ANSWER], {name: value for name, value in values.items() if name != ANSWER}
     shape = answer.shape[: answer.dim() - AXES[kind]]  # (..., T + 1)
     # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
     lifted = {name: value.unsqueeze(-3 if name == "A" else -2) for name, value in inputs.items()}
-    values = lifted | states
-    norms, goal = _residual_norms(checks, values, answer, shape)
-    finite = torch.isfinite(answer).reshape(*shape, math.prod(answer.shape[len(shape) :])).all(-1).cpu()
+    values = lifted | values
+    norms, goal = _residual_norms(checks, values, shape)
+    finite = torch.isfinite(answer).reshape(*shape, math.prod(answer.shape[len(shape) :])).all(-1)[..., -1].cpu()
     broken = torch.zeros(shape, dtype=torch.bool)
     for promise in checks.promises:
         value = promise(values)
         wrong = value < 0 if promise.kind == "scalar" else (value < 0).any(-1)
         broken = broken | wrong.expand(shape).cpu()
     strayed = has_strayed(checks.steps, states, lifted, answer.dtype).expand(shape[:-1]).cpu().numpy()
-    if norms is None or goal is None:
-        status = np.full(shape[:-1], RunStatus.FINISHED, dtype=object)
-        status[strayed] = RunStatus.INACCURATE
-        status[broken.any(-1).numpy()] = RunStatus.NOT_POSITIVE
-        status[~finite[..., -1].numpy()] = RunStatus.NONFINITE
-    else:
-        status = _judge(norms.cpu(), goal.cpu(), finite, broken, strayed, answer.dtype)
+    status = _judge(norms, goal, finite, broken, strayed)
     return Run(
         give(answer, library),
         {name: give(value, library) for name, value in states.items()},
@@ -244,22 +210,20 @@ def judged_run(
     )
 
 
-def _residual_norms(
-    checks: Checks, values: dict[str, Tensor], answer: Tensor, shape: tuple[int, ...]
-) -> tuple[Tensor | None, Tensor | None]:
-    """The norm of each residual and what it is compared with, (..., T + 1) both; None without a residual."""
+def _residual_norms(checks: Checks, values: dict[str, Tensor], shape: tuple[int, ...]) -> tuple[Tensor | None, Tensor]:
+    """The norm of each residual, None without one, and what it is compared with, (..., T + 1) both."""
     if checks.residual is None:
-        return None, None
+        return None, values[ANSWER]
 
-    def norm_of(expression: Expression, x: Tensor) -> Tensor:
-        return size(expression(values | {ANSWER: x}), expression.kind).expand(shape)
+    def norm_of(expression: Expression, values: dict[str, Tensor]) -> Tensor:
+        return size(expression(values), expression.kind).expand(shape)
 
-    norms = norm_of(checks.residual, answer)
+    norms = norm_of(checks.residual, values)
     if checks.scale is not None:
-        scale = norm_of(checks.scale, answer)
+        scale = norm_of(checks.scale, values)
         return norms, torch.where(scale > 0, scale, torch.nan)  # compared with 0, nothing has converged
     # Compared with the residual of x = 0, |b|: a start far away must not lower the bar.
-    zero = norm_of(checks.residual, torch.zeros_like(answer))
+    zero = norm_of(checks.residual, values | {ANSWER: torch.zeros_like(values[ANSWER])})
     return norms, torch.where(zero > 0, zero, norms[..., :1])
 
 
@@ -290,23 +254,24 @@ def has_strayed(
     return found
 
 
-def _judge(
-    norms: Tensor, goal: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray, dtype: torch.dtype
-) -> np.ndarray:
+def _judge(norms: Tensor | None, goal: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray) -> np.ndarray:
     """A status for each system from its residual norms and what they are compared with, (..., T + 1) both."""
-    tolerance = 1e-10 if dtype == torch.float64 else 1e-4
-    small = norms <= tolerance * goal
-    last = norms[..., -1]
+    status = np.full(finite.shape, RunStatus.FINISHED, dtype=object)
+    small = torch.zeros_like(broken)
+    if norms is not None:
+        norms, goal = norms.cpu(), goal.cpu()
+        small = norms <= (1e-10 if norms.dtype == torch.float64 else 1e-4) * goal
+        quarter = max(1, norms.shape[-1] // 4)
+        best = norms[..., :-quarter].amin(-1) if norms.shape[-1] > quarter else norms[..., 0]
+        falling = norms[..., -quarter:].amin(-1) < 0.9 * best
+        status[...] = RunStatus.STAGNATED
+        status[falling.numpy() | (norms.shape[-1] == 1)] = RunStatus.RUNNING
+        status[(norms[..., -1] > 10 * torch.fmax(goal[..., -1], norms[..., 0])).numpy()] = RunStatus.DIVERGED
+        finite = finite & torch.isfinite(norms[..., -1])
     # A promise broken after convergence is rounding noise.
     before = torch.cumsum(small, -1) == 0
-    quarter = max(1, norms.shape[-1] // 4)
-    best = norms[..., :-quarter].amin(-1) if norms.shape[-1] > quarter else norms[..., 0]
-    falling = norms[..., -quarter:].amin(-1) < 0.9 * best
-    status = np.full(norms.shape[:-1], RunStatus.STAGNATED, dtype=object)
-    status[falling.numpy() | (norms.shape[-1] == 1)] = RunStatus.RUNNING
-    status[(last > 10 * torch.fmax(goal[..., -1], norms[..., 0])).numpy()] = RunStatus.DIVERGED
     status[strayed] = RunStatus.INACCURATE
     status[small[..., -1].numpy()] = RunStatus.CONVERGED
     status[(broken & before).any(-1).numpy()] = RunStatus.NOT_POSITIVE
-    status[(~(finite[..., -1] & torch.isfinite(last))).numpy()] = RunStatus.NONFINITE
+    status[~finite.numpy()] = RunStatus.NONFINITE
     return status

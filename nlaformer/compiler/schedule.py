@@ -1,20 +1,15 @@
 """From instructions to layers.
 
-An instruction is placed when it is made, in the first layer its operands allow: attention reads what earlier layers
-wrote, the FFN also what the attention of its own layer wrote. There is no limit to the heads of a layer, so first means
-fewest. What remains is to drop what nobody reads and to end each block: the FFN of its last layer writes the state and
-clears every work row, so that the loop finds P as it left it.
+An instruction has its layer since it was made (``instructions``). What remains is to drop what nobody reads and to end
+each block: the FFN of its last layer writes the state and clears every work row, so that the loop finds P as it was.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.instructions import ATTENTION, ENTRY, Block, Combination, Instruction, Selection
-
-__all__ = ["BLOCKS", "Schedule", "in_words", "schedule", "schedule_data"]
+from nlaformer.compiler.instructions import FFN, Block, Combination, Instruction, Selection, registers_of
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
 _ENCODING = ("parts of A", "log |A|, signs of A", "log |A| refined", "log |A| refined again")
@@ -31,55 +26,25 @@ class Schedule:
 
 def schedule(selection: Selection) -> Schedule:
     """Live instructions in layers; blocks end with their write-back."""
-    live: dict[Block, list[Instruction]] = {}
-    kept: set[int] = set()
-    for block in ("loop", "post"):
-        needed = _registers(selection.writes[block].values())
-        live[block] = _live(selection.instructions[block], needed)
-        kept |= needed | {register for instruction in live[block] for register in instruction.reads}
-        if selection.matrix is not None and any(i.op == "matvec" for i in live[block]):
-            kept |= {selection.matrix.logs, selection.matrix.signs}
-    # What the pre block computes for the others stays in its rows.
-    kept = {register for register in kept if selection.registers[register].block == "pre"}
-    live["pre"] = _live(selection.instructions["pre"], _registers(selection.writes["pre"].values()) | kept, selection)
-
     layers: dict[Block, list[list[Instruction]]] = {}
     clears: dict[Block, list[int]] = {}
-    for block in BLOCKS:
-        instructions, writes = live[block], selection.writes[block]
-        depth = max((i.layer + 1 for i in instructions), default=0)
-        if writes:
-            depth = max(depth, 1 + max(_write_layer(selection, block, source) for source in writes.values()))
-        layers[block] = [[i for i in instructions if i.layer == layer] for layer in range(depth)]
-        written = {register for i in instructions for register in (i.target, *i.extra)}
-        clears[block] = sorted(written - (kept if block == "pre" else set()))
+    kept: set[int] = set()  # what the pre block computes for the others stays in its rows
+    for block in ("loop", "post", "pre"):
+        live: list[Instruction] = []
+        written_back = registers_of(*selection.writes[block].values())
+        needed = written_back | kept
+        for instruction in reversed(selection.instructions[block]):
+            if needed & {instruction.target, *instruction.extra}:
+                live.insert(0, instruction)
+                needed |= instruction.reads
+        last = [i.layer for i in live]
+        if selection.writes[block]:
+            last.append(selection.first_layer(block, written_back, FFN))
+        layers[block] = [[i for i in live if i.layer == layer] for layer in range(1 + max(last, default=-1))]
+        written = {register for i in live for register in (i.target, *i.extra)}
+        clears[block] = sorted(written - kept)
+        kept |= {register for register in needed if selection.registers[register].block == "pre"}
     return Schedule(layers, selection.writes, clears)
-
-
-def _registers(sources: Iterable[Combination]) -> set[int]:
-    return {register for source in sources for register, _ in source}
-
-
-def _live(instructions: list[Instruction], needed: set[int], selection: Selection | None = None) -> list[Instruction]:
-    """The instructions whose results are read, last first."""
-    needed, live = set(needed), []
-    for instruction in reversed(instructions):
-        if needed & {instruction.target, *instruction.extra}:
-            live.append(instruction)
-            needed |= instruction.reads
-            if selection is not None and selection.matrix is not None and instruction.op in ("matvec", "squares"):
-                needed |= {selection.matrix.logs}
-    return live[::-1]
-
-
-def _write_layer(selection: Selection, block: Block, source: Combination) -> int:
-    """The first layer whose FFN can read a combination."""
-    layer = 0
-    for register, _ in source:
-        known = selection.registers[register]
-        written, by = known.time if known.block == block else ENTRY
-        layer = max(layer, written if by == ATTENTION else written + 1)
-    return layer
 
 
 # --- as data and in words ------------------------------------------------------------------------------------------

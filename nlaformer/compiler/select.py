@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.graph import Node, describe
+from nlaformer.compiler.graph import Node, describe, is_invariant
 from nlaformer.compiler.instructions import (
     FFN,
     HEADROOM,
@@ -33,7 +33,7 @@ from nlaformer.compiler.instructions import (
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.express.linearize import design, design_product
 
-__all__ = ["select"]
+_OPERATORS: dict[str, Operator] = {"identity": "", "A": "A", "transpose": "A.T"}
 
 
 def select(traced: TracedProgram, analysis: Analysis, target: Target) -> Selection:
@@ -68,12 +68,12 @@ class _Selector(Builder):
         row = self._register(name, "input", height=height, bound=HEADROOM)
         return StateRows(node.kind, (row,), None if group is None else self.scale_row[group])
 
-    def common_exponent(self, value: Value, node: Node | None) -> Combination:
+    def common_exponent(self, value: Value, node: Node) -> Combination:
         """The exponent at which a value is best put into a row: its own where all terms agree, else its group's."""
         exponents = {self._scalar_part(term.exponent) for term in value}
         if len(exponents) == 1:
             return exponents.pop()
-        if node is not None and node.kind != "scalar":
+        if node.kind != "scalar":
             group = self.analysis.group_of(node)
             return ((self.scale_row[group], 1.0),) if group is not None and self.block == "loop" else ()
         rows = [term.exponent for term in value if term.register != self.one]
@@ -100,8 +100,7 @@ class _Selector(Builder):
             value = self.value(node)
             if len(value) == 1 and value[0].register == self.one and not value[0].operator and value[0].coefficient > 0:
                 return value[0].coefficient, value[0].exponent
-            exponent = self.common_exponent(value, node)
-            source = self.materialize(value, exponent)
+            source, exponent = self._in_row(node)
             factor, log = self._log_of(source, policy, node.kind == "scalar", self._groups(node))
             return factor, combine((1.0, exponent), (1.0, log))
 
@@ -125,21 +124,16 @@ class _Selector(Builder):
         """A value as a sum of exponentials: scalars that multiply something."""
         if self._is_exponential(node):
             return self.value(node)
-        if self.analysis.is_positive(node):
-            factor, exponent = self.logarithm(node, "num")
-            return (Term(factor, self.one, exponent),)
-        return tuple(Term(c, self.one, f) for c, f in self.signed_logarithms(node, "num"))
+        return tuple(Term(c, self.one, f) for c, f in self.logarithms(node, "num"))
 
-    def signed_logarithms(self, node: Node, policy: str) -> tuple[tuple[float, Combination], tuple[float, Combination]]:
-        """((c, F), (-d, G)) with node = c e^F - d e^G, one of them zero."""
+    def logarithms(self, node: Node, policy: str) -> list[tuple[float, Combination]]:
+        """(c, F) of a positive node = c e^F; of any other, (c, F) and (-d, G), node = c e^F - d e^G, one of them 0."""
         if self.analysis.is_positive(node):
-            return self.logarithm(node, policy), (-NOTHING, ())
+            return [self.logarithm(node, policy)]
         with self.within(self._home(node)):
-            value = self.value(node)
-            exponent = self.common_exponent(value, node)
-            source = self.materialize(value, exponent)
+            source, exponent = self._in_row(node)
             if not source:
-                return (NOTHING, ()), (-NOTHING, ())
+                return [(NOTHING, ()), (-NOTHING, ())]
             parts = []
             for sign in (1.0, -1.0):
                 half = tuple((register, sign * c) for register, c in source)
@@ -149,7 +143,7 @@ class _Selector(Builder):
                         self.out.linearizations[row] = self.out.linearizations[register]
                 factor, log = self._log_of(((row, 1.0),), policy, node.kind == "scalar", set())
                 parts.append((sign * factor, combine((1.0, exponent), (1.0, log))))
-            return parts[0], parts[1]
+            return parts
 
     # --- nodes ---
 
@@ -157,10 +151,7 @@ class _Selector(Builder):
         """What does not depend on the state is computed once, in the pre block."""
         if self.block == "pre" or node.op in ("A", "b", "x0", "constant", "zeros", "identity", "transpose"):
             return self.block
-        return "pre" if self._invariant(node) else self.block
-
-    def _invariant(self, node: Node) -> bool:
-        return node.op != "state" and all(self._invariant(argument) for argument in node.args)
+        return "pre" if is_invariant(node) else self.block
 
     def value(self, node: Node) -> Value:
         block = self._home(node)
@@ -176,14 +167,10 @@ class _Selector(Builder):
     def _zeros(self, node: Node) -> Value:
         return ()
 
-    def _identity(self, node: Node) -> Value:
-        return (Term(1.0, self.eye),)
-
     def _a(self, node: Node) -> Value:
-        return (Term(1.0, self.eye, (), "A"),)
+        return (Term(1.0, self.eye, (), _OPERATORS[node.op]),)
 
-    def _transpose(self, node: Node) -> Value:
-        return (Term(1.0, self.eye, (), "A.T"),)
+    _identity = _transpose = _a
 
     def _b(self, node: Node) -> Value:
         return (Term(1.0, self.inputs[node.op]),)
@@ -215,7 +202,7 @@ class _Selector(Builder):
 
     def _entrywise(self, u: Node, v: Node) -> Value:
         for one, other in ((u, v), (v, u)):
-            if self._is_exponential(one) or (self.analysis.is_positive(one) and self._invariant(one)):
+            if self._is_exponential(one) or (self.analysis.is_positive(one) and is_invariant(one)):
                 return multiply(self.value(other), self.exponentials(one))
         rows, exponent = self._factors(u, v)
         if not all(rows):
@@ -227,33 +214,30 @@ class _Selector(Builder):
         return (Term(1.0, row, exponent),)
 
     def _factors(self, u: Node, v: Node) -> tuple[list[Combination], Combination]:
-        """The factors of a product in rows, each without the exponent it is best kept at, and the sum of the two."""
-        rows, exponents = [], []
-        for node in (u, v):
-            value = self.value(node)
-            exponents.append(self.common_exponent(value, node))
-            rows.append(self.materialize(value, exponents[-1]))
-        return rows, combine((1.0, exponents[0]), (1.0, exponents[1]))
+        """The factors of a product in rows, and the sum of their exponents."""
+        (first, e), (second, f) = self._in_row(u), self._in_row(v)
+        return [first, second], combine((1.0, e), (1.0, f))
+
+    def _in_row(self, node: Node) -> tuple[Combination, Combination]:
+        """A value in rows, without the exponent at which it is best kept there; and that exponent."""
+        value = self.value(node)
+        exponent = self.common_exponent(value, node)
+        return self.materialize(value, exponent), exponent
 
     def _divide(self, node: Node) -> Value:
         u, v = node.args
-        if self.analysis.is_positive(v):
-            factor, exponent = self.logarithm(v, "den")
-            inverse: Value = (Term(1 / factor, self.one, combine((-1.0, exponent))),)
-        else:
-            inverse = tuple(Term(1 / c, self.one, combine((-1.0, f))) for c, f in self.signed_logarithms(v, "den"))
+        inverse = tuple(Term(1 / c, self.one, combine((-1.0, f))) for c, f in self.logarithms(v, "den"))
         return multiply(self.value(u), inverse)
 
     def _matmul(self, node: Node) -> Value:
         left, right = node.args
         value = self.value(right)
         if left.op in ("A", "transpose"):
-            operator: Operator = "A" if left.op == "A" else "A.T"
             plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
             if not plain:
                 exponent = self.common_exponent(value, right)
                 value = tuple(Term(c, register, exponent) for register, c in self.materialize(value, exponent))
-            return tuple(Term(t.coefficient, t.register, t.exponent, operator) for t in value)
+            return tuple(Term(t.coefficient, t.register, t.exponent, _OPERATORS[left.op]) for t in value)
         exponent = self.common_exponent(value, right)
         X, Y = self.materialize(self.value(left)), self.materialize(value, exponent)
         # An inverse may have entries far above 1, so c is small and the order high.
@@ -277,9 +261,8 @@ class _Selector(Builder):
         return (Term(1.0, row, exponent),)
 
     def _squares(self) -> Value:
-        encoded = self._encoded_matrix()
         with self.within("pre"):
-            rows = self.emit("squares", [((self.one, 1.0),)], reads=encoded, bound=1.0)
+            rows = self.emit("squares", [((self.one, 1.0),)], also=self._encoded_matrix())
             total = self.emit("sum", [((rows, 1.0),)], bound=self.matrix_norm**2)
         return (Term(1.0, total),)
 
@@ -303,59 +286,53 @@ class _Selector(Builder):
     # --- the blocks ---
 
     def select(self) -> Selection:
-        for block, nodes in (("pre", self.traced.start), ("loop", self.traced.step)):
-            self.block = block  # type: ignore[assignment]
-            self._write_states(nodes)
-        self.block = "post"
-        self._write_answer()
+        self._write_states("pre", self.traced.start)
+        self._write_states("loop", self.traced.step)
+        self.block, answer = "post", self.traced.answer
+        if answer.op == "state":
+            self.out.answer = self.out.state[answer.extra]
+        else:
+            self.out.answer = self._state_rows("answer", answer)
+            self._write(self.out.answer, answer)
         return self.out
 
-    def _write_states(self, nodes: dict[str, Node]) -> None:
-        writes = self.out.writes[self.block]
-        targets: dict[int, Combination] = {}
+    def _write_states(self, block: Block, nodes: dict[str, Node]) -> None:
+        self.block = block
+        targets: dict[int | None, Combination] = {None: ()}
         for group, names in self.analysis.floating.items():
-            exponent = self._new_scale(group, names, nodes)
-            targets[group] = exponent
-            writes[self.scale_row[group]] = exponent
+            targets[group] = self.out.writes[block][self.scale_row[group]] = self._new_scale(group, names, nodes)
         for name, node in nodes.items():
-            rows = self.out.state[name]
-            if rows.kind == "scalar":
-                self._write_scalar(writes, rows, node)
-                continue
-            home = next((g for g, names in self.analysis.floating.items() if name in names), None)
-            target: Combination = ()
-            if home is not None:
-                target = targets[home]
-                tripped = [row for row, groups in self.trips[self.block].items() if home in groups]
-                target = combine((1.0, target), *((1.0, ((row, 1.0),)) for row in tripped))
-            writes[rows.rows[0]] = self.materialize(self.value(node), target)
+            home = self.analysis.group_of(self.traced.state[name])
+            tripped = [(1.0, ((row, 1.0),)) for row, groups in self.trips[block].items() if home in groups]
+            self._write(self.out.state[name], node, combine((1.0, targets[home]), *tripped))
 
-    def _write_scalar(self, writes: dict[int, Combination], rows: StateRows, node: Node) -> None:
-        signed = len(rows.rows) == 2
-        parts = self.signed_logarithms(node, "num") if signed else (self.logarithm(node, "num"),)
-        for row, (factor, exponent) in zip(rows.rows, parts, strict=True):
+    def _write(self, rows: StateRows, node: Node, target: Combination = ()) -> None:
+        """A block's last FFN writes a value, divided by e^target, into its rows."""
+        writes = self.out.writes[self.block]
+        if rows.kind != "scalar":
+            writes[rows.rows[0]] = self.materialize(self.value(node), target)
+            return
+        parts = [*self.logarithms(node, "num"), (-NOTHING, ())]
+        for row, (factor, exponent) in zip(rows.rows, parts, strict=False):
             writes[row] = combine((1.0, exponent), (math.log(abs(factor)), ((self.one, 1.0),)))
 
     def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Combination:
         """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry."""
-        own = self._own_scale(group, names)
+        own = self._own_scale(group)
         if own is not None:
             factor, exponent = self.logarithm(nodes[own], "num")
             return combine((0.5, exponent), (0.5 * math.log(factor), ((self.one, 1.0),)))
+        base: Combination = ()
         if self.block == "loop":
-            base: Combination = ((self.scale_row[group], 1.0),)
+            base = ((self.scale_row[group], 1.0),)
             rows: list[Combination] = [((self.out.state[name].rows[0], 1.0),) for name in names]
         else:
-            base = ()
             rows = [self.materialize(self.value(nodes[name])) for name in names]
-        squares: dict[int, float] = {}
-        for row in rows:
-            if row:
-                squares[self._dot_of(row, row)] = 1.0
-        factor, log = self._log_of(combination(squares), "num", True, {group})
+        squares = combination({self._dot_of(row, row): 1.0 for row in rows if row})
+        factor, log = self._log_of(squares, "num", True, {group})
         return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
 
-    def _own_scale(self, group: int, names: list[str]) -> str | None:
+    def _own_scale(self, group: int) -> str | None:
         """A scalar state that is, after every step, a dot of two vectors of the group."""
         for name, node in self.traced.step.items():
             inner = node.args[0] if node.op == "positive" else node
@@ -366,18 +343,3 @@ class _Selector(Builder):
             if begin.op == "dot" and all(self.analysis.group_of(argument) == group for argument in inner.args):
                 return name
         return None
-
-    def _write_answer(self) -> None:
-        node = self.traced.answer
-        if node.op == "state":
-            self.out.answer = self.out.state[node.extra]
-            return
-        if node.kind == "scalar":
-            signs = ("log ",) if self.analysis.is_positive(node) else ("log +", "log -")
-            rows = StateRows("scalar", tuple(self._register(s + "answer", "input", scalar=True) for s in signs))
-            self._write_scalar(self.out.writes["post"], rows, node)
-        else:
-            height = self.n if node.kind == "matrix" else 1
-            rows = StateRows(node.kind, (self._register("answer", "input", height=height),))
-            self.out.writes["post"][rows.rows[0]] = self.materialize(self.value(node))
-        self.out.answer = rows

@@ -8,11 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.graph import KINDS, Graph, Node, Place
+from nlaformer.compiler.graph import KINDS, Graph, Node, Place, reachable
 from nlaformer.compiler.language import Program
 from nlaformer.errors import CompileError
-
-__all__ = ["ANSWER", "TracedProgram", "parameters", "trace_program"]
 
 # The name of what finish returns, beside the states; no state can have it, since no method could ask for it.
 ANSWER = "finish()"
@@ -36,9 +34,10 @@ class TracedProgram:
     problems: tuple[str, ...]
     changed: tuple[str, ...]
 
-    def refuse_problems(self, further: Sequence[str] = ()) -> None:
-        """Raise CompileError if there are problems, these and ``further`` ones."""
-        _refuse(self.program, (*self.problems, *further))
+    @functools.cached_property
+    def nodes(self) -> list[Node]:
+        """All nodes of start, step and answer, arguments first."""
+        return reachable((*self.start.values(), *self.step.values(), self.answer))
 
 
 def parameters(method: Callable[..., Any]) -> list[str]:
@@ -61,7 +60,7 @@ def trace_program(program: Program) -> TracedProgram:
     if not inputs:
         tracer.refuse("start", "no method asks for A, b or x0; there is nothing to compute from")
     if not start or start.keys() != step.keys():
-        _refuse(program, tracer.graph.problems)
+        refuse(program, tracer.graph.problems)
     answer = tracer.value("finish", inputs | state)
     answer = next(iter(state.values())) if answer is None else answer
     residual, scale = _judgement(tracer, answer)
@@ -192,7 +191,8 @@ def _place_of(error: Exception, otherwise: Place) -> Place:
     return place
 
 
-def _refuse(program: Program, problems: Sequence[str]) -> None:
+def refuse(program: Program, problems: Sequence[str]) -> None:
+    """Raise CompileError if there are problems."""
     if problems:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         listed = "\n".join(f"  {problem}" for problem in problems)

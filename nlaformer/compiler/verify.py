@@ -27,14 +27,13 @@ from nlaformer.problems.spd import random_spd
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
-__all__ = ["Convergence", "converge", "judge_first_steps", "with_verification"]
 
 _ITERATIONS = 12
 _LOST = 1e-2  # a deviation at the end that is worth a warning
 
 
 @dataclass(frozen=True)
-class Convergence:
+class Comparison:
     """Relative errors |x_t - x| / |x| of a compiled algorithm and of its program, and their deviation from each other.
 
     Arrays (systems, T + 1); the deviation is relative to |x| too.
@@ -47,7 +46,7 @@ class Convergence:
 
 def converge(
     algorithm: Algorithm, program: Program, inputs: dict[str, np.ndarray], exact: np.ndarray, iterations: int
-) -> Convergence:
+) -> Comparison:
     """Run a compiled algorithm and its program on the same systems, whose exact answers are known."""
     given = {name: value.astype(algorithm.config.dtype) for name, value in inputs.items()}
     x = algorithm.run(**given, iterations=iterations).x
@@ -58,7 +57,7 @@ def converge(
     def relative(difference: np.ndarray) -> np.ndarray:
         return np.linalg.norm(difference, axis=-1) / np.linalg.norm(exact, axis=-1)
 
-    return Convergence(relative(x - exact), relative(reference - exact), relative(x - reference))
+    return Comparison(relative(x - exact), relative(reference - exact), relative(x - reference))
 
 
 def _hard_systems(n: int) -> dict[str, np.ndarray]:
@@ -74,7 +73,7 @@ def _hard_systems(n: int) -> dict[str, np.ndarray]:
     }
 
 
-def with_verification(algorithm: Algorithm, traced: TracedProgram, iterations: int = _ITERATIONS) -> Algorithm:
+def with_verification(algorithm: Algorithm, traced: TracedProgram) -> Algorithm:
     """The algorithm with the deviations found on random and hard systems in its configuration."""
     n, config = algorithm.n, algorithm.config
     rng = np.random.default_rng(2)
@@ -90,10 +89,9 @@ def with_verification(algorithm: Algorithm, traced: TracedProgram, iterations: i
         inputs = {key: value.astype(config.dtype) for key, value in given.items() if key in config.inputs}
         if name == "random":
             _judge_trace(traced, inputs)
-        found[name] = _deviations(traced, algorithm, inputs, iterations)
-    report = {"iterations": iterations, "systems": found}
-    verified = replace(config, verification=config.verification | report)
-    return type(algorithm)(verified, algorithm.model)
+        found[name] = _deviations(traced, algorithm, inputs)
+    report = config.verification | {"iterations": _ITERATIONS, "systems": found}
+    return type(algorithm)(replace(config, verification=report), algorithm.model)
 
 
 def _keeps_scale(algorithm: Algorithm) -> bool:
@@ -103,7 +101,7 @@ def _keeps_scale(algorithm: Algorithm) -> bool:
 
 def _judge_trace(traced: TracedProgram, inputs: dict[str, Any]) -> None:
     """Refuse a program whose first step on arrays is not its traced step."""
-    run = run_program(traced, **inputs, iterations=1)
+    run = run_program(traced, inputs, 1)
     states, lifted = ({k: torch.from_numpy(v) for k, v in values.items()} for values in (run.state, inputs))
     lifted = {name: value[:, None] for name, value in lifted.items()}
     steps = {name: Expression.of(node) for name, node in traced.step.items()}
@@ -147,14 +145,12 @@ def judge_first_steps(algorithm: Algorithm) -> None:
     warnings.warn(message, stacklevel=3)
 
 
-def _deviations(
-    traced: TracedProgram, algorithm: Algorithm, inputs: dict[str, Any], iterations: int
-) -> dict[str, float]:
+def _deviations(traced: TracedProgram, algorithm: Algorithm, inputs: dict[str, Any]) -> dict[str, float]:
     """The deviation of the answer after the first, at the worst and after the last iteration."""
     exact = {key: value.astype("float64") for key, value in inputs.items()}
-    reference = run_program(traced, **exact, iterations=iterations).x
-    run = algorithm.run(**inputs, iterations=iterations)
-    reference, found = (x.reshape(len(x), iterations + 1, -1).astype("float64") for x in (reference, run.x))
+    reference = run_program(traced, exact, _ITERATIONS).x
+    run = algorithm.run(**inputs, iterations=_ITERATIONS)
+    reference, found = (x.reshape(len(x), _ITERATIONS + 1, -1).astype("float64") for x in (reference, run.x))
     judged = np.isfinite(reference[:, :2]).all((1, 2)) & (run.status != RunStatus.NOT_POSITIVE)
     reference = _held(reference)
     with np.errstate(all="ignore"):
