@@ -79,7 +79,9 @@ class _Builder:
             self.nodes.append(_Placed(dict.fromkeys(data, step[1]), 0, abs(step[1]), constant=step[1]))
         else:
             left, right = self.nodes[step[1]], self.nodes[step[2]]
-            node = {"+": self.sum, "-": self.difference, "*": self.product, "/": self.ratio}[name](left, right)
+            if name == "-":
+                name, right = "+", self.scaled(right, -1.0)
+            node = {"+": self.sum, "*": self.product, "/": self.ratio}[name](left, right)
             limit = 2.0**100 if self.options.torch_dtype == torch.float64 else 2.0**40
             if not node.largest <= limit:
                 raise OptionError(
@@ -88,14 +90,11 @@ class _Builder:
                 )
             self.nodes.append(node)
 
-    def sum(self, left: _Placed, right: _Placed, sign: float = 1.0) -> _Placed:
+    def sum(self, left: _Placed, right: _Placed) -> _Placed:
         form = dict(left.form)
         for row, w in right.form.items():
-            form[row] = form.get(row, 0.0) + sign * w
+            form[row] = form.get(row, 0.0) + w
         return _Placed(form, max(left.ready, right.ready), left.largest + right.largest)
-
-    def difference(self, left: _Placed, right: _Placed) -> _Placed:
-        return self.sum(left, right, -1.0)
 
     def scaled(self, node: _Placed, factor: float) -> _Placed:
         if factor == 0:
@@ -174,21 +173,17 @@ def _evaluate(builder: _Builder, steps: list[list[Any]], a: Tensor, b: Tensor) -
     known: list[_Known] = []
     options = builder.options
     for step, node in zip(steps, builder.nodes, strict=True):
-        if step[0] in ("a", "b"):
-            x = a if step[0] == "a" else b
-            known.append(_Known(x, torch.zeros_like(x), x.abs()))
-            continue
-        if step[0] == "constant":
-            x = torch.full_like(a, step[1])
+        if step[0] in ("a", "b", "constant"):
+            x = a if step[0] == "a" else b if step[0] == "b" else torch.full_like(a, step[1])
             known.append(_Known(x, torch.zeros_like(x), x.abs()))
             continue
         (x, e_x, size_x), (y, e_y, size_y) = known[step[1]], known[step[2]]
-        if node.lin is not None:
+        if node.lin is not None or node.quotient is not None:
             e_x, e_y = (_read(known[k], builder.nodes[k], options) for k in step[1:])
+        if node.lin is not None:
             error = x.abs() * e_y + y.abs() * e_x + e_x * e_y + node.lin.product_bound(x.abs() + e_x, y.abs() + e_y)
             known.append(_Known(x * y, error, (x * y).abs() + error))
         elif node.quotient is not None:
-            e_x, e_y = (_read(known[k], builder.nodes[k], options) for k in step[1:])
             check_divisor("in f", y, y.abs() - e_y, options)
             error = (e_x + (x / y).abs() * e_y) / (y.abs() - e_y)
             error = error + node.quotient.error_bound(x.abs() + e_x, y.abs() - e_y)

@@ -138,19 +138,10 @@ def exponential_head(
 ) -> Head:
     """target_j += value_j e^{exponent_j} for exponents well below ``ceiling``.
 
-    The sink has score ``ceiling`` and takes nearly all attention: the weight of the token itself is
-    e^{exponent - ceiling} / (1 + e^{exponent - ceiling}). The sink's own column attends to the sink alone, so that
-    it stays zero.
+    Every token sees itself and the sink, nothing else.
     """
     own, others, data = _itself(layout)
-    sink = layout["position"][0]
-    return Head(
-        query=[*own, exponent, everywhere(layout), {sink: OFF}],
-        key=[*others, data, {sink: ceiling}, {sink: 1.0}],
-        value=value,
-        target=target,
-        gain=math.exp(ceiling),
-    )
+    return _below_ceiling(layout, [*own, exponent], [*others, data], value, target, ceiling)
 
 
 def gate_head(layout: Layout, condition: Form, value: Sequence[Form], target: Sequence[int]) -> Head:
@@ -176,19 +167,10 @@ def pick_exponential_head(
 ) -> Head:
     """target_j += (value e^{exponent}) at token ``source``, the same in every data token j to the last bit.
 
-    Only the source and the sink are seen; see ``exponential_head``. The sink's own column never sees the source,
-    however large the exponent.
+    Only the source and the sink are seen.
     """
-    position = layout["position"]
-    sink = position[0]
-    hidden = {row: -OFF for k, row in enumerate(position) if k not in (0, source)}
-    return Head(
-        query=[_ones(layout), everywhere(layout), {sink: OFF}],
-        key=[{**exponent, **hidden}, {sink: ceiling}, {sink: 1.0}],
-        value=value,
-        target=target,
-        gain=math.exp(ceiling),
-    )
+    hidden = {row: -OFF for k, row in enumerate(layout["position"]) if k not in (0, source)}
+    return _below_ceiling(layout, [_ones(layout)], [{**exponent, **hidden}], value, target, ceiling)
 
 
 def kernel_head(
@@ -204,14 +186,32 @@ def kernel_head(
     """target_j += gain e^{exponent_j} sum_i e^{L_ji} value_i, with row j of L standing in token j as ``logs``.
 
     A matrix kept as logarithms needs no linearization: the kernel of softmax attention is the exponential.
-    ``transpose`` takes L_ij instead. Scores stay well below ``ceiling``, the sink's; its own column sees it alone.
+    ``transpose`` takes L_ij instead. Scores stay well below ``ceiling``.
     """
-    data = list(layout["position"])[layout.data_tokens]
+    units = select(list(layout["position"])[layout.data_tokens])
+    query, key = (units, logs) if transpose else (logs, units)
+    return _below_ceiling(layout, [*query, exponent], [*key, _ones(layout)], value, target, ceiling, gain)
+
+
+def _below_ceiling(
+    layout: Layout,
+    query: Sequence[Form],
+    key: Sequence[Form],
+    value: Sequence[Form],
+    target: Sequence[int],
+    ceiling: float,
+    gain: float = 1.0,
+) -> Head:
+    """target_j += gain sum_i e^{key_i . query_j} value_i, for scores well below ``ceiling``.
+
+    The sink has score ``ceiling`` and takes nearly all attention: the weight of a token that is seen alone is
+    e^{score - ceiling} / (1 + e^{score - ceiling}). The sink's own column attends to the sink alone, however large
+    the scores, so that it stays zero.
+    """
     sink = layout["position"][0]
-    query, key = (select(data), list(logs)) if transpose else (list(logs), select(data))
     return Head(
-        query=[*query, exponent, everywhere(layout), {sink: OFF}],
-        key=[*key, _ones(layout), {sink: ceiling}, {sink: 1.0}],
+        query=[*query, everywhere(layout), {sink: OFF}],
+        key=[*key, {sink: ceiling}, {sink: 1.0}],
         value=value,
         target=target,
         gain=gain * math.exp(ceiling),

@@ -127,25 +127,11 @@ class Operation:
     """
 
     def __init__(self, options: Options, construction: Construction, model: NLAFormer):
-        self.options = options
-        self.model = model
-        self.layout = construction.layout
-        self._construction = construction
+        self.options, self.name, self.n, self.dtype = options, options.name, options.n, options.torch_dtype
+        self.model, self.layout, self._construction = model, construction.layout, construction
 
     def __repr__(self) -> str:
         return f"<operation {self.name!r}, n={self.n}: {self.cost}>"
-
-    @property
-    def name(self) -> str:
-        return self.options.name
-
-    @property
-    def n(self) -> int:
-        return self.options.n
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.options.torch_dtype
 
     @property
     def device(self) -> torch.device:
@@ -213,11 +199,6 @@ class Operation:
     def _shapes(self) -> list[tuple[int, ...]]:
         return [operand.shape(self.n) for operand in self._construction.operands]
 
-    def _prepare(self, operands: Sequence[Any]) -> tuple[str, list[Tensor], Tensor]:
-        """The kind of array that was given, the operands scaled, and the exponent of the result."""
-        kind, tensors = self._take(operands)
-        return kind, *self._scale(tensors)
-
     def _run(self, scaled: Sequence[Tensor], e: Tensor) -> Any:
         """Prompt, forward pass and read-out, a piece of the batch at a time: a result, or a pair of results."""
         flat = [value.reshape(-1, *shape) for value, shape in zip(scaled, self._shapes, strict=True)]
@@ -230,11 +211,12 @@ class Operation:
             results.append(result)
         return each(lambda *parts: torch.cat(parts).reshape((*e.shape, *parts[0].shape[1:])), *results)
 
-    def _scale(self, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
-        """Operands scaled by powers of two into the compact set, checked, and the exponent of the result."""
-        operands, scaled, exponents = self._construction.operands, list(tensors), []
+    def _prepare(self, given: Sequence[Any]) -> tuple[str, list[Tensor], Tensor]:
+        """The kind of array that was given, the operands scaled by powers of two, and the exponent of the result."""
+        tensors = self._take(given)
+        scaled, exponents = list(tensors), []
         batch = tensors[0].shape[: tensors[0].dim() - len(self._shapes[0])]
-        for k, operand in enumerate(operands):
+        for k, operand in enumerate(self._construction.operands):
             if self.options.normalize and operand.measure != "none":
                 e = operand.exponent(tensors[k])
                 scaled[k] = scale(tensors[k], -spread(e, tensors[k]))
@@ -244,7 +226,7 @@ class Operation:
             if not self.options.normalize:
                 self._check_bound(operand.name, tensors[k])
         self._construction.check(*scaled)
-        return scaled, self._construction.result_exponent(*exponents)
+        return common_kind(given), scaled, self._construction.result_exponent(*exponents)
 
     def _write(self, e: Tensor, *scaled: Tensor) -> Tensor:
         layout = self.layout
@@ -276,20 +258,19 @@ class Operation:
                 f"bound={self.options.bound:g}; declare a larger bound, or leave normalize=True"
             )
 
-    def _take(self, operands: Sequence[Any]) -> tuple[str, list[Tensor]]:
-        """Check the operands and turn them into tensors of one batch shape."""
-        expected = self._construction.operands
+    def _take(self, operands: Sequence[Any]) -> list[Tensor]:
+        """The operands, checked, as tensors of one batch shape."""
         if any(weight.dtype != self.dtype for weight in self.model.buffers() if weight.is_floating_point()):
             raise DTypeError(
                 f"{self.name}: the model's weights were converted; build the operation with another dtype="
             )
-        if len(operands) != len(expected):
-            names = ", ".join(operand.name for operand in expected)
-            raise ShapeError(f"{self.name} takes {len(expected)} operands ({names}); {len(operands)} were given")
-        given = {operand.name: value for operand, value in zip(expected, operands, strict=True)}
-        shapes = {operand.name: operand.shape(self.n) for operand in expected}
-        tensors = take(self.name, given, shapes, self.dtype, self.device)
-        return common_kind(operands), [tensor.detach() for tensor in tensors.values()]
+        names = [operand.name for operand in self._construction.operands]
+        if len(operands) != len(names):
+            raise ShapeError(
+                f"{self.name} takes {len(names)} operands ({', '.join(names)}); {len(operands)} were given"
+            )
+        given, shapes = dict(zip(names, operands, strict=True)), dict(zip(names, self._shapes, strict=True))
+        return [tensor.detach() for tensor in take(self.name, given, shapes, self.dtype, self.device).values()]
 
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
@@ -314,13 +295,11 @@ def _same(expected: NLAFormer, given: NLAFormer) -> bool:
     Weights may differ by a few roundings, as the exponential function of another machine makes them.
     """
     wanted, found = expected.state_dict(), given.state_dict()
+
+    def close(w: Tensor, other: Tensor) -> bool:
+        tolerance = 8 * torch.finfo(w.dtype).eps if w.is_floating_point() else 0.0
+        return other.dtype == w.dtype and other.shape == w.shape and torch.allclose(other, w, tolerance, 0.0)
+
     if io.structure(expected) != io.structure(given) or wanted.keys() != found.keys():
         return False
-    for name, w in wanted.items():
-        other = found[name].to(w.device)
-        if other.dtype != w.dtype or other.shape != w.shape:
-            return False
-        tolerance = 8 * torch.finfo(w.dtype).eps if w.is_floating_point() else 0.0
-        if not torch.allclose(other, w, rtol=tolerance, atol=0.0):
-            return False
-    return True
+    return all(close(w, found[name].to(w.device)) for name, w in wanted.items())

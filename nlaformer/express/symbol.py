@@ -6,13 +6,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
+from nlaformer.arrays import is_finite
 from nlaformer.errors import OptionError
 
 __all__ = ["Symbol", "steps_of"]
+
+
+def _methods(operator: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
+    """The two methods of an operator: for a symbol on its left, and for one on its right."""
+    return (
+        lambda symbol, other: symbol._apply(operator, symbol, other),
+        lambda symbol, other: symbol._apply(operator, other, symbol),
+    )
 
 
 class Symbol:
@@ -21,29 +29,10 @@ class Symbol:
     def _apply(self, operator: str, left: Any, right: Any) -> Any:
         raise NotImplementedError
 
-    def __add__(self, other: Any) -> Any:
-        return self._apply("+", self, other)
-
-    def __radd__(self, other: Any) -> Any:
-        return self._apply("+", other, self)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._apply("-", self, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._apply("-", other, self)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._apply("*", self, other)
-
-    def __rmul__(self, other: Any) -> Any:
-        return self._apply("*", other, self)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._apply("/", self, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._apply("/", other, self)
+    __add__, __radd__ = _methods("+")
+    __sub__, __rsub__ = _methods("-")
+    __mul__, __rmul__ = _methods("*")
+    __truediv__, __rtruediv__ = _methods("/")
 
     def __neg__(self) -> Any:
         return self._apply("*", self, -1.0)
@@ -67,7 +56,7 @@ class _Argument(Symbol):
         for value in (left, right):
             if isinstance(value, _Argument):
                 operands.append(value.index)
-            elif isinstance(value, (int, float)) and not isinstance(value, bool) and _is_exact(value):
+            elif isinstance(value, (int, float)) and is_finite(value) and float(value) == value:
                 self.steps.append(["constant", float(value)])
                 operands.append(len(self.steps) - 1)
             else:
@@ -87,14 +76,6 @@ class _Argument(Symbol):
 
     def __bool__(self) -> bool:
         raise OptionError("f branches on its argument; a transformer has no branches. Use + - * / alone")
-
-
-def _is_exact(value: float) -> bool:
-    """Whether a number is finite and, if it is an integer, a float64 represents it exactly."""
-    try:
-        return math.isfinite(float(value)) and float(value) == value
-    except OverflowError:
-        return False
 
 
 def steps_of(f: Callable[[Any, Any], Any]) -> list[list[Any]]:
