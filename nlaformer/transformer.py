@@ -74,7 +74,7 @@ class Sparse(nn.Module):
 
     Most rows of W are sums of a few gathered rows of the input. Those with more than ``_GATHERS`` entries, and those
     that share every column with many others (the units of an interpolant), form one dense block over the columns they
-    use. _Rows without entries cost nothing.
+    use. Rows without entries cost nothing.
     """
 
     index: Tensor
@@ -94,9 +94,8 @@ class Sparse(nn.Module):
         """Decide from the entries how to evaluate W: what is gathered, and what forms a dense block."""
         (out, source), values, shape = self.index, self.values, self.shape
         count = torch.bincount(out, minlength=shape[0])
-        rank = (
-            torch.arange(len(out), device=out.device) - (torch.cumsum(count, 0) - count)[out]
-        )  # entry k is number rank[k] in its row
+        first = torch.cumsum(count, 0) - count
+        rank = torch.arange(len(out), device=out.device) - first[out]  # entry k is number rank[k] in its row
 
         # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
         crowded = torch.zeros_like(count).index_add(0, out, (torch.bincount(source)[source] < _CROWD).long()) == 0

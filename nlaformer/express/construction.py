@@ -20,20 +20,6 @@ from nlaformer.express.linearize import Linearization, check_scheme
 from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import Layer, NLAFormer
 
-__all__ = [
-    "Construction",
-    "Cost",
-    "Operand",
-    "Options",
-    "check_options",
-    "column",
-    "each",
-    "largest_exponent",
-    "norm_exponent",
-    "row",
-    "spread",
-]
-
 _LARGEST_N = 2**16
 
 

@@ -19,29 +19,6 @@ from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout
 from nlaformer.transformer import FFN, Heads, Layer, Sparse
 
-__all__ = [
-    "OFF",
-    "Form",
-    "Head",
-    "Unit",
-    "add_form",
-    "assemble",
-    "everywhere",
-    "exchange",
-    "exponential_head",
-    "gate_head",
-    "kernel_head",
-    "linear_heads",
-    "pick_exponential_head",
-    "pick_head",
-    "piecewise_linear",
-    "product_heads",
-    "replace",
-    "select",
-    "sum_head",
-    "times",
-]
-
 Form = dict[int, float]
 
 # A difference of scores that makes a softmax weight exactly zero, in float64 as in float32.

@@ -52,17 +52,6 @@ from torch import Tensor
 from nlaformer.arrays import is_whole
 from nlaformer.errors import OptionError, shown, unknown_name
 
-__all__ = [
-    "RICHARDSON",
-    "Linearization",
-    "check_scheme",
-    "design",
-    "design_product",
-    "exponent_rounding",
-    "rounding_unit",
-    "typical_of_largest",
-]
-
 _SCHEMES = ("antisymmetric", "paper")
 RICHARDSON = {1: (1.0,), 2: (4 / 3, -1 / 3), 3: (3 / 2, -3 / 5, 1 / 10)}
 # E|g|^m of a standard normal g, for the truncation term of a typical input.

@@ -53,7 +53,7 @@ from nlaformer.errors import OptionError, look_up
 from nlaformer.express import loop_transformer_machine as instruct
 from nlaformer.express.construction import Cost, column, largest_exponent, norm_exponent, row
 from nlaformer.express.heads import select
-from nlaformer.express.loop_transformer_machine import Machine, Slot, bits, busy, codes, flags
+from nlaformer.express.loop_transformer_machine import Machine, Slot, bits, codes, flag, flags
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -277,7 +277,7 @@ def _element(name: str, dtype: torch.dtype) -> Machine:
 def _function(name: str, layout: Layout, dtype: torch.dtype) -> list[Layer]:
     """The function block: out from left and right."""
     if name == "multiply":
-        return [instruct.product(layout, "left", "right", [busy(layout)], "out", 0.5, dtype)]
+        return [instruct.product(layout, "left", "right", [flag(layout, one=1.0, idle=-1.0)], "out", 0.5, dtype)]
     if name == "divide":
         return instruct.divide(layout, dtype)
     return [instruct.add(layout, 1.0 if name == "add" else -1.0)]

@@ -35,6 +35,8 @@ from nlaformer.express.heads import OFF, Form, Head, Unit, add_form, assemble, p
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import Layer, NLAFormer
 
+# Added to the sink's score outside the scratchpad, so that nothing else is seen from there.
+_AWAY = 2 * OFF
 # Gates are closed by this much; entries in the scratchpad are at most 2^(1/2).
 _GATE = 2.0
 # Smaller divisors are refused; the largest is at most 2^(1/2) after scaling.
@@ -234,7 +236,7 @@ def transpose(layout: Layout, n: int) -> list[Layer]:
     """
     (element,), (idle,) = layout["element"], layout["idle"]
     data, work, block, inner = (layout[name] for name in ("data", "work", "block", "inner"))
-    first = times(_one(layout), -1.0)  # code(0) is -1 in every bit
+    first = flag(layout, one=-1.0)  # code(0) is -1 in every bit
     copy = _compare(layout, [first] * len(block) + select(inner), select([*block, *inner]), select(data), work)
     pick = [unit for r in range(n) for unit in _gate(work[r], block, r, element)]
     empty = [
@@ -244,7 +246,7 @@ def transpose(layout: Layout, n: int) -> list[Layer]:
     ]
     spread = [unit for r in range(n) for unit in _gate(element, inner, r, work[r])]
     # The softmax averages over the n columns of a block.
-    collect = _compare(layout, select(inner), select(block), select(work), data, gain=n, scratchpad=True)
+    collect = _compare(layout, select(inner), select(block), select(work), data, gain=n, idle=_AWAY)
     return [
         assemble(layout, [copy], [*pick, *clear(layout, "work"), *empty]),
         assemble(layout, [], [*spread, *clear(layout, "element")]),
@@ -268,13 +270,15 @@ def product(
     rounding = C * torch.finfo(dtype).eps / 4
     c = math.sqrt(2 * rounding) / typical
     head = Head(
-        query=[*(times(form, c) for form in select(layout[right])), _sink_query(layout, C, scratchpad=True)],
-        key=[*select(layout[left]), _sink(layout)],
+        query=[*(times(form, c) for form in select(layout[right])), flag(layout, one=C, idle=_AWAY)],
+        key=[*select(layout[left]), flag(layout, sink=1.0)],
         value=unit,
         target=layout[target],
         gain=(math.exp(C) + layout.tokens - 1) / c,
     )
-    return assemble(layout, [head], [Unit(busy(layout), 0.0, dict.fromkeys(layout[target], -1 / c))])
+    return assemble(
+        layout, [head], [Unit(flag(layout, one=1.0, idle=-1.0), 0.0, dict.fromkeys(layout[target], -1 / c))]
+    )
 
 
 def divide(layout: Layout, dtype: torch.dtype) -> list[Layer]:
@@ -327,16 +331,11 @@ def _compare(
     value: Sequence[Form],
     target: Sequence[int],
     gain: float = 1.0,
-    scratchpad: bool = False,
+    **outside: float,
 ) -> Head:
     """Hard attention: take the value where the key is the query's code, nothing if it is nowhere."""
-    return Head(
-        query=[*(times(form, OFF) for form in query), _sink_query(layout, OFF * (len(query) - 1), scratchpad)],
-        key=[*key, _sink(layout)],
-        value=value,
-        target=target,
-        gain=gain,
-    )
+    sink = flag(layout, one=OFF * (len(query) - 1), **outside)
+    return Head([*(times(form, OFF) for form in query), sink], [*key, flag(layout, sink=1.0)], value, target, gain)
 
 
 def _exponential(layout: Layout, source: Sequence[int], target: Sequence[int], dtype: torch.dtype) -> Head:
@@ -344,8 +343,8 @@ def _exponential(layout: Layout, source: Sequence[int], target: Sequence[int], d
     (log,) = layout["log"]
     C = 60.0 if dtype == torch.float64 else 31.0  # e^-log can be 1 / _MINIMUM, far below e^C
     return Head(
-        query=[_one(layout), _sink_query(layout, C, scratchpad=True)],
-        key=[{log: -1.0}, _sink(layout)],
+        query=[flag(layout, one=1.0), flag(layout, one=C, idle=_AWAY)],
+        key=[{log: -1.0}, flag(layout, sink=1.0)],
         value=select(source),
         target=target,
         gain=math.exp(C),
@@ -358,19 +357,6 @@ def _gate(source: int, address: Sequence[int], index: int, target: int) -> list[
     return [Unit({**match, source: s}, -_GATE * len(address), {target: s}) for s in (1.0, -1.0)]
 
 
-def _one(layout: Layout) -> Form:
-    return {layout["one"][0]: 1.0}
-
-
-def _sink(layout: Layout) -> Form:
-    return {layout["sink"][0]: 1.0}
-
-
-def busy(layout: Layout) -> Form:
-    """The form that is 1 in the scratchpad's columns and 0 elsewhere."""
-    return {layout["one"][0]: 1.0, layout["idle"][0]: -1.0}
-
-
-def _sink_query(layout: Layout, score: float, scratchpad: bool = False) -> Form:
-    """The sink's score; with ``scratchpad``, so high outside the scratchpad that nothing else is seen there."""
-    return {layout["one"][0]: score, **({layout["idle"][0]: 2 * OFF} if scratchpad else {})}
+def flag(layout: Layout, **weights: float) -> Form:
+    """A form over the flags ``one``, ``sink`` and ``idle``; ``one=1, idle=-1`` is 1 in the scratchpad's columns."""
+    return {layout[name][0]: weight for name, weight in weights.items()}

@@ -57,7 +57,7 @@ def operation(
     ----------
     name : one of ``nf.operations()``
     n : length of the vectors, size of the matrices
-    order : 1, 2 or 3; 2, 4 or 6 heads, and an error of that many more orders in c
+    order : 1, 2 or 3, the number of pairs of heads; the error is of order c^2, c^4 or c^6
     scheme : "antisymmetric", heads +c and -c; or "paper", heads c and 0
     dtype : torch.float64 or torch.float32
     device : where the weights live
@@ -66,7 +66,7 @@ def operation(
     width : hidden units of the "ffn" form (default 1024)
     minimum : for division, the smallest magnitude of a divisor, after scaling (default 2^-20; 2^-4 for "ffn")
     normalize : scale the operands by exact powers of two, so that any magnitude is in the domain
-    bound, score_bound : with ``normalize=False``, the compact set: the largest entry, and the largest score
+    bound, score_bound : with ``normalize=False``, the largest magnitude of an entry, and of a score
 
     Returns
     -------
@@ -123,7 +123,7 @@ class Operation:
     ----------
     model : NLAFormer, the transformer
     layout : the named rows of its prompt
-    cost : what it costs, see ``Cost``
+    cost : size of the prompt and of the transformer, see ``Cost``
     """
 
     def __init__(self, options: Options, construction: Construction, model: NLAFormer):
@@ -164,7 +164,7 @@ class Operation:
         return give(self._write(e, *scaled), kind)
 
     def read(self, P: ArrayT) -> ArrayT:
-        """The result that stands in a token matrix the model returned, scaled back."""
+        """The result in a token matrix that the model returned, scaled back."""
         kind, state = kind_of(P), to_tensor("P", P)
         if state.shape[-2:] != (self.layout.rows, self.layout.tokens):
             raise ShapeError(
@@ -278,7 +278,7 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Operation:
     try:
         options = Options(**config)
     except TypeError as error:
-        raise FileError(f"the config of the saved operation is not one: {error}") from error
+        raise FileError(f"the saved configuration is not that of an operation: {error}") from error
     record = look_up("operation", options.name, RECORDS)
     check_options(options, record.forms)
     construction = record.build(options)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -38,7 +37,13 @@ from nlaformer.express.heads import (
     replace,
     times,
 )
-from nlaformer.express.linearize import design_product, exponent_rounding, rounding_unit, typical_of_largest
+from nlaformer.express.linearize import (
+    Linearization,
+    design_product,
+    exponent_rounding,
+    rounding_unit,
+    typical_of_largest,
+)
 from nlaformer.prompt import Layout
 
 __all__ = ["Quotient", "check_divisor", "divide", "multiply", "pointwise_layout"]
@@ -58,7 +63,7 @@ def multiply(options: Options) -> Construction:
     typical = options.largest / 2**0.5 * typical_of_largest(options.n)
     lin = design_product(options.torch_dtype, typical, order=options.order, scheme=options.scheme)
     heads = product_heads(layout, lin, {b: 1.0}, [{a: 1.0}], [result])
-    return _construction(layout, [(heads, [])], bound=lin.product_bound, linearization=lin)
+    return _construction(options, layout, [(heads, [])], lin.product_bound, lin)
 
 
 def divide(options: Options) -> Construction:
@@ -72,13 +77,7 @@ def divide(options: Options) -> Construction:
     )
     stages = quotient.stages(result[0])
     stages[-1][1].extend(unit for row in work for unit in replace(row))
-    return _construction(
-        layout,
-        stages,
-        bound=lambda a, b: quotient.error_bound(a, b),
-        result_exponent=lambda e_a, e_b: e_a - e_b,
-        check=lambda a, b: check_divisor("b", b, b.abs(), options),
-    )
+    return _construction(options, layout, stages, quotient.error_bound)
 
 
 def _multiply_ffn(options: Options) -> Construction:
@@ -93,7 +92,8 @@ def _multiply_ffn(options: Options) -> Construction:
     units = piecewise_linear({a: 1.0, b: 1.0}, knots, squares, {result: 0.25})
     units += piecewise_linear({a: 1.0, b: -1.0}, knots, squares, {result: -0.25})
     rounding = (2 * half + 8) * rounding_unit(options.torch_dtype) * 8 * reach**2
-    return _construction(layout, [([], units)], bound=lambda a, b: torch.full_like(a, 1.01 * (h**2 / 16 + rounding)))
+    error = 1.01 * (h**2 / 16 + rounding)
+    return _construction(options, layout, [([], units)], bound=lambda a, b: torch.full_like(a, error))
 
 
 def _divide_ffn(options: Options) -> Construction:
@@ -127,13 +127,7 @@ def _divide_ffn(options: Options) -> Construction:
         truncation = eta**2 * (a / b).abs() ** 3 / (3 * (1 - step**2))
         return 1.01 * (truncation + h**2 / (16 * eta) + rounding)
 
-    return _construction(
-        layout,
-        [([], units)],
-        bound=bound,
-        result_exponent=lambda e_a, e_b: e_a - e_b,
-        check=lambda a, b: check_divisor("b", b, b.abs(), options),
-    )
+    return _construction(options, layout, [([], units)], bound)
 
 
 class Quotient:
@@ -189,18 +183,22 @@ class Quotient:
 
 
 def _construction(
+    options: Options,
     layout: Layout,
     stages: Sequence[tuple[Sequence[Head], Sequence[Unit]]],
     bound: Callable[..., Tensor],
-    **more: Any,
+    linearization: Linearization | None = None,
 ) -> Construction:
+    divides = options.name == "divide"
     return Construction(
         layout,
         [assemble(layout, heads, units) for heads, units in stages],
         (Operand("a", "row"), Operand("b", "row")),
         read=lambda P: layout.read(P, "result")[..., 0, :],
         bound=bound,
-        **more,
+        result_exponent=lambda e_a, e_b: e_a - e_b if divides else e_a + e_b,
+        check=lambda a, b: check_divisor("b", b, b.abs(), options) if divides else None,
+        linearization=linearization,
     )
 
 

@@ -292,7 +292,7 @@ def _linearized(
 
     def bound(*given: Tensor) -> Tensor:
         s = scores(*given)
-        v = _eye(s) if values is None else values(*given)
+        v = torch.eye(options.n, dtype=s.dtype, device=s.device) if values is None else values(*given)
         sigma, summands = scores(*(operand.abs() for operand in given)), 1 if values is None else options.n
         attention = lin.error_bound(v, s, sigma, inner=len(key) + 1, summands=summands)
         return part(attention + 4 * u * moved(*given))
@@ -340,11 +340,6 @@ def _replace_block(data: Sequence[int], work: Sequence[int]) -> list[Unit]:
         for here, source in zip(data, work, strict=True)
         for unit in (*replace(here, {source: 1.0}), *replace(source))
     ]
-
-
-def _eye(like: Tensor) -> Tensor:
-    """The unit vectors e_i as values of the n tokens of ``like``, (..., n, q)."""
-    return torch.eye(like.shape[-2], dtype=torch.float64, device=like.device)
 
 
 # --- the records ------------------------------------------------------------------------------------------------
