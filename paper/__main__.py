@@ -18,8 +18,8 @@ from nlaformer.learn.model import load_solver
 from nlaformer.learn.trainer import seconds_of
 from paper import controls, plan
 from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
+from paper.bundled import promote
 from paper.probing import Sizes
-from paper.promote import promote
 from paper.results import Results, rounded
 from paper.run import make, missing
 

@@ -79,21 +79,21 @@ def examine(solver: Solver, sizes: Sizes) -> dict[str, Any]:
     systems = config.make_family().sample(sizes.count, sizes.seed)
     held = probing.quantities(systems, config.T)
     own = [t for t in _OWN_TOKEN_ITERATES if t <= config.T]
-    trained = probing.hidden(solver, systems, own)
-    if not bool(trained.last.isfinite().all()):
+    trained, trained_tokens = probing.hidden(solver, systems, own)
+    if not bool(trained.isfinite().all()):
         raise OptionError("the states of this model are not finite, so no probe can be fitted to them")
     random = [probing.hidden(initial(config.replace(seed=seed)), systems, own) for seed in _UNTRAINED_SEEDS]
-    iterates = trained.last @ solver.probe_x.weight.detach().cpu().mT
+    iterates = trained @ solver.probe_x.weight.detach().cpu().mT
     held["r of the network's own x"] = systems.b[:, None] - iterates.double() @ systems.A.mT
 
     Y = probing.unit(held)  # (T+1, count, m, n)
     fixed = {"products": probing.products(systems), "inputs": probing.inputs(systems)}
-    states = {"trained": [trained.last], "untrained": [network.last for network in random]}
+    states = {"trained": [trained], "untrained": [last for last, _ in random]}
     states |= {name: [X[:, None].expand(-1, config.T + 1, -1)] for name, X in fixed.items()}
     r2 = {name: _mean([_by_iterate(X, Y, sizes).r2 for X in found]) for name, found in states.items()}
     others = torch.randperm(sizes.count, generator=torch.Generator().manual_seed(sizes.seed))
-    r2["shuffled"] = _by_iterate(trained.last, Y[:, others], sizes).r2
-    tokens = {"trained": [trained.own], "untrained": [network.own for network in random]}
+    r2["shuffled"] = _by_iterate(trained, Y[:, others], sizes).r2
+    tokens = {"trained": [trained_tokens], "untrained": [tokens for _, tokens in random]}
     tokens["products"] = [dict.fromkeys(own, probing.own_products(systems))]
     own_r2 = {name: _mean([_own_token(X, Y, own, sizes) for X in found]) for name, found in tokens.items()}
     return {

@@ -96,16 +96,11 @@ def _trajectory(name: str, A: Tensor, b: Tensor, T: int) -> dict[str, Tensor]:
 # --- the states ---
 
 
-class Hidden(NamedTuple):
-    """States of a network."""
-
-    last: Tensor  # (count, T+1, d), the token that the paper's probes read
-    own: dict[int, Tensor]  # of some iterates: (n, count, d), the token of each equation
-
-
 @torch.no_grad()
-def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> Hidden:
-    """The states of a solver at iterates 0, ..., T: of its last token, and of the tokens of the equations."""
+def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+    """The states of a solver: of the last token, which the paper's probes read, (count, T+1, d); and at the iterates
+    in ``own`` those of the tokens of the equations, (n, count, d) each.
+    """
     device = "cuda" if torch.cuda.is_available() else "cpu"
     solver = copy.deepcopy(solver).to(device)  # the caller's stays where it is
     last, tokens = [], {t: [] for t in own}  # type: ignore[var-annotated]
@@ -114,7 +109,7 @@ def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> Hidden:
         last.append(torch.stack([P[..., -1] for P in states.values()], 1).cpu())
         for t in own:
             tokens[t].append(states[t][..., solver.layout.data_tokens].permute(2, 0, 1).cpu())
-    return Hidden(torch.cat(last), {t: torch.cat(parts, 1) for t, parts in tokens.items()})
+    return torch.cat(last), {t: torch.cat(parts, 1) for t, parts in tokens.items()}
 
 
 def inputs(systems: Systems) -> Tensor:

@@ -57,12 +57,12 @@ def test_every_trajectory_is_the_programs_own(systems):
 
 def test_the_states_are_those_the_solver_reads(solver, systems):
     few = type(systems)(*(tensor[:300] for tensor in systems))  # more than run through the network at once
-    hidden = probing.hidden(solver, few, own=(0, 5))
+    last, tokens = probing.hidden(solver, few, own=(0, 5))
     A, b = few.A.float(), few.b.float()
     with torch.no_grad():
-        torch.testing.assert_close(hidden.last.float(), solver.features(A, b), rtol=1e-4, atol=1e-5)
-    assert hidden.own[5].shape == (4, 300, 16)
-    assert torch.equal(hidden.own[5][-1], hidden.last[:, 5])  # the last equation's token is the last token
+        torch.testing.assert_close(last.float(), solver.features(A, b), rtol=1e-4, atol=1e-5)
+    assert tokens[5].shape == (4, 300, 16)
+    assert torch.equal(tokens[5][-1], last[:, 5])  # the last equation's token is the last token
 
 
 def test_a_state_that_holds_cg_shows_cg_and_not_the_others(systems):

@@ -18,8 +18,7 @@ from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.recipes import check_stack
 from paper import plan, run
 from paper.artefacts import HOME
-from paper.examine import examine
-from paper.promote import promote
+from paper.bundled import promote
 from paper.results import Results, rounded
 
 RESULT, JOINT = plan.names([plan.imitation(), plan.joint()])
@@ -196,7 +195,7 @@ def test_a_filed_run_has_its_config_commit_history_and_evaluations(made):
 
 
 def test_a_confirmatory_run_is_filed_with_its_group_failures_and_crossings(tmp_path, monkeypatch):
-    monkeypatch.setattr("paper.examine._CONFIRMATORY_COUNT", 8)
+    monkeypatch.setattr("paper.run._CONFIRMATORY_COUNT", 8)
     filed = Results(tmp_path / "results")
     assert make([tiny("joint-eta0.0005-seed101")], tmp_path / "runs", filed) == []
     document, committed = (
@@ -213,7 +212,7 @@ def test_a_confirmatory_run_is_filed_with_its_group_failures_and_crossings(tmp_p
 def test_the_filed_evaluations_are_those_of_the_weights(made):
     record = Results(made / "results").run("bundled-cg-joint")
     solver = nf.load(made / "runs" / plan.WEIGHTS / "bundled-cg-joint")
-    assert rounded(examine(solver)) == record.document["evaluations"]
+    assert rounded(run.examine(solver)) == record.document["evaluations"]
 
 
 def test_iterations_are_counted_for_each_system(made):

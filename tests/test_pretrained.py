@@ -11,7 +11,6 @@ from nlaformer.learn.evaluate import judge, trial
 from nlaformer.learn.recipes import Config
 from paper import bundled, controls
 from paper.plan import BUNDLED, SIGMAS
-from paper.promote import card
 from paper.results import Results
 
 RESULTS = Results()
@@ -29,7 +28,7 @@ def test_all_bundled_models_are_here_or_none():
 
 @pytest.mark.parametrize("name", pretrained.names())
 def test_the_card_is_made_from_the_run(name):
-    made = card(name, record_of(name), bundled.fresh(RESULTS))
+    made = bundled.card(name, record_of(name), bundled.fresh(RESULTS))
     assert (pretrained.HOME / name / "README.md").read_text() == made
 
 
