@@ -145,7 +145,7 @@ def test_the_percentages_of_table_2_are_not_those_of_its_numbers():
     assert falls["joint"] == 99.6 and falls["result"] == 98.9
 
 
-def test_a_silent_probe_beats_the_papers_discrepancy_under_result_supervision():
+def test_the_zero_predictor_beats_the_papers_discrepancy_under_result_supervision():
     from nlaformer.learn.data import with_teacher
     from nlaformer.problems import SPD
 
