@@ -32,7 +32,7 @@ def _introduction(documents: Sequence[Mapping[str, Any]]) -> str:
     commits = " and ".join(dict.fromkeys(where["commit"] or "unknown" for where in places))
     return (
         "Every line is one model of the paper's size (n=20, T=20, d=256, 8 heads, batch 64, sigma 1.2), trained once; "
-        f"errors are means over 512 systems nobody trained on. {machines}, {versions}; commits {commits}; "
+        f"errors are means over 512 systems that were not trained on. {machines}, {versions}; commits {commits}; "
         f"{places[0]['date']}. Trained by `benchmarks/learning.py` and earlier plans of it, this section made by "
         "`python -m benchmarks.learning_table benchmarks/results/learning*.json`; the files hold the "
         "whole configs and the errors out of distribution."

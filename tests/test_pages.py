@@ -2,6 +2,7 @@
 
 import argparse
 import importlib
+import pkgutil
 import re
 import shlex
 import subprocess
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import nlaformer as nf
 from nlaformer.cli import app
 from nlaformer.learn.recipes import recipes
 from paper import plan
@@ -96,3 +98,19 @@ def test_tests_that_a_page_names_exist():
     pages = "".join((ROOT / name).read_text(encoding="utf-8") for name in _pages())
     named = set(re.findall(r"`(test_\w+)`", pages))
     assert named and [name for name in sorted(named) if f"def {name}(" not in tests] == []
+
+
+def test_citation_changelog_and_readme_name_this_version():
+    assert re.search(rf"^version: {re.escape(nf.__version__)}$", (ROOT / "CITATION.cff").read_text(), re.MULTILINE)
+    assert f"## {nf.__version__}\n" in (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"nlaformer {nf.__version__}" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_modules_in_the_column_of_this_version_of_the_changelog_exist():
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    (table,) = re.findall(r"imports from modules finds\n\n(.*?)\n\n", changelog, flags=re.DOTALL)
+    rows = [row.strip("|").split("|")[1] for row in table.splitlines()[2:]]
+    named = [name for row in rows for name in re.findall(r"`((?:nlaformer|paper|benchmarks)[\w.]*)`", row)]
+    assert named
+    for name in named:
+        pkgutil.resolve_name(name)  # raises where there is no such module or attribute
