@@ -12,15 +12,14 @@ with the products that the first step of any of the methods forms.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from nlaformer.compiler.library import program
-from nlaformer.compiler.trace import parameters
 from nlaformer.learn import teachers
 from nlaformer.learn.model import Solver
 from nlaformer.problems import Systems
@@ -68,29 +67,13 @@ def quantities(systems: Systems, T: int) -> dict[str, Tensor]:
     for method, path in (("CG", teachers.cg(A, b, T)), ("PCG", teachers.pcg(A, b, T))):
         held |= {f"r of {method}": path.r, f"d of {method}": path.d, f"x of {method}": path.x}
     for method, name in _PROGRAMS.items():
-        states = _trajectory(name, A, b, T)
-        iterates = states["x"] if "x" in states else (states["X"] @ b[:, None, :, None])[..., 0]
+        inverting = name == "newton_schulz"
+        run = program(name).run(A, None if inverting else b, iterations=T)
+        iterates = (run.x @ b[:, None, :, None])[..., 0] if inverting else run.x
         held |= {f"r of {method}": b[:, None] - iterates @ A.mT, f"x of {method}": iterates}
-        if "d" in states:
-            held[f"d of {method}"] = states["d"]
+        if "d" in run.state:
+            held[f"d of {method}"] = run.state["d"]
     return held | {"the solution": x[:, None].expand(-1, T + 1, -1)}
-
-
-def _trajectory(name: str, A: Tensor, b: Tensor, T: int) -> dict[str, Tensor]:
-    """Every state of a program of the library over T iterations, all systems at once: (count, T+1, ...)."""
-    method = program(name)
-
-    def call(part: Callable[..., dict[str, Any]], known: dict[str, Any]) -> dict[str, Any]:
-        return part(**{parameter: known[parameter] for parameter in parameters(part)})
-
-    def run(A: Tensor, b: Tensor) -> dict[str, Tensor]:
-        given = {"A": A, "b": b, "x0": torch.zeros_like(b)}
-        states = [call(method.start, given)]
-        for _ in range(T):
-            states.append(call(method.step, given | states[-1]))
-        return {key: torch.stack([torch.as_tensor(s[key], dtype=b.dtype) for s in states]) for key in states[0]}
-
-    return torch.vmap(run)(A, b)  # type: ignore[no-any-return]
 
 
 # --- the states ---

@@ -78,19 +78,6 @@ def test_growth_of_a_known_power():
     assert table_1.growth(lambda n: Cost(n, n * n, 1, 1, 0)) == pytest.approx(3.0)
 
 
-def test_loop_transformer_is_counted_beyond_the_largest_that_runs():
-    n = table_1._LOOP_LARGEST + 1
-    counted = table_1.measure_loop("matmul", n)
-    assert counted["accuracy"] == {} and not counted["run"]
-    cost, block_cost = loop_transformer.count("matmul", n)
-    assert (counted["cost"]["entries"], counted["block_cost"]["layers"]) == (cost.entries, block_cost.layers)
-
-
-def test_rows_without_a_loop_transformer_make_no_tables_of_it(rows):
-    without = [row for row in rows if row["loop_transformer"] is None]
-    assert [sheet.title for sheet in table_1.sheets(without)] == [sheet.title for sheet in table_1.sheets(rows)[:3]]
-
-
 # --- what it shows ---
 
 
