@@ -15,18 +15,6 @@ from nlaformer.errors import FileError
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "Sheet",
-    "console",
-    "output_folder",
-    "print_json",
-    "print_sheets",
-    "say",
-    "to_json",
-    "to_markdown",
-    "to_text",
-]
-
 
 @dataclass(frozen=True)
 class Sheet:

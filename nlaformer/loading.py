@@ -12,8 +12,6 @@ from nlaformer.errors import look_up
 from nlaformer.express import operation
 from nlaformer.learn import model as solver
 
-__all__ = ["load"]
-
 _Artefact: TypeAlias = operation.Operation | algorithm.Algorithm | solver.Solver
 _KINDS: dict[str, Callable[..., _Artefact]] = {
     "operation": operation.from_config,

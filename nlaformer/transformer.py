@@ -28,8 +28,6 @@ from torch.nn import functional
 
 from nlaformer.errors import OptionError
 
-__all__ = ["FFN", "Dense", "Heads", "Layer", "NLAFormer", "Sparse", "State", "Weight", "attention", "rms_norm"]
-
 # A row of a sparse weight with more entries than this is cheaper as part of a dense block than as gathers.
 _GATHERS = 6
 # Columns used by this many rows are crowded: rows that use no other column are cheaper in the dense block as well.

@@ -19,8 +19,6 @@ from nlaformer.express.construction import each
 from nlaformer.express.operation import Operation
 from nlaformer.express.theorem import RECORDS
 
-__all__ = ["SEEDS", "Accuracy", "accuracy", "draw", "reference", "relative"]
-
 SEEDS = (0, 1, 2, 3, 4)
 
 

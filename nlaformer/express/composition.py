@@ -22,8 +22,6 @@ from nlaformer.express.linearize import Linearization, design_product, rounding_
 from nlaformer.express.pointwise import Quotient, check_divisor, pointwise_layout
 from nlaformer.prompt import Layout
 
-__all__ = ["compose"]
-
 _DEFAULT_BOUND = 8.0
 # Coefficients known in advance are multiplied out in float64, a few roundings each time.
 _FOLDING = 4 * 2.0**-53

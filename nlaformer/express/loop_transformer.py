@@ -57,8 +57,6 @@ from nlaformer.express.loop_transformer_machine import Machine, Slot, bits, code
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
-__all__ = ["build", "count", "names"]
-
 # Attention takes every pair of columns, so with more columns than this the cost is counted and nothing is run.
 _LARGEST = 5000
 

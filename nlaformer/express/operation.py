@@ -29,8 +29,6 @@ from nlaformer.express.theorem import RECORDS
 from nlaformer.prompt import scale
 from nlaformer.transformer import NLAFormer
 
-__all__ = ["Operation", "from_config", "operation", "operations"]
-
 # No result has an exponent beyond the sum of two operands'.
 _LARGEST_EXPONENT = 4096
 

@@ -46,8 +46,6 @@ from nlaformer.express.linearize import (
 )
 from nlaformer.prompt import Layout
 
-__all__ = ["Quotient", "check_divisor", "divide", "multiply", "pointwise_layout"]
-
 _FFN_WIDTH = 1024
 
 

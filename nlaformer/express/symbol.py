@@ -12,8 +12,6 @@ from typing import Any
 from nlaformer.arrays import is_finite
 from nlaformer.errors import OptionError
 
-__all__ = ["Symbol", "steps_of"]
-
 
 def _methods(operator: str) -> tuple[Callable[[Any, Any], Any], Callable[[Any, Any], Any]]:
     """The two methods of an operator: for a symbol on its left, and for one on its right."""

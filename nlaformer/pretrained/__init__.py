@@ -10,8 +10,6 @@ from pathlib import Path
 
 from nlaformer.errors import FileError, did_you_mean
 
-__all__ = ["HOME", "locate", "missing", "names"]
-
 HOME = Path(__file__).parent
 
 

@@ -25,21 +25,6 @@ from torch import Tensor
 from nlaformer.arrays import check_memory, is_finite, is_whole, numbers, plain, usable_device
 from nlaformer.errors import OptionError, shown, unknown_name
 
-__all__ = [
-    "Draws",
-    "Family",
-    "Systems",
-    "as_real",
-    "as_reals",
-    "as_whole",
-    "is_reals",
-    "option",
-    "real",
-    "refuse",
-    "symmetric",
-    "whole",
-]
-
 _LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
 _LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
 

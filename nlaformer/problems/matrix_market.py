@@ -18,8 +18,6 @@ from torch import Tensor
 from nlaformer.errors import DTypeError, FileError, ShapeError
 from nlaformer.problems.base import Draws, Family, option
 
-__all__ = ["MatrixMarket", "from_matrix_market", "read_matrix_market"]
-
 _LARGEST_DENSE = 2**14  # 2 GiB in float64
 _LARGEST_INDEX = 2**53  # indices are parsed with the values, as float64
 _LAYOUTS = ("coordinate", "array")

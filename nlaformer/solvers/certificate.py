@@ -25,8 +25,6 @@ from torch import Tensor
 
 from nlaformer.solvers.operators import Operator
 
-__all__ = ["UNIT", "Certificate", "certify", "norm_lower", "norm_of", "norm_upper"]
-
 UNIT = 2.0**-53
 _TINY = 2.0**-1020  # more than a product, or an entry of A scaled by a power of two, loses by underflow
 _SPLIT = 2.0**27 + 1

@@ -19,8 +19,6 @@ from nlaformer.solvers.preconditioners import Identity, Preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.state import SolveState
 
-__all__ = ["Direction", "conjugate_gradients"]
-
 _STRIKES = 3  # claims of one lane that may fail without having halved the true residual
 _LARGEST_DETOUR = 60  # claims of one lane that may fail at all
 

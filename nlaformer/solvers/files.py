@@ -20,8 +20,6 @@ from nlaformer.errors import DomainError, DTypeError, FileError, NLAFormerError,
 from nlaformer.io import replace_file
 from nlaformer.problems.matrix_market import read_matrix_market
 
-__all__ = ["WRITABLE", "check_output", "holds", "preconditioner_option", "read_system", "write_array"]
-
 _SUFFIXES = (".mtx", ".npy", ".npz")
 WRITABLE = (".npy", ".mtx")
 _LARGEST_DENSE = 2**31  # entries of right-hand sides given as a sparse matrix

@@ -42,8 +42,6 @@ from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Contribution, Status
 from nlaformer.solvers.state import SolveState
 
-__all__ = ["POLICIES", "Guidance", "Policy", "guide", "iterations_per_call"]
-
 # What must be left of d.A d once d is conjugate to the directions before it; of less, rounding errors are a large part.
 _NEW = 1e-10
 _ENOUGH = 10  # iterations of a model trained towards the solution

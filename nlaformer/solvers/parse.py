@@ -28,8 +28,6 @@ from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import UNIT, norm_lower
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 
-__all__ = ["Problem", "read", "read_matrix", "read_real", "scale_towards"]
-
 _NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
 
 

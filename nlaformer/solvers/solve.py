@@ -26,8 +26,6 @@ from nlaformer.solvers.preconditioners import read_preconditioner
 from nlaformer.solvers.result import KeptSteps, SolveResult
 from nlaformer.solvers.state import SolveState
 
-__all__ = ["cg", "pcg", "solve"]
-
 _METHODS = ("cg", "pcg", *POLICIES)
 _CHECKS = ("warn", "raise", "ignore")
 _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64

@@ -18,8 +18,6 @@ from nlaformer.solvers.certificate import Certificate, certify, norm_of
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Status
 
-__all__ = ["SolveState"]
-
 
 class SolveState:
     """The iterates, running residuals, counts and statuses of all lanes.
