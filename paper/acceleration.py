@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import plain_factor
-from nlaformer.report.figure import CURVES, FAINT, band, curve, errors, panels, reference, tidy
+from nlaformer.report.figure import CURVES, FAINT, curve, panels, reference, tidy
 from paper import plan
-from paper.curves import OUTCOME, Curve, counted, geometric_mean, length, outcome, positive, short, span
+from paper.curves import OUTCOME, Curve, band, counted, errors, geometric_mean, length, outcome, positive, short, span
 from paper.results import Record, Results
 from paper.sweeps import LAMBDA
 

@@ -23,9 +23,9 @@ from nlaformer.learn.recipes import Config, description
 from nlaformer.learn.teachers import trajectory
 from nlaformer.problems import SPD
 from nlaformer.provenance import in_words
-from nlaformer.report.figure import CURVES, curve, errors, panels, reference, tidy
+from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
 from paper import plan
-from paper.curves import counted, listed, overtaken, positive, short, with_error
+from paper.curves import counted, errors, listed, overtaken, positive, short, with_error
 from paper.results import Record, Results, restored
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Numbers of a curve of errors over the iterates, and how tables write them."""
+"""Curves of errors over the iterates: their numbers, how tables write them, how figures draw them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,15 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 from nlaformer.learn import evaluate
+from nlaformer.report.figure import CURVES, curve
 from paper import plan
 from paper.results import Record
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 Curve = Sequence[float]
 THRESHOLDS = evaluate.THRESHOLDS[:4]
@@ -100,3 +105,20 @@ def length(*kinds: Iterable[Record]) -> str:
     steps = listed([plan.thousands(steps) for steps in sorted({record.config.steps for record in records})])
     power = listed([f"{power:g}" for power in sorted({record.config.power for record in records})])
     return f"{steps} steps, power {power}, {listed(sorted({record.arithmetic for record in records}))}"
+
+
+def band(axes: Axes, curves: Sequence[Curve], label: str, which: int) -> None:
+    """The curve of the first seed, and a band from the lowest to the highest of all seeds."""
+    seeds = f", {len(curves)} seeds" if len(curves) > 1 else ""
+    curve(axes, curves[0], label + seeds, which)
+    if len(curves) > 1:
+        columns = list(zip(*curves, strict=True))
+        lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
+        axes.fill_between(range(len(columns)), lowest, highest, color=CURVES[which], alpha=0.18, linewidth=0)
+
+
+def errors(axes: Axes, lowest: float = 1e-8) -> None:
+    """Squared relative errors on a logarithmic scale, down to about the accuracy of float32."""
+    axes.set_yscale("log")
+    axes.set_ylim(lowest, 3)
+    axes.minorticks_off()

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
 from nlaformer.learn.optimizer import learning_rate
-from nlaformer.report.figure import CURVES, INK, MARKERS, band, errors, panels, reference, tidy
+from nlaformer.report.figure import CURVES, INK, MARKERS, panels, reference, tidy
 from paper import plan
-from paper.curves import counted, length, short, span
+from paper.curves import band, counted, errors, length, short, span
 from paper.results import Record, Results
 
 if TYPE_CHECKING:

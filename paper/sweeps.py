@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import worse_than_zero
-from nlaformer.report.figure import curve, errors, panels, reference, tidy
+from nlaformer.report.figure import curve, panels, reference, tidy
 from paper import plan
-from paper.curves import OUTCOME, length, outcome, short
+from paper.curves import OUTCOME, errors, length, outcome, short
 from paper.results import Results
 
 if TYPE_CHECKING:

@@ -74,9 +74,10 @@ def main() -> None:
         # A reader that closes the pipe early, such as head, is not an error; typer and rich make it exit code 1.
         if not isinstance(exit.__context__, BrokenPipeError):
             raise
-        _stop_quietly()
+        _forget_output()
+        sys.exit(0)
     except BrokenPipeError:
-        _stop_quietly()
+        _forget_output()
     except OSError as error:
         if error.filename is not None:  # for example, a name that is too long
             _fail(f"cannot use {error.filename!s:.200}: {error.strerror or error}")
@@ -87,11 +88,6 @@ def main() -> None:
 def _fail(message: str) -> None:
     print(f"nlaformer: {message}", file=sys.stderr)
     sys.exit(2)
-
-
-def _stop_quietly() -> None:
-    _forget_output()
-    sys.exit(0)
 
 
 def _forget_output() -> None:

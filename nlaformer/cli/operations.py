@@ -49,16 +49,16 @@ def operations(
     from nlaformer.express.accuracy import draw
 
     ops = {dtype: build(name, n, dtype, **options) for dtype in dtypes}
-    row, op, picture = _measured(ops), ops[dtypes[0]], None
+    op, document = ops[dtypes[0]], _measured(ops) | options | _about(ops)
     if show:
         operands = [operand[0] for operand in draw(name, n, dtypes[0])]
-        picture = draw_prompts(op, operands, (out or Path()) / file_name(op))
+        document["picture"] = str(draw_prompts(op, operands, (out or Path()) / file_name(op)))
     if as_json:
-        print_json(row | options | _about(ops) | {"picture": picture and str(picture)})
+        print_json(document)
         return
-    print_sheets([_properties(row, ops, options), _registers(op)], markdown)
-    if picture is not None:
-        print(f"P before, between and after the layers: {picture}")
+    print_sheets([_properties(document), _registers(op)], markdown)
+    if show:
+        print(f"P before, between and after the layers: {document['picture']}")
 
 
 def _table(n: int, dtypes: tuple[str, ...], options: dict[str, Any], as_json: bool, markdown: bool) -> None:
@@ -140,28 +140,25 @@ def sheets(rows: Sequence[dict[str, Any]]) -> list[Sheet]:
     ]
 
 
-def _properties(row: dict[str, Any], ops: dict[str, Operation], options: dict[str, Any]) -> Sheet:
+def _properties(document: dict[str, Any]) -> Sheet:
     """What there is to know about one operation, in two columns."""
     from nlaformer.express.theorem import RECORDS
 
-    op = next(iter(ops.values()))
-    cost, record = op.cost, RECORDS[op.name]
-    printed = record.printed
+    cost, signature, printed = document["cost"], document["signature"], RECORDS[document["operation"]].printed
     lines = [
-        ("call", f"{record.call} with {record.arguments}"),
-        ("result", record.result),
-        ("prompt", f"{cost.rows} rows x {cost.tokens} tokens = {cost.entries:,} entries"),
-        ("layers", f"{cost.layers} (the paper: {printed.layers})" if printed else str(cost.layers)),
-        ("heads", f"{cost.heads} (the paper: {printed.heads})" if printed else str(cost.heads)),
-        ("FFN width", f"{cost.ffn_width:,}"),
-        ("order, scheme", f"{options['order']}, {options['scheme']}"),
+        ("call", f"{signature['call']} with {signature['operands']}"),
+        ("result", signature["result"]),
+        ("prompt", f"{cost['rows']} rows x {cost['tokens']} tokens = {cost['entries']:,} entries"),
+        ("layers", str(cost["layers"]) + (f" (the paper: {printed.layers})" if printed else "")),
+        ("heads", str(cost["heads"]) + (f" (the paper: {printed.heads})" if printed else "")),
+        ("FFN width", f"{cost['ffn_width']:,}"),
+        ("order, scheme", f"{document['order']}, {document['scheme']}"),
     ]
-    for dtype in ops:
-        constants, found = _constants(ops[dtype]), row["accuracy"][dtype]
-        if constants is not None:
+    for dtype, found in document["accuracy"].items():
+        if constants := document["constants"][dtype]:
             lines.append((f"{dtype}: C, c", f"{constants['C']:g}, {constants['c']:.4g}"))
         lines.append((f"{dtype}: relative error", f"{found['error']:.2e}, proven bound {found['bound']:.2e}"))
-    return Sheet(f"{op.name}, n = {op.n}", ("", ""), tuple(lines), words=True)
+    return Sheet(f"{document['operation']}, n = {document['n']}", ("", ""), tuple(lines), words=True)
 
 
 def _registers(op: Operation) -> Sheet:
@@ -178,16 +175,13 @@ def _about(ops: dict[str, Operation]) -> dict[str, Any]:
     from nlaformer.express.theorem import RECORDS
 
     op = next(iter(ops.values()))
-    record = RECORDS[op.name]
+    record, chosen = RECORDS[op.name], {dtype: each.linearization for dtype, each in ops.items()}
     return {
         "signature": {"call": record.call, "operands": record.arguments, "result": record.result},
         "registers": dict(op.layout.registers),
-        "constants": {dtype: _constants(ops[dtype]) for dtype in ops},
+        "constants": {dtype: found and {"C": found.C, "c": found.c} for dtype, found in chosen.items()},
+        "picture": None,
     }
-
-
-def _constants(op: Operation) -> dict[str, float] | None:
-    return None if op.linearization is None else {"C": op.linearization.C, "c": op.linearization.c}
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

@@ -80,11 +80,11 @@ def _attention(axis: Axes, layer: LayerShape, rows: int, tokens: int) -> None:
     _arrow(axis, (10.5, _MIDDLE), (15.5, _MIDDLE))
     _arrow(axis, (57, _MIDDLE), (_FIRST_SUM - 1.4, _MIDDLE))
     if not layer.heads:
-        _frame(axis, 15.5, 57, _BOTTOM, _TOP, "no attention heads: adds zero")
+        _frame(axis, 15.5, 57, "no attention heads: adds zero")
         return
     note, inner = " of P, RMS-normalized" * layer.normalized, layer.head_rows
     title = f"multi-head attention{note}: {layer.heads} head" + "s, summed" * (layer.heads > 1)
-    _frame(axis, 15.5, 57, _BOTTOM, _TOP, title)
+    _frame(axis, 15.5, 57, title)
     for y, letter, height in ((33, "Q", inner), (24, "K", inner), (15, "V", rows)):
         _box(axis, 24, y, 13, 6.6, BLUE, f"$\\mathbf{{W}}_{letter}\\,\\mathbf{{P}}$", f"{height} x {tokens}")
         _arrow(axis, (15.5, _MIDDLE), (16.3, _MIDDLE), (16.3, y), (17.5, y))
@@ -102,10 +102,10 @@ def _feed_forward(axis: Axes, layer: LayerShape, rows: int, tokens: int) -> None
     _arrow(axis, (_FIRST_SUM + 1.4, _MIDDLE), (66.5, _MIDDLE))
     _arrow(axis, (85.5, _MIDDLE), (_SECOND_SUM - 1.4, _MIDDLE))
     if not layer.ffn_width:
-        _frame(axis, 66.5, 85.5, _BOTTOM, _TOP, "no FFN: adds zero")
+        _frame(axis, 66.5, 85.5, "no FFN: adds zero")
         return
     width, note = layer.ffn_width, "\non its RMS-normalized input" * layer.normalized
-    _frame(axis, 66.5, 85.5, _BOTTOM, _TOP, f"feed-forward network,\nwidth {width}{note}")
+    _frame(axis, 66.5, 85.5, f"feed-forward network,\nwidth {width}{note}")
     _box(axis, 76, 32, 15, 6.6, GREEN, "$\\mathbf{W}_1\\,\\cdot + \\mathbf{b}_1$", f"{width} x {tokens}")
     _box(axis, 76, 24, 15, 5, ORANGE, "ReLU")
     _box(axis, 76, 15.6, 15, 6.6, GREEN, "$\\mathbf{W}_2\\,\\cdot + \\mathbf{b}_2$", f"{rows} x {tokens}")
@@ -266,13 +266,13 @@ def _box(axis: Axes, x: float, y: float, width: float, height: float, colour: st
     _text(axis, x, y - 1.6 - 0.1 * lines, shape, size=8.5)
 
 
-def _frame(axis: Axes, left: float, right: float, bottom: float, top: float, title: str) -> None:
+def _frame(axis: Axes, left: float, right: float, title: str) -> None:
     """A dashed line around a part, with its title below."""
     from matplotlib.patches import FancyBboxPatch
 
-    corner, style = (left, bottom), "round,pad=0,rounding_size=1"
-    axis.add_patch(FancyBboxPatch(corner, right - left, top - bottom, style, fc="none", ec=FAINT, lw=1, ls="--"))
-    axis.text((left + right) / 2, bottom - 1, title, ha="center", va="top", fontsize=10.5, color=INK)
+    corner, size, style = (left, _BOTTOM), (right - left, _TOP - _BOTTOM), "round,pad=0,rounding_size=1"
+    axis.add_patch(FancyBboxPatch(corner, *size, style, fc="none", ec=FAINT, lw=1, ls="--"))
+    axis.text((left + right) / 2, _BOTTOM - 1, title, ha="center", va="top", fontsize=10.5, color=INK)
 
 
 def _plus(axis: Axes, x: float, y: float) -> None:

@@ -21,9 +21,7 @@ __all__ = [
     "INK",
     "MARKERS",
     "ORANGE",
-    "band",
     "curve",
-    "errors",
     "panels",
     "reference",
     "save",
@@ -70,26 +68,9 @@ def curve(axes: Axes, values: Sequence[float], label: str, which: int, start: in
     )  # fmt: skip
 
 
-def band(axes: Axes, curves: Sequence[Sequence[float]], label: str, which: int) -> None:
-    """The curve of the first seed, and a band from the lowest to the highest of all seeds."""
-    seeds = f", {len(curves)} seeds" if len(curves) > 1 else ""
-    curve(axes, curves[0], label + seeds, which)
-    if len(curves) > 1:
-        columns = list(zip(*curves, strict=True))
-        lowest, highest = [min(column) for column in columns], [max(column) for column in columns]
-        axes.fill_between(range(len(columns)), lowest, highest, color=CURVES[which], alpha=0.18, linewidth=0)
-
-
 def reference(axes: Axes, values: Sequence[float], label: str, style: str = "--") -> None:
     """A classical method, for comparison: dark and dashed."""
     axes.plot(values, color=INK, linewidth=1.1, linestyle=style, label=label)
-
-
-def errors(axes: Axes, lowest: float = 1e-8) -> None:
-    """Squared relative errors on a logarithmic scale, down to about the accuracy of float32."""
-    axes.set_yscale("log")
-    axes.set_ylim(lowest, 3)
-    axes.minorticks_off()
 
 
 def save(figure: Figure, path: Path, dpi: int = 150) -> Path:

@@ -32,7 +32,10 @@ def prompt_figure(
     names = [name for name, _ in registers]
     starts = np.cumsum([0, *(height for _, height in registers)])
     power = int(starts[names.index(_EXPONENT)]) if _EXPONENT in names else None
-    pictures = [_without_row(P, power) for _, P in states]
+    pictures = [P.copy() for _, P in states]
+    if power is not None:
+        for picture in pictures:
+            picture[power] = 0
     largest = max(float(np.abs(picture).max()) for picture in pictures)
     (rows, tokens), across = pictures[0].shape, min(len(states), 4)
     down = -(-len(states) // across)
@@ -52,13 +55,6 @@ def prompt_figure(
     figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
     figure.suptitle(f"{title}: {rows} rows x {tokens} tokens", color=INK)
     return figure
-
-
-def _without_row(P: np.ndarray, row: int | None) -> np.ndarray:
-    P = P.copy()
-    if row is not None:
-        P[row] = 0
-    return P
 
 
 def _rule(axis: Axes, starts: np.ndarray, names: Sequence[str], tokens: int, sink: bool) -> None:
