@@ -19,8 +19,8 @@ from rich.console import Console
 
 import nlaformer as nf
 from nlaformer import problems
-from nlaformer.cli import solve_progress
-from nlaformer.cli.solve_progress import SolveProgress
+from nlaformer.cli import solve as commands
+from nlaformer.cli.solve import SolveProgress
 from nlaformer.problems import read_matrix_market
 from tests.command import run_command
 
@@ -28,7 +28,7 @@ from tests.command import run_command
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path):
     """Run ``nlaformer solve`` in this process and a folder of its own: exit code, standard output, standard error."""
-    monkeypatch.setattr(solve_progress, "_PATIENCE", np.inf)  # a busy machine makes every run a long one
+    monkeypatch.setattr(commands, "_PATIENCE", np.inf)  # a busy machine makes every run a long one
     monkeypatch.chdir(tmp_path)
 
     def command(*arguments: str) -> tuple[int, str, str]:
@@ -360,7 +360,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, terminal: bool, step: int = 1) -> s
     A = sp.csr_array(sp.diags_array([-1.0, 2.0, -1.0], offsets=[-1, 0, 1], shape=(60, 60)))
     b = np.ones(60)
     clock = itertools.count(step=step)
-    monkeypatch.setattr(solve_progress.time, "monotonic", lambda: float(next(clock)))
+    monkeypatch.setattr(commands.time, "monotonic", lambda: float(next(clock)))
     out = io.StringIO()
     with SolveProgress(A, b, 1e-6, 0.0, Console(file=out, force_terminal=terminal, width=120)) as progress:
         assert nf.solve(A, b, rtol=1e-6, callback=progress).converged

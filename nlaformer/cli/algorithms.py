@@ -125,14 +125,13 @@ def _sheet(rows: list[dict[str, Any]], n: int) -> Sheet:
 def _draw(compiled: Algorithm, name: str, found: Comparison, path: Path) -> Path:
     """The errors of the transformer and of NumPy; for cg those of the paper's one-layer form too."""
     import nlaformer as nf
-    from nlaformer.report.curves import Curve, convergence_figure
-    from nlaformer.report.figure import save
+    from nlaformer.report.figure import convergence_figure, save
 
     layers = compiled.cost.loop.layers
-    curves = [Curve(f"transformer, {layers} layer{'s' * (layers > 1)} an iteration", found.found, "compiled")]
+    curves = [(f"transformer, {layers} layer{'s' * (layers > 1)} an iteration", found.found, "compiled")]
     for scheme, look in (("antisymmetric", "paper"), ("paper", "paper heads")) if name == "cg" else ():
         form = nf.algorithm("cg", compiled.n, form="paper", scheme=scheme, dtype=compiled.dtype, verify=False)
-        curves.append(Curve(f"Lemma 3.2, exact FFN, {scheme} heads", _converge(form, name).found, look))
-    curves.append(Curve("NumPy", found.reference, "reference"))
+        curves.append((f"Lemma 3.2, exact FFN, {scheme} heads", _converge(form, name).found, look))
+    curves.append(("NumPy", found.reference, "reference"))
     title = f"{name}, n = {compiled.n}: median and range over {SYSTEMS} systems"
     return save(convergence_figure(curves, title), path)

@@ -191,8 +191,7 @@ def draw_prompts(op: Operation, operands: Sequence[np.ndarray], path: Path) -> P
     """Draw P for one call of an operation, without batch dimensions, and return the path."""
     import torch
 
-    from nlaformer.report.figure import save
-    from nlaformer.report.prompts import prompt_figure
+    from nlaformer.report.figure import prompt_figure, save
 
     with torch.no_grad():
         first, *others = (state.P.numpy() for state in op.model.states(torch.as_tensor(op.prompt(*operands))))

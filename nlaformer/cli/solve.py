@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,13 +16,18 @@ from nlaformer.cli.options import Json
 from nlaformer.console import print_json, say
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from nlaformer.solvers.result import SolveResult
 
-__all__ = ["document", "solve"]
+__all__ = ["SolveProgress", "document", "solve"]
 
 FILES = "a .mtx, .npy or .npz file"
 _MEASURED = ("iterations", "matvecs", "residual_norm", "residual_bound", "tolerance", "residuals")
 _LARGEST = 8  # times the model's size: larger systems are not compared method by method
+_PATIENCE = 2.0  # seconds before the first message
+_SECONDS = 5.0  # between plain lines
+_SECONDS_OF_LINE = 0.5  # between changes of the line on a terminal
 
 
 def solve(
@@ -52,10 +60,8 @@ def solve(
     import numpy as np
 
     import nlaformer as nf
-    from nlaformer.cli.solve_progress import SolveProgress
     from nlaformer.learn.model import load_solver
-    from nlaformer.report.curves import residual_figure
-    from nlaformer.report.figure import save
+    from nlaformer.report.figure import residual_figure, save
     from nlaformer.solvers import files
 
     for path, kinds in ((out, files.WRITABLE), (plot, (".svg", ".png"))):
@@ -140,3 +146,46 @@ def _size(A: Any, b: Any) -> str:
     columns = f", {b.shape[-1]:,} right-hand sides" if b.ndim == A.ndim else ""
     entries = f", {A.nnz:,} entries" if hasattr(A, "nnz") else ""
     return f"{n:,} unknowns{entries}{systems}{columns}"
+
+
+class SolveProgress(ExitStack):
+    """The callback of a solve: shows the progress of a long one on standard error.
+
+    A residual is computed only when it is shown; it is that of the system that is furthest behind.
+    """
+
+    def __init__(self, A: Any, b: Any, rtol: float, atol: float, console: Console | None = None) -> None:
+        import numpy as np
+        from rich.console import Console
+
+        super().__init__()
+        self.console = console or Console(stderr=True)
+        self._A, self._vectors = A, b.ndim < A.ndim
+        self._b = b[..., None] if self._vectors else b
+        with np.errstate(all="ignore"):  # squares of huge numbers overflow; then the residual shown is infinite or NaN
+            size = np.linalg.norm(self._b, axis=-2)
+            self._unit = np.where(size > 0, size, 1.0)
+            self._wanted = float(np.min(np.maximum(rtol * size, atol) / self._unit))
+        self._iteration, self._due = 0, time.monotonic() + _PATIENCE
+        self._say: Callable[[str], None] | None = None
+
+    def __call__(self, x: Any) -> None:
+        """Called after every iteration with its x."""
+        self._iteration += 1
+        now = time.monotonic()
+        if now < self._due:
+            return
+        self._due = now + (_SECONDS_OF_LINE if self.console.is_terminal else _SECONDS)
+        if self._say is None:
+            from nlaformer.learn.progress import stages
+
+            self._say = self.enter_context(stages(self.console))
+        residual = self._residual(x)
+        self._say(f"iteration {self._iteration:,}, relative residual {residual:.1e} of {self._wanted:.1e} wanted")
+
+    def _residual(self, x: Any) -> float:
+        import numpy as np
+
+        product = self._A @ (x[..., None] if self._vectors else x)
+        with np.errstate(all="ignore"):
+            return float(np.max(np.linalg.norm(self._b - product, axis=-2) / self._unit))

@@ -1,10 +1,16 @@
-"""What all pictures share: colours, axes, and writing a figure to a file. No pyplot: figures are plain objects."""
+"""Pictures of arrays: curves over the iterations, token matrices, and what all pictures share.
+
+Without pyplot: figures are plain objects.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from nlaformer.errors import FileError
 
@@ -21,9 +27,12 @@ __all__ = [
     "INK",
     "MARKERS",
     "ORANGE",
+    "convergence_figure",
     "curve",
     "panels",
+    "prompt_figure",
     "reference",
+    "residual_figure",
     "save",
     "tidy",
 ]
@@ -36,6 +45,9 @@ MARKERS = ("o", "s", "^", "D", "v", "P")
 # Without dates, versions and random names, a file changes only if its picture does.
 _PLAIN = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
 _STYLE: dict[Any, Any] = {"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}
+_LOOKS = {"compiled": (CURVES[0], 2.2, "-"), "paper": (CURVES[1], 1.4, "-"), "paper heads": (CURVES[1], 1.4, ":"),
+          "reference": (INK, 1.0, "--")}  # fmt: skip
+_EXPONENT = "exponent"  # the register of a power of two, which is not on the scale of the data
 
 
 def panels(count: int, width: float = 3.4, height: float = 3.0, share: bool = True) -> tuple[Figure, list[Axes]]:
@@ -88,3 +100,120 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
     return path
+
+
+# --- curves over the iterations
+
+
+def convergence_figure(curves: Sequence[tuple[str, np.ndarray, str]], title: str) -> Figure:
+    """Draw how methods converge: the median over the systems, and the range as a band where the line is solid.
+
+    Each method is a label, relative errors (systems, iterations + 1), and a key of ``_LOOKS``.
+    """
+    figure, (axes,) = panels(1, width=7.2, height=4.2)
+    for label, found, look in curves:
+        colour, width, style = _LOOKS[look]
+        errors = np.maximum(found, 1e-17)
+        axes.plot(np.median(errors, axis=0), color=colour, label=label, linewidth=width, linestyle=style)
+        if style == "-":
+            steps = range(errors.shape[1])
+            axes.fill_between(steps, errors.min(0), errors.max(0), color=colour, alpha=0.12, linewidth=0)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-16, 10)
+    axes.set_xlim(0, found.shape[1] - 1)
+    tidy(axes, title, "iteration", "relative error |x_t - x| / |x|")
+    axes.legend(frameon=False, fontsize=9)
+    return figure
+
+
+def residual_figure(
+    classical: Mapping[str, np.ndarray], learned: Mapping[str, np.ndarray], tolerance: np.ndarray, title: str
+) -> Figure:
+    """Draw |b - A x_k| / |b| over k for every method; of several systems the median.
+
+    Residual norms are (..., K + 1), NaN after the last iteration of a system, which then keeps its last value.
+    ``tolerance`` is (...): the residual norm at which a system has converged.
+    """
+    figure, (axes,) = panels(1, width=5.6, height=3.6)
+    for k, (name, residuals) in enumerate(classical.items()):
+        reference(axes, _median(residuals), name, ":" if k else "--")
+    for k, (name, residuals) in enumerate(learned.items()):
+        curve(axes, _median(residuals), name, k)
+    start = _relative(next(iter(classical.values())))[1]
+    wanted = float(np.median(np.ravel(tolerance) / start))
+    if wanted > 0:
+        axes.axhline(wanted, color=FAINT, linewidth=0.8)
+    tidy(axes, title, "iteration", "|b - A x| / |b|")
+    axes.set_yscale("log")
+    axes.minorticks_off()
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _median(residuals: np.ndarray) -> list[float]:
+    rows = _relative(residuals)[0]
+    for k in range(1, rows.shape[1]):
+        rows[:, k] = np.where(np.isnan(rows[:, k]), rows[:, k - 1], rows[:, k])
+    values = np.median(rows, axis=0)
+    # Zero has no logarithm; a curve that reaches it ends below everything else.
+    least = values[values > 0].min(initial=1.0)
+    return [float(max(value, least / 10)) for value in values]
+
+
+def _relative(residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The residual norms over |b|, which is that of x = 0, (systems, K + 1); and what they were divided by."""
+    rows = np.array(residuals, dtype=np.float64).reshape(-1, np.shape(residuals)[-1])
+    start = np.where(rows[:, :1] > 0, rows[:, :1], 1.0)
+    return rows / start, start[:, 0]
+
+
+# --- token matrices
+
+
+def prompt_figure(
+    states: Sequence[tuple[str, np.ndarray]], registers: Sequence[tuple[str, int]], sink: bool, title: str
+) -> Figure:
+    """Draw token matrices (rows, tokens), each with its title, in one scale of colours.
+
+    ``registers`` gives the names and heights of the rows from the top; ``sink`` says whether the first column is one.
+    A register named "exponent" is written as a number.
+    """
+    from matplotlib.figure import Figure
+
+    names = [name for name, _ in registers]
+    starts = np.cumsum([0, *(height for _, height in registers)])
+    power = int(starts[names.index(_EXPONENT)]) if _EXPONENT in names else None
+    pictures = [P.copy() for _, P in states]
+    if power is not None:
+        for picture in pictures:
+            picture[power] = 0
+    largest = max(float(np.abs(picture).max()) for picture in pictures)
+    (rows, tokens), across = pictures[0].shape, min(len(states), 4)
+    down = -(-len(states) // across)
+    height = min(12.0, 2.2 + 0.09 * rows)
+    width = min(4.0, 1.3 + height * tokens / rows)
+    figure = Figure(figsize=(1.6 + across * width, 0.3 + down * height), layout="constrained")
+    axes = figure.subplots(down, across, squeeze=False)
+    for axis in axes.flat[len(states) :]:
+        axis.axis("off")
+    for k, (axis, picture, (label, P)) in enumerate(zip(axes.flat, pictures, states, strict=False)):
+        image = axis.imshow(picture, cmap="RdBu_r", vmin=-largest, vmax=largest, aspect="auto", interpolation="nearest")
+        axis.set_title(label, fontsize=10, color=INK)
+        _rule(axis, starts, names if k % across == 0 else [""] * len(names), tokens, sink)
+        if power is not None:
+            number = f"{int(P[power, 0])}"
+            axis.text(-0.3, power, number, fontsize=7, color=INK, va="center_baseline", ha="left")
+    figure.colorbar(image, ax=axes, shrink=0.6, pad=0.02)
+    figure.suptitle(f"{title}: {rows} rows x {tokens} tokens", color=INK)
+    return figure
+
+
+def _rule(axis: Axes, starts: np.ndarray, names: Sequence[str], tokens: int, sink: bool) -> None:
+    """Lines between registers and after the sink, names on the left, no other ticks."""
+    for start in starts[1:-1]:
+        axis.axhline(start - 0.5, color=FAINT, linewidth=0.7)
+    if sink:
+        axis.axvline(0.5, color=FAINT, linewidth=0.7, linestyle=":")
+    axis.set_xticks([0, tokens - 1], ["sink" if sink else "1", str(tokens)], fontsize=8)
+    axis.set_yticks([(start + stop - 1) / 2 for start, stop in pairwise(starts)], names, fontsize=9)
+    axis.tick_params(length=0)
