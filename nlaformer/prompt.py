@@ -82,7 +82,7 @@ class Layout:
 
 
 def exponent(magnitude: Tensor) -> Tensor:
-    """The integer e for which 2^e is nearest to a magnitude: magnitude / 2^e lies in [2^-1/2, 2^1/2).
+    """The integer e for which 2^e is nearest to a magnitude in ratio: magnitude / 2^e lies in [2^-1/2, 2^1/2).
 
     0 for a magnitude of zero.
 

@@ -6,7 +6,8 @@ For a token matrix P (rows x tokens)::
     TF(P)   = Attn(P) + W_2 ReLU(W_1 Attn(P) + b_1) + b_2
     NLAF(P) = TF_post(TF_loop(... TF_loop(TF_pre(P))))
 
-Operations, compiled algorithms and trained models all run through ``NLAFormer.states``. Inside, tensors are
+Operations, compiled algorithms and trained models all run through ``NLAFormer.states``; training on CUDA uses fused
+kernels for the same layer (``learn/cuda``), which tests compare with this file. Inside, tensors are
 (..., token, row): P is transposed on entry, so a weight acts on the last axis. The heads of a layer are stored
 together and factored, W_V = W_O W_U, so that a head may be as narrow as what it carries; ``layer.dense()`` multiplies
 them out into the paper's matrices. The 1/sqrt(d) of common implementations is part of W_Q.

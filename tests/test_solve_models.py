@@ -89,6 +89,19 @@ def test_a_good_model_halves_the_products_at_least(method: str) -> None:
     assert result.model_seconds > 0 and result.model.reduction.max() < 1e-3
 
 
+def test_flexible_ends_within_n_proposals_while_all_directions_are_kept() -> None:
+    n = POLICIES["flexible"].memory - 2
+    generator = np.random.default_rng(0)
+    Q = np.linalg.qr(generator.normal(size=(n, n)))[0]
+    A, b = (Q * np.linspace(1, 30, n)) @ Q.T, generator.normal(size=n)
+
+    def proposal(A: Any, b: Any) -> Any:  # another map at every call
+        return np.linalg.solve(A, b) * (1 + 0.9 * generator.uniform(-1, 1, size=n))
+
+    result = nf.solve((A + A.T) / 2, b, model=proposal, method="flexible", rtol=1e-12)
+    assert result.converged and result.iterations <= n
+
+
 def test_warm_start_uses_an_answer_only_if_it_lowers_the_residual() -> None:
     A, b = (v[0] for v in family())
     near = nf.solve(A, b, model=Pupil(12, 1e-4), method="warm-start", rtol=1e-8)

@@ -1,8 +1,10 @@
 """A compiled algorithm, the artefact: its configuration, its weights, its runs.
 
 A run scales A and b by powers of two, writes them into the prompt, passes it through the pre block once and through the
-loop block again and again, and reads every state after each pass. Nothing but the forward pass of ``transformer.py``
-computes; only the residual norms and the checks of the program's promises and steps are evaluated beside it.
+loop block again and again, and reads every state after each pass. The iteration is computed by the
+forward pass of ``transformer.py`` alone. A scalar state stands in P as its logarithm, a signed one as two, a vector may
+have a row with the logarithm of its scale: the read-out takes exponentials. Residual norms and the checks of the
+program's promises and steps are evaluated beside the run.
 """
 
 from __future__ import annotations
@@ -233,7 +235,7 @@ class Algorithm:
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
         """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
         records: list[dict[str, Tensor]] = []
-        Q = P  # after the pre or loop block; P: after the post block
+        Q = P  # after the pre or loop block; P: after the post block. A block without layers yields no state.
         for state in self.model.states(P, iterations, post_each_pass=True):
             while len(records) < state.iteration + (state.block == "loop"):
                 records.append(self._read(Q, P))

@@ -1,4 +1,11 @@
-"""The compiler: validate, five stages in order, verify."""
+"""The compiler: validate, five stages in order, verify.
+
+trace     run the program on symbols: a graph of operations for start, step and finish
+analyse   kinds, units, signs and promises of every value
+select    operations -> instructions on rows of the prompt, each with its heads and hidden units
+schedule  instructions -> layers
+emit      layers -> weights
+"""
 
 from __future__ import annotations
 

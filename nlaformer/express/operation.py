@@ -74,9 +74,9 @@ def operation(
     --------
     >>> import numpy as np, nlaformer as nf
     >>> A, B = np.random.default_rng(0).normal(size=(2, 20, 20))
-    >>> multiply = nf.operation("matmul", n=20)
-    >>> error = np.abs(multiply(A, B) - A @ B).max()
-    >>> bool(error <= multiply.error_bound(A, B).max() < 1e-7)
+    >>> product = nf.operation("matmul", n=20)
+    >>> error = np.abs(product(A, B) - A @ B).max()
+    >>> bool(error <= product.error_bound(A, B).max() < 1e-7)
     True
     """
     record = look_up("operation", name, RECORDS)

@@ -2,7 +2,7 @@
 
 Each builder states the prompt and the weights; the prompts are the theorem's, with the corrections that
 ``docs/errata.md`` lists. The attention writes the result itself, because its gain already holds the factor 1/c that
-the paper leaves to the FFN; an FFN is then needed only where the result replaces an operand, and it is exact.
+the paper leaves to the FFN; an FFN is then needed only where the result replaces an operand, exact but for rounding.
 Where operands are scaled, one more row, ``exponent``, carries the power of two of the result; no weight reads it.
 
 ``RECORDS``, at the end, holds everything about an operation that other code needs. To add an operation, write its
@@ -43,7 +43,7 @@ __all__ = ["RECORDS", "Printed", "Record"]
 
 
 def add(options: Options, sign: float = 1.0) -> Construction:
-    """P = [a; b; 0] over n tokens -> [a; b; a +- b]. No attention, FFN of width 2, exact up to one rounding."""
+    """P = [a; b; 0] over n tokens -> [a; b; a +- b]. No attention, FFN of width 2, exact but for rounding."""
     layout = Layout((("a", 1), ("b", 1), ("result", 1)), tokens=options.n, sink=False)
     form: Form = {layout["a"][0]: 1.0, layout["b"][0]: sign}
     u = rounding_unit(options.torch_dtype)
@@ -76,8 +76,8 @@ def column_shift(options: Options) -> Construction:
     """P = [0 a b; 0 0 0; e_1 e_2 e_3] -> [0 b a; 0 0 0; e_1 e_2 e_3].
 
     The paper linearizes a softmax whose scores are a permutation times c. A permutation needs no linearization:
-    scores that are large instead of small make hard attention, exact and with one head. ``scheme="paper"`` gives
-    the paper's pair.
+    scores that are large instead of small make hard attention with one head, exact but for rounding.
+    ``scheme="paper"`` gives the paper's pair.
     """
     n = options.n
     layout = Layout((("data", n), ("work", n), ("position", 3)), tokens=3)

@@ -45,7 +45,7 @@ from nlaformer.solvers.state import SolveState
 # What must be left of d.A d once d is conjugate to the directions before it; of less, rounding errors are a large part.
 _NEW = 1e-10
 _ENOUGH = 10  # iterations of a model trained towards the solution
-_COPIES = 4  # of the entries that a model is shown, made on the way to it
+_COPIES = 4  # of the entries of A in memory while a model is called
 _LARGEST_CALL = 4096  # systems that a trained model is shown at once, which bounds its memory
 
 
@@ -126,8 +126,8 @@ class Guidance:
             state.accept(lanes[used], x[used], r[used])
             self.accepted[lanes[used]] += 1
         if policy.memory:
-            del self.directions[: len(self.directions) - policy.memory + 1]
             self.directions.append(direction.take(used).among(lanes[used], len(state.x)))
+            del self.directions[: -policy.memory]
         self.proposer.refused["it does not lower the residual enough"] += int((~used).sum())
         lanes = lanes[going]
         small = norm_of(state.r[lanes]) <= state.problem.tolerance[lanes]

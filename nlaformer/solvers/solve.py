@@ -47,8 +47,9 @@ def solve(
 ) -> SolveResult[ArrayT]:
     """Solve A x = b for symmetric positive definite A.
 
-    A right-hand side is CONVERGED if and only if |b - A x| <= max(rtol |b|, atol) is proven for the x that is returned:
-    the residual is recomputed in float64 from that x, and a bound on its own rounding error is added.
+    CONVERGED means that |b - A x| <= max(rtol |b|, atol) is proven for the x that is returned: the residual is
+    recomputed in float64 from that x, and a bound on its own rounding error is added. Products of a LinearOperator are
+    taken as exact.
 
     Parameters
     ----------
@@ -220,15 +221,15 @@ def _solve(request: _Request) -> SolveResult:
 
 def _result(request: _Request, state: SolveState, guidance: Guidance | None, begun: float) -> SolveResult:
     problem = state.problem
-    exact = problem.unscaled(state.x)
+    unscaled = problem.unscaled(state.x)
     model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
 
     def in_units(values: Tensor, towards: float) -> Any:
         return problem.numbers(scale_towards(values, problem.exponent_b, towards))
 
     return SolveResult(
-        x=problem.vectors(exact),
-        x64=problem.vectors(exact, torch.float64),
+        x=problem.vectors(unscaled),
+        x64=problem.vectors(unscaled, torch.float64),
         status=problem.numbers(np.array(state.status, dtype=object)),
         detail=problem.numbers(state.detail),
         iterations=problem.numbers(state.iterations),

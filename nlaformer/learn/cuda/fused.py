@@ -147,8 +147,8 @@ class FusedEngine:
         seen = features.flatten(1, 2)  # (E, B*(T+1), d)
         d_x, d_rd, d_shaping = (tensor.flatten(1, 2) for tensor in found[:3])
         for name, d_read in (("probe_x.weight", d_x), ("probe_rd.weight", d_rd)):
-            weight = views[name]
-            weight_gradient(self.launch, d_read.unsqueeze(1), seen.unsqueeze(1), weight, None, weight, None)
+            d_weight = views[name]
+            weight_gradient(self.launch, d_read.unsqueeze(1), seen.unsqueeze(1), d_weight, None, d_weight, None)
         d_seen = torch.baddbmm(d_x @ self.model.probe_x.weight, d_shaping, self.model.probe_rd.weight)
         return d_seen.view_as(features)
 
@@ -240,7 +240,7 @@ class _Pool:
 
 @contextmanager
 def _products(precision: str) -> Iterator[None]:
-    """Products of float32 matrices in tf32 if asked for, exact otherwise; the setting is put back."""
+    """Products of float32 matrices in float32 where the precision is float32, else in tf32; the setting is put back."""
     matmul = torch.backends.cuda.matmul
     before = matmul.allow_tf32
     matmul.allow_tf32 = precision != "float32"
