@@ -43,8 +43,8 @@ def _dispatch(given: argparse.Namespace) -> int:
     if given.command == "probe":
         return _probe(given.models, given.count, given.json)
     if given.command == "promote":
-        for path in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):
-            say(path)
+        for card in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):
+            say(f"{card.parent}: new weights. Revise {card} by hand.")
         return 0
     home = Path("runs/small") if given.small else HOME
     results = Results(given.results or home / "results", getattr(given, "commit", None))

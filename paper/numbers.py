@@ -1,4 +1,4 @@
-"""The numbers of paper/claims.md by their keys, computed from paper/results alone.
+"""The numbers of paper/claims.md and of the model cards by their keys, computed from paper/results alone.
 
 One function for each artefact; a value is a number or a list of numbers. Errors of learned iterates are squared and
 relative, means over the systems of an evaluation. The mean error of a curve is the geometric mean over t = 1, ..., T.
@@ -7,6 +7,7 @@ relative, means over the systems of an evaluation. The mean error of a curve is 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from functools import cache
 from itertools import pairwise, product
@@ -40,7 +41,7 @@ def numbers() -> Numbers:
     """Every number by its key, such as "operations.matmul.layers"; of a list also the least and the most."""
     parts = (
         _operations, _compiled, _systems, _runs, _elsewhere, _discrepancy, _intermediate, _eta, _lambda, _sigma,
-        _dimension, _window, _architectures, _loops, _seeds, _rate, _letting_go, _bundled, _controls,
+        _dimension, _window, _architectures, _loops, _seeds, _rate, _letting_go, _bundled, _cards, _controls,
         _learned_operations,
     )  # fmt: skip
     found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
@@ -343,6 +344,30 @@ def _bundled() -> Numbers:
         for name, s, t in product(fresh.configs, SIGMAS, (2, 20))
     ]
     return found | {"apart": max(apart), "agree": sum(each <= 3 for each in apart), "compared": len(apart)}
+
+
+def _cards() -> Numbers:
+    """The model cards: settings, errors by iterate, how the last is spread, other systems, as rows of the tables."""
+    found: Numbers = {}
+    for name, run in plan.BUNDLED.items():
+        record, fresh = RESULTS.run(run), bundled.fresh(RESULTS)
+        config, own, rows = record.config, record.own, {s: record.at(s) for s in SIGMAS}
+        numbers = {field: getattr(config, field) for field in ("batch", "lr", "power", "lambda_", "eta", "seed")}
+        numbers |= {"steps": [stage.config.steps for stage in plan.lineage(run)], "seconds": record.document["seconds"]}
+        numbers |= {"stack": len(record.document["stack"]), "systems": own["count"]}
+        for t in range(config.T + 1):
+            numbers[f"t{t}"] = [row[method][t] for row in rows.values() for method in ("model", *TEACHERS)]
+        for s, row in rows.items():
+            spread = [row["standard_error"][-1], row["median"]["model"][-1], row["upper"]["model"][-1]]
+            counts = [count for method in ("model", *TEACHERS) for count in _counts(row[method])]
+            numbers[f"sigma{s:g}"] = [row["model"][-1], *spread, *counts]
+        numbers |= {"end": own["model"][-1], "end.cg": own["cg"][-1], "end.loops": own["loops"][-1]}
+        for label, row in record.evaluations.items():
+            numbers["on." + re.sub(r"\W+", "-", label)] = [row[m][t] for t in (1, 2, -1) for m in ("model", "cg")]
+        for kind in ("median", "mean", "largest"):
+            numbers[f"fresh.{kind}"] = [fresh.at(name, s)[kind][-1] for s in SIGMAS]
+        found |= {f"{name}.{key}": value for key, value in numbers.items()}
+    return found
 
 
 def _controls() -> Numbers:

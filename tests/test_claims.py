@@ -1,4 +1,4 @@
-"""paper/claims.md: every number has a key, and prints what the results say under that key."""
+"""paper/claims.md and the model cards: every number has a key, and prints what the results say under that key."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from nlaformer import pretrained
 from paper.numbers import numbers
 
 PAPER = Path(__file__).parents[1] / "paper"
 PAGE = (PAPER / "claims.md").read_text(encoding="utf-8")
+CARDS = {name: (pretrained.HOME / name / "README.md").read_text(encoding="utf-8") for name in pretrained.names()}
 VERDICTS = ("holds", "holds in part", "differs", "undecided", "underspecified", "not run")
 OURS = "## Ours"  # the heading after which the claims are no longer the paper's
 
@@ -82,10 +84,19 @@ def counts(page: str) -> dict[str, float]:
 
 
 KNOWN = numbers() | counts(PAGE)
+every_page = pytest.mark.parametrize("page", [PAGE, *CARDS.values()], ids=["claims", *CARDS])
 
 
-def test_every_number_has_a_key_and_prints_its_value():
-    assert complaints(PAGE, KNOWN) == []
+@every_page
+def test_every_number_has_a_key_and_prints_its_value(page):
+    assert complaints(page, KNOWN) == []
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_has_the_numbers_of_its_own_model(name):
+    keys = [key for key in re.findall(KEY, CARDS[name]) if key.startswith("cards.")]
+    assert len(keys) > 40
+    assert [key for key in keys if not key.startswith(f"cards.{name}.")] == []
 
 
 def test_every_verdict_is_one_of_the_six():
@@ -106,12 +117,16 @@ def test_linked_files_exist():
     assert any(target.startswith("figures/") for target in local)
 
 
-def test_a_changed_result_is_noticed():
+def test_the_page_has_many_keys():
+    assert len(set(re.findall(KEY, PAGE)) - {"paper"}) > 150
+
+
+@every_page
+def test_a_changed_result_is_noticed(page):
     """Whatever key of the page changes its value, the page is found wrong."""
-    keys = set(re.findall(KEY, PAGE)) - {"paper"}
-    unnoticed = [key for key in keys if not any(key in found for found in complaints(PAGE, KNOWN | {key: _other(key)}))]
-    assert len(keys) > 150
-    assert unnoticed == []
+    keys = set(re.findall(KEY, page)) - {"paper"}
+    unnoticed = [key for key in keys if not any(key in found for found in complaints(page, KNOWN | {key: _other(key)}))]
+    assert keys and unnoticed == []
 
 
 def _other(key: str) -> float | list[float]:
@@ -141,15 +156,17 @@ def test_the_checker_can_fail(line, complaint):
     assert (found == []) if complaint is None else (len(found) == 1 and complaint in found[0])
 
 
-def test_an_edited_page_is_found_wrong():
+@every_page
+def test_an_edited_page_is_found_wrong(page):
     """A digit changed by hand in the page itself."""
-    number = re.search(rf"(\d)({KEY})", PAGE.replace("<!-- paper -->", ""))
+    number = re.search(rf"(\d)({KEY})", page.replace("<!-- paper -->", ""))
     assert number is not None
-    edited = PAGE.replace(number[0], f"{(int(number[1]) + 1) % 10}{number[2]}")
+    edited = page.replace(number[0], f"{(int(number[1]) + 1) % 10}{number[2]}")
     assert complaints(edited, KNOWN) != []
 
 
-def test_numbers_are_finite_where_the_page_prints_them():
-    keys = set(re.findall(KEY, PAGE)) & KNOWN.keys()
+@every_page
+def test_numbers_are_finite_where_the_page_prints_them(page):
+    keys = set(re.findall(KEY, page)) & KNOWN.keys()
     values = [value if isinstance(value, list) else [value] for value in (KNOWN[key] for key in keys)]
     assert all(math.isfinite(each) for value in values for each in value)
