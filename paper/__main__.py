@@ -19,7 +19,6 @@ from nlaformer.learn.trainer import seconds_of
 from paper import controls, plan
 from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
 from paper.bundled import promote
-from paper.probing import Sizes
 from paper.results import Results, rounded
 from paper.run import make, missing
 
@@ -145,7 +144,7 @@ def _probe(models: list[str], count: int, as_json: bool) -> int:
     short = [Path(name).name for name in models]
     names = short if len(set(short)) == len(set(models)) else models  # a/run and b/run are two models
     solvers = {name: load_solver(model) for name, model in zip(names, models, strict=True)}
-    found = controls.document(solvers, Sizes(count, count // 4, count // 2))
+    found = controls.document(solvers, controls.Sizes(count, count // 4, count // 2))
     if as_json:
         print_json(rounded(found))
     else:

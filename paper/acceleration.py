@@ -1,5 +1,8 @@
 """Section 4.2, faster than the teacher, and what we add: the lead, the architectures, more loops, all kinds of runs.
 
+The runs over one parameter are here too: eta (Figure 4b), lambda (Figure 6), embedding size and window (Figures 8 and
+9). A window K supervises the last K iterates only, from T - K + 1 on.
+
 The loss |x^_t - x_t|^2 + lambda |x^_t - x|^2 is least at x^_t = (x_t + lambda x) / (1 + lambda), whose squared error is
 the teacher's divided by (1 + lambda)^2. A network that follows its teacher exactly has that lead; one that cannot may
 have a larger one, for what it does not know of x_t does not pull it back.
@@ -7,21 +10,89 @@ have a larger one, for what it does not know of x_t does not pull it back.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from nlaformer.console import Sheet
-from nlaformer.learn.evaluate import plain_factor
+from nlaformer.learn.evaluate import plain_factor, worse_than_zero
 from nlaformer.report.figure import CURVES, FAINT, curve, panels, reference, tidy
 from paper import plan
 from paper.curves import OUTCOME, Curve, band, counted, errors, geometric_mean, length, outcome, positive, short, span
 from paper.results import Record, Results
-from paper.sweeps import LAMBDA
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+# --- runs over one parameter ---
 
-Row = dict[str, Any]
+Sweep = Mapping[float, str]
+"""Names of runs by the value of the parameter."""
+Grid = Mapping[tuple[str, float, int], str]
+"""Names of runs by teacher, sigma and the value of the parameter."""
+
+ETA: Sweep = {eta: plan.name_of(plan.joint(eta=eta)) for eta in plan.ETAS}
+LAMBDA: Sweep = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
+DIMENSION: Grid = {(c.teacher, c.sigma[0], c.d): plan.name_of(c) for c in plan.over_dimension()}
+WINDOW: Grid = {(c.teacher, c.sigma[0], c.window or c.T): plan.name_of(c) for c in plan.over_window()}
+_NOTE = (
+    "Mean error: the geometric mean of the squared relative errors of x_1 to x_T. Iterations to 1e-1, 1e-2, 1e-3, 1e-4"
+)
+
+
+def sweep_figure(results: Results, sweep: Sweep, symbol: str) -> Figure:
+    """The squared relative error over the iterations, a curve for each value, and CG's."""
+    records = results.runs(sweep)
+    figure, (axes,) = panels(1, width=5.6, height=3.8)
+    for which, (value, record) in enumerate(records.items()):  # the colours repeat after six
+        curve(axes, record.own["model"], f"{symbol} = {value:g}", which, style="-" if which < 6 else ":")
+    reference(axes, next(iter(records.values())).own["cg"], "CG")
+    errors(axes)
+    tidy(axes, f"By the weight {symbol}, {length(records.values())}", "iteration t", "squared relative error (mean)")
+    axes.legend(frameon=False, fontsize=8, ncols=2)
+    return figure
+
+
+def sweep_table(results: Results, sweep: Sweep, symbol: str, title: str) -> list[Sheet]:
+    """A line for each value."""
+    records = results.runs(sweep)
+    lines = tuple(
+        (f"{value:g}", *outcome([record]), short(record.own["discrepancy"]))
+        for value, record in sorted(records.items(), reverse=True)
+    )
+    headings = (symbol, *OUTCOME, "discrepancy")
+    return [Sheet(title, headings, lines, f"{length(records.values())}. {_NOTE}, a dash where it is not reached.")]
+
+
+def grid_figure(results: Results, grid: Grid, symbol: str, title: str) -> Figure:
+    """A row of panels for each teacher, a panel for each sigma, a curve for each value."""
+    records = results.runs(grid)
+    figure = Figure(figsize=(10.2, 6.2), layout="constrained")
+    rows = figure.subplots(2, 3, sharex=True, sharey=True)
+    values = sorted({value for *_, value in grid})
+    for teacher, row in zip(plan.TEACHERS, rows, strict=True):
+        for sigma, axes in zip(plan.SIGMAS, row, strict=True):
+            for which, value in enumerate(values):
+                own = records[teacher, sigma, value].own
+                remark = " (worse than x = 0)" if worse_than_zero(own["model"]) else ""
+                curve(axes, own["model"], f"{symbol} = {value}{remark}", which)
+            reference(axes, own[teacher], teacher.upper(), "--" if teacher == "cg" else ":")
+            errors(axes)
+            tidy(axes, f"taught by {teacher.upper()}, sigma = {sigma:g}", "iteration t" if teacher == "pcg" else "",
+                 "squared relative error" if sigma == plan.SIGMAS[0] else "")  # fmt: skip
+            axes.legend(frameon=False, fontsize=7.5, loc="upper right")
+    figure.suptitle(f"{title}: mean of 512 systems, {length(records.values())}", fontsize=10)
+    return figure
+
+
+def grid_table(results: Results, grid: Grid, symbol: str, title: str) -> list[Sheet]:
+    """A line for each run."""
+    records = results.runs(grid)
+    lines = tuple(
+        (teacher.upper(), f"{sigma:g}", str(value), *outcome([record]))
+        for (teacher, sigma, value), record in sorted(records.items())
+    )
+    headings = ("teacher", "sigma", symbol, *OUTCOME)
+    return [Sheet(title, headings, lines, f"{length(records.values())}. {_NOTE}.")]
+
 
 # --- Figure 7: three sigmas, two teachers ---
 
@@ -69,7 +140,7 @@ def sigma_table(results: Results) -> list[Sheet]:
     return [Sheet("NLAFormer against CG and PCG", headings, tuple(lines), note)]
 
 
-def _sigma_line(label: str, sigma: float, rows: Sequence[Row], method: str) -> tuple[str, ...]:
+def _sigma_line(label: str, sigma: float, rows: Sequence[dict[str, Any]], method: str) -> tuple[str, ...]:
     means = zip(*(row["counts"][method]["mean"] for row in rows), strict=True)
     counts = " ".join("..".join(dict.fromkeys(f"{count:.1f}" for count in (min(seeds), max(seeds)))) for seeds in means)
     curves = [row[method] for row in rows]
@@ -102,11 +173,6 @@ def typical_lead(record: Record) -> float:
     return geometric_mean(lead(record)[_LEAD_ITERATES.start : _LEAD_ITERATES.stop])
 
 
-def _lead_of_minimizer(weight: float) -> float:
-    """The lead of the minimizer of the loss with a weight lambda."""
-    return (1 + weight) ** 2
-
-
 def lead_figure(results: Results) -> Figure:
     """The lead over the iterations, and by lambda."""
     models, sweep = results.runs(LEAD), results.runs(LAMBDA)
@@ -115,8 +181,9 @@ def lead_figure(results: Results) -> Figure:
         label, which, style = f"{teacher.upper()}'s pupil, {stage}", list(_STAGES).index(stage), ":"
         curve(left, lead(record)[1:], label, which, start=1, style="-" if teacher == "cg" else style)
     for weight in sorted({record.config.lambda_ for record in models.values()}):
-        left.axhline(_lead_of_minimizer(weight), color=FAINT, linewidth=1, linestyle=":")
-        left.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, _lead_of_minimizer(weight)), xytext=(0, 3),
+        lead_of_minimizer = (1 + weight) ** 2
+        left.axhline(lead_of_minimizer, color=FAINT, linewidth=1, linestyle=":")
+        left.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, lead_of_minimizer), xytext=(0, 3),
                       textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
     left.set_yscale("log")
     left.set_xlim(0.5, _LAST_DRAWN + 0.5)
@@ -125,7 +192,7 @@ def lead_figure(results: Results) -> Figure:
     tidy(left, title, "iteration t", "teacher's squared error / pupil's")
     left.legend(frameon=False, fontsize=7, loc="lower left")
     weights = sorted(sweep)
-    right.plot(weights, list(map(_lead_of_minimizer, weights)), color=FAINT, linestyle=":", label="(1 + lambda)^2")
+    right.plot(weights, [(1 + weight) ** 2 for weight in weights], color=FAINT, linestyle=":", label="(1 + lambda)^2")
     mean = f"geometric mean over t = {_LEAD_ITERATES.start}, ..., {_LEAD_ITERATES.stop - 1}"
     typical = [typical_lead(sweep[weight]) for weight in weights]
     right.plot(weights, typical, marker="o", linestyle="none", color=CURVES[0], label=mean)
@@ -144,7 +211,7 @@ def lead_table(results: Results) -> list[Sheet]:
     }
     shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10) if t <= min(record.config.T for record in records.values())]
     lines = tuple(
-        (label, f"{_lead_of_minimizer(record.config.lambda_):,g}", *(plain_factor(lead(record)[t]) for t in shown))
+        (label, f"{(1 + record.config.lambda_) ** 2:,g}", *(plain_factor(lead(record)[t]) for t in shown))
         for label, record in records.items()
     )
     headings = ("model", "(1 + lambda)^2", *(f"t = {t}" for t in shown))
@@ -180,12 +247,10 @@ def architectures_figure(results: Results) -> Figure:
 
 def architectures_table(results: Results) -> list[Sheet]:
     """A line for each task and architecture."""
-    kinds = {
-        key: results.kinds(ARCHITECTURES)[key][0] for key in sorted(ARCHITECTURES, key=lambda key: _TASKS.index(key[0]))
-    }
-    lines = tuple((task, _LABELS[architecture], *outcome([record])) for (task, architecture), record in kinds.items())
+    firsts = {key: seeds[:1] for key, seeds in results.kinds(ARCHITECTURES).items()}
+    lines = tuple((task, label, *outcome(firsts[task, key])) for task in _TASKS for key, label in _LABELS.items())
     headings = ("task", "architecture", *OUTCOME)
-    note = f"{length(kinds.values())}, seed 0. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
+    note = f"{length(*firsts.values())}, seed 0. Iterations to 1e-1, 1e-2, 1e-3, 1e-4."
     return [Sheet("Architectures", headings, lines, note)]
 
 
@@ -235,7 +300,7 @@ def loops_table(results: Results) -> list[Sheet]:
 
 RUNS = {label: plan.seeds_of(config) for label, config in plan.kinds().items()} | {
     f"{label}, power 1, constant 1e-3": (name,)
-    for label, name in zip(("result", "joint", "faster than CG"), plan.names(plan.constant_rate()), strict=True)
+    for label, name in zip(("result", "joint", "faster than CG"), map(plan.name_of, plan.constant_rate()), strict=True)
 }
 
 

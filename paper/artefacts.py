@@ -10,17 +10,16 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import unknown_name
 from nlaformer.io import make_folder, replace_file
 from nlaformer.report.figure import save
-from paper import acceleration, bundled, controls, imitation, learned_operations, measured, sweeps, table_1
+from paper import acceleration, bundled, controls, imitation, learned_operations, measured
 from paper.results import Results, sources
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 HOME = Path(__file__).parent
 BEYOND = "beyond the paper"
@@ -79,15 +78,15 @@ def _names(*groups: Mapping[Any, Iterable[str]]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for group in groups for names in group.values() for name in names))
 
 
-def _sweep(name: str, title: str, paper: str, symbol: str, sweep: sweeps.Sweep) -> Artefact:
-    figure = partial(sweeps.sweep_figure, sweep=sweep, symbol=symbol)
-    table = partial(sweeps.sweep_table, sweep=sweep, symbol=symbol, title=title)
+def _sweep(name: str, title: str, paper: str, symbol: str, sweep: acceleration.Sweep) -> Artefact:
+    figure = partial(acceleration.sweep_figure, sweep=sweep, symbol=symbol)
+    table = partial(acceleration.sweep_table, sweep=sweep, symbol=symbol, title=title)
     return Artefact(name, title, paper, tuple(sweep.values()), figure=figure, tables=table)
 
 
-def _grid(name: str, title: str, paper: str, symbol: str, grid: sweeps.Grid, short: str) -> Artefact:
-    figure = partial(sweeps.grid_figure, grid=grid, symbol=symbol, title=short)
-    table = partial(sweeps.grid_table, grid=grid, symbol=symbol, title=short)
+def _grid(name: str, title: str, paper: str, symbol: str, grid: acceleration.Grid, short: str) -> Artefact:
+    figure = partial(acceleration.grid_figure, grid=grid, symbol=symbol, title=short)
+    table = partial(acceleration.grid_table, grid=grid, symbol=symbol, title=short)
     return Artefact(name, title, paper, tuple(grid.values()), figure=figure, tables=table)
 
 
@@ -95,7 +94,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("fig-transformer", "The components of a transformer layer", "Figure 1",
              figure=measured.transformer_figure),
     Artefact("table-operations", "What the operations cost as transformers", "Table 1",
-             files=(table_1.FILE,), measure=table_1.measure, tables=table_1.tables),
+             files=(measured.OPERATIONS,), measure=measured.measure_operations, tables=measured.operations_tables),
     Artefact("theorem-cg", "Conjugate gradients as a transformer", "Theorem 3.1",
              files=(measured.CG,), measure=measured.measure_cg, tables=measured.cg_table),
     Artefact("fig-structure", "The pre, loop and post blocks", "Figure 2", figure=measured.structure_figure),
@@ -109,7 +108,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
              tables=partial(imitation.discrepancy_table, setting=imitation.FIRST_SETTING)),
     Artefact("fig-learning-rate", "The learning rate during training", "Figure 4a",
              runs=(*imitation.RATES.values(), *imitation.ANNEALED.values()), figure=imitation.learning_rate_figure),
-    _sweep("fig-eta", "Joint supervision, by the weight eta", "Figure 4b", "eta", sweeps.ETA),
+    _sweep("fig-eta", "Joint supervision, by the weight eta", "Figure 4b", "eta", acceleration.ETA),
     Artefact("fig-supervision", "Squared relative error per iteration, result and joint supervision against CG",
              "Figure 5a",
              runs=_names(imitation.KINDS), figure=imitation.error_figure, tables=imitation.imitation_table),
@@ -118,20 +117,21 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("table-second-setting", "Discrepancy before and after training, step and solution supervision", "Table 3",
              runs=_names(imitation.SECOND_SETTING), files=(imitation.UNTRAINED,), measure=imitation.measure_untrained,
              tables=partial(imitation.discrepancy_table, setting=imitation.SECOND_SETTING)),
-    _sweep("fig-lambda", "Step and solution supervision, by the weight lambda", "Figure 6", "lambda", sweeps.LAMBDA),
+    _sweep("fig-lambda", "Step and solution supervision, by the weight lambda", "Figure 6", "lambda",
+           acceleration.LAMBDA),
     Artefact("fig-sigma", "NLAFormer against CG and PCG at sigma 1, 1.2 and 1.4", "Figure 7",
              runs=_names(acceleration.SIGMA), figure=acceleration.sigma_figure, tables=acceleration.sigma_table),
     _grid("fig-dimension", "Embedding dimension 64, 128 and 256, both teachers, all sigmas",
-          "Figures 8 and 9, first rows", "d", sweeps.DIMENSION, "Embedding dimension"),
+          "Figures 8 and 9, first rows", "d", acceleration.DIMENSION, "Embedding dimension"),
     _grid("fig-window", "Learning window 10, 15 and 20, both teachers, all sigmas",
-          "Figures 8 and 9, second rows", "K", sweeps.WINDOW, "Learning window"),
+          "Figures 8 and 9, second rows", "K", acceleration.WINDOW, "Learning window"),
     Artefact("fig-architectures", "NLAFormer, a looped transformer and a deep one", BEYOND,
              runs=_names(acceleration.ARCHITECTURES), figure=acceleration.architectures_figure,
              tables=acceleration.architectures_table),
     Artefact("fig-loops", "Trained for 20 iterations, looped 40 times", BEYOND,
              runs=_names(acceleration.LOOPS), figure=acceleration.loops_figure, tables=acceleration.loops_table),
     Artefact("fig-lead", "How far ahead of its teacher a model gets", BEYOND,
-             runs=(*acceleration.LEAD.values(), *sweeps.LAMBDA.values()),
+             runs=(*acceleration.LEAD.values(), *acceleration.LAMBDA.values()),
              figure=acceleration.lead_figure, tables=acceleration.lead_table),
     Artefact("table-runs", "Every kind of run, the paper's loss and ours, up to three seeds", BEYOND,
              runs=_names(acceleration.RUNS), tables=acceleration.runs_table),

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from nlaformer import pretrained
@@ -26,11 +28,6 @@ from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
 from paper import plan
 from paper.curves import counted, errors, overtaken, positive, short, with_error
 from paper.results import Record, Results, restored
-
-if TYPE_CHECKING:
-    from pathlib import Path
-
-    from matplotlib.figure import Figure
 
 FILE = "bundled-fresh"
 RUNS = tuple(name for name in plan.runs() if name.startswith("bundled-"))
@@ -133,13 +130,8 @@ def figure(results: Results) -> Figure:
 def tables(results: Results) -> list[Sheet]:
     """How fast, how far, how near to the teacher, whether the runs agree, and all runs on the way."""
     measured = fresh(results)
-    return [
-        _iterations(measured),
-        _last_iterate(measured),
-        _distance(measured),
-        _agreement(measured, results),
-        _training(results),
-    ]
+    own = [table(measured) for table in (_iterations, _last_iterate, _distance)]
+    return [*own, _agreement(measured, results), _training(results)]
 
 
 def _iterations(measured: Fresh) -> Sheet:

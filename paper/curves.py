@@ -6,15 +6,13 @@ import math
 import statistics
 import sys
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+
+from matplotlib.axes import Axes
 
 from nlaformer.learn import evaluate
 from nlaformer.report.figure import CURVES, curve
 from paper import plan
 from paper.results import Record
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Curve = Sequence[float]
 THRESHOLDS = evaluate.THRESHOLDS[:4]
@@ -90,21 +88,12 @@ def with_error(mean: float, standard_error: float) -> str:
     return f"{short(mean)} +- {short(standard_error)}"
 
 
-def listed(parts: Sequence[str]) -> str:
-    """Words as an enumeration.
-
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1] if parts else ""
-
-
 def length(*kinds: Iterable[Record]) -> str:
     """How the runs of a comparison were trained: "100k steps, power 0.5, bf16"."""
     records = [record for records in kinds for record in records]
-    steps = listed([plan.thousands(steps) for steps in sorted({record.config.steps for record in records})])
-    power = listed([f"{power:g}" for power in sorted({record.config.power for record in records})])
-    return f"{steps} steps, power {power}, {listed(sorted({record.arithmetic for record in records}))}"
+    steps = " and ".join(plan.thousands(steps) for steps in sorted({record.config.steps for record in records}))
+    power = " and ".join(f"{power:g}" for power in sorted({record.config.power for record in records}))
+    return f"{steps} steps, power {power}, {' and '.join(sorted({record.arithmetic for record in records}))}"
 
 
 def band(axes: Axes, curves: Sequence[Curve], label: str, which: int) -> None:

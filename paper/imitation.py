@@ -8,18 +8,20 @@ start of an untrained model whose probe has PyTorch's usual random weights, and 
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING
+from statistics import fmean
+
+import torch
+from matplotlib.figure import Figure
 
 from nlaformer.console import Sheet
+from nlaformer.learn.evaluate import SEED, judge, trial
+from nlaformer.learn.model import initial
 from nlaformer.learn.optimizer import learning_rate
+from nlaformer.problems import SPD
 from nlaformer.report.figure import CURVES, INK, MARKERS, panels, reference, tidy
 from paper import plan
 from paper.curves import band, counted, errors, length, short, span
 from paper.results import Record, Results
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 KINDS: dict[str, tuple[str, ...]] = {
     "result": plan.seeds_of(plan.imitation()),
@@ -68,12 +70,7 @@ def intermediate_figure(results: Results) -> Figure:
         band(axes, [record.own["intermediate"] for record in records], kind, which)
     reference(axes, kinds["result"][0].own["silence"], "zero predictor", ":")
     axes.set_yscale("log")
-    tidy(
-        axes,
-        f"Error of r and d, {length(*kinds.values())}",
-        "iteration t",
-        "|NLAF_in - (r_t, d_t)|^2 / n (mean)",
-    )
+    tidy(axes, f"Error of r and d, {length(*kinds.values())}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -101,12 +98,6 @@ def imitation_table(results: Results) -> list[Sheet]:
 
 def measure_untrained(results: Results, small: bool) -> None:
     """The discrepancy of untrained models whose probe has the weights of a new torch.nn.Linear."""
-    import torch
-
-    from nlaformer.learn.evaluate import SEED, judge, trial
-    from nlaformer.learn.model import initial
-    from nlaformer.problems import SPD
-
     count, found = 16 if small else 512, []
     config = plan.small(plan.planned(KINDS["joint"][0])).config if small else plan.joint()
     given = trial("", SPD(n=config.n).sample(count, SEED), config.T)
@@ -126,7 +117,7 @@ def discrepancy_figure(results: Results) -> Figure:
     records = results.runs(names)
     figure, (axes,) = panels(1, width=5.6, height=3.8)
     for which, (kind, record) in enumerate(records.items()):
-        history, color = record.history, CURVES[which]
+        history, color = record.document["history"], CURVES[which]
         axes.plot(history["step"], history["discrepancy"], color=color, marker=MARKERS[which], markersize=3, label=kind)
         axes.axhline(PAPER[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
     axes.axhline(_zero_predictor(records["joint"]), color=INK, linestyle=":", label="zero predictor")
@@ -138,29 +129,24 @@ def discrepancy_figure(results: Results) -> Figure:
 
 def _zero_predictor(record: Record) -> float:
     """The discrepancy of the zero predictor, r = d = 0: the paper's mean over t = 2, ..., n."""
-    terms = record.own["silence"][2 : record.config.n + 1]
-    return sum(terms) / len(terms)
+    return fmean(record.own["silence"][2 : record.config.n + 1])
 
 
 def discrepancy_table(results: Results, setting: dict[str, tuple[str, ...]]) -> list[Sheet]:
     """Start, end and percentage, and the paper's."""
     untrained = results.document(UNTRAINED)["discrepancy"]
-    start, kinds, lines = sum(untrained) / len(untrained), results.kinds(setting), []
+    start, kinds, lines = fmean(untrained), results.kinds(setting), []
     for kind, records in kinds.items():
         theirs_start, theirs = PAPER[kind.partition(",")[0]]
         ours = [record.own["discrepancy"] for record in records]
-        printed = f"{theirs_start:.2f} to {theirs:.4f}, {_percent(1 - theirs / theirs_start)}"
-        lines.append((kind, str(len(records)), short(start), span(ours, ".4f"), _percent(1 - max(ours) / start),
+        printed = f"{theirs_start:.2f} to {theirs:.4f}, {1 - theirs / theirs_start:.1%}"
+        lines.append((kind, str(len(records)), short(start), span(ours, ".4f"), f"{1 - max(ours) / start:.1%}",
                       f"{_zero_predictor(records[0]):.4f}", printed))  # fmt: skip
     headings = ("supervision", "seeds", "start, random probe", "trained", "falls by", "zero predictor", "the paper's")
     note = (
         f"{length(*kinds.values())}. The fall is that of the seed that ends highest. The zero predictor: r_t = d_t = 0."
     )
     return [Sheet("Discrepancy of (r, d)", headings, tuple(lines), note)]
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%" if math.isfinite(share) else "-"
 
 
 # --- Figure 4a ---
@@ -186,7 +172,7 @@ def learning_rate_figure(results: Results) -> Figure:
 
 def late_errors(record: Record) -> list[tuple[float, float]]:
     """Learning rate and mean squared error of the last iterate at the validations of the last third of a run."""
-    history, config = record.history, record.config
+    history, config = record.document["history"], record.config
     return [
         (learning_rate(config, step - 1), error)
         for step, error in zip(history["step"], history["final_error"], strict=True)

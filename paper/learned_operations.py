@@ -1,9 +1,8 @@
 """Learned operations, after the paper's title: does training find what the theorem of section 2 constructs?
 
-The theorem gives weights for one layer of two heads. Here layers of the same shape, on the same prompt, are trained
-from random weights to write the same result to the same place, and are measured beside the construction on the same
-fresh inputs: operands uniform in [-1, 1], divisors at least ``SMALLEST_DIVISOR`` in magnitude. Nothing but the result
-is asked of a learned layer: what it leaves in the other rows does not count.
+The theorem gives weights for one layer of two heads. Here layers of the same shape are trained on the same prompt from
+random weights, and measured beside the construction on the same fresh inputs: operands uniform in [-1, 1], divisors at
+least ``SMALLEST_DIVISOR`` in magnitude. Only the result counts, not what a layer leaves in the other rows.
 
 All seeds and learning rates of an operation train as one stack, and a learning rate is chosen for each operation and
 variant by its median error on inputs of its own. Errors are relative: the norm of the errors of all test inputs over
@@ -15,10 +14,11 @@ from __future__ import annotations
 import math
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from nlaformer.console import Sheet
@@ -30,9 +30,6 @@ from nlaformer.learn.optimizer import adam, bias_corrections
 from nlaformer.report.figure import CURVES, INK, MARKERS, panels, tidy
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 from paper.results import Results
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 FILE = "learned-operations"
 SMALLEST_DIVISOR = 0.2
@@ -58,12 +55,11 @@ VARIANTS = (
     Variant("with RMS normalization", norm=True),
     Variant("four heads, FFN 256", heads=4, ffn=256),
 )
-FORMS: dict[str, dict[str, Any]] = {
+FORMS: dict[str, dict[str, Any]] = {  # the constructions beside them
     "paper's pair": {"scheme": "paper"},
     "order 1": {"order": 1},
     "order 3": {"order": 3},
 }
-"""The constructions beside them."""
 
 
 @dataclass(frozen=True)

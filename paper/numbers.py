@@ -19,16 +19,14 @@ from scipy import stats
 from nlaformer.learn.evaluate import THRESHOLDS as ALL_THRESHOLDS
 from nlaformer.learn.recipes import Config
 from paper import bundled, plan
-from paper.acceleration import LEAD, typical_lead
+from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
 from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
 from paper.imitation import ANNEALED, late_errors
 from paper.plan import SIGMAS, TEACHERS
 from paper.results import Results
-from paper.sweeps import ETA, LAMBDA
 
 __all__ = ["numbers"]
 
-Row = dict[str, Any]
 Numbers = dict[str, Any]
 
 RESULTS = Results()
@@ -52,7 +50,7 @@ def numbers() -> Numbers:
 # --- reading runs and curves ---
 
 
-def _of(config: Config) -> list[Row]:
+def _of(config: Config) -> list[Numbers]:
     """The evaluations of a run on the systems it was trained on, one for each of its seeds."""
     return [RESULTS.run(name).own for name in plan.seeds_of(config)]
 
@@ -119,7 +117,7 @@ def _operations() -> Numbers:
     return found | {"gain": _range(a / b for a, b in zip(theirs, ours, strict=True))}
 
 
-def _within(row: Row) -> dict[str, bool]:
+def _within(row: Numbers) -> dict[str, bool]:
     """Whether an operation is within what Table 1 and Theorem 2.1 print."""
     cost, printed = row["cost"], row["printed"]
     counts = {key: cost[key] <= int(printed[key]) for key in ("layers", "heads")}
@@ -353,8 +351,8 @@ def _cards() -> Numbers:
         record, fresh = RESULTS.run(run), bundled.fresh(RESULTS)
         config, own, rows = record.config, record.own, {s: record.at(s) for s in SIGMAS}
         numbers = {field: getattr(config, field) for field in ("batch", "lr", "power", "lambda_", "eta", "seed")}
-        numbers |= {"steps": [stage.config.steps for stage in plan.lineage(run)], "seconds": record.document["seconds"]}
-        numbers |= {"stack": len(record.document["stack"]), "systems": own["count"]}
+        numbers |= {"seconds": record.document["seconds"], "stack": len(record.document["stack"])}
+        numbers |= {"systems": own["count"], "steps": [stage.config.steps for stage in plan.lineage(run)]}
         for t in range(config.T + 1):
             numbers[f"t{t}"] = [row[method][t] for row in rows.values() for method in ("model", *TEACHERS)]
         for s, row in rows.items():

@@ -2,14 +2,8 @@
 
 The runs of the comparisons follow the paper's setting: n = 20, T = 20, d = 256, batch 64, 100,000 steps. The paper
 leaves open the peak learning rate (3e-3 here, better than 1e-3, see benchmarks/README.md) and the heads (8). Beside the
-paper's loss (power 1) there are our recipes' (power 3/4 for imitation, 1/2 for acceleration). A name lists what sets a
-run apart::
-
-    joint-eta0.0005-power1-sigma1.2-seed0
-    cg-accelerated-K15-power0.5-sigma1.4-seed0
-
-To add runs, add their configs to a group of ``runs``; ``name_of`` names them. Runs of one rank and shape train together
-as one program, a stack.
+paper's loss (power 1) there are our recipes' (power 3/4 for imitation, 1/2 for acceleration). Runs of one
+rank and shape train together as one program, a stack. To add runs, add their configs to a group of ``runs``.
 """
 
 from __future__ import annotations
@@ -158,7 +152,7 @@ def from_seed(seed: int) -> list[Config]:
 def seeds_of(config: Config) -> tuple[str, ...]:
     """The names of a run and of those that differ from it in the seed alone."""
     seeds = SEEDS if config in from_seed(config.seed) else (config.seed,)
-    return names(config.replace(seed=seed) for seed in seeds)
+    return tuple(name_of(config.replace(seed=seed)) for seed in seeds)
 
 
 def over_sigma() -> list[Config]:
@@ -190,11 +184,6 @@ def constant_rate() -> list[Config]:
     """A constant learning rate of 1e-3 after the warm-up: as close to the paper's text as it goes."""
     plain: dict[str, Any] = {"lr": 1e-3, "final_lr": 1.0}
     return [imitation(**plain), joint(**plain), paper_accelerated("cg", **plain)]
-
-
-def names(configs: Iterable[Config]) -> tuple[str, ...]:
-    """The names of runs, for an artefact to refer to."""
-    return tuple(map(name_of, configs))
 
 
 # --- the runs behind the bundled models ---

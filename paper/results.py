@@ -41,11 +41,6 @@ class Record:
         """The arithmetic of its training: bf16, tf32, float32."""
         return self.document["trained"]["arithmetic"]
 
-    @property
-    def history(self) -> dict[str, Any]:
-        """Columns over the validations: step (0 is before training), discrepancy; and errors at some of them."""
-        return self.document["history"]
-
     @cached_property
     def evaluations(self) -> dict[str, dict[str, Any]]:
         """The evaluations by label, such as "spd, sigma 1.2"; see nlaformer.learn.evaluate.Evaluation."""

@@ -195,14 +195,21 @@ def file_run(run: Planned, folder: Path, stack: Sequence[str], results: Results,
 
 
 def examine(solver: Solver) -> dict[str, dict[str, Any]]:
-    """The evaluations by label: complete on its own systems and at the paper's sigmas, short elsewhere."""
+    """The evaluations by label: complete on its own systems and at the paper's sigmas, short elsewhere.
+
+    A complete one has the mean errors over 2T iterations as "loops".
+    """
     config = solver.config
     complete = {evaluate.own_label(config), *(f"spd, sigma {sigma}" for sigma in SIGMAS)}
     found = {}
     for given in _trials(config.family, config.sigma, config.n, config.T):
         row = evaluate.judge(solver, given).to_json()
         if given.label in complete:
-            found[given.label] = row | _more_loops(solver, given) | _counts(solver, given)
+            if config.shared:  # its loop can be repeated
+                A, b, x = given.systems
+                errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * config.T), x)
+                row["loops"] = errors.mean(0).tolist()
+            found[given.label] = row | _counts(solver, given)
         else:
             found[given.label] = {name: row[name] for name in ("count", "model", "cg", "pcg", "discrepancy")}
     return found
@@ -213,15 +220,6 @@ def _trials(family: str, sigma: tuple[float, ...], n: int, T: int) -> list[Trial
     """The systems for models of one family and size, with the iterates of CG and PCG on them."""
     config = Config(family=family, sigma=sigma, n=n, T=T)
     return [evaluate.trial(label, systems, T) for label, systems in evaluate.sets(config, _COUNT)]
-
-
-def _more_loops(solver: Solver, given: Trial) -> dict[str, list[float]]:
-    """Mean squared relative errors over 2T iterations, of models whose loop can be repeated."""
-    if not solver.config.shared:
-        return {}
-    A, b, x = given.systems
-    errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * solver.config.T), x)
-    return {"loops": errors.mean(0).tolist()}
 
 
 def _counts(solver: Solver, given: Trial) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from nlaformer.cli import app
 from nlaformer.express import theorem
 from nlaformer.express.accuracy import accuracy
 from nlaformer.express.theorem import RECORDS, Record
-from paper import table_1
 from tests.reference import ATTENTION, OPERATIONS, OWN_TARGETS, draw, exact, one_array, relative_errors
 
 SEEDS = 20
@@ -161,9 +160,9 @@ def test_a_record_is_all_that_a_new_operation_needs(monkeypatch, tmp_path):
     op = nf.load(nf.operation("sum_of_two", n=4).save(tmp_path))
     measured = accuracy("sum_of_two", 4, op)
     assert 0 < measured.error <= measured.bound < 1e-14
-    row = table_1.measure_row("sum_of_two", 4)
+    row = measured.measure_row("sum_of_two", 4)
     assert row["loop_transformer"] is None and row["printed"] is None
-    sizes = table_1.sheets([table_1.measure_row("add", 4), row])[0]
+    sizes = measured.sheets([measured.measure_row("add", 4), row])[0]
     assert [line[0] for line in sizes.lines] == ["add", "sum_of_two"]
     assert own_function("sum_of_two")(torch.ones(4), torch.ones(4)).tolist() == [2.0] * 4
     shown = CliRunner().invoke(app, ["operations", "sum_of_two", "--n", "4"])

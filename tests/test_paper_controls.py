@@ -14,11 +14,11 @@ from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
 from nlaformer.problems import SPD
 from nlaformer.report.figure import save
-from paper import controls, probing
+from paper import controls
 from paper.__main__ import main
 from paper.results import Results
 
-SIZES = probing.Sizes(train=300, validation=80, test=100, seed=5)
+SIZES = controls.Sizes(train=300, validation=80, test=100, seed=5)
 
 
 @pytest.fixture(scope="module")
@@ -42,9 +42,9 @@ def found(solver):
 
 def test_every_trajectory_is_the_programs_own(systems):
     T = 5
-    held = probing.quantities(systems, T)
+    held = controls.quantities(systems, T)
     A, b, x = systems
-    for method, name in probing._PROGRAMS.items():
+    for method, name in controls._OTHERS.items():
         run = program(name).run(*((A[7],) if name == "newton_schulz" else (A[7], b[7])), iterations=T)
         iterates = run.x @ b[7] if name == "newton_schulz" else run.x
         torch.testing.assert_close(held[f"x of {method}"][7], iterates)
@@ -57,7 +57,7 @@ def test_every_trajectory_is_the_programs_own(systems):
 
 def test_the_states_are_those_the_solver_reads(solver, systems):
     few = type(systems)(*(tensor[:300] for tensor in systems))  # more than run through the network at once
-    last, tokens = probing.hidden(solver, few, own=(0, 5))
+    last, tokens = controls.hidden(solver, few, own=(0, 5))
     A, b = few.A.float(), few.b.float()
     with torch.no_grad():
         torch.testing.assert_close(last.float(), solver.features(A, b), rtol=1e-4, atol=1e-5)
@@ -67,11 +67,12 @@ def test_the_states_are_those_the_solver_reads(solver, systems):
 
 def test_a_state_that_holds_cg_shows_cg_and_not_the_others(systems):
     """The positive control: CG's r and d, mixed into a wider state, are read back; what is not there is not."""
-    held = probing.quantities(systems, 3)
+    held = controls.quantities(systems, 3)
     mixing = torch.randn(8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    vectors = {name: probing.over_length(value) for name, value in held.items()}
+    vectors = {name: controls.over_length(value) for name, value in held.items()}
     X = torch.cat([vectors["r of CG"], vectors["d of CG"]], -1) @ mixing
-    r2 = dict(zip(held, probing.probe(X.transpose(0, 1), probing.unit(held), SIZES).r2.T, strict=True))
+    Y = controls.over_length(torch.stack(list(held.values()), -2)).transpose(0, 1)
+    r2 = dict(zip(held, controls.probe(X.transpose(0, 1), Y, SIZES).r2.T, strict=True))
     assert r2["r of CG"].min() > 1 - 1e-9 and r2["d of CG"].min() > 1 - 1e-9
     assert r2["r of Chebyshev"][3] < 0.9 and r2["the solution"][3] < 0.5
 
@@ -80,7 +81,7 @@ def test_a_probe_finds_nothing_where_nothing_is():
     generator = torch.Generator().manual_seed(1)
     X, Y = (torch.randn(SIZES.count, k, dtype=torch.float64, generator=generator) for k in (20, 6))
     Y = torch.stack([Y, torch.ones_like(Y)], 1)
-    scores = probing.probe(X, Y, SIZES)
+    scores = controls.probe(X, Y, SIZES)
     assert -0.05 < scores.r2[0] < 0.05
     assert scores.r2[1].isnan()  # a vector that never varies
 

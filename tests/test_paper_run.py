@@ -21,7 +21,7 @@ from paper.artefacts import HOME
 from paper.bundled import promote
 from paper.results import Results, rounded
 
-RESULT, JOINT = plan.names([plan.imitation(), plan.joint()])
+RESULT, JOINT = map(plan.name_of, (plan.imitation(), plan.joint()))
 
 
 def tiny(name):
@@ -187,7 +187,8 @@ def test_a_filed_run_has_its_config_commit_history_and_evaluations(made):
         assert path.stat().st_size < 60_000
         assert record.document["provenance"]["commit"] == "abc"
         assert record.config == tiny(name).config and record.document["steps"] == 5
-        assert record.history["step"][0] == 0 and record.history["step"][-1] == 5
+        steps = record.document["history"]["step"]
+        assert steps[0] == 0 and steps[-1] == 5
         assert {"spd, sigma 1.0", "spd, sigma 1.2", "spd, sigma 1.4", "b times 4"} <= set(record.evaluations)
         own = record.own
         assert own["count"] == 512 and len(own["loops"]) == 2 * record.config.T + 1

@@ -15,7 +15,7 @@ from nlaformer.console import Sheet, to_markdown
 from nlaformer.express import accuracy, loop_transformer
 from nlaformer.express.construction import Cost
 from nlaformer.express.theorem import RECORDS
-from paper import table_1
+from paper import measured
 from paper.results import Results
 
 MATRIX = ("vector_transpose", "outer_product", "matrix_transpose", "transposed_matmul", "matmul", "matvec")
@@ -25,12 +25,12 @@ SOME = ("matmul", "row_shift")
 
 
 @pytest.fixture(scope="module")
-def rows() -> list[table_1.Row]:
-    return table_1.measure_all(n=6)
+def rows() -> list[measured.Row]:
+    return measured.measure_all(n=6)
 
 
 @pytest.fixture(scope="module")
-def by_name(rows: list[table_1.Row]) -> dict[str, table_1.Row]:
+def by_name(rows: list[measured.Row]) -> dict[str, measured.Row]:
     return {row["operation"]: row for row in rows if row["form"] == "accurate"}
 
 
@@ -75,7 +75,7 @@ def test_draws_depend_on_the_seed_and_nothing_else():
 
 
 def test_growth_of_a_known_power():
-    assert table_1.growth(lambda n: Cost(n, n * n, 1, 1, 0)) == pytest.approx(3.0)
+    assert measured.growth(lambda n: Cost(n, n * n, 1, 1, 0)) == pytest.approx(3.0)
 
 
 # --- what it shows ---
@@ -127,10 +127,10 @@ def test_printed_values_are_the_papers():
 
 def test_the_committed_table_is_what_the_operations_give(rows):
     """Costs and growth as committed, and of errors the order of magnitude: rounding depends on the machine."""
-    committed = Results().document(table_1.FILE)["rows"]
+    committed = Results().document(measured.OPERATIONS)["rows"]
     assert [(row["operation"], row["form"]) for row in committed] == [(row["operation"], row["form"]) for row in rows]
     for row in committed:
-        again = table_1.measure_row(row["operation"], row["n"], row["form"]) if row["operation"] in SOME else row
+        again = measured.measure_row(row["operation"], row["n"], row["form"]) if row["operation"] in SOME else row
         assert again["cost"] == row["cost"] and again["printed"] == row["printed"]
         error, then = (found["accuracy"]["float64"]["error"] for found in (again, row))
         assert error == then or 0.5 < error / then < 2
@@ -140,7 +140,7 @@ def test_the_committed_table_is_what_the_operations_give(rows):
 
 
 def test_sheets_hold_the_numbers_of_the_rows(rows, by_name):
-    size, float64, float32, loop, block = table_1.sheets(rows)
+    size, float64, float32, loop, block = measured.sheets(rows)
     matmul = by_name["matmul"]
     line = next(line for line in size.lines if line[0] == "matmul")
     cost = matmul["cost"]
@@ -154,16 +154,16 @@ def test_sheets_hold_the_numbers_of_the_rows(rows, by_name):
 
 
 def test_sheets_are_rectangular_in_markdown(rows):
-    for sheet in table_1.sheets(rows):
+    for sheet in measured.sheets(rows):
         lines = [line for line in to_markdown(sheet).splitlines() if line.startswith("|")]
         assert len(lines) == len(sheet.lines) + 2
         assert len({line.count("|") for line in lines}) == 1
 
 
 def test_a_bound_of_the_size_of_the_result_is_marked(rows):
-    float64, float32 = table_1.sheets(rows)[1:3]
+    float64, float32 = measured.sheets(rows)[1:3]
     marked = {line[0] for line in float32.lines if line[2].startswith("*")}
-    assert marked == {table_1._label(row) for row in rows if row["accuracy"]["float32"]["bound"] > 0.1} != set()
+    assert marked == {measured._label(row) for row in rows if row["accuracy"]["float32"]["bound"] > 0.1} != set()
     assert "*" in float32.note
     assert "*" not in "".join(line[2] for line in float64.lines) + float64.note
 
