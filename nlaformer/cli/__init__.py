@@ -17,8 +17,6 @@ import nlaformer
 from nlaformer.cli import algorithms, demo, info, learn, operations, report, solve
 from nlaformer.errors import NLAFormerError, OptionError
 
-__all__ = ["app", "main"]
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command()(demo.demo)
 app.command()(operations.operations)

@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
     from nlaformer.compiler.verify import Comparison
 
-__all__ = ["algorithms", "cells", "measured"]
-
-SYSTEMS, SEED, ITERATIONS = 8, 11, 60
+_COUNT, _SEED, _STEPS = 8, 11, 60
 _BLOCKS = {"pre": "pre (start)", "loop": "loop (one step)", "post": "post (finish)"}
 
 
@@ -47,7 +45,7 @@ def algorithms(
         compiled = nf.algorithm(each, n, dtype=kind, verify=False)
         curves = _converge(compiled, each)
         rows.append(measured(each, compiled, curves))
-    document = {"n": n, "dtype": dtype, "systems": SYSTEMS, "seed": SEED, "iterations": ITERATIONS, "algorithms": rows}
+    document = {"n": n, "dtype": dtype, "systems": _COUNT, "seed": _SEED, "iterations": _STEPS, "algorithms": rows}
     document["provenance"] = provenance()
     if name is not None:
         _detail(compiled, name, curves, document, as_json, markdown, (out or Path()) if show else None)
@@ -81,8 +79,8 @@ def _converge(compiled: Algorithm, name: str) -> Comparison:
     from nlaformer.compiler.library import example, program
     from nlaformer.compiler.verify import converge
 
-    inputs, exact = example(name, compiled.n, SYSTEMS, SEED)
-    return converge(compiled, program(name), inputs, exact, ITERATIONS)
+    inputs, exact = example(name, compiled.n, _COUNT, _SEED)
+    return converge(compiled, program(name), inputs, exact, _STEPS)
 
 
 def measured(name: str, compiled: Algorithm, curves: Comparison) -> dict[str, Any]:
@@ -113,8 +111,8 @@ def _sheet(rows: list[dict[str, Any]], n: int) -> Sheet:
     costs = ("layers", "heads,\nall layers", "FFN\nwidth")
     found = ("deviation\n1 step", "deviation\nlargest", "deviation\nlast", "error\n(NumPy)")
     note = (
-        f"Layers and heads: of one iteration. Deviation: |x_t - x_t of the program in NumPy| / |x|, worst of {SYSTEMS} "
-        f"systems of the paper's family (sigma = 1.2), over {ITERATIONS} iterations. Error: |x_t - x| / |x| after the "
+        f"Layers and heads: of one iteration. Deviation: |x_t - x_t of the program in NumPy| / |x|, worst of {_COUNT} "
+        f"systems of the paper's family (sigma = 1.2), over {_STEPS} iterations. Error: |x_t - x| / |x| after the "
         "last; NumPy's in brackets. The conjugate gradient family amplifies rounding on its way, NumPy's own too, and "
         "converges all the same."
     )
@@ -133,5 +131,5 @@ def _draw(compiled: Algorithm, name: str, found: Comparison, path: Path) -> Path
         form = nf.algorithm("cg", compiled.n, form="paper", scheme=scheme, dtype=compiled.dtype, verify=False)
         curves.append((f"Lemma 3.2, exact FFN, {scheme} heads", _converge(form, name).found, look))
     curves.append(("NumPy", found.reference, "reference"))
-    title = f"{name}, n = {compiled.n}: median and range over {SYSTEMS} systems"
+    title = f"{name}, n = {compiled.n}: median and range over {_COUNT} systems"
     return save(convergence_figure(curves, title), path)

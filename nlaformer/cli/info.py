@@ -5,8 +5,6 @@ from __future__ import annotations
 from nlaformer.cli.options import Json
 from nlaformer.console import Sheet, print_json, print_sheets
 
-__all__ = ["info"]
-
 
 def info(as_json: Json = False) -> None:
     """Versions, devices and threads: what to put into a bug report."""

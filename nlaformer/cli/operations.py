@@ -19,10 +19,8 @@ if TYPE_CHECKING:
 
     from nlaformer.express.operation import Operation
 
-__all__ = ["build", "draw_prompts", "file_name", "measure_all", "operations", "sheets"]
-
-DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
-LARGEST = 1024  # the reference in extended precision takes n^3 steps without BLAS: minutes at this n
+_DTYPES = {"float64": ("float64",), "float32": ("float32",), "both": ("float64", "float32")}
+_LARGEST = 1024  # the reference in extended precision takes n^3 steps without BLAS: minutes at this n
 
 
 def operations(
@@ -41,7 +39,7 @@ def operations(
     Errors are measured on random operands against NumPy in extended precision. With a name: how the operation is
     called, its constants and the registers of its prompt.
     """
-    dtypes, options = look_up("dtype", dtype, DTYPES), {"order": order, "scheme": scheme}
+    dtypes, options = look_up("dtype", dtype, _DTYPES), {"order": order, "scheme": scheme}
     check_options("operations matmul", name, as_json, markdown, show, out)
     if name is None:
         _table(n, dtypes, options, as_json, markdown)
@@ -74,9 +72,6 @@ def _table(n: int, dtypes: tuple[str, ...], options: dict[str, Any], as_json: bo
         print(f"\n{in_words(provenance())}.")
 
 
-# --- measuring --------------------------------------------------------------------------------------------------------
-
-
 def measure_all(n: int, dtypes: Sequence[str], **options: Any) -> list[dict[str, Any]]:
     """Every operation in each of its forms: cost, error and bound, as plain data."""
     from nlaformer.express.theorem import RECORDS
@@ -92,8 +87,8 @@ def build(name: str, n: int, dtype: str = "float64", **options: Any) -> Operatio
     from nlaformer.express.theorem import RECORDS
 
     record = look_up("operation", name, RECORDS)
-    if n > LARGEST:
-        raise OptionError(f"n is {n}; the commands measure up to n = {LARGEST}; for more, nf.operation in Python")
+    if n > _LARGEST:
+        raise OptionError(f"n is {n}; the commands measure up to n = {_LARGEST}; for more, nf.operation in Python")
     return nf.operation(name, n, dtype=DTYPES[dtype], f=record.f, **options)
 
 
@@ -104,9 +99,6 @@ def _measured(ops: dict[str, Operation]) -> dict[str, Any]:
     found = {dtype: asdict(accuracy(op.name, op.n, ops[dtype], dtype)) for dtype in ops}
     cost = asdict(op.cost) | {"entries": op.cost.entries}
     return {"operation": op.name, "form": op.options.form, "n": op.n, "cost": cost, "accuracy": found}
-
-
-# --- tables -----------------------------------------------------------------------------------------------------------
 
 
 def sheets(rows: Sequence[dict[str, Any]]) -> list[Sheet]:
@@ -182,9 +174,6 @@ def _about(ops: dict[str, Operation]) -> dict[str, Any]:
         "constants": {dtype: found and {"C": found.C, "c": found.c} for dtype, found in chosen.items()},
         "picture": None,
     }
-
-
-# --- pictures ---------------------------------------------------------------------------------------------------------
 
 
 def draw_prompts(op: Operation, operands: Sequence[np.ndarray], path: Path) -> Path:

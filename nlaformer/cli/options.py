@@ -10,8 +10,6 @@ import typer
 from nlaformer.console import output_folder
 from nlaformer.errors import OptionError
 
-__all__ = ["Folder", "Json", "Markdown", "check_options"]
-
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead.")]
 Markdown = Annotated[bool, typer.Option("--markdown", help="Print the tables in Markdown.")]
 Folder = Annotated[Path | None, typer.Option(help="Folder for the drawing; default: the current one.")]

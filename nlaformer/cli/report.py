@@ -15,19 +15,17 @@ if TYPE_CHECKING:
     from nlaformer.report.diagrams import LayerShape, Structure
     from nlaformer.transformer import Layer
 
-__all__ = ["layer_shape", "named_model", "named_solver", "report", "structure_of"]
-
 report = typer.Typer(help="Diagrams with the sizes of a real model.", no_args_is_help=True)
 
-Model = Annotated[
+_Model = Annotated[
     str | None, typer.Argument(help="The folder or name of a model; default: cg-imitation before training.")
 ]
-Out = Annotated[Path, typer.Option(help="The PNG or SVG file to write.")]
+_Out = Annotated[Path, typer.Option(help="The PNG or SVG file to write.")]
 
 
 @report.command()
 def layer(
-    out: Out = Path("layer.png"),
+    out: _Out = Path("layer.png"),
     name: Annotated[
         str, typer.Option("--operation", help="The operation whose first layer is drawn.")
     ] = "matrix_transpose",
@@ -45,7 +43,7 @@ def layer(
 
 
 @report.command()
-def structure(model: Model = None, out: Out = Path("structure.png")) -> None:
+def structure(model: _Model = None, out: _Out = Path("structure.png")) -> None:
     """The pre, loop and post blocks of a trained or compiled model."""
     from nlaformer.report.diagrams import structure_figure
     from nlaformer.report.figure import save
@@ -55,7 +53,7 @@ def structure(model: Model = None, out: Out = Path("structure.png")) -> None:
 
 
 @report.command()
-def probes(model: Model = None, out: Out = Path("probes.png")) -> None:
+def probes(model: _Model = None, out: _Out = Path("probes.png")) -> None:
     """The two probes of a trained model."""
     from nlaformer.report.diagrams import probe_figure
     from nlaformer.report.figure import save

@@ -20,9 +20,7 @@ if TYPE_CHECKING:
 
     from nlaformer.solvers.result import SolveResult
 
-__all__ = ["SolveProgress", "document", "solve"]
-
-FILES = "a .mtx, .npy or .npz file"
+_FILES = "a .mtx, .npy or .npz file"
 _MEASURED = ("iterations", "matvecs", "residual_norm", "residual_bound", "tolerance", "residuals")
 _LARGEST = 8  # times the model's size: larger systems are not compared method by method
 _PATIENCE = 2.0  # seconds before the first message
@@ -31,8 +29,8 @@ _SECONDS_OF_LINE = 0.5  # between changes of the line on a terminal
 
 
 def solve(
-    A: Annotated[Path, typer.Argument(metavar="A", help=f"The matrix, {FILES}; .npy may hold a batch, (m, n, n).")],
-    b: Annotated[Path | None, typer.Argument(help=f"The right-hand side, {FILES}.")] = None,
+    A: Annotated[Path, typer.Argument(metavar="A", help=f"The matrix, {_FILES}; .npy may hold a batch, (m, n, n).")],
+    b: Annotated[Path | None, typer.Argument(help=f"The right-hand side, {_FILES}.")] = None,
     model: Annotated[
         str | None, typer.Option(help="A trained model: the name of a bundled one, or the folder of a run.")
     ] = None,

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = ["LayerShape", "Structure", "layer_figure", "probe_figure", "structure_figure"]
-
 # The line along which P travels, and the one above it, of the residuals; bottom and top of the frames.
 _MIDDLE, _ABOVE = 24.0, 43.5
 _BOTTOM, _TOP = 9.0, 40.0

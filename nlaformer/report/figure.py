@@ -18,25 +18,6 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLUE",
-    "CURVES",
-    "FAINT",
-    "GREEN",
-    "GREY",
-    "INK",
-    "MARKERS",
-    "ORANGE",
-    "convergence_figure",
-    "curve",
-    "panels",
-    "prompt_figure",
-    "reference",
-    "residual_figure",
-    "save",
-    "tidy",
-]
-
 INK, FAINT = "#222222", "#8a8f98"
 BLUE, ORANGE, GREEN, GREY = "#dbe7f5", "#fbe3cc", "#dcefdc", "#eef0f2"
 # The colours of Okabe and Ito, which remain distinct with colour blindness. Curves also differ in their markers.
@@ -102,9 +83,6 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     return path
 
 
-# --- curves over the iterations
-
-
 def convergence_figure(curves: Sequence[tuple[str, np.ndarray, str]], title: str) -> Figure:
     """Draw how methods converge: the median over the systems, and the range as a band where the line is solid.
 
@@ -165,9 +143,6 @@ def _relative(residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     rows = np.array(residuals, dtype=np.float64).reshape(-1, np.shape(residuals)[-1])
     start = np.where(rows[:, :1] > 0, rows[:, :1], 1.0)
     return rows / start, start[:, 0]
-
-
-# --- token matrices
 
 
 def prompt_figure(
