@@ -68,11 +68,7 @@ def _checked_out() -> str | None:
 
 
 def in_words(where: dict[str, Any]) -> str:
-    """A provenance in one line.
-
-    >>> in_words(provenance())
-    '...'
-    """
+    """A provenance in one line."""
     device, versions = where["machine"], where["versions"]
     head, _, changes = (where["commit"] or "unknown").partition(" ")
     parts = [

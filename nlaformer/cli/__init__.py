@@ -28,7 +28,6 @@ app.command()(solve.solve)
 app.add_typer(report.report, name="report")
 app.command()(info.info)
 
-
 _MOVED = {"reproduce": "python -m paper", "probe": "python -m paper probe", "bench": "python -m benchmarks.NAME"}
 
 

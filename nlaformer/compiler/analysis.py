@@ -65,9 +65,6 @@ def analyse(traced: TracedProgram) -> Analysis:
     return Analysis(units, scaled, positive, promises, group, floating)
 
 
-# --- units -------------------------------------------------------------------------------------------------------
-
-
 def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
     """Each input's, state's and the answer's exponent (of A, of b), and which of A and b may be scaled."""
     equations: list[_Power] = []  # sums of exponents that vanish
@@ -152,9 +149,6 @@ def _eliminate(equations: list[_Power]) -> tuple[dict[str, _Power], set[str]]:
     return solution, free
 
 
-# --- signs -------------------------------------------------------------------------------------------------------
-
-
 def _infer_signs(traced: TracedProgram) -> tuple[frozenset[int], tuple[Node, ...]]:
     """The nodes known to be positive, and the promises on which that rests."""
     hopeful = {name for name, node in traced.state.items() if node.kind == "scalar"}
@@ -216,9 +210,6 @@ def _rests_on_promise(node: Node, definite: bool) -> bool:
         pairs = (node.args, node.args[::-1])
         return any(q.op == "matmul" and q.args[0].op in ("A", "transpose") and q.args[1] is d for d, q in pairs)
     return node.op == "positive" or (node.op == "diag" and definite)
-
-
-# --- scale groups ------------------------------------------------------------------------------------------------
 
 
 def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[str]]]:

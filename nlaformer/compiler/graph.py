@@ -354,9 +354,6 @@ def describe(node: Node, depth: int = 3) -> str:
     return f"{node.op}({', '.join(args)})"
 
 
-# --- evaluation ------------------------------------------------------------------------------------------------------
-
-
 @dataclass(frozen=True)
 class Expression:
     """A node as plain data, evaluated on batches of arrays: nodes in order, each [op, arguments, extra, kind].

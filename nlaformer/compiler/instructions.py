@@ -34,7 +34,7 @@ FFN also what the attention of its own layer wrote, and there is no limit to the
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -53,9 +53,6 @@ MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
 NOTHING = math.exp(-200.0)  # the number that stands for zero where only logarithms can be kept
 
 
-# --- values ----------------------------------------------------------------------------------------------------------
-
-
 def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
     """The sum of factor * combination over the parts."""
     total: dict[int, float] = {}
@@ -63,10 +60,6 @@ def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
         for register, coefficient in part:
             total[register] = total.get(register, 0.0) + factor * coefficient
     return tuple(sorted((register, c) for register, c in total.items() if c != 0.0))
-
-
-def combination(entries: Mapping[int, float]) -> Combination:
-    return combine((1.0, entries.items()))
 
 
 def registers_of(*sources: Combination) -> set[int]:
@@ -81,11 +74,6 @@ class Term:
     register: int
     exponent: Combination = ()
     operator: Operator = ""
-
-    def times(self, other: Term) -> Term:
-        """The product with an exponential."""
-        exponent = combine((1.0, self.exponent), (1.0, other.exponent))
-        return Term(self.coefficient * other.coefficient, self.register, exponent, self.operator)
 
 
 Value = tuple[Term, ...]
@@ -103,10 +91,13 @@ def add(*values: Value) -> Value:
 
 def multiply(value: Value, exponentials: Value) -> Value:
     """A product in which one side consists of exponentials alone (its rows are ones)."""
-    return add(tuple(term.times(exponential) for exponential in exponentials for term in value))
-
-
-# --- registers and instructions --------------------------------------------------------------------------------------
+    return add(
+        tuple(
+            Term(e.coefficient * t.coefficient, t.register, combine((1.0, t.exponent), (1.0, e.exponent)), t.operator)
+            for e in exponentials
+            for t in value
+        )
+    )
 
 
 @dataclass
@@ -268,20 +259,17 @@ class Builder:
 
     def materialize(self, value: Value, target: Combination = ()) -> Combination:
         """A combination of rows that equals value / e^target; terms with the same exponent share a head."""
-        plain: dict[int, float] = {}
-        moved: dict[tuple[Operator, Combination], dict[int, float]] = {}
+        groups: dict[tuple[Operator, Combination], dict[int, float]] = {}
         for term in value:
-            difference = combine((1.0, term.exponent), (-1.0, target))
-            entries = plain
-            if term.operator or difference:
-                entries = moved.setdefault((term.operator, difference), {})
+            entries = groups.setdefault((term.operator, combine((1.0, term.exponent), (-1.0, target))), {})
             entries[term.register] = entries.get(term.register, 0.0) + term.coefficient
-        for (operator, difference), entries in moved.items():
-            source = combination(entries)
+        plain = groups.pop(("", ()), {})  # rows that stand at this exponent already
+        for (operator, difference), entries in groups.items():
+            source = combine((1.0, entries.items()))
             factor = source[0][1]  # taken out, so that q and -q are one row
             row = self._moved(operator, difference, tuple((register, c / factor) for register, c in source))
             plain[row] = plain.get(row, 0.0) + factor
-        return combination(plain)
+        return combine((1.0, plain.items()))
 
     def _moved(self, operator: Operator, exponent: Combination, source: Combination) -> int:
         height = self.out.registers[source[0][0]].height

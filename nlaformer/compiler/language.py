@@ -77,8 +77,6 @@ class Program:
         return run_program(trace_program(self), {"A": A, "b": b, "x0": x0}, iterations)
 
 
-# --- functions of nodes and of arrays -----------------------------------------------------------------------------
-
 _ValueT = TypeVar("_ValueT", bound=Any)  # a node, a NumPy array or a tensor
 
 

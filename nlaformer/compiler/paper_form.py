@@ -140,9 +140,6 @@ class _IdealUpdate(nn.Module):
         return result
 
 
-# --- the fitted FFN ----------------------------------------------------------------------------------------------
-
-
 def _updates(n: int, count: int, seed: int) -> tuple[Tensor, Tensor]:
     """(d, r, A d) and the update (d' - d, x' - x, r' - r) of every CG step with |r| >= _FIT_FLOOR, inputs scaled."""
     rng = np.random.default_rng(seed)
@@ -192,9 +189,6 @@ def fitted_error(n: int, width: int) -> dict[str, float]:
     Z, Y = _updates(n, 500, seed=2)
     error = (_network(_fit(n, width), Z) - Y).norm(dim=1) / Y.norm(dim=1)
     return {"width": width, "median": float(error.median()), "nine_tenths": float(error.quantile(0.9))}
-
-
-# --- the artefact ------------------------------------------------------------------------------------------------
 
 
 class PaperAlgorithm(Algorithm):

@@ -129,9 +129,6 @@ def _copy(value: Any) -> Any:
     return value.clone() if isinstance(value, Tensor) else np.array(value) if isinstance(value, np.ndarray) else value
 
 
-# --- inputs ----------------------------------------------------------------------------------------------------------
-
-
 def take_inputs(
     owner: str, needs: Sequence[str], given: Mapping[str, Any], n: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Tensor]:
@@ -166,9 +163,6 @@ def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, T
     needed = (count + 1) * entries * like.element_size()
     check_memory(f"iterations is {count:,}: keeping every iterate", needed, like.device, remedy)
     return count
-
-
-# --- judgement -------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)

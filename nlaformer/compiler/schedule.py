@@ -47,9 +47,6 @@ def schedule(selection: Selection) -> Schedule:
     return Schedule(layers, selection.writes, clears)
 
 
-# --- as data and in words ------------------------------------------------------------------------------------------
-
-
 def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list[Any]]]:
     """Each block's layers as lists of [op, target, sources, exponent, extra, parameter], registers by name.
 

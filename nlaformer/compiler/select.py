@@ -26,7 +26,6 @@ from nlaformer.compiler.instructions import (
     Term,
     Value,
     add,
-    combination,
     combine,
     multiply,
 )
@@ -281,7 +280,7 @@ class _Selector(Builder):
     def _exp(self, node: Node) -> Value:
         source = dict(self.materialize(self.value(node.args[0])))
         constant = math.exp(source.pop(self.one, 0.0))
-        return (Term(constant, self.one, combination(source)),)
+        return (Term(constant, self.one, combine((1.0, source.items()))),)
 
     # --- the blocks ---
 
@@ -328,7 +327,7 @@ class _Selector(Builder):
             rows: list[Combination] = [((self.out.state[name].rows[0], 1.0),) for name in names]
         else:
             rows = [self.materialize(self.value(nodes[name])) for name in names]
-        squares = combination({self._dot_of(row, row): 1.0 for row in rows if row})
+        squares = combine((1.0, {self._dot_of(row, row): 1.0 for row in rows if row}.items()))
         factor, log = self._log_of(squares, "num", True, {group})
         return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
 

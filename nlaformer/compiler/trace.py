@@ -105,22 +105,21 @@ class _Tracer:
 
     def call(self, method: str, known: dict[str, Node]) -> Any:
         """What a method returns; None if it raised or is no method."""
-        if not callable(self.methods[method]):
-            self.refuse(
-                method, f"{method} is {self.methods[method]!r:.40}; it must be a method, def {method}(self, ...)"
-            )
+        found = self.methods[method]
+        if not callable(found):
+            self.refuse(method, f"{method} is {found!r:.40}; it must be a method, def {method}(self, ...)")
             return None
         if method in ("start", "step") and not self.given(method):
             self.refuse(method, f"there is no {method}; write def {method}(self, ...) that returns the state by name")
             return None
         arguments = {}
-        for name in parameters(self.methods[method]):
+        for name in parameters(found):
             arguments[name] = known[name] if name in known else self.graph.make("state", (), name, "vector")
             # If start could not be traced, the state is not known, and nothing is wrong with asking for it.
             if name not in known and (method == "start" or known.keys() - self.inputs.keys()):
                 self.refuse(method, f"{method} asks for {name!r}; it may ask for {', '.join(known)}")
         try:
-            return self.methods[method](**arguments)
+            return found(**arguments)
         except Exception as error:
             place = _place_of(error, self.place(method))
             self.graph.refuse(f"{type(error).__name__}: {error}", self.graph.node(1.0), place)

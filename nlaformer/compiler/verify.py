@@ -27,7 +27,6 @@ from nlaformer.problems.spd import random_spd
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
-
 _ITERATIONS = 12
 _LOST = 1e-2  # a deviation at the end that is worth a warning
 

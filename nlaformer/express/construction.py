@@ -170,9 +170,6 @@ class Cost:
         )
 
 
-# --- blocks of the prompt and their magnitudes ---------------------------------------------------------------------
-
-
 def row(value: Tensor) -> Tensor:
     """A vector along the columns: (..., 1, n)."""
     return value[..., None, :]

@@ -49,9 +49,6 @@ from nlaformer.prompt import Layout
 _FFN_WIDTH = 1024
 
 
-# --- the two operations of the table ----------------------------------------------------------------------------
-
-
 def multiply(options: Options) -> Construction:
     """P = [0 a; 0 b; 0 0; e_1 .. e_{n+1}] -> a b in the third row: one layer, two heads, no FFN."""
     if options.form == "ffn":

@@ -258,18 +258,15 @@ def _at_least(least: int) -> _Limit:
     return (lambda value: value >= least), f"be at least {least}"
 
 
-_POSITIVE: _Limit = (lambda value: value > 0), "be positive"
-_FRACTION: _Limit = (lambda value: 0 <= value <= 1), "lie in [0, 1]"
-_DECAY: _Limit = (lambda value: 0 <= value < 1), "lie in [0, 1)"
 _LIMITS: dict[str, _Limit] = {
     **dict.fromkeys(("pre_layers", "post_layers", "warmup", "eta", "lambda_"), _at_least(0)),
     **dict.fromkeys(("T", "d", "heads", "ffn", "loop_layers", "window", "steps", "batch", "chunk"), _at_least(1)),
     "threads": _at_least(1),
     "n": _at_least(2),
     "seed": ((lambda value: 0 <= value < 2**63), "be at least 0 and below 2^63"),
-    **dict.fromkeys(("output_scale", "floor", "lr", "clip"), _POSITIVE),
-    **dict.fromkeys(("power", "final_lr"), _FRACTION),
-    **dict.fromkeys(("beta1", "beta2"), _DECAY),
+    **dict.fromkeys(("output_scale", "floor", "lr", "clip"), ((lambda value: value > 0), "be positive")),
+    **dict.fromkeys(("power", "final_lr"), ((lambda value: 0 <= value <= 1), "lie in [0, 1]")),
+    **dict.fromkeys(("beta1", "beta2"), ((lambda value: 0 <= value < 1), "lie in [0, 1)")),
     "sigma": ((lambda value: value and all(0 < v < math.inf for v in value)), "be one or more positive numbers"),
 }
 

@@ -32,16 +32,7 @@ __all__ = [
 ]
 
 _FAMILIES: dict[str, type[Family]] = {
-    cls.name: cls
-    for cls in (
-        SPD,
-        Poisson1D,
-        Poisson2D,
-        RBFKernel,
-        GraphLaplacian,
-        PrescribedSpectrum,
-        MatrixMarket,
-    )
+    kind.name: kind for kind in (SPD, Poisson1D, Poisson2D, RBFKernel, GraphLaplacian, PrescribedSpectrum, MatrixMarket)
 }
 
 

@@ -161,8 +161,6 @@ def refuse(what: str, complaints: list[str]) -> None:
         raise OptionError(f"{what}: {len(complaints)} problems\n" + "\n".join(f"- {line}" for line in complaints))
 
 
-# Options: the field of a dataclass with the values it takes ------------------------------------------------------
-
 _WHOLE_0 = "a whole number from 0 on"
 
 

@@ -68,7 +68,8 @@ def layer_figure(layer: LayerShape, rows: int, tokens: int, title: str) -> Figur
     for start, stop in ((12.5, _FIRST_SUM), (_FIRST_SUM + 3.2, _SECOND_SUM)):
         _arrow(axis, (start, _MIDDLE), (start, _ABOVE), (stop, _ABOVE), (stop, _MIDDLE + 1.6))
     for place in (_FIRST_SUM, _SECOND_SUM):
-        _plus(axis, place, _MIDDLE)
+        axis.plot([place], [_MIDDLE], "o", markersize=17, markerfacecolor="white", markeredgecolor=INK)
+        _text(axis, place, _MIDDLE, "+", size=14)
     _arrow(axis, (_SECOND_SUM + 1.4, _MIDDLE), (91.2, _MIDDLE))
     return figure
 
@@ -237,9 +238,6 @@ def _range(values: list[int]) -> str:
     return str(values[0]) if len(values) == 1 else f"{values[0]} to {values[-1]}"
 
 
-# --- boxes, arrows and words
-
-
 def _canvas(width: float, height: float, title: str) -> tuple[Figure, Axes]:
     """A figure without axes, 100 units wide, with a title at its top."""
     from matplotlib.figure import Figure
@@ -271,12 +269,6 @@ def _frame(axis: Axes, left: float, right: float, title: str) -> None:
     corner, size, style = (left, _BOTTOM), (right - left, _TOP - _BOTTOM), "round,pad=0,rounding_size=1"
     axis.add_patch(FancyBboxPatch(corner, *size, style, fc="none", ec=FAINT, lw=1, ls="--"))
     axis.text((left + right) / 2, _BOTTOM - 1, title, ha="center", va="top", fontsize=10.5, color=INK)
-
-
-def _plus(axis: Axes, x: float, y: float) -> None:
-    """A sum."""
-    axis.plot([x], [y], "o", markersize=17, markerfacecolor="white", markeredgecolor=INK)
-    _text(axis, x, y, "+", size=14)
 
 
 def _arrow(axis: Axes, *points: tuple[float, float], head: bool = True) -> None:

@@ -15,9 +15,7 @@ from torch import Tensor
 
 from nlaformer.errors import DTypeError
 
-__all__ = ["DenseOperator", "ImplicitOperator", "Operator", "SparseOperator"]
-
-Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
+_Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
 
 
 class Operator(Protocol):
@@ -36,7 +34,7 @@ class Operator(Protocol):
     def take(self, lanes: Tensor) -> Operator:
         """The operator of some lanes."""
 
-    def products(self, X: Tensor) -> Terms:
+    def products(self, X: Tensor) -> _Terms:
         """A x, one term of every sum at a time: factors a and x, and the components they add to (None: all)."""
 
     def blocks(self, index: Tensor) -> Tensor:
@@ -68,7 +66,7 @@ class DenseOperator:
             return DenseOperator(self.A, len(lanes))
         return DenseOperator(self.A[lanes // self.shared], 1)
 
-    def products(self, X: Tensor) -> Terms:
+    def products(self, X: Tensor) -> _Terms:
         X = X.reshape(len(self.A), self.shared, -1)
         for j in range(self.terms):
             a = self.A[:, None, :, j].expand(-1, self.shared, -1)
@@ -98,7 +96,7 @@ class SparseOperator:
     def take(self, lanes: Tensor) -> SparseOperator:
         return self
 
-    def products(self, X: Tensor) -> Terms:
+    def products(self, X: Tensor) -> _Terms:
         # Rows in order of their length: those that have a k-th entry are then the first ones.
         start, length = self.A.indptr[:-1], np.diff(self.A.indptr)
         order = np.argsort(-length, kind="stable")
@@ -132,7 +130,7 @@ class ImplicitOperator:
     def take(self, lanes: Tensor) -> ImplicitOperator:
         return self
 
-    def products(self, X: Tensor) -> Terms:
+    def products(self, X: Tensor) -> _Terms:
         return iter(())
 
     def blocks(self, index: Tensor) -> Tensor:

@@ -15,8 +15,6 @@ from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 from nlaformer.solvers.parse import Problem, read_matrix, read_real
 
-__all__ = ["Identity", "Preconditioner", "read_preconditioner"]
-
 
 @dataclass(frozen=True)
 class Identity:
@@ -30,7 +28,7 @@ class Identity:
 
 
 @dataclass(frozen=True)
-class Diagonal:
+class _Diagonal:
     """A diagonal M, given by its entries."""
 
     entries: Tensor  # (m, n), or (1, n) for all lanes
@@ -38,12 +36,12 @@ class Diagonal:
     def apply(self, X: Tensor) -> Tensor:
         return self.entries * X
 
-    def take(self, lanes: Tensor) -> Diagonal:
-        return self if len(self.entries) == 1 else Diagonal(self.entries[lanes])
+    def take(self, lanes: Tensor) -> _Diagonal:
+        return self if len(self.entries) == 1 else _Diagonal(self.entries[lanes])
 
 
 @dataclass(frozen=True)
-class Function:
+class _Function:
     """A user's function of the residuals of all systems; lanes that have ended are zero in them."""
 
     function: Callable[[Any], Any]
@@ -62,11 +60,11 @@ class Function:
             )
         return found.to(X).reshape(full.shape)[self.lanes]
 
-    def take(self, lanes: Tensor) -> Function:
-        return Function(self.function, self.problem, self.lanes[lanes])
+    def take(self, lanes: Tensor) -> _Function:
+        return _Function(self.function, self.problem, self.lanes[lanes])
 
 
-Preconditioner: TypeAlias = Identity | Diagonal | Function | Operator
+Preconditioner: TypeAlias = Identity | _Diagonal | _Function | Operator
 
 
 def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
@@ -90,11 +88,11 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
             raise ShapeError(f"M has shape {matrix.shape} for systems of {n} unknowns; expected ({n}, {n})")
         return SparseOperator(matrix.astype(np.float64)) if scipy.sparse.issparse(matrix) else ImplicitOperator(matrix)
     if callable(M):
-        return Function(M, problem, torch.arange(m, device=problem.b.device))
+        return _Function(M, problem, torch.arange(m, device=problem.b.device))
     return _from_array(M, problem)
 
 
-def _jacobi(problem: Problem) -> Diagonal:
+def _jacobi(problem: Problem) -> _Diagonal:
     A = problem.A
     if isinstance(A, SparseOperator):
         diagonal = torch.from_numpy(A.A.diagonal())[None]
@@ -106,9 +104,9 @@ def _jacobi(problem: Problem) -> Diagonal:
     return _diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0), problem)
 
 
-def _diagonal(rows: Tensor, problem: Problem) -> Diagonal:
+def _diagonal(rows: Tensor, problem: Problem) -> _Diagonal:
     """A diagonal for each matrix, (G, n), as one for each lane."""
-    return Diagonal(rows if len(rows) == 1 else rows.repeat_interleave(len(problem.b) // len(rows), 0))
+    return _Diagonal(rows if len(rows) == 1 else rows.repeat_interleave(len(problem.b) // len(rows), 0))
 
 
 def _from_array(M: Any, problem: Problem) -> Preconditioner:
