@@ -336,3 +336,8 @@ def test_a_constant_start_that_keeps_A_unscaled_is_refused_with_a_remedy():
     with pytest.raises(CompileError, match=r"nf\.norm\(A\)"):
         nf.compile(Watched(), n=5)
     assert nf.compile(Watched(), n=5, bound=8).verification["systems"]["random"]["last"] < 1e-8
+
+
+def test_a_run_on_tensors_prints_plain_shapes():
+    run = nf.algorithm("richardson", n=3).run(torch.eye(3).double(), torch.ones(3).double(), iterations=2)
+    assert "x (3, 3)" in str(run) and "torch" not in str(run)

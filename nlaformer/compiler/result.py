@@ -67,7 +67,7 @@ class Run(Generic[ArrayT]):
     status: RunStatus | ObjectArray
 
     def __repr__(self) -> str:
-        shapes = ", ".join(f"{name} {np.shape(value)}" for name, value in {"x": self.x, **self.state}.items())
+        shapes = ", ".join(f"{name} {tuple(np.shape(value))}" for name, value in {"x": self.x, **self.state}.items())
         return f"<run: {shapes}; {self.status}>"
 
 
