@@ -11,6 +11,7 @@ from nlaformer.cli import app
 from nlaformer.express import theorem
 from nlaformer.express.accuracy import accuracy
 from nlaformer.express.theorem import RECORDS, Record
+from paper import measured
 from tests.reference import ATTENTION, OPERATIONS, OWN_TARGETS, draw, exact, one_array, relative_errors
 
 SEEDS = 20
@@ -158,8 +159,8 @@ def test_a_record_is_all_that_a_new_operation_needs(monkeypatch, tmp_path):
     monkeypatch.setitem(RECORDS, "sum_of_two", sum_of_two)
     assert "sum_of_two" in nf.operations()
     op = nf.load(nf.operation("sum_of_two", n=4).save(tmp_path))
-    measured = accuracy("sum_of_two", 4, op)
-    assert 0 < measured.error <= measured.bound < 1e-14
+    found = accuracy("sum_of_two", 4, op)
+    assert 0 < found.error <= found.bound < 1e-14
     row = measured.measure_row("sum_of_two", 4)
     assert row["loop_transformer"] is None and row["printed"] is None
     sizes = measured.sheets([measured.measure_row("add", 4), row])[0]

@@ -67,9 +67,6 @@ def _ones(layout: Layout) -> Form:
     return dict.fromkeys(list(layout["position"])[layout.data_tokens], 1.0)
 
 
-# --- heads -----------------------------------------------------------------------------------------------------
-
-
 def linear_heads(
     layout: Layout,
     lin: Linearization,
@@ -215,9 +212,6 @@ def _itself(layout: Layout) -> tuple[list[Form], list[Form], Form]:
     return select(data), others, ones
 
 
-# --- feed-forward pieces ---------------------------------------------------------------------------------------
-
-
 def add_form(form: Form, target: int) -> list[Unit]:
     """Target += form, exactly: x = ReLU(x) - ReLU(-x). Width 2."""
     return [Unit(form, 0.0, {target: 1.0}), Unit(times(form, -1.0), 0.0, {target: -1.0})]
@@ -255,9 +249,6 @@ def piecewise_linear(
     ]
     constant = Unit({} if sink is None else {sink: -1.0}, 1.0, times(output, values[-1]))
     return [*units, constant]
-
-
-# --- assembly --------------------------------------------------------------------------------------------------
 
 
 def assemble(layout: Layout, heads: Sequence[Head] = (), units: Sequence[Unit] = ()) -> Layer:

@@ -129,9 +129,6 @@ def _machine(name: str, n: int, dtype: torch.dtype) -> Machine:
     return replace(_elements(name, n, dtype), block=None if name in _SHIFTS else _element(name, dtype))
 
 
-# --- the computer for matrices ---------------------------------------------------------------------------------
-
-
 def _matrices(name: str, n: int, dtype: torch.dtype, memory: bool) -> Machine:
     """A program for matrices on the computer, or without memory as the function block alone."""
     kinds, part = _MATRICES[name]
@@ -210,9 +207,6 @@ def _matrix_constants(layout: Layout, n: int) -> Tensor:
 def _block(n: int, index: int) -> slice:
     """The columns of a block, scratchpad or memory."""
     return slice(1 + index * n, 1 + (index + 1) * n)
-
-
-# --- the computer for elements ---------------------------------------------------------------------------------
 
 
 def _elements(name: str, n: int, dtype: torch.dtype) -> Machine:

@@ -155,9 +155,6 @@ class Machine:
         return [tensor.detach() for tensor in tensors.values()]
 
 
-# --- the constant part of a prompt -----------------------------------------------------------------------------
-
-
 def code(index: int, bits: int) -> list[float]:
     """The binary code of an index, +-1, lowest bit first.
 
@@ -186,9 +183,6 @@ def flags(layout: Layout, scratchpad: int) -> Tensor:
         layout.write(P, "idle", torch.ones(1, 1), slice(None))
         layout.write(P, "idle", torch.zeros(1, 1), slice(1, 1 + scratchpad))
     return P
-
-
-# --- pointers --------------------------------------------------------------------------------------------------
 
 
 def read(layout: Layout, pointer: Sequence[int], address: Sequence[int], target: str) -> Layer:
@@ -220,9 +214,6 @@ def advance(pointer: Sequence[int]) -> list[Unit]:
 def clear(layout: Layout, *registers: str) -> list[Unit]:
     """Empty registers in every column. Two units per row."""
     return [unit for register in registers for row in layout[register] for unit in replace(row)]
-
-
-# --- function blocks -------------------------------------------------------------------------------------------
 
 
 def transpose(layout: Layout, n: int) -> list[Layer]:
@@ -319,9 +310,6 @@ def add(layout: Layout, sign: float) -> Layer:
     """The sum out = left + right, or with ``sign=-1`` the difference: an FFN of width 2, exact."""
     (left,), (right,), (out,) = layout["left"], layout["right"], layout["out"]
     return assemble(layout, [], add_form({left: 1.0, right: sign}, out))
-
-
-# --- pieces ----------------------------------------------------------------------------------------------------
 
 
 def _compare(

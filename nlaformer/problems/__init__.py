@@ -31,9 +31,16 @@ __all__ = [
     "read_matrix_market",
 ]
 
-_FAMILIES: dict[str, type[Family]] = {
-    kind.name: kind for kind in (SPD, Poisson1D, Poisson2D, RBFKernel, GraphLaplacian, PrescribedSpectrum, MatrixMarket)
-}
+_KINDS: tuple[type[Family], ...] = (
+    SPD,
+    Poisson1D,
+    Poisson2D,
+    RBFKernel,
+    GraphLaplacian,
+    PrescribedSpectrum,
+    MatrixMarket,
+)
+_FAMILIES = {kind.name: kind for kind in _KINDS}
 
 
 def families() -> tuple[str, ...]:
