@@ -285,7 +285,9 @@ def _loops() -> Numbers:
     """The error at 2T over the error at T, and both where it grows most."""
     rows = [row for config in (RESULT, JOINT, OURS["cg", 1.2], OURS["pcg", 1.2]) for row in _of(config)]
     ends = sorted(((row["model"][-1], row["loops"][-1]) for row in rows), key=lambda pair: pair[1] / pair[0])
-    return {"runs": len(rows), "growth": _range(last / first for first, last in ends), "worst": list(ends[-1])}
+    growth = [last / first for first, last in ends]
+    found: Numbers = {"runs": len(rows), "growing": sum(factor > 1 for factor in growth), "growth": _range(growth)}
+    return found | {"worst": list(ends[-1])}
 
 
 def _seeds() -> Numbers:

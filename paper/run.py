@@ -223,10 +223,7 @@ def _trials(family: str, sigma: tuple[float, ...], n: int, T: int) -> list[Trial
 
 
 def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
-    """The iterations that each system needs, T + 1 where T do not suffice: over all, and by quarters of its condition.
-
-    The thresholds are 1e-1, ..., 1e-4; the quarters go from the best conditioned systems to the worst.
-    """
+    """Iterations to each of THRESHOLDS by system, T + 1 where T do not suffice; quarters: best conditioned first."""
     A, b, x = given.systems
     condition = torch.linalg.cond(A)
     quarters = condition.argsort().tensor_split(4)
