@@ -9,7 +9,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.analysis import analyse
-from nlaformer.compiler.graph import Expression
+from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.library import ConjugateGradient, program
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
@@ -87,9 +87,9 @@ def test_an_expression_evaluates_a_batch_as_numpy_does_each_system():
         def step(self, x):
             return dict(x=x)
 
-    expression = Expression.of(trace_program(Mixed()).start["x"])
+    expression = Expression.of(trace_program(Mixed()).start)
     A, b, _ = family(4, 3, 1.0)
-    found = expression({"A": torch.tensor(A), "b": torch.tensor(b)}).numpy()
+    found = expression({"A": torch.tensor(A), "b": torch.tensor(b)})["x"].numpy()
     wanted = [a.T @ v / np.diag(a) + np.linalg.norm(v) * v for a, v in zip(A, b, strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-12)
 

@@ -24,7 +24,8 @@ from torch import Tensor
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, give, threads_for, usable_device
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.graph import KINDS, Expression, size
+from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.graph import KINDS
 from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.result import Checks, Run, array_library, check_iterations, flatten, judged_run, take_inputs
 from nlaformer.compiler.schedule import in_words
@@ -43,7 +44,7 @@ class AlgorithmConfig:
     """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes.
 
     ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value.
-    ``residual``, ``scale``, ``promises`` and ``steps`` are the nodes of an ``Expression`` each. ``schedule`` has the
+    ``residual``, ``scale``, ``promises`` and ``steps`` are the data of an ``Expression`` each. ``schedule`` has the
     instructions of every layer (``schedule_data``), which the weights alone do not show.
     """
 
@@ -58,10 +59,10 @@ class AlgorithmConfig:
     state: dict[str, Any]
     answer: dict[str, Any]
     registers: list[Any]
-    residual: list[Any] | None
-    scale: list[Any] | None
-    promises: list[Any]
-    steps: dict[str, Any]
+    residual: Any
+    scale: Any
+    promises: Any
+    steps: Any
     schedule: dict[str, Any]
     warnings: list[str]
     form: str = "compiled"
@@ -81,9 +82,9 @@ class AlgorithmConfig:
             scaled=sorted(analysis.scaled),
             units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
             registers=[list(register) for register in layout.registers],
-            residual=None if traced.residual is None else Expression.of(traced.residual).nodes,
-            scale=None if traced.scale is None else Expression.of(traced.scale).nodes,
-            promises=[Expression.of(node).nodes for node in analysis.promises],
+            residual=None if traced.residual is None else Expression.of({"residual": traced.residual}).data(),
+            scale=None if traced.scale is None else Expression.of({"scale": traced.scale}).data(),
+            promises=Expression.of({str(k): node for k, node in enumerate(analysis.promises)}).data(),
             **further,
         )
 
@@ -225,11 +226,12 @@ class Algorithm:
 
     @property
     def _checks(self) -> Checks:
+        config = self.config
         return Checks(
-            None if self.config.residual is None else Expression(self.config.residual),
-            None if self.config.scale is None else Expression(self.config.scale),
-            tuple(Expression(nodes) for nodes in self.config.promises),
-            {name: Expression(nodes) for name, nodes in self.config.steps.items()},
+            None if config.residual is None else Expression.read(config.residual),
+            None if config.scale is None else Expression.read(config.scale),
+            Expression.read(config.promises),
+            Expression.read(config.steps),
         )
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:

@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from nlaformer.compiler.graph import Node, describe, is_invariant, reachable
-from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse
-from nlaformer.errors import CompileError
+from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 
 # The exponent of a value: linear in those of A, b and the unknowns.
 _Power = dict[str, Fraction]
@@ -55,11 +54,7 @@ def analyse(traced: TracedProgram) -> Analysis:
     """Units, signs and scale groups of a program. Raises CompileError with everything that cannot be compiled."""
     positive, promises = _infer_signs(traced)
     refuse(traced.program, [*traced.problems, *_unknown_signs(traced, positive)])
-    if traced.changed:
-        raise CompileError(
-            f"{traced.program.name} changes its own attributes while it runs ({', '.join(traced.changed)}); weights "
-            "cannot. Return what changes as a state"
-        )
+    refuse_changes(traced)
     units, scaled = _solve_units(traced)
     group, floating = _scale_groups(traced)
     return Analysis(units, scaled, positive, promises, group, floating)

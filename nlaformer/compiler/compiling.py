@@ -17,7 +17,7 @@ from nlaformer.arrays import DTYPES, plain, threads_for, whole
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.emit import Weights, emit
-from nlaformer.compiler.graph import Expression
+from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
@@ -109,7 +109,7 @@ def _config(
         name=traced.program.name,
         state={name: _rows(rows, weights) for name, rows in selection.state.items()},
         answer=_rows(selection.answer, weights),
-        steps={name: Expression.of(node).nodes for name, node in traced.step.items()},
+        steps=Expression.of(traced.step).data(),
         schedule=schedule_data(selection, layers),
         warnings=list(dict.fromkeys(selection.warnings)),
     )

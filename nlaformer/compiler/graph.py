@@ -1,22 +1,20 @@
 """The graph of a traced program: nodes that compute like arrays and record what was done to them.
 
 Nodes are hash-consed: equal expressions are one node. What cannot be compiled is noted with its line, and tracing
-continues with a node of the likely kind, so that ``CompileError`` can list everything at once. ``Expression`` is a node
-as plain data, which can be saved and evaluated.
+continues with a node of the likely kind, so that ``CompileError`` can list everything at once. ``expression.py`` turns
+nodes into plain data, which can be saved and evaluated.
 """
 
 from __future__ import annotations
 
 import linecache
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from nlaformer.express import symbol
 
@@ -352,75 +350,3 @@ def describe(node: Node, depth: int = 3) -> str:
     if symbol is not None:
         return "(" + symbol.join(args) + ")" if node.op in ("add", "matmul") else symbol.join(args)
     return f"{node.op}({', '.join(args)})"
-
-
-@dataclass(frozen=True)
-class Expression:
-    """A node as plain data, evaluated on batches of arrays: nodes in order, each [op, arguments, extra, kind].
-
-    The last node is the value. An algorithm keeps its residual, the scale of the residual, the values the program
-    assumes to be positive, and every state's step. They are evaluated beside the transformer in every run, so that
-    neither a broken promise (an indefinite A) nor a step unlike the program's own passes in silence.
-    """
-
-    nodes: list[Any]
-
-    @classmethod
-    def of(cls, node: Node) -> Expression:
-        nodes = reachable([node])
-        index = {id(n): k for k, n in enumerate(nodes)}
-        return cls([[n.op, [index[id(argument)] for argument in n.args], n.extra, n.kind] for n in nodes])
-
-    @property
-    def kind(self) -> str:
-        return self.nodes[-1][3]
-
-    def __call__(self, values: dict[str, Tensor]) -> Tensor:
-        """The value; vectors (..., n), matrices (..., n, n), scalars (...), leading dimensions broadcast."""
-        like = next(iter(values.values()))
-        size = next(v.shape[-1] for v in values.values() if v.dim())
-        results: list[Tensor] = []
-        for op, arguments, extra, kind in self.nodes:
-            if op in ("A", "b", "x0", "state"):
-                results.append(values[extra])
-            else:
-                args, kinds = [results[k] for k in arguments], [self.nodes[k][3] for k in arguments]
-                results.append(_apply(op, args, kinds, extra, (size,) * AXES[kind], like))
-        return results[-1]
-
-
-def _apply(
-    op: str, args: list[Tensor], kinds: Sequence[str], extra: Any, shape: tuple[int, ...], like: Tensor
-) -> Tensor:
-    if op == "constant":
-        return torch.as_tensor(extra, dtype=like.dtype, device=like.device)
-    if op == "zeros":
-        return torch.zeros(shape, dtype=like.dtype, device=like.device)
-    if op == "identity":
-        return torch.eye(shape[0], dtype=like.dtype, device=like.device)
-    if op in ("add", "multiply", "divide"):
-        widest = max(AXES[kind] for kind in kinds)
-        u, v = (a.reshape((*a.shape, *[1] * (widest - AXES[k]))) for a, k in zip(args, kinds, strict=True))
-        return u + v if op == "add" else u * v if op == "multiply" else u / v
-    if op == "matmul":
-        u, v = args
-        return u @ v if kinds[1] == "matrix" else (u @ v[..., None])[..., 0]
-    if op == "transpose":
-        return args[0].mT
-    if op == "dot":
-        return (args[0] * args[1]).sum((-2, -1) if kinds[0] == "matrix" else -1)
-    if op == "diag":
-        return args[0].diagonal(dim1=-2, dim2=-1)
-    if op == "positive":
-        return args[0]
-    return {"sqrt": torch.sqrt, "exp": torch.exp, "log": torch.log}[op](args[0])
-
-
-def size(value: Tensor, kind: str) -> Tensor:
-    """The Euclidean or Frobenius norm over the axes of a kind, without overflow; (...)."""
-    if kind == "scalar":
-        return value.abs()
-    flat = value.flatten(-2) if kind == "matrix" else value
-    largest = flat.abs().amax(-1, keepdim=True)
-    safe = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
-    return (flat / safe).norm(dim=-1) * safe[..., 0]

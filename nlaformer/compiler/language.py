@@ -70,7 +70,7 @@ class Program:
     def run(
         self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, iterations: int = 30
     ) -> Run[ArrayT]:
-        """The reference: the program itself on NumPy or torch arrays, system by system, no transformer."""
+        """The reference: the traced program on NumPy or torch arrays, all systems at once, no transformer."""
         from nlaformer.compiler.result import run_program
         from nlaformer.compiler.trace import trace_program
 

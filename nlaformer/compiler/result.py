@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic
 
 import numpy as np
@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, ObjectArray, check_memory, common_kind, give, operands, to_tensor, whole
-from nlaformer.compiler.graph import AXES, KINDS, Expression, size
-from nlaformer.compiler.language import Program
-from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters, refuse
+from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.graph import AXES, KINDS
+from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 from nlaformer.errors import ShapeError
 
 
@@ -72,23 +72,31 @@ class Run(Generic[ArrayT]):
 
 
 def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int) -> Run[Any]:
-    """The program on NumPy or torch arrays, one system at a time: nothing between the user's lines and the numbers."""
-    program = traced.program
-    refuse(program, traced.problems)
+    """The traced program on NumPy or torch arrays, all systems at once: the reference, no transformer."""
+    refuse(traced.program, traced.problems)
+    refuse_changes(traced)
     library = array_library(*given.values())
-    inputs = _take(program.name, list(traced.inputs), given)
+    inputs = _take(traced.program.name, list(traced.inputs), given)
     batch, flat = flatten(inputs)
-    kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
+    start, step = Expression.of(traced.start), Expression.of(traced.step)
+    answer = Expression.of({ANSWER: traced.answer})
+    kinds = step.kinds | answer.kinds
     count = check_iterations(iterations, kinds.values(), flat)
-    arrays = flat if library == "torch" else {name: value.numpy() for name, value in flat.items()}
-    runs = [_single(program, {k: v[i] for k, v in arrays.items()}, count) for i in range(math.prod(batch))]
-    like, values = next(iter(inputs.values())), {}
-    for name, kind in kinds.items():
-        shape = (*batch, count + 1, *[like.shape[-1]] * AXES[kind])
-        parts = [torch.stack([_as_tensor(record[name]) for record in run]) for run in runs]
-        values[name] = torch.stack(parts).reshape(shape) if runs else like.new_zeros(shape)
-    residual, scale = (None if node is None else Expression.of(node) for node in (traced.residual, traced.scale))
-    return judged_run(values, traced.answer.kind, inputs, Checks(residual, scale), library)
+    systems, n = next(iter(flat.values())).shape[0], next(iter(flat.values())).shape[-1]
+    values: dict[str, Tensor] = {}
+    records: dict[str, list[Tensor]] = {name: [] for name in kinds}
+    for t in range(count + 1):
+        values = flat | (step(values) if t else start(flat))
+        now = values | answer(values)
+        for name, record in records.items():
+            record.append(now[name].expand(systems, *[n] * AXES[kinds[name]]))
+    found = {name: torch.stack(record, 1) for name, record in records.items()}
+    found = {name: value.reshape(*batch, *value.shape[1:]) for name, value in found.items()}
+    residual, scale = (
+        None if node is None else Expression.of({name: node})
+        for name, node in (("residual", traced.residual), ("scale", traced.scale))
+    )
+    return judged_run(found, traced.answer.kind, inputs, Checks(residual, scale), library)
 
 
 def array_library(*given: Any) -> str:
@@ -105,28 +113,6 @@ def _take(name: str, needs: Sequence[str], given: Mapping[str, Any]) -> dict[str
     tensors = {key: t.to(dtype) if t.dtype in (torch.float32, torch.float64) else t for key, t in tensors.items()}
     devices = [value.device for value in given.values() if isinstance(value, Tensor)]
     return take_inputs(name, needs, tensors, max(n, 1), dtype, devices[0] if devices else torch.device("cpu"))
-
-
-def _single(program: Program, inputs: dict[str, Any], iterations: int) -> list[dict[str, Any]]:
-    """The state after start and after each step, and the answer beside it."""
-
-    def call(method: Any, known: dict[str, Any]) -> Any:
-        # Copies, so that x += d changes neither the caller's array nor an iterate that was kept.
-        return method(**{name: _copy(known[name]) for name in parameters(method)})
-
-    with np.errstate(all="ignore"):
-        states = [call(program.start, inputs)]
-        for _ in range(iterations):
-            states.append(call(program.step, inputs | states[-1]))
-        return [state | {ANSWER: call(program.finish, inputs | state)} for state in states]
-
-
-def _as_tensor(value: Any) -> Tensor:
-    return value if isinstance(value, Tensor) else torch.from_numpy(np.array(value))
-
-
-def _copy(value: Any) -> Any:
-    return value.clone() if isinstance(value, Tensor) else np.array(value) if isinstance(value, np.ndarray) else value
 
 
 def take_inputs(
@@ -165,14 +151,17 @@ def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, T
     return count
 
 
+_NOTHING = Expression([], {})
+
+
 @dataclass(frozen=True)
 class Checks:
     """What a run is judged by: its residual and the scale of it, the promises, and each state's step."""
 
     residual: Expression | None = None
     scale: Expression | None = None
-    promises: tuple[Expression, ...] = ()
-    steps: dict[str, Expression] = field(default_factory=dict)
+    promises: Expression = _NOTHING
+    steps: Expression = _NOTHING
 
 
 def judged_run(
@@ -190,9 +179,8 @@ def judged_run(
     norms, goal = _residual_norms(checks, values, shape)
     finite = torch.isfinite(answer).reshape(*shape, math.prod(answer.shape[len(shape) :])).all(-1)[..., -1].cpu()
     broken = torch.zeros(shape, dtype=torch.bool)
-    for promise in checks.promises:
-        value = promise(values)
-        wrong = value < 0 if promise.kind == "scalar" else (value < 0).any(-1)
+    for name, value in checks.promises(values).items():
+        wrong = value < 0 if checks.promises.kinds[name] == "scalar" else (value < 0).any(-1)
         broken = broken | wrong.expand(shape).cpu()
     strayed = has_strayed(checks.steps, states, lifted, answer.dtype).expand(shape[:-1]).cpu().numpy()
     status = _judge(norms, goal, finite, broken, strayed)
@@ -210,7 +198,8 @@ def _residual_norms(checks: Checks, values: dict[str, Tensor], shape: tuple[int,
         return None, values[ANSWER]
 
     def norm_of(expression: Expression, values: dict[str, Tensor]) -> Tensor:
-        return size(expression(values), expression.kind).expand(shape)
+        (kind,) = expression.kinds.values()
+        return size(expression.value(values), kind).expand(shape)
 
     norms = norm_of(checks.residual, values)
     if checks.scale is not None:
@@ -226,25 +215,23 @@ def step_tolerance(dtype: torch.dtype) -> float:
     return 1e-6 if dtype == torch.float64 else 1e-2
 
 
-def has_strayed(
-    steps: dict[str, Expression], states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype
-) -> Tensor:
+def has_strayed(steps: Expression, states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
     """Whether any step of a system differs from the program's own step from the same state; (...).
 
     Relative to the largest value of the state so far: digits that a state loses as it decays show in the residual.
     """
-    tolerance = step_tolerance(dtype)
+    tolerance, kinds = step_tolerance(dtype), steps.kinds
     found = torch.tensor(False)
-    time = {name: -1 - AXES[step.kind] for name, step in steps.items()}
+    time = {name: -1 - AXES[kind] for name, kind in kinds.items()}
     count = {name: states[name].shape[axis] - 1 for name, axis in time.items()}
     before = inputs | {name: states[name].narrow(axis, 0, count[name]) for name, axis in time.items()}
-    for name, step in steps.items():
+    for name, wanted in steps(before).items():
         after = states[name].narrow(time[name], 1, count[name])
-        wanted = step(before).expand(after.shape)
-        largest = torch.maximum(size(before[name], step.kind), size(wanted, step.kind))
+        wanted = wanted.expand(after.shape)
+        largest = torch.maximum(size(before[name], kinds[name]), size(wanted, kinds[name]))
         scale = torch.cummax(largest.nan_to_num(0.0), -1).values
         # A difference of NaN, as from 0 / 0 after convergence, does not count.
-        found = found | (size(after - wanted, step.kind) > tolerance * scale).any(-1)
+        found = found | (size(after - wanted, kinds[name]) > tolerance * scale).any(-1)
     return found
 
 

@@ -196,3 +196,12 @@ def refuse(program: Program, problems: Sequence[str]) -> None:
         count = "1 problem" if len(problems) == 1 else f"{len(problems)} problems"
         listed = "\n".join(f"  {problem}" for problem in problems)
         raise CompileError(f"{program.name} cannot be compiled: {count}.\n{listed}")
+
+
+def refuse_changes(traced: TracedProgram) -> None:
+    """Raise CompileError if the program changes its own attributes: it was traced once, with those of that moment."""
+    if traced.changed:
+        raise CompileError(
+            f"{traced.program.name} changes its own attributes while it runs ({', '.join(traced.changed)}); weights "
+            "cannot. Return what changes as a state"
+        )

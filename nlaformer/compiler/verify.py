@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from nlaformer.compiler.graph import Expression
+from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.result import RunStatus, has_strayed, run_program, step_tolerance
-from nlaformer.compiler.trace import TracedProgram
+from nlaformer.compiler.trace import TracedProgram, parameters
 from nlaformer.errors import CompileError
 from nlaformer.problems.spd import random_spd
 
@@ -100,16 +100,31 @@ def _keeps_scale(algorithm: Algorithm) -> bool:
 
 def _judge_trace(traced: TracedProgram, inputs: dict[str, Any]) -> None:
     """Refuse a program whose first step on arrays is not its traced step."""
-    run = run_program(traced, inputs, 1)
-    states, lifted = ({k: torch.from_numpy(v) for k, v in values.items()} for values in (run.state, inputs))
-    lifted = {name: value[:, None] for name, value in lifted.items()}
-    steps = {name: Expression.of(node) for name, node in traced.step.items()}
-    if bool(has_strayed(steps, states, lifted, next(iter(states.values())).dtype).any()):
+    systems = range(len(next(iter(inputs.values()))))
+    runs = [_first_step(traced.program, {name: value[i] for name, value in inputs.items()}) for i in systems]
+    states = {
+        name: torch.stack([torch.stack([torch.from_numpy(np.array(state[name])) for state in run]) for run in runs])
+        for name in traced.state
+    }
+    lifted = {name: torch.from_numpy(value[:, None]) for name, value in inputs.items()}
+    if bool(has_strayed(Expression.of(traced.step), states, lifted, next(iter(lifted.values())).dtype).any()):
         raise CompileError(
             f"{traced.program.name}: its step on arrays differs from its traced step. Either it is not the same each "
             "time, as with random numbers, or it changes an array in place that has two names: with y = x, "
             "x += d changes y too; write x = x + d"
         )
+
+
+def _first_step(program: Program, inputs: dict[str, Any]) -> list[dict[str, Any]]:
+    """The state after start and after a step of the user's own lines, on the arrays of one system."""
+
+    def call(method: Any, known: dict[str, Any]) -> Any:
+        # Copies, so that x += d does not change the state before the step; numbers stay numbers.
+        return method(**{name: +known[name] for name in parameters(method)})
+
+    with np.errstate(all="ignore"):
+        start = call(program.start, inputs)
+        return [start, call(program.step, inputs | start)]
 
 
 def judge_first_steps(algorithm: Algorithm) -> None:

@@ -1,0 +1,208 @@
+"""The evaluator: values of a traced program as plain data, computed on batches of tensors.
+
+A program's methods are traced once; from then on every use of it is an ``Expression``: the plain run, the targets of a
+teacher, the training of a learned part, the checks beside a compiled run and the program inside a saved model. So all
+of them compute the same numbers, batched over any leading axes and differentiable, and none imports the user's class.
+
+A quotient 0 / 0 is 0 and has the gradient 0, as has the root of 0. A method that has converged divides zeros in all
+further steps (beta = 0 / 0 of the conjugate gradient method); with NaN there, one converged system would spoil the
+gradient of its whole batch. A numerator whose square underflows counts as 0 there, so that r / norm(r) is 0 for every r
+whose norm is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.graph import AXES, Node, reachable
+
+# What fills a learned part: its inputs in the order of the call -> its outputs by name.
+Part = Callable[..., Mapping[str, Tensor]]
+
+
+@dataclass(frozen=True)
+class Expression:
+    """Named values of one graph as plain data, which JSON takes: nodes in order, each [op, arguments, extra, kind].
+
+    Attributes
+    ----------
+    nodes : the nodes, arguments before what is made of them
+    outputs : for each name, the number of its node
+
+    Examples
+    --------
+    >>> twice = Expression([["input", [], "b", "vector"], ["add", [0, 0], None, "vector"]], {"x": 1})
+    >>> twice({"b": torch.tensor([1.0, 2.0])})["x"].tolist()
+    [2.0, 4.0]
+    """
+
+    nodes: list[Any]
+    outputs: dict[str, int]
+
+    @classmethod
+    def of(cls, values: Mapping[str, Node]) -> Expression:
+        """The values of a graph by name; what they share is evaluated once."""
+        nodes = reachable(values.values())
+        index = {id(node): k for k, node in enumerate(nodes)}
+        plain = [[n.op, [index[id(argument)] for argument in n.args], n.extra, n.kind] for n in nodes]
+        return cls(plain, {name: index[id(node)] for name, node in values.items()})
+
+    @classmethod
+    def read(cls, data: Any) -> Expression:
+        """The expression of saved data; older files have one list of nodes for each value, the last of them its own."""
+        if isinstance(data, dict) and isinstance(data.get("outputs"), dict):
+            return cls(data["nodes"], data["outputs"])
+        if isinstance(data, dict):
+            values = data
+        elif data and isinstance(data[0][0], str):
+            values = {"value": data}
+        else:
+            values = {str(k): nodes for k, nodes in enumerate(data)}
+        nodes: list[Any] = []
+        numbers: dict[str, int] = {}  # of nodes by what they say: equal ones are one
+        outputs = {}
+        for name, own in values.items():
+            places: list[int] = []
+            for op, arguments, extra, kind in own:
+                node = [op, [places[k] for k in arguments], extra, kind]
+                places.append(numbers.setdefault(repr(node), len(nodes)))
+                nodes += [node] if places[-1] == len(nodes) else []
+            outputs[name] = places[-1]
+        return cls(nodes, outputs)
+
+    def data(self) -> dict[str, Any]:
+        """What ``read`` takes."""
+        return {"nodes": self.nodes, "outputs": self.outputs}
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Each value's kind: scalar, vector or matrix."""
+        return {name: self.nodes[k][3] for name, k in self.outputs.items()}
+
+    def __call__(self, values: Mapping[str, Tensor], parts: Mapping[str, Part] | None = None) -> dict[str, Tensor]:
+        """The values; vectors (..., n), matrices (..., n, n), scalars (...), leading dimensions broadcast.
+
+        Parameters
+        ----------
+        values : inputs and states by name
+        parts : what fills the learned parts; each is called once
+        """
+        like, size = next(iter(values.values())), self._size(values)
+        results: list[Tensor] = []
+        filled: dict[str, Mapping[str, Tensor]] = {}
+        for op, arguments, extra, kind in self.nodes:
+            if op in _INPUTS:
+                results.append(values[extra])
+                continue
+            args = [results[k] for k in arguments]
+            if op == "learned":
+                part, output = extra
+                if part not in filled:
+                    filled[part] = (parts or {})[part](*args)
+                results.append(filled[part][output])
+                continue
+            use = _Use([self.nodes[k][3] for k in arguments], extra, (size,) * AXES[kind], like)
+            results.append(_OPERATIONS[op](use, *args))
+        return {name: results[k] for name, k in self.outputs.items()}
+
+    def _size(self, values: Mapping[str, Tensor]) -> int:
+        """The n of the values: of a vector or matrix that is used or, where only its shape is, of the first given."""
+        used = (values[extra] for op, _, extra, kind in self.nodes if op in _INPUTS and kind != "scalar")
+        given = (value for value in values.values() if value.dim())
+        return next((value.shape[-1] for value in (*used, *given)), 1)
+
+    def value(self, values: Mapping[str, Tensor]) -> Tensor:
+        """The value of an expression that has one."""
+        (result,) = self(values).values()
+        return result
+
+
+@dataclass(frozen=True)
+class _Use:
+    """A node beside its arguments: their kinds, its constant, its shape, and a tensor of the dtype and device."""
+
+    kinds: Sequence[str]
+    extra: Any
+    shape: tuple[int, ...]
+    like: Tensor
+
+    def aligned(self, *args: Tensor) -> list[Tensor]:
+        """Arguments of different kinds, with axes of length one where one has fewer."""
+        widest = max(AXES[kind] for kind in self.kinds)
+        return [a.reshape((*a.shape, *[1] * (widest - AXES[k]))) for a, k in zip(args, self.kinds, strict=True)]
+
+
+def _constant(use: _Use) -> Tensor:
+    if isinstance(use.extra, (int, float)):
+        return torch.full((), use.extra, dtype=use.like.dtype, device=use.like.device)
+    return torch.tensor(use.extra, dtype=use.like.dtype, device=use.like.device)
+
+
+def _filled(number: float) -> Callable[[_Use], Tensor]:
+    return lambda use: torch.full(use.shape, number, dtype=use.like.dtype, device=use.like.device)
+
+
+def _add(use: _Use, u: Tensor, v: Tensor) -> Tensor:
+    u, v = use.aligned(u, v)
+    return u + v
+
+
+def _multiply(use: _Use, u: Tensor, v: Tensor) -> Tensor:
+    u, v = use.aligned(u, v)
+    return u * v
+
+
+def _divide(use: _Use, u: Tensor, v: Tensor) -> Tensor:
+    u, v = use.aligned(u, v)
+    nothing = (v == 0) & (u * u == 0)
+    # The inner replacement keeps the gradient of what is thrown away finite: NaN times 0 is NaN.
+    return torch.where(nothing, 0.0, u / torch.where(nothing, 1.0, v))
+
+
+def _sqrt(use: _Use, v: Tensor) -> Tensor:
+    nothing = v == 0
+    return torch.where(nothing, 0.0, torch.where(nothing, 1.0, v).sqrt())
+
+
+def _matmul(use: _Use, u: Tensor, v: Tensor) -> Tensor:
+    return u @ v if use.kinds[1] == "matrix" else (u @ v[..., None])[..., 0]
+
+
+def _dot(use: _Use, u: Tensor, v: Tensor) -> Tensor:
+    return (u * v).sum((-2, -1) if use.kinds[0] == "matrix" else -1)
+
+
+# Names of values that the caller gives. A, b and x0 are operations of their own in older files.
+_INPUTS = ("input", "state", "A", "b", "x0")
+_OPERATIONS: dict[str, Callable[..., Tensor]] = {
+    "constant": _constant,
+    "zeros": _filled(0.0),
+    "ones": _filled(1.0),
+    "identity": lambda use: torch.eye(use.shape[0], dtype=use.like.dtype, device=use.like.device),
+    "add": _add,
+    "multiply": _multiply,
+    "divide": _divide,
+    "matmul": _matmul,
+    "transpose": lambda use, M: M.mT,
+    "dot": _dot,
+    "diag": lambda use, M: M.diagonal(dim1=-2, dim2=-1),
+    "sqrt": _sqrt,
+    "exp": lambda use, v: v.exp(),
+    "log": lambda use, v: v.log(),
+    "positive": lambda use, v: v,
+}
+
+
+def size(value: Tensor, kind: str) -> Tensor:
+    """The Euclidean or Frobenius norm over the axes of a kind, without overflow; (...)."""
+    if kind == "scalar":
+        return value.abs()
+    flat = value.flatten(-2) if kind == "matrix" else value
+    largest = flat.abs().amax(-1, keepdim=True)
+    safe = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
+    return (flat / safe).norm(dim=-1) * safe[..., 0]

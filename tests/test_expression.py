@@ -1,0 +1,182 @@
+"""The evaluator of traced programs: batches, gradients, data."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import reachable
+from nlaformer.compiler.library import algorithms, example, program
+from nlaformer.compiler.trace import trace_program
+from nlaformer.errors import CompileError
+from tests.systems import family
+
+
+def vector(name="b"):
+    return [["input", [], name, "vector"]]
+
+
+def cg_values(members=2, systems=3, n=4):
+    A, b, _ = family(n, systems, 1.0)
+    A = torch.tensor(A).expand(members, *A.shape)
+    factors = torch.arange(1.0, members + 1, dtype=torch.float64)
+    return {"A": A, "b": torch.tensor(b) * factors[:, None, None], "x0": torch.zeros(members, systems, n).double()}
+
+
+def test_leading_axes_of_members_and_systems_are_batched():
+    traced = trace_program(program("cg"))
+    start, step = Expression.of(traced.start), Expression.of(traced.step)
+    values = cg_values()
+    state = step(values | start(values))
+    assert state["x"].shape == (2, 3, 4) and state["rho"].shape == (2, 3)
+    for e in range(2):
+        for i in range(3):
+            run = program("cg").run(*(values[name][e, i] for name in ("A", "b")), iterations=1)
+            for name, value in state.items():
+                torch.testing.assert_close(value[e, i], run.state[name][-1], rtol=1e-12, atol=1e-14)
+
+
+def test_each_node_is_in_the_expression_once():
+    traced = trace_program(program("cg_fused"))
+    expression = Expression.of(traced.step)
+    assert len(expression.nodes) == len(reachable(traced.step.values()))
+    assert set(expression.outputs) == set(traced.state)
+    assert expression.kinds == {name: node.kind for name, node in traced.step.items()}
+
+
+@pytest.mark.parametrize("name", algorithms())
+def test_an_expression_survives_json(name):
+    traced = trace_program(program(name))
+    inputs = {key: torch.tensor(value) for key, value in example(name, 3, count=2)[0].items()}
+    if "x0" in traced.inputs:
+        inputs["x0"] = torch.zeros_like(inputs["b"])
+    start = Expression.of(traced.start)
+    again = Expression.read(json.loads(json.dumps(start.data())))
+    for key, value in start(inputs).items():
+        assert torch.equal(again(inputs)[key], value)
+
+
+def test_expressions_of_older_files_are_read():
+    square = [*vector("x"), ["multiply", [0, 0], None, "vector"]]
+    third = [*vector("x"), ["multiply", [0, 0], None, "vector"], ["multiply", [0, 1], None, "vector"]]
+    x = {"x": torch.tensor([2.0, 3.0])}
+    assert Expression.read(square).value(x).tolist() == [4.0, 9.0]
+    steps = Expression.read({"x": square, "y": third})
+    assert {name: value.tolist() for name, value in steps(x).items()} == {"x": [4.0, 9.0], "y": [8.0, 27.0]}
+    assert len(steps.nodes) == 3  # what the two share is one node
+    promises = Expression.read([square, third])
+    assert [value.tolist() for value in promises(x).values()] == [[4.0, 9.0], [8.0, 27.0]]
+    assert Expression.read([])(x) == {} and Expression.read({})(x) == {}
+    named = Expression.read({"nodes": square, "outputs": third})  # states may have these names
+    assert set(named(x)) == {"nodes", "outputs"}
+
+
+def test_an_algorithm_with_checks_in_the_older_form_still_loads_and_judges(tmp_path):
+    cg = nf.algorithm("cg", n=3, verify=False)
+    config = dict(vars(cg.config))
+
+    def single(data, output):
+        nodes, keep = data["nodes"], [data["outputs"][output]]
+        for k in range(len(nodes) - 1, -1, -1):
+            keep += nodes[k][1] if k in keep else []
+        order = sorted(set(keep))
+        renamed = [[extra if op == "input" else op, args, extra, kind] for op, args, extra, kind in nodes]
+        return [
+            [op, [order.index(a) for a in args], extra, kind]
+            for op, args, extra, kind in map(renamed.__getitem__, order)
+        ]
+
+    config["residual"] = single(config["residual"], "residual")
+    config["promises"] = [single(config["promises"], name) for name in config["promises"]["outputs"]]
+    config["steps"] = {name: single(config["steps"], name) for name in config["steps"]["outputs"]}
+    old = type(cg)(type(cg.config)(**config), cg.model)
+    old.save(tmp_path / "cg")
+    loaded = nf.load(tmp_path / "cg")
+    A, b = np.diag([1.0, 2.0, 3.0]), np.ones(3)
+    for matrix, status in ((A, nf.RunStatus.CONVERGED), (-A, nf.RunStatus.NOT_POSITIVE)):
+        assert cg.run(matrix, b).status is loaded.run(matrix, b).status is status
+
+
+def test_zero_over_zero_is_zero_with_gradient_zero():
+    quotient = Expression([*vector("u"), *vector("v"), ["divide", [0, 1], None, "vector"]], {"x": 2})
+    u = torch.tensor([0.0, 6.0, 1.0, 1e-200], dtype=torch.float64, requires_grad=True)
+    v = torch.tensor([0.0, 3.0, 0.0, 0.0], dtype=torch.float64, requires_grad=True)
+    result = quotient.value({"u": u, "v": v})
+    assert result.tolist() == [0.0, 2.0, float("inf"), 0.0]  # 1 / 0 is no 0 / 0
+    result[[0, 1, 3]].sum().backward()
+    assert u.grad[[0, 1, 3]].tolist() == [0.0, 1 / 3, 0.0] and v.grad[[0, 1, 3]].tolist() == [0.0, -2 / 3, 0.0]
+
+
+def test_the_direction_of_zero_is_zero_with_gradient_zero():
+    class Direction(nf.Program):
+        def start(self, b):
+            return dict(x=b / nf.norm(b))
+
+        def step(self, x):
+            return dict(x=x)
+
+    b = torch.tensor([[0.0, 0.0], [3.0, 4.0], [1e-200, 0.0]], dtype=torch.float64, requires_grad=True)
+    x = Expression.of(trace_program(Direction()).start).value({"b": b})
+    assert x.tolist() == [[0.0, 0.0], [0.6, 0.8], [0.0, 0.0]]
+    x[:, 0].sum().backward()
+    torch.testing.assert_close(b.grad, torch.tensor([[0.0, 0.0], [0.128, -0.096], [0.0, 0.0]], dtype=torch.float64))
+
+
+def test_a_converged_system_leaves_the_gradient_of_its_batch_finite():
+    traced = trace_program(program("cg"))
+    start, step = Expression.of(traced.start), Expression.of(traced.step)
+    A = torch.stack([torch.eye(3), torch.diag(torch.tensor([1.0, 2.0, 3.0]))]).double().requires_grad_()
+    b = torch.ones(2, 3, dtype=torch.float64, requires_grad=True)
+    inputs = {"A": A, "b": b, "x0": torch.zeros(2, 3, dtype=torch.float64)}
+    state = start(inputs)
+    for _ in range(6):
+        state = step(inputs | state)
+    torch.testing.assert_close(state["x"], torch.tensor([[1.0, 1, 1], [1, 1 / 2, 1 / 3]]).double())
+    state["x"].sum().backward()
+    assert A.grad.isfinite().all() and b.grad.isfinite().all() and b.grad.abs().sum() > 0
+
+
+def test_a_run_stays_where_it_converged():
+    run = program("cg").run(np.eye(3), np.ones(3), iterations=5)
+    assert np.array_equal(run.x[1:], np.ones((5, 3))) and run.status is nf.RunStatus.CONVERGED
+
+
+def test_the_size_is_that_of_a_vector_where_scalars_are_batched_too():
+    class Shifted(nf.Program):
+        def start(self, b):
+            return dict(total=nf.dot(b, b), x=nf.zeros_like(b))
+
+        def step(self, total, x):
+            return dict(total=total, x=x + total + nf.zeros_like(x))
+
+    assert Shifted().run(b=np.ones((2, 3)), iterations=1).x.tolist() == [[[0.0] * 3, [3.0] * 3]] * 2
+
+
+def test_a_learned_part_is_called_once_for_all_its_outputs():
+    nodes = [*vector(), ["learned", [0], ["part", "first"], "vector"], ["learned", [0], ["part", "second"], "vector"]]
+    calls = []
+
+    def part(b):
+        calls.append(b)
+        return {"first": 2 * b, "second": 3 * b}
+
+    found = Expression(nodes, {"x": 1, "y": 2})({"b": torch.ones(2)}, {"part": part})
+    assert found["x"].tolist() == [2.0, 2.0] and found["y"].tolist() == [3.0, 3.0] and len(calls) == 1
+
+
+def test_a_program_that_changes_its_attributes_is_refused_by_a_run():
+    class Counting(nf.Program):
+        count = 0
+
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, b, x):
+            self.count += 1
+            return dict(x=x + self.count * b)
+
+    with pytest.raises(CompileError, match="count"):
+        Counting().run(b=np.ones(2))
