@@ -152,12 +152,16 @@ Weight = Dense | Sparse
 
 def attention(Q: Tensor, K: Tensor, V: Tensor, causal: bool = False) -> Tensor:
     """Softmax attention; all arguments (..., head, token, width). The softmax runs over the keys."""
+    batch = Q.shape[:-3]
+    if len(batch) > 1:  # torch.compile recognizes attention, and then takes it for granted that there is one batch axis
+        Q, K, V = (X.flatten(0, -4) for X in (Q, K, V))
     scores = Q @ K.mT  # (..., head, query, key): the transpose of the paper's P^T W_K^T W_Q P
     if causal:
         tokens = scores.shape[-1]
         later = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    return torch.softmax(scores, dim=-1) @ V
+    mixed = torch.softmax(scores, dim=-1) @ V
+    return mixed.unflatten(0, batch) if len(batch) > 1 else mixed
 
 
 def rms_norm(X: Tensor, gain: Tensor) -> Tensor:

@@ -136,3 +136,5 @@ def test_the_numbers_of_solving_and_training_are_those_on_file():
     for precision in ("float32", "tf32", "bf16"):
         assert f"{found['time'][f'{precision} E=1']['ms_per_step']:.1f} ms in {precision}" in _row("a training step")
     assert f"eager torch {found['eager']['ms']:.0f} ms" in _row("a training step")
+    compiled = found["compiled"]["float32"]["ms"]
+    assert f"torch.compile and a CUDA graph {compiled:.1f} ms in float32" in _row("a training step")
