@@ -21,13 +21,16 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from nlaformer.compiler.graph import Node, describe, is_invariant, reachable
+import numpy as np
+
+from nlaformer.compiler.graph import Node, describe, is_input, is_invariant, reachable
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 
 # The exponent of a value: linear in those of A, b and the unknowns.
 _Power = dict[str, Fraction]
-# Operations that leave their second argument in its scale group.
-_KEEP_SCALE = {("matmul", "A"), ("matmul", "transpose"), ("multiply", "constant")}
+# Operations whose value has the sign of their arguments, where all of these are positive.
+_KEEP_SIGN = {"add", "multiply", "divide", "matmul", "dot", "outer", "sqrt", "sum", "mean", "sign"}
+_KEEP_SIGN |= {"transpose", "diag", "diagonal", "triangle", "roll"}
 
 
 @dataclass(frozen=True)
@@ -68,13 +71,13 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
 
     for node in traced.nodes:
         args = [exponents[id(argument)] for argument in node.args]
-        if node.op in ("A", "b", "x0", "state"):
-            value = {f"{node.op}:{node.extra}": Fraction(1)}
+        if node.op in ("input", "state"):
+            value = {f"{node.extra if node.op == 'input' else node.op}:{node.extra}": Fraction(1)}
         elif node.op == "zeros":
             value = {f"zeros:{next(fresh)}": Fraction(1)}
-        elif node.op in ("constant", "identity"):
+        elif node.op in ("constant", "ones", "identity", "sign"):
             value = {}
-        elif node.op in ("multiply", "matmul", "dot"):
+        elif node.op in ("multiply", "matmul", "dot", "outer"):
             value = _combine(args[0], args[1], 1)
         elif node.op == "divide":
             value = _combine(args[0], args[1], -1)
@@ -91,7 +94,7 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
         exponents[id(node)] = value
     for name in traced.state:
         for node in (traced.start[name], traced.step[name]):
-            if node.op != "zeros" and not (node.op == "constant" and node.extra == 0.0):  # 0 has every unit
+            if not node.is_zero:  # 0 has every unit
                 equations.append(_combine(exponents[id(node)], {f"state:{name}": Fraction(1)}, -1))
     solution, free = _eliminate(equations)
     scaled = frozenset(name for name in ("A", "b") if name in traced.inputs and f"{name}:{name}" in free)
@@ -177,18 +180,18 @@ def _unknown_signs(traced: TracedProgram, positive: frozenset[int]) -> list[str]
 def _is_positive(node: Node, positive: set[int], hopeful: set[str]) -> bool:
     known = [id(argument) in positive for argument in node.args]
     if node.op == "constant":
-        return node.extra > 0
+        return bool((np.asarray(node.extra) > 0).all())
     if node.op == "state":
         return node.extra in hopeful
-    if node.op in ("exp", "positive"):
+    if node.op in ("exp", "positive", "ones", "identity", "relu"):
         return True
-    if node.op in ("sqrt", "divide", "add"):
-        return all(known)
+    if node.op in _KEEP_SIGN and all(known):
+        return True
     if node.op == "multiply":
-        return all(known) or node.args[0] is node.args[1]
+        return node.args[0] is node.args[1]
     if node.op == "dot":
         u, v = node.args
-        return u is v or all(known) or _is_weighted(u, v, positive) or _is_weighted(v, u, positive)
+        return u is v or _is_weighted(u, v, positive) or _is_weighted(v, u, positive)
     return False
 
 
@@ -199,12 +202,17 @@ def _is_weighted(u: Node, v: Node, positive: set[int]) -> bool:
     return v.op == "divide" and v.args[0] is u and id(v.args[1]) in positive
 
 
+def _is_matrix_of_system(node: Node) -> bool:
+    """Whether a node is A or A.T."""
+    return is_input(node, "A") or (node.op == "transpose" and is_input(node.args[0], "A"))
+
+
 def _rests_on_promise(node: Node, definite: bool) -> bool:
     """Whether a node is nf.positive(v) or, for a positive definite A, dot(d, A @ d) or diag(A)."""
     if node.op == "dot" and definite:
         pairs = (node.args, node.args[::-1])
-        return any(q.op == "matmul" and q.args[0].op in ("A", "transpose") and q.args[1] is d for d, q in pairs)
-    return node.op == "positive" or (node.op == "diag" and definite)
+        return any(q.op == "matmul" and _is_matrix_of_system(q.args[0]) and q.args[1] is d for d, q in pairs)
+    return node.op == "positive" or (node.op == "diag" and definite and is_input(node.args[0], "A"))
 
 
 def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[str]]]:
@@ -224,20 +232,16 @@ def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list
     nodes = [node for node in traced.nodes if node.kind != "scalar"]
     for node in nodes:
         find(id(node))
-        args = [argument for argument in node.args if argument.kind != "scalar"]
-        if node.op in ("add", "positive"):
-            join([id(node), *(id(argument) for argument in args)])
-        elif (node.op, node.args and node.args[0].op) in _KEEP_SCALE:
-            join([id(node), id(node.args[1])])
-        elif node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
-            join([id(node), id(node.args[0])])
+        join([id(node), *(id(argument) for argument in _of_same_scale(node))])
     states = [name for name, node in traced.state.items() if node.kind != "scalar"]
     for name in states:
         join([id(traced.state[name]), id(traced.step[name])])
     fixed = {find(id(traced.answer))} if traced.answer.kind != "scalar" else set()
     step = {id(node) for node in reachable(traced.step.values())}
     for node in nodes:
-        if node.kind == "matrix" or node.op in ("exp", "log", "sqrt") or (node.op in ("b", "x0") and id(node) in step):
+        if node.kind == "matrix" or node.op in ("exp", "log", "sqrt", "sign", "constant", "ones"):
+            fixed.add(find(id(node)))
+        if node.op == "input" and id(node) in step:
             fixed.add(find(id(node)))
         if node.op == "add" and any(argument.kind != node.kind for argument in node.args):
             fixed.add(find(id(node)))  # a scalar added to a vector has a scale of its own
@@ -248,3 +252,17 @@ def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list
         if find(id(traced.state[name])) not in fixed:
             floating.setdefault(find(id(traced.state[name])), []).append(name)
     return {id(node): find(id(node)) for node in nodes}, floating
+
+
+def _of_same_scale(node: Node) -> list[Node]:
+    """The arguments that share a vector's or matrix's scale."""
+    args = [argument for argument in node.args if argument.kind != "scalar"]
+    if node.op in ("add", "positive", "relu", "roll"):
+        return args
+    if node.op == "matmul" and _is_matrix_of_system(node.args[0]):
+        return [node.args[1]]
+    if node.op == "multiply" and node.args[0].op == "constant" and node.args[0].kind == "scalar":
+        return [node.args[1]]
+    if node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
+        return [node.args[0]]
+    return []

@@ -65,7 +65,7 @@ def compile(
     """
     target = _validate(program, n, order, dtype, bound)
     with threads_for(6 * target.n**3):  # attention weights of the layers that encode A, verified on three systems
-        traced = trace_program(program)
+        traced = trace_program(program, target.n)
         analysis = analyse(traced)
         selection = select(traced, analysis, target)
         layers = schedule(selection)

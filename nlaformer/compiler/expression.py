@@ -173,8 +173,18 @@ def _matmul(use: _Use, u: Tensor, v: Tensor) -> Tensor:
     return u @ v if use.kinds[1] == "matrix" else (u @ v[..., None])[..., 0]
 
 
+def _axes(use: _Use) -> tuple[int, ...]:
+    """The axes of the first argument's entries."""
+    return (-2, -1) if use.kinds[0] == "matrix" else (-1,)
+
+
 def _dot(use: _Use, u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum((-2, -1) if use.kinds[0] == "matrix" else -1)
+    return (u * v).sum(_axes(use))
+
+
+def _triangle(use: _Use, M: Tensor) -> Tensor:
+    side, k = use.extra
+    return M.tril(k) if side == "lower" else M.triu(k)
 
 
 # Names of values that the caller gives. A, b and x0 are operations of their own in older files.
@@ -190,11 +200,19 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "matmul": _matmul,
     "transpose": lambda use, M: M.mT,
     "dot": _dot,
+    "outer": lambda use, u, v: u[..., :, None] * v[..., None, :],
     "diag": lambda use, M: M.diagonal(dim1=-2, dim2=-1),
+    "diagonal": lambda use, v: torch.diag_embed(v),
+    "triangle": _triangle,
+    "roll": lambda use, v: v.roll(use.extra, -AXES[use.kinds[0]]),
+    "sum": lambda use, v: v.sum(_axes(use)),
+    "mean": lambda use, v: v.mean(_axes(use)),
     "sqrt": _sqrt,
     "exp": lambda use, v: v.exp(),
     "log": lambda use, v: v.log(),
     "positive": lambda use, v: v,
+    "relu": lambda use, v: v.relu(),
+    "sign": lambda use, v: v.sign(),
 }
 
 

@@ -1,30 +1,49 @@
-"""The graph of a traced program: nodes that compute like arrays and record what was done to them.
+"""The graph of a traced program: nodes for what is computed, and the problems found on the way.
 
-Nodes are hash-consed: equal expressions are one node. What cannot be compiled is noted with its line, and tracing
-continues with a node of the likely kind, so that ``CompileError`` can list everything at once. ``expression.py`` turns
-nodes into plain data, which can be saved and evaluated.
+An op, its arguments' kinds and what it gives (s scalar, v vector, m matrix; *any* is one kind throughout):
+
+    input, state, constant, zeros, ones, identity          leaves; ``extra`` has the name, or the number or numbers
+    add, multiply, divide     s or any with any -> any     entry by entry
+    matmul                    m with m or v
+    dot                       v with v, m with m -> s      of matrices: the Frobenius inner product
+    outer                     v with v -> m
+    transpose, triangle       m -> m                       ``extra`` of triangle: ("lower" or "upper", k)
+    diag, diagonal            m -> v, v -> m
+    roll                      v -> v, m -> m, along axis 0; ``extra`` is the shift
+    sum, mean                 v or m -> s
+    sqrt, exp, log, positive, relu, sign                   any -> any, entry by entry
+    refused                   what cannot be compiled; whatever is computed from it is refused without a word
+
+Nodes are hash-consed: equal expressions are one node. Everything else that NumPy has is written in terms of these
+(``functions.py``); what a user's method holds in its hands is a ``Value`` (``values.py``).
 """
 
 from __future__ import annotations
 
 import linecache
+import math
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from nlaformer.express import symbol
-
-_FUNCTIONS = "nf.dot, nf.norm, nf.diag, nf.sqrt, nf.exp, nf.log, nf.zeros_like, nf.identity_like, nf.positive"
 AXES = {"scalar": 0, "vector": 1, "matrix": 2}
-KINDS = {"A": "matrix", "b": "vector", "x0": "vector"}  # of the inputs
-# NumPy's names of the operators, for arrays that stand to the left of a node.
-_OPERATORS = {"add": "+", "subtract": "-", "multiply": "*", "divide": "/", "true_divide": "/", "matmul": "@"}
-# Lines in these files are never the user's.
-_OURS = {symbol.__file__} | {str(Path(__file__).with_name(name)) for name in ("graph.py", "language.py", "trace.py")}
+KINDS = {"A": "matrix", "b": "vector", "x0": "vector"}  # of the inputs every program has
+_OF_NUMBERS: dict[str, Callable[[float], float]] = {
+    "sqrt": math.sqrt,
+    "exp": math.exp,
+    "log": math.log,
+    "positive": lambda v: v,
+    "relu": lambda v: max(v, 0.0),
+    "sign": lambda v: float(np.sign(v)),
+}
+# Lines in these files and in these packages are never the user's.
+_OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("graph", "values", "functions", "language", "trace")}
+_PACKAGES = tuple(package.__path__[0] for package in (np, torch))
 
 
 @dataclass(frozen=True)
@@ -41,151 +60,39 @@ class Place:
         return name + line + (f": {text}" if text else "")
 
 
-class Node(symbol.Symbol):
-    """A value in a traced program. ``kind`` is scalar, vector or matrix; ``extra`` a constant's number or a name."""
+class RefusedError(Exception):
+    """What cannot be compiled, in words; ``kind`` of the value that it would have had, where that is certain."""
 
-    __array_priority__ = 1000.0
-    __hash__ = object.__hash__
+    def __init__(self, message: str, kind: str | None = None):
+        super().__init__(message)
+        self.kind = kind
 
-    def __init__(self, graph: Graph, op: str, args: tuple[Node, ...], extra: Any, kind: str, place: Place):
-        self.graph, self.op, self.args, self.extra, self.kind, self.place = graph, op, args, extra, kind, place
+
+class Node:
+    """A value of the graph. ``kind`` is scalar, vector or matrix; None for a refused value of unknown kind."""
+
+    def __init__(self, graph: Graph, op: str, args: tuple[Node, ...], extra: Any, kind: Any, place: Place):
+        self.graph, self.op, self.args, self.extra, self.place = graph, op, args, extra, place
+        self.kind: str = kind
 
     def __repr__(self) -> str:
         return describe(self)
 
-    # What can be compiled, beside the + - * / of Symbol.
-
-    def _apply(self, operator: str, left: Any, right: Any) -> Node:
-        return self.graph.apply(operator, left, right)
-
-    def __pos__(self) -> Node:
-        return self
-
-    def __matmul__(self, other: Any) -> Node:
-        return self._apply("@", self, other)
-
-    def __rmatmul__(self, other: Any) -> Node:
-        return self._apply("@", other, self)
-
-    def __pow__(self, power: Any) -> Node:
-        exponent = self.graph.constant(power)
-        if exponent is not None and exponent.extra == 0.5:
-            return self.graph.function("sqrt", self)
-        if exponent is not None and exponent.extra in range(1, 9) and self.kind != "matrix":
-            return self._whole_power(int(exponent.extra))
-        return self.graph.refuse(
-            f"the power {power!r} of a {self.kind}; vectors and scalars have the powers 1 to 8 and 0.5. Otherwise "
-            "write 1 / v, nf.exp(p * nf.log(v)), or @ for a product of matrices",
-            self,
-        )
-
-    def __rpow__(self, base: Any) -> Node:
-        return self.graph.refuse(f"{base!r:.40} ** v; write nf.exp(v * p), p the logarithm of {base!r:.40}", self)
-
     @property
-    def T(self) -> Node:
-        if self.kind != "matrix":
-            return self.graph.refuse("a vector has no transpose; omit .T", self)
-        if self.op != "A":
-            return self.graph.refuse("only A itself can be transposed; write A.T", self)
-        return self.graph.make("transpose", (self,), None, "matrix")
-
-    # What cannot be compiled: noted, and answered so that tracing can continue.
-
-    def _refuse(self, what: str) -> Node:
-        return self.graph.refuse(f"{what}; write it with + - * / @ and {_FUNCTIONS}", self)
-
-    def _compare(self, other: Any) -> bool:
-        place = self.graph.place()
-        self.graph.refuse(
-            "a decision that depends on the data; the weights are fixed, so write the step without it "
-            "(a test for convergence is not needed: further loops leave the answer as it is)",
-            self,
-        )
-        # True once: an `if` is traced through its first branch, a `while` ends.
-        self.graph.visits[place] = self.graph.visits.get(place, 0) + 1
-        return self.graph.visits[place] == 1
-
-    __lt__ = __le__ = __gt__ = __ge__ = _compare
-
-    def __eq__(self, other: object) -> bool:
-        return self is other or self._compare(other)
-
-    def __ne__(self, other: object) -> bool:
-        return self is not other and self._compare(other)
-
-    def __bool__(self) -> bool:
-        return self._compare(None)
-
-    def __float__(self) -> float:
-        self._refuse("a Python number is needed here, but the value is known only when the weights run")
-        return 1.0
-
-    def __int__(self) -> int:
-        return int(self.__float__())
-
-    __index__ = __int__
-
-    def __abs__(self) -> Node:
-        return self.graph.refuse("abs(v); write nf.sqrt(nf.positive(v * v))", self)
-
-    def _unknown(self, other: Any) -> Node:
-        return self.graph.refuse("an operator that cannot be compiled; use + - * / @ and **", self)
-
-    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = _unknown
-
-    def __format__(self, specification: str) -> str:
-        return repr(self)  # so that a step may print what it computes
-
-    def __setitem__(self, index: Any, value: Any) -> None:
-        self.graph.refuse("single entries cannot be set; write whole vectors", self)
-
-    def __getitem__(self, index: Any) -> Node:
-        node = self.graph.refuse("single entries cannot be taken; write whole vectors, or nf.dot with a vector", self)
-        return self.graph.make("zeros", (), None, "scalar") if self.kind == "vector" else node
-
-    def __iter__(self) -> Any:
-        self.graph.refuse("a loop over the entries of a value; write whole vectors", self)
-        return iter(())
-
-    def __len__(self) -> int:
-        self.graph.refuse("len(v); the size is n of nf.compile, give it to the program as a constant", self)
-        return 1
-
-    def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self._refuse("a NumPy function")
-        return np.ones((2,) * AXES[self.kind])
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Node:
-        operator = _OPERATORS.get(ufunc.__name__)
-        if operator is not None and method == "__call__" and isinstance(inputs[1], Node):
-            return self.graph.apply(operator, inputs[0], inputs[1])
-        return self._refuse(f"np.{ufunc.__name__}")
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Node:
-        return self._refuse(f"np.{function.__name__}")
-
-    @classmethod
-    def __torch_function__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Node:
-        node = next(argument for argument in args if isinstance(argument, Node))
-        return node._refuse(f"torch.{getattr(function, '__name__', 'function')}")
-
-    def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        self.graph.refuse(f".{name}; a traced value has + - * / @, .T on A, and {_FUNCTIONS}", self)
-        return lambda *args, **kwargs: self
+    def is_zero(self) -> bool:
+        return self.op == "zeros" or (self.op == "constant" and self.extra == 0.0)
 
 
 @dataclass
 class Graph:
-    """The nodes of one program and the problems found while tracing it."""
+    """The nodes of one program and the problems found while tracing it; ``n`` where the size is known."""
 
+    n: int | None = None
     nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     visits: dict[Place, int] = field(default_factory=dict)
 
-    def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str) -> Node:
+    def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str | None) -> Node:
         key = (op, *map(id, args), extra, kind)
         if key not in self.nodes:
             self.nodes[key] = Node(self, op, args, extra, kind, self.place())
@@ -194,125 +101,208 @@ class Graph:
     def place(self) -> Place:
         """The innermost line that is not ours: where the user wrote it."""
         frame = sys._getframe(1)
-        while frame.f_back is not None and frame.f_code.co_filename in _OURS:
+        while frame.f_back is not None and (
+            frame.f_code.co_filename in _OURS or frame.f_code.co_filename.startswith(_PACKAGES)
+        ):
             frame = frame.f_back
         return Place(frame.f_code.co_filename, frame.f_lineno)
 
-    def refuse(self, message: str, like: Node, place: Place | None = None) -> Node:
-        """Note a problem; answer with a node of the same kind."""
+    def refuse(self, message: str, kind: str | None = None, place: Place | None = None) -> Node:
+        """Note a problem; the node of a refused value."""
         text = f"{place or self.place()}\n    {message}"
         if text not in self.problems:
             self.problems.append(text)
-        return like
+        return self.make("refused", (), None, kind)
 
-    def constant(self, value: Any) -> Node | None:
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-            return None
+    def call(self, rule: Callable[..., Node], *args: Any) -> Node:
+        """What a rule makes of nodes, values and constants; a refused value if it cannot, or if one of them is."""
+        try:
+            nodes = [self.node(argument) for argument in args]
+            if any(node.op == "refused" for node in nodes):
+                kinds = {node.kind for node in nodes}
+                # With its arguments, whose own problems may be found later.
+                return self.make("refused", tuple(nodes), None, kinds.pop() if len(kinds) == 1 else None)
+            return rule(*nodes)
+        except RefusedError as refusal:
+            return self.refuse(str(refusal), refusal.kind)
+
+    # Leaves.
+
+    def zeros(self, kind: str) -> Node:
+        return self.make("zeros", (), None, kind)
+
+    def ones(self, kind: str) -> Node:
+        return self.number(1.0) if kind == "scalar" else self.make("ones", (), None, kind)
+
+    def identity(self) -> Node:
+        return self.make("identity", (), None, "matrix")
+
+    def number(self, value: float) -> Node:
         return self.make("constant", (), float(value), "scalar")
 
-    def node(self, value: Any, place: Place | None = None) -> Node:
-        if isinstance(value, Node):
-            return value
-        constant = self.constant(value)
-        if constant is None:
-            constant = self.make("constant", (), 1.0, "scalar")
-            message = f"a {type(value).__name__} ({value!r:.40}) among traced values; constants must be numbers"
-            self.refuse(message, constant, place)
-        elif not np.isfinite(constant.extra):
-            self.refuse(f"the constant {constant.extra}; constants must be finite", constant, place)
-        return constant
-
-    def apply(self, operator: str, u: Any, v: Any) -> Node:
-        """The node of an operator + - * / @."""
-        if operator == "-":
-            return self.add(u, self.multiply(-1.0, v))
-        return {"+": self.add, "*": self.multiply, "/": self.divide, "@": self.matmul}[operator](u, v)
-
-    def add(self, u: Any, v: Any) -> Node:
-        u, v = self.node(u), self.node(v)
-        if u.op == v.op == "constant":
-            return self.make("constant", (), u.extra + v.extra, "scalar")
-        for one, other in ((u, v), (v, u)):
-            nothing = one.op == "constant" and one.extra == 0.0
-            if nothing or (one.op == "zeros" and one.kind in (other.kind, "scalar")):
-                return other
-        if "matrix" in (u.kind, v.kind) and u.kind != v.kind:
-            return self.refuse(
-                f"a {u.kind} plus a {v.kind}; for a multiple of the identity write nf.identity_like(A)", u
+    def node(self, value: Any) -> Node:
+        """The node of a traced value, a number or an array of constants."""
+        node = value if isinstance(value, Node) else getattr(value, "node", None)
+        if isinstance(node, Node):
+            return node
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu().numpy()
+        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number, np.ndarray)):
+            raise RefusedError(
+                f"a {type(value).__name__} ({value!r:.40}) among traced values; constants are numbers and their arrays"
             )
-        return self.make("add", (u, v), None, "vector" if "vector" in (u.kind, v.kind) else u.kind)
+        array = np.asarray(value)
+        if array.dtype.kind not in "iuf" or array.ndim > 2:
+            raise RefusedError(
+                f"an array of {array.dtype} in {array.ndim} dimensions; constants are real, of at most two"
+            )
+        array = array.astype(float)
+        if not np.isfinite(array).all():
+            raise RefusedError(f"the constant {value!r:.40}; constants must be finite")
+        return self._array(array) if array.ndim else self.number(float(array))
 
-    def multiply(self, u: Any, v: Any) -> Node:
-        u, v = self.node(u), self.node(v)
-        if v.op == "constant":
+    def _array(self, array: np.ndarray) -> Node:
+        """A constant vector or matrix. Multiples of ones and of the identity fit every size."""
+        kind, n = ("vector", "matrix")[array.ndim - 1], array.shape[0]
+        if set(array.shape) != {n} or n != (self.n or n):
+            expected = "vectors of length n and n x n matrices" + ("" if self.n is None else f", n = {self.n}")
+            raise RefusedError(f"a constant of shape {array.shape}; constants are numbers, {expected}", kind)
+        first = float(array.flat[0]) if n else 0.0
+        if (array == first).all():
+            return self.multiply(self.number(first), self.ones(kind)) if first else self.zeros(kind)
+        if kind == "matrix" and np.array_equal(array, first * np.eye(n)):
+            return self.multiply(self.number(first), self.identity())
+        rows = array.tolist()
+        return self.make("constant", (), tuple(map(tuple, rows)) if kind == "matrix" else tuple(rows), kind)
+
+    # Entry by entry. NumPy's broadcasting: a vector beside a matrix stands for each of its rows.
+
+    def add(self, u: Node, v: Node) -> Node:
+        if _is_number(u) and _is_number(v):
+            return self.number(u.extra + v.extra)
+        for one, other in ((u, v), (v, u)):
+            if one.is_zero and one.kind in (other.kind, "scalar"):
+                return other
+            if other.kind == "matrix" and one.kind == "scalar":
+                return self.add(self.multiply(one, self.ones("matrix")), other)
+            if other.kind == "matrix" and one.kind == "vector":
+                return self.add(self.outer(self.ones("vector"), one), other)
+        return self.make("add", (u, v), None, u.kind if v.kind == "scalar" else v.kind)
+
+    def multiply(self, u: Node, v: Node) -> Node:
+        if _is_number(v):
             u, v = v, u
-        if u.op == "constant":
-            if v.op == "constant":
-                return self.make("constant", (), u.extra * v.extra, "scalar")
-            if v.op == "multiply" and v.args[0].op == "constant":
-                return self.multiply(u.extra * v.args[0].extra, v.args[1])
+        if _is_number(u):
+            if _is_number(v):
+                return self.number(u.extra * v.extra)
+            if v.op == "multiply" and _is_number(v.args[0]):
+                return self.multiply(self.number(u.extra * v.args[0].extra), v.args[1])
             if u.extra == 1.0:
                 return v
-        if u.op == "zeros" and v.kind in (u.kind, "scalar"):
-            return u
-        if v.op == "zeros" and u.kind in (v.kind, "scalar"):
-            return v
-        if "matrix" in (u.kind, v.kind) and "scalar" not in (u.kind, v.kind):
-            return self.refuse(f"a {u.kind} times a {v.kind}, entry by entry; for the product write @", v)
+        for one, other in ((u, v), (v, u)):
+            if one.op == "zeros" and other.kind in (one.kind, "scalar"):
+                return one
+            if other.kind == "matrix" and one.kind == "vector":
+                return self.matmul(other, self.diagonal(one))
         if v.kind == "scalar" and u.kind != "scalar":
             u, v = v, u
         return self.make("multiply", (u, v), None, v.kind)
 
-    def divide(self, u: Any, v: Any) -> Node:
-        u, v = self.node(u), self.node(v)
-        if v.op == "constant":
-            if v.extra == 0.0:
-                return self.refuse("a division by the constant 0", u)
-            return self.multiply(1.0 / v.extra, u)
-        if v.op == "zeros":
-            return self.refuse("a division by zeros", u)
-        if v.kind == "matrix" or (u.kind == "matrix" and v.kind != "scalar"):
-            return self.refuse(f"a {u.kind} divided by a {v.kind}; there is no inverse, write an iteration for it", u)
-        return self.make("divide", (u, v), None, u.kind if v.kind == "scalar" else "vector")
+    def divide(self, u: Node, v: Node) -> Node:
+        if v.is_zero:
+            raise RefusedError("a division by zero", u.kind)
+        if _is_number(v):
+            return self.multiply(self.number(1.0 / v.extra), u)
+        if {u.kind, v.kind} == {"matrix", "vector"}:
+            if v.kind == "vector":
+                return self.multiply(u, self.divide(self.number(1.0), v))
+            u = self.outer(self.ones("vector"), u)
+        return self.make("divide", (u, v), None, u.kind if v.kind == "scalar" else v.kind)
 
-    def matmul(self, u: Any, v: Any) -> Node:
-        u, v = self.node(u), self.node(v)
-        if (u.kind, v.kind) == ("vector", "vector"):
-            return self.dot(u, v)
-        if u.kind != "matrix" or v.kind == "scalar":
-            fix = "write A.T @ v" if v.kind == "matrix" else "write * for a product with a scalar"
-            return self.refuse(f"a {u.kind} @ a {v.kind}; {fix}", v if u.kind == "scalar" else u)
+    def pointwise(self, op: str, v: Node) -> Node:
+        """sqrt, exp, log, positive, relu or sign."""
+        if _is_number(v) and not (op in ("log", "sqrt") and v.extra <= 0.0):
+            return self.number(_OF_NUMBERS[op](v.extra))
+        if (v.op == "zeros" and op in ("relu", "sign", "sqrt")) or (v.op == op == "relu"):
+            return v
+        return self.make(op, (v,), None, v.kind)
+
+    # Products, parts and sums.
+
+    def matmul(self, u: Node, v: Node) -> Node:
+        if "scalar" in (u.kind, v.kind):
+            raise RefusedError(f"a {u.kind} @ a {v.kind}; write * for a product with a scalar", "vector")
+        if u.kind == "vector":
+            return self.dot(u, v) if v.kind == "vector" else self.matmul(self.transpose(v), u)
         if "zeros" in (u.op, v.op):
-            return self.make("zeros", (), None, v.kind)
-        return self.make("matmul", (u, v), None, v.kind)
+            return self.zeros(v.kind)
+        if u.op == "identity":
+            return v
+        return u if v.op == "identity" else self.make("matmul", (u, v), None, v.kind)
 
-    def dot(self, u: Any, v: Any) -> Node:
-        u, v = self.node(u), self.node(v)
-        scalar = self.make("constant", (), 1.0, "scalar")
+    def dot(self, u: Node, v: Node) -> Node:
         if u.kind != v.kind or u.kind == "scalar":
-            return self.refuse(f"dot of a {u.kind} and a {v.kind}; both must be vectors", scalar)
-        if u.kind == "matrix" and not (u is v and u.op == "A"):
-            return self.refuse("dot of matrices; only nf.dot(A, A) and nf.norm(A) can be compiled", scalar)
+            raise RefusedError(
+                f"the inner product of a {u.kind} and a {v.kind}; write * for a scalar, @ otherwise", "scalar"
+            )
         if "zeros" in (u.op, v.op):
-            return self.make("zeros", (), None, "scalar")
+            return self.zeros("scalar")
         return self.make("dot", (u, v), None, "scalar")
 
-    def function(self, name: str, v: Any) -> Node:
-        v = self.node(v)
-        if name == "zeros_like":
-            return self.make("zeros", (), None, v.kind)
-        if name == "identity_like":
-            if v.kind != "matrix":
-                return self.refuse(f"identity_like of a {v.kind}; write nf.identity_like(A)", v)
-            return self.make("identity", (), None, "matrix")
-        if name == "diag":
-            if v.op != "A":
-                vector = self.make("zeros", (), None, "vector")
-                return self.refuse(f"diag of {describe(v)}; only nf.diag(A) can be compiled", vector)
-            return self.make("diag", (v,), None, "vector")
-        if v.kind == "matrix":
-            return self.refuse(f"{name} of a matrix", v)
-        return self.make(name, (v,), None, v.kind)
+    def outer(self, u: Node, v: Node) -> Node:
+        if u.kind != "vector" or v.kind != "vector":
+            raise RefusedError(f"the outer product of a {u.kind} and a {v.kind}; both must be vectors", "matrix")
+        if "zeros" in (u.op, v.op):
+            return self.zeros("matrix")
+        return self.ones("matrix") if u.op == v.op == "ones" else self.make("outer", (u, v), None, "matrix")
+
+    def transpose(self, v: Node) -> Node:
+        if v.kind != "matrix" or v.op in ("zeros", "ones", "identity", "diagonal"):
+            return v
+        return v.args[0] if v.op == "transpose" else self.make("transpose", (v,), None, "matrix")
+
+    def diag(self, v: Node) -> Node:
+        """The diagonal of a matrix, or the matrix with a diagonal, as in NumPy."""
+        if v.kind != "matrix":
+            return self.diagonal(v)
+        if v.op == "transpose":
+            return self.diag(v.args[0])
+        if v.op == "diagonal":
+            return v.args[0]
+        if v.op in ("zeros", "ones", "identity"):
+            return self.zeros("vector") if v.op == "zeros" else self.ones("vector")
+        return self.make("diag", (v,), None, "vector")
+
+    def diagonal(self, v: Node) -> Node:
+        if v.kind != "vector":
+            raise RefusedError(f"the diagonal matrix of a {v.kind}; it is made of a vector", "matrix")
+        if v.op in ("zeros", "ones"):
+            return self.zeros("matrix") if v.op == "zeros" else self.identity()
+        return self.make("diagonal", (v,), None, "matrix")
+
+    def triangle(self, side: str, k: int, v: Node) -> Node:
+        if v.kind != "matrix":
+            raise RefusedError(f"the {side} triangle of a {v.kind}; it is a part of a matrix", "matrix")
+        return v if v.op == "zeros" else self.make("triangle", (v,), (side, k), "matrix")
+
+    def roll(self, shift: int, v: Node) -> Node:
+        if v.kind == "scalar" or v.op in ("zeros", "ones") or shift == 0:
+            return v
+        if v.op == "roll":
+            return self.roll(shift + v.extra, v.args[0])
+        return self.make("roll", (v,), shift, v.kind)
+
+    def total(self, op: str, v: Node) -> Node:
+        """The sum or mean of all entries."""
+        if v.kind == "scalar":
+            return v
+        if v.op == "zeros":
+            return self.zeros("scalar")
+        return self.number(1.0) if (op, v.op) == ("mean", "ones") else self.make(op, (v,), None, "scalar")
+
+
+def _is_number(node: Node) -> bool:
+    return node.op == "constant" and node.kind == "scalar"
 
 
 def reachable(nodes: Iterable[Node]) -> list[Node]:
@@ -335,12 +325,17 @@ def is_invariant(node: Node) -> bool:
     return all(n.op != "state" for n in reachable([node]))
 
 
+def is_input(node: Node, name: str) -> bool:
+    """Whether a node is this input itself."""
+    return node.op == "input" and node.extra == name
+
+
 def describe(node: Node, depth: int = 3) -> str:
     """The expression, as a user would type it."""
     if node.op == "constant":
-        return f"{node.extra:g}"
-    if node.op in ("A", "b", "x0", "state"):
-        return str(node.extra or node.op)
+        return f"{node.extra:g}" if node.kind == "scalar" else f"a constant {node.kind}"
+    if node.op in ("input", "state"):
+        return str(node.extra)
     if depth == 0:
         return "…"
     args = [describe(argument, depth - 1) for argument in node.args]
@@ -349,4 +344,8 @@ def describe(node: Node, depth: int = 3) -> str:
     symbol = {"add": " + ", "multiply": "*", "divide": "/", "matmul": " @ "}.get(node.op)
     if symbol is not None:
         return "(" + symbol.join(args) + ")" if node.op in ("add", "matmul") else symbol.join(args)
+    if node.op == "triangle":
+        return f"{'tril' if node.extra[0] == 'lower' else 'triu'}({args[0]}, {node.extra[1]})"
+    if node.op == "roll":
+        args.append(str(node.extra))
     return f"{node.op}({', '.join(args)})"

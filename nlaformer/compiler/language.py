@@ -7,11 +7,13 @@ and on the nodes of a graph, which is how they are compiled (``trace_program``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nlaformer.compiler.graph import Node
+from nlaformer.compiler.functions import named
+from nlaformer.compiler.values import Value
 
 if TYPE_CHECKING:
     from nlaformer.arrays import ArrayT
@@ -46,6 +48,7 @@ class Program:
     """
 
     positive_definite = False
+    inputs: Mapping[str, str] = {}
 
     def start(self, *inputs: Any) -> dict[str, Any]:
         raise NotImplementedError("a Program needs a start method that returns its state by name")
@@ -74,38 +77,48 @@ class Program:
         from nlaformer.compiler.result import run_program
         from nlaformer.compiler.trace import trace_program
 
-        return run_program(trace_program(self), {"A": A, "b": b, "x0": x0}, iterations)
+        return run_program(trace_program(self, _size_of(A, b, x0)), {"A": A, "b": b, "x0": x0}, iterations)
 
 
-_ValueT = TypeVar("_ValueT", bound=Any)  # a node, a NumPy array or a tensor
+def _size_of(*given: Any) -> int | None:
+    """The size of the systems that arrays hold; None where it cannot be told, which their checks report."""
+    try:
+        return next((shape[-1] for shape in map(np.shape, given) if shape), None)
+    except ValueError:  # lists of unequal lengths
+        return None
 
 
-def _library(value: Any) -> Any:
-    """The module whose functions fit an array."""
-    if type(value).__module__.startswith("torch"):
+_ValueT = TypeVar("_ValueT", bound=Any)  # a traced value, a NumPy array or a tensor
+
+
+def _call(name: str, *args: Any, of_arrays: str = "") -> Any:
+    """A function of traced values, or of arrays, for which NumPy and torch have it, perhaps under another name."""
+    value = next((argument for argument in args if isinstance(argument, Value)), None)
+    if value is not None:
+        return named(value, "nf", name, args, {})
+    return getattr(_library(*args), of_arrays or name)(*args)
+
+
+def _library(*args: Any) -> Any:
+    """The module whose functions fit arrays."""
+    if any(type(argument).__module__.startswith("torch") for argument in args):
         import torch
 
         return torch
     return np
 
 
-def _call(name: str, v: Any, of_arrays: str = "") -> Any:
-    """A function of a node, or of an array, for which NumPy and torch may have another name."""
-    return v.graph.function(name, v) if isinstance(v, Node) else getattr(_library(v), of_arrays or name)(v)
-
-
 def dot(u: _ValueT, v: _ValueT) -> _ValueT:
-    """The inner product of two vectors; of A with itself, the square of its Frobenius norm.
+    """The inner product of two vectors; of two matrices, the sum of their entries' products.
 
     >>> float(dot(np.array([1.0, 2.0]), np.array([3.0, 4.0])))
     11.0
     """
-    node: Any = next((value for value in (u, v) if isinstance(value, Node)), None)
-    return (u * v).sum() if node is None else node.graph.dot(u, v)
+    return _call("vdot", u, v) if isinstance(u, Value) or isinstance(v, Value) else (u * v).sum()
 
 
 def norm(v: _ValueT) -> _ValueT:
-    """The Euclidean norm of a vector, the Frobenius norm of A.
+    """The Euclidean norm of a vector, the Frobenius norm of a matrix.
 
     >>> float(norm(np.array([3.0, 4.0])))
     5.0
@@ -114,12 +127,12 @@ def norm(v: _ValueT) -> _ValueT:
 
 
 def diag(A: _ValueT) -> _ValueT:
-    """The diagonal of A as a vector.
+    """The diagonal of a matrix as a vector; of a vector, the matrix that has it as its diagonal.
 
     >>> diag(np.array([[1.0, 2.0], [3.0, 4.0]])).tolist()
     [1.0, 4.0]
     """
-    return _call("diag", A, "diagonal")
+    return _call("diag", A)
 
 
 def sqrt(v: _ValueT) -> _ValueT:
@@ -137,6 +150,43 @@ def log(v: _ValueT) -> _ValueT:
     return _call("log", v)
 
 
+def relu(v: _ValueT) -> _ValueT:
+    """The larger of v and 0, entry by entry.
+
+    >>> relu(np.array([-1.0, 2.0])).tolist()
+    [0.0, 2.0]
+    """
+    return maximum(v, 0.0 * v) if not isinstance(v, Value) else _call("relu", v)
+
+
+def sign(v: _ValueT) -> _ValueT:
+    """-1, 0 or 1, entry by entry."""
+    return _call("sign", v)
+
+
+def maximum(u: _ValueT, v: _ValueT) -> _ValueT:
+    """The larger of two values, entry by entry.
+
+    >>> maximum(np.array([1.0, 4.0]), np.array([3.0, 2.0])).tolist()
+    [3.0, 4.0]
+    """
+    return _call("maximum", u, v)
+
+
+def minimum(u: _ValueT, v: _ValueT) -> _ValueT:
+    """The smaller of two values, entry by entry."""
+    return _call("minimum", u, v)
+
+
+def outer(u: _ValueT, v: _ValueT) -> _ValueT:
+    """The matrix of all products of an entry of u and an entry of v.
+
+    >>> outer(np.array([1.0, 2.0]), np.array([3.0, 4.0])).tolist()
+    [[3.0, 4.0], [6.0, 8.0]]
+    """
+    return _call("outer", u, v)
+
+
 def zeros_like(v: _ValueT) -> _ValueT:
     """Zeros in the shape of v."""
     return _call("zeros_like", v)
@@ -144,7 +194,7 @@ def zeros_like(v: _ValueT) -> _ValueT:
 
 def identity_like(A: _ValueT) -> _ValueT:
     """The identity matrix of A's size."""
-    if isinstance(A, Node):
+    if isinstance(A, Value):
         return _call("identity_like", A)
     library = _library(A)
     return library.eye(A.shape[0], dtype=A.dtype) + library.zeros_like(A)
@@ -152,4 +202,4 @@ def identity_like(A: _ValueT) -> _ValueT:
 
 def positive(v: _ValueT) -> _ValueT:
     """V itself, with the promise that it is positive; a run in which it is not reports that in its status."""
-    return _call("positive", v) if isinstance(v, Node) else v
+    return _call("promise", v) if isinstance(v, Value) else v

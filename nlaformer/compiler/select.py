@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.graph import Node, describe, is_invariant
+from nlaformer.compiler.graph import KINDS, Node, describe, is_input, is_invariant
 from nlaformer.compiler.instructions import (
     FFN,
     HEADROOM,
@@ -29,15 +29,40 @@ from nlaformer.compiler.instructions import (
     combine,
     multiply,
 )
-from nlaformer.compiler.trace import TracedProgram
+from nlaformer.compiler.trace import TracedProgram, refuse
 from nlaformer.express.linearize import design, design_product
 
-_OPERATORS: dict[str, Operator] = {"identity": "", "A": "A", "transpose": "A.T"}
+_OPERATORS: dict[str, Operator] = {"identity": "", "input": "A", "transpose": "A.T"}
 
 
 def select(traced: TracedProgram, analysis: Analysis, target: Target) -> Selection:
     """Instructions for start, step and finish."""
+    refuse(
+        traced.program,
+        [
+            f"{node.place}\n    {describe(node)}: there are no weights for this yet ({node.op} of "
+            f"{', '.join(argument.kind for argument in node.args) or node.kind}); Program.run computes it"
+            for node in traced.nodes
+            if not _has_instructions(node)
+        ],
+    )
     return _Selector(traced, analysis, target).select()
+
+
+def _has_instructions(node: Node) -> bool:
+    """Whether a node can be selected."""
+    kinds = [argument.kind for argument in node.args]
+    if node.op == "input":
+        return node.extra in KINDS
+    if node.op == "constant":
+        return node.kind == "scalar"
+    if node.op == "transpose" or node.op == "diag" or (node.op == "dot" and kinds[0] == "matrix"):
+        return all(is_input(argument, "A") for argument in node.args)
+    if node.op in ("multiply", "divide"):
+        return kinds != ["matrix", "matrix"] and not (node.op == "divide" and kinds[1] == "matrix")
+    if node.op in ("sqrt", "exp", "log"):
+        return node.kind != "matrix"
+    return node.op in ("zeros", "identity", "state", "add", "matmul", "dot", "positive")
 
 
 class _Selector(Builder):
@@ -148,7 +173,7 @@ class _Selector(Builder):
 
     def _home(self, node: Node) -> Block:
         """What does not depend on the state is computed once, in the pre block."""
-        if self.block == "pre" or node.op in ("A", "b", "x0", "constant", "zeros", "identity", "transpose"):
+        if self.block == "pre" or node.op in ("input", "constant", "zeros", "identity", "transpose"):
             return self.block
         return "pre" if is_invariant(node) else self.block
 
@@ -157,7 +182,7 @@ class _Selector(Builder):
         key = (block, id(node))
         if key not in self.values:
             with self.within(block):
-                self.values[key] = getattr(self, f"_{node.op.lower()}")(node)
+                self.values[key] = getattr(self, f"_{node.op}")(node)
         return self.values[key]
 
     def _constant(self, node: Node) -> Value:
@@ -166,15 +191,13 @@ class _Selector(Builder):
     def _zeros(self, node: Node) -> Value:
         return ()
 
-    def _a(self, node: Node) -> Value:
+    def _identity(self, node: Node) -> Value:
         return (Term(1.0, self.eye, (), _OPERATORS[node.op]),)
 
-    _identity = _transpose = _a
+    _transpose = _identity
 
-    def _b(self, node: Node) -> Value:
-        return (Term(1.0, self.inputs[node.op]),)
-
-    _x0 = _b
+    def _input(self, node: Node) -> Value:
+        return self._identity(node) if node.extra == "A" else (Term(1.0, self.inputs[node.extra]),)
 
     def _state(self, node: Node) -> Value:
         rows = self.out.state[node.extra]
@@ -231,7 +254,7 @@ class _Selector(Builder):
     def _matmul(self, node: Node) -> Value:
         left, right = node.args
         value = self.value(right)
-        if left.op in ("A", "transpose"):
+        if left.op == "transpose" or is_input(left, "A"):
             plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
             if not plain:
                 exponent = self.common_exponent(value, right)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.graph import KINDS, Graph, Node, Place, reachable
+from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, Place, RefusedError, reachable
 from nlaformer.compiler.language import Program
+from nlaformer.compiler.values import Value
 from nlaformer.errors import CompileError
 
 # The name of what finish returns, beside the states; no state can have it, since no method could ask for it.
@@ -48,13 +49,16 @@ def parameters(method: Callable[..., Any]) -> list[str]:
         return []
 
 
-def trace_program(program: Program) -> TracedProgram:
-    """Run the methods on nodes and collect the problems; CompileError at once where the state is not known."""
+def trace_program(program: Program, n: int | None = None) -> TracedProgram:
+    """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
+
+    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit.
+    """
     before = {name: id(value) for name, value in vars(program).items()}
-    tracer = _Tracer(program)
+    tracer = _Tracer(program, n)
     inputs = tracer.inputs
     start = tracer.states("start", inputs)
-    state = {name: tracer.graph.make("state", (), name, node.kind) for name, node in start.items()}
+    state = {name: tracer.state(name, node) for name, node in start.items()}
     step = tracer.states("step", inputs | state)
     tracer.compare(start, step)
     if not inputs:
@@ -71,23 +75,28 @@ def trace_program(program: Program) -> TracedProgram:
 
 
 class _Tracer:
-    """Calls the methods of a program with nodes and notes what is wrong with what they ask for and return."""
+    """Calls the methods of a program with traced values and notes what is wrong with what they ask for and return."""
 
-    def __init__(self, program: Program):
-        self.graph, self.program = Graph(), program
+    def __init__(self, program: Program, n: int | None):
+        self.graph, self.program = Graph(n), program
         self.methods = {
             name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
         }
         blocks = [self.methods[name] for name in ("start", "step", "finish")]
         asked = {name for method in blocks if callable(method) for name in parameters(method)}
-        self.inputs = {name: self.graph.make(name, (), name, kind) for name, kind in KINDS.items() if name in asked}
+        kinds = KINDS | _declared(program)
+        self.inputs = {name: self.graph.make("input", (), name, kind) for name, kind in kinds.items() if name in asked}
 
     def given(self, method: str) -> bool:
         """Whether the user's class has a method of its own."""
         return getattr(self.methods[method], "__func__", None) is not getattr(Program, method)
 
     def refuse(self, method: str, message: str) -> Node:
-        return self.graph.refuse(message, self.graph.make("constant", (), 1.0, "scalar"), self.place(method))
+        return self.graph.refuse(message, None, self.place(method))
+
+    def state(self, name: str, start: Node) -> Node:
+        """The state before a step; where start could not be traced and its kind is not known, neither can this."""
+        return self.graph.make("state", (), name, start.kind) if start.kind else start
 
     def place(self, method: str) -> Place:
         """The first line of a method; of the class, where it has none."""
@@ -114,15 +123,17 @@ class _Tracer:
             return None
         arguments = {}
         for name in parameters(found):
-            arguments[name] = known[name] if name in known else self.graph.make("state", (), name, "vector")
+            arguments[name] = Value(known[name] if name in known else self.graph.make("refused", (), None, None))
             # If start could not be traced, the state is not known, and nothing is wrong with asking for it.
             if name not in known and (method == "start" or known.keys() - self.inputs.keys()):
                 self.refuse(method, f"{method} asks for {name!r}; it may ask for {', '.join(known)}")
+        before = len(self.graph.problems)
         try:
             return found(**arguments)
         except Exception as error:
-            place = _place_of(error, self.place(method))
-            self.graph.refuse(f"{type(error).__name__}: {error}", self.graph.node(1.0), place)
+            # What goes wrong after a refused value may be its consequence.
+            if len(self.graph.problems) == before:
+                self.graph.refuse(f"{type(error).__name__}: {error}", None, _place_of(error, self.place(method)))
             return None
 
     def states(self, method: str, known: dict[str, Node]) -> dict[str, Node]:
@@ -136,16 +147,22 @@ class _Tracer:
                 method, f"{method} returns {type(result).__name__}; it must return its state by name, dict(x=...)"
             )
             return {}
-        for key in result.keys() & KINDS.keys():
+        for key in result.keys() & (KINDS | _declared(self.program)).keys():
             self.refuse(method, f"{method} returns a state named {key!r}, the name of an input; choose another")
-        return {key: self.graph.node(value, self.place(method)) for key, value in result.items()}
+        return {key: self._node(value, method) for key, value in result.items()}
+
+    def _node(self, value: Any, method: str) -> Node:
+        try:
+            return self.graph.node(value)
+        except RefusedError as refusal:
+            return self.graph.refuse(str(refusal), refusal.kind, self.place(method))
 
     def value(self, method: str, known: dict[str, Node]) -> Node | None:
         """The value a method returns; None, and a problem noted, if it is not a traced value."""
         before = len(self.graph.problems)
         result = self.call(method, known)
-        if isinstance(result, Node):
-            return result
+        if isinstance(result, Value):
+            return result.node
         if len(self.graph.problems) == before:
             self.refuse(
                 method, f"{method} returns {result!r:.40}; it must return a value computed from what it asks for"
@@ -162,22 +179,37 @@ class _Tracer:
                 "step", f"{here} returns the state {name!r} and {there} does not; both must return the same names"
             )
         for name in sorted(start.keys() & step.keys()):
-            if start[name].kind != step[name].kind:
+            if "refused" not in (start[name].op, step[name].op) and start[name].kind != step[name].kind:
                 kinds = f"a {start[name].kind} in start and a {step[name].kind} in step"
                 self.refuse("step", f"the state {name!r} is {kinds}")
 
 
 def _judgement(tracer: _Tracer, answer: Node) -> tuple[Node | None, Node | None]:
     """The residual and its scale as graphs of the answer; they are evaluated beside the transformer, not compiled."""
-    x = tracer.graph.make("state", (), ANSWER, answer.kind)
+    x = tracer.state(ANSWER, answer)
     known = tracer.inputs | {"x": x}
     if tracer.given("residual"):
         residual = tracer.value("residual", known)
     else:
         # b - A x makes sense for a vector, if the program has A and b at all.
         fits = {"A", "b"} <= tracer.inputs.keys() and answer.kind == "vector"
-        residual = tracer.inputs["b"] - tracer.inputs["A"] @ x if fits else None
+        A, b = (Value(tracer.inputs[name]) if fits else None for name in ("A", "b"))
+        residual = (b - A @ Value(x)).node if A is not None and b is not None else None
     return residual, tracer.value("residual_scale", known) if tracer.given("residual_scale") else None
+
+
+def _declared(program: Program) -> dict[str, str]:
+    """The further inputs of a program, with their kinds."""
+    declared = program.inputs
+    if not isinstance(declared, Mapping) or any(kind not in AXES for kind in declared.values()):
+        raise CompileError(
+            f"{program.name}: inputs is {declared!r:.60}; expected names with their kinds, as in "
+            'dict(C="matrix", lower="vector", mu="scalar")'
+        )
+    for name in declared:
+        if not isinstance(name, str) or not name.isidentifier() or name in {*KINDS, "x", "iterations"}:
+            raise CompileError(f"{program.name}: {name!r} cannot be the name of a further input; choose another")
+    return dict(declared)
 
 
 def _place_of(error: Exception, otherwise: Place) -> Place:

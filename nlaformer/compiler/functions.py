@@ -1,0 +1,363 @@
+"""The names that NumPy and torch have for what a traced value can do, each written in the ops of the graph.
+
+    |v| = relu(v) + relu(-v)        max(u, v) = v + relu(u - v)        |v|_2 = sqrt(v . v)        trace A = sum(diag A)
+
+A function stands under NumPy's name, and under torch's where that is another. Its arguments beyond the values are those
+that can be compiled: any other (``axis=`` of a norm, ``keepdims=``, ``where=``) is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nlaformer.compiler.values import Value, graph_of
+
+_Function = Callable[..., Value]
+FUNCTIONS: dict[str, _Function] = {}
+
+
+def _named(*names: str) -> Callable[[_Function], _Function]:
+    def register(function: _Function) -> _Function:
+        FUNCTIONS.update(dict.fromkeys(names, function))
+        return function
+
+    return register
+
+
+def named(value: Value, library: str, name: str, args: Any, options: dict[str, Any]) -> Value:
+    """A function of NumPy or torch, by name, or a method; refused in the same spelling if there is none."""
+    spelling = f"{library}.{name}" if library else f".{name}"
+    if any(isinstance(v, Value) and v.node.op == "refused" for v in (*args, *options.values())):
+        return value.refuse("") if value.node.op == "refused" else Value(value.graph.make("refused", (), None, None))
+    out = options.pop("out", None)
+    options = {key: option for key, option in options.items() if option is not None and option is not _NO_VALUE}
+    function = FUNCTIONS.get(name)
+    if function is None:
+        remedy = _REMEDIES.get(name.rpartition(".")[2], "write it with + - * / @ ** and what docs/compile.md lists")
+        kind = value.kind if _is_pointwise(name) else None
+        return value.refuse(f"{spelling} cannot be compiled; {remedy}", kind)
+    try:
+        inspect.signature(function).bind(*args, **options)
+    except TypeError:
+        given = ", ".join(f"{key}={option!r:.20}" for key, option in options.items()) or f"{len(args)} arguments"
+        taken = str(inspect.signature(function)).partition(" ->")[0].replace(": Any", "")
+        return value.refuse(f"{spelling} with {given}; it can be compiled as {name}{taken}")
+    result = function(*args, **options)
+    if out is None:
+        return result
+    return (out[0] if isinstance(out, tuple) else out).become(result)
+
+
+_NO_VALUE = inspect.signature(np.sum).parameters["initial"].default  # what NumPy passes for an argument not given
+_REMEDIES = {
+    "where": "nothing can be chosen by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled",
+    "solve": "there is no inverse; write an iteration for it",
+    "inv": "there is no inverse; write an iteration for it",
+    "max": "the largest entry cannot be found; np.maximum(u, v) takes the larger of two, entry by entry",
+    "amax": "the largest entry cannot be found; np.maximum(u, v) takes the larger of two, entry by entry",
+    "min": "the smallest entry cannot be found; np.minimum(u, v) takes the smaller of two, entry by entry",
+    "amin": "the smallest entry cannot be found; np.minimum(u, v) takes the smaller of two, entry by entry",
+    "einsum": "write the products with @, *, np.outer, np.sum and .T",
+}
+
+
+def _is_pointwise(name: str) -> bool:
+    function = getattr(np, name, None)
+    return isinstance(function, np.ufunc) and function.nin == 1
+
+
+def _apply(rule: str, *args: Any) -> Value:
+    graph = graph_of(*args)
+    assert graph is not None
+    return Value(graph.call(getattr(graph, rule), *args))
+
+
+def _with(rule: str, v: Value, *parameters: Any) -> Value:
+    """A rule of the graph that takes parameters before the node."""
+    return Value(v.graph.call(functools.partial(getattr(v.graph, rule), *parameters), v))
+
+
+# Entry by entry.
+
+
+def _pointwise(op: str) -> _Function:
+    return lambda v: _with("pointwise", v, op)
+
+
+FUNCTIONS["sqrt"] = sqrt = _pointwise("sqrt")
+FUNCTIONS["exp"] = exp = _pointwise("exp")
+FUNCTIONS["log"] = log = _pointwise("log")
+FUNCTIONS["relu"] = relu = _pointwise("relu")
+FUNCTIONS["sign"] = FUNCTIONS["sgn"] = _pointwise("sign")
+FUNCTIONS["negative"] = FUNCTIONS["neg"] = lambda v: -v
+FUNCTIONS["positive"] = lambda v: +v
+FUNCTIONS["reciprocal"] = lambda v: 1.0 / v
+FUNCTIONS["rsqrt"] = lambda v: 1.0 / sqrt(v)
+FUNCTIONS["square"] = lambda v: v * v
+FUNCTIONS["expm1"] = lambda v: exp(v) - 1.0
+FUNCTIONS["log1p"] = lambda v: log(1.0 + v)
+FUNCTIONS["exp2"] = lambda v: exp(math.log(2.0) * v)
+FUNCTIONS["log2"] = lambda v: log(v) / math.log(2.0)
+FUNCTIONS["log10"] = lambda v: log(v) / math.log(10.0)
+FUNCTIONS["sinh"] = lambda v: 0.5 * (exp(v) - exp(-v))
+FUNCTIONS["cosh"] = lambda v: 0.5 * (exp(v) + exp(-v))
+FUNCTIONS["tanh"] = lambda v: 1.0 - 2.0 / (1.0 + exp(2.0 * v))
+FUNCTIONS["expit"] = FUNCTIONS["sigmoid"] = lambda v: 1.0 / (1.0 + exp(-v))
+
+
+@_named("add")
+def add(u: Any, v: Any) -> Value:
+    return _apply("add", u, v)
+
+
+@_named("subtract", "sub")
+def subtract(u: Any, v: Any) -> Value:
+    return u - v if isinstance(u, Value) else v.__rsub__(u)
+
+
+@_named("multiply", "mul")
+def multiply(u: Any, v: Any) -> Value:
+    return _apply("multiply", u, v)
+
+
+@_named("divide", "true_divide", "div")
+def divide(u: Any, v: Any) -> Value:
+    return _apply("divide", u, v)
+
+
+@_named("absolute", "abs", "fabs")
+def absolute(v: Value) -> Value:
+    return relu(v) + relu(-v)
+
+
+@_named("maximum", "fmax", "clamp_min")
+def maximum(u: Any, v: Any) -> Value:
+    return add(v, relu(subtract(u, v)))
+
+
+@_named("minimum", "fmin", "clamp_max")
+def minimum(u: Any, v: Any) -> Value:
+    return subtract(v, relu(subtract(v, u)))
+
+
+@_named("clip", "clamp")
+def clip(v: Value, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Value:
+    low, high = a_min if min is None else min, a_max if max is None else max
+    v = +v if low is None else maximum(v, low)
+    return v if high is None else minimum(v, high)
+
+
+@_named("hypot")
+def hypot(u: Any, v: Any) -> Value:
+    return sqrt(add(multiply(u, u), multiply(v, v)))
+
+
+@_named("logaddexp")
+def logaddexp(u: Any, v: Any) -> Value:
+    return log(sum((exp(w) if isinstance(w, Value) else np.exp(w) for w in (u, v)), 0.0))
+
+
+@_named("power", "float_power", "pow", "linalg.power")
+def power(v: Any, p: Any) -> Value:
+    """Whole powers as products, halves with a root, others as exp(p log v), where v must be positive."""
+    if isinstance(p, Value):
+        return exp(p * (log(v) if isinstance(v, Value) else np.log(v)))
+    if np.ndim(p) or not isinstance(p, (int, float, np.number)) or not np.isfinite(p):
+        return v.refuse(f"the power {p!r:.40}; powers are numbers", v.kind)
+    p = float(p)
+    if p < 0:
+        return 1.0 / power(v, -p)
+    if p % 1 == 0.5:
+        return sqrt(v) * power(v, p - 0.5) if p > 0.5 else sqrt(v)
+    if p % 1 or p > 64:
+        return exp(p * log(v))
+    return _whole_power(v, int(p)) if p else ones_like(v)
+
+
+def _whole_power(v: Value, p: int) -> Value:
+    if p > 8:
+        half = _whole_power(v, p // 2)
+        return half * half * v if p % 2 else half * half
+    result = +v
+    for _ in range(p - 1):
+        result = result * v
+    return result
+
+
+# Products.
+
+
+@_named("matmul", "mm", "mv", "matvec", "vecmat", "linalg.matmul")
+def matmul(u: Any, v: Any) -> Value:
+    return _apply("matmul", u, v)
+
+
+@_named("dot")
+def dot(u: Any, v: Any) -> Value:
+    """NumPy's: a product of matrices, an inner product of vectors, a multiple."""
+    kinds = {value.kind if isinstance(value, Value) else _KINDS[np.ndim(value)] for value in (u, v)}
+    return multiply(u, v) if "scalar" in kinds else matmul(u, v)
+
+
+@_named("vdot", "vecdot", "linalg.vecdot")
+def vdot(u: Any, v: Any) -> Value:
+    return _apply("dot", u, v)
+
+
+@_named("inner")
+def inner(u: Any, v: Any) -> Value:
+    return dot(u, np.transpose(v))
+
+
+@_named("outer", "ger", "linalg.outer")
+def outer(u: Any, v: Any) -> Value:
+    return _apply("outer", u, v)
+
+
+@_named("linalg.norm", "norm", "linalg.vector_norm", "linalg.matrix_norm")
+def norm(v: Value, ord: Any = None) -> Value:
+    if v.kind == "scalar":
+        return absolute(v)
+    if v.kind == "vector" and ord == 1:
+        return total(absolute(v))
+    if ord is None or ord == (2 if v.kind == "vector" else "fro"):
+        return sqrt(vdot(v, v))
+    return v.refuse(
+        f"the norm of order {ord!r} of a {v.kind}; vectors have the orders 1 and 2, matrices 'fro'", "scalar"
+    )
+
+
+@_named("linalg.matrix_power", "matrix_power")
+def matrix_power(A: Value, n: Any) -> Value:
+    if not isinstance(n, (int, np.integer)) or not 1 <= n <= 64:
+        return A.refuse(f"the power {n!r} of a matrix; whole powers from 1 are products", "matrix")
+    result = +A
+    for _ in range(int(n) - 1):
+        result = result @ A
+    return result
+
+
+# Parts, sums, and values in the shape of others.
+
+
+@_named("sum")
+def total(v: Value, axis: Any = None) -> Value:
+    return _sum_or_mean("sum", v, axis)
+
+
+@_named("mean")
+def mean(v: Value, axis: Any = None) -> Value:
+    return _sum_or_mean("mean", v, axis)
+
+
+def _sum_or_mean(op: str, v: Value, axis: Any) -> Value:
+    if axis is None or (v.kind == "vector" and axis in (0, -1)):
+        return _with("total", v, op)
+    if v.kind != "matrix" or axis not in (0, 1, -1, -2):
+        return v.refuse(f"the {op} of a {v.kind} along axis {axis!r}; a matrix has the axes 0 and 1")
+    ones = Value(v.graph.ones("vector"))
+    sums = (v.T if axis in (0, -2) else v) @ ones
+    return sums if op == "sum" else sums / _with("total", ones, "sum")
+
+
+@_named("var")
+def var(v: Value) -> Value:
+    deviation = v - mean(v)
+    return mean(deviation * deviation)
+
+
+FUNCTIONS["std"] = lambda v: sqrt(var(v))
+FUNCTIONS["trace"] = FUNCTIONS["linalg.trace"] = lambda A: total(diag(A))
+
+
+@_named("diag", "diagonal", "linalg.diagonal")
+def diag(v: Value, k: Any = 0) -> Value:
+    """Of a matrix a view, which NumPy makes read-only."""
+    if k != 0:
+        return v.refuse(f"the diagonal {k!r}; np.diag(np.roll(A, k, axis=0)) has it, in another order", "vector")
+    return v.view("diag", None) if v.kind == "matrix" else _apply("diag", v)
+
+
+@_named("tril")
+def tril(A: Value, k: Any = 0) -> Value:
+    return _with("triangle", A, "lower", operator.index(k))
+
+
+@_named("triu")
+def triu(A: Value, k: Any = 0) -> Value:
+    return _with("triangle", A, "upper", operator.index(k))
+
+
+@_named("roll")
+def roll(v: Value, shift: Any, axis: Any = None) -> Value:
+    if not isinstance(shift, (int, np.integer)):
+        return v.refuse(f"a roll by {shift!r:.40}; the shift is a whole number", v.kind)
+    if v.kind == "matrix" and axis is None:
+        return v.refuse("np.roll of a matrix without axis=, which runs over its rows; give axis=0 or axis=1", v.kind)
+    if v.kind == "matrix" and axis in (1, -1):
+        return roll(v.T, shift, axis=0).T
+    return _with("roll", v, int(shift))
+
+
+@_named("transpose", "t", "matrix_transpose", "linalg.matrix_transpose")
+def transpose(v: Value) -> Value:
+    return v.T
+
+
+@_named("copy", "clone", "conj", "conjugate")
+def copy(v: Value) -> Value:
+    return +v
+
+
+@_named("zeros_like")
+def zeros_like(v: Value) -> Value:
+    return Value(v.graph.zeros(v.kind))
+
+
+@_named("ones_like")
+def ones_like(v: Value) -> Value:
+    return Value(v.graph.ones(v.kind))
+
+
+@_named("full_like")
+def full_like(v: Value, fill_value: Any) -> Value:
+    return multiply(fill_value, ones_like(v))
+
+
+@_named("identity_like")
+def identity_like(A: Value) -> Value:
+    if A.kind != "matrix":
+        return A.refuse(f"identity_like of a {A.kind}; write nf.identity_like(A)", "matrix")
+    return Value(A.graph.identity())
+
+
+@_named("promise")
+def promise(v: Value) -> Value:
+    """nf.positive: the same array, of a known sign."""
+    rule = functools.partial(v.graph.pointwise, "positive")
+    return Value(v.node, lambda: v.graph.call(rule, v.node), v.become)
+
+
+@_named("copyto")
+def copyto(dst: Value, src: Any) -> Value:
+    return dst.become(src)
+
+
+@_named("fill_diagonal")
+def fill_diagonal(a: Value, val: Any) -> Value:
+    a += _apply("diagonal", multiply(val, Value(a.graph.ones("vector"))) - diag(a))
+    return a
+
+
+_KINDS = ("scalar", "vector", "matrix")
+METHODS = {
+    **{name: name for name in ("sum", "mean", "dot", "copy", "trace", "diagonal", "transpose", "clip", "var", "std")},
+    **{name: name for name in ("abs", "sqrt", "exp", "log", "relu", "sign", "square", "norm", "clone", "tril", "triu")},
+}

@@ -1,0 +1,268 @@
+"""What the methods of a program hold while they are traced: values that behave as NumPy's arrays do.
+
+A ``Value`` points to a node of the graph. Operators give new values; in-place operators (``x += d``, ``x[:] = d``,
+``out=x``) change where the value points, so that every name of the same array sees the change; a scalar, which NumPy
+cannot change, gets a new value. ``A.T`` and ``np.diag(A)`` are views. What cannot be compiled is noted with its line,
+and tracing continues with a refused value, so that ``CompileError`` can list everything at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from nlaformer.compiler.graph import AXES, Graph, Node, describe
+
+_DECISION = (
+    "a decision that depends on the data; the weights are fixed. Entry by entry, np.maximum, np.minimum, np.abs, "
+    "np.clip and np.sign can be compiled; a test for convergence is not needed: further loops leave the answer as it is"
+)
+
+
+def _operator(rule: str) -> tuple[Callable[..., Value], Callable[..., Value], Callable[..., Value]]:
+    """The methods of an operator: the value on its left, on its right, and in place."""
+
+    def left(self: Value, other: Any) -> Value:
+        return self.apply(rule, self, other)
+
+    def right(self: Value, other: Any) -> Value:
+        return self.apply(rule, other, self)
+
+    def in_place(self: Value, other: Any) -> Value:
+        return self.become(left(self, other))
+
+    return left, right, in_place
+
+
+class Value:
+    """An array in a traced program; ``read`` and ``write`` make it a view of another one."""
+
+    __array_priority__ = 1000.0
+    __hash__ = None  # type: ignore[assignment]
+
+    def __init__(self, node: Node, read: Callable[[], Node] | None = None, write: Callable[[Node], Any] | None = None):
+        self._node, self._read, self._write = node, read, write
+
+    @property
+    def node(self) -> Node:
+        return self._node if self._read is None else self._read()
+
+    @property
+    def graph(self) -> Graph:
+        return self._node.graph
+
+    @property
+    def kind(self) -> str:
+        return self.node.kind
+
+    def __repr__(self) -> str:
+        return describe(self.node)
+
+    def __format__(self, specification: str) -> str:
+        return repr(self)  # so that a step may print what it computes
+
+    def apply(self, rule: str, *args: Any) -> Value:
+        """A rule of the graph, by name, on values and constants."""
+        return Value(self.graph.call(getattr(self.graph, rule), *args))
+
+    def refuse(self, message: str, kind: str | None = None) -> Value:
+        """Note a problem, unless this value has been refused already."""
+        if self.node.op == "refused":
+            return Value(self.graph.make("refused", (), None, kind))
+        return Value(self.graph.refuse(message, kind))
+
+    def become(self, other: Any) -> Value:
+        """The same array with new entries; a scalar cannot be changed, and is replaced."""
+        node = self.graph.call(lambda node: node, other)
+        if self.kind == "scalar" or "refused" in (node.op, self.node.op):
+            return Value(node)
+        if AXES[node.kind] > AXES[self.kind]:
+            return self.refuse(f"a {node.kind} assigned to a {self.kind}, in place", self.kind)
+        if AXES[node.kind] < AXES[self.kind]:  # broadcast
+            node = self.graph.call(self.graph.add, node, self.graph.zeros(self.kind))
+        if self._read is None:
+            self._node = node
+        elif self._write is not None:
+            self._write(node)
+        else:
+            return self.refuse("a diagonal changed in place; NumPy does not permit it. Write A + np.diag(v)", self.kind)
+        return self
+
+    # What can be compiled.
+
+    __add__, __radd__, __iadd__ = _operator("add")
+    __mul__, __rmul__, __imul__ = _operator("multiply")
+    __truediv__, __rtruediv__, __itruediv__ = _operator("divide")
+    __matmul__, __rmatmul__, __imatmul__ = _operator("matmul")
+
+    def __sub__(self, other: Any) -> Value:
+        return self + self.apply("multiply", -1.0, other)
+
+    def __rsub__(self, other: Any) -> Value:
+        return self.apply("add", other, -self)
+
+    def __isub__(self, other: Any) -> Value:
+        return self.become(self - other)
+
+    def __neg__(self) -> Value:
+        return self.apply("multiply", self, -1.0)
+
+    def __pos__(self) -> Value:
+        return Value(self.node)
+
+    def __abs__(self) -> Value:
+        return self._function("absolute")
+
+    def __pow__(self, power: Any) -> Value:
+        return self._function("power", power)
+
+    def __rpow__(self, base: Any) -> Value:
+        return self._function("power", base, reverse=True)
+
+    def __ipow__(self, power: Any) -> Value:
+        return self.become(self**power)
+
+    @property
+    def T(self) -> Value:
+        return self.view("transpose", lambda node: self.become(self.graph.call(self.graph.transpose, node)))
+
+    def view(self, rule: str, write: Callable[[Node], Any] | None) -> Value:
+        """What a rule makes of this array, now and whenever it has changed."""
+        read = getattr(self.graph, rule)
+        return Value(self.node, lambda: self.graph.call(read, self.node), write)
+
+    def __getitem__(self, index: Any) -> Value:
+        if _is_everything(index):
+            return Value(self.node, lambda: self.node, self.become)
+        whole = not isinstance(index, tuple) and isinstance(index, (int, np.integer))
+        kind = "scalar" if whole and self.kind == "vector" else None
+        return self.refuse("single entries and parts cannot be taken; np.dot with a vector picks an entry", kind)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if _is_everything(index):
+            self.become(value)
+        elif not (isinstance(value, Value) and value.node.op == "refused"):
+            self.refuse("single entries and parts cannot be set; write whole vectors, as in x + c * np.roll(e, 1)")
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (self._size(".shape"),) * AXES.get(self.kind, 1)
+
+    @property
+    def ndim(self) -> int:
+        return AXES.get(self.kind, 1)
+
+    @property
+    def size(self) -> int:
+        return self._size(".size") ** AXES.get(self.kind, 1)
+
+    @property
+    def dtype(self) -> Any:
+        return np.dtype(float)
+
+    def __len__(self) -> int:
+        return self._size("len(v)")
+
+    def _size(self, what: str) -> int:
+        if self.graph.n is None:
+            self.refuse(f"{what} where the size of the systems is not known; write it without the size")
+        return self.graph.n or 1
+
+    # What cannot be compiled: noted, and answered so that tracing can continue.
+
+    def _decide(self, other: Any) -> Value:
+        return self.refuse(_DECISION) if not _is_refused(other) else other
+
+    __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _decide  # type: ignore[assignment]
+
+    def __bool__(self) -> bool:
+        self.refuse(_DECISION)
+        # True once: an `if` is traced through its first branch, a `while` ends.
+        place = self.graph.place()
+        self.graph.visits[place] = self.graph.visits.get(place, 0) + 1
+        return self.graph.visits[place] == 1
+
+    def __float__(self) -> float:
+        self.refuse(
+            "a Python number is needed here, but the value is known only when the weights run; "
+            "np.sqrt, np.exp, np.log can be compiled, math.sqrt and float cannot"
+        )
+        return 1.0
+
+    def __int__(self) -> int:
+        return int(self.__float__())
+
+    __index__ = __int__
+
+    def _unknown(self, other: Any) -> Value:
+        return self.refuse("an operator that cannot be compiled; use + - * / @ and **", self.kind)
+
+    __mod__ = __rmod__ = __floordiv__ = __rfloordiv__ = __and__ = __rand__ = __or__ = __ror__ = _unknown
+    __divmod__ = __rdivmod__ = __xor__ = __rxor__ = __lshift__ = __rshift__ = _unknown
+
+    def __invert__(self) -> Value:
+        return self._unknown(None)
+
+    def __iter__(self) -> Any:
+        self.refuse("a loop over the entries of a value; write whole vectors, np.sum for Python's sum")
+        return iter(())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Value:
+        return self.refuse("a value called like a function")
+
+    # NumPy's protocols, torch's, and methods.
+
+    def _function(self, name: str, *args: Any, **options: Any) -> Value:
+        from nlaformer.compiler.functions import FUNCTIONS
+
+        return FUNCTIONS[name](self, *args, **options)
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        self.refuse("a traced value made into an array; np.array and np.asarray are not needed, v.copy() copies")
+        return np.ones((2,) * AXES.get(self.kind, 0))
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Value:
+        from nlaformer.compiler.functions import named
+
+        name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
+        return named(self, "np", name, inputs, options)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Value:
+        from nlaformer.compiler.functions import named
+
+        inner = function.__module__.removeprefix("numpy").removeprefix(".")
+        return named(self, "np", f"{inner}.{function.__name__}" if inner else function.__name__, args, options)
+
+    @classmethod
+    def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Value:
+        from nlaformer.compiler.functions import named
+
+        values = (value for value in (*args, *(options or {}).values()) if isinstance(value, Value))
+        name = getattr(function, "__name__", "function").replace("linalg_", "linalg.")
+        return named(next(values), "torch", name, args, options or {})
+
+    def __getattr__(self, name: str) -> Any:
+        from nlaformer.compiler.functions import METHODS, named
+
+        if name.startswith("__"):
+            raise AttributeError(name)
+        if name in METHODS:
+            return lambda *args, **options: named(self, "", METHODS[name], (self, *args), options)
+        return self.refuse(f".{name}; a traced value has + - * / @ **, .T and the methods {', '.join(METHODS)}")
+
+
+def _is_everything(index: Any) -> bool:
+    """Whether an index is [:], [...] or [:, :]."""
+    parts = index if isinstance(index, tuple) else (index,)
+    return bool(parts) and all(part is Ellipsis or part == slice(None) for part in parts if not isinstance(part, Value))
+
+
+def _is_refused(value: Any) -> bool:
+    return isinstance(value, Value) and value.node.op == "refused"
+
+
+def graph_of(*values: Any) -> Graph | None:
+    """The graph that values belong to; None if they are arrays and numbers alone."""
+    return next((value.graph for value in values if isinstance(value, Value)), None)
