@@ -49,6 +49,10 @@ class ConvergenceWarning(UserWarning):
     """A solve did not converge; the status of the result says why."""
 
 
+class UnfamiliarWarning(UserWarning):
+    """A trained model was given systems unlike those of its training."""
+
+
 class FileError(NLAFormerError, ValueError):
     """A file is missing, damaged, or not of the expected kind."""
 

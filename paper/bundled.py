@@ -85,7 +85,7 @@ def measure(results: Results, small: bool) -> None:
         for teacher, iterates in taught.items():
             methods[teacher]["sigma"][str(sigma)] = _curves(squared_relative_errors(iterates, x))
         for name, solver in solvers.items():
-            iterates = solver.iterates(A, b)
+            iterates = solver.iterates(A, b, normalize=False)
             deviation = squared_deviations(iterates, taught[solver.config.teacher], x).mean(0).tolist()
             row = _curves(squared_relative_errors(iterates, x)) | {"deviation": deviation}
             models[name]["sigma"][str(sigma)] = row

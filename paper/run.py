@@ -207,7 +207,7 @@ def examine(solver: Solver) -> dict[str, dict[str, Any]]:
         if given.label in complete:
             if config.shared:  # its loop can be repeated
                 A, b, x = given.systems
-                errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * config.T), x)
+                errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * config.T, normalize=False), x)
                 row["loops"] = errors.mean(0).tolist()
             found[given.label] = row | _counts(solver, given)
         else:
@@ -228,7 +228,7 @@ def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
     condition = torch.linalg.cond(A)
     quarters = condition.argsort().tensor_split(4)
     found: dict[str, Any] = {"condition": [condition[quarter].median().item() for quarter in quarters], "counts": {}}
-    for name, iterates in (("model", solver.iterates(A, b)), ("cg", given.cg.x), ("pcg", given.pcg.x)):
+    for name, iterates in (("model", solver.iterates(A, b, normalize=False)), ("cg", given.cg.x), ("pcg", given.pcg.x)):
         errors = evaluate.squared_relative_errors(iterates, x)
         below = errors.unsqueeze(-1) <= torch.tensor(THRESHOLDS, dtype=errors.dtype)  # (count, T+1, threshold)
         first = torch.where(below.any(1), below.int().argmax(1), errors.shape[1]).double()  # (count, threshold)
@@ -247,7 +247,7 @@ def confirm(solver: Solver) -> dict[str, Any]:
     systems = config.make_family().sample(_CONFIRMATORY_COUNT, _CONFIRMATORY_SEED)
     given = evaluate.trial(evaluate.own_label(config), systems, config.T)
     A, b, x = systems
-    iterates = {"model": solver.iterates(A, b), "cg": given.cg.x}
+    iterates = {"model": solver.iterates(A, b, normalize=False), "cg": given.cg.x}
     errors = {name: evaluate.squared_relative_errors(found, x) for name, found in iterates.items()}  # (count, T+1)
     quarters = torch.linalg.cond(A).argsort().tensor_split(4)  # from the best conditioned systems to the worst
     return evaluate.judge(solver, given).to_json() | {

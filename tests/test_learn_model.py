@@ -184,7 +184,7 @@ def test_zero_iterations_give_the_first_iterate(post):
 def test_entries_beyond_the_models_precision_are_refused():
     model = initial(nf.recipe("quickstart", n=3, T=4, d=8, heads=2))
     with pytest.raises(DomainError, match=r"A .*torch\.float32"):
-        model.iterates(1e40 * np.eye(3), np.ones(3))
+        model.iterates(1e40 * np.eye(3), np.ones(3), normalize=False)
 
 
 def _threads_during_iterates(monkeypatch, count):

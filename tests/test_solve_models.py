@@ -29,7 +29,8 @@ class Pupil:
         self.error, self.seen = error, []
         self.generator = torch.Generator().manual_seed(0)
 
-    def iterates(self, A: torch.Tensor, b: torch.Tensor, iterations: int) -> torch.Tensor:
+    def iterates(self, A: torch.Tensor, b: torch.Tensor, iterations: int, normalize: bool) -> torch.Tensor:
+        assert not normalize
         assert A.shape[-1] == b.shape[-1] == self.config.n and iterations == self.config.T
         self.seen.append((A, b))
         x = torch.linalg.solve(A, b)

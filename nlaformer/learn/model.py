@@ -26,7 +26,8 @@ from nlaformer import io, pretrained
 from nlaformer.arrays import ArrayT, all_finite, give, kind_of, threads_for, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
-from nlaformer.prompt import Layout
+from nlaformer.learn.scale import familiar, warn_if_unfamiliar
+from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
 
 _Model = TypeVar("_Model", bound=nn.Module)
@@ -122,14 +123,19 @@ class Solver(nn.Module):
         return self.probe_x(X), self.probe_rd(seen)
 
     @torch.no_grad()
-    def iterates(self, A: object, b: ArrayT, iterations: int | None = None) -> ArrayT:
+    def iterates(self, A: object, b: ArrayT, iterations: int | None = None, *, normalize: bool = True) -> ArrayT:
         """The iterates x_0, ..., x_T for systems with any leading batch dimensions.
+
+        A system whose |A|_F, or |b| / |A|_F, lies outside the range of the training is scaled into it by exact powers
+        of two, and its iterates back. One unlike those of the training at any scale gets an UnfamiliarWarning.
 
         Parameters
         ----------
         A, b : arrays (..., n, n) and (..., n): NumPy, torch or lists
         iterations : int, optional
             More or fewer loops than in training. The last iterate is read after the post block.
+        normalize : bool
+            False gives the model A and b as they are, and does not warn.
 
         Returns
         -------
@@ -138,13 +144,16 @@ class Solver(nn.Module):
         Examples
         --------
         >>> import numpy as np, nlaformer as nf
+        >>> from nlaformer import problems
         >>> model = initial(nf.recipe("quickstart", n=3, d=8, heads=2))
-        >>> model.iterates(np.eye(3), np.ones(3)).shape
-        (9, 3)
+        >>> A, b, _ = problems.SPD(n=3).sample(1, seed=0)
+        >>> x = model.iterates(A[0].numpy(), b[0].numpy())
+        >>> x.shape, bool(np.all(model.iterates(A[0].numpy() * 2**30, b[0].numpy()) == x / 2**30))
+        ((9, 3), True)
         """
         iterations = self.config.T if iterations is None else whole("iterations", iterations, 0)
-        given = to_tensor("b", b)
-        matrices, right, n = self._own("A", to_tensor("A", A)), self._own("b", given), self.config.n
+        given, n = to_tensor("b", b), self.config.n
+        matrices, right = self._finite("A", to_tensor("A", A)), self._finite("b", given)
         if matrices.shape[-2:] != (n, n) or right.shape[-1:] != (n,):
             raise ShapeError(
                 f"this model solves systems of {n} unknowns: A (..., {n}, {n}) and b (..., {n}); "
@@ -157,20 +166,29 @@ class Solver(nn.Module):
         except RuntimeError:
             shapes = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
             raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
-        systems = matrices.expand(*batch, n, n).reshape(-1, n, n), right.expand(*batch, n).reshape(-1, n)
+        e = f = torch.zeros((), dtype=torch.int32, device=right.device)
+        if normalize and batch.numel() and (known := familiar(self.config)) is not None:
+            warn_if_unfamiliar(known.unlike(matrices), stacklevel=3)  # the user's line, above the decorator
+            e, f = known.scaling(matrices, right)
+        matrices = self._own("A", scale(matrices, -e[..., None, None])).expand(*batch, n, n).reshape(-1, n, n)
+        right = self._own("b", scale(right, -(e + f)[..., None])).expand(*batch, n).reshape(-1, n)
         with threads_for(self.entries(batch.numel())):
-            pieces = self.blocks.pieces(self.config.d, n + 1, *systems)
+            pieces = self.blocks.pieces(self.config.d, n + 1, matrices, right)
             x = torch.cat([self.probe_x(self.features(A_k, b_k, iterations)) for A_k, b_k in pieces])
-        x = x.reshape(*batch, iterations + 1, n)
+        x = scale(x.reshape(*batch, iterations + 1, n).double(), f[..., None, None])
         x = x.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
         return give(x, kind_of(b))
 
-    def _own(self, name: str, value: Tensor) -> Tensor:
-        """An input in the model's precision and on its device; refused unless finite in both precisions."""
+    def _finite(self, name: str, value: Tensor) -> Tensor:
+        """An input in float64 on the model's device; refused unless real and finite."""
         if value.is_complex():
             raise DTypeError(f"{name} is complex; the model solves real systems")
         if not all_finite(value):
             raise DomainError(f"{name} holds NaN or infinity; every entry must be finite")
+        return value.to(self.positions.device, torch.float64)
+
+    def _own(self, name: str, value: Tensor) -> Tensor:
+        """An input in the model's precision, if that holds it."""
         own = value.to(self.positions)
         if not all_finite(own):
             raise DomainError(f"{name} has entries beyond the range of {own.dtype}; scale the system first")

@@ -281,7 +281,8 @@ def _as_function(model: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     if hasattr(model, "iterates") and hasattr(model, "config"):
         if getattr(model, "stacked", 0):
             raise OptionError("a stack of models cannot solve; take one of its members")
-        return partial(model.iterates, iterations=iterations_per_call(model.config)), model.config
+        # Scaled here, by a rule of this module.
+        return partial(model.iterates, iterations=iterations_per_call(model.config), normalize=False), model.config
     if callable(model):
         return model, None
     raise OptionError(
