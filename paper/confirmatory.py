@@ -1,0 +1,287 @@
+"""The quantities and tests of paper/protocol.md, computed from the filed runs; the verdicts are written by hand.
+
+A hypothesis whose runs are not all filed has no numbers. The p-values of one hypothesis, of differences and of
+equivalences together, are adjusted by Holm's method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, median, stdev
+from typing import Any
+
+from scipy import stats
+
+from paper import plan
+from paper.curves import geometric_mean
+from paper.results import Record, Results
+
+__all__ = ["Comparison", "compare", "interval", "numbers"]
+
+LEVEL, MARGIN = 0.05, math.log(1.1)
+Curve = Sequence[float]
+Numbers = dict[str, Any]
+
+
+# --- quantities of a run ---
+
+
+def errors(record: Record, who: str = "model") -> list[float]:
+    """e_0, ..., e_T: a value that is not finite or exceeds 1 counts as 1."""
+    return [error if error <= 1 else 1.0 for error in record.own[who]]
+
+
+def mean_error(record: Record) -> float:
+    """G, the geometric mean of e_1, ..., e_T."""
+    return geometric_mean(errors(record)[1:])
+
+
+def crossing(curve: Curve, level: float) -> float:
+    """tau: where log e_t, interpolated in t, first falls to a level; T where it never does.
+
+    >>> crossing([1.0, 1e-2, 1e-4], 1e-3), crossing([1.0, 1.0], 0.5)
+    (1.5, 1.0)
+    """
+    if curve[0] <= level:
+        return 0.0
+    for t in range(1, len(curve)):
+        if curve[t] <= level:
+            before, after = (math.log(max(curve[k], 1e-300)) for k in (t - 1, t))
+            return t - 1 + (math.log(level) - before) / (after - before)
+    return float(len(curve) - 1)
+
+
+def horizon(record: Record, limit: float = 0.1) -> int:
+    """The largest t with D_s <= limit for all s = 1..t, D the deviation relative to the teacher's own error."""
+    teacher = record.own[record.config.teacher]
+    within = [d <= limit * e for d, e in zip(record.own["deviation"][1:], teacher[1:], strict=True)]
+    return within.index(False) if False in within else len(within)
+
+
+def lead(record: Record) -> float:
+    """L, the geometric mean over t = 2..6 of CG's error over the run's."""
+    cg, own = errors(record, "cg"), errors(record)
+    return geometric_mean([cg[t] for t in range(2, 7)]) / geometric_mean([own[t] for t in range(2, 7)])
+
+
+def silent_discrepancy(record: Record) -> float:
+    """Delta_0, the discrepancy of the zero predictor."""
+    n = record.config.n
+    return sum(record.own["silence"][2:]) / (n - 1)
+
+
+def growth(record: Record) -> float:
+    """How much tau(1e-3) grows from the best conditioned quarter of the systems to the worst, over CG's growth."""
+    own, cg = (record.own["crossing"][who] for who in ("model", "cg"))
+    return (own[-1] - own[0]) / (cg[-1] - cg[0])
+
+
+# --- tests over the seeds ---
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A quantity of one group of seeds over that of another, and the adjusted p-values of "differs" and "equal"."""
+
+    ratio: float
+    low: float
+    high: float
+    p_differs: float
+    p_equal: float
+
+    @property
+    def outcome(self) -> str:
+        """The word of the protocol, for a quantity of which less is better."""
+        if self.p_equal < LEVEL:
+            return "equal"
+        if self.p_differs < LEVEL:
+            return "better" if self.ratio < 1 else "worse"
+        return "undecided"
+
+
+def compare(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> dict[str, Comparison]:
+    """The comparisons of one hypothesis, by name: Welch's tests of the logarithms, adjusted by Holm's method."""
+    logs = {name: ([math.log(q) for q in one], [math.log(q) for q in other]) for name, (one, other) in pairs.items()}
+    tests = {name: stats.ttest_ind(one, other, equal_var=False) for name, (one, other) in logs.items()}
+    raw: dict[tuple[str, str], float] = {}
+    for name, (one, other) in logs.items():
+        raw[name, "differs"] = float(tests[name].pvalue)
+        sides = [(MARGIN, "less"), (-MARGIN, "greater")]
+        raw[name, "equal"] = max(
+            float(stats.ttest_ind([q - m for q in one], other, equal_var=False, alternative=side).pvalue)
+            for m, side in sides
+        )
+    adjusted = holm(raw)
+    found = {}
+    for name, (one, other) in logs.items():
+        low, high = tests[name].confidence_interval(1 - LEVEL)
+        found[name] = Comparison(
+            math.exp(fmean(one) - fmean(other)),
+            math.exp(low),
+            math.exp(high),
+            adjusted[name, "differs"],
+            adjusted[name, "equal"],
+        )
+    return found
+
+
+def holm(p: Mapping[Any, float]) -> dict[Any, float]:
+    """P-values adjusted by Holm's method; a test that could not be made (NaN) decides nothing.
+
+    >>> {name: round(value, 6) for name, value in holm({"a": 0.01, "b": 0.04, "c": 0.03}).items()}
+    {'a': 0.03, 'c': 0.06, 'b': 0.06}
+    """
+    ordered = sorted((1.0 if math.isnan(value) else value, k, name) for k, (name, value) in enumerate(p.items()))
+    found, largest = {}, 0.0
+    for rank, (value, _, name) in enumerate(ordered):
+        largest = max(largest, min(1.0, value * (len(ordered) - rank)))
+        found[name] = largest
+    return found
+
+
+def interval(values: Sequence[float], logarithm: bool = True) -> list[float]:
+    """Student's interval of 95% over the seeds, of the logarithms where they exist."""
+    logs = [math.log(value) for value in values] if logarithm else list(values)
+    half = float(stats.t.ppf(1 - LEVEL / 2, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
+    ends = [fmean(logs) - half, fmean(logs) + half]
+    return [math.exp(end) for end in ends] if logarithm else ends
+
+
+# --- hypotheses ---
+
+
+def numbers(results: Results | None = None) -> Numbers:
+    """The numbers of every hypothesis whose runs are filed, by keys such as "h3.0.05.ratio"."""
+    known = Results() if results is None else results
+    found: Numbers = {}
+    for name, hypothesis in _HYPOTHESES.items():
+        try:
+            part = hypothesis(lambda kind, seeds=None: _runs(known, kind, seeds))
+        except LookupError:  # runs that are not filed yet
+            continue
+        found |= {f"{name}.{key}": value for key, value in part.items()}
+    return found
+
+
+_Find = Callable[..., list[Record]]
+
+
+def _runs(results: Results, kind: str, seeds: int | None) -> list[Record]:
+    """The runs of a kind, from seed 100 on: as many as planned, or as many as asked for."""
+    names = [name for name in plan.confirmatory() if name.rpartition("-seed")[0] == kind][:seeds]
+    missing = [name for name in names if not results.has_run(name)]
+    if missing or not names:
+        raise LookupError(f"{kind}: {', '.join(missing) or 'not planned'}")
+    return [results.run(name) for name in names]
+
+
+def _scores(records: Sequence[Record]) -> list[float]:
+    return [mean_error(record) for record in records]
+
+
+def _compared(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Numbers:
+    found: Numbers = {}
+    for name, each in compare(pairs).items():
+        found |= {f"{name}.ratio": each.ratio, f"{name}.interval": [each.low, each.high]}
+        found |= {f"{name}.p_differs": each.p_differs, f"{name}.p_equal": each.p_equal, f"{name}.outcome": each.outcome}
+    return found
+
+
+RESULT, JOINT, LAMBDA_10 = "result", "joint-eta0.0005", "cg-accelerated-lambda10"
+
+
+def _h1(runs: _Find) -> Numbers:
+    found: Numbers = {name: median(map(horizon, runs(kind))) for name, kind in (("result", RESULT), ("joint", JOINT))}
+    return found | {f"cg.{level:g}": crossing(runs(RESULT)[0].own["cg"], level) for level in (1e-2, 1e-4)}
+
+
+def _h2(runs: _Find) -> Numbers:
+    kinds = {"result": RESULT, "joint": JOINT, "accelerated": LAMBDA_10}
+    found: Numbers = {}
+    for name, kind in kinds.items():
+        records = runs(kind)
+        found[f"{name}.interval"] = interval([record.own["discrepancy"] for record in records])
+        found[f"{name}.relative"] = interval([r.own["discrepancy"] / silent_discrepancy(r) for r in records])
+    both = ([record.own["discrepancy"] for record in runs(kind)] for kind in (JOINT, RESULT))
+    return found | _compared({"joint_result": tuple(both)})  # type: ignore[dict-item]
+
+
+def _h3(runs: _Find) -> Numbers:
+    own = _scores(runs(JOINT))
+    return _compared(
+        {
+            "0.05": (own, _scores(runs("joint-eta0.05"))),
+            "0.0001": (own, _scores(runs("joint-eta0.0001"))),
+            "result": (own, _scores(runs(RESULT))),
+        }
+    )
+
+
+def _h4(runs: _Find) -> Numbers:
+    own = _scores(runs(LAMBDA_10))
+    return _compared({f"{weight}": (own, _scores(runs(f"cg-accelerated-lambda{weight}"))) for weight in (1, 7, 13, 30)})
+
+
+def _h5(runs: _Find) -> Numbers:
+    found: Numbers = {}
+    saved: list[list[float]] = []
+    for sigma in ("1", "1.2", "1.4"):
+        cg_taught = runs(LAMBDA_10) if sigma == "1.2" else runs(f"{LAMBDA_10}-sigma{sigma}")
+        pcg_taught = runs(f"pcg-accelerated-lambda10-sigma{sigma}")
+        tau = {name: [crossing(errors(r), 1e-4) for r in records] for name, records in
+               (("cg", cg_taught), ("pcg", pcg_taught))}  # fmt: skip
+        classical = {who: crossing(cg_taught[0].own[who], 1e-4) for who in ("cg", "pcg")}
+        found[f"{sigma}.cg"] = interval([t / classical["cg"] for t in tau["cg"]])
+        found[f"{sigma}.pcg"] = interval([classical["pcg"] / t for t in tau["pcg"]])
+        saved.append([1 - p / c for p, c in zip(tau["pcg"], tau["cg"], strict=False)])
+    return found | {"saved": interval([fmean(column) for column in zip(*saved, strict=True)], logarithm=False)}
+
+
+def _h6(runs: _Find) -> Numbers:
+    own = _scores(runs(LAMBDA_10, 3))
+    return {
+        f"{window}.{key}": value
+        for window in (10, 15)
+        for key, value in _compared({"ratio": (_scores(runs(f"cg-accelerated-K{window}")), own)}).items()
+    }
+
+
+def _h7(runs: _Find) -> Numbers:
+    scores = {256: _scores(runs(LAMBDA_10, 3))} | {d: _scores(runs(f"cg-accelerated-d{d}")) for d in (64, 128)}
+    return _compared({"256_128": (scores[256], scores[128]), "128_64": (scores[128], scores[64])})
+
+
+def _h8(runs: _Find) -> Numbers:
+    kinds = (f"{LAMBDA_10}-sigma1", LAMBDA_10, f"{LAMBDA_10}-sigma1.4")
+    records = [record for kind in kinds for record in runs(kind, 3)]
+    return {"growth": interval([growth(record) for record in records], logarithm=False)}
+
+
+def _h9(runs: _Find) -> Numbers:
+    found: Numbers = {}
+    for weight in (1, 7, 10, 13):
+        found[f"{weight}"] = interval([lead(r) / (1 + weight) ** 2 for r in runs(f"cg-accelerated-lambda{weight}")])
+    return found
+
+
+def _h12(runs: _Find) -> Numbers:
+    records = runs("result-literal")
+    found: Numbers = {"failed": sum(errors(r)[-1] == 1 for r in records), "scores": _scores(records)}
+    return found | _compared({"result": (found["scores"], _scores(runs(RESULT)))})
+
+
+def _h13(runs: _Find) -> Numbers:
+    own = _scores(runs(RESULT))
+    return _compared({f"{heads}": (_scores(runs(f"result-heads{heads}")), own) for heads in (2, 4)})
+
+
+def _h15(runs: _Find) -> Numbers:
+    return _compared({"tf32": (_scores(runs("result-tf32")), _scores(runs(RESULT)))})
+
+
+_HYPOTHESES: dict[str, Callable[[_Find], Numbers]] = {
+    "h1": _h1, "h2": _h2, "h3": _h3, "h4": _h4, "h5": _h5, "h6": _h6, "h7": _h7, "h8": _h8, "h9": _h9, "h12": _h12,
+    "h13": _h13, "h15": _h15,
+}  # fmt: skip

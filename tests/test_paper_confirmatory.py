@@ -1,0 +1,101 @@
+"""The tests of paper/protocol.md on numbers whose outcome is known, and the age of the protocol."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from paper import plan
+from paper.confirmatory import compare, holm, interval, numbers
+from paper.results import Results
+
+ROOT = Path(__file__).parents[1]
+
+
+def _seeds(ratio: float, spread: float, seed: int = 0, count: int = 5) -> list[float]:
+    return list(ratio * np.exp(spread * np.random.default_rng(seed).standard_normal(count)))
+
+
+def test_a_clear_difference_is_found_in_its_direction():
+    less, more = _seeds(1.0, 0.02, 1), _seeds(2.0, 0.02, 2)
+    found = compare({"less": (less, more), "more": (more, less)})
+    assert (found["less"].outcome, found["more"].outcome) == ("better", "worse")
+    assert found["less"].ratio == pytest.approx(0.5, rel=0.1)
+    assert found["less"].low < found["less"].ratio < found["less"].high
+
+
+def test_a_small_difference_with_little_spread_is_equal_even_where_it_is_significant():
+    one, other = _seeds(1.0, 0.002, 1), _seeds(1.03, 0.002, 2)
+    assert stats.ttest_ind(np.log(one), np.log(other), equal_var=False).pvalue < 0.001
+    assert compare({"both": (one, other)})["both"].outcome == "equal"
+
+
+def test_equal_and_undecided_are_told_apart():
+    assert compare({"both": (_seeds(1.0, 0.5, 1), _seeds(1.0, 0.5, 2))})["both"].outcome == "undecided"
+
+
+def test_the_p_value_of_a_single_comparison_is_welchs_within_holms_family_of_two():
+    one, other = _seeds(1.0, 0.2, 1), _seeds(1.5, 0.1, 2)
+    plain = stats.ttest_ind(np.log(one), np.log(other), equal_var=False).pvalue
+    assert compare({"both": (one, other)})["both"].p_differs == pytest.approx(2 * plain)
+
+
+def test_adjusted_p_values_never_fall_below_the_raw_ones_and_keep_their_order():
+    raw = dict(enumerate(np.random.default_rng(3).uniform(size=9)))
+    adjusted = holm(raw)
+    assert all(adjusted[k] >= raw[k] for k in raw)
+    assert sorted(raw, key=raw.__getitem__) == sorted(raw, key=lambda k: (adjusted[k], raw[k]))
+
+
+def test_an_interval_of_95_percent_holds_the_mean_in_95_of_100_draws():
+    inside = 0
+    for seed in range(400):
+        low, high = interval(_seeds(1.0, 0.3, seed))
+        inside += low <= 1.0 <= high
+    assert 0.91 < inside / 400 < 0.99
+
+
+def test_a_hypothesis_without_all_its_runs_has_no_numbers(tmp_path):
+    assert numbers(Results(tmp_path)) == {}
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_the_protocol_is_older_than_every_run_it_covers():
+    try:
+        if _git("rev-parse", "--is-shallow-repository") == "true":
+            pytest.skip("a shallow clone does not hold the protocol's commit")
+        (first, *later) = reversed(_git("log", "--format=%H", "--", "paper/protocol.md").splitlines())
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        pytest.skip("no history here: not a checkout with git")
+    assert not later, "the protocol was changed after it was written"
+    results = Results()
+    filed = [results.run(name).document for name in plan.confirmatory() if results.has_run(name)]
+    assert filed
+    for document in filed:
+        commit = document["provenance"]["commit"].split()[0]
+        _git("merge-base", "--is-ancestor", first, commit)  # raises where it is not
+
+
+def test_every_filed_run_is_in_the_ledger():
+    results, ledger = Results(), (ROOT / "paper" / "ledger.md").read_text(encoding="utf-8")
+    for group in sorted({run.group for run in plan.confirmatory().values()}):
+        planned = [run.name for run in plan.confirmatory().values() if run.group == group]
+        done = [name for name in planned if results.has_run(name)]
+        failed = [name for name in done if not math.isfinite(e := results.run(name).own["model"][-1]) or e >= 1]
+        assert f"| {group} | {len(planned)} | {len(done)} | {len(failed)} |" in ledger
+
+
+def test_headline_numbers_agree_with_an_evaluation_that_uses_nothing_of_the_package():
+    from paper.recompute import recompute
+
+    found = recompute(192)
+    assert len(found) == 5
+    assert max(abs(row["standard_errors"]) for row in found) < 5  # errors of single systems have a heavy tail
