@@ -17,7 +17,8 @@ _HOMES = {
     "nlaformer.transformer": ("NLAFormer",),
     "nlaformer.loading": ("load",),
     "nlaformer.compiler.language": (
-        "Program", "diag", "dot", "exp", "identity_like", "log", "norm", "positive", "sqrt", "zeros_like",
+        "Program", "diag", "dot", "exp", "identity_like", "log", "maximum", "minimum", "norm", "outer", "positive",
+        "relu", "sign", "sqrt", "zeros_like",
     ),
     "nlaformer.compiler.compiling": ("compile",),
     "nlaformer.compiler.library": ("algorithm", "algorithms"),
@@ -43,8 +44,13 @@ if TYPE_CHECKING:
     from nlaformer.compiler.language import exp as exp
     from nlaformer.compiler.language import identity_like as identity_like
     from nlaformer.compiler.language import log as log
+    from nlaformer.compiler.language import maximum as maximum
+    from nlaformer.compiler.language import minimum as minimum
     from nlaformer.compiler.language import norm as norm
+    from nlaformer.compiler.language import outer as outer
     from nlaformer.compiler.language import positive as positive
+    from nlaformer.compiler.language import relu as relu
+    from nlaformer.compiler.language import sign as sign
     from nlaformer.compiler.language import sqrt as sqrt
     from nlaformer.compiler.language import zeros_like as zeros_like
     from nlaformer.compiler.library import algorithm as algorithm

@@ -15,6 +15,7 @@ class Damped(nf.Program):
 
     def step(self, A: Tensor, b: Tensor, x: Tensor) -> dict[str, Tensor]:
         scale = nf.sqrt(nf.exp(nf.log(nf.positive(nf.diag(A)))))
+        scale = nf.maximum(scale, nf.minimum(nf.relu(scale), nf.sign(scale))) + 0.0 * (nf.outer(b, b) @ x)
         return {"x": x + self.omega * (b - (A + 0.0 * nf.identity_like(A)) @ x) / scale / nf.norm(nf.dot(b, b))}
 
 

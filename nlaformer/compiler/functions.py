@@ -37,7 +37,7 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     if any(isinstance(v, Value) and v.node.op == "refused" for v in (*args, *options.values())):
         return value.refuse("") if value.node.op == "refused" else Value(value.graph.make("refused", (), None, None))
     out = options.pop("out", None)
-    options = {key: option for key, option in options.items() if option is not None and option is not _NO_VALUE}
+    options = {key: option for key, option in options.items() if not any(option is none for none in _NOT_GIVEN)}
     function = FUNCTIONS.get(name)
     if function is None:
         remedy = _REMEDIES.get(name.rpartition(".")[2], "write it with + - * / @ ** and what docs/compile.md lists")
@@ -47,15 +47,16 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
         inspect.signature(function).bind(*args, **options)
     except TypeError:
         given = ", ".join(f"{key}={option!r:.20}" for key, option in options.items()) or f"{len(args)} arguments"
-        taken = str(inspect.signature(function)).partition(" ->")[0].replace(": Any", "")
-        return value.refuse(f"{spelling} with {given}; it can be compiled as {name}{taken}")
+        taken = ", ".join(inspect.signature(function).parameters)
+        return value.refuse(f"{spelling} with {given}; what can be compiled is {spelling}({taken})")
     result = function(*args, **options)
     if out is None:
         return result
     return (out[0] if isinstance(out, tuple) else out).become(result)
 
 
-_NO_VALUE = inspect.signature(np.sum).parameters["initial"].default  # what NumPy passes for an argument not given
+# What NumPy and torch pass for an option that was not given.
+_NOT_GIVEN = (None, False, inspect.signature(np.sum).parameters["initial"].default)
 _REMEDIES = {
     "where": "nothing can be chosen by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled",
     "solve": "there is no inverse; write an iteration for it",
@@ -222,7 +223,8 @@ def outer(u: Any, v: Any) -> Value:
 
 
 @_named("linalg.norm", "norm", "linalg.vector_norm", "linalg.matrix_norm")
-def norm(v: Value, ord: Any = None) -> Value:
+def norm(v: Value, ord: Any = None, *, p: Any = None) -> Value:
+    ord = p if ord is None and not (p == "fro" and v.kind == "vector") else ord
     if v.kind == "scalar":
         return absolute(v)
     if v.kind == "vector" and ord == 1:
@@ -274,6 +276,7 @@ def var(v: Value) -> Value:
 
 
 FUNCTIONS["std"] = lambda v: sqrt(var(v))
+FUNCTIONS |= {"shape": lambda v: v.shape, "ndim": lambda v: v.ndim, "size": lambda v: v.size}  # type: ignore[dict-item]
 FUNCTIONS["trace"] = FUNCTIONS["linalg.trace"] = lambda A: total(diag(A))
 
 

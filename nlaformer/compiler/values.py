@@ -113,13 +113,13 @@ class Value:
         return Value(self.node)
 
     def __abs__(self) -> Value:
-        return self._function("absolute")
+        return self._function("absolute", self)
 
     def __pow__(self, power: Any) -> Value:
-        return self._function("power", power)
+        return self._function("power", self, power)
 
     def __rpow__(self, base: Any) -> Value:
-        return self._function("power", base, reverse=True)
+        return self._function("power", base, self)
 
     def __ipow__(self, power: Any) -> Value:
         return self.become(self**power)
@@ -214,10 +214,10 @@ class Value:
 
     # NumPy's protocols, torch's, and methods.
 
-    def _function(self, name: str, *args: Any, **options: Any) -> Value:
+    def _function(self, name: str, *args: Any) -> Value:
         from nlaformer.compiler.functions import FUNCTIONS
 
-        return FUNCTIONS[name](self, *args, **options)
+        return FUNCTIONS[name](*args)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         self.refuse("a traced value made into an array; np.array and np.asarray are not needed, v.copy() copies")

@@ -1,0 +1,267 @@
+"""NumPy as the language: what a program computes is what the same lines compute on NumPy's arrays."""
+
+import numpy as np
+import pytest
+import scipy.special
+import torch
+
+import nlaformer as nf
+from nlaformer.compiler.functions import FUNCTIONS
+from nlaformer.compiler.trace import trace_program
+from nlaformer.errors import CompileError
+
+N = 5
+WEIGHTS = np.array([0.5, -1.0, 2.0, 0.25, 1.5])
+COUPLING = np.random.default_rng(5).standard_normal((N, N))
+
+
+def inputs(seed=0):
+    """A and b of mixed signs; A is not symmetric."""
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((N, N)), rng.standard_normal(N)
+
+
+def program_of(expression):
+    class Once(nf.Program):
+        def start(self, b):
+            return dict(x=0.5 * b + 0.25)
+
+        def step(self, x):
+            return dict(x=x)
+
+        def finish(self, A, b, x):
+            return expression(A, b, x)
+
+    return Once()
+
+
+def assert_as_numpy(expression, start=lambda b: 0.5 * b + 0.25):
+    A, b = inputs()
+    found = program_of(expression).run(A, b, iterations=0).x[0]
+    wanted = np.asarray(expression(A.copy(), b.copy(), start(b)))
+    assert found.shape == wanted.shape
+    np.testing.assert_allclose(found, wanted, rtol=1e-12, atol=1e-13)
+
+
+# Every name of NumPy, in the spellings of a user; v = |x| + 1/10 where the sign must be known.
+UFUNCS = {
+    "add": lambda A, b, x: np.add(b, x),
+    "subtract": lambda A, b, x: np.subtract(1.0, x) + np.subtract(b, x),
+    "multiply": lambda A, b, x: np.multiply(A, A.T),
+    "divide": lambda A, b, x: np.divide(b, x) + np.true_divide(2.0, x),
+    "matmul": lambda A, b, x: np.matmul(A, x),
+    "negative": lambda A, b, x: np.negative(x),
+    "positive": lambda A, b, x: np.positive(x),
+    "absolute": lambda A, b, x: np.abs(x) + np.absolute(b) + np.fabs(x) + abs(x),
+    "absolute of a matrix": lambda A, b, x: np.abs(A),
+    "sqrt": lambda A, b, x: np.sqrt(np.abs(x)),
+    "exp": lambda A, b, x: np.exp(x) + np.expm1(b) + np.exp2(x),
+    "exp of a matrix": lambda A, b, x: np.exp(-A),
+    "log": lambda A, b, x: np.log(np.abs(x) + 0.1) + np.log1p(x * x) + np.log2(x * x + 1) + np.log10(x * x + 1),
+    "logaddexp": lambda A, b, x: np.logaddexp(b, x) + np.logaddexp(0, x),
+    "hypot": lambda A, b, x: np.hypot(b, x),
+    "square": lambda A, b, x: np.square(x),
+    "reciprocal": lambda A, b, x: np.reciprocal(x),
+    "power": lambda A, b, x: np.power(x, 3) + x**2 + x**-2 + x**1 + np.float_power(x, 4) + x**11 + x**0,
+    "power of a matrix": lambda A, b, x: A**2,
+    "root": lambda A, b, x: (x * x) ** 0.5 + (x * x) ** 1.5 + (x * x) ** -0.5 + (x * x) ** 0.3,
+    "exponent": lambda A, b, x: 2.0**x + np.power(2, b) + np.exp(b) ** x,
+    "maximum": lambda A, b, x: np.maximum(b, x) + np.maximum(x, 0) + np.maximum(0.5, b) + np.fmax(b, x),
+    "maximum of matrices": lambda A, b, x: np.maximum(A, A.T),
+    "minimum": lambda A, b, x: np.minimum(b, x) + np.minimum(x, 0) + np.fmin(x, 1),
+    "sign": lambda A, b, x: np.sign(x),
+    "tanh": lambda A, b, x: np.tanh(x) + np.sinh(b) + np.cosh(x),
+    "expit": lambda A, b, x: scipy.special.expit(x),
+}
+FUNCTIONS_OF_NUMPY = {
+    "dot of vectors": lambda A, b, x: np.dot(b, x) + b.dot(x) + b @ x + x.T @ b,
+    "dot of matrices": lambda A, b, x: np.dot(A, A) + A.dot(A.T),
+    "dot of matrix and vector": lambda A, b, x: np.dot(A, x) + A.dot(b) + np.dot(x, A) + x @ A + np.dot(2.0, x),
+    "vdot": lambda A, b, x: np.vdot(b, x) * np.vdot(A, A.T),
+    "inner": lambda A, b, x: np.inner(b, x) * np.inner(A, A),
+    "outer": lambda A, b, x: np.outer(b, x) + np.outer(x, WEIGHTS),
+    "norm": lambda A, b, x: np.linalg.norm(x) * x + np.linalg.norm(A) + np.linalg.norm(b, 1) + np.linalg.norm(b, ord=2),
+    "norm, fro": lambda A, b, x: np.linalg.norm(A, "fro") * x + np.linalg.norm(A, ord="fro"),
+    "matrix_power": lambda A, b, x: np.linalg.matrix_power(A, 3),
+    "sum": lambda A, b, x: np.sum(x) + x.sum() + A.sum() + np.sum(A) + np.sum(x, axis=0),
+    "sums of rows and columns": lambda A, b, x: A.sum(axis=0) + A.sum(1) + np.sum(A, axis=-1),
+    "mean": lambda A, b, x: np.mean(x) + x.mean() + A.mean(),
+    "means of rows and columns": lambda A, b, x: A.mean(axis=0) + np.mean(A, axis=1),
+    "var and std": lambda A, b, x: np.var(x) + x.var() + np.std(x) + x.std(),
+    "trace": lambda A, b, x: np.trace(A) + A.trace() + np.trace(A.T),
+    "diag": lambda A, b, x: np.diag(A) + A.diagonal() + np.diag(A.T) + np.diag(np.diag(b)) + np.diag(np.outer(b, x)),
+    "diagonal matrix": lambda A, b, x: np.diag(x) + np.diag(WEIGHTS) @ A,
+    "tril": lambda A, b, x: np.tril(A) + np.tril(A.T, -1) + np.tril(A @ A, k=2),
+    "triu": lambda A, b, x: np.triu(A) + np.triu(A, 1),
+    "roll": lambda A, b, x: np.roll(x, 1) + np.roll(np.roll(b, -2), 7),
+    "roll of a matrix": lambda A, b, x: np.roll(A, 1, axis=0) + np.roll(A, -2, axis=1),
+    "transpose": lambda A, b, x: np.transpose(A) + A.transpose() + (A @ A).T + np.outer(b, x).T.T,
+    "likes": lambda A, b, x: x + np.zeros_like(x) + np.ones_like(b) + np.full_like(x, 3.0),
+    "like matrices": lambda A, b, x: A + np.ones_like(A) + np.zeros_like(A) + nf.identity_like(A),
+    "clip": lambda A, b, x: np.clip(x, -0.5, 0.5) + x.clip(b, None) + np.clip(x, None, b) + x.clip(0, 1),
+    "copy": lambda A, b, x: np.copy(x) + x.copy(),
+    "size": lambda A, b, x: x / len(x) + b / A.shape[0] + x.size + A.size + np.ndim(x) + np.eye(np.size(b)) @ x,
+    "shape": lambda A, b, x: x / np.shape(x)[0] + b / A.shape[1] + np.zeros(x.shape) + np.ones(A.shape) @ x,
+}
+ARITHMETIC = {
+    "broadcasting, a number": lambda A, b, x: (A + 1.0) - (2.0 - A) + 3.0 * A + A / 4 + 1 / (A * A + 1),
+    "broadcasting, a vector": lambda A, b, x: (A + x) + (b - A) + A * x + x * A + A / x + x / A,
+    "a traced scalar": lambda A, b, x: (x @ b) * A + A / (x @ x) + (A + x @ b) + (x + x @ b) / (b @ b),
+    "matrices entry by entry": lambda A, b, x: A * A.T + A / (1 + A * A),
+    "constants": lambda A, b, x: WEIGHTS * x + COUPLING @ x + x @ COUPLING + x / WEIGHTS + WEIGHTS - x,
+    "constant matrices": lambda A, b, x: COUPLING @ A + A @ COUPLING.T + COUPLING * A + np.eye(N) + np.ones((N, N)) - A,
+    "nf": lambda A, b, x: nf.relu(x) + nf.maximum(b, x) + nf.minimum(b, 0.5) + nf.sign(x) + nf.outer(b, x) @ x,
+    "nf.dot of matrices": lambda A, b, x: nf.dot(A, A.T) * nf.norm(A) * nf.norm(A @ A) * x,
+    "a for loop": lambda A, b, x: sum((0.5**k * np.linalg.matrix_power(A, k) @ x for k in range(1, 4)), x),
+}
+
+
+@pytest.mark.parametrize("name", [*UFUNCS, *FUNCTIONS_OF_NUMPY, *ARITHMETIC])
+def test_a_traced_expression_computes_what_numpy_does(name):
+    assert_as_numpy((UFUNCS | FUNCTIONS_OF_NUMPY | ARITHMETIC)[name])
+
+
+IN_TORCH = {
+    "relu": lambda A, b, x: torch.relu(x) + torch.nn.functional.relu(b),
+    "norm": lambda A, b, x: torch.linalg.norm(x) * torch.norm(A) * torch.norm(x) * x,
+    "norms": lambda A, b, x: torch.linalg.vector_norm(x) * torch.linalg.matrix_norm(A) * x,
+    "products": lambda A, b, x: torch.dot(b, x) * torch.mv(A, x) + torch.outer(b, x) @ torch.matmul(A, x),
+    "matrices": lambda A, b, x: torch.mm(A, A.T) + torch.tril(A) + torch.triu(A.T, 1) + torch.diag(x) + torch.t(A),
+    "pointwise": lambda A, b, x: torch.abs(x) + torch.exp(-b) + torch.sqrt(x * x) + torch.sign(x) + torch.sigmoid(b),
+    "more": lambda A, b, x: torch.maximum(b, x) + torch.minimum(b, x) + torch.clamp(x, -0.5, 0.5) + torch.square(x),
+    "parts": lambda A, b, x: torch.sum(x) + torch.mean(b) + torch.trace(A) + torch.diag(A) + torch.roll(x, 1),
+    "likes": lambda A, b, x: torch.zeros_like(x) + torch.ones_like(b) + x.clone() + x.abs() + torch.clamp(b, min=0.1),
+}
+
+
+@pytest.mark.parametrize("name", IN_TORCH)
+def test_a_traced_expression_computes_what_torch_does(name):
+    A, b = map(torch.tensor, inputs())
+    found = program_of(IN_TORCH[name]).run(A, b, iterations=0).x[0]
+    torch.testing.assert_close(found, IN_TORCH[name](A, b, 0.5 * b + 0.25), rtol=1e-12, atol=1e-13)
+
+
+def test_every_name_of_the_language_is_computed_in_a_test_above():
+    with open(__file__, encoding="utf-8") as source:
+        text = source.read()
+    aliases = {"sub", "mul", "div", "neg", "sgn", "pow", "ger", "clamp_min", "clamp_max", "rsqrt", "conj", "conjugate"}
+    ours = {"promise", "identity_like", "matvec", "vecmat", "vecdot", "matrix_transpose", "diagonal"}
+    names = {name.rpartition(".")[2] for name in FUNCTIONS} - aliases - ours
+    assert not [name for name in sorted(names) if f".{name}(" not in text]
+
+
+def in_place(A, b, x):
+    y = x
+    y += b
+    y *= 2
+    z = x[:]
+    z -= 1.0
+    return x + y - 3 * z
+
+
+def views(A, b, x):
+    T, d = A.T, np.diag(A)
+    A += np.outer(b, x)
+    T[:] = 2.0 * T
+    np.fill_diagonal(A, x)
+    return A @ x + T @ b + d
+
+
+def copies(A, b, x):
+    y, z, w = x.copy(), +x, x * 1.0
+    x += b
+    x /= 2
+    x **= 2
+    y[...] = y - x
+    np.copyto(z, y)
+    np.add(z, x, out=w)
+    return x + 2 * y + 3 * z + 4 * w
+
+
+def scalars(A, b, x):
+    s = x @ b
+    t = s
+    s += 1.0  # a NumPy scalar cannot change: t is what it was
+    x[:] = t
+    return x + s * b
+
+
+@pytest.mark.parametrize("lines", [in_place, views, copies, scalars])
+def test_arrays_changed_in_place_behave_as_in_numpy(lines):
+    assert_as_numpy(lines)
+
+
+def test_what_a_method_changes_in_place_is_not_changed_for_the_next():
+    class Changes(nf.Program):
+        def start(self, A, b):
+            b += 1.0
+            A *= 2.0
+            return dict(x=b, y=A @ b)
+
+        def step(self, A, b, x, y):
+            x += A @ b
+            return dict(x=x, y=x)
+
+        def finish(self, b, x, y):
+            x -= b
+            y += 1.0
+            return x * y
+
+    A, b = inputs()
+    x = b + 1
+    y = 2 * A @ x
+    run = Changes().run(A, b, iterations=1)
+    np.testing.assert_allclose(run.state["y"][0], y, rtol=1e-12)
+    np.testing.assert_allclose(run.state["y"][1], x + A @ b, rtol=1e-12)
+    np.testing.assert_allclose(run.x[1], (x + A @ b - b) * (x + A @ b + 1), rtol=1e-12)
+
+
+def test_whatever_follows_from_a_refused_value_is_not_reported():
+    class Once(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, A, b, x):
+            y = np.cumsum(x)  # the only mistake
+            z = y[0] * b
+            if y[1] > 0 and max(y, b) > 1:
+                z = A @ (y + np.linalg.norm(y)) / y.foo(3)
+            return dict(x=z + np.where(y > 0, y, 1.0) + float(y))
+
+        def finish(self, x):
+            return np.median(x)
+
+    problems = trace_program(Once(), 4).problems
+    assert len(problems) == 2 and "np.cumsum" in problems[0] and "np.median" in problems[1]
+
+
+def test_an_exception_that_follows_from_a_refused_value_is_not_reported():
+    class Unpacks(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, x):
+            first, second = x  # raises ValueError: no entries can be given
+            return dict(x=first + second)
+
+    with pytest.raises(CompileError, match="1 problem") as caught:
+        nf.compile(Unpacks(), n=2)
+    assert "first, second = x" in str(caught.value) and "ValueError: not" not in str(caught.value)
+
+
+def test_constants_of_another_size_are_refused_by_their_shape():
+    class Weighted(nf.Program):
+        weights = np.arange(1.0, 4.0)
+
+        def start(self, b):
+            return dict(x=self.weights * b)
+
+        def step(self, x):
+            return dict(x=x)
+
+    b = np.ones(3)
+    assert np.array_equal(Weighted().run(b=b, iterations=0).x[0], [1.0, 2.0, 3.0])
+    with pytest.raises(CompileError, match=r"\(3,\)"):
+        Weighted().run(b=np.ones(4))
+    with pytest.raises(CompileError, match=r"\(3,\)"):
+        nf.compile(Weighted(), n=4)
