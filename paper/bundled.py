@@ -22,7 +22,7 @@ from nlaformer.io import copy, fingerprint
 from nlaformer.learn.evaluate import THRESHOLDS, squared_deviations, squared_relative_errors
 from nlaformer.learn.model import load_solver
 from nlaformer.learn.recipes import Config
-from nlaformer.learn.teachers import trajectory
+from nlaformer.learn.teachers import teacher as taught_by
 from nlaformer.problems import SPD
 from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
 from paper import plan
@@ -81,7 +81,7 @@ def measure(results: Results, small: bool) -> None:
     }
     for sigma in plan.SIGMAS:
         A, b, x = SPD(n=20, sigma=(sigma,)).sample(count, _SEED)
-        taught = {teacher: trajectory(teacher, A, b, 20).x for teacher in plan.TEACHERS}
+        taught = {teacher: taught_by(teacher)(A, b, 20)[0] for teacher in plan.TEACHERS}
         for teacher, iterates in taught.items():
             methods[teacher]["sigma"][str(sigma)] = _curves(squared_relative_errors(iterates, x))
         for name, solver in solvers.items():

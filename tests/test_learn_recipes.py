@@ -23,7 +23,8 @@ def test_every_recipe_is_valid_and_survives_json(name):
 
 
 def test_settings_take_the_type_of_their_field():
-    config = Config().set(["steps=2e4", "lr=3e-4", "sigma=1.0,1.4", "causal=yes", "window=none", "lambda=7", "ffn=12"])
+    settings = ["steps=2e4", "lr=3e-4", "sigma=1.0,1.4", "causal=yes", "window=none", "lambda=7", "ffn=12"]
+    config = Config().set(["supervision=step+solution", *settings])
     assert (config.steps, config.lr, config.sigma, config.causal, config.window) == (
         20_000,
         3e-4,
@@ -116,12 +117,12 @@ def test_validate_lists_all_complaints_at_once():
 
 def test_nan_in_a_config_is_a_complaint():
     nan = float("nan")
-    assert len(Config().replace(lr=nan, eta=nan, power=nan, sigma=(nan,)).complaints()) == 4
+    assert len(Config().replace(supervision="joint", lr=nan, eta=nan, power=nan, sigma=(nan,)).complaints()) == 4
 
 
 @pytest.mark.parametrize("changes", [{"lr": math.inf}, {"eta": math.inf}, {"sigma": (math.inf,)}, {"seed": 2**63}])
 def test_infinite_values_and_too_large_seeds_are_one_complaint_each(changes):
-    assert len(Config().replace(**changes).complaints()) == 1
+    assert len(Config(supervision="joint").replace(**changes).complaints()) == 1
     assert Config(seed=2**63 - 1).complaints() == []
 
 

@@ -16,6 +16,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,7 @@ from nlaformer.console import to_json
 from nlaformer.errors import FileError, NLAFormerError, OptionError
 from nlaformer.io import WEIGHTS_FILE, replace_file
 from nlaformer.learn.recipes import Config
+from nlaformer.learn.sources import Options
 from nlaformer.provenance import processor, provenance
 
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
@@ -256,7 +258,7 @@ def member_folders(out: Path, configs: Sequence[Config]) -> list[Path]:
     if not configs:
         return []
     differing = {name for config in configs for name in configs[0].differences(config)}
-    order = [name for name in configs[0].to_json() if name in differing and name != "recipe"]
+    order = [field.name for field in fields(configs[0]) if field.name in differing and field.name != "recipe"]
     names = [",".join(f"{name.strip('_')}={_written(getattr(config, name))}" for name in order) for config in configs]
     if len(set(names)) < len(names) or any(len(name) > 120 for name in names):
         names = [f"{k:03d}" for k in range(len(configs))]
@@ -264,5 +266,7 @@ def member_folders(out: Path, configs: Sequence[Config]) -> list[Path]:
 
 
 def _written(value: Any) -> str:
-    text = "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    if isinstance(value, Options):
+        return "+".join(f"{name}:{_written(entry)}" for name, entry in value.items())
+    text = "+".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
     return text.replace("/", "-")

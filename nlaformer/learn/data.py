@@ -14,6 +14,7 @@ from torch import Tensor
 
 from nlaformer.learn import teachers
 from nlaformer.learn.recipes import Config
+from nlaformer.learn.teachers import Teacher
 from nlaformer.problems import Systems
 
 
@@ -24,13 +25,13 @@ class Batch(NamedTuple):
     b: Tensor  # (..., n)
     x_true: Tensor  # (..., n)
     x: Tensor  # (..., T+1, n)
-    rd: Tensor  # (..., T+1, 2n): r_t, d_t
+    rd: Tensor  # (..., T+1, 2n): r_t, d_t, or the other states that are probed
 
 
-def with_teacher(systems: Systems, teacher: str, T: int) -> Batch:
+def with_teacher(systems: Systems, teacher: str | Teacher, T: int) -> Batch:
     """Systems (float64) with T iterations of their teacher, in float64 too."""
-    path = teachers.trajectory(teacher, systems.A, systems.b, T)
-    return Batch(*systems, path.x, torch.cat([path.r, path.d], -1))
+    teach = teachers.teacher(teacher) if isinstance(teacher, str) else teacher
+    return Batch(*systems, *teach(systems.A, systems.b, T))
 
 
 def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
@@ -39,7 +40,7 @@ def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -
     digest = hashlib.sha256(f"nlaformer training systems {config.seed} {index}".encode()).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
     systems = config.make_family().stream(config.chunk * config.batch, generator, dtype=torch.float64)
-    batch = with_teacher(systems, config.teacher, config.T)
+    batch = with_teacher(systems, config.make_teacher(), config.T)
     return Batch(*(tensor.float().unflatten(0, (config.chunk, config.batch)) for tensor in batch))
 
 

@@ -106,7 +106,7 @@ def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
 @torch.no_grad()
 def judge(solver: Solver, given: Trial) -> Evaluation:
     """Evaluate a solver where CG and PCG have run already."""
-    teacher = given.cg if solver.config.teacher == "cg" else given.pcg
+    teacher = _taught(solver.config, given)
     x, learned, intermediate = given.systems.x, *_run(solver, teacher)
     errors = {
         name: squared_relative_errors(iterates, x)
@@ -124,6 +124,13 @@ def judge(solver: Solver, given: Trial) -> Evaluation:
         deviation=_numbers(squared_deviations(learned, teacher.x, x).mean(0)),
         silence=_numbers(teacher.rd.square().sum(-1).mean(0) / solver.config.n),
     )
+
+
+def _taught(config: Config, given: Trial) -> Batch:
+    """The systems with the trajectory of the config's own teacher."""
+    if config.teacher in ("cg", "pcg") and config.probe is None:
+        return given.cg if config.teacher == "cg" else given.pcg
+    return with_teacher(given.systems, config.make_teacher(), config.T)
 
 
 @torch.no_grad()
@@ -182,7 +189,7 @@ def own_label(config: Config) -> str:
 
 
 def findings(own: Evaluation, teacher: str = "cg") -> str:
-    """How the learned iterates compare with their teacher's, "cg" or "pcg", in one sentence.
+    """How the learned iterates compare with their teacher's, "cg" or "pcg", in one sentence; with CG's for others.
 
     >>> findings(Evaluation("", 1, (1, 0.1, 0.02, 0.019), (1, 0.5, 0.1, 0.001), (1,) * 4, (0,) * 4, 0.0))
     'Ahead of CG up to t = 2, by a factor of 5 at most; from t = 2 on the error stays near 0.019, CG reaches 0.001.'
@@ -194,6 +201,7 @@ def findings(own: Evaluation, teacher: str = "cg") -> str:
             f"Its last error, {own.model[-1]:.2g}, is above that of x = 0: it has learned nothing yet, or training "
             "became unstable; a lower rate (lr), a longer warmup or another seed may help."
         )
+    teacher = teacher if teacher in ("cg", "pcg") else "cg"
     theirs, name, last, end = getattr(own, teacher), teacher.upper(), len(own.model) - 1, own.model[-1]
     ahead = next((t for t in range(1, last + 1) if own.model[t] >= theirs[t]), last + 1) - 1
     stalls = next(t for t in range(last + 1) if max(own.model[t:]) <= 1.25 * end)

@@ -205,9 +205,10 @@ class Solver(nn.Module):
 
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> Solver:
     """A solver from what ``Solver.save`` wrote; weights of other shapes than the config gives are refused."""
-    solver = Solver(Config.from_json(config).validate(), model, **weights)
+    # Neither the family nor the teacher is looked for: a model loads without them.
+    solver = Solver(Config.from_json(config).validate(sources=False), model, **weights)
     with torch.device("meta"):  # shapes alone
-        expected = initial(solver.config)
+        expected = initial(solver.config, probed=solver.probe_rd.weight.shape[-2])
     if differing := _differing_weights(solver, expected):
         raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
     return solver
@@ -245,8 +246,11 @@ def starting_model(config: Config) -> Solver:
     return fresh
 
 
-def initial(config: Config) -> Solver:
-    """The model before training; weights are drawn on the CPU, so that a seed gives the same ones everywhere."""
+def initial(config: Config, probed: int | None = None) -> Solver:
+    """The model before training; weights are drawn on the CPU, so that a seed gives the same ones everywhere.
+
+    ``probed`` is the length of what the second probe reads; none: of the teacher's states that the config names.
+    """
     generator = torch.Generator().manual_seed(config.seed)
     unshared = 0 if config.shared else config.loops
 
@@ -263,7 +267,8 @@ def initial(config: Config) -> Solver:
     n, d = config.n, config.d
     positions = 0.5 * torch.randn(n + 1, d, generator=generator)
     read_in = _normal(d, n + 1, generator)
-    return Solver(config, blocks, read_in, positions, torch.zeros(n, d), torch.zeros(2 * n, d))
+    probed = config.make_teacher().entries(n) if probed is None else probed
+    return Solver(config, blocks, read_in, positions, torch.zeros(n, d), torch.zeros(probed, d))
 
 
 def _initial_layer(config: Config, generator: torch.Generator) -> Layer:

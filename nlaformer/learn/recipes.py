@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
-from numbers import Integral, Real
 from typing import Any, Literal
 
 from nlaformer import problems
-from nlaformer.arrays import numbers, plain
 from nlaformer.errors import NLAFormerError, OptionError, look_up, shown, unknown_name
+from nlaformer.learn import sources, teachers
+from nlaformer.learn.settings import checked, parsed, parsed_option
+from nlaformer.learn.sources import NO_OPTIONS, Options
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +31,9 @@ class Config:
     recipe : str
         The recipe this config was made from.
     family : str
-        The family of linear systems; "spd" is the paper's.
+        The family of linear systems; the paper's is spd, a class of your own is module:Name.
+    family_options : Options
+        Options of the family by name; on the command line each on its own, as in family.ridge=0.5.
     n : int
         Unknowns of each system.
     sigma : tuple[float, ...]
@@ -62,8 +64,12 @@ class Config:
         Factor on the initial W_O and W_2; the literal layer (norm none) trains with 0.02, clip 0.1, lr to 2e-4.
     supervision : {"result", "joint", "step+solution", "solution"}
         The loss; see nlaformer.learn.supervision.
-    teacher : {"cg", "pcg"}
-        The method whose iterates x_t, r_t, d_t are the targets.
+    teacher : str
+        The method whose iterates are the targets; cg, pcg, any algorithm, or a Program of your own as module:Name.
+    teacher_options : Options
+        Options of the teacher by name; on the command line each on its own, as in teacher.step_size=0.1.
+    probe : tuple[str, ...] | None
+        The states of the teacher that the second probe reads; none: r and d, or all but x where there are no r and d.
     eta : float
         Weight of (r_t, d_t) under joint supervision.
     lambda_ : float
@@ -119,6 +125,7 @@ class Config:
 
     # The problem
     family: str = "spd"
+    family_options: Options = NO_OPTIONS
     n: int = 20
     sigma: tuple[float, ...] = (1.2,)
 
@@ -138,7 +145,9 @@ class Config:
 
     # Supervision
     supervision: Literal["result", "joint", "step+solution", "solution"] = "result"
-    teacher: Literal["cg", "pcg"] = "cg"
+    teacher: str = "cg"
+    teacher_options: Options = NO_OPTIONS
+    probe: tuple[str, ...] | None = None
     eta: float = 5e-4
     lambda_: float = 10.0
     window: int | None = None
@@ -176,18 +185,65 @@ class Config:
         return 0 if self.window is None else max(self.T - self.window + 1, 0)
 
     def replace(self, /, **changes: Any) -> Config:
-        """A copy with some fields changed; values are checked against the field's type."""
-        if "lambda" in changes:
-            changes["lambda_"] = changes.pop("lambda")
-        return dataclasses.replace(self, **{name: _checked(name, value) for name, value in changes.items()})
+        """A copy with some fields changed. Values are checked; a setting without effect is refused.
+
+        ``family`` and ``teacher`` also take a class, or an object of one, whose options are recorded with it.
+
+        >>> from nlaformer import problems
+        >>> config = Config().replace(family=problems.RBFKernel(n=8, ridge=0.5))
+        >>> config.family, config.n, config.family_options["ridge"]
+        ('rbf', 8, 0.5)
+        """
+        values = {name: checked(name, value, _type_of(name)) for name, value in _by_name(changes).items()}
+        changed = dataclasses.replace(self, **values)
+        unused = changed.without_effect()
+        if refused := [f"{_spelt(name)}: {unused[name]}" for name in values if name in unused]:
+            raise OptionError("a setting without effect:\n" + "\n".join(f"- {line}" for line in refused))
+        return changed._settled()
+
+    def _settled(self) -> Config:
+        """A copy whose fields without effect are as by default, so that configs of equal runs are equal."""
+        return dataclasses.replace(self, **{name: _defaults()[name] for name in self.without_effect()})
+
+    def without_effect(self) -> dict[str, str]:
+        """The fields that change nothing in this config, and why."""
+        ours = self.family in problems.families() or ":" in self.family
+        reasons = {
+            "sigma": (
+                ours and self.family != "spd",
+                f"it is of the family spd; write family.sigma=..., if {self.family} has it",
+            ),
+            "eta": (self.supervision != "joint", "it weighs (r, d) in the joint loss only"),
+            "lambda_": (self.supervision != "step+solution", "it weighs the solution in the loss step+solution only"),
+            "floor": (not self.power < 1, "it goes with a power below 1"),
+            "truncate": (self.window is None, "it cuts the gradient before the window; set window too"),
+        }
+        return {name: reason for name, (unused, reason) in reasons.items() if unused}
 
     def set(self, settings: Iterable[str]) -> Config:
         """A copy with ``key=value`` settings applied, as on the command line.
 
-        >>> Config().set(["lr=3e-4", "sigma=1.0,1.4", "lambda=7"]).sigma
+        >>> Config().set(["lr=3e-4", "sigma=1.0,1.4", "supervision=step+solution", "lambda=7"]).sigma
         (1.0, 1.4)
+        >>> Config().set(["family=rbf", "family.ridge=0.5"]).make_family().ridge
+        0.5
         """
-        return self._adapted(**dict(_parse(setting) for setting in settings))
+        changes: dict[str, Any] = {}
+        options: dict[str, dict[str, Any]] = {}
+        for setting in settings:
+            key, separator, text = (part.strip() for part in setting.partition("="))
+            if not separator:
+                raise OptionError(f"--set takes key=value, given {setting!r}")
+            owner, dotted, option = key.partition(".")
+            if dotted and owner in _SOURCES:
+                options.setdefault(owner, {})[option] = parsed_option(text)
+            else:
+                name = "lambda_" if key == "lambda" else key
+                changes[name] = parsed(text, _type_of(name))
+        for owner, values in options.items():
+            kept = {} if owner in changes else getattr(self, f"{owner}_options")
+            changes[f"{owner}_options"] = {**kept, **values}
+        return self._adapted(**changes)
 
     def _adapted(self, /, **changes: Any) -> Config:
         """``replace``; but a warm-up longer than the steps becomes a tenth of them, unless it is given too."""
@@ -197,15 +253,22 @@ class Config:
         return changed.replace(warmup=changed.steps // 10)
 
     def to_json(self) -> dict[str, object]:
-        """The fields as JSON takes them."""
-        return {**dataclasses.asdict(self), "sigma": list(self.sigma)}
+        """The fields that have an effect, as JSON takes them."""
+        unused, document = self.without_effect(), {}
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name not in unused and value != NO_OPTIONS:
+                document[field.name] = (
+                    list(value) if isinstance(value, tuple) else dict(value) if isinstance(value, Options) else value
+                )
+        return document
 
     @classmethod
     def from_json(cls, document: dict[str, Any]) -> Config:
-        """What ``to_json`` gave."""
+        """What ``to_json`` gave; of an older version, which wrote all fields, too."""
         if not isinstance(document, Mapping) or not document or not all(isinstance(name, str) for name in document):
             raise OptionError(f"a config is the mapping that to_json gives, not {shown(document)}")
-        return cls().replace(**document)
+        return cls(**{name: checked(name, value, _type_of(name)) for name, value in document.items()})._settled()
 
     def differences(self, other: Config) -> dict[str, tuple[object, object]]:
         """The fields in which two configs differ, with both values."""
@@ -214,11 +277,27 @@ class Config:
 
     def make_family(self) -> problems.Family:
         """The family of systems to train on."""
-        options = {"sigma": self.sigma} if self.family == "spd" else {}
-        return problems.family(self.family, n=self.n, **options)
+        options = {**self.family_options, **({"sigma": self.sigma} if self.family == "spd" else {})}
+        family = sources.make("family", self.family, options, problems.FAMILIES, n=self.n)
+        if not all(callable(getattr(family, method, None)) for method in ("sample", "stream")):
+            raise OptionError(
+                f"family={self.family} has no methods sample and stream; make it a subclass of nf.problems.Family"
+            )
+        if getattr(family, "n", self.n) != self.n:
+            raise OptionError(
+                f"n={self.n}, but the systems of family={self.family} have n={family.n}; set n={family.n}"
+            )
+        return family  # type: ignore[no-any-return]
 
-    def complaints(self) -> list[str]:
-        """Everything that makes this config impossible, one sentence each."""
+    def make_teacher(self) -> teachers.Teacher:
+        """The method whose iterates are the targets."""
+        return teachers.teacher(self.teacher, self.teacher_options, self.probe)
+
+    def complaints(self, sources: bool = True) -> list[str]:
+        """Everything that makes this config impossible, one sentence each.
+
+        Without ``sources`` the family and the teacher are not looked for: a model is loaded without them.
+        """
         given = {field.name: getattr(self, field.name) for field in fields(self)}
         found = [
             f"{name}={given[name]} must {expected}"
@@ -226,6 +305,11 @@ class Config:
             if given[name] is not None and not valid(given[name])
         ]
         found += [f"{name}={v} must be finite" for name, v in given.items() if isinstance(v, float) and math.isinf(v)]
+        found += [
+            f"{_spelt(name)}={given[name]} has no effect: {reason}"
+            for name, reason in self.without_effect().items()
+            if given[name] != _defaults()[name]
+        ]
         if self.heads > 0 and self.d % self.heads:
             found.append(f"d={self.d} is not divisible by heads={self.heads}")
         if self.window is not None and self.window > self.T + 1:
@@ -236,19 +320,49 @@ class Config:
             found.append("truncate=True needs inject=True: without it the read-in would get no gradient")
         if not self.shared and self.loops < 1:
             found.append(f"shared=False needs at least one loop, T={self.T} leaves {self.loops}")
-        # With an n and a sigma that are valid here: what is wrong with them has been said already.
+        return found + (self._source_complaints() if sources else [])
+
+    def _source_complaints(self) -> list[str]:
+        # With an n and a sigma that are valid here: what is wrong with them is said elsewhere.
         sigma = tuple(value for value in self.sigma if 0 < value < math.inf) or (1.0,)
-        try:
-            self.replace(n=max(self.n, 1), sigma=sigma).make_family()
-        except NLAFormerError as error:
-            found.append(str(error))
+        valid, found = dataclasses.replace(self, n=max(self.n, 1), sigma=sigma), []
+        for make in (valid.make_family, valid.make_teacher):
+            try:
+                make()
+            except NLAFormerError as error:
+                found.append(str(error))
         return found
 
-    def validate(self) -> Config:
+    def validate(self, sources: bool = True) -> Config:
         """Return this config, or raise an OptionError that lists every complaint."""
-        if found := self.complaints():
+        if found := self.complaints(sources):
             raise OptionError(f"this config ({self.recipe}) cannot be trained:\n" + "\n".join(f"- {p}" for p in found))
         return self
+
+
+# What may be a user's own class, and the names of ours.
+_SOURCES: dict[str, Callable[[], Mapping[str, type]]] = {
+    "family": lambda: problems.FAMILIES,
+    "teacher": teachers.known,
+}
+
+
+def _by_name(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Changes as fields: objects and classes by their names and options; options of ours that are fields as such."""
+    found = {"lambda_" if name == "lambda" else name: value for name, value in changes.items()}
+    for kind, known in _SOURCES.items():
+        if kind in found:
+            given = found[kind]
+            found[kind], options = sources.named(kind, given, known())
+            if kind == "family" and not isinstance(given, str | type):
+                options.pop("n", None)
+                if found.setdefault("n", given.n) != given.n:
+                    raise OptionError(f"n={shown(found['n'])}, but the systems of the given family have n={given.n}")
+            found[f"{kind}_options"] = {**options, **found.get(f"{kind}_options", {})}
+    if found.get("family", "spd") == "spd" and "sigma" in found.get("family_options", {}):
+        found["family_options"] = dict(found["family_options"])
+        found["sigma"] = found["family_options"].pop("sigma")
+    return found
 
 
 _Limit = tuple[Callable[[Any], bool], str]
@@ -272,15 +386,36 @@ _LIMITS: dict[str, _Limit] = {
 
 # Fields that may differ within a stack: they become tensors over the members, or act on a member's data alone.
 _PER_MEMBER = frozenset({
-    "recipe", "family", "sigma", "output_scale", "supervision", "teacher", "eta", "lambda_", "window", "power",
-    "floor", "lr", "warmup", "final_lr", "clip", "start", "seed",
+    "recipe", "family", "family_options", "sigma", "output_scale", "supervision", "teacher", "teacher_options", "probe",
+    "eta", "lambda_", "window", "power", "floor", "lr", "warmup", "final_lr", "clip", "start", "seed",
 })  # fmt: skip
 
 
 def shape_of(config: Config) -> dict[str, Any]:
     """The fields a stack must share: those that give the program its shape."""
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in _PER_MEMBER}
+    shared["entries of the probed states"] = config.make_teacher().entries(config.n)
     return shared | ({"window": config.window} if config.truncate else {})
+
+
+@cache
+def _defaults() -> dict[str, Any]:
+    return {field.name: field.default for field in fields(Config)}
+
+
+def _spelt(name: str) -> str:
+    return name.rstrip("_")
+
+
+@cache
+def _types() -> dict[str, Any]:
+    return typing.get_type_hints(Config)
+
+
+def _type_of(name: str) -> Any:
+    if name not in _types():
+        raise unknown_name("setting", name, map(_spelt, _types()))
+    return _types()[name]
 
 
 def check_stack(configs: Sequence[Config]) -> None:
@@ -296,81 +431,6 @@ def check_stack(configs: Sequence[Config]) -> None:
             + "\n".join(f"- {line}" for line in differing)
             + "\ntrain them one after another, or make them equal"
         )
-
-
-def _parse(setting: str) -> tuple[str, Any]:
-    """A ``key=value`` setting as a field name and what the text means there."""
-    key, separator, text = (part.strip() for part in setting.partition("="))
-    if not separator:
-        raise OptionError(f"--set takes key=value, given {setting!r}")
-    name = "lambda_" if key == "lambda" else key
-    return name, _value(text, _type_of(name))
-
-
-@cache
-def _types() -> dict[str, Any]:
-    return typing.get_type_hints(Config)
-
-
-def _type_of(name: str) -> Any:
-    if name not in _types():
-        raise unknown_name("setting", name, ["lambda" if known == "lambda_" else known for known in _types()])
-    return _types()[name]
-
-
-_BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
-_NUMBERS: dict[Any, type] = {int: Integral, float: Real}
-
-
-def _value(text: str, kind: Any) -> Any:
-    """What a text means for a field of that type; if it means nothing, the text, which ``_checked`` refuses."""
-    if isinstance(kind, types.UnionType):  # int | None
-        return None if text.lower() in ("none", "") else _value(text, typing.get_args(kind)[0])
-    try:
-        if typing.get_origin(kind) is tuple:
-            return tuple(float(part) for part in text.replace("+", ",").split(",") if part.strip())
-        if kind is int and float(text) == int(float(text)):
-            return int(float(text))  # 20000 may be written 2e4
-        return _BOOLEANS[text.lower()] if kind is bool else float(text) if kind is float else text
-    except (ValueError, KeyError, OverflowError):
-        return text
-
-
-def _checked(name: str, value: Any) -> Any:
-    """The value in the field's own type, or an OptionError."""
-    kind = _type_of(name)
-    try:
-        return _converted(value, kind)
-    except (TypeError, OverflowError) as error:
-        size = " of 64 bits" if isinstance(error, OverflowError) else ""
-        raise OptionError(f"{name}={shown(value)} is not {_describe(kind)}{size}") from None
-
-
-def _converted(value: Any, kind: Any) -> Any:
-    """The value as a field of that type holds it, numbers of any library as Python's own; else a TypeError."""
-    if typing.get_origin(kind) is tuple:
-        return tuple(_converted(entry, float) for entry in numbers(value))
-    if isinstance(kind, types.UnionType):
-        return None if value is None else _converted(value, typing.get_args(kind)[0])
-    value = plain(value)
-    if kind in _NUMBERS and isinstance(value, _NUMBERS[kind]) and not isinstance(value, bool):
-        number = kind(value)
-        if kind is int and abs(number) >= 2**64:
-            raise OverflowError
-        return number
-    if (kind in (bool, str) and isinstance(value, kind)) or (isinstance(value, str) and value in typing.get_args(kind)):
-        return value
-    raise TypeError
-
-
-def _describe(kind: Any) -> str:
-    if typing.get_origin(kind) is Literal:
-        return "one of " + ", ".join(map(str, typing.get_args(kind)))
-    if typing.get_origin(kind) is tuple:
-        return "a list of numbers such as 1.0,1.2"
-    if isinstance(kind, types.UnionType):
-        return f"{_describe(typing.get_args(kind)[0])}, or none"
-    return {int: "a whole number", float: "a number", bool: "true or false", str: "a name"}[kind]
 
 
 _ACCELERATED = Config(

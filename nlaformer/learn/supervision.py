@@ -91,7 +91,7 @@ def objective(configs: Sequence[Config], device: torch.device | str = "cpu") -> 
 def distances(x: Tensor, rd: Tensor, x_teacher: Tensor, rd_teacher: Tensor, x_true: Tensor) -> Tensor:
     """The three squared distances over n of every iterate, averaged over the batch: (E, 3, T+1).
 
-    x, x_teacher (E, B, T+1, n); rd, rd_teacher (E, B, T+1, 2n); x_true (E, B, n).
+    x, x_teacher (E, B, T+1, n); rd, rd_teacher (E, B, T+1, 2n), or what else is probed; x_true (E, B, n).
     """
     n = x.shape[-1]
     gaps = (x - x_teacher, x - x_true.unsqueeze(-2), rd - rd_teacher)

@@ -1,10 +1,11 @@
-"""Conjugate gradients, plain and preconditioned, batched: the iteration of section 3, and the iterates that teach.
+"""Teachers: conjugate gradients, plain and preconditioned, as in section 3, and every program, on whole batches.
 
     alpha_k = r_k.z_k / d_k.A d_k      x_{k+1} = x_k + alpha_k d_k      r_{k+1} = r_k - alpha_k A d_k
     beta_k+1 = r_{k+1}.z_{k+1} / r_k.z_k                                d_{k+1} = z_{k+1} + beta_{k+1} d_k
 
-with z = M r, where M ~ A^-1 as in SciPy, and z = r for plain CG. ``cg`` and ``pcg`` keep the whole trajectory;
-``trajectory`` runs the teacher that a training config names.
+with z = M r, where M ~ A^-1 as in SciPy, and z = r for plain CG. ``cg`` and ``pcg`` keep the whole trajectory.
+``teacher`` gives what a training config names: these two, another algorithm, or any ``Program``, whose graph is then
+evaluated on whole batches; the targets are its answers and any of its states.
 
 How this differs from ``scipy.sparse.linalg.cg``: (1) any leading batch dimensions; (2) always float64; (3) a fixed
 number of iterations without looking at the numbers, so that nothing waits for the device; (4) a system whose r.z or
@@ -14,14 +15,21 @@ Entries of b around 1e-150 and below underflow in r.z: scale such systems first.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
 from nlaformer.arrays import whole
-from nlaformer.errors import DTypeError, ShapeError, look_up, unknown_name
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.trace import trace_program
+from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
+from nlaformer.learn import sources
 
 _Apply = Callable[[Tensor], Tensor]
 
@@ -83,12 +91,115 @@ def pcg(A: Any, b: Any, iterations: int, M: Any = "jacobi", x0: Any = None) -> T
     return _trajectory(A, _preconditioner(M, A, b), b, x0, iterations)
 
 
-_TEACHERS: dict[str, Callable[[Tensor, Tensor, int], Trajectory]] = {"cg": cg, "pcg": pcg}
+class Teacher(Protocol):
+    """A method whose iterates are targets."""
+
+    def __call__(self, A: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+        """The answers from x_0 = 0, (..., T+1, n), and the probed states side by side, (..., T+1, entries)."""
+        ...
+
+    def entries(self, n: int) -> int:
+        """The length of the probed states of n unknowns, taken together."""
+        ...
 
 
-def trajectory(teacher: str, A: Tensor, b: Tensor, iterations: int) -> Trajectory:
-    """What a teacher makes of systems: its iterates from x_0 = 0, and the r and d of each."""
-    return look_up("teacher", teacher, _TEACHERS)(A, b, iterations)
+def teacher(name: str, options: Mapping[str, Any] | None = None, probe: Sequence[str] | None = None) -> Teacher:
+    """The teacher of a name, "cg", "pcg", another algorithm, or "module:Name", with its options.
+
+    ``probe`` names the states that are targets of the second probe. The default is r and d or, where these are not both
+    among the states, every state but the answer's own, x.
+
+    Examples
+    --------
+    >>> A, b = torch.tensor([[4.0, 1.0], [1.0, 3.0]]), torch.tensor([1.0, 2.0])
+    >>> x, rd = teacher("cg")(A, b, 2)
+    >>> x.shape, rd.shape
+    (torch.Size([3, 2]), torch.Size([3, 4]))
+    >>> teacher("steepest_descent", probe=("r",))(A, b, 2)[1].shape
+    torch.Size([3, 2])
+    """
+    if name in _OWN and not options and probe in (None, ("r", "d")):
+        return _OWN[name]
+    return _ProgramTeacher.of(name, sources.make("teacher", name, options or {}, known()), probe)
+
+
+@cache
+def known() -> dict[str, type]:
+    """The programs of the library by name."""
+    from nlaformer.compiler import library
+
+    return {name: type(library.program(name)) for name in library.algorithms()}
+
+
+@dataclass(frozen=True)
+class _OwnTeacher:
+    """CG and PCG as written here: always float64, a solved system stays as it is bit for bit."""
+
+    method: Callable[[Tensor, Tensor, int], Trajectory]
+
+    def __call__(self, A: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+        path = self.method(A, b, iterations)
+        return path.x, torch.cat([path.r, path.d], -1)
+
+    def entries(self, n: int) -> int:
+        return 2 * n
+
+
+_OWN = {"cg": _OwnTeacher(cg), "pcg": _OwnTeacher(pcg)}
+
+
+@dataclass(frozen=True)
+class _ProgramTeacher:
+    """A traced program, evaluated in float64 from x_0 = 0."""
+
+    start: Expression
+    step: Expression
+    answer: Expression
+    probe: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, program: Any, probe: Sequence[str] | None) -> _ProgramTeacher:
+        if not isinstance(program, Program):
+            raise OptionError(f"teacher={name} is not an nf.Program; make it a subclass of that")
+        traced = trace_program(program)
+        if traced.problems:
+            raise OptionError(f"teacher={name} cannot be traced:\n" + "\n".join(traced.problems))
+        if any(node.op == "learned" for node in traced.nodes):
+            raise OptionError(f"teacher={name} has a learned part; a teacher must be complete")
+        if traced.answer.kind != "vector" or not {"A", "b", "x0"} >= traced.inputs.keys() >= {"b"}:
+            takes = ", ".join(traced.inputs)
+            raise OptionError(f"teacher={name} must solve A x = b; it takes {takes} and gives a {traced.answer.kind}")
+        states = [state for state in traced.state if state != "x"]
+        chosen = tuple(probe) if probe is not None else ("r", "d") if {"r", "d"} <= set(states) else tuple(states)
+        for state in chosen:
+            if state not in traced.state:
+                raise unknown_name(f"state of teacher={name}", state, traced.state)
+        return cls(
+            Expression.of(traced.start),
+            Expression.of(traced.step),
+            Expression.of({"x": traced.answer}),
+            chosen or ("x",),
+        )
+
+    @torch.no_grad()
+    def __call__(self, A: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
+        A, b, x0 = _system(A, b, None)
+        inputs = {"A": A, "b": b, "x0": x0}
+        state = self.start(inputs)
+        answers, watched = [], []
+        for t in range(whole("iterations", iterations, 0) + 1):
+            state = self.step(inputs | state) if t else state
+            answers.append(self.answer(inputs | state)["x"].expand_as(b))
+            watched.append(torch.cat([self._flat(name, state[name], b.shape) for name in self.probe], -1))
+        return torch.stack(answers, -2), torch.stack(watched, -2)
+
+    def _flat(self, name: str, value: Tensor, shape: torch.Size) -> Tensor:
+        """A state as one row of numbers: (..., n^axes)."""
+        axes = AXES[self.start.kinds[name]]
+        return value.expand(*shape[:-1], *[shape[-1]] * axes).reshape(*shape[:-1], -1)
+
+    def entries(self, n: int) -> int:
+        return sum(n ** AXES[self.start.kinds[name]] for name in self.probe)
 
 
 def _trajectory(A: Tensor, M: _Apply, b: Tensor, x: Tensor, iterations: int) -> Trajectory:

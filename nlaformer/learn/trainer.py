@@ -244,7 +244,7 @@ class _Training:
         on_cpu = group.device.type == "cpu"
         self.progress = TrainingProgress(_title(self.configs), self.steps, resumption.step, spoken, on_cpu)
         self.validation = [
-            with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.teacher, config.T)
+            with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.make_teacher(), config.T)
             for config in self.configs
         ]
         self.metrics: list[Metrics] = []

@@ -10,8 +10,9 @@ from typing import Any
 
 from nlaformer.errors import look_up
 from nlaformer.problems.base import Family, Systems, refuse
-from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, PrescribedSpectrum, RBFKernel
+from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, RBFKernel
 from nlaformer.problems.matrix_market import MatrixMarket, from_matrix_market, read_matrix_market
+from nlaformer.problems.random_matrices import PrescribedSpectrum, RotatedSPD, TwoClusters, Wishart
 from nlaformer.problems.spd import SPD
 
 __all__ = [
@@ -23,7 +24,10 @@ __all__ = [
     "Poisson2D",
     "PrescribedSpectrum",
     "RBFKernel",
+    "RotatedSPD",
     "Systems",
+    "TwoClusters",
+    "Wishart",
     "complaints",
     "families",
     "family",
@@ -38,9 +42,12 @@ _KINDS: tuple[type[Family], ...] = (
     RBFKernel,
     GraphLaplacian,
     PrescribedSpectrum,
+    TwoClusters,
+    Wishart,
+    RotatedSPD,
     MatrixMarket,
 )
-_FAMILIES = {kind.name: kind for kind in _KINDS}
+FAMILIES = {kind.name: kind for kind in _KINDS}
 
 
 def families() -> tuple[str, ...]:
@@ -49,7 +56,7 @@ def families() -> tuple[str, ...]:
     >>> families()[:3]
     ('spd', 'poisson-1d', 'poisson-2d')
     """
-    return tuple(_FAMILIES)
+    return tuple(FAMILIES)
 
 
 def family(name: str, **options: Any) -> Family:
@@ -71,7 +78,7 @@ def family(name: str, **options: Any) -> Family:
     - there is no option named 'sigme'; did you mean 'sigma'? known: n, sigma
     """
     refuse(name, complaints(name, **options))
-    return _FAMILIES[name](**options)
+    return FAMILIES[name](**options)
 
 
 def complaints(name: str, **options: Any) -> list[str]:
@@ -80,4 +87,4 @@ def complaints(name: str, **options: Any) -> list[str]:
     >>> complaints("poisson-2d", n=20)
     ['n must be a square number, such as 16 or 25, not 20']
     """
-    return look_up("family", name, _FAMILIES).complaints(options)
+    return look_up("family", name, FAMILIES).complaints(options)

@@ -79,14 +79,34 @@ class _DeviceDraws:
 
 
 class Family:
-    """Base of the families; a subclass is a frozen dataclass of ``option`` fields with a method ``matrices``."""
+    """Base of the families; a subclass is a frozen dataclass with a method ``matrices``.
+
+    A field may be an ``option``, which is converted and checked, or an ordinary one. ``n``, the size of the systems, is
+    one of them.
+
+    Examples
+    --------
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Diagonal(Family):
+    ...     n: int = 4
+    ...     spread: float = 1.0
+    ...
+    ...     def matrices(self, draw, count):
+    ...         return torch.diag_embed(torch.exp(self.spread * draw.normal("diagonal", count, self.n)))
+    >>> Diagonal(n=3).sample(2, seed=0).A.shape
+    torch.Size([2, 3, 3])
+    """
 
     name: ClassVar[str]
     n: int
 
+    def __init_subclass__(cls) -> None:
+        if "name" not in vars(cls):
+            cls.name = cls.__name__
+
     def __post_init__(self) -> None:
         for field in _options(type(self)):
-            object.__setattr__(self, field.name, field.metadata["convert"](getattr(self, field.name)))
+            object.__setattr__(self, field.name, _converted(field, getattr(self, field.name)))
         refuse(self.name, self.complaints(self.options))
 
     @property
@@ -102,7 +122,7 @@ class Family:
         for name, value in options.items():
             if name not in fields:
                 found.append(str(unknown_name("option", name, fields)))
-            elif not fields[name].metadata["valid"](fields[name].metadata["convert"](value)):
+            elif not fields[name].metadata.get("valid", _anything)(_converted(fields[name], value)):
                 found.append(f"{name} must be {fields[name].metadata['expected']}, not {shown(value)}")
         return found
 
@@ -201,6 +221,14 @@ def as_reals(value: Any) -> Any:
 def is_reals(value: Any, valid: Callable[[float], bool] = lambda v: True) -> bool:
     """Whether ``as_reals`` made a tuple of one or more valid numbers."""
     return isinstance(value, tuple) and bool(value) and all(is_finite(v) and valid(v) for v in value)
+
+
+def _anything(value: Any) -> bool:
+    return True
+
+
+def _converted(field: dataclasses.Field[Any], value: Any) -> Any:
+    return field.metadata.get("convert", lambda value: value)(value)
 
 
 def _options(family: type) -> list[dataclasses.Field[Any]]:

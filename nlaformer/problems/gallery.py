@@ -15,9 +15,8 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import is_whole
 from nlaformer.errors import shown
-from nlaformer.problems.base import Draws, Family, as_real, as_reals, as_whole, is_reals, option, real, symmetric, whole
+from nlaformer.problems.base import Draws, Family, as_whole, real, symmetric, whole
 
 
 @dataclass(frozen=True)
@@ -142,54 +141,6 @@ class GraphLaplacian(Family):
         joined = (chance * (self.n - 1) < self.degree).to(chance.dtype).triu(1)
         W = joined + joined.mT
         return torch.diag_embed(W.sum(-1) + self.shift) - W
-
-
-@dataclass(frozen=True)
-class PrescribedSpectrum(Family):
-    """Q diag(eigenvalues) Q^T with a uniformly distributed (Haar) orthogonal Q.
-
-    Parameters
-    ----------
-    n : the size of the systems
-    cond : spaces the eigenvalues evenly in their logarithm from 1 to ``cond``; 100 if nothing is given
-    eigenvalues : n finite numbers instead; negative ones make A indefinite, zeros singular
-
-    Examples
-    --------
-    >>> A = PrescribedSpectrum(n=3, eigenvalues=(1, 10, 100)).sample(1, seed=0).A
-    >>> torch.linalg.eigvalsh(A).round(decimals=9)
-    tensor([[  1.,  10., 100.]], dtype=torch.float64)
-    """
-
-    name: ClassVar[str] = "spectrum"
-    n: int = whole(20, least=1)
-    cond: float | None = option(
-        None, "a finite number from 1 on", lambda v: v is None or (is_reals((v,)) and v >= 1), as_real
-    )
-    eigenvalues: tuple[float, ...] | None = option(
-        None, "n finite numbers", lambda v: v is None or is_reals(v), as_reals
-    )
-
-    @classmethod
-    def complaints(cls, options: Mapping[str, Any]) -> list[str]:
-        found, eigenvalues = super().complaints(options), as_reals(options.get("eigenvalues"))
-        if eigenvalues is None:
-            return found
-        if options.get("cond") is not None:
-            found.append("cond and eigenvalues contradict each other; give one of them")
-        n = as_whole(options.get("n", cls.n))
-        if is_reals(eigenvalues) and is_whole(n) and len(eigenvalues) != n:
-            found.append(f"eigenvalues must be n = {shown(n)} numbers, not {len(eigenvalues)}")
-        return found
-
-    def matrices(self, draw: Draws, count: int) -> Tensor:
-        Q, R = torch.linalg.qr(draw.normal("Q", count, self.n, self.n))
-        # With a positive diagonal of R the factorization is unique, the same on every machine, and Q is Haar.
-        Q = Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
-        spectrum = (self.cond or 100.0) ** torch.linspace(0, 1, self.n, dtype=torch.float64)
-        if self.eigenvalues:
-            spectrum = torch.tensor(self.eigenvalues, dtype=torch.float64)
-        return symmetric((Q * spectrum.to(Q)) @ Q.mT)
 
 
 def _differences(n: int) -> Tensor:

@@ -37,7 +37,8 @@ OPERANDS = {"float32": "ieee", "bf16x3": "bf16x3", "tf32": "tf32", "bf16": "ieee
 def fused_engine(configs: Sequence[Config], device: torch.device | str) -> FusedEngine | None:
     """The engine of a stack on a CUDA device; None if its kernels cannot run the shape."""
     config = configs[0]
-    if unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is not None:
+    pairs = config.make_teacher().entries(config.n) == 2 * config.n  # as r and d are
+    if not pairs or unsupported(config.d, config.heads, config.ffn_width, config.n + 1) is not None:
         return None
     return FusedEngine(configs, device)
 
