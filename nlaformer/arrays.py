@@ -115,7 +115,7 @@ def operands(
     except ValueError:
         each = " and ".join(f"{name} {tuple(tensor.shape)}" for name, tensor in tensors.items())
         raise ShapeError(f"{owner}: the batch dimensions of {each} do not broadcast") from None
-    return {name: tensor.to(device).expand(*batch, *shapes[name]) for name, tensor in tensors.items()}
+    return {name: tensor.to(device).expand((*batch, *shapes[name])) for name, tensor in tensors.items()}
 
 
 def _operand(owner: str, name: str, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

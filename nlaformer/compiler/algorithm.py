@@ -67,6 +67,12 @@ class AlgorithmConfig:
     warnings: list[str]
     form: str = "compiled"
     verification: dict[str, Any] = field(default_factory=dict)
+    further: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of each input; ``further`` has those that the program declares."""
+        return {name: (KINDS | self.further)[name] for name in self.inputs}
 
     @classmethod
     def of(
@@ -79,6 +85,7 @@ class AlgorithmConfig:
             order=target.order,
             bound=target.bound,
             inputs=list(traced.inputs),
+            further={name: node.kind for name, node in traced.inputs.items() if name not in KINDS},
             scaled=sorted(analysis.scaled),
             units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
             registers=[list(register) for register in layout.registers],
@@ -185,7 +192,12 @@ class Algorithm:
         return io.save(path, "algorithm", self.model, asdict(self.config))
 
     def run(
-        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, iterations: int = 30
+        self,
+        A: ArrayT | None = None,
+        b: ArrayT | None = None,
+        x0: ArrayT | None = None,
+        iterations: int = 30,
+        **further: ArrayT,
     ) -> Run[ArrayT]:
         """Start, ``iterations`` steps, finish: every iterate, every state, the residuals and how it ended.
 
@@ -193,13 +205,14 @@ class Algorithm:
         ----------
         A, b, x0 : arrays (..., n, n), (..., n), (..., n); NumPy in, NumPy out; torch in, torch out. x0 is 0 by default
         iterations : passes of the loop block
+        further : what else the program declares, by name
 
         Returns
         -------
         Run
         """
-        library, inputs = self._take(A, b, x0)
-        batch, flat = flatten(inputs)
+        library, inputs = self._take(A=A, b=b, x0=x0, **further)
+        batch, flat = flatten(inputs, self.config.kinds)
         kinds = [place["kind"] for place in (*self.config.state.values(), self.config.answer)]
         count = check_iterations(iterations, kinds, flat)
         exponents = self._exponents(flat)
@@ -215,10 +228,12 @@ class Algorithm:
             values[name] = scaled.reshape(*batch, *scaled.shape[1:])
         return judged_run(values, self.config.answer["kind"], inputs, self._checks, library)
 
-    def prompt(self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None) -> ArrayT:
+    def prompt(
+        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, **further: ArrayT
+    ) -> ArrayT:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
-        library, inputs = self._take(A, b, x0)
-        batch, flat = flatten(inputs)
+        library, inputs = self._take(A=A, b=b, x0=x0, **further)
+        batch, flat = flatten(inputs, self.config.kinds)
         P = self._prompt(flat, self._exponents(flat))
         return give(P.reshape(*batch, *P.shape[1:]), library)
 
@@ -268,8 +283,10 @@ class Algorithm:
         self.layout.write(P, "one", torch.ones(1, self.n, dtype=self.dtype, device=self.device))
         for name, value in inputs.items():
             scaled = self._scaled(name, value, exponents)
+            if self.config.kinds[name] == "scalar":
+                scaled = scaled[:, None].expand(-1, self.n)
             # Token j holds row j of A: the paper's [a_1 ... a_n] for A = [a_1 ... a_n]^T.
-            self.layout.write(P, name, scaled.mT if name == "A" else scaled[:, None, :])
+            self.layout.write(P, name, scaled.mT if self.config.kinds[name] == "matrix" else scaled[:, None, :])
         return P
 
     def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
@@ -313,11 +330,10 @@ class Algorithm:
                 f"has constants that keep {name} from being scaled. Take {remedy}, or make the constants relative to it"
             )
 
-    def _take(self, A: Any, b: Any, x0: Any) -> tuple[str, dict[str, Tensor]]:
+    def _take(self, **given: Any) -> tuple[str, dict[str, Tensor]]:
         """The caller's array library, and the inputs in one batch shape."""
-        given = {"A": A, "b": b, "x0": x0}
-        inputs = take_inputs(self.name, self.config.inputs, given, self.n, self.dtype, self.device)
-        return array_library(A, b, x0), {name: value.detach() for name, value in inputs.items()}
+        inputs = take_inputs(self.name, self.config.kinds, given, self.n, self.dtype, self.device)
+        return array_library(*given.values()), {name: value.detach() for name, value in inputs.items()}
 
 
 def _per_system(numbers: Tensor, value: Tensor) -> Tensor:

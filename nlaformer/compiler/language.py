@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from nlaformer.compiler.functions import named
+from nlaformer.compiler.graph import KINDS
+from nlaformer.compiler.inputs import size_of
 from nlaformer.compiler.values import Value
 
 if TYPE_CHECKING:
@@ -28,7 +30,11 @@ class Program:
     ``residual`` takes any of A, b and x, the answer; a run reports its norm. ``residual_scale`` takes the same and
     returns what the residual is compared with: converged means |residual| <= 1e-10 |scale| (float32: 1e-4), and
     nothing has converged where the scale is 0. By default it is the residual of x = 0, which is b for b - A x, or,
-    where that is 0, the first residual. Attributes of the class are constants: they go into the weights.
+    where that is 0, the first residual. Attributes of the class are constants, numbers or arrays: they go into the
+    weights.
+
+    ``inputs = dict(C="matrix", lower="vector", mu="scalar")`` declares further inputs beside A, b and x0. Methods ask
+    for them by name, and ``run(A, b, C=C)`` takes them by keyword. Rectangular data is padded with zeros.
 
     ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)``
     and ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
@@ -71,21 +77,20 @@ class Program:
         return type(self).__name__
 
     def run(
-        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, iterations: int = 30
+        self,
+        A: ArrayT | None = None,
+        b: ArrayT | None = None,
+        x0: ArrayT | None = None,
+        iterations: int = 30,
+        **further: ArrayT,
     ) -> Run[ArrayT]:
-        """The reference: the traced program on NumPy or torch arrays, all systems at once, no transformer."""
+        """The reference: the program itself on NumPy or torch arrays, no transformer; ``further`` inputs by name."""
         from nlaformer.compiler.result import run_program
         from nlaformer.compiler.trace import trace_program
 
-        return run_program(trace_program(self, _size_of(A, b, x0)), {"A": A, "b": b, "x0": x0}, iterations)
-
-
-def _size_of(*given: Any) -> int | None:
-    """The size of the systems that arrays hold; None where it cannot be told, which their checks report."""
-    try:
-        return next((shape[-1] for shape in map(np.shape, given) if shape), None)
-    except ValueError:  # lists of unequal lengths
-        return None
+        given = {"A": A, "b": b, "x0": x0} | further
+        kinds = KINDS | dict(self.inputs)
+        return run_program(trace_program(self, size_of(given, kinds)), given, iterations)
 
 
 _ValueT = TypeVar("_ValueT", bound=Any)  # a traced value, a NumPy array or a tensor

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from nlaformer.arrays import ArrayT, ObjectArray, check_memory, common_kind, give, operands, to_tensor, whole
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.graph import AXES, KINDS
+from nlaformer.compiler.inputs import padded, size_of
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 from nlaformer.errors import ShapeError
 
@@ -76,8 +77,9 @@ def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int
     refuse(traced.program, traced.problems)
     refuse_changes(traced)
     library = array_library(*given.values())
-    inputs = _take(traced.program.name, list(traced.inputs), given)
-    batch, flat = flatten(inputs)
+    needs = {name: node.kind for name, node in traced.inputs.items()}
+    inputs = _take(traced.program.name, needs, given)
+    batch, flat = flatten(inputs, needs)
     start, step = Expression.of(traced.start), Expression.of(traced.step)
     answer = Expression.of({ANSWER: traced.answer})
     kinds = step.kinds | answer.kinds
@@ -104,21 +106,22 @@ def array_library(*given: Any) -> str:
     return "torch" if common_kind(given) == "torch" else "numpy"
 
 
-def _take(name: str, needs: Sequence[str], given: Mapping[str, Any]) -> dict[str, Tensor]:
+def _take(name: str, needs: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Tensor]:
     """The inputs, in the size, the wider precision and on the device they came in."""
     tensors = {key: to_tensor(key, value) for key, value in given.items() if value is not None}
-    n = next((tensor.shape[-1] for tensor in tensors.values() if tensor.dim()), 1)
-    floating = {tensor.dtype for tensor in tensors.values() if tensor.is_floating_point()}
+    n = size_of(tensors, needs) or 1
+    arrays = [tensor for key, tensor in tensors.items() if not isinstance(given[key], float)]  # a number has no dtype
+    floating = {tensor.dtype for tensor in arrays if tensor.is_floating_point()}
     dtype = torch.float32 if floating == {torch.float32} else torch.float64
     tensors = {key: t.to(dtype) if t.dtype in (torch.float32, torch.float64) else t for key, t in tensors.items()}
     devices = [value.device for value in given.values() if isinstance(value, Tensor)]
-    return take_inputs(name, needs, tensors, max(n, 1), dtype, devices[0] if devices else torch.device("cpu"))
+    return take_inputs(name, needs, tensors, n, dtype, devices[0] if devices else torch.device("cpu"))
 
 
 def take_inputs(
-    owner: str, needs: Sequence[str], given: Mapping[str, Any], n: int, dtype: torch.dtype, device: torch.device
+    owner: str, needs: Mapping[str, str], given: Mapping[str, Any], n: int, dtype: torch.dtype, device: torch.device
 ) -> dict[str, Tensor]:
-    """The inputs a program needs as tensors of one batch shape; x0 is 0 where it is not given."""
+    """The inputs a program needs, by name and kind, as tensors of one batch shape; x0 is 0 where it is not given."""
     given = {name: value for name, value in given.items() if value is not None}
     if extra := [name for name in given if name not in needs]:
         raise ShapeError(f"{owner} takes {', '.join(needs)}; {extra[0]} was given too. Omit it")
@@ -126,17 +129,21 @@ def take_inputs(
     optional = {"x0"} if len(needs) > 1 else set()
     if missing := [name for name in needs if name not in given and name not in optional]:
         raise ShapeError(f"{owner} needs {', '.join(missing)}; run({', '.join(needs)})")
-    shapes = {name: (n,) * AXES[kind] for name, kind in KINDS.items()}
-    tensors = operands(owner, given, shapes, dtype, device)
+    shapes = {name: (n,) * AXES[kind] for name, kind in needs.items()}
+    tensors = operands(owner, padded(owner, given, needs, n), shapes, dtype, device)
     if "x0" in needs and "x0" not in tensors:
-        tensors["x0"] = torch.zeros_like(tensors["b"] if "b" in tensors else tensors["A"][..., 0, :])
-    return tensors
+        name, like = next(iter(tensors.items()))
+        batch = like.shape[: like.dim() - len(shapes[name])]
+        tensors["x0"] = torch.zeros(*batch, n, dtype=dtype, device=device)
+    return {name: tensors[name] for name in needs}
 
 
-def flatten(inputs: Mapping[str, Tensor]) -> tuple[tuple[int, ...], dict[str, Tensor]]:
+def flatten(
+    inputs: Mapping[str, Tensor], kinds: Mapping[str, str] = KINDS
+) -> tuple[tuple[int, ...], dict[str, Tensor]]:
     """The leading dimensions that all inputs share, and the inputs with a single one."""
     name, value = next(iter(inputs.items()))
-    batch = tuple(value.shape[: value.dim() - AXES[KINDS[name]]])
+    batch = tuple(value.shape[: value.dim() - AXES[kinds[name]]])
     return batch, {name: value.reshape(math.prod(batch), *value.shape[len(batch) :]) for name, value in inputs.items()}
 
 
@@ -174,7 +181,7 @@ def judged_run(
     answer, states = values[ANSWER], {name: value for name, value in values.items() if name != ANSWER}
     shape = answer.shape[: answer.dim() - AXES[kind]]  # (..., T + 1)
     # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
-    lifted = {name: value.unsqueeze(-3 if name == "A" else -2) for name, value in inputs.items()}
+    lifted = {name: value.unsqueeze(len(shape) - 1) for name, value in inputs.items()}
     values = lifted | values
     norms, goal = _residual_norms(checks, values, shape)
     finite = torch.isfinite(answer).reshape(*shape, math.prod(answer.shape[len(shape) :])).all(-1)[..., -1].cpu()

@@ -61,8 +61,8 @@ def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     state = {name: tracer.state(name, node) for name, node in start.items()}
     step = tracer.states("step", inputs | state)
     tracer.compare(start, step)
-    if not inputs:
-        tracer.refuse("start", "no method asks for A, b or x0; there is nothing to compute from")
+    if all(node.kind == "scalar" for node in inputs.values()):
+        tracer.refuse("start", "no method asks for A, b, x0 or another vector or matrix; it has no size")
     if not start or start.keys() != step.keys():
         refuse(program, tracer.graph.problems)
     answer = tracer.value("finish", inputs | state)
@@ -84,7 +84,8 @@ class _Tracer:
         }
         blocks = [self.methods[name] for name in ("start", "step", "finish")]
         asked = {name for method in blocks if callable(method) for name in parameters(method)}
-        kinds = KINDS | _declared(program)
+        # Scalars last: the first input tells the size.
+        kinds = dict(sorted((KINDS | _declared(program)).items(), key=lambda item: item[1] == "scalar"))
         self.inputs = {name: self.graph.make("input", (), name, kind) for name, kind in kinds.items() if name in asked}
 
     def given(self, method: str) -> bool:

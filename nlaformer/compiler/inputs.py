@@ -1,0 +1,63 @@
+"""What a run is given: A, b, x0 and the further inputs that a program declares, in one size n.
+
+All vectors and matrices of a program have one size. Rectangular data is padded with zeros to the larger one: an m x k
+matrix A becomes [A 0] or [A; 0], a vector of length m or k gets zeros at its end. Products, sums, norms, differences
+and products entry by entry do not see the zeros; what is not zero at zero does (``np.exp``, ``np.ones_like``,
+``np.mean``). The answer has length n too: of a least-squares problem take ``run.x[..., :k]``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.graph import AXES
+from nlaformer.errors import ShapeError
+
+
+def size_of(given: Mapping[str, Any], kinds: Mapping[str, str]) -> int | None:
+    """The n of some inputs, of rectangular ones the larger side; None where they do not tell, which others report."""
+    try:
+        shapes = {name: np.shape(value) for name, value in given.items() if value is not None}
+    except ValueError:  # lists of unequal lengths
+        return None
+    axes = {name: AXES[kinds.get(name, "scalar")] for name in shapes}
+    sides = [side for name, shape in shapes.items() for side in shape[::-1][: axes[name]]]
+    if any(_is_rectangular(shape, kinds.get(name)) for name, shape in shapes.items()):
+        return max(sides)
+    return sides[0] if sides else None
+
+
+def padded(owner: str, given: Mapping[str, Any], kinds: Mapping[str, str], n: int) -> dict[str, Any]:
+    """The inputs, with zeros at their ends where a matrix among them is rectangular."""
+    shapes = {name: tuple(np.shape(value)) for name, value in given.items()}
+    rectangular = {name: shape[-2:] for name, shape in shapes.items() if _is_rectangular(shape, kinds.get(name))}
+    for name, shape in rectangular.items():
+        if max(shape) > n:
+            raise ShapeError(
+                f"{owner}: {name} is {shape[0]} x {shape[1]}; it is padded with zeros to n x n, but n is {n}. "
+                f"Compile with n={max(shape)}"
+            )
+    sides = {side for shape in rectangular.values() for side in shape}
+    result = dict(given)
+    for name, shape in shapes.items():
+        own = shape[len(shape) - AXES[kinds[name]] :] if AXES[kinds[name]] <= len(shape) else ()
+        if own and set(own) <= sides and set(own) != {n}:
+            result[name] = _with_zeros(given[name], [n - side for side in own])
+    return result
+
+
+def _is_rectangular(shape: tuple[int, ...], kind: str | None) -> bool:
+    return kind == "matrix" and len(shape) >= 2 and shape[-1] != shape[-2]
+
+
+def _with_zeros(value: Any, more: list[int]) -> Any:
+    if isinstance(value, Tensor):
+        return torch.nn.functional.pad(value, [k for side in reversed(more) for k in (0, side)])
+    array = np.asarray(value)
+    array = np.pad(array, [(0, 0)] * (array.ndim - len(more)) + [(0, side) for side in more])
+    return array if isinstance(value, np.ndarray) else array.tolist()  # a list has no dtype of its own
