@@ -20,12 +20,14 @@ _HOMES = {
         "Program", "diag", "dot", "exp", "identity_like", "log", "maximum", "minimum", "norm", "outer", "positive",
         "relu", "sign", "sqrt", "zeros_like",
     ),
+    "nlaformer.compiler.learned": ("Learned",),
     "nlaformer.compiler.compiling": ("compile",),
     "nlaformer.compiler.library": ("algorithm", "algorithms"),
     "nlaformer.compiler.result": ("RunStatus",),
     "nlaformer.compiler.algorithm": ("Algorithm",),
     "nlaformer.learn.recipes": ("Config", "recipe", "recipes"),
     "nlaformer.learn.model": ("Solver",),
+    "nlaformer.learn.programs": ("TrainedProgram",),
     "nlaformer.learn.trainer": ("train",),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
@@ -53,6 +55,7 @@ if TYPE_CHECKING:
     from nlaformer.compiler.language import sign as sign
     from nlaformer.compiler.language import sqrt as sqrt
     from nlaformer.compiler.language import zeros_like as zeros_like
+    from nlaformer.compiler.learned import Learned as Learned
     from nlaformer.compiler.library import algorithm as algorithm
     from nlaformer.compiler.library import algorithms as algorithms
     from nlaformer.compiler.result import RunStatus as RunStatus
@@ -61,6 +64,7 @@ if TYPE_CHECKING:
     from nlaformer.express.operation import operation as operation
     from nlaformer.express.operation import operations as operations
     from nlaformer.learn.model import Solver as Solver
+    from nlaformer.learn.programs import TrainedProgram as TrainedProgram
     from nlaformer.learn.recipes import Config as Config
     from nlaformer.learn.recipes import recipe as recipe
     from nlaformer.learn.recipes import recipes as recipes

@@ -11,12 +11,14 @@ from nlaformer.compiler import algorithm
 from nlaformer.errors import look_up
 from nlaformer.express import operation
 from nlaformer.learn import model as solver
+from nlaformer.learn import programs
 
-_Artefact: TypeAlias = operation.Operation | algorithm.Algorithm | solver.Solver
+_Artefact: TypeAlias = operation.Operation | algorithm.Algorithm | solver.Solver | programs.TrainedProgram
 _KINDS: dict[str, Callable[..., _Artefact]] = {
     "operation": operation.from_config,
     "algorithm": algorithm.from_config,
     "solver": solver.from_config,
+    "program": programs.from_config,
 }
 
 

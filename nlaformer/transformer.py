@@ -331,6 +331,12 @@ class NLAFormer(nn.Module):
             if name != "post":
                 X = Y
 
+    def through(self, block: Literal["pre", "loop", "post"], X: Tensor) -> Tensor:
+        """One pass of a block on tokens X (..., token, row), for a program that computes between the passes."""
+        for layer in getattr(self, block):
+            X = layer(X)
+        return X
+
     def passes(
         self, loops: int, post_each_pass: bool = False
     ) -> Iterator[tuple[Literal["pre", "loop", "post"], int, Sequence[Layer]]]:

@@ -19,6 +19,29 @@ class Damped(nf.Program):
         return {"x": x + self.omega * (b - (A + 0.0 * nf.identity_like(A)) @ x) / scale / nf.norm(nf.dot(b, b))}
 
 
+class Guided(nf.Program):
+    positive_definite = True
+    propose = nf.Learned("vector", memory=True)
+
+    def start(self, A: Tensor, b: Tensor, x0: Tensor) -> dict[str, Tensor]:
+        return {"x": x0, "r": b - A @ x0}
+
+    def step(self, A: Tensor, x: Tensor, r: Tensor) -> dict[str, Tensor]:
+        d = self.propose(A, r / nf.norm(r))
+        q = A @ d
+        alpha = nf.dot(r, d) / nf.dot(d, q)
+        return {"x": x + alpha * d, "r": r - alpha * q}
+
+
+def use(model: nf.TrainedProgram) -> None:
+    A, b = torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
+    c, memory = model.propose(model.begin(A), b)
+    D, U = model.preconditioner(A)
+    print(
+        model.run(A, b, iterations=4).x, model.iterates(A, b), c + memory, D + U, model.config.n, model.save("guided")
+    )
+
+
 def main() -> None:
     A, b = np.eye(3), np.ones(3)
     S, y = torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)

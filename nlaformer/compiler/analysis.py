@@ -24,6 +24,7 @@ from fractions import Fraction
 import numpy as np
 
 from nlaformer.compiler.graph import Node, describe, is_input, is_invariant, reachable
+from nlaformer.compiler.learned import Call
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 
 # The exponent of a value: linear in those of A, b and the unknowns.
@@ -87,6 +88,8 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
         elif node.op in ("exp", "log"):
             equations.append(args[0])
             value = {}
+        elif node.op == "learned":
+            value = {}
         elif node.op == "sqrt":
             value = {name: coefficient / 2 for name, coefficient in args[0].items()}
         else:
@@ -106,10 +109,28 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
         zero = Fraction(0)
         return tuple(total.get(f"{n}:{n}", zero) if n in scaled else zero for n in ("A", "b"))  # type: ignore[return-value]
 
+    refuse(
+        traced.program, [problem for call in traced.learned for problem in _units_of_call(call, exponents, solution)]
+    )
     named = {name: exponents[id(node)] for name, node in traced.inputs.items() if id(node) in exponents}
     named |= {name: {f"state:{name}": Fraction(1)} for name in traced.state}
     named[ANSWER] = exponents[id(traced.answer)]
     return {name: resolve(exponent) for name, exponent in named.items()}, scaled
+
+
+def _units_of_call(call: Call, exponents: dict[int, _Power], solution: dict[str, _Power]) -> list[str]:
+    """A problem for each input of a learned part, A apart, that changes with the scale of A, b or anything else."""
+    problems = []
+    for node in call.nodes[1:]:
+        total: _Power = {}
+        for name, coefficient in exponents[id(node)].items():
+            total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
+        if total:
+            problems.append(
+                f"{node.place}\n    {call.spec.name} is given {describe(node)}, which has a unit: it changes when the "
+                "system is scaled. A learned part takes numbers without one, such as r / nf.norm(r)"
+            )
+    return problems
 
 
 def _combine(u: _Power, v: _Power, factor: Fraction | int) -> _Power:
@@ -187,6 +208,9 @@ def _is_positive(node: Node, positive: set[int], hopeful: set[str]) -> bool:
         return True
     if node.op in _KEEP_SIGN and all(known):
         return True
+    if node.op == "learned":
+        part, output = node.extra
+        return output in node.graph.learned[part].spec.positive
     if node.op == "multiply":
         return node.args[0] is node.args[1]
     if node.op == "dot":

@@ -22,7 +22,7 @@ from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
-from nlaformer.compiler.trace import TracedProgram, trace_program
+from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
 from nlaformer.compiler.verify import judge_first_steps, with_verification
 from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
@@ -66,6 +66,7 @@ def compile(
     target = _validate(program, n, order, dtype, bound)
     with threads_for(6 * target.n**3):  # attention weights of the layers that encode A, verified on three systems
         traced = trace_program(program, target.n)
+        refuse_open_parts(traced)
         analysis = analyse(traced)
         selection = select(traced, analysis, target)
         layers = schedule(selection)

@@ -110,6 +110,9 @@ class Expression:
             results.append(_OPERATIONS[op](use, *args))
         return {name: results[k] for name, k in self.outputs.items()}
 
+    def __bool__(self) -> bool:
+        return bool(self.outputs)
+
     def _size(self, values: Mapping[str, Tensor]) -> int:
         """The n of the values: of a vector or matrix that is used or, where only its shape is, of the first given."""
         used = (values[extra] for op, _, extra, kind in self.nodes if op in _INPUTS and kind != "scalar")
@@ -120,6 +123,9 @@ class Expression:
         """The value of an expression that has one."""
         (result,) = self(values).values()
         return result
+
+
+EMPTY = Expression([], {})
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,8 @@ _OF_NUMBERS: dict[str, Callable[[float], float]] = {
     "sign": lambda v: float(np.sign(v)),
 }
 # Lines in these files and in these packages are never the user's.
-_OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in ("graph", "values", "functions", "language", "trace")}
+_MODULES = ("graph", "values", "functions", "language", "learned", "trace")
+_OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in _MODULES}
 _PACKAGES = tuple(package.__path__[0] for package in (np, torch))
 
 
@@ -91,6 +92,8 @@ class Graph:
     nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     visits: dict[Place, int] = field(default_factory=dict)
+    method: str = ""  # that is being traced
+    learned: dict[str, Any] = field(default_factory=dict)  # the calls of learned parts, by name
 
     def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str | None) -> Node:
         key = (op, *map(id, args), extra, kind)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic
 
@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, ObjectArray, check_memory, common_kind, give, operands, to_tensor, whole
-from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.expression import EMPTY, Expression, size
 from nlaformer.compiler.graph import AXES, KINDS
 from nlaformer.compiler.inputs import padded, size_of
-from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
+from nlaformer.compiler.reference import Fillings, Reference
+from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
 from nlaformer.errors import ShapeError
 
 
@@ -76,29 +77,48 @@ def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int
     """The traced program on NumPy or torch arrays, all systems at once: the reference, no transformer."""
     refuse(traced.program, traced.problems)
     refuse_changes(traced)
-    library = array_library(*given.values())
-    needs = {name: node.kind for name, node in traced.inputs.items()}
-    inputs = _take(traced.program.name, needs, given)
-    batch, flat = flatten(inputs, needs)
-    start, step = Expression.of(traced.start), Expression.of(traced.step)
-    answer = Expression.of({ANSWER: traced.answer})
-    kinds = step.kinds | answer.kinds
-    count = check_iterations(iterations, kinds.values(), flat)
-    systems, n = next(iter(flat.values())).shape[0], next(iter(flat.values())).shape[-1]
-    values: dict[str, Tensor] = {}
+    refuse_open_parts(traced)
+    program = Reference.of(traced)
+    inputs = take_any_size(program.name, program.inputs, given)
+    return run_reference(program, inputs, iterations, array_library(*given.values()))
+
+
+def run_reference(
+    program: Reference,
+    inputs: dict[str, Tensor],
+    iterations: int,
+    library: str,
+    parts: Fillings = ({}, {}),
+    pieces: Callable[..., Iterable[tuple[Tensor, ...]]] | None = None,
+) -> Run[Any]:
+    """A program as data on tensors of one batch shape, its learned parts filled in; judged, in the caller's library.
+
+    ``pieces`` splits tensors along their first axis into systems that are computed at once; by default, all are.
+    """
+    batch, flat = flatten(inputs, program.inputs)
+    count = check_iterations(iterations, program.kinds.values(), flat)
+    split = [tuple(flat.values())] if pieces is None else pieces(*flat.values())
+    found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, parts) for piece in split]
+    values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
+    values = {name: value.reshape(*batch, *value.shape[1:]) for name, value in values.items()}
+    checks = Checks(program.residual or None, program.scale or None)
+    return judged_run(values, program.kinds[ANSWER], inputs, checks, library, values.pop("broken promises").cpu())
+
+
+def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, parts: Fillings) -> dict[str, Tensor]:
+    """Every state and the answer, (systems, T + 1, ...), and at which iterates promises were broken."""
+    like, kinds = next(iter(inputs.values())), program.kinds
+    n = next((value.shape[-1] for name, value in inputs.items() if program.inputs[name] != "scalar"), 1)
+    shapes = {name: (like.shape[0], *[n] * AXES[kind]) for name, kind in kinds.items()}
     records: dict[str, list[Tensor]] = {name: [] for name in kinds}
-    for t in range(count + 1):
-        values = flat | (step(values) if t else start(flat))
-        now = values | answer(values)
+    broken = torch.zeros(like.shape[0], count + 1, dtype=torch.bool, device=like.device)
+    for t, values in enumerate(program.iterate(inputs, count, *parts)):
         for name, record in records.items():
-            record.append(now[name].expand(systems, *[n] * AXES[kinds[name]]))
-    found = {name: torch.stack(record, 1) for name, record in records.items()}
-    found = {name: value.reshape(*batch, *value.shape[1:]) for name, value in found.items()}
-    residual, scale = (
-        None if node is None else Expression.of({name: node})
-        for name, node in (("residual", traced.residual), ("scale", traced.scale))
-    )
-    return judged_run(found, traced.answer.kind, inputs, Checks(residual, scale), library)
+            record.append(values[name].expand(shapes[name]))
+        for name, kind in program.promises.items():
+            if name in values:  # of the step that led here: it counts with the state which that step started from
+                broken[:, max(t - 1, 0)] |= values[name] < 0 if kind == "scalar" else (values[name] < 0).any(-1)
+    return {name: torch.stack(record, 1) for name, record in records.items()} | {"broken promises": broken}
 
 
 def array_library(*given: Any) -> str:
@@ -106,16 +126,18 @@ def array_library(*given: Any) -> str:
     return "torch" if common_kind(given) == "torch" else "numpy"
 
 
-def _take(name: str, needs: Mapping[str, str], given: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The inputs, in the size, the wider precision and on the device they came in."""
+def take_any_size(
+    name: str, needs: Mapping[str, str], given: Mapping[str, Any], dtype: torch.dtype | None = None, device: Any = None
+) -> dict[str, Tensor]:
+    """The inputs, in the size they came in; unless said otherwise, in the wider precision and on the device too."""
     tensors = {key: to_tensor(key, value) for key, value in given.items() if value is not None}
     n = size_of(tensors, needs) or 1
     arrays = [tensor for key, tensor in tensors.items() if not isinstance(given[key], float)]  # a number has no dtype
     floating = {tensor.dtype for tensor in arrays if tensor.is_floating_point()}
-    dtype = torch.float32 if floating == {torch.float32} else torch.float64
+    dtype = dtype or (torch.float32 if floating == {torch.float32} else torch.float64)
     tensors = {key: t.to(dtype) if t.dtype in (torch.float32, torch.float64) else t for key, t in tensors.items()}
-    devices = [value.device for value in given.values() if isinstance(value, Tensor)]
-    return take_inputs(name, needs, tensors, n, dtype, devices[0] if devices else torch.device("cpu"))
+    devices = [device, *(value.device for value in given.values() if isinstance(value, Tensor)), torch.device("cpu")]
+    return take_inputs(name, needs, tensors, n, dtype, next(found for found in devices if found is not None))
 
 
 def take_inputs(
@@ -158,25 +180,28 @@ def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, T
     return count
 
 
-_NOTHING = Expression([], {})
-
-
 @dataclass(frozen=True)
 class Checks:
     """What a run is judged by: its residual and the scale of it, the promises, and each state's step."""
 
     residual: Expression | None = None
     scale: Expression | None = None
-    promises: Expression = _NOTHING
-    steps: Expression = _NOTHING
+    promises: Expression = EMPTY
+    steps: Expression = EMPTY
 
 
 def judged_run(
-    values: dict[str, Tensor], kind: str, inputs: dict[str, Tensor], checks: Checks, library: str
+    values: dict[str, Tensor],
+    kind: str,
+    inputs: dict[str, Tensor],
+    checks: Checks,
+    library: str,
+    broken: Tensor | None = None,
 ) -> Run[Any]:
     """Measure the residuals, judge how the run ended, and return everything as arrays of the caller's library.
 
-    ``values`` has every state and, under ``ANSWER``, the answer, which is of a kind.
+    ``values`` has every state and, under ``ANSWER``, the answer, which is of a kind; ``broken`` tells at which iterates
+    promises were broken (..., T + 1), where that has been judged already.
     """
     answer, states = values[ANSWER], {name: value for name, value in values.items() if name != ANSWER}
     shape = answer.shape[: answer.dim() - AXES[kind]]  # (..., T + 1)
@@ -185,7 +210,7 @@ def judged_run(
     values = lifted | values
     norms, goal = _residual_norms(checks, values, shape)
     finite = torch.isfinite(answer).reshape(*shape, math.prod(answer.shape[len(shape) :])).all(-1)[..., -1].cpu()
-    broken = torch.zeros(shape, dtype=torch.bool)
+    broken = torch.zeros(shape, dtype=torch.bool) if broken is None else broken
     for name, value in checks.promises(values).items():
         wrong = value < 0 if checks.promises.kinds[name] == "scalar" else (value < 0).any(-1)
         broken = broken | wrong.expand(shape).cpu()

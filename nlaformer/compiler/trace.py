@@ -10,6 +10,7 @@ from typing import Any
 
 from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, Place, RefusedError, reachable
 from nlaformer.compiler.language import Program
+from nlaformer.compiler.learned import Call, LowRank
 from nlaformer.compiler.values import Value
 from nlaformer.errors import CompileError
 
@@ -21,7 +22,8 @@ ANSWER = "finish()"
 class TracedProgram:
     """A program as a graph: its state before, at and after a step, the answer, the residual and its scale, if any.
 
-    ``problems`` lists what cannot be compiled, ``changed`` the attributes that the program changes while it runs.
+    ``problems`` lists what cannot be compiled, ``changed`` the attributes that the program changes while it runs,
+    ``learned`` the calls of its learned parts.
     """
 
     program: Program
@@ -34,6 +36,7 @@ class TracedProgram:
     scale: Node | None
     problems: tuple[str, ...]
     changed: tuple[str, ...]
+    learned: tuple[Call, ...] = ()
 
     @functools.cached_property
     def nodes(self) -> list[Node]:
@@ -71,7 +74,8 @@ def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     after = {name: id(value) for name, value in vars(program).items()}
     changed = tuple(sorted(dict(before.items() ^ after.items())))
     problems = tuple(tracer.graph.problems)
-    return TracedProgram(program, inputs, start, state, step, answer, residual, scale, problems, changed)
+    learned = tuple(tracer.graph.learned.values())
+    return TracedProgram(program, inputs, start, state, step, answer, residual, scale, problems, changed, learned)
 
 
 class _Tracer:
@@ -122,11 +126,14 @@ class _Tracer:
         if method in ("start", "step") and not self.given(method):
             self.refuse(method, f"there is no {method}; write def {method}(self, ...) that returns the state by name")
             return None
-        arguments = {}
+        arguments: dict[str, Any] = {}
+        self.graph.method = method
         for name in parameters(found):
-            arguments[name] = Value(known[name] if name in known else self.graph.make("refused", (), None, None))
+            M = LowRank.from_states(name, known)
+            node = known[name] if name in known else self.graph.make("refused", (), None, None)
+            arguments[name] = M or Value(node)
             # If start could not be traced, the state is not known, and nothing is wrong with asking for it.
-            if name not in known and (method == "start" or known.keys() - self.inputs.keys()):
+            if M is None and name not in known and (method == "start" or known.keys() - self.inputs.keys()):
                 self.refuse(method, f"{method} asks for {name!r}; it may ask for {', '.join(known)}")
         before = len(self.graph.problems)
         try:
@@ -150,7 +157,8 @@ class _Tracer:
             return {}
         for key in result.keys() & (KINDS | _declared(self.program)).keys():
             self.refuse(method, f"{method} returns a state named {key!r}, the name of an input; choose another")
-        return {key: self._node(value, method) for key, value in result.items()}
+        parts = ((value.states(key) if isinstance(value, LowRank) else {key: value}) for key, value in result.items())
+        return {key: self._node(value, method) for part in parts for key, value in part.items()}
 
     def _node(self, value: Any, method: str) -> Node:
         try:
@@ -237,4 +245,14 @@ def refuse_changes(traced: TracedProgram) -> None:
         raise CompileError(
             f"{traced.program.name} changes its own attributes while it runs ({', '.join(traced.changed)}); weights "
             "cannot. Return what changes as a state"
+        )
+
+
+def refuse_open_parts(traced: TracedProgram) -> None:
+    """Raise CompileError if the program has learned parts: nothing fills them in."""
+    if traced.learned:
+        names = ", ".join(call.spec.name for call in traced.learned)
+        raise CompileError(
+            f"{traced.program.name} has learned parts that are not filled in ({names}); train it with nf.train, and "
+            "use the model that nf.load gives in its place"
         )

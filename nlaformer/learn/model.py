@@ -209,7 +209,7 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     solver = Solver(Config.from_json(config).validate(sources=False), model, **weights)
     with torch.device("meta"):  # shapes alone
         expected = initial(solver.config, probed=solver.probe_rd.weight.shape[-2])
-    if differing := _differing_weights(solver, expected):
+    if differing := _differing(solver, expected):
         raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
     return solver
 
@@ -224,10 +224,15 @@ def load_solver(path: str | os.PathLike[str]) -> Solver:
         return from_config(config, blocks, **extra)
 
 
-def _differing_weights(one: Solver, other: Solver) -> list[str]:
-    """Names of the weights that differ in shape between two solvers, or that one of them lacks."""
+def differing_weights(one: nn.Module, other: nn.Module) -> list[str]:
+    """Names of the weights that differ in shape between two models, or that one of them lacks."""
     found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (one, other))
-    differing = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+
+
+def _differing(one: Solver, other: Solver) -> list[str]:
+    """What differs between two solvers: weights, or the layers that they belong to."""
+    differing = differing_weights(one, other)
     return differing or ["other layers"] * (io.structure(one.blocks) != io.structure(other.blocks))
 
 
@@ -237,7 +242,7 @@ def starting_model(config: Config) -> Solver:
     if config.start is None:
         return fresh
     given = load_solver(config.start)
-    if differing := _differing_weights(given, fresh):
+    if differing := _differing(given, fresh):
         raise OptionError(
             f"start={config.start!r} has other weights than this config gives, first {differing[0]}; a run that starts "
             "from a model keeps its n, d, heads, ffn, norm and layers"
@@ -255,7 +260,7 @@ def initial(config: Config, probed: int | None = None) -> Solver:
     unshared = 0 if config.shared else config.loops
 
     def block(layers: int) -> list[Layer]:
-        return [_initial_layer(config, generator) for _ in range(layers)]
+        return [initial_layer(config, generator) for _ in range(layers)]
 
     blocks = NLAFormer(
         block(config.pre_layers),
@@ -266,15 +271,16 @@ def initial(config: Config, probed: int | None = None) -> Solver:
     )
     n, d = config.n, config.d
     positions = 0.5 * torch.randn(n + 1, d, generator=generator)
-    read_in = _normal(d, n + 1, generator)
+    read_in = normal(d, n + 1, generator)
     probed = config.make_teacher().entries(n) if probed is None else probed
     return Solver(config, blocks, read_in, positions, torch.zeros(n, d), torch.zeros(probed, d))
 
 
-def _initial_layer(config: Config, generator: torch.Generator) -> Layer:
+def initial_layer(config: Config, generator: torch.Generator) -> Layer:
+    """A layer before training."""
     d, width = config.d, config.ffn_width
-    W_Q, W_K, W_U, W_O = (_normal(d, d, generator) for _ in range(4))
-    W_1, W_2 = _normal(width, d, generator), _normal(d, width, generator)
+    W_Q, W_K, W_U, W_O = (normal(d, d, generator) for _ in range(4))
+    W_1, W_2 = normal(width, d, generator), normal(d, width, generator)
     W_Q *= _query_scale(config)
     W_O *= config.output_scale
     W_2 *= config.output_scale
@@ -322,5 +328,6 @@ def _kind(value: Any) -> str:
     return str(value.dtype) if isinstance(value, Tensor) else type(value).__name__
 
 
-def _normal(out: int, into: int, generator: torch.Generator) -> Tensor:
+def normal(out: int, into: int, generator: torch.Generator) -> Tensor:
+    """A weight that keeps the size of what it is applied to."""
     return torch.randn(out, into, generator=generator) / math.sqrt(into)

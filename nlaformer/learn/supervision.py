@@ -118,6 +118,16 @@ def _raised(iterate: Tensor, objective: Objective) -> Tensor:
     return torch.where(p == 1, iterate, torch.where(p == 0, log, root))
 
 
+def program_loss(x: Tensor, x_true: Tensor) -> Tensor:
+    """The loss of a program with learned parts, (E,), from its iterates x (E, B, T+1, n), float64.
+
+    0.05 / T sum_{t=1}^T log(mean over the batch of ||x_t - x||^2 / ||x||^2 + 1e-24): every iterate counts by the factor
+    that its error falls by, from the first digit to the last one of float64.
+    """
+    squared = (x[..., 1:, :] - x_true.unsqueeze(-2)).square().sum(-1) / x_true.square().sum(-1, keepdim=True)
+    return 0.05 * (squared.mean(-2) + 1e-24).log().mean(-1)
+
+
 def probe_loss(squared: Tensor, objective: Objective) -> Tensor:
     """The error the detached (r, d) probe learns from, (E,); zero where the loss itself teaches the probe."""
     return torch.where(objective.attached.flatten(), 0.0, squared[:, 2].mean(-1))

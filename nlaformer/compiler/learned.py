@@ -1,0 +1,227 @@
+"""nf.Learned: a part of a program that is left open, to be filled in by training.
+
+The part only proposes; what the program does with the proposal is exact arithmetic, so its guarantees hold whatever the
+part says. A call is traced to nodes ``learned``, one for each thing that the part gives; a part in ``step`` has a
+hidden state besides, which is made from A in ``start`` and is passed from step to step: its memory.
+
+"diagonal + rank k" gives a symmetric positive definite M, close to the inverse of A where it has learned well. The part
+gives dimensionless numbers e_i > 0 and V (n x k); with a_i the diagonal entries of A,
+
+    M = (diag(1 / D) + U U^T)^-1,    D_i = e_i / a_i,    U_i = V_i sqrt(a_i).
+
+M is never formed: by the formula of Sherman, Morrison and Woodbury, one column after the other,
+
+    M_0 = diag(D),    w_j = M_{j-1} u_j / sqrt(1 + u_j . M_{j-1} u_j),    M_j = M_{j-1} - w_j w_j^T,
+
+which are ordinary operations of the language. ``M @ v`` costs k inner products.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import asdict, dataclass, field
+from typing import Any, TypeVar
+
+from nlaformer.compiler.graph import Graph, Node
+from nlaformer.compiler.language import diag, dot, positive, sqrt
+from nlaformer.compiler.values import Value, graph_of
+from nlaformer.errors import OptionError, unknown_name
+
+_ValueT = TypeVar("_ValueT", bound=Any)
+_GIVES = ("vector", "scalar", "positive scalar", "positive diagonal", "diagonal + rank 1")
+_RANKED = re.compile(r"diagonal \+ rank ([1-9]\d*)")
+
+
+@dataclass(frozen=True)
+class PartSpec:
+    """What a learned part is given and gives, as plain data.
+
+    Attributes
+    ----------
+    name : its name in the program
+    gives : as in ``nf.Learned``
+    method : "start" or "step"
+    memory : whether its hidden state is passed from step to step
+    inputs : the kinds of what it is given beside A, in order
+    """
+
+    name: str
+    gives: str
+    method: str
+    memory: bool
+    inputs: list[str]
+
+    def data(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def rank(self) -> int:
+        """The k of "diagonal + rank k", else 0."""
+        found = _RANKED.fullmatch(self.gives)
+        return int(found[1]) if found else 0
+
+    @property
+    def outputs(self) -> dict[str, str]:
+        """The names of the tensors that it gives, with their kinds; its memory apart."""
+        if self.rank:
+            return dict.fromkeys(["diagonal", *(f"column{j}" for j in range(1, self.rank + 1))], "vector")
+        return {"value": "scalar" if "scalar" in self.gives else "vector"}
+
+    @property
+    def positive(self) -> tuple[str, ...]:
+        """The outputs that are positive whatever the part says."""
+        return ("diagonal",) if self.rank else ("value",) if self.gives.startswith("positive") else ()
+
+
+@dataclass(frozen=True)
+class Call:
+    """A part in a traced program: its nodes ``memory`` before the first step and after each, and what it gives."""
+
+    spec: PartSpec
+    nodes: tuple[Node, ...]
+    memory: dict[str, tuple[Node, Node]] = field(default_factory=dict)
+    factors: dict[str, Node] = field(default_factory=dict)
+
+
+class Learned:
+    """A part of a program that training fills in.
+
+    As an attribute of an ``nf.Program`` it is called once, in ``start`` (once for each system) or in ``step`` (in every
+    loop), with A and with vectors and scalars that have no unit: they must not change when A or b is multiplied by a
+    number, as ``r / nf.norm(r)`` does not. What it gives has no unit either, but for "diagonal + rank k". The part is a
+    transformer whose sizes are those of the recipe. It computes in float32, the program around it in float64.
+
+    Parameters
+    ----------
+    gives : "vector", "scalar", "positive scalar", "positive diagonal" (a vector of positive numbers) or
+        "diagonal + rank k": a symmetric positive definite M in place of A's inverse, to be used as ``M @ r``. M may be
+        returned as a state
+    memory : whether the part, in ``step``, keeps a hidden state from loop to loop
+
+    Examples
+    --------
+    >>> import nlaformer as nf
+    >>> class Guided(nf.Program):
+    ...     positive_definite = True
+    ...     propose = nf.Learned("vector", memory=True)
+    ...
+    ...     def start(self, A, b, x0):
+    ...         return dict(x=x0, r=b - A @ x0)
+    ...
+    ...     def step(self, A, x, r):
+    ...         d = self.propose(A, r / nf.norm(r))  # any direction will do: the step along it is the best one
+    ...         q = A @ d
+    ...         alpha = nf.dot(r, d) / nf.dot(d, q)
+    ...         return dict(x=x + alpha * d, r=r - alpha * q)
+    >>> Guided.propose
+    Learned('vector', memory=True)
+    """
+
+    def __init__(self, gives: str, memory: bool = False):
+        if not isinstance(gives, str) or not (gives in _GIVES or _RANKED.fullmatch(gives)):
+            raise unknown_name("what a learned part gives", gives, _GIVES)
+        if not isinstance(memory, bool):
+            raise OptionError(f"memory is {memory!r:.40}; expected True or False")
+        self.gives, self.memory, self.name = gives, memory, ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Learned({self.gives!r}{', memory=True' if self.memory else ''})"
+
+    def __call__(self, A: _ValueT, *values: _ValueT) -> _ValueT:
+        """What the part gives for A and further vectors and scalars."""
+        graph = graph_of(A, *values)
+        if graph is None:
+            raise OptionError(
+                f"the learned part {self.name or self!r} is not filled in yet; train the program with nf.train, and "
+                "run the model that nf.load gives"
+            )
+        result: Any = _trace(self, graph, [A, *values])
+        return result
+
+
+class LowRank:
+    """M = diag(D) - sum_j w_j w_j^T while a program is traced; ``M @ v`` is all it can."""
+
+    def __init__(self, diagonal: Any, columns: tuple[Any, ...]):
+        self.diagonal, self.columns = diagonal, columns
+
+    def __matmul__(self, v: Any) -> Any:
+        if not isinstance(v, Value) or v.kind not in ("vector", None):
+            raise TypeError(f"M @ {v!r:.40}; the M of a learned part can be multiplied by a vector")
+        result = self.diagonal * v
+        for w in self.columns:
+            result = result - dot(w, v) * w
+        return result
+
+    def states(self, name: str) -> dict[str, Any]:
+        """The vectors that stand for M as a state."""
+        named = {f"{name}.column{j}": column for j, column in enumerate(self.columns, start=1)}
+        return {f"{name}.diagonal": self.diagonal, **named}
+
+    @staticmethod
+    def from_states(name: str, known: dict[str, Node]) -> LowRank | None:
+        """The M of those states; None if there are none of that name."""
+        if f"{name}.diagonal" not in known:
+            return None
+        columns = [key for key in known if key.startswith(f"{name}.column")]
+        return LowRank(Value(known[f"{name}.diagonal"]), tuple(Value(known[key]) for key in columns))
+
+
+def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
+    """The nodes of a call; what it gives, as the program uses it."""
+    nodes = [graph.call(lambda node: node, value) for value in given]
+    if any(node.op == "refused" for node in nodes):
+        return Value(graph.make("refused", (), None, None))
+    if problem := _problem(part, graph, nodes):
+        return Value(graph.refuse(f"{part.name or part!r}: {problem}"))
+    spec = PartSpec(part.name, part.gives, graph.method, part.memory, [node.kind for node in nodes[1:]])
+    call = graph.learned[part.name] = _call(spec, graph, tuple(nodes))
+    if not spec.rank:
+        return Value(call.factors["value"])
+    D, *U = (Value(call.factors[name]) for name in spec.outputs)
+    M = LowRank(D, ())
+    for u in U:
+        w = M @ u
+        M = LowRank(D, (*M.columns, w / sqrt(positive(1.0 + dot(u, w)))))
+    return M
+
+
+def _problem(part: Learned, graph: Graph, nodes: list[Node]) -> str:
+    """What is wrong with a call, in words."""
+    if not part.name:
+        return "a learned part must be an attribute of the program's class: name = nf.Learned(...)"
+    if graph.method not in ("start", "step"):
+        return f"a learned part can be called in start and step, not in {graph.method}"
+    if part.memory and graph.method == "start":
+        return "memory=True is for a part that is called in step; in start it is called once"
+    if nodes[0].extra != "A" or nodes[0].kind != "matrix":
+        return f"the first argument must be A, the program's input; given {nodes[0]!r}"
+    known = graph.learned.get(part.name)
+    if known is not None and (known.nodes, known.spec.method) != (tuple(nodes), graph.method):
+        return "a second call; a learned part is called once, in start or in step"
+    if wrong := [node for node in nodes[1:] if node.kind not in ("vector", "scalar")]:
+        return f"{wrong[0]!r} is a {wrong[0].kind}; beside A, a learned part takes vectors and scalars"
+    return ""
+
+
+def _call(spec: PartSpec, graph: Graph, nodes: tuple[Node, ...]) -> Call:
+    """A call and its nodes."""
+    memory, arguments = {}, nodes
+    if spec.method == "step":
+        name = f"{spec.name}.memory"
+        before = graph.make("state", (), name, "memory")
+        arguments = (*nodes, before)
+        begin = graph.make("learned", (nodes[0],), (spec.name, "memory"), "memory")
+        after = graph.make("learned", arguments, (spec.name, "memory"), "memory") if spec.memory else before
+        memory = {name: (begin, after)}
+    given = {
+        output: graph.make("learned", arguments, (spec.name, output), kind) for output, kind in spec.outputs.items()
+    }
+    if not spec.rank:
+        return Call(spec, nodes, memory, given)
+    a = positive(diag(Value(nodes[0])))
+    factors = {k: Value(v) / a if k == "diagonal" else Value(v) * sqrt(a) for k, v in given.items()}
+    return Call(spec, nodes, memory, {k: factor.node for k, factor in factors.items()})

@@ -1,0 +1,108 @@
+"""A program as plain data, and its iteration on batches of tensors: the reference of everything made of the program.
+
+Nothing here calls the user's class; a saved model holds this data and runs it. The learned parts of a program are given
+to the iteration as functions, and the memory of a part is one more state, of the kind "memory".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+from nlaformer.compiler.expression import EMPTY, Expression, Part
+from nlaformer.compiler.graph import Node, reachable
+from nlaformer.compiler.learned import PartSpec
+from nlaformer.compiler.trace import ANSWER, TracedProgram
+
+_Parts = Mapping[str, Part]
+Fillings = tuple[_Parts, _Parts]  # what fills the learned parts in start and in step
+
+
+@dataclass(frozen=True)
+class Reference:
+    """A program as plain data.
+
+    Attributes
+    ----------
+    name : the name of its class
+    inputs : each input's kind
+    start, step : every state by name; finish : the answer
+    residual, scale : what a run is judged by; without outputs where the program has none
+    promises : the kinds of the values that the program takes to be positive; start and step give them by name
+    parts : its learned parts
+    factors : the outputs of the learned parts as the program uses them, by part and name
+    """
+
+    name: str
+    inputs: dict[str, str]
+    start: Expression
+    step: Expression
+    finish: Expression
+    residual: Expression = EMPTY
+    scale: Expression = EMPTY
+    promises: dict[str, str] = field(default_factory=dict)
+    parts: tuple[PartSpec, ...] = ()
+    factors: Expression = EMPTY
+
+    @classmethod
+    def of(cls, traced: TracedProgram, promises: Sequence[Node] = ()) -> Reference:
+        """The data of a traced program; ``promises`` come from its analysis."""
+        memory = {name: nodes for call in traced.learned for name, nodes in call.memory.items()}
+        factors = {f"{call.spec.name}.{name}": node for call in traced.learned for name, node in call.factors.items()}
+        start = traced.start | {name: begin for name, (begin, _) in memory.items()}
+        step = traced.step | {name: after for name, (_, after) in memory.items()}
+        named = {f"promise {k}": node for k, node in enumerate(promises)}
+        for values in (start, step):
+            made = {id(node) for node in reachable(values.values())}
+            values |= {name: node for name, node in named.items() if id(node) in made}
+        return cls(
+            traced.program.name,
+            {name: node.kind for name, node in traced.inputs.items()},
+            Expression.of(start),
+            Expression.of(step),
+            Expression.of({ANSWER: traced.answer}),
+            Expression.of({} if traced.residual is None else {"residual": traced.residual}),
+            Expression.of({} if traced.scale is None else {"scale": traced.scale}),
+            {name: node.kind for name, node in named.items()},
+            tuple(call.spec for call in traced.learned),
+            Expression.of(factors),
+        )
+
+    def data(self) -> dict[str, Any]:
+        """What ``read`` takes, as JSON holds it."""
+        plain = vars(self) | {"parts": [part.data() for part in self.parts]}
+        return {name: value.data() if isinstance(value, Expression) else value for name, value in plain.items()}
+
+    @classmethod
+    def read(cls, data: Mapping[str, Any]) -> Reference:
+        """The program of saved data."""
+        values: dict[str, Any] = {**data, "parts": tuple(PartSpec(**part) for part in data["parts"])}
+        for name in data.keys() - {"name", "inputs", "promises", "parts"}:
+            values[name] = Expression.read(data[name])
+        return cls(**values)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every state that a run reports and, under ``ANSWER``, of the answer."""
+        hidden = {"memory", *self.promises}
+        states = {name: kind for name, kind in self.step.kinds.items() if not hidden & {name, kind}}
+        return states | self.finish.kinds
+
+    def iterate(
+        self, inputs: Mapping[str, Tensor], iterations: int, start: _Parts | None = None, step: _Parts | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """Every state and the answer after ``start`` and after each of the iterations, with any leading axes.
+
+        Parameters
+        ----------
+        inputs : tensors by name
+        start, step : what fills the learned parts in each of the two methods
+        """
+        values = {**inputs, **self.start(inputs, start)}
+        yield values | self.finish(values)
+        for _ in range(iterations):
+            values = {**inputs, **self.step(values, step)}
+            yield values | self.finish(values)

@@ -1,0 +1,68 @@
+"""Methods with a learned part, each as one would write it on a page.
+
+Both are conjugate gradient methods with a network in the preconditioner's place. In ``GuidedCG`` it proposes a
+direction in every loop. Whatever it proposes, the step along it is the one with the smallest error in the norm of A, so
+that no step increases this error; -c gives the same step as c, and c = 0 none. In ``LearnedPCG`` it reads A once and
+writes a symmetric positive definite M; the rest is the preconditioned method with all its theory: in exact arithmetic
+it ends in at most n steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nlaformer.compiler.language import Program, dot, norm, zeros_like
+from nlaformer.compiler.learned import Learned
+from nlaformer.errors import look_up
+
+_States = dict[str, Any]
+
+
+class GuidedCG(Program):
+    """Flexible conjugate gradients with one conjugation (Notay 2000); a network proposes the direction."""
+
+    positive_definite = True
+    propose = Learned("vector", memory=True)
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        return dict(x=x0, r=b - A @ x0, d=zeros_like(b), q=zeros_like(b))
+
+    def step(self, A: Any, x: Any, r: Any, d: Any, q: Any) -> _States:
+        c = self.propose(A, r / norm(r))
+        d = c - (dot(c, q) / dot(d, q)) * d
+        q = A @ d  # not by a recurrence from A c: where d is small, it would no longer be the product with d
+        alpha = dot(r, d) / dot(d, q)
+        return dict(x=x + alpha * d, r=r - alpha * q, d=d, q=q)
+
+
+class LearnedPCG(Program):
+    """Preconditioned conjugate gradients; a network writes the preconditioner, a diagonal and one column."""
+
+    positive_definite = True
+    precondition = Learned("diagonal + rank 1")
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        M = self.precondition(A)
+        r = b - A @ x0
+        z = M @ r
+        return dict(x=x0, r=r, d=z, rho=dot(r, z), M=M)
+
+    def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any, M: Any) -> _States:
+        q = A @ d
+        alpha = rho / dot(d, q)
+        r = r - alpha * q
+        z = M @ r
+        rho_next = dot(r, z)
+        return dict(x=x + alpha * d, r=r, d=z + (rho_next / rho) * d, rho=rho_next, M=M)
+
+
+METHODS: dict[str, type[Program]] = {"guided-cg": GuidedCG, "learned-pcg": LearnedPCG}
+
+
+def method(name: str) -> Program:
+    """The method of a name.
+
+    >>> method("guided-cg").propose
+    Learned('vector', memory=True)
+    """
+    return look_up("method", name, METHODS)()

@@ -1,0 +1,166 @@
+"""The network that fills a learned part: the NLAFormer's own parts around the program's exact arithmetic.
+
+Its tokens are [0 | a_i]: a sink, and column i of A at token i. A is divided by the power of two nearest to its
+Frobenius norm, which is exact, so that a system may have any scale. A read-in maps the columns to d rows and adds
+learned positions; the layers of the pre block follow, once for each system. A part in ``start`` is read here. The part
+in ``step`` keeps the d rows over all n + 1 tokens as its hidden state h; in every loop it adds what it is given,
+
+    h_i += sum_k v_k,i w_k   at token i,      h_sink += W [v_1; ...; v_m] + W_s [s_1; ...]    at the sink,
+
+passes h through the layers of the loop block, and reads: a vector and a scalar from the sink, the diagonal and the
+columns token by token.
+
+What leaves the network is usable whatever it says. Vectors and scalars that are not finite become 0. Positive numbers
+are e^z with |z| <= 8, z = 0 where it is not finite; columns lie within +-64 and are 0 where they are not finite. With
+these bounds M = (diag(1/D) + U U^T)^-1 stays positive definite in the arithmetic of float64 (``compiler/learned.py``).
+
+The network computes in its own precision, float32; its inputs are rounded to it, its outputs widened to float64.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from nlaformer.compiler.expression import size
+from nlaformer.compiler.learned import PartSpec
+from nlaformer.errors import ShapeError
+from nlaformer.learn.model import initial_layer, normal
+from nlaformer.learn.recipes import Config
+from nlaformer.prompt import exponent, scale
+from nlaformer.transformer import Dense, NLAFormer
+
+_EXPONENT = 8.0  # the largest |z| of e^z
+_COLUMN = 64.0  # the largest entry of a column
+_START = 0.1  # of the usual size: how a preconditioner's output layer starts, so that M starts near the Jacobi one
+
+
+class PartNetwork(nn.Module):
+    """The network of one learned part, or a stack of E of them: every weight then leads with an axis E.
+
+    ``part`` says what it is given and gives, ``n`` the size it was made for; smaller systems are padded.
+    """
+
+    def __init__(self, part: PartSpec, n: int, blocks: NLAFormer, weights: Mapping[str, Tensor]):
+        super().__init__()
+        self.part, self.n, self.blocks = part, n, blocks
+        self.positions = nn.Parameter(weights["positions"])  # (n+1, d)
+        self.read_in = Dense(weights["read_in"])  # (d, n)
+        self.probe = Dense(weights["probe"])  # (numbers, d)
+        self.vectors, self.scalars = part.inputs.count("vector"), part.inputs.count("scalar")
+        if self.vectors:
+            self.each = Dense(weights["each"])  # (d, vectors): a vector's own entry at every token
+            self.whole = Dense(weights["whole"])  # (d, vectors n): all of it at the sink
+        if self.scalars:
+            self.number = Dense(weights["number"])  # (d, scalars)
+
+    @classmethod
+    def initial(cls, part: PartSpec, config: Config, generator: torch.Generator) -> PartNetwork:
+        """The network before training, in the sizes of a config."""
+        n, d = config.n, config.d
+        pre = [initial_layer(config, generator) for _ in range(config.pre_layers)]
+        loop = [initial_layer(config, generator) for _ in range(config.loop_layers if part.method == "step" else 0)]
+        m, numbers = part.inputs.count("vector"), part.inputs.count("scalar")
+        weights = {
+            "positions": 0.5 * torch.randn(n + 1, d, generator=generator),
+            "read_in": normal(d, n, generator),
+            "probe": normal(_numbers(part, n), d, generator) * (_START if "diagonal" in part.gives else 1.0),
+        }
+        if m:
+            weights |= {"each": normal(d, m, generator), "whole": normal(d, m * n, generator)}
+        if numbers:
+            weights["number"] = normal(d, numbers, generator)
+        return cls(part, n, NLAFormer(pre, loop), weights)
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The weights beside those of the layers."""
+        return {
+            name.removesuffix(".weight"): value
+            for name, value in self.named_parameters()
+            if not name.startswith("blocks.")
+        }
+
+    def begin(self, A: Tensor) -> Tensor:
+        """The hidden state before the first step, (..., n+1, d): A read, and the pre block."""
+        return self.blocks.through("pre", self._tokens(A))
+
+    def start(self, A: Tensor, *values: Tensor) -> dict[str, Tensor]:
+        """What a part in ``start`` gives."""
+        H = self.blocks.through("pre", self._tokens(A) + self._given(values))
+        return self._read(H, A.shape[-1], A.dtype)
+
+    def step(self, A: Tensor, *values: Tensor) -> dict[str, Tensor]:
+        """What a part in ``step`` gives, and its next ``memory``; the last value is the memory."""
+        *given, H = values
+        H = self.blocks.through("loop", H + self._given(given))
+        return self._read(H, A.shape[-1], A.dtype) | {"memory": H}
+
+    def _tokens(self, A: Tensor) -> Tensor:
+        """[0 | a_i] read in, with positions; A (..., size, size), size <= n."""
+        if A.shape[-1] > self.n:
+            raise ShapeError(f"this model reads systems of at most {self.n} unknowns; given {A.shape[-1]}")
+        e = exponent(size(A, "matrix")).to(torch.int64)
+        # Of Frobenius norm about n: columns of norm about sqrt(n), which the read-in takes to rows of size 1.
+        normalized = (scale(A, -e[..., None, None]) * A.shape[-1]).to(self.positions.dtype)
+        if missing := self.n - A.shape[-1]:  # further unknowns that nothing is connected with
+            mean = normalized.diagonal(dim1=-2, dim2=-1).mean(-1)
+            normalized = nn.functional.pad(normalized, (0, missing, 0, missing))
+            further = torch.arange(self.n, device=A.device) >= A.shape[-1]
+            normalized = normalized + mean[..., None, None] * torch.diag(further.to(normalized.dtype))
+        columns = self.read_in(normalized.mT)  # (..., n, d)
+        tokens = nn.functional.pad(columns, (0, 0, 1, 0))
+        return tokens + (self.positions if self.positions.dim() == 2 else self.positions.unsqueeze(1))
+
+    def _given(self, values: tuple[Tensor, ...] | list[Tensor]) -> Tensor | float:
+        """What vectors and scalars add to the tokens, (..., n+1, d)."""
+        dtype, kinds = self.positions.dtype, self.part.inputs
+        if not kinds:
+            return 0.0
+        d = self.positions.shape[-1]
+        sink, tokens = 0.0, None
+        if self.vectors:
+            vectors = [v.to(dtype) for v, kind in zip(values, kinds, strict=True) if kind == "vector"]
+            # Vectors of norm 1 have entries of about 1 / sqrt(n).
+            V = torch.stack(vectors, -1) * vectors[0].shape[-1] ** 0.5  # (..., size, vectors)
+            V = nn.functional.pad(V, (0, 0, 0, self.n - V.shape[-2]))
+            tokens, sink = self.each(V), self.whole(V.mT.flatten(-2))
+        if self.scalars:
+            numbers = [v.to(dtype) for v, kind in zip(values, kinds, strict=True) if kind == "scalar"]
+            sink = sink + self.number(torch.stack(numbers, -1))
+        assert isinstance(sink, Tensor)
+        sink = sink.unsqueeze(-2)
+        if tokens is None:
+            return nn.functional.pad(sink, (0, 0, 0, self.n))
+        assert tokens.shape[-1] == d
+        return torch.cat([sink.expand(*tokens.shape[:-2], 1, d), tokens], -2)
+
+    def _read(self, H: Tensor, size: int, dtype: torch.dtype) -> dict[str, Tensor]:
+        """The part's outputs from the hidden state, in the program's precision."""
+        if "diagonal" in self.part.gives:
+            z = self.probe(H[..., 1 : size + 1, :]).to(dtype)  # (..., size, 1 + rank)
+            values = {"diagonal" if self.part.rank else "value": _positive(z[..., 0])}
+            return values | {f"column{j}": _bounded(z[..., j], _COLUMN) for j in range(1, self.part.rank + 1)}
+        z = self.probe(H[..., :1, :]).squeeze(-2).to(dtype)  # (..., numbers)
+        if self.part.gives == "vector":
+            return {"value": _finite(z[..., :size])}
+        return {"value": _finite(z[..., 0]) if self.part.gives == "scalar" else _positive(z[..., 0])}
+
+
+def _numbers(part: PartSpec, n: int) -> int:
+    """How many numbers the probe reads from a token."""
+    return n if part.gives == "vector" else 1 + part.rank
+
+
+def _finite(z: Tensor) -> Tensor:
+    return torch.where(z.isfinite(), z, 0.0)
+
+
+def _bounded(z: Tensor, bound: float) -> Tensor:
+    return _finite(z).clamp(-bound, bound)
+
+
+def _positive(z: Tensor) -> Tensor:
+    return _bounded(z, _EXPONENT).exp()

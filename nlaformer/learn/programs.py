@@ -1,0 +1,217 @@
+"""A program whose learned parts are filled in, as a model: it trains, runs, solves, is saved and loaded.
+
+The model holds its program as data (``compiler/reference.py``) and a network for each learned part
+(``learn/parts.py``). Loading it imports nothing of the user's. Around the networks everything is computed in float64.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from nlaformer import io
+from nlaformer.arrays import ArrayT, threads_for, whole
+from nlaformer.compiler.analysis import analyse
+from nlaformer.compiler.expression import size
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
+from nlaformer.compiler.trace import ANSWER, trace_program
+from nlaformer.errors import FileError, OptionError
+from nlaformer.learn.model import differing_weights
+from nlaformer.learn.parts import PartNetwork
+from nlaformer.learn.recipes import Config
+from nlaformer.transformer import NLAFormer
+
+
+class TrainedProgram(nn.Module):
+    """A program with its learned parts filled in, or a stack of E of them: every weight then leads with an axis E.
+
+    Calling the model gives the iterates of a batch with gradients, for training; ``run`` and ``iterates`` take arrays
+    of any kind.
+
+    Examples
+    --------
+    >>> import nlaformer as nf
+    >>> from nlaformer import problems
+    >>> from nlaformer.learn.methods import GuidedCG
+    >>> model = initial(nf.recipe("quickstart"), GuidedCG())  # untrained: any direction will do
+    >>> A, b, x = problems.SPD(n=8).sample(5, seed=1)
+    >>> run = model.run(A, b, iterations=6)
+    >>> run.x.shape, run.state["r"].shape
+    (torch.Size([5, 7, 8]), torch.Size([5, 7, 8]))
+    """
+
+    def __init__(self, config: Config, program: Reference, networks: dict[str, PartNetwork]):
+        super().__init__()
+        self.config, self.program = config, program
+        self.networks = nn.ModuleDict(networks)
+
+    @property
+    def stacked(self) -> int:
+        """E, or 0 for one model without the leading axis."""
+        positions = next(iter(self._parts.values())).positions
+        return positions.shape[0] if positions.dim() == 3 else 0
+
+    @property
+    def _parts(self) -> dict[str, PartNetwork]:
+        return dict(self.networks.items())  # type: ignore[arg-type]
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.parameters()).device
+
+    def forward(self, A: Tensor, b: Tensor, x0: Tensor | None = None, iterations: int | None = None) -> Tensor:
+        """The iterates x_0, ..., x_T in float64, (..., T+1, n), with gradients.
+
+        A (..., n, n), b and x0 (..., n); a stack takes systems with a leading axis E.
+        """
+        given = {"A": A.double(), "b": b.double()}
+        given["x0"] = torch.zeros_like(given["b"]) if x0 is None else x0.double()
+        inputs = {name: given[name] for name in self.program.inputs}
+        return torch.stack([values[ANSWER] for values in self._iterate(inputs, iterations)], -2)
+
+    def _iterate(self, inputs: dict[str, Tensor], iterations: int | None) -> Iterable[dict[str, Tensor]]:
+        count = self.config.T if iterations is None else whole("iterations", iterations, 0)
+        return self.program.iterate(inputs, count, *self.fillings())
+
+    def fillings(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What fills the parts in the program's start and in its step, as ``Reference.iterate`` takes it."""
+        start = {
+            name: network.start if network.part.method == "start" else _memory_of(network)
+            for name, network in self._parts.items()
+        }
+        return start, {name: network.step for name, network in self._parts.items() if network.part.method == "step"}
+
+    @torch.no_grad()
+    def run(
+        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, iterations: int | None = None
+    ) -> Run[ArrayT]:
+        """Every iterate, every state, the residuals and how the run ended, as from a compiled algorithm.
+
+        Parameters
+        ----------
+        A, b, x0 : arrays (..., n, n), (..., n), (..., n) of at most the n of the config; NumPy in, NumPy out; torch in,
+            torch out. x0 is 0 by default
+        iterations : steps; by default as many as in training
+        """
+        self._refuse_stack("run")
+        count = self.config.T if iterations is None else iterations
+        given = {"A": A, "b": b, "x0": x0}
+        inputs = take_any_size(self.program.name, self.program.inputs, given, torch.float64, self.device)
+        with threads_for(inputs["A"].shape[:-2].numel() * (self.config.n + 1) * self.config.d):
+            library = array_library(A, b, x0)
+            return run_reference(self.program, inputs, count, library, self.fillings(), self._pieces)
+
+    def _pieces(self, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
+        """A batch in pieces of as many systems as should run at once."""
+        blocks = next(iter(self._parts.values())).blocks
+        return blocks.pieces(self.config.d, self.config.n + 1, *tensors)
+
+    def iterates(self, A: ArrayT, b: ArrayT, iterations: int | None = None) -> ArrayT:
+        """The iterates x_0, ..., x_T alone: (..., T+1, n)."""
+        return self.run(A, b, iterations=iterations).x
+
+    # For solvers that carry out the method themselves.
+
+    @torch.no_grad()
+    def begin(self, A: Tensor) -> Tensor:
+        """The memory of the part that speaks in every loop, for matrices (..., n, n)."""
+        return self._only("step").begin(A.double())
+
+    @torch.no_grad()
+    def propose(self, memory: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        """A direction for the residual r (..., n), in float64, and the next memory."""
+        network = self._only("step")
+        if network.part.inputs != ["vector"] or network.part.gives != "vector":
+            raise OptionError(
+                f"propose needs a part that is given a direction and gives one; {network.part.name} is given A and "
+                f"{', '.join(network.part.inputs) or 'nothing else'}, and gives {network.part.gives}"
+            )
+        r = r.double()
+        norm = size(r, "vector")[..., None]
+        # A stands for its size and precision only: the memory holds what was read of it.
+        given = network.step(r, torch.where(norm > 0, r / norm, 0.0), memory)
+        return given["value"], given["memory"] if network.part.memory else memory
+
+    @torch.no_grad()
+    def preconditioner(self, A: Tensor) -> tuple[Tensor, Tensor]:
+        """D (..., n) and U (..., n, k) in float64, with M^-1 = diag(1/D) + U U^T; D is positive, and so is M.
+
+        The diagonal of A must be positive, as it is for every positive definite A.
+        """
+        network = self._only("start")
+        if not network.part.rank:
+            raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
+        factors = self.program.factors({"A": A.double()}, {network.part.name: network.start})
+        D, *U = (factors[f"{network.part.name}.{name}"] for name in network.part.outputs)
+        return D, torch.stack(U, -1)
+
+    def _only(self, method: str) -> PartNetwork:
+        """The part in a method of the program, if there is one such part."""
+        self._refuse_stack("begin, propose and preconditioner")
+        found = [network for network in self._parts.values() if network.part.method == method]
+        if len(found) != 1:
+            raise OptionError(f"{self.program.name} has {len(found)} learned parts in {method}; this needs one")
+        return found[0]
+
+    def _refuse_stack(self, what: str) -> None:
+        if self.stacked:
+            raise OptionError(f"a stack has no {what} of its own; take one of its models with member(model, k)")
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write ``config.json`` and ``model.safetensors`` into a folder; ``nf.load`` reads them."""
+        if self.stacked:
+            raise OptionError("a stack is saved model by model; take one with member(model, k)")
+        networks = self._parts
+        pre, loop = (
+            [layer for network in networks.values() for layer in getattr(network.blocks, block)]
+            for block in ("pre", "loop")
+        )
+        extra = {f"{name}.{key}": value for name, net in networks.items() for key, value in net.weights.items()}
+        config = {"config": self.config.to_json(), "program": self.program.data()}
+        return io.save(path, "program", NLAFormer(pre, loop), config, extra)
+
+
+def _memory_of(network: PartNetwork) -> Any:
+    """What begins a part in ``step``, in the form of a part."""
+    return lambda A: {"memory": network.begin(A)}
+
+
+def initial(config: Config, program: Program) -> TrainedProgram:
+    """The model of a program before training, in the sizes of a config; weights are drawn on the CPU.
+
+    A program that cannot be traced, has no learned part, or gives one a value with a unit is refused.
+    """
+    traced = trace_program(program)
+    analysis = analyse(traced)
+    if not traced.learned:
+        raise OptionError(f"{program.name} has no learned part, so there is nothing to train; see nf.Learned")
+    reference = Reference.of(traced, analysis.promises)
+    generator = torch.Generator().manual_seed(config.seed)
+    networks = {part.name: PartNetwork.initial(part, config, generator) for part in reference.parts}
+    return TrainedProgram(config, reference, networks)
+
+
+def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> TrainedProgram:
+    """The model that ``save`` wrote; weights of other shapes than the config gives are refused."""
+    program, known = Reference.read(config["program"]), Config.from_json(config["config"])
+    networks, pre, loop = {}, iter(model.pre), iter(model.loop)
+    for part in program.parts:
+        loops = known.loop_layers if part.method == "step" else 0
+        layers: Any = [list(islice(block, count)) for block, count in ((pre, known.pre_layers), (loop, loops))]
+        prefix = f"{part.name}."
+        own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
+        networks[part.name] = PartNetwork(part, known.n, NLAFormer(*layers), own)
+    found = TrainedProgram(known, program, networks)
+    with torch.device("meta"):  # shapes alone
+        expected = {part.name: PartNetwork.initial(part, known, torch.Generator()) for part in program.parts}
+    if differing := differing_weights(found, TrainedProgram(known, program, expected)):
+        raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
+    return found

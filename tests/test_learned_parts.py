@@ -1,0 +1,439 @@
+"""Programs with learned parts: what a part may say, what the program guarantees, how it is saved."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer import problems
+from nlaformer.compiler.analysis import analyse
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.trace import trace_program
+from nlaformer.errors import CompileError, FileError, NLAFormerError, OptionError, ShapeError
+from nlaformer.learn.methods import METHODS, GuidedCG, LearnedPCG
+from nlaformer.learn.model import member, stack
+from nlaformer.learn.programs import initial
+from nlaformer.learn.recipes import Config
+from nlaformer.learn.supervision import program_loss
+
+TINY = Config(n=6, T=4, d=16, heads=2, pre_layers=1, loop_layers=1)
+SYSTEMS = problems.SPD(n=6, sigma=(1.0, 1.4))
+
+
+def systems(count=5, seed=1):
+    return SYSTEMS.sample(count, seed=seed)
+
+
+def a_norm(A, error):
+    """The error of every iterate in the norm of A, (..., T+1)."""
+    return torch.einsum("...ti,...ij,...tj->...t", error, A, error).sqrt()
+
+
+class Replaced(torch.nn.Module):
+    """A network whose answer is replaced."""
+
+    def __init__(self, network, answer):
+        super().__init__()
+        self.network, self.answer = network, answer
+        self.part, self.positions = network.part, network.positions
+        self.begin, self.blocks = network.begin, network.blocks
+
+    def step(self, A, *values):
+        given = self.network.step(A, *values)
+        return given | {"value": self.answer(given["value"])}
+
+
+def replaced(model, answer):
+    other = initial(model.config, GuidedCG())
+    other.load_state_dict(model.state_dict())
+    other.networks["propose"] = Replaced(other.networks["propose"], answer)
+    return other
+
+
+# --- the language ---
+
+
+class Misused(nf.Program):
+    """A program whose step is given to the constructor."""
+
+    propose = nf.Learned("vector", memory=True)
+    again = nf.Learned("scalar")
+
+    def __init__(self, direction):
+        self.direction = direction
+
+    def start(self, A, b, x0):
+        return dict(x=x0, r=b - A @ x0)
+
+    def step(self, A, b, x, r):
+        return dict(x=x + self.direction(self, A, b, x, r), r=b - A @ x)
+
+
+WRONG = {
+    "unit": lambda self, A, b, x, r: self.propose(A, r),
+    "has a unit": lambda self, A, b, x, r: nf.norm(x) * self.propose(A, r / nf.norm(b), x),
+    "second": lambda self, A, b, x, r: self.propose(A, r / nf.norm(r)) + self.propose(A, b / nf.norm(b)),
+    "first argument": lambda self, A, b, x, r: self.propose(r / nf.norm(r)),
+    "matrix": lambda self, A, b, x, r: self.propose(A, A),
+    "attribute": lambda self, A, b, x, r: nf.Learned("vector")(A, r / nf.norm(r)),
+}
+
+
+@pytest.mark.parametrize("word", WRONG)
+def test_a_part_that_is_called_wrongly_is_refused_in_words(word):
+    with pytest.raises(CompileError) as caught:
+        initial(TINY, Misused(WRONG[word]))
+    assert "WRONG" not in str(caught.value)
+    lines = str(caught.value).splitlines()  # in the order: what, where (with the user's line), why
+    assert len(lines) == 3 and word in lines[2]
+
+
+def test_a_part_takes_values_without_a_unit():
+    def direction(self, A, b, x, r):
+        c = self.propose(A, r / nf.norm(r), b / nf.norm(b), nf.norm(r) / nf.norm(b))
+        return nf.norm(x) * self.again(A, r / nf.norm(r)) * c
+
+    model = initial(TINY, Misused(direction))
+    A, b, _ = systems()
+    assert model.run(A, b, x0=b, iterations=3).x.isfinite().all()
+    assert model.networks["propose"].part.inputs == ["vector", "vector", "scalar"]
+
+
+def test_a_part_in_finish_is_refused():
+    class Late(GuidedCG):
+        def finish(self, A, x, r):
+            return x + self.propose(A, r / nf.norm(r))
+
+    with pytest.raises(CompileError, match="finish"):
+        initial(TINY, Late())
+
+
+def test_memory_in_start_is_refused():
+    class Early(LearnedPCG):
+        precondition = nf.Learned("diagonal + rank 1", memory=True)
+
+    with pytest.raises(CompileError, match="memory"):
+        initial(TINY, Early())
+
+
+@pytest.mark.parametrize("gives", ["matrix", "diagonal + rank 0", "diagonal+rank 1", "", None, 3])
+def test_an_unknown_kind_of_part_is_refused(gives):
+    with pytest.raises(NLAFormerError):
+        nf.Learned(gives)
+
+
+def test_memory_is_a_flag():
+    with pytest.raises(OptionError):
+        nf.Learned("vector", memory="yes")
+
+
+@pytest.mark.parametrize("program", [GuidedCG(), LearnedPCG()])
+def test_an_open_program_neither_runs_nor_compiles(program):
+    with pytest.raises(CompileError, match="train"):
+        program.run(np.eye(3), np.ones(3))
+    with pytest.raises(CompileError, match="train"):
+        nf.compile(program, n=3)
+    with pytest.raises(OptionError, match="train"):
+        (program.propose if isinstance(program, GuidedCG) else program.precondition)(np.eye(3))
+
+
+def test_a_program_without_a_learned_part_has_nothing_to_train():
+    from nlaformer.compiler.library import program
+
+    with pytest.raises(OptionError, match="no learned part"):
+        initial(TINY, program("cg"))
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_is_data_that_survives_json(name):
+    traced = trace_program(METHODS[name]())
+    program = Reference.of(traced, analyse(traced).promises)
+    assert Reference.read(json.loads(json.dumps(program.data()))).data() == json.loads(json.dumps(program.data()))
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_m_is_the_inverse_of_a_diagonal_plus_columns(rank):
+    class Ranked(LearnedPCG):
+        precondition = nf.Learned(f"diagonal + rank {rank}")
+
+    model = initial(TINY, Ranked())
+    A, b, _ = systems()
+    D, U = model.preconditioner(A)
+    assert U.shape == (5, 6, rank)
+    M = torch.linalg.inv(torch.diag_embed(1 / D) + U @ U.mT)
+    run = model.run(A, b, iterations=0)
+    torch.testing.assert_close(run.state["d"][:, 0], (M @ b[..., None])[..., 0])
+
+
+def test_m_as_a_state_is_the_same_in_every_step():
+    A, b, _ = systems()
+    run = initial(TINY, LearnedPCG()).run(A, b, iterations=3)
+    assert set(run.state) == {"x", "r", "d", "rho", "M.diagonal", "M.column1"}
+    assert (run.state["M.diagonal"] == run.state["M.diagonal"][:, :1]).all()
+
+
+@pytest.mark.parametrize("gives", ["vector", "scalar", "positive scalar", "positive diagonal"])
+@pytest.mark.parametrize("method", ["start", "step"])
+def test_every_kind_of_part_gives_its_kind(gives, method):
+    class Kinds(nf.Program):
+        part = nf.Learned(gives)
+
+        def start(self, A, b):
+            given = self.part(A, b / nf.norm(b)) if method == "start" else 0.0
+            return dict(x=given + nf.zeros_like(b), y=b / nf.norm(b))
+
+        def step(self, A, x, y):
+            return dict(x=self.part(A, y) + nf.zeros_like(x) if method == "step" else x, y=y)
+
+    A, b, _ = systems()
+    x = initial(TINY, Kinds()).run(A, b, iterations=1).x[:, -1]
+    assert x.shape == (5, 6)
+    assert (x == x[:, :1]).all() == ("scalar" in gives)
+    assert not gives.startswith("positive") or (x > 0).all()
+
+
+# --- guarantees ---
+
+
+ANSWERS = {
+    "its own": lambda c: c,
+    "constant": torch.ones_like,
+    "constant but for rounding": lambda c: torch.ones_like(c) * (1 + c / 3),
+    "nothing": torch.zeros_like,
+    "large": lambda c: 1e30 * c,
+    "small": lambda c: 1e-30 * c,
+    "one entry": lambda c: torch.nn.functional.one_hot(c.abs().argmax(-1), c.shape[-1]).to(c),
+}
+
+
+@pytest.mark.parametrize("answer", ANSWERS)
+def test_the_error_in_the_norm_of_a_never_grows_whatever_is_proposed(answer):
+    model = replaced(initial(TINY, GuidedCG()), ANSWERS[answer])
+    A, b, x = systems(64)
+    iterates = model.run(A, b, iterations=40).x
+    assert iterates.isfinite().all()
+    error = a_norm(A, iterates - x[:, None])
+    assert (error[:, 1:] <= error[:, :-1] + 1e-13 * error[:, :1]).all()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("name", METHODS)
+def test_weights_that_are_not_finite_leave_the_run_finite(name, value):
+    model = initial(TINY, METHODS[name]())
+    with torch.no_grad():
+        for network in model.networks.values():
+            network.probe.weight[0] = value
+    A, b, x = systems(16)
+    iterates = model.run(A, b, iterations=8).x
+    assert iterates.isfinite().all()
+    error = a_norm(A, iterates - x[:, None])
+    assert (error[:, 1:] <= error[:, :-1] + 1e-13 * error[:, :1]).all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_network_of_nans_leaves_the_run_finite(name):
+    model = initial(TINY, METHODS[name]())
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(float("nan"))
+    A, b, _ = systems(16)
+    run = model.run(A, b, iterations=12)
+    assert run.x.isfinite().all()
+    if name == "guided-cg":
+        assert (run.x == 0).all()  # no direction, no step
+    else:
+        jacobi = (1 / A.diagonal(dim1=-2, dim2=-1), torch.zeros(16, 6, 1, dtype=torch.float64))
+        for found, wanted in zip(model.preconditioner(A), jacobi, strict=True):
+            torch.testing.assert_close(found, wanted)
+
+
+def test_the_opposite_direction_gives_the_same_iterates_bit_for_bit():
+    model = initial(TINY, GuidedCG())
+    A, b, _ = systems(16)
+    opposite = replaced(model, lambda c: -c)
+    assert torch.equal(model.run(A, b, iterations=12).x, opposite.run(A, b, iterations=12).x)
+
+
+@pytest.mark.parametrize("size", [1.0, 30.0, 1e6])
+@pytest.mark.parametrize("rank", [1, 4])
+def test_m_is_positive_definite_on_every_input_with_any_weights(size, rank):
+    class Ranked(LearnedPCG):
+        precondition = nf.Learned(f"diagonal + rank {rank}")
+
+    A = [
+        systems(32)[0],
+        torch.eye(6).double().expand(4, 6, 6),
+        torch.diag(10.0 ** torch.arange(-9, 9, 3).double())[None],
+    ]
+    A = torch.cat([*A, 1e150 * systems(4)[0], 1e-150 * systems(4)[0], torch.ones(1, 6, 6).double()])
+    for seed in range(4):
+        model = initial(TINY.replace(seed=seed), Ranked())
+        with torch.no_grad():
+            model.networks["precondition"].probe.weight *= size
+        D, U = model.preconditioner(A)
+        assert (D > 0).all() and D.isfinite().all() and U.isfinite().all()
+        run = model.run(A, torch.ones(len(A), 6).double(), iterations=0)
+        columns = [run.state[f"M.column{j}"][:, 0] for j in range(1, rank + 1)]
+        M = torch.diag_embed(run.state["M.diagonal"][:, 0]) - sum(w[:, :, None] * w[:, None, :] for w in columns)
+        scale = A.diagonal(dim1=-2, dim2=-1).sqrt()
+        assert torch.equal(M, M.mT)
+        assert (torch.linalg.eigvalsh(M * scale[:, :, None] * scale[:, None, :]) > 0).all()
+
+
+def test_the_scale_of_a_and_b_does_not_matter():
+    A, b, _ = systems()
+    for program in (GuidedCG(), LearnedPCG()):
+        model = initial(TINY, program)
+        x = model.run(A, b, iterations=5).x
+        for power in (-40, 3, 60):
+            scaled = model.run(A * 2.0 ** (2 * power), b * 2.0**power, iterations=5).x * 2.0**power
+            assert torch.equal(scaled, x)
+
+
+def test_an_indefinite_matrix_is_reported():
+    A, b, _ = systems(3)
+    for program in (GuidedCG(), LearnedPCG()):
+        status = initial(TINY, program).run(-A, b, iterations=4).status
+        assert all(found in (nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE) for found in status)
+
+
+def test_preconditioned_runs_converge_in_n_steps():
+    A, b, x = systems(16)
+    run = initial(TINY, LearnedPCG()).run(A, b, iterations=8)
+    torch.testing.assert_close(run.x[:, 6], x, rtol=1e-6, atol=1e-8)
+    assert all(status is nf.RunStatus.CONVERGED for status in run.status)
+
+
+# --- the model ---
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_training_lowers_the_loss(name):
+    model = initial(TINY.replace(pre_layers=2), METHODS[name]())
+    optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
+    generator = torch.Generator().manual_seed(0)
+    losses = []
+    for _ in range(40):
+        A, b, x = SYSTEMS.stream(32, generator)
+        loss = program_loss(model(A, b)[None], x[None].double()).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.01
+    assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+def test_converged_systems_leave_the_gradient_finite():
+    model = initial(TINY, LearnedPCG())
+    A = torch.cat([torch.eye(6)[None].double(), torch.zeros(1, 6, 6).double() + 3 * torch.eye(6), systems(2)[0]])
+    b = torch.cat([torch.ones(1, 6), torch.zeros(1, 6), torch.ones(2, 6)]).double()
+    for program in (LearnedPCG(), GuidedCG()):
+        model = initial(TINY, program)
+        model(A, b, iterations=12).square().sum().backward()
+        assert all(parameter.grad.isfinite().all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_stack_computes_what_its_members_do(name):
+    models = [initial(TINY.replace(seed=seed), METHODS[name]()) for seed in range(3)]
+    together = stack(models)
+    A, b, _ = systems(6)
+    A, b = A.reshape(3, 2, 6, 6), b.reshape(3, 2, 6)
+    x = together(A, b)
+    assert x.shape == (3, 2, 5, 6) and x.dtype == torch.float64 and together.stacked == 3
+    for k, model in enumerate(models):
+        torch.testing.assert_close(x[k], model(A[k], b[k]), rtol=1e-4, atol=1e-5)
+        assert torch.equal(member(together, k).iterates(A[k], b[k]), model.iterates(A[k], b[k]))
+    with pytest.raises(OptionError):
+        together.run(A, b)
+    with pytest.raises(OptionError):
+        together.save("never")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_saved_model_loads_in_a_process_that_knows_nothing_of_the_program(name, tmp_path):
+    class Mine(METHODS[name]):
+        pass
+
+    model = initial(TINY, Mine())
+    model.save(tmp_path / "mine")
+    loaded = nf.load(tmp_path / "mine")
+    A, b, _ = systems()
+    assert isinstance(loaded, nf.TrainedProgram) and loaded.config == model.config and loaded.program.name == "Mine"
+    assert torch.equal(loaded.run(A, b, iterations=7).x, model.run(A, b, iterations=7).x)
+
+
+def test_weights_of_another_size_are_refused(tmp_path):
+    model = initial(TINY, GuidedCG())
+    model.config = TINY.replace(d=32)
+    model.save(tmp_path / "wrong")
+    with pytest.raises(FileError):
+        nf.load(tmp_path / "wrong")
+
+
+def test_a_run_takes_any_batch_and_library():
+    model = initial(TINY, GuidedCG())
+    A, b, _ = systems(6)
+    whole = model.run(A.reshape(2, 3, 6, 6), b.reshape(2, 3, 6), iterations=2)
+    assert whole.x.shape == (2, 3, 3, 6) and whole.status.shape == (2, 3) and whole.residual_norms.shape == (2, 3, 3)
+    single = model.run(A[0].numpy(), b[0].numpy(), iterations=2)
+    assert isinstance(single.x, np.ndarray) and isinstance(single.status, nf.RunStatus)
+    np.testing.assert_allclose(single.x, whole.x[0, 0], rtol=1e-4, atol=1e-6)
+    assert model.iterates(A.numpy(), b.numpy()).shape == (6, TINY.T + 1, 6)
+    assert "propose.memory" not in whole.state and "promise 0" not in whole.state
+
+
+def test_large_batches_run_in_pieces(monkeypatch):
+    model = initial(TINY, GuidedCG())
+    A, b, _ = systems(9)
+    at_once = model.run(A, b, iterations=3)
+    monkeypatch.setattr("nlaformer.transformer._ENTRIES_AT_ONCE", {"cpu": 1})
+    torch.testing.assert_close(model.run(A, b, iterations=3).x, at_once.x, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_smaller_systems_are_padded(n):
+    A, b, x = problems.SPD(n=n).sample(5, seed=2)
+    for program in (GuidedCG(), LearnedPCG()):
+        run = initial(TINY, program).run(A, b, iterations=2 * n)
+        assert run.x.shape == (5, 2 * n + 1, n)
+    torch.testing.assert_close(run.x[:, -1], x, rtol=1e-6, atol=1e-9)
+
+
+def test_larger_systems_are_refused():
+    with pytest.raises(ShapeError, match="6"):
+        initial(TINY, GuidedCG()).run(np.eye(7), np.ones(7))
+
+
+def test_a_solver_may_carry_out_the_method_itself():
+    model = initial(TINY, GuidedCG())
+    A, b, _ = systems()
+    run = model.run(A, b, iterations=1)
+    c, memory = model.propose(model.begin(A), b)
+    d = run.state["d"][:, 1]
+    torch.testing.assert_close(c, d, rtol=1e-5, atol=1e-6)
+    again, _ = model.propose(memory, run.state["r"][:, 1])
+    assert c.dtype == torch.float64 and not torch.equal(again, c)
+    with pytest.raises(OptionError):
+        model.preconditioner(A)
+    with pytest.raises(OptionError):
+        initial(TINY, LearnedPCG()).begin(A)
+
+
+def test_the_program_computes_in_float64_around_a_float32_network():
+    A, b, _ = systems()
+    run = initial(TINY, LearnedPCG()).run(A.float(), b.float(), iterations=6)
+    assert run.x.dtype == torch.float64
+    assert initial(TINY, LearnedPCG()).networks["precondition"].positions.dtype == torch.float32
+
+
+def test_the_loss_is_the_mean_logarithm_of_the_mean_squared_relative_error():
+    x = torch.tensor([[3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
+    iterates = torch.stack([9 * x, 0 * x, 1.1 * x], -2)
+    expected = 0.05 * (np.log(1.0) + np.log(0.01)) / 2
+    assert program_loss(iterates[None], x[None]).tolist() == pytest.approx([expected])
+    exact = torch.stack([x, x], -2)
+    assert program_loss(exact[None], x[None]).tolist() == pytest.approx([0.05 * np.log(1e-24)])
