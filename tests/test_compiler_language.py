@@ -10,7 +10,8 @@ import torch
 import nlaformer as nf
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.library import ConjugateGradient, program
+from nlaformer.compiler.library import program
+from nlaformer.compiler.library.krylov import ConjugateGradient
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
 from tests.systems import family

@@ -8,7 +8,7 @@ import torch
 from scipy.sparse.linalg import LinearOperator
 from scipy.sparse.linalg import cg as scipy_cg
 
-from nlaformer.compiler.library import ConjugateGradient
+from nlaformer.compiler.library.krylov import ConjugateGradient
 from nlaformer.errors import DTypeError, OptionError, ShapeError, UnknownNameError
 from nlaformer.learn.teachers import cg, pcg
 from nlaformer.problems import SPD, Poisson1D, Poisson2D, PrescribedSpectrum, RBFKernel

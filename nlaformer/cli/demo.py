@@ -69,7 +69,8 @@ def algorithms() -> None:
     import numpy as np
 
     import nlaformer as nf
-    from nlaformer.compiler.library import ConjugateGradient, example
+    from nlaformer.compiler.library import example
+    from nlaformer.compiler.library.krylov import ConjugateGradient
     from nlaformer.compiler.verify import converge
 
     _heading("Algorithms: conjugate gradients, written as on paper, compiled into weights")

@@ -62,8 +62,14 @@ class Program:
     def step(self, *state: Any) -> dict[str, Any]:
         raise NotImplementedError("a Program needs a step method that returns the new state by name")
 
-    def finish(self, x: Any) -> Any:
-        return x
+    if TYPE_CHECKING:  # to a type checker, a program's own finish may take any of the inputs and the state
+
+        def finish(self, *values: Any) -> Any: ...
+
+    else:
+
+        def finish(self, x):
+            return x
 
     def residual(self, *values: Any) -> Any:
         A, b, x = values

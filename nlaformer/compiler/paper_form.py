@@ -35,7 +35,7 @@ from nlaformer.compiler.algorithm import Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options
 from nlaformer.compiler.instructions import Target
-from nlaformer.compiler.library import ConjugateGradient
+from nlaformer.compiler.library.krylov import ConjugateGradient
 from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import with_verification
 from nlaformer.errors import OptionError, unknown_name

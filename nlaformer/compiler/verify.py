@@ -87,7 +87,7 @@ def with_verification(algorithm: Algorithm, traced: TracedProgram) -> Algorithm:
         given = {"A": A, "b": b, "x0": b if config.inputs == ["x0"] else 0 * b}
         inputs = {key: value.astype(config.dtype) for key, value in given.items() if key in config.inputs}
         if name == "random":
-            _judge_trace(traced, inputs)
+            _judge_trace(traced, {key: value.astype("float64") for key, value in inputs.items()})
         found[name] = _deviations(traced, algorithm, inputs)
     report = config.verification | {"iterations": _ITERATIONS, "systems": found}
     return type(algorithm)(replace(config, verification=report), algorithm.model)

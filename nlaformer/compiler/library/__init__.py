@@ -1,0 +1,123 @@
+"""The library: each algorithm as one would write it on a page, with the problems it is meant for.
+
+Scale is never the programs' business: a run divides A and b by powers of two, and constants that would have a unit are
+taken relative to the Frobenius norm of A, an upper bound for its largest eigenvalue. Where a program has constants with
+a unit all the same (a rate of Adam), its record has the largest norm of A and b that it is compiled for.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.compiler.compiling import compile
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.library import (
+    eigen,
+    krylov,
+    matrix_functions,
+    optimization,
+    stationary,
+)
+from nlaformer.compiler.library.records import Record
+from nlaformer.errors import OptionError, look_up, unknown_name
+
+GROUPS: dict[str, tuple[Record, ...]] = {
+    "Krylov": krylov.RECORDS,
+    "stationary": stationary.RECORDS,
+    "optimization": optimization.RECORDS,
+    "matrix functions": matrix_functions.RECORDS,
+    "eigenvectors": eigen.RECORDS,
+}
+_LIBRARY = {entry.name: entry for records in GROUPS.values() for entry in records}
+
+
+def algorithms() -> tuple[str, ...]:
+    """The names ``nf.algorithm`` knows.
+
+    >>> algorithms()[:3]
+    ('cg', 'cg_fused', 'pcg')
+    """
+    return tuple(_LIBRARY)
+
+
+def record(name: str) -> Record:
+    """The record behind a name.
+
+    >>> record("cg").purpose
+    'Positive definite systems: the method of section 3 of the paper.'
+    """
+    return look_up("algorithm", name, _LIBRARY)
+
+
+def program(name: str) -> Program:
+    """The program behind a name."""
+    return record(name).program()
+
+
+def example(name: str, n: int, count: int = 8, seed: int = 11) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Inputs of the kind an algorithm is meant for, and the exact answers; OptionError where there are none.
+
+    >>> inputs, x = example("cg", n=3)
+    >>> inputs["A"].shape, inputs["b"].shape, x.shape
+    ((8, 3, 3), (8, 3), (8, 3))
+    """
+    inputs, exact = record(name).problems(n, count, seed)
+    if exact is None:
+        raise OptionError(
+            f"the problems of {name!r} have no exact answers; record({name!r}).problems draws their inputs"
+        )
+    return inputs, exact
+
+
+def algorithm(
+    name: str,
+    n: int,
+    *,
+    order: int | None = None,
+    dtype: torch.dtype = torch.float64,
+    bound: float | None = None,
+    verify: bool = True,
+    form: str = "compiled",
+    **paper: Any,
+) -> Algorithm:
+    """A classical algorithm as a looped transformer.
+
+    Parameters
+    ----------
+    name : one of ``nf.algorithms()``
+    n, order, dtype, bound, verify : as in ``nf.compile``
+    form : "compiled", or "paper" for cg as in the paper's Theorem 3.1, one layer an iteration; then ``ffn`` ("ideal" or
+        "fitted"), ``width`` (of the fitted FFN) and ``scheme`` ("antisymmetric" or "paper") may be given
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> cg = nf.algorithm("cg", n=3)
+    >>> A = np.array([[4.0, 1.0, 0.0], [1.0, 3.0, 1.0], [0.0, 1.0, 2.0]])
+    >>> run = cg.run(A, A @ [1.0, 2.0, 3.0], iterations=3)
+    >>> run.x[-1].round(9)
+    array([1., 2., 3.])
+    >>> cg.cost.loop.layers
+    7
+    """
+    for option in paper.keys() - {"ffn", "width", "scheme"}:
+        raise unknown_name("option", option, ("order", "dtype", "bound", "verify", "form", "ffn", "width", "scheme"))
+    if not isinstance(form, str) or form not in ("compiled", "paper"):
+        raise unknown_name("form", form, ("compiled", "paper"))
+    if form == "paper":
+        from nlaformer.compiler.paper_form import paper_cg
+
+        if name != "cg":
+            raise OptionError(f"the paper gives a form of its own for 'cg' only; {name!r} has form='compiled'")
+        if bound is not None:
+            raise OptionError("bound goes with form='compiled' only; the paper's form scales A and b")
+        return paper_cg(n, order=1 if order is None else order, dtype=dtype, verified=verify, **paper)
+    if paper:
+        raise OptionError(f"{', '.join(paper)} go with form='paper' only")
+    entry = record(name)
+    order, bound = 3 if order is None else order, entry.bound if bound is None else bound
+    return compile(entry.program(), n, order=order, dtype=dtype, bound=bound, verify=verify)
