@@ -270,6 +270,7 @@ def test_constants_of_another_size_are_refused_by_their_shape():
 class BoxConstrained(nf.Program):
     """Projected gradients for min |C x - b| within bounds, with a weight on |x|."""
 
+    rectangular = True
     inputs = dict(C="matrix", lower="vector", mu="scalar")  # noqa: RUF012
 
     def start(self, C, b):

@@ -26,6 +26,7 @@ from nlaformer.arrays import DTYPES, ArrayT, give, threads_for, usable_device
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.graph import KINDS
+from nlaformer.compiler.inputs import padded
 from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.result import Checks, Run, array_library, check_iterations, flatten, judged_run, take_inputs
 from nlaformer.compiler.schedule import in_words
@@ -68,6 +69,7 @@ class AlgorithmConfig:
     form: str = "compiled"
     verification: dict[str, Any] = field(default_factory=dict)
     further: dict[str, str] = field(default_factory=dict)
+    rectangular: bool = False
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -85,6 +87,7 @@ class AlgorithmConfig:
             order=target.order,
             bound=target.bound,
             inputs=list(traced.inputs),
+            rectangular=traced.program.rectangular,
             further={name: node.kind for name, node in traced.inputs.items() if name not in KINDS},
             scaled=sorted(analysis.scaled),
             units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
@@ -332,7 +335,9 @@ class Algorithm:
 
     def _take(self, **given: Any) -> tuple[str, dict[str, Tensor]]:
         """The caller's array library, and the inputs in one batch shape."""
-        inputs = take_inputs(self.name, self.config.kinds, given, self.n, self.dtype, self.device)
+        config = self.config
+        given = padded(self.name, given, config.kinds, self.n, config.rectangular)
+        inputs = take_inputs(self.name, config.kinds, given, self.n, self.dtype, self.device)
         return array_library(*given.values()), {name: value.detach() for name, value in inputs.items()}
 
 

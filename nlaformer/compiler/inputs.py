@@ -1,9 +1,10 @@
 """What a run is given: A, b, x0 and the further inputs that a program declares, in one size n.
 
-All vectors and matrices of a program have one size. Rectangular data is padded with zeros to the larger one: an m x k
-matrix A becomes [A 0] or [A; 0], a vector of length m or k gets zeros at its end. Products, sums, norms, differences
-and products entry by entry do not see the zeros; what is not zero at zero does (``np.exp``, ``np.ones_like``,
-``np.mean``). The answer has length n too: of a least-squares problem take ``run.x[..., :k]``.
+All vectors and matrices of a program have one size. Rectangular data, where the class says ``rectangular = True``, is
+padded with zeros to the larger one: an m x k matrix A becomes [A 0] or [A; 0], a vector of length m or k gets zeros at
+its end. Products, sums, norms, differences and products entry by entry do not see the zeros; what is not zero at zero
+does (``np.exp``, ``np.ones_like``, ``np.mean``). The answer has length n too: of a least-squares problem take
+``run.x[..., :k]``.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ from nlaformer.errors import ShapeError
 
 def size_of(given: Mapping[str, Any], kinds: Mapping[str, str]) -> int | None:
     """The n of some inputs, of rectangular ones the larger side; None where they do not tell, which others report."""
-    try:
-        shapes = {name: np.shape(value) for name, value in given.items() if value is not None}
-    except ValueError:  # lists of unequal lengths
-        return None
-    axes = {name: AXES[kinds.get(name, "scalar")] for name in shapes}
-    sides = [side for name, shape in shapes.items() for side in shape[::-1][: axes[name]]]
-    if any(_is_rectangular(shape, kinds.get(name)) for name, shape in shapes.items()):
+    shapes = _shapes(given, kinds)
+    sides = [side for name, shape in shapes.items() for side in shape[::-1][: AXES[kinds[name]]]]
+    if any(_is_rectangular(shape, kinds[name]) for name, shape in shapes.items()):
         return max(sides)
     return sides[0] if sides else None
 
 
-def padded(owner: str, given: Mapping[str, Any], kinds: Mapping[str, str], n: int) -> dict[str, Any]:
-    """The inputs, with zeros at their ends where a matrix among them is rectangular."""
-    shapes = {name: tuple(np.shape(value)) for name, value in given.items()}
-    rectangular = {name: shape[-2:] for name, shape in shapes.items() if _is_rectangular(shape, kinds.get(name))}
+def padded(
+    owner: str, given: Mapping[str, Any], kinds: Mapping[str, str], n: int | None, allowed: bool
+) -> dict[str, Any]:
+    """The inputs, with zeros at their ends where a matrix among them is rectangular, if that is allowed."""
+    shapes = _shapes(given, kinds)
+    rectangular = {name: shape[-2:] for name, shape in shapes.items() if _is_rectangular(shape, kinds[name])}
     for name, shape in rectangular.items():
-        if max(shape) > n:
+        if not allowed:
+            raise ShapeError(
+                f"{owner}: {name} has shape {shapes[name]}; expected (..., {n}, {n}). A program that says "
+                "rectangular = True takes rectangular matrices, padded with zeros"
+            )
+        if n is None or max(shape) > n:
             raise ShapeError(
                 f"{owner}: {name} is {shape[0]} x {shape[1]}; it is padded with zeros to n x n, but n is {n}. "
                 f"Compile with n={max(shape)}"
@@ -45,14 +49,27 @@ def padded(owner: str, given: Mapping[str, Any], kinds: Mapping[str, str], n: in
     sides = {side for shape in rectangular.values() for side in shape}
     result = dict(given)
     for name, shape in shapes.items():
-        own = shape[len(shape) - AXES[kinds[name]] :] if AXES[kinds[name]] <= len(shape) else ()
-        if own and set(own) <= sides and set(own) != {n}:
+        own = shape[len(shape) - AXES[kinds[name]] :]
+        if n is not None and own and set(own) <= sides and set(own) != {n}:
             result[name] = _with_zeros(given[name], [n - side for side in own])
     return result
 
 
-def _is_rectangular(shape: tuple[int, ...], kind: str | None) -> bool:
-    return kind == "matrix" and len(shape) >= 2 and shape[-1] != shape[-2]
+def _shapes(given: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, tuple[int, ...]]:
+    """The shapes of what is given, matrices first; without what is no array of its kind, which others report."""
+    shapes = {}
+    for name in sorted((name for name in given if name in kinds), key=lambda name: -AXES[kinds[name]]):
+        try:
+            shape = tuple(np.shape(given[name]))
+        except ValueError:  # lists of unequal lengths
+            continue
+        if given[name] is not None and len(shape) >= AXES[kinds[name]]:
+            shapes[name] = shape
+    return shapes
+
+
+def _is_rectangular(shape: tuple[int, ...], kind: str) -> bool:
+    return kind == "matrix" and shape[-1] != shape[-2]
 
 
 def _with_zeros(value: Any, more: list[int]) -> Any:

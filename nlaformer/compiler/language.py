@@ -34,7 +34,8 @@ class Program:
     weights.
 
     ``inputs = dict(C="matrix", lower="vector", mu="scalar")`` declares further inputs beside A, b and x0. Methods ask
-    for them by name, and ``run(A, b, C=C)`` takes them by keyword. Rectangular data is padded with zeros.
+    for them by name, and ``run(A, b, C=C)`` takes them by keyword. With ``rectangular = True`` matrices need not be
+    square: they and the vectors that go with them are padded with zeros to the larger side, which is then n.
 
     ``positive_definite = True`` declares A symmetric positive definite: the compiler may then take ``dot(v, A @ v)``
     and ``diag(A)`` to be positive, and a run whose data say otherwise ends in a status that says so.
@@ -54,6 +55,7 @@ class Program:
     """
 
     positive_definite = False
+    rectangular = False
     inputs: Mapping[str, str] = {}
 
     def start(self, *inputs: Any) -> dict[str, Any]:

@@ -79,6 +79,7 @@ def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int
     refuse_changes(traced)
     refuse_open_parts(traced)
     program = Reference.of(traced)
+    given = padded(program.name, given, program.inputs, size_of(given, program.inputs), traced.program.rectangular)
     inputs = take_any_size(program.name, program.inputs, given)
     return run_reference(program, inputs, iterations, array_library(*given.values()))
 
@@ -152,7 +153,7 @@ def take_inputs(
     if missing := [name for name in needs if name not in given and name not in optional]:
         raise ShapeError(f"{owner} needs {', '.join(missing)}; run({', '.join(needs)})")
     shapes = {name: (n,) * AXES[kind] for name, kind in needs.items()}
-    tensors = operands(owner, padded(owner, given, needs, n), shapes, dtype, device)
+    tensors = operands(owner, given, shapes, dtype, device)
     if "x0" in needs and "x0" not in tensors:
         name, like = next(iter(tensors.items()))
         batch = like.shape[: like.dim() - len(shapes[name])]

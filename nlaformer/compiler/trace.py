@@ -65,7 +65,7 @@ def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     step = tracer.states("step", inputs | state)
     tracer.compare(start, step)
     if all(node.kind == "scalar" for node in inputs.values()):
-        tracer.refuse("start", "no method asks for A, b, x0 or another vector or matrix; it has no size")
+        tracer.refuse("start", "no method asks for A, b or x0, or for a further vector or matrix; there is no size")
     if not start or start.keys() != step.keys():
         refuse(program, tracer.graph.problems)
     answer = tracer.value("finish", inputs | state)
