@@ -2,6 +2,7 @@
 
 import functools
 import math
+import random
 
 import numpy as np
 import pytest
@@ -15,6 +16,8 @@ from nlaformer.compiler.library.krylov import ConjugateGradient
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
 from tests.systems import family
+
+I3, ones = np.eye(3), np.ones(3)
 
 
 class ConstantStep(nf.Program):
@@ -220,32 +223,113 @@ def test_a_while_loop_on_data_is_refused_and_ends():
     assert "while nf.norm(x) > 1" in problems_of(Loop())
 
 
-def test_a_compile_traces_the_program_once():
-    traces = []
-
-    class Counted(ConstantStep):
+def test_a_compile_traces_the_program_once(capsys):
+    class Talking(ConstantStep):
         def step(self, A, b, x):
-            if not isinstance(x, np.ndarray):
-                traces.append(1)
+            print("traced" if not isinstance(x, np.ndarray) else "run")
             return super().step(A, b, x)
 
-    nf.compile(Counted(), n=3)
-    assert len(traces) == 1
+    nf.compile(Talking(), n=3)
+    assert capsys.readouterr().out.count("traced") == 1
 
 
-def test_a_program_that_changes_itself_is_refused():
-    class Decaying(nf.Program):
-        k = 0
+steps_taken = 0
 
-        def start(self, x0):
-            return dict(x=x0)
+
+def count_a_step():
+    global steps_taken
+    steps_taken += 1
+    return steps_taken
+
+
+class Remembers(nf.Program):
+    """What start resets and step changes beside the states; ``step_size`` says how."""
+
+    k, history, rates, table = 0, [], iter([0.1, 0.2, 0.3]), {"k": 0}
+    sizes, rng = np.array([0.1, 0.2]), np.random.default_rng(0)
+
+    def __init__(self, step_size):
+        self.step_size = step_size
+
+    def start(self, x0):
+        type(self).k = self.k = self.table["k"] = 0
+        self.history.clear()
+        self.sizes[:] = 0.1, 0.2
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        return dict(x=x + self.step_size(self, x) * (b - A @ x))
+
+
+def on_the_instance(self, x):
+    self.k += 1
+    return 0.1 / self.k
+
+
+def on_the_class(self, x):
+    type(self).k += 1
+    return 0.1 / type(self).k
+
+
+def in_a_list(self, x):
+    self.history.append(x)
+    return 0.1 / len(self.history)
+
+
+def in_a_dictionary(self, x):
+    self.table["k"] += 1
+    return 0.1 / self.table["k"]
+
+
+def in_an_array(self, x):
+    self.sizes *= 0.5
+    return self.sizes[0]
+
+
+def in_a_generator(self, x):
+    return 0.1 * self.rng.random()
+
+
+@pytest.mark.parametrize(
+    ("step_size", "name"),
+    [
+        (on_the_instance, "k"),
+        (on_the_class, "k"),
+        (in_a_list, "history"),
+        (in_a_dictionary, "table"),
+        (in_an_array, "sizes"),
+        (in_a_generator, "rng"),
+        (lambda self, x: next(self.rates), "rates"),
+        (lambda self, x: 0.1 / count_a_step(), "steps_taken"),
+        (lambda self, x: np.random.rand(), "np.random"),
+        (lambda self, x: random.random(), "random"),
+    ],
+)
+def test_a_program_that_remembers_more_than_its_states_is_refused_by_name(step_size, name):
+    class Own(Remembers):
+        def step(self, A, b, x):
+            return dict(x=x + step_size(self, x) * (b - A @ x))
+
+    for written in (Own(step_size), Remembers(step_size)):
+        with pytest.raises(CompileError, match=rf"\(.*\b{name}\b.*\)"):
+            nf.compile(written, n=3)
+        with pytest.raises(CompileError, match=rf"\(.*\b{name}\b.*\)"):
+            written.run(I3, ones)
+
+
+def test_constants_that_are_computed_once_are_no_memory():
+    calls = {"k": 0}
+    start_size = [0.02]
+
+    class Constant(ConstantStep):
+        @functools.cached_property
+        def size(self):
+            return start_size[0] * (1 + calls["k"])
 
         def step(self, A, b, x):
-            self.k = self.k + 1
-            return dict(x=x + 0.1 / self.k * (b - A @ x))
+            return dict(x=x + self.size * (b - A @ x))
 
-    with pytest.raises(CompileError, match=r"\(k\)"):
-        nf.compile(Decaying(), n=3)
+    assert np.array_equal(Constant().run(I3, ones).x, ConstantStep().run(I3, ones).x)
 
 
 def test_whole_powers_of_any_number_type_compile():

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, Place, RefusedError, reachable
+from nlaformer.compiler.hidden import changes, memory_of
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, LowRank
 from nlaformer.compiler.values import Value
@@ -22,7 +23,7 @@ ANSWER = "finish()"
 class TracedProgram:
     """A program as a graph: its state before, at and after a step, the answer, the residual and its scale, if any.
 
-    ``problems`` lists what cannot be compiled, ``changed`` the attributes that the program changes while it runs,
+    ``problems`` lists what cannot be compiled, ``changed`` what the program changes beside its states,
     ``learned`` the calls of its learned parts.
     """
 
@@ -57,7 +58,6 @@ def trace_program(program: Program, n: int | None = None) -> TracedProgram:
 
     With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit.
     """
-    before = {name: id(value) for name, value in vars(program).items()}
     tracer = _Tracer(program, n)
     inputs = tracer.inputs
     start = tracer.states("start", inputs)
@@ -71,9 +71,7 @@ def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     answer = tracer.value("finish", inputs | state)
     answer = next(iter(state.values())) if answer is None else answer
     residual, scale = _judgement(tracer, answer)
-    after = {name: id(value) for name, value in vars(program).items()}
-    changed = tuple(sorted(dict(before.items() ^ after.items())))
-    problems = tuple(tracer.graph.problems)
+    problems, changed = tuple(tracer.graph.problems), tuple(sorted(tracer.changed))
     learned = tuple(tracer.graph.learned.values())
     return TracedProgram(program, inputs, start, state, step, answer, residual, scale, problems, changed, learned)
 
@@ -83,6 +81,7 @@ class _Tracer:
 
     def __init__(self, program: Program, n: int | None):
         self.graph, self.program = Graph(n), program
+        self.changed: set[str] = set()  # what methods changed beside the states
         self.methods = {
             name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
         }
@@ -135,7 +134,7 @@ class _Tracer:
             # If start could not be traced, the state is not known, and nothing is wrong with asking for it.
             if M is None and name not in known and (method == "start" or known.keys() - self.inputs.keys()):
                 self.refuse(method, f"{method} asks for {name!r}; it may ask for {', '.join(known)}")
-        before = len(self.graph.problems)
+        before, memory = len(self.graph.problems), memory_of(self.program, Program)
         try:
             return found(**arguments)
         except Exception as error:
@@ -143,6 +142,8 @@ class _Tracer:
             if len(self.graph.problems) == before:
                 self.graph.refuse(f"{type(error).__name__}: {error}", None, _place_of(error, self.place(method)))
             return None
+        finally:
+            self.changed.update(changes(memory, memory_of(self.program, Program)))
 
     def states(self, method: str, known: dict[str, Node]) -> dict[str, Node]:
         """The state a method returns, by name."""
@@ -240,11 +241,12 @@ def refuse(program: Program, problems: Sequence[str]) -> None:
 
 
 def refuse_changes(traced: TracedProgram) -> None:
-    """Raise CompileError if the program changes its own attributes: it was traced once, with those of that moment."""
+    """Raise CompileError if the program changes anything but its states: it was traced with what was there then."""
     if traced.changed:
         raise CompileError(
-            f"{traced.program.name} changes its own attributes while it runs ({', '.join(traced.changed)}); weights "
-            "cannot. Return what changes as a state"
+            f"{traced.program.name} changes something while it runs that is not a state ({', '.join(traced.changed)}); "
+            "weights cannot. Return what changes as a state; lists of iterates are in the run, random numbers can be "
+            "constants of the class or further inputs"
         )
 
 

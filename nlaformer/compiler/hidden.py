@@ -1,0 +1,143 @@
+"""What a program can remember beside its states: attributes, closures, globals and generators of random numbers.
+
+Weights remember nothing but the states. A program that keeps a counter or a list somewhere else computes something
+else in each step, and no fixed weights do; so whatever its methods change is found by comparing prints of everything
+they can reach, taken before and after they are traced, and refused by name. ``start`` may reset what ``step`` changes:
+the prints are compared method by method.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import types
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from nlaformer.compiler.values import Value
+
+_DEPTH = 6  # of lists in lists, objects in objects
+Memory = dict[str, Any]
+
+
+def memory_of(program: Any, base: type) -> Memory:
+    """A print of everything that the methods of a program may change, by name; ``base`` is not the user's."""
+    kinds = [kind for kind in type(program).__mro__ if kind not in base.__mro__]
+    attributes = {name: value for kind in reversed(kinds) for name, value in vars(kind).items()}
+    own = {name: value for name, value in vars(program).items() if not _is_cached(attributes.get(name))}
+    functions = [found for value in (*attributes.values(), *own.values()) if (found := _function(value)) is not None]
+    places = [attributes.items(), own.items(), *(_reached(function, functions) for function in functions)]
+    memory: Memory = {}
+    for place in places:
+        for name, value in place:
+            if _is_data(name, value) or place is places[1]:
+                memory[name] = (*memory.get(name, ()), _print(value, _DEPTH))
+    return memory | {
+        "np.random": _print(np.random.get_state(), _DEPTH),
+        "random": hash(random.getstate()),
+        "torch's random numbers": _print(torch.get_rng_state(), _DEPTH),
+    }
+
+
+def changes(before: Memory, after: Memory) -> list[str]:
+    """The names that are not as they were."""
+    return [name for name in {**before, **after} if before.get(name, _NONE) != after.get(name, _NONE)]
+
+
+_NONE = object()
+
+
+def _is_data(name: str, value: Any) -> bool:
+    is_code = _function(value) is not None or isinstance(value, (type, types.ModuleType))
+    return not name.startswith("__") and not is_code and not _is_cached(value)
+
+
+def _is_cached(value: Any) -> bool:
+    """Whether an attribute is computed once: it appears on the instance, but does not change."""
+    return isinstance(value, functools.cached_property)
+
+
+def _function(value: Any) -> types.FunctionType | None:
+    """The function behind a method, a property or a partial function."""
+    if isinstance(value, (type, Value)):
+        return None
+    for inner in ("fget", "func", "__func__", "__wrapped__"):
+        found = getattr(value, inner, None)
+        if callable(found):
+            return _function(found)
+    return value if isinstance(value, types.FunctionType) else None
+
+
+def _reached(function: types.FunctionType, own: list[types.FunctionType]) -> Iterator[tuple[str, Any]]:
+    """What a function reaches outside its class, by name: its closure and its globals, and those of its neighbours."""
+    files, seen, stack = {other.__code__.co_filename for other in own}, set(), [function]
+    while stack:
+        found = stack.pop()
+        if id(found) in seen or found.__code__.co_filename not in files:
+            continue
+        seen.add(id(found))
+        for name, value in (*_closure(found), *_globals(found)):
+            if isinstance(value, types.FunctionType):
+                stack.append(value)
+            elif _is_data(name, value):
+                yield name, value
+
+
+def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+
+
+def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+
+
+def _print(value: Any, depth: int) -> Any:
+    """What tells whether a value has changed."""
+    if isinstance(value, (type(None), bool, int, float, complex, str, bytes, np.generic)):
+        return type(value).__name__, repr(value)
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray) and value.dtype != object:
+        return value.shape, value.dtype.str, hash(value.tobytes())
+    if depth == 0:
+        return id(value)
+    inner = _parts(value)
+    return (type(value).__name__, id(value)) if inner is None else (type(value).__name__, _each(inner(), depth - 1))
+
+
+def _each(values: Any, depth: int) -> tuple[Any, ...]:
+    if isinstance(values, Mapping):
+        return tuple((_print(key, depth), _print(entry, depth)) for key, entry in values.items())
+    return tuple(_print(entry, depth) for entry in values)
+
+
+def _parts(value: Any) -> Callable[[], Any] | None:
+    """What a value is made of; None if nothing is known of it but which one it is."""
+    if isinstance(value, (list, tuple, Mapping)) or type(value).__name__ == "deque":
+        return lambda: value
+    if isinstance(value, (set, frozenset)):
+        return lambda: sorted(map(repr, value))
+    if isinstance(value, types.GeneratorType):
+        return lambda: (value.gi_frame and value.gi_frame.f_lasti, repr(value.gi_frame and value.gi_frame.f_locals))
+    if isinstance(value, Iterator):
+        return lambda: (repr(value), repr(getattr(value, "__length_hint__", int)()))
+    if isinstance(value, np.random.Generator):
+        return lambda: value.bit_generator.state
+    if isinstance(value, (np.random.RandomState, torch.Generator)):
+        return lambda: value.get_state()
+    if isinstance(value, random.Random):
+        return lambda: value.getstate()
+    if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
+        return None
+    return lambda: vars(value)
