@@ -38,7 +38,7 @@ class Replaced(torch.nn.Module):
         super().__init__()
         self.network, self.answer = network, answer
         self.part, self.positions = network.part, network.positions
-        self.begin, self.blocks = network.begin, network.blocks
+        self.begin, self.first, self.blocks = network.begin, network.first, network.blocks
 
     def step(self, A, *values):
         given = self.network.step(A, *values)

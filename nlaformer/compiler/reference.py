@@ -10,15 +10,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from nlaformer.compiler.expression import EMPTY, Expression, Part
-from nlaformer.compiler.graph import Node, reachable
+from nlaformer.compiler.graph import AXES, Node, reachable
 from nlaformer.compiler.learned import PartSpec
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
-_Parts = Mapping[str, Part]
-Fillings = tuple[_Parts, _Parts]  # what fills the learned parts in start and in step
+Parts = Mapping[str, Part]
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,31 @@ class Reference:
         states = {name: kind for name, kind in self.step.kinds.items() if not hidden & {name, kind}}
         return states | self.finish.kinds
 
-    def iterate(
-        self, inputs: Mapping[str, Tensor], iterations: int, start: _Parts | None = None, step: _Parts | None = None
-    ) -> Iterator[dict[str, Tensor]]:
-        """Every state and the answer after ``start`` and after each of the iterations, with any leading axes.
+    def first(self, inputs: Mapping[str, Tensor], parts: Parts | None = None) -> dict[str, Tensor]:
+        """Every state after ``start`` and the answer, with any leading axes; ``parts`` fill what is left open."""
+        batch = [v.shape[: v.dim() - AXES[self.inputs[name]]] for name, v in inputs.items()]
+        size = next((v.shape[-1] for name, v in inputs.items() if self.inputs[name] != "scalar"), 1)
+        states = self.start(inputs, parts)
+        for name, kind in self.start.kinds.items():
+            if kind in AXES:  # zeros and constants have no leading axes
+                states[name] = states[name].expand(*torch.broadcast_shapes(*batch), *[size] * AXES[kind])
+        return states | self.finish({**inputs, **states})
 
-        Parameters
-        ----------
-        inputs : tensors by name
-        start, step : what fills the learned parts in each of the two methods
-        """
-        values = {**inputs, **self.start(inputs, start)}
-        yield values | self.finish(values)
+    def next(
+        self, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor], parts: Parts | None = None
+    ) -> dict[str, Tensor]:
+        """The same after one more step."""
+        states = self.step({**inputs, **states}, parts)
+        return states | self.finish({**inputs, **states})
+
+    def carried(self, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The states alone, which the next step starts from."""
+        return {name: values[name] for name in self.step.outputs if name not in self.promises}
+
+    def iterate(
+        self, inputs: Mapping[str, Tensor], iterations: int, start: Parts | None = None, step: Parts | None = None
+    ) -> Iterator[dict[str, Tensor]]:
+        """The values after ``start`` and after each of the iterations; what fills the parts in the two methods."""
+        yield (values := self.first(inputs, start))
         for _ in range(iterations):
-            values = {**inputs, **self.step(values, step)}
-            yield values | self.finish(values)
+            yield (values := self.next(inputs, self.carried(values), step))

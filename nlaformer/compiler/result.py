@@ -20,9 +20,12 @@ from nlaformer.arrays import ArrayT, ObjectArray, check_memory, common_kind, giv
 from nlaformer.compiler.expression import EMPTY, Expression, size
 from nlaformer.compiler.graph import AXES, KINDS
 from nlaformer.compiler.inputs import padded, size_of
-from nlaformer.compiler.reference import Fillings, Reference
+from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
 from nlaformer.errors import ShapeError
+
+# The values of a program after its start and after each of so many steps.
+_Iteration = Callable[[Mapping[str, Tensor], int], Iterable[dict[str, Tensor]]]
 
 
 class RunStatus(enum.Enum):
@@ -89,37 +92,40 @@ def run_reference(
     inputs: dict[str, Tensor],
     iterations: int,
     library: str,
-    parts: Fillings = ({}, {}),
+    iterate: _Iteration | None = None,
     pieces: Callable[..., Iterable[tuple[Tensor, ...]]] | None = None,
 ) -> Run[Any]:
-    """A program as data on tensors of one batch shape, its learned parts filled in; judged, in the caller's library.
+    """A program as data on tensors of one batch shape, judged; in the caller's library.
 
-    ``pieces`` splits tensors along their first axis into systems that are computed at once; by default, all are.
+    ``iterate`` stands for the program's own where its learned parts are filled in. ``pieces`` splits tensors along
+    their first axis into systems that are computed at once; by default, all are.
     """
     batch, flat = flatten(inputs, program.inputs)
     count = check_iterations(iterations, program.kinds.values(), flat)
     split = [tuple(flat.values())] if pieces is None else pieces(*flat.values())
-    found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, parts) for piece in split]
+    iterate = iterate or program.iterate
+    found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, iterate) for piece in split]
     values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
     values = {name: value.reshape(*batch, *value.shape[1:]) for name, value in values.items()}
     checks = Checks(program.residual or None, program.scale or None)
     return judged_run(values, program.kinds[ANSWER], inputs, checks, library, values.pop("broken promises").cpu())
 
 
-def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, parts: Fillings) -> dict[str, Tensor]:
+def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, iterate: _Iteration) -> dict[str, Tensor]:
     """Every state and the answer, (systems, T + 1, ...), and at which iterates promises were broken."""
-    like, kinds = next(iter(inputs.values())), program.kinds
-    n = next((value.shape[-1] for name, value in inputs.items() if program.inputs[name] != "scalar"), 1)
-    shapes = {name: (like.shape[0], *[n] * AXES[kind]) for name, kind in kinds.items()}
-    records: dict[str, list[Tensor]] = {name: [] for name in kinds}
+    like = next(iter(inputs.values()))
+    records: dict[str, list[Tensor]] = {name: [] for name in program.kinds}
     broken = torch.zeros(like.shape[0], count + 1, dtype=torch.bool, device=like.device)
-    for t, values in enumerate(program.iterate(inputs, count, *parts)):
+    for t, values in enumerate(iterate(inputs, count)):
         for name, record in records.items():
-            record.append(values[name].expand(shapes[name]))
+            record.append(values[name])
         for name, kind in program.promises.items():
             if name in values:  # of the step that led here: it counts with the state which that step started from
                 broken[:, max(t - 1, 0)] |= values[name] < 0 if kind == "scalar" else (values[name] < 0).any(-1)
-    return {name: torch.stack(record, 1) for name, record in records.items()} | {"broken promises": broken}
+    # A state may be set to a constant, which has no axis of systems.
+    shapes = {name: record[0].shape for name, record in records.items()}
+    found = {name: torch.stack([v.expand(shapes[name]) for v in record], 1) for name, record in records.items()}
+    return found | {"broken promises": broken}
 
 
 def array_library(*given: Any) -> str:

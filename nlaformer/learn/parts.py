@@ -83,6 +83,10 @@ class PartNetwork(nn.Module):
             if not name.startswith("blocks.")
         }
 
+    def first(self, A: Tensor) -> dict[str, Tensor]:
+        """The first ``memory`` of a part in ``step``."""
+        return {"memory": self.begin(A)}
+
     def begin(self, A: Tensor) -> Tensor:
         """The hidden state before the first step, (..., n+1, d): A read, and the pre block."""
         return self.blocks.through("pre", self._tokens(A))

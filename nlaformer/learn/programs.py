@@ -7,7 +7,7 @@ The model holds its program as data (``compiler/reference.py``) and a network fo
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -75,23 +75,33 @@ class TrainedProgram(nn.Module):
         given = {"A": A.double(), "b": b.double()}
         given["x0"] = torch.zeros_like(given["b"]) if x0 is None else x0.double()
         inputs = {name: given[name] for name in self.program.inputs}
-        return torch.stack([values[ANSWER] for values in self._iterate(inputs, iterations)], -2)
-
-    def _iterate(self, inputs: dict[str, Tensor], iterations: int | None) -> Iterable[dict[str, Tensor]]:
         count = self.config.T if iterations is None else whole("iterations", iterations, 0)
-        return self.program.iterate(inputs, count, *self.fillings())
+        return torch.stack([values[ANSWER] for values in self._iterate(inputs, count)], -2)
 
-    def fillings(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """What fills the parts in the program's start and in its step, as ``Reference.iterate`` takes it."""
-        start = {
-            name: network.start if network.part.method == "start" else _memory_of(network)
-            for name, network in self._parts.items()
-        }
-        return start, {name: network.step for name, network in self._parts.items() if network.part.method == "step"}
+    def _iterate(self, inputs: Mapping[str, Tensor], iterations: int) -> Iterator[dict[str, Tensor]]:
+        """The values of the program, its parts filled in, after its start and after each of its steps."""
+        yield (values := self.first(inputs))
+        for _ in range(iterations):
+            yield (values := self.next(inputs, self.program.carried(values)))
+
+    def first(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Every state after the program's start, and its answer."""
+        parts = self._parts.items()
+        return self.program.first(inputs, {k: p.start if p.part.method == "start" else p.first for k, p in parts})
+
+    def next(self, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The same after one more step. This is the function to compile: all steps are alike."""
+        parts = self._parts.items()
+        return self.program.next(inputs, states, {k: p.step for k, p in parts if p.part.method == "step"})
 
     @torch.no_grad()
     def run(
-        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, iterations: int | None = None
+        self,
+        A: ArrayT | None = None,
+        b: ArrayT | None = None,
+        x0: ArrayT | None = None,
+        iterations: int | None = None,
+        **further: ArrayT,
     ) -> Run[ArrayT]:
         """Every iterate, every state, the residuals and how the run ended, as from a compiled algorithm.
 
@@ -100,14 +110,15 @@ class TrainedProgram(nn.Module):
         A, b, x0 : arrays (..., n, n), (..., n), (..., n) of at most the n of the config; NumPy in, NumPy out; torch in,
             torch out. x0 is 0 by default
         iterations : steps; by default as many as in training
+        further : the program's further inputs, by name
         """
         self._refuse_stack("run")
         count = self.config.T if iterations is None else iterations
-        given = {"A": A, "b": b, "x0": x0}
+        given = {"A": A, "b": b, "x0": x0} | further
         inputs = take_any_size(self.program.name, self.program.inputs, given, torch.float64, self.device)
         with threads_for(inputs["A"].shape[:-2].numel() * (self.config.n + 1) * self.config.d):
-            library = array_library(A, b, x0)
-            return run_reference(self.program, inputs, count, library, self.fillings(), self._pieces)
+            library = array_library(*given.values())
+            return run_reference(self.program, inputs, count, library, self._iterate, self._pieces)
 
     def _pieces(self, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
         """A batch in pieces of as many systems as should run at once."""
@@ -177,11 +188,6 @@ class TrainedProgram(nn.Module):
         extra = {f"{name}.{key}": value for name, net in networks.items() for key, value in net.weights.items()}
         config = {"config": self.config.to_json(), "program": self.program.data()}
         return io.save(path, "program", NLAFormer(pre, loop), config, extra)
-
-
-def _memory_of(network: PartNetwork) -> Any:
-    """What begins a part in ``step``, in the form of a part."""
-    return lambda A: {"memory": network.begin(A)}
 
 
 def initial(config: Config, program: Program) -> TrainedProgram:
