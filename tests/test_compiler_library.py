@@ -167,13 +167,13 @@ def test_sizes_may_be_numpy_integers(tmp_path):
 
 
 class OutOfRange(nf.Program):
-    """Products with entries of 1e6, which the weights cannot hold beside those of 1."""
+    """Powers of e beyond what an exponential head can hold."""
 
     def start(self, x0):
         return dict(x=x0)
 
     def step(self, b, x):
-        return dict(x=x + b * b * b * b * (b + 1e6) - 1e6 * b)
+        return dict(x=x + 1e-30 * nf.exp(70.0 * b))
 
 
 def test_weights_whose_first_step_is_wrong_are_refused():

@@ -44,7 +44,8 @@ _TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "pos
 class AlgorithmConfig:
     """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes.
 
-    ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value.
+    ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value,
+    ``scales`` the row of the logarithm of an input's scale, for inputs that have one.
     ``residual``, ``scale``, ``promises`` and ``steps`` are the data of an ``Expression`` each. ``schedule`` has the
     instructions of every layer (``schedule_data``), which the weights alone do not show.
     """
@@ -67,6 +68,7 @@ class AlgorithmConfig:
     schedule: dict[str, Any]
     warnings: list[str]
     form: str = "compiled"
+    scales: dict[str, str] = field(default_factory=dict)
     verification: dict[str, Any] = field(default_factory=dict)
     further: dict[str, str] = field(default_factory=dict)
     rectangular: bool = False
@@ -271,11 +273,13 @@ class Algorithm:
         return values | {ANSWER: self._value(P, self.config.answer)}
 
     def _value(self, P: Tensor, place: dict[str, Any]) -> Tensor:
-        rows = [self.layout.read(P, name) for name in place["rows"]]
-        if place["kind"] == "scalar":
-            parts = [_exponential(row[..., 0, 0]) for row in rows]
-            return parts[0] - parts[1] if len(parts) == 2 else parts[0]
-        value = rows[0].mT if place["kind"] == "matrix" else rows[0][..., 0, :]
+        kind, rows = place["kind"], [self.layout.read(P, name) for name in place["rows"]]
+        if len(rows) == 2:  # of versions 0.1 and 0.2: a signed scalar as two logarithms
+            plus, minus = (_exponential(row[..., 0, 0]) for row in rows)
+            return plus - minus
+        value = rows[0].mT if kind == "matrix" else rows[0][..., 0, :] if kind == "vector" else rows[0][..., 0, 0]
+        if place.get("logarithm", kind == "scalar"):
+            return _exponential(value)
         if place["scale"] is not None:
             value = value * _per_system(_exponential(self.layout.read(P, place["scale"])[..., 0, 0]), value)
         return value
@@ -285,11 +289,18 @@ class Algorithm:
         P = self.layout.empty((count,), self.dtype, self.device)
         self.layout.write(P, "one", torch.ones(1, self.n, dtype=self.dtype, device=self.device))
         for name, value in inputs.items():
-            scaled = self._scaled(name, value, exponents)
-            if self.config.kinds[name] == "scalar":
+            kind = self.config.kinds[name]
+            if name in self.config.scales:
+                e = exponent(size(value, kind)).to(torch.int64)
+                scaled = scale(value, -_per_system(e, value))
+                log = math.log(2.0) * (e - self._exponent_of(name, exponents)).to(self.dtype)
+                self.layout.write(P, self.config.scales[name], log[:, None, None].expand(-1, 1, self.n))
+            else:
+                scaled = self._scaled(name, value, exponents)
+            if kind == "scalar":
                 scaled = scaled[:, None].expand(-1, self.n)
             # Token j holds row j of A: the paper's [a_1 ... a_n] for A = [a_1 ... a_n]^T.
-            self.layout.write(P, name, scaled.mT if self.config.kinds[name] == "matrix" else scaled[:, None, :])
+            self.layout.write(P, name, scaled.mT if kind == "matrix" else scaled[:, None, :])
         return P
 
     def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:

@@ -9,21 +9,16 @@ step size in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as 
 *Signs.* A logarithm exists only of positive values. Signs are inferred from squares, norms, exponentials and what the
 program declares, optimistically for states: assumed positive until a step shows otherwise. Whatever rests on a
 declaration becomes a *promise* that every run checks on its data.
-
-*Scale groups.* Vectors that are added to each other share one exponent; a product with a computed scalar starts a new
-group. A group that holds the answer or b stays at fixed scale; the others float: they are kept as mantissas of norm
-about 1 with one common logarithm of their scale, so a residual may fall by any factor without losing a digit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
-from nlaformer.compiler.graph import Node, describe, is_input, is_invariant, reachable
+from nlaformer.compiler.graph import Node, describe, is_input
 from nlaformer.compiler.learned import Call
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 
@@ -36,32 +31,24 @@ _KEEP_SIGN |= {"transpose", "diag", "diagonal", "triangle", "roll"}
 
 @dataclass(frozen=True)
 class Analysis:
-    """The result: units by name, which inputs may be scaled, signs, promises, scale groups."""
+    """The result: units by name, which inputs may be scaled, signs, promises."""
 
     units: dict[str, tuple[Fraction, Fraction]]
     scaled: frozenset[str]
     positive: frozenset[int]
     promises: tuple[Node, ...]
-    group: dict[int, int]
-    floating: dict[int, list[str]]
 
     def is_positive(self, node: Node) -> bool:
         return id(node) in self.positive
 
-    def group_of(self, node: Node) -> int | None:
-        """The floating group of a node, or None at fixed scale."""
-        group = self.group.get(id(node))
-        return group if group in self.floating else None
-
 
 def analyse(traced: TracedProgram) -> Analysis:
-    """Units, signs and scale groups of a program. Raises CompileError with everything that cannot be compiled."""
+    """Units and signs of a program. Raises CompileError with everything that cannot be compiled."""
     positive, promises = _infer_signs(traced)
     refuse(traced.program, [*traced.problems, *_unknown_signs(traced, positive)])
     refuse_changes(traced)
     units, scaled = _solve_units(traced)
-    group, floating = _scale_groups(traced)
-    return Analysis(units, scaled, positive, promises, group, floating)
+    return Analysis(units, scaled, positive, promises)
 
 
 def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
@@ -237,56 +224,3 @@ def _rests_on_promise(node: Node, definite: bool) -> bool:
         pairs = (node.args, node.args[::-1])
         return any(q.op == "matmul" and _is_matrix_of_system(q.args[0]) and q.args[1] is d for d, q in pairs)
     return node.op == "positive" or (node.op == "diag" and definite and is_input(node.args[0], "A"))
-
-
-def _scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[str]]]:
-    """The group of every vector node, and the floating groups with their state vectors."""
-    parent: dict[int, int] = {}
-
-    def find(key: int) -> int:
-        while parent.setdefault(key, key) != key:
-            key = parent[key]
-        return key
-
-    def join(keys: Iterable[int]) -> None:
-        first, *others = keys
-        for other in others:
-            parent[find(other)] = find(first)
-
-    nodes = [node for node in traced.nodes if node.kind != "scalar"]
-    for node in nodes:
-        find(id(node))
-        join([id(node), *(id(argument) for argument in _of_same_scale(node))])
-    states = [name for name, node in traced.state.items() if node.kind != "scalar"]
-    for name in states:
-        join([id(traced.state[name]), id(traced.step[name])])
-    fixed = {find(id(traced.answer))} if traced.answer.kind != "scalar" else set()
-    step = {id(node) for node in reachable(traced.step.values())}
-    for node in nodes:
-        if node.kind == "matrix" or node.op in ("exp", "log", "sqrt", "sign", "constant", "ones"):
-            fixed.add(find(id(node)))
-        if node.op == "input" and id(node) in step:
-            fixed.add(find(id(node)))
-        if node.op == "add" and any(argument.kind != node.kind for argument in node.args):
-            fixed.add(find(id(node)))  # a scalar added to a vector has a scale of its own
-        if node.op in ("exp", "log"):
-            fixed.add(find(id(node.args[0])))
-    floating: dict[int, list[str]] = {}
-    for name in states:
-        if find(id(traced.state[name])) not in fixed:
-            floating.setdefault(find(id(traced.state[name])), []).append(name)
-    return {id(node): find(id(node)) for node in nodes}, floating
-
-
-def _of_same_scale(node: Node) -> list[Node]:
-    """The arguments that share a vector's or matrix's scale."""
-    args = [argument for argument in node.args if argument.kind != "scalar"]
-    if node.op in ("add", "positive", "relu", "roll"):
-        return args
-    if node.op == "matmul" and _is_matrix_of_system(node.args[0]):
-        return [node.args[1]]
-    if node.op == "multiply" and node.args[0].op == "constant" and node.args[0].kind == "scalar":
-        return [node.args[1]]
-    if node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
-        return [node.args[0]]
-    return []

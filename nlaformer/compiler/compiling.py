@@ -110,6 +110,7 @@ def _config(
         name=traced.program.name,
         state={name: _rows(rows, weights) for name, rows in selection.state.items()},
         answer=_rows(selection.answer, weights),
+        scales={name: weights.names[row] for name, row in selection.scales.items()},
         steps=Expression.of(traced.step).data(),
         schedule=schedule_data(selection, layers),
         warnings=list(dict.fromkeys(selection.warnings)),
@@ -117,5 +118,9 @@ def _config(
 
 
 def _rows(rows: StateRows, weights: Weights) -> dict[str, Any]:
-    names = [weights.names[row] for row in rows.rows]
-    return {"kind": rows.kind, "rows": names, "scale": None if rows.scale is None else weights.names[rows.scale]}
+    return {
+        "kind": rows.kind,
+        "rows": [weights.names[row] for row in rows.rows],
+        "scale": None if rows.scale is None else weights.names[rows.scale],
+        "logarithm": rows.logarithm,
+    }

@@ -15,13 +15,17 @@ from dataclasses import dataclass
 import torch
 
 from nlaformer.arrays import check_memory
-from nlaformer.compiler.instructions import Block, Combination, Instruction, Selection
+from nlaformer.compiler.instructions import MATRIX_NORM, Block, Combination, Instruction, Selection
 from nlaformer.compiler.schedule import Schedule
 from nlaformer.express import heads as build
 from nlaformer.express.heads import Form, Head, Unit
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
+_Parts = tuple[list[Head], list[Unit]]
+SIGN_THRESHOLD = 2.0**-40  # sign(v) is 1 or -1 from here on, in units of the prompt
+_SHARPNESS = 4.0  # of the softmax that finds the largest entry
+_COARSE, _COARSE_UNITS = 16.0, 64
 _ZERO = 200.0  # e^-200 stands for zero
 # Numbers that the interpolated logarithms of A take while the weights are made, for each entry of A.
 _INTERPOLANTS = 1500
@@ -46,7 +50,7 @@ def emit(selection: Selection, layers: Schedule) -> Weights:
     """The weights of a schedule."""
     emitter = _Emitter(selection, layers)
     tokens = emitter.layout.tokens
-    attention = 2 * emitter.n + _INTERPOLANTS if selection.matrix is not None else 2
+    attention = 2 * emitter.n + _INTERPOLANTS if selection.matrices else 2
     needed = 8 * (emitter.layout.rows * tokens + attention * tokens**2)
     what = f"n is {emitter.n:,}: the weights and the run of a single system"
     check_memory(what, needed, torch.device("cpu"), ". Choose a smaller n")
@@ -58,7 +62,7 @@ class _Emitter:
 
     def __init__(self, selection: Selection, layers: Schedule):
         self.selection, self.blocks, self.target = selection, layers, selection.target
-        self.n, self.matrix_norm = selection.target.n, selection.matrix_norm
+        self.n = selection.target.n
         self.layout = self._layout()
         self.sink = self.layout["position"][0]
         self.one = self.layout["one"][0]
@@ -67,11 +71,14 @@ class _Emitter:
     def _layout(self) -> Layout:
         layers = [layer for block in self.blocks.layers.values() for layer in block]
         written = {register for layer in layers for i in layer for register in (i.target, *i.extra)}
-        registers = [("A", self.n), ("one", 1), ("position", self.n + 1)]
+        registers = [("one", 1), ("position", self.n + 1)]
         self.names: dict[int, str] = {0: "one"}
-        taken = {"A", "one", "position"}
+        taken = {"one", "position"}
         for k, register in enumerate(self.selection.registers):
-            if k > 1 and (k in written or register.block == "input"):
+            if register.name == "A" and register.block == "input":
+                self.names[k] = "A"
+                registers.insert(0, ("A", self.n))
+            elif k > 1 and (k in written or register.block == "input"):
                 name, copy = register.name, 2
                 while name in taken:
                     name, copy = f"{register.name} ({copy})", copy + 1
@@ -85,12 +92,13 @@ class _Emitter:
             return list(self.layout["position"])[1:]
         return list(self.layout[self.names[register]])
 
-    def forms(self, source: Combination) -> list[Form]:
-        """A combination of registers as one form for each of its rows."""
-        height = max((len(self.rows(register)) for register, _ in source), default=1)
+    def forms(self, source: Combination, height: int = 1) -> list[Form]:
+        """A combination of registers as one form for each of its rows, at least ``height``, a single row repeated."""
+        height = max(height, *(len(self.rows(register)) for register, _ in source)) if source else height
         forms: list[Form] = [{} for _ in range(height)]
         for register, coefficient in source:
-            for form, row in zip(forms, self.rows(register), strict=True):
+            rows = self.rows(register)
+            for form, row in zip(forms, rows * height if len(rows) == 1 else rows, strict=True):
                 form[row] = form.get(row, 0.0) + coefficient
         return forms
 
@@ -119,7 +127,7 @@ class _Emitter:
             units += [unit for row in self.rows(register) for unit in build.replace(row)]
         return units
 
-    def layer(self, instructions: Sequence[Instruction]) -> tuple[list[Head], list[Unit]]:
+    def layer(self, instructions: Sequence[Instruction]) -> _Parts:
         heads: list[Head] = []
         units: list[Unit] = []
         shared: dict[tuple[object, ...], list[Instruction]] = defaultdict(list)
@@ -129,7 +137,7 @@ class _Emitter:
             elif i.op == "dot":
                 shared[(i.op, i.sources[0], i.parameters)].append(i)
             else:
-                more_heads, more_units = getattr(self, "_" + i.op)(i)
+                more_heads, more_units = getattr(self, "_" + i.op.replace(" ", "_"))(i)
                 heads += more_heads
                 units += more_units
         for (op, *_), group in shared.items():
@@ -140,27 +148,33 @@ class _Emitter:
 
     def _scale(self, group: Sequence[Instruction]) -> list[Head]:
         value, target = self._values(group, source=0)
-        exponent = self.form(group[0].exponent)
-        return [build.exponential_head(self.layout, exponent, value, target, self.ceiling)]
+        exponents = self.forms(group[0].exponent)
+        if len(exponents) == 1:
+            return [build.exponential_head(self.layout, exponents[0], value, target, self.ceiling)]
+        exponents *= len(group)  # of matrices: a head for each row
+        return [
+            build.exponential_head(self.layout, exponent, [form], [row], self.ceiling)
+            for exponent, form, row in zip(exponents, value, target, strict=True)
+        ]
 
     def _matvec(self, group: Sequence[Instruction]) -> list[Head]:
         value, target = self._values(group, source=0)
         exponent = self.form(group[0].exponent) if group[0].exponent else {}
         (operator,) = group[0].parameters
-        return self._kernel(1.0, operator == "A.T", exponent, value, target)
+        return self._kernel(operator, 1.0, exponent, value, target)
 
     def _kernel(
-        self, power: float, transpose: bool, exponent: Form, value: Sequence[Form], target: Sequence[int]
+        self, operator: str, power: float, exponent: Form, value: Sequence[Form], target: Sequence[int]
     ) -> list[Head]:
         """target_j += sum_i |A_ji|^power sign_ji e^{exponent_j} value_i, a head for each sign."""
-        assert self.selection.matrix is not None
-        logs = self.rows(self.selection.matrix.logs)
-        masks = self.rows(self.selection.matrix.signs)
-        ceiling = _MATRIX_CEILING[self.target.dtype] + max(0.0, math.log(self.matrix_norm))
+        name = operator.removesuffix(".T")
+        matrix = next(rows for register, rows in self.selection.matrices.items() if self.names[register] == name)
+        logs, masks = self.rows(matrix.logs), self.rows(matrix.signs)
+        ceiling = _MATRIX_CEILING[self.target.dtype] + math.log(MATRIX_NORM)
         heads = []
         for sign, mask in ((1.0, masks[: self.n]), (-1.0, masks[self.n :])):
             scores: list[Form] = [{a: power, m: 1.0} for a, m in zip(logs, mask, strict=True)]
-            gain = sign**power
+            transpose, gain = operator != name, sign**power
             heads.append(build.kernel_head(self.layout, scores, transpose, exponent, value, target, ceiling, gain))
         return heads
 
@@ -171,54 +185,170 @@ class _Emitter:
         return build.linear_heads(self.layout, lin, key=key, query=[{self.one: 1.0}], value=value, target=target)
 
     def _values(self, group: Sequence[Instruction], source: int) -> tuple[list[Form], list[int]]:
-        value = [form for i in group for form in self.forms(i.sources[source])]
+        value = [form for i in group for form in self.forms(i.sources[source], len(self.rows(i.target)))]
         return value, [row for i in group for row in self.rows(i.target)]
 
     # --- the others ---
 
-    def _product(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+    def _product(self, i: Instruction) -> _Parts:
         (lin,) = i.parameters
-        factor, value = i.sources
-        return build.product_heads(self.layout, lin, self.form(factor), self.forms(value), self.rows(i.target)), []
+        target = self.rows(i.target)
+        factors, values = self.forms(i.sources[0]), self.forms(i.sources[1], len(target))
+        if len(factors) == 1:
+            return build.product_heads(self.layout, lin, factors[0], values, target), []
+        heads = []  # of matrices: heads for each row
+        for factor, value, row in zip(factors, values, target, strict=True):
+            heads += build.product_heads(self.layout, lin, factor, [value], [row])
+        return heads, []
 
-    def _matmul(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
-        """Token j holds row j of X and i row i of Y: sum_i X_ji Y_i."""
+    def _row_dots(self, i: Instruction) -> _Parts:
+        """Token j: the dot of row j of X and row j of Y."""
         (lin,) = i.parameters
-        key, (query, value) = build.select(self.rows(1)), (self.forms(source) for source in i.sources)
+        X, Y = (self.forms(source) for source in i.sources)
+        return build.row_dot_heads(self.layout, lin, X, Y, [{self.one: 1.0}], self.rows(i.target)), []
+
+    def _linear(self, i: Instruction, key: list[Form], query: list[Form], value: list[Form]) -> _Parts:
+        lin = i.parameters[0]
         return build.linear_heads(self.layout, lin, key=key, query=query, value=value, target=self.rows(i.target)), []
 
-    def _squares(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
-        return self._kernel(2.0, False, {}, [{self.one: 1.0}], self.rows(i.target)), []
+    def _matmul(self, i: Instruction) -> _Parts:
+        """Token j holds row j of X and i row i of Y: sum_i X_ji Y_i, or sum_i X_ij Y_i."""
+        eye, (X, Y) = build.select(self.rows(1)), (self.forms(source) for source in i.sources)
+        return self._linear(i, X, eye, Y) if i.parameters[1] else self._linear(i, eye, X, Y)
 
-    def _sum(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
-        return [build.sum_head(self.layout, self.forms(i.sources[0]), self.rows(i.target))], []
+    def _transpose(self, i: Instruction) -> _Parts:
+        """Token j: sum_i X_ij e_i."""
+        eye = build.select(self.rows(1))
+        return self._linear(i, self.forms(i.sources[0]), eye, eye)
 
-    def _relu(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
-        return [], [Unit(self.form(i.sources[0]), 0.0, {self.rows(i.target)[0]: 1.0})]
+    def _outer(self, i: Instruction) -> _Parts:
+        """Token j: sum_i (v_i u_j) e_i."""
+        u, v = (self.forms(source) for source in i.sources)
+        return self._linear(i, v, u, build.select(self.rows(1)))
 
-    def _diag(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
-        """The entry of register A that stands in the token of its own position; exact."""
+    def _squares(self, i: Instruction) -> _Parts:
+        return self._kernel(i.parameters[0], 2.0, {}, [{self.one: 1.0}], self.rows(i.target)), []
+
+    def _sum(self, i: Instruction) -> _Parts:
+        """Over all tokens and, of a matrix, rows."""
+        total: Form = {}
+        for form in self.forms(i.sources[0]):
+            for row, c in form.items():
+                total[row] = total.get(row, 0.0) + c
+        return [build.sum_head(self.layout, [total], self.rows(i.target))], []
+
+    def _roll(self, i: Instruction) -> _Parts:
+        """Token j reads token j - shift."""
+        (shift,) = i.parameters
+        source = [0, *(1 + (j - shift) % self.n for j in range(self.n))]
+        return [build.pick_head(self.layout, source, self.forms(i.sources[0]), self.rows(i.target))], []
+
+    def _pick(self, i: Instruction) -> _Parts:
+        """The first token's value."""
+        return [build.pick_head(self.layout, [0] + [1] * self.n, self.forms(i.sources[0]), self.rows(i.target))], []
+
+    def _peak(self, i: Instruction) -> _Parts:
+        return [build.peak_head(self.layout, self.form(i.sources[0]), self.rows(i.target)[0], _SHARPNESS)], []
+
+    def _ratio(self, i: Instruction) -> _Parts:
+        """S e^-l at the first token, and l there."""
+        source, log = i.sources
+        down = build.times(self.form(log), -1.0)
+        heads = [
+            build.pick_exponential_head(self.layout, 1, down, [self.form(source)], self.rows(i.target), self.ceiling),
+            build.pick_head(self.layout, [0] + [1] * self.n, [self.form(log)], self.rows(i.extra[0])),
+        ]
+        return heads, []
+
+    # --- exact pieces of the FFN ---
+
+    def _relu(self, i: Instruction) -> _Parts:
+        rows = self.rows(i.target)
+        forms = self.forms(i.sources[0], len(rows))
+        return [], [Unit(form, 0.0, {row: 1.0}) for form, row in zip(forms, rows, strict=True)]
+
+    def _absolute(self, i: Instruction) -> _Parts:
+        """The sum of the absolute values of a token's entries."""
         (target,) = self.rows(i.target)
-        gate = 4.0 * self.matrix_norm
+        return [], [
+            Unit(build.times(form, sign), 0.0, {target: 1.0})
+            for form in self.forms(i.sources[0])
+            for sign in (1.0, -1.0)
+        ]
+
+    def _sign(self, i: Instruction) -> _Parts:
+        """max(0, 1 - v- / t) - max(0, 1 - v+ / t) for the parts v+ and v- of v: 1 or -1 beyond t, 0 at 0."""
+        rows = self.rows(i.target)
         units = []
-        for row, position in zip(self.layout["A"], self.rows(1), strict=True):
-            for sign in (1.0, -1.0):
-                units.append(Unit({row: sign, position: gate}, -gate, {target: sign}))
+        for source, sign in zip(i.sources, (-1.0, 1.0), strict=True):
+            for form, row in zip(self.forms(source), rows, strict=True):
+                part = {**build.times(form, -1.0 / SIGN_THRESHOLD), self.one: 1.0}
+                units.append(Unit(part, 0.0, {row: sign}))
         return [], units
 
-    def _trip(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+    def _constant(self, i: Instruction) -> _Parts:
+        """Each row a form over the positions."""
+        units = []
+        for row, numbers in zip(self.rows(i.target), i.parameters, strict=True):
+            form = {place: number for place, number in zip(self.rows(1), numbers, strict=True) if number}
+            units += build.add_form(form, row) if form else []
+        return [], units
+
+    def _diag(self, i: Instruction) -> _Parts:
+        """Entry k of token k."""
+        forms = self.forms(i.sources[0], self.n)
+        return [], self._masked(forms, self.rows(i.target) * self.n, [{k} for k in range(self.n)])
+
+    def _diagonal(self, i: Instruction) -> _Parts:
+        forms = self.forms(i.sources[0], self.n)
+        return [], self._masked(forms, self.rows(i.target), [{k} for k in range(self.n)])
+
+    def _triangle(self, i: Instruction) -> _Parts:
+        """Row k of the register holds column k: entry (j, k) stands in token j."""
+        side, offset = i.parameters
+        inside = [
+            {j for j in range(self.n) if (k - j <= offset if side == "lower" else k - j >= offset)}
+            for k in range(self.n)
+        ]
+        return [], self._masked(self.forms(i.sources[0], self.n), self.rows(i.target), inside)
+
+    def _masked(self, forms: Sequence[Form], rows: Sequence[int], kept: Sequence[set[int]]) -> list[Unit]:
+        positions = self.rows(1)
+        units = []
+        for form, row, tokens in zip(forms, rows, kept, strict=True):
+            hidden = [place for j, place in enumerate(positions) if j not in tokens]
+            units += build.masked(form, row, hidden)
+        return units
+
+    # --- logarithms ---
+
+    def _coarse(self, i: Instruction) -> _Parts:
+        """Log |v| within a few hundredths between e^-16 and e^16, constant beyond."""
+        knots = _knots(math.exp(-_COARSE), math.exp(_COARSE), _COARSE_UNITS)
+        logs = [math.log(knot) for knot in knots]
+        form, (target,) = self.form(i.sources[0]), self.rows(i.target)
+        units = [Unit({self.one: 1.0}, 0.0, {target: -logs[0]})]
+        for sign in (1.0, -1.0):
+            both = build.times(form, sign)
+            units += build.piecewise_linear(both, [0.0, *knots], [logs[0], *logs], {target: 1.0}, self.sink)
+        return [], units
+
+    def _trip(self, i: Instruction) -> _Parts:
         """_TRIP max(0, 1 - s / lowest), 0 in the sink."""
         (lowest,) = i.parameters
         form = build.times(self.form(i.sources[0]), -1.0 / lowest)
         return [], [Unit({**form, self.one: 1.0 + form.get(self.one, 0.0)}, 0.0, {self.rows(i.target)[0]: _TRIP})]
 
-    def _log(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+    def _log(self, i: Instruction) -> _Parts:
         """The logarithm between ``lowest`` and ``highest``, -_ZERO or _ZERO at 0, and nearly flat below."""
         lowest, highest, policy = i.parameters
         knots = _knots(lowest, highest, self.target.log_units)
         logs = [math.log(knot) for knot in knots]
         end = -_ZERO if policy == "num" else _ZERO
-        return [], self._flattened(self.form(i.sources[0]), [0.0, *knots], [end, *logs], self.rows(i.target)[0])
+        units = []
+        for form, row in zip(self.forms(i.sources[0]), self.rows(i.target), strict=True):
+            units += self._flattened(form, [0.0, *knots], [end, *logs], row)
+        return [], units
 
     def _flattened(self, form: Form, knots: Sequence[float], values: Sequence[float], target: int) -> list[Unit]:
         """An interpolant that is nearly flat to the left of its first knot.
@@ -231,22 +361,27 @@ class _Emitter:
         beyond = {**build.times(form, -1.0), self.sink: -2.0 * knots[0]}
         return [*units, Unit(beyond, knots[0], {target: slope})]
 
-    def _refine(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+    def _refine(self, i: Instruction) -> _Parts:
         lowest, highest, _, scalar = i.parameters
         source, first, *trip = i.sources
-        (target,), (ratio,) = self.rows(i.target), self.rows(i.extra[0])
-        down = build.times(self.form(first), -1.0)
         h = math.log(highest / lowest) / (self.target.log_units - 1)
-        units = self._fine_log(h, self.target.refine_units, {ratio: 1.0}, target)
-        if not scalar:
-            head = build.exponential_head(self.layout, down, [self.form(source)], [ratio], self.ceiling)
-            return [head], units + build.add_form(self.form(first), target)
-        values = [self.form(read) for read in (first, *trip)]
-        targets = [target, *(row for register in i.extra[1:] for row in self.rows(register))]
-        heads = [
-            build.pick_exponential_head(self.layout, 1, down, [self.form(source)], [ratio], self.ceiling),
-            build.pick_head(self.layout, [0] + [1] * self.n, values, targets),
-        ]
+        heads: list[Head] = []
+        units: list[Unit] = []
+        rows = (self.forms(source), self.forms(first), self.rows(i.target), self.rows(i.extra[0]))
+        for form, log, target, ratio in zip(*rows, strict=True):
+            units += self._fine_log(h, self.target.refine_units, {ratio: 1.0}, target)
+            if not scalar:
+                down = build.times(log, -1.0)
+                heads.append(build.exponential_head(self.layout, down, [form], [ratio], self.ceiling))
+                units += build.add_form(log, target)
+        if scalar:
+            down, (target,), (ratio,) = build.times(self.form(first), -1.0), self.rows(i.target), self.rows(i.extra[0])
+            values = [self.form(read) for read in (first, *trip)]
+            targets = [target, *(row for register in i.extra[1:] for row in self.rows(register))]
+            heads = [
+                build.pick_exponential_head(self.layout, 1, down, [self.form(source)], [ratio], self.ceiling),
+                build.pick_head(self.layout, [0] + [1] * self.n, values, targets),
+            ]
         return heads, units
 
     def _fine_log(self, h: float, count: int, form: Form, target: int) -> list[Unit]:
@@ -259,17 +394,17 @@ class _Emitter:
 
     # --- the logarithms of A ---
 
-    def _encode(self, i: Instruction) -> tuple[list[Head], list[Unit]]:
+    def _encode(self, i: Instruction) -> _Parts:
         """Four layers: the parts of A; log |A| interpolated and the masks of the signs; two refinements by n heads."""
-        rows = self.selection.matrix
-        assert rows is not None
-        A, part = list(self.layout["A"]), self.rows(rows.part)
+        register = i.parameters[1]
+        rows = self.selection.matrices[register]
+        A, part = self.rows(register), self.rows(rows.part)
         plus, minus = part[: self.n], part[self.n :]
         signs, ratio, logs = self.rows(rows.signs), self.rows(rows.ratio), self.rows(rows.logs)
         size: list[Form] = [{p: 1.0, m: 1.0} for p, m in zip(plus, minus, strict=True)]  # |A|
         double = self.target.is_double
         counts = (96, 64, 48) if double else (64, 32, 0)
-        highest = 1.01 * self.matrix_norm
+        highest = 1.01 * MATRIX_NORM
         lowest = highest * (1e-19 if double else 1e-10)
         h = math.log(highest / lowest) / (counts[0] - 1)
         if i.layer == 0:

@@ -45,7 +45,7 @@ from nlaformer.express.linearize import Linearization, design, exponent_rounding
 
 Block = Literal["input", "pre", "loop", "post"]
 Combination = tuple[tuple[int, float], ...]  # of registers: sorted (register, coefficient)
-Operator = Literal["", "A", "A.T"]
+Operator = str  # of a term: nothing, or an input matrix by name, "C", transposed "C.T"
 ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
@@ -110,6 +110,8 @@ class Register:
     time: tuple[int, int]
     scalar: bool = False
     bound: float = 1.0
+    size: float = 1.0  # what is expected; the bound leaves room above it
+    tame: bool = True  # whether the bound is near the truth, so that rows may stand in a score
 
 
 @dataclass(frozen=True)
@@ -155,14 +157,14 @@ class Selection:
     """Everything later stages need: registers, instructions by block, what each block writes back."""
 
     target: Target
-    matrix_norm: float  # the largest Frobenius norm of A in the prompt
     registers: list[Register] = field(default_factory=list)
     instructions: dict[Block, list[Instruction]] = field(default_factory=lambda: {"pre": [], "loop": [], "post": []})
     writes: dict[Block, dict[int, Combination]] = field(default_factory=lambda: {"pre": {}, "loop": {}, "post": {}})
     state: dict[str, StateRows] = field(default_factory=dict)
     answer: StateRows | None = None
     linearizations: dict[int, Linearization] = field(default_factory=dict)
-    matrix: MatrixRows | None = None
+    matrices: dict[int, MatrixRows] = field(default_factory=dict)  # by the register of the input
+    scales: dict[str, int] = field(default_factory=dict)  # of inputs: the row of the logarithm of their scale
     warnings: list[str] = field(default_factory=list)
 
     def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:
@@ -177,16 +179,20 @@ class Selection:
 
 @dataclass(frozen=True)
 class StateRows:
-    """Where a state stands: a row and the logarithm of its scale, or the logarithms of a scalar's two parts."""
+    """Where a state stands: rows, and the row of the logarithm of their scale, if it has one.
+
+    ``logarithm``: the rows hold the logarithm of the value, which is positive.
+    """
 
     kind: str
     rows: tuple[int, ...]
     scale: int | None = None
+    logarithm: bool = False
 
 
 @dataclass(frozen=True)
 class MatrixRows:
-    """The registers of the encoded A: its positive and negative part, the masks of both, work, log |A|."""
+    """The registers of an encoded matrix A: its positive and negative part, the masks of both, work, log |A|."""
 
     part: int
     signs: int
@@ -197,14 +203,16 @@ class MatrixRows:
 class Builder:
     """Makes registers and instructions, puts values into rows, takes logarithms; ``select`` builds on it."""
 
-    def __init__(self, target: Target, matrix_norm: float):
-        self.n, self.target, self.matrix_norm = target.n, target, matrix_norm
+    def __init__(self, target: Target):
+        self.n, self.target = target.n, target
         self.block: Block = "pre"
-        self.out = Selection(target, matrix_norm)
+        self.out = Selection(target)
         self.made: dict[tuple[Any, ...], int] = {}
         self.trips: dict[Block, dict[int, set[int]]] = {"pre": {}, "loop": {}, "post": {}}
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=self.n)
+        self.inputs: dict[str, int] = {}
+        self.interpolated: dict[int, int] = {}  # of a refined logarithm: the row it refines
 
     # --- registers and instructions ---
 
@@ -235,6 +243,8 @@ class Builder:
             return self.made[key]
         reads = registers_of(*sources, exponent) | {*also}
         layer = self.out.first_layer(self.block, reads, half)
+        more.setdefault("tame", all(self._tame(source) for source in sources))
+        more.setdefault("size", more.get("bound", HEADROOM) / HEADROOM)
         target = self._temporary(time=(layer, writes), **more)
         for other in extra:
             self.out.registers[other].time = (layer, ATTENTION)
@@ -255,6 +265,12 @@ class Builder:
     def _bound(self, source: Combination) -> float:
         return sum(abs(c) * self.out.registers[register].bound for register, c in source)
 
+    def _size(self, source: Combination) -> float:
+        return sum(abs(c) * self.out.registers[register].size for register, c in source)
+
+    def _tame(self, source: Combination) -> bool:
+        return all(self.out.registers[register].tame for register, _ in source)
+
     # --- values in rows ---
 
     def materialize(self, value: Value, target: Combination = ()) -> Combination:
@@ -267,48 +283,60 @@ class Builder:
         for (operator, difference), entries in groups.items():
             source = combine((1.0, entries.items()))
             factor = source[0][1]  # taken out, so that q and -q are one row
-            row = self._moved(operator, difference, tuple((register, c / factor) for register, c in source))
+            source = tuple((register, c / factor) for register, c in source)
+            row = self._moved(operator, difference, source, tame=bool(target))
             plain[row] = plain.get(row, 0.0) + factor
         return combine((1.0, plain.items()))
 
-    def _moved(self, operator: Operator, exponent: Combination, source: Combination) -> int:
-        height = self.out.registers[source[0][0]].height
+    def _moved(self, operator: Operator, exponent: Combination, source: Combination, tame: bool) -> int:
+        """The row operator source e^exponent; ``tame``: it was brought to the scale of its kin."""
+        height = self._height(source)
+        tame = tame or (self._tame(source) and not self._scalar_part(exponent))
         if operator:
-            encoded = self._encoded_matrix()
+            encoded = self._encoded(operator)
             first = self.out.first_layer(self.block, registers_of(exponent), ATTENTION)
             if first <= self.out.first_layer(self.block, [*registers_of(source), *encoded], ATTENTION):
                 # One layer either way: the exponent joins the logarithms of A in the score.
-                bound = self.matrix_norm * self._bound(source)
-                return self.emit("matvec", [source], exponent, (operator,), also=encoded, height=height, bound=bound)
-            source = ((self._moved(operator, (), source), 1.0),)
+                more: dict[str, Any] = {"height": height, "bound": MATRIX_NORM * self._bound(source), "tame": tame}
+                return self.emit("matvec", [source], exponent, (operator,), also=encoded, **more)
+            source = ((self._moved(operator, (), source, tame), 1.0),)
         scalar = all(self.out.registers[r].scalar for r, _ in (*source, *exponent))
         bound = max(self._bound(source), HEADROOM) if not scalar else 1.0
-        return self.emit("scale", [source], exponent, height=height, scalar=scalar, bound=bound)
+        height = max(height, self._height(exponent))
+        return self.emit("scale", [source], exponent, height=height, scalar=scalar, bound=bound, tame=tame)
 
-    def _encoded_matrix(self) -> list[int]:
-        """The logarithms of |A| and the masks of its signs, made by the first four layers of the pre block."""
-        if self.out.matrix is None:
-            part = self._register("parts of A", "pre", height=2 * self.n, time=(0, FFN))
-            signs = self._register("signs of A", "pre", height=2 * self.n, time=(1, FFN))
-            ratio = self._register("ratios of A", "pre", height=self.n, time=(3, ATTENTION))
-            logs = self._register("log |A|", "pre", height=self.n, time=(3, FFN))
-            self.out.matrix = MatrixRows(part, signs, ratio, logs)
+    def _height(self, source: Combination) -> int:
+        return max((self.out.registers[register].height for register, _ in source), default=1)
+
+    def _encoded(self, operator: Operator) -> list[int]:
+        """The logarithms of an input matrix and the masks of its signs, made by four layers of the pre block."""
+        name = operator.removesuffix(".T")
+        if (register := self.inputs[name]) not in self.out.matrices:
+            part = self._register(f"parts of {name}", "pre", height=2 * self.n, time=(0, FFN))
+            signs = self._register(f"signs of {name}", "pre", height=2 * self.n, time=(1, FFN))
+            ratio = self._register(f"ratios of {name}", "pre", height=self.n, time=(3, ATTENTION))
+            logs = self._register(f"log |{name}|", "pre", height=self.n, time=(3, FFN))
+            self.out.matrices[register] = MatrixRows(part, signs, ratio, logs)
             self.out.instructions["pre"] += [
-                Instruction("encode", layer, logs, extra=(part, signs, ratio)) for layer in range(4)
+                Instruction("encode", layer, logs, parameters=(name, register), extra=(part, signs, ratio))
+                for layer in range(4)
             ]
-        return [self.out.matrix.logs, self.out.matrix.signs]
+        return [self.out.matrices[register].logs, self.out.matrices[register].signs]
 
     def _scalar_part(self, exponent: Combination) -> Combination:
         return tuple((register, c) for register, c in exponent if self.out.registers[register].scalar)
 
     # --- scalars ---
 
-    def _dot_of(self, u: Combination, v: Combination) -> int:
-        key, value = sorted((u, v), key=self._unruly)
+    def _dot_of(self, u: Combination, v: Combination, ordered: bool = False) -> int:
+        key, value = (u, v) if ordered else sorted((u, v), key=self._unruly)
         typical = 2 * self._bound(key) / HEADROOM / math.sqrt(self.n)
         lin = design(self.n, self.target.dtype, typical, order=self.target.order, summands=self.n)
-        row = self.emit("dot", [key, value], (), (lin,), bound=self._bound(u) * self._bound(v))
-        self.out.linearizations[row] = lin
+        row = self.emit(
+            "dot", [key, value], (), (lin,), bound=self._bound(u) * self._bound(v), size=self._size(u) * self._size(v)
+        )
+        if self._tame(value):  # else the size of the dot is not known
+            self.out.linearizations[row] = lin
         return row
 
     def _unruly(self, source: Combination) -> tuple[int, Combination]:
@@ -327,16 +355,18 @@ class Builder:
         factor = max(abs(c) for _, c in source)
         source = tuple((register, c / factor) for register, c in source)
         lowest, highest = self._range(source)
-        first = self.emit("log", [source], (), (lowest, highest, policy), half=FFN, writes=FFN, scalar=scalar)
+        more: dict[str, Any] = {"scalar": scalar, "height": self._height(source), "tame": False}
+        first = self.emit("log", [source], (), (lowest, highest, policy), half=FFN, writes=FFN, **more)
         sources: list[Combination] = [source, ((first, 1.0),)]
-        extra = [self._work("ratio", source, policy, bool(groups))]
+        extra = [self._work("ratio", source, policy, bool(groups), height=self._height(source))]
         if groups:
             sources.append(((self.emit("trip", [source], (), (lowest,), half=FFN, writes=FFN), 1.0),))
             extra.append(self._work("tripped", source, policy, scalar=True))
             self.trips[self.block].setdefault(extra[-1], set()).update(groups)
         refined = self.emit(
-            "refine", sources, (), (lowest, highest, policy, scalar), writes=FFN, scalar=scalar, extra=tuple(extra)
+            "refine", sources, (), (lowest, highest, policy, scalar), writes=FFN, extra=tuple(extra), **more
         )
+        self.interpolated[refined] = first
         return factor, ((refined, 1.0),)
 
     def _work(self, *key: Any, **more: Any) -> int:
@@ -348,7 +378,7 @@ class Builder:
 
     def _range(self, source: Combination) -> tuple[float, float]:
         """Where the logarithm is interpolated: from the noise of a dot to well above its bound."""
-        bound = self._bound(source)
+        bound = self._bound(source) if self._tame(source) else sum(abs(c) for _, c in source)
         lin = next((self.out.linearizations[r] for r, _ in source if r in self.out.linearizations), None)
         if lin is not None:
             rounding = 10 * lin.steps * exponent_rounding(lin.C, lin.dtype)  # relative to the factors of the dot

@@ -12,7 +12,32 @@ from typing import Any
 from nlaformer.compiler.instructions import FFN, Block, Combination, Instruction, Selection, registers_of
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
-_ENCODING = ("parts of A", "log |A|, signs of A", "log |A| refined", "log |A| refined again")
+_ENCODING = ("parts of {0}", "log |{0}|, signs of {0}", "log |{0}| refined", "log |{0}| refined again")
+_WORDS = {
+    "scale": "{first}{power}",
+    "matvec": "{parameter} {first}{power}",
+    "dot": "{first} . {second}",
+    "product": "{first} * {second}",
+    "matmul": "{first}{parameter} @ {second}",
+    "transpose": "{first}^T",
+    "outer": "{first} {second}^T",
+    "row dots": "rows of {first} . rows of {second}",
+    "sum": "sum of {first} over tokens",
+    "squares": "row sums of {parameter} * {parameter}",
+    "roll": "{first} rolled by {parameter}",
+    "log": "log {first}, interpolated",
+    "coarse": "log |{first}|, roughly",
+    "peak": "largest {first}",
+    "pick": "{first} of token 1",
+    "relu": "max({first}, 0)",
+    "sign": "sign({first} - {second})",
+    "absolute": "sum of |{first}| over rows",
+    "trip": "trip where {first} < {parameter:.0e}",
+    "diag": "diag({first})",
+    "diagonal": "diagonal matrix of {first}",
+    "triangle": "{parameter} of {first}",
+    "constant": "constant",
+}
 
 
 @dataclass(frozen=True)
@@ -64,11 +89,15 @@ def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list
 
 def _entry(i: Instruction, names: list[str]) -> list[Any]:
     sources, extra = [_named(source, names) for source in i.sources], [names[register] for register in i.extra]
-    parameter = None
+    parameter: Any = None
     if i.op == "encode":
         parameter = i.layer
-    elif i.op in ("matvec", "trip"):  # A or A.T; the level of the trip
+    elif i.op in ("matvec", "squares", "trip", "roll"):  # A or A.T; the level of the trip; by how many tokens
         parameter = i.parameters[0]
+    elif i.op == "matmul":
+        parameter = "^T" if i.parameters[1] else ""
+    elif i.op == "triangle":
+        parameter = f"{i.parameters[0]} triangle {i.parameters[1]:+d}"
     elif i.op == "refine":  # whether the value is a scalar
         parameter = i.parameters[-1]
     return [i.op, names[i.target], sources, _named(i.exponent, names), extra, parameter]
@@ -84,7 +113,7 @@ def in_words(entry: Any) -> str:
         return entry
     op, target, sources, exponent, extra, parameter = entry
     if op == "encode":
-        return _ENCODING[parameter]
+        return _ENCODING[parameter].format(target.removeprefix("log |").removesuffix("|"))
     if op == "write":
         return f"{target} := {_sum(sources[0])}"
     first, *others = [_sum(source) if len(source) == 1 else f"({_sum(source)})" for source in sources] or [""]
@@ -93,20 +122,12 @@ def in_words(entry: Any) -> str:
         trip = f", {extra[1]} = {others[1]}" if len(sources) == 3 else ""
         # Scalars, and their trips, are read from the first token.
         return f"{target} = log {first}, refined" + (f"{trip}, read from token 1" if parameter else "")
-    text = {
-        "scale": "{first}{power}",
-        "matvec": "{parameter} {first}{power}",
-        "dot": "{first} . {second}",
-        "product": "{first} * {second}",
-        "matmul": "{first} @ {second}",
-        "log": "log {first}, interpolated",
-        "relu": "max({first}, 0)",
-        "trip": "trip where {first} < {parameter:.0e}",
-        "diag": "diag(A)",
-        "sum": "sum of {first} over tokens",
-        "squares": "row sums of A * A",
-    }[op]
-    return f"{target} = " + text.format(first=first, second="".join(others[:1]), power=power, parameter=parameter)
+    if op == "ratio":
+        return f"{target} = {first} exp(-{extra[0]}), {extra[0]} = {others[0]}, of token 1"
+    if op in ("diag", "squares", "matmul") and parameter is None:  # files of version 0.2
+        first, parameter = first or "A", "A" if op == "squares" else ""
+    second = "".join(others[:1])
+    return f"{target} = " + _WORDS[op].format(first=first, second=second, power=power, parameter=parameter)
 
 
 def _sum(source: list[Any]) -> str:

@@ -1,25 +1,24 @@
 """From the graph to instructions: each node becomes a value; a value that must be in a row becomes an instruction.
 
 ``start``, ``step`` and ``finish`` are selected in this order. What ``step`` computes from the inputs alone is computed
-once, in the pre block. A block ends with what it writes: vectors at fixed scale as they are, floating ones divided by
-their group's new scale, scalars as logarithms.
+once, in the pre block. A block ends with what it writes: vectors and matrices at fixed scale as they are, floating ones
+divided by their group's new scale, positive scalars as logarithms, other scalars divided by their own size.
 """
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.graph import KINDS, Node, describe, is_input, is_invariant
+from nlaformer.compiler.graph import Node, describe, is_invariant
 from nlaformer.compiler.instructions import (
     FFN,
     HEADROOM,
     MATRIX_NORM,
     NOTHING,
     Block,
-    Builder,
     Combination,
-    Operator,
     Selection,
     StateRows,
     Target,
@@ -29,92 +28,103 @@ from nlaformer.compiler.instructions import (
     combine,
     multiply,
 )
+from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
 from nlaformer.compiler.trace import TracedProgram, refuse
 from nlaformer.express.linearize import design, design_product
 
-_OPERATORS: dict[str, Operator] = {"identity": "", "input": "A", "transpose": "A.T"}
+_LEAVES = ("input", "constant", "zeros", "ones", "identity")
 
 
 def select(traced: TracedProgram, analysis: Analysis, target: Target) -> Selection:
     """Instructions for start, step and finish."""
-    refuse(
-        traced.program,
-        [
-            f"{node.place}\n    {describe(node)}: there are no weights for this yet ({node.op} of "
-            f"{', '.join(argument.kind for argument in node.args) or node.kind}); Program.run computes it"
-            for node in traced.nodes
-            if not _has_instructions(node)
-        ],
-    )
+    without = [node for node in traced.nodes if not hasattr(_Selector, f"_{node.op}")]
+    reason = "there are no weights for it; Program.run computes it"
+    problems = [f"{node.place}\n    {describe(node)}: {reason}" for node in without]
+    refuse(traced.program, problems)
     return _Selector(traced, analysis, target).select()
 
 
-def _has_instructions(node: Node) -> bool:
-    """Whether a node can be selected."""
-    kinds = [argument.kind for argument in node.args]
-    if node.op == "input":
-        return node.extra in KINDS
-    if node.op == "constant":
-        return node.kind == "scalar"
-    if node.op == "transpose" or node.op == "diag" or (node.op == "dot" and kinds[0] == "matrix"):
-        return all(is_input(argument, "A") for argument in node.args)
-    if node.op in ("multiply", "divide"):
-        return kinds != ["matrix", "matrix"] and not (node.op == "divide" and kinds[1] == "matrix")
-    if node.op in ("sqrt", "exp", "log"):
-        return node.kind != "matrix"
-    return node.op in ("zeros", "identity", "state", "add", "matmul", "dot", "positive")
-
-
-class _Selector(Builder):
+class _Selector(Scaling):
     """One pass over start, step and finish."""
 
     def __init__(self, traced: TracedProgram, analysis: Analysis, target: Target):
-        super().__init__(target, MATRIX_NORM if "A" in analysis.scaled else target.bound)
+        super().__init__(target)
         self.traced, self.analysis = traced, analysis
+        self.group, self.floating = scale_groups(traced)
         self.values: dict[tuple[Block, int], Value] = {}
-        limit = MATRIX_NORM if "b" in analysis.scaled else target.bound
-        self.inputs = {name: self._register(name, "input", bound=limit) for name in traced.inputs if name != "A"}
+        for name, node in traced.inputs.items():
+            self._input_rows(name, node)
         self.scale_row: dict[int, int] = {}
-        for k, group in enumerate(analysis.floating, start=1):
-            number = "" if len(analysis.floating) == 1 else f" {k}"
-            self.scale_row[group] = self._register("scale" + number, "input", scalar=True)
+        for k, group in enumerate(self.floating, start=1):
+            number = "" if len(self.floating) == 1 else f" {k}"
+            self.scale_row[group] = self._register("scale" + number, "input", scalar=True, tame=False)
+        # The groups that the values of start begin.
+        self._begun = {id(traced.start[n]): group for group, names in self.floating.items() for n in names}
+        units = unit_states(traced)
         for name, node in traced.state.items():
-            self.out.state[name] = self._state_rows(name, node)
-        pairs = [rows.rows for rows in self.out.state.values() if len(rows.rows) == 2]
-        self.partner = {row: other for plus, minus in pairs for row, other in ((plus, minus), (minus, plus))}
+            self.out.state[name] = self._state_rows(name, node, name in units)
 
-    def _state_rows(self, name: str, node: Node) -> StateRows:
-        if node.kind == "scalar":
-            signs = ("log ",) if self.analysis.is_positive(node) else ("log +", "log -")
-            return StateRows("scalar", tuple(self._register(s + name, "input", scalar=True) for s in signs))
-        group = self.analysis.group_of(node)
+    def _input_rows(self, name: str, node: Node) -> None:
         height = self.n if node.kind == "matrix" else 1
-        row = self._register(name, "input", height=height, bound=HEADROOM)
+        scalar = node.kind == "scalar"
+        self.inputs[name] = self._register(name, "input", height=height, bound=MATRIX_NORM, scalar=scalar)  # of size 1
+        # A, b and an x0 of b's unit are scaled by the run where the program commutes with it.
+        unit = self.analysis.units.get(name, (0, 0))
+        if not (name in self.analysis.scaled or (name == "x0" and unit[1] == 1)):
+            self.out.scales[name] = self._register(f"scale of {name}", "input", scalar=True, tame=False)
+
+    def _state_rows(self, name: str, node: Node, unit: bool) -> StateRows:
+        if node.kind == "scalar":
+            if self.analysis.is_positive(node):
+                row = self._register("log " + name, "input", scalar=True, tame=False)
+                return StateRows("scalar", (row,), logarithm=True)
+            row = self._register(name, "input", scalar=True)
+            return StateRows("scalar", (row,), self._register(f"scale of {name}", "input", scalar=True, tame=False))
+        group = self.group_of(node)
+        height = self.n if node.kind == "matrix" else 1
+        tame = unit or group is not None or node.kind == "matrix"
+        row = self._register(name, "input", height=height, bound=HEADROOM, tame=tame)
         return StateRows(node.kind, (row,), None if group is None else self.scale_row[group])
 
+    def group_of(self, node: Node) -> int | None:
+        """The floating group of a node, or None at fixed scale."""
+        group = self.group.get(id(node))
+        return group if group in self.floating else None
+
     def common_exponent(self, value: Value, node: Node) -> Combination:
-        """The exponent at which a value is best put into a row: its own where all terms agree, else its group's."""
+        """The exponent at which a value is best put into a row: its own where all terms agree, else its group's.
+
+        Exponents of different origin are aligned at run time, by the largest.
+        """
         exponents = {self._scalar_part(term.exponent) for term in value}
         if len(exponents) == 1:
             return exponents.pop()
         if node.kind != "scalar":
-            group = self.analysis.group_of(node)
-            return ((self.scale_row[group], 1.0),) if group is not None and self.block == "loop" else ()
+            group = self.group_of(node)
+            if group is not None and self.block == "loop":
+                scale = self.scale_row[group]
+                if all(dict(exponent).get(scale) == 1.0 for exponent in exponents):
+                    return ((scale, 1.0),)
+            elif () in exponents or any(id(state) in self._kin(node) for state in self.traced.state.values()):
+                return ()
+        ordered = list(dict.fromkeys(self._scalar_part(term.exponent) for term in value))
+        if len({self._origin(exponent) for exponent in ordered}) > 1:
+            return self.maximum(ordered)
         rows = [term.exponent for term in value if term.register != self.one]
         if rows or () in exponents or not value:
-            return rows[0] if rows else ()
-        lasting = [term.exponent for term in value if not any(row in self.partner for row, _ in term.exponent)]
-        return lasting[0] if lasting else self._between(value[0].exponent)
+            return self._scalar_part(rows[0]) if rows else ()
+        return ordered[0]
 
-    def _between(self, exponent: Combination) -> Combination:
-        """An exponent with the mean of a signed scalar's two logarithms for either, since one stands for 0, at -200."""
-        half = -0.5 * math.log(NOTHING)
-        return combine(
-            *(
-                (c, ((row, 0.5), (self.partner[row], 0.5), (self.one, half)) if row in self.partner else ((row, 1.0),))
-                for row, c in exponent
-            )
-        )
+    def _kin(self, node: Node) -> set[int]:
+        """The nodes of a node's scale group."""
+        group = self.group.get(id(node))
+        return {key for key, other in self.group.items() if other == group}
+
+    def _origin(self, exponent: Combination) -> frozenset[int]:
+        """The scales in an exponent, without the logarithms of computed scalars."""
+        scales = {*self.scale_row.values(), *self.out.scales.values()}
+        scales |= {rows.scale for rows in self.out.state.values() if rows.scale is not None}
+        return frozenset(register for register, _ in exponent if register in scales)
 
     # --- logarithms ---
 
@@ -125,30 +135,24 @@ class _Selector(Builder):
             if len(value) == 1 and value[0].register == self.one and not value[0].operator and value[0].coefficient > 0:
                 return value[0].coefficient, value[0].exponent
             source, exponent = self._in_row(node)
+            if node.kind == "scalar" and len({self._origin(term.exponent) for term in value}) > 1:
+                source, exponent = self._normal(source, exponent, node)  # it may be far smaller than its parts
             factor, log = self._log_of(source, policy, node.kind == "scalar", self._groups(node))
             return factor, combine((1.0, exponent), (1.0, log))
 
     def _groups(self, node: Node) -> set[int]:
         """The floating groups whose vectors a scalar is made of; in the pre block, of those that it begins."""
-        begun = {}
-        if self.block == "pre":
-            begun = {id(self.traced.start[n]): g for g, names in self.analysis.floating.items() for n in names}
+        begun = self._begun if self.block == "pre" else {}
         found: set[int | None] = set()
         stack = [node] if node.kind == "scalar" else []
         while stack:
             n = stack.pop()
             if n.op == "dot" and n.args[0].kind == "vector":
-                found |= {self.analysis.group_of(argument) for argument in n.args}
+                found |= {self.group_of(argument) for argument in n.args}
                 found |= {begun.get(id(argument)) for argument in n.args}
             elif n.kind == "scalar":
                 stack.extend(n.args)
         return {group for group in found if group is not None}
-
-    def exponentials(self, node: Node) -> Value:
-        """A value as a sum of exponentials: scalars that multiply something."""
-        if self._is_exponential(node):
-            return self.value(node)
-        return tuple(Term(c, self.one, f) for c, f in self.logarithms(node, "num"))
 
     def logarithms(self, node: Node, policy: str) -> list[tuple[float, Combination]]:
         """(c, F) of a positive node = c e^F; of any other, (c, F) and (-d, G), node = c e^F - d e^G, one of them 0."""
@@ -161,7 +165,8 @@ class _Selector(Builder):
             parts = []
             for sign in (1.0, -1.0):
                 half = tuple((register, sign * c) for register, c in source)
-                row = self.emit("relu", [half], half=FFN, writes=FFN, bound=self._bound(source))
+                more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source)}
+                row = self.emit("relu", [half], half=FFN, writes=FFN, **more)
                 for register, _ in source:
                     if register in self.out.linearizations:
                         self.out.linearizations[row] = self.out.linearizations[register]
@@ -173,7 +178,7 @@ class _Selector(Builder):
 
     def _home(self, node: Node) -> Block:
         """What does not depend on the state is computed once, in the pre block."""
-        if self.block == "pre" or node.op in ("input", "constant", "zeros", "identity", "transpose"):
+        if self.block == "pre" or node.op in _LEAVES:
             return self.block
         return "pre" if is_invariant(node) else self.block
 
@@ -186,23 +191,39 @@ class _Selector(Builder):
         return self.values[key]
 
     def _constant(self, node: Node) -> Value:
-        return (Term(node.extra, self.one),) if node.extra else ()
+        if node.kind == "scalar":
+            return (Term(node.extra, self.one),) if node.extra else ()
+        rows = [list(node.extra)] if node.kind == "vector" else [list(row) for row in zip(*node.extra, strict=True)]
+        return self._filled(rows)
+
+    def _filled(self, rows: list[list[float]]) -> Value:
+        """Constant rows, written once: one number for each token."""
+        largest = max(abs(entry) for row in rows for entry in row)
+        with self.within("pre"):
+            scaled = tuple(tuple(entry / largest for entry in row) for row in rows)
+            bound = math.sqrt(len(rows) * self.n)
+            row = self.emit("constant", [], (), scaled, half=FFN, writes=FFN, height=len(rows), bound=bound)
+        return (Term(largest, row),)
 
     def _zeros(self, node: Node) -> Value:
         return ()
 
-    def _identity(self, node: Node) -> Value:
-        return (Term(1.0, self.eye, (), _OPERATORS[node.op]),)
+    def _ones(self, node: Node) -> Value:
+        return (Term(1.0, self.one),) if node.kind == "vector" else self._filled([[1.0] * self.n] * self.n)
 
-    _transpose = _identity
+    def _identity(self, node: Node) -> Value:
+        return (Term(1.0, self.eye),)
 
     def _input(self, node: Node) -> Value:
-        return self._identity(node) if node.extra == "A" else (Term(1.0, self.inputs[node.extra]),)
+        return (Term(1.0, self.inputs[node.extra], self._input_scale(node.extra)),)
+
+    def _input_scale(self, name: str) -> Combination:
+        return ((self.out.scales[name], 1.0),) if name in self.out.scales else ()
 
     def _state(self, node: Node) -> Value:
         rows = self.out.state[node.extra]
-        if rows.kind == "scalar":
-            return tuple(Term(sign, self.one, ((row, 1.0),)) for sign, row in zip((1.0, -1.0), rows.rows, strict=False))
+        if rows.logarithm:
+            return (Term(1.0, self.one, ((rows.rows[0], 1.0),)),)
         return (Term(1.0, rows.rows[0], () if rows.scale is None else ((rows.scale, 1.0),)),)
 
     def _add(self, node: Node) -> Value:
@@ -211,86 +232,73 @@ class _Selector(Builder):
     def _positive(self, node: Node) -> Value:
         return self.value(node.args[0])
 
-    def _multiply(self, node: Node) -> Value:
-        u, v = node.args
-        if u.kind != "scalar" and v.kind != "scalar":
-            return self._entrywise(u, v)
-        if u.kind == "scalar" and v.kind == "scalar" and not self._is_exponential(u) and self._is_exponential(v):
-            u, v = v, u
-        return multiply(self.value(v), self.exponentials(u))
+    def _in_row(self, node: Node) -> tuple[Combination, Combination]:
+        """A value in rows, without the exponent at which it is best kept there; and that exponent."""
+        with self.within(self._home(node)):
+            value = self.value(node)
+            exponent = self.common_exponent(value, node)
+            return self.materialize(value, exponent), exponent
 
     def _is_exponential(self, node: Node) -> bool:
         return all(term.register == self.one and not term.operator for term in self.value(node))
 
-    def _entrywise(self, u: Node, v: Node) -> Value:
+    # --- products, entry by entry ---
+
+    def _multiply(self, node: Node) -> Value:
+        u, v = node.args
         for one, other in ((u, v), (v, u)):
-            if self._is_exponential(one) or (self.analysis.is_positive(one) and is_invariant(one)):
-                return multiply(self.value(other), self.exponentials(one))
-        rows, exponent = self._factors(u, v)
-        if not all(rows):
+            if self._is_exponential(one):
+                return multiply(self.value(other), self.value(one))
+            if self.analysis.is_positive(one) and (one.kind == "scalar" or is_invariant(one)):
+                factor, exponent = self.logarithm(one, "num")
+                return multiply(self.value(other), (Term(factor, self.one, exponent),))
+        return self._product(u, v)
+
+    def _product(self, u: Node, v: Node) -> Value:
+        """The factor of the score is one whose size is known; between two such, the smaller one."""
+        sides = [(*self._in_row(node), node) for node in (u, v)]
+        if not all(source for source, _, _ in sides):
             return ()
-        rows.sort(key=self._bound)
-        lin = design_product(self.target.dtype, min(self._bound(rows[0]), 8.0) / 2, order=self.target.order)
-        bound = self._bound(rows[0]) * self._bound(rows[1])
-        row = self.emit("product", rows, (), (lin,), bound=bound)
-        return (Term(1.0, row, exponent),)
+        sides.sort(key=lambda side: (not self._is_calm(side[0], side[2]), self._height(side[0]), self._bound(side[0])))
+        (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
+        lin = design_product(self.target.dtype, min(self._bound(key), 8.0) / 2, order=self.target.order)
+        more: dict[str, Any] = {"bound": HEADROOM * self._size(key) * self._size(value), "height": self._height(value)}
+        more["tame"] = self._is_calm(value, sides[1][2])
+        row = self.emit("product", [key, value], (), (lin,), scalar=u.kind == v.kind == "scalar", **more)
+        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
 
-    def _factors(self, u: Node, v: Node) -> tuple[list[Combination], Combination]:
-        """The factors of a product in rows, and the sum of their exponents."""
-        (first, e), (second, f) = self._in_row(u), self._in_row(v)
-        return [first, second], combine((1.0, e), (1.0, f))
+    def _is_calm(self, source: Combination, node: Node) -> bool:
+        """Whether a row may stand in a score: it is tame, and no difference that may be far smaller than its parts.
 
-    def _in_row(self, node: Node) -> tuple[Combination, Combination]:
-        """A value in rows, without the exponent at which it is best kept there; and that exponent."""
-        value = self.value(node)
-        exponent = self.common_exponent(value, node)
-        return self.materialize(value, exponent), exponent
+        Where the program itself computes a group's norm, as conjugate gradients do, its residuals fall slowly enough.
+        """
+        group = self._begun.get(id(node)) if self.block == "pre" else self.group_of(node)
+        owned = group is not None and self._own_scale(group) is not None
+        return self._tame(source) and (len(source) == 1 or owned or node.kind == "matrix")
+
+    def _calmed(self, source: Combination, exponent: Combination, node: Node) -> tuple[Combination, Combination]:
+        """A factor that may stand in a score, and its exponent."""
+        if self._is_calm(source, node):
+            return source, exponent
+        return self._normal(source, exponent, node)
+
+    def _normal(self, source: Combination, exponent: Combination, node: Node) -> tuple[Combination, Combination]:
+        """A value divided by its size, and its exponent; from now on this row is the value of the node."""
+        home = self._home(node)
+        with self.within(home):
+            row, log = self.normalized(source, node.kind)
+        exponent = combine((1.0, exponent), (1.0, log))
+        self.values[(home, id(node))] = tuple(Term(c, register, exponent) for register, c in row)
+        return row, exponent
+
+    def _factor(self, node: Node) -> tuple[Combination, Combination]:
+        """A value in rows of size about 1, and its exponent."""
+        return self._calmed(*self._in_row(node), node)
 
     def _divide(self, node: Node) -> Value:
         u, v = node.args
         inverse = tuple(Term(1 / c, self.one, combine((-1.0, f))) for c, f in self.logarithms(v, "den"))
         return multiply(self.value(u), inverse)
-
-    def _matmul(self, node: Node) -> Value:
-        left, right = node.args
-        value = self.value(right)
-        if left.op == "transpose" or is_input(left, "A"):
-            plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
-            if not plain:
-                exponent = self.common_exponent(value, right)
-                value = tuple(Term(c, register, exponent) for register, c in self.materialize(value, exponent))
-            return tuple(Term(t.coefficient, t.register, t.exponent, _OPERATORS[left.op]) for t in value)
-        exponent = self.common_exponent(value, right)
-        X, Y = self.materialize(self.value(left)), self.materialize(value, exponent)
-        # An inverse may have entries far above 1, so c is small and the order high.
-        lin = design(self.n, self.target.dtype, 8.0, order=3, summands=self.n)
-        height, bound = self.out.registers[Y[0][0]].height, self._bound(X) * self._bound(Y)
-        row = self.emit("matmul", [X, Y], (), (lin,), height=height, bound=bound)
-        return (Term(1.0, row, exponent),)
-
-    def _dot(self, node: Node) -> Value:
-        if node.args[0].kind == "matrix":
-            return self._squares()
-        rows, exponent = self._factors(*node.args)
-        if not all(rows):
-            return ()
-        row = self._dot_of(*rows)
-        if any(self.analysis.group_of(argument) is None for argument in node.args) and self.block == "loop":
-            self.out.warnings.append(
-                f"{describe(node)} is a product of vectors at fixed scale: it loses its digits where they fall below "
-                "1e-8; a residual that is carried as a state floats and does not"
-            )
-        return (Term(1.0, row, exponent),)
-
-    def _squares(self) -> Value:
-        with self.within("pre"):
-            rows = self.emit("squares", [((self.one, 1.0),)], also=self._encoded_matrix())
-            total = self.emit("sum", [((rows, 1.0),)], bound=self.matrix_norm**2)
-        return (Term(1.0, total),)
-
-    def _diag(self, node: Node) -> Value:
-        row = self.emit("diag", [], half=FFN, writes=FFN, bound=self.matrix_norm)
-        return (Term(1.0, row),)
 
     def _sqrt(self, node: Node) -> Value:
         factor, exponent = self.logarithm(node.args[0], "num")
@@ -305,38 +313,198 @@ class _Selector(Builder):
         constant = math.exp(source.pop(self.one, 0.0))
         return (Term(constant, self.one, combine((1.0, source.items()))),)
 
+    def _relu(self, node: Node) -> Value:
+        return self._by_ffn("relu", node)
+
+    def _by_ffn(self, op: str, node: Node, parameters: tuple[object, ...] = (), height: int | None = None) -> Value:
+        """An exact function of a value in rows that commutes with positive factors."""
+        source, exponent = self._in_row(node.args[0])
+        if not source:
+            return ()
+        scalar = node.kind == "scalar"
+        more: dict[str, Any] = {
+            "height": height or self._height(source),
+            "bound": self._bound(source),
+            "scalar": scalar,
+        }
+        row = self.emit(op, [source], (), parameters, half=FFN, writes=FFN, **more)
+        return (Term(1.0, row, exponent),)
+
+    def _sign(self, node: Node) -> Value:
+        source, _ = self._in_row(node.args[0])
+        if not source:
+            return ()
+        more: dict[str, Any] = {"height": self._height(source), "scalar": node.kind == "scalar"}
+        halves = [
+            ((self.emit("relu", [tuple((r, s * c) for r, c in source)], half=FFN, writes=FFN, **more), 1.0),)
+            for s in (1.0, -1.0)
+        ]
+        row = self.emit("sign", halves, half=FFN, writes=FFN, bound=1.0, tame=True, **more)
+        return (Term(1.0, row),)
+
+    # --- products and parts of vectors and matrices ---
+
+    def _matmul(self, node: Node) -> Value:
+        left, right = node.args
+        transposed = left.op == "transpose"
+        inner = left.args[0] if transposed else left
+        if inner.op == "input":
+            return self._by_input(inner.extra, transposed, right)
+        (X, e), (Y, f) = self._factor(inner), self._in_row(right)
+        if not X or not Y:
+            return ()
+        # A matrix at fixed scale, an inverse say, may have entries far above 1, so c is small and the order high.
+        typical = 1.0 if e else 8.0
+        lin = design(self.n, self.target.dtype, typical, order=3, summands=self.n)
+        more: dict[str, Any] = {"height": self._height(Y), "bound": self._bound(X) * self._bound(Y)}
+        row = self.emit("matmul", [X, Y], (), (lin, transposed), **more)
+        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+
+    def _by_input(self, name: str, transposed: bool, right: Node) -> Value:
+        """The product with an input matrix, which is kept as logarithms."""
+        value = self.value(right)
+        plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
+        if not plain:
+            exponent = self.common_exponent(value, right)
+            value = tuple(Term(c, register, exponent) for register, c in self.materialize(value, exponent))
+        operator, scale = name + (".T" if transposed else ""), self._input_scale(name)
+        return tuple(Term(t.coefficient, t.register, combine((1.0, t.exponent), (1.0, scale)), operator) for t in value)
+
+    def _transpose(self, node: Node) -> Value:
+        (inner,) = node.args
+        if inner.op == "input":
+            return (Term(1.0, self.eye, self._input_scale(inner.extra), f"{inner.extra}.T"),)
+        X, exponent = self._factor(inner)
+        if not X:
+            return ()
+        lin = design(self.n, self.target.dtype, 1.0 if exponent else 8.0, order=3)
+        row = self.emit("transpose", [X], (), (lin,), height=self.n, bound=self._bound(X))
+        return (Term(1.0, row, exponent),)
+
+    def _outer(self, node: Node) -> Value:
+        (u, e), (v, f) = (self._factor(argument) for argument in node.args)
+        if not u or not v:
+            return ()
+        typical = 4 * self._bound(u) * self._bound(v) / HEADROOM**2 / self.n
+        lin = design(self.n, self.target.dtype, typical, order=3)
+        row = self.emit("outer", [u, v], (), (lin,), height=self.n, bound=self._bound(u) * self._bound(v))
+        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+
+    def _dot(self, node: Node) -> Value:
+        u, v = node.args
+        if u.kind == "matrix":
+            return self._matrix_dot(u, v)
+        sides = [(*self._in_row(argument), argument) for argument in (u, v)]
+        if not all(source for source, _, _ in sides):
+            return ()
+        calm = [self._is_calm(source, argument) for source, _, argument in sides]
+        if all(calm) or u is v:
+            (first, e), (second, f) = (self._calmed(*side) for side in sides)
+            return (Term(1.0, self._dot_of(first, second), combine((1.0, e), (1.0, f))),)
+        if calm[1]:
+            sides.reverse()
+        (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
+        return (Term(1.0, self._dot_of(key, value, ordered=True), combine((1.0, e), (1.0, f))),)
+
+    def _matrix_dot(self, u: Node, v: Node) -> Value:
+        if u is v and u.op == "input":
+            with self.within("pre"):
+                rows = self.emit("squares", [((self.one, 1.0),)], (), (u.extra,), also=self._encoded(u.extra))
+                total = self.emit("sum", [((rows, 1.0),)], bound=MATRIX_NORM**2)
+            return (Term(1.0, total, combine((2.0, self._input_scale(u.extra)))),)
+        (X, e), (Y, f) = self._factor(u), self._factor(v)
+        if not X or not Y:
+            return ()
+        return (Term(1.0, self._frobenius(X, Y), combine((1.0, e), (1.0, f))),)
+
+    def _frobenius(self, X: Combination, Y: Combination) -> int:
+        bound = self._bound(X) * self._bound(Y)
+        lin = design_product(self.target.dtype, min(bound, 32.0) / 8, order=3)
+        rows = self.emit("row dots", [X, Y], (), (lin,), bound=bound)
+        return self.emit("sum", [((rows, 1.0),)], bound=bound)
+
+    def _sum(self, node: Node) -> Value:
+        source, exponent = self._in_row(node.args[0])
+        if not source:
+            return ()
+        bound = self._bound(source) * math.sqrt(self.n * self._height(source))
+        return (Term(1.0, self.emit("sum", [source], bound=bound), exponent),)
+
+    def _mean(self, node: Node) -> Value:
+        count = self.n if node.args[0].kind == "vector" else self.n**2
+        return tuple(Term(t.coefficient / count, t.register, t.exponent) for t in self._sum(node))
+
+    def _roll(self, node: Node) -> Value:
+        source, exponent = self._in_row(node.args[0])
+        if not source:
+            return ()
+        more: dict[str, Any] = {"height": self._height(source), "bound": self._bound(source)}
+        return (Term(1.0, self.emit("roll", [source], (), (node.extra % self.n,), **more), exponent),)
+
+    def _diag(self, node: Node) -> Value:
+        return self._by_ffn("diag", node, height=1)
+
+    def _diagonal(self, node: Node) -> Value:
+        return self._by_ffn("diagonal", node, height=self.n)
+
+    def _triangle(self, node: Node) -> Value:
+        return self._by_ffn("triangle", node, tuple(node.extra))
+
     # --- the blocks ---
 
     def select(self) -> Selection:
         self._write_states("pre", self.traced.start)
         self._write_states("loop", self.traced.step)
         self.block, answer = "post", self.traced.answer
-        if answer.op == "state":
-            self.out.answer = self.out.state[answer.extra]
-        else:
-            self.out.answer = self._state_rows("answer", answer)
-            self._write(self.out.answer, answer)
+        self.out.answer = self.out.state[answer.extra] if answer.op == "state" else self._write_answer(answer)
         return self.out
 
     def _write_states(self, block: Block, nodes: dict[str, Node]) -> None:
         self.block = block
         targets: dict[int | None, Combination] = {None: ()}
-        for group, names in self.analysis.floating.items():
+        for group, names in self.floating.items():
             targets[group] = self.out.writes[block][self.scale_row[group]] = self._new_scale(group, names, nodes)
         for name, node in nodes.items():
-            home = self.analysis.group_of(self.traced.state[name])
+            home = self.group_of(self.traced.state[name])
             tripped = [(1.0, ((row, 1.0),)) for row, groups in self.trips[block].items() if home in groups]
             self._write(self.out.state[name], node, combine((1.0, targets[home]), *tripped))
 
     def _write(self, rows: StateRows, node: Node, target: Combination = ()) -> None:
         """A block's last FFN writes a value, divided by e^target, into its rows."""
         writes = self.out.writes[self.block]
-        if rows.kind != "scalar":
+        if rows.logarithm:
+            factor, exponent = self.logarithm(node, "num")
+            writes[rows.rows[0]] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)))
+        elif rows.kind == "scalar":
+            assert rows.scale is not None
+            source, exponent = self._in_row(node)
+            log: Combination
+            if len(source) == 1 and source[0][0] == self.one:
+                log = ((self.one, math.log(abs(source[0][1]))),)
+                source = ((self.one, math.copysign(1.0, source[0][1])),)
+            else:
+                source, log = self.normalized(source, "scalar")
+            writes[rows.rows[0]], writes[rows.scale] = source, combine((1.0, exponent), (1.0, log))
+        else:
             writes[rows.rows[0]] = self.materialize(self.value(node), target)
-            return
-        parts = [*self.logarithms(node, "num"), (-NOTHING, ())]
-        for row, (factor, exponent) in zip(rows.rows, parts, strict=False):
-            writes[row] = combine((1.0, exponent), (math.log(abs(factor)), ((self.one, 1.0),)))
+
+    def _write_answer(self, node: Node) -> StateRows:
+        """The answer in rows of its own, with a row for their scale if they have one; a power of e by its logarithm."""
+        height = self.n if node.kind == "matrix" else 1
+        value, writes = self.value(node), self.out.writes["post"]
+        power = len(value) == 1 and self._is_exponential(node) and value[0].coefficient > 0
+        if power or (node.kind == "scalar" and self.analysis.is_positive(node)):
+            rows = StateRows(node.kind, (self._register("log answer", "input", height=height),), logarithm=True)
+            self._write(rows, node)
+            return rows
+        source, exponent = self._in_row(node)
+        row = self._register("answer", "input", height=height)
+        writes[row] = source
+        if not exponent:
+            return StateRows(node.kind, (row,))
+        scale = self._register("scale of answer", "input", scalar=True)
+        writes[scale] = exponent
+        return StateRows(node.kind, (row,), scale)
 
     def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Combination:
         """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry."""
@@ -344,15 +512,28 @@ class _Selector(Builder):
         if own is not None:
             factor, exponent = self.logarithm(nodes[own], "num")
             return combine((0.5, exponent), (0.5 * math.log(factor), ((self.one, 1.0),)))
-        base: Combination = ()
-        if self.block == "loop":
-            base = ((self.scale_row[group], 1.0),)
-            rows: list[Combination] = [((self.out.state[name].rows[0], 1.0),) for name in names]
+        terms = [term for name in names for term in self.value(nodes[name])]
+        if self.block == "pre":
+            base, others = self.maximum(self._scalar_part(term.exponent) for term in terms), []
+            rows = [self.materialize(self.value(nodes[name]), base) for name in names]
         else:
-            rows = [self.materialize(self.value(nodes[name])) for name in names]
-        squares = combine((1.0, {self._dot_of(row, row): 1.0 for row in rows if row}.items()))
-        factor, log = self._log_of(squares, "num", True, {group})
-        return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
+            base = ((self.scale_row[group], 1.0),)
+            rows = [((self.out.state[name].rows[0], 1.0),) for name in names]
+            others = [
+                combine((1.0, term.exponent), (math.log(abs(term.coefficient)), ((self.one, 1.0),)))
+                for term in terms
+                if dict(term.exponent).get(self.scale_row[group]) != 1.0
+            ]
+        rows, kind = [row for row in rows if row], nodes[names[0]].kind
+        if not all(self._tame(row) for row in rows):
+            peaks = [combine((1.0, base), (1.0, ((self._peak(row, kind), 1.0),))) for row in rows]
+            return self.maximum(peaks)
+        product = self._dot_of if kind == "vector" else self._frobenius
+        squares = combine((1.0, {product(row, row): 1.0 for row in rows}.items()))
+        # A group that is fed from outside may begin at zero, and must not be held there.
+        factor, log = self._log_of(squares, "num", True, set() if others else {group})
+        scale = combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
+        return self.maximum([scale, *others]) if others else scale
 
     def _own_scale(self, group: int) -> str | None:
         """A scalar state that is, after every step, a dot of two vectors of the group."""
@@ -362,6 +543,6 @@ class _Selector(Builder):
                 continue
             begin = self.traced.start[name]
             begin = begin.args[0] if begin.op == "positive" else begin
-            if begin.op == "dot" and all(self.analysis.group_of(argument) == group for argument in inner.args):
+            if begin.op == "dot" and all(self.group_of(argument) == group for argument in inner.args):
                 return name
         return None

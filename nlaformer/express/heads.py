@@ -23,6 +23,8 @@ Form = dict[int, float]
 
 # A difference of scores that makes a softmax weight exactly zero, in float64 as in float32.
 OFF = 1024.0
+# More than any number that a mask has to hide; within the range of float32.
+HIDDEN = 2.0**100
 
 
 @dataclass(frozen=True)
@@ -100,9 +102,21 @@ def product_heads(
 
     ``lin`` is ``linearize.design_product``'s.
     """
-    own, others, data = _itself(layout)
+    return row_dot_heads(layout, lin, [factor], [_ones(layout)], value, target)
+
+
+def row_dot_heads(
+    layout: Layout,
+    lin: Linearization,
+    left: Sequence[Form],
+    right: Sequence[Form],
+    value: Sequence[Form],
+    target: Sequence[int],
+) -> list[Head]:
+    """target_j += value_j (left_j . right_j), token by token, as ``product_heads``; ``right`` vanishes on the sink."""
+    own, others, _ = _itself(layout)
     return [
-        Head([*own, times(factor, multiple * lin.c)], [*others, data], value, target, gain)
+        Head([*own, *(times(form, multiple * lin.c) for form in left)], [*others, *right], value, target, gain)
         for multiple, gain in lin.heads
     ]
 
@@ -192,6 +206,16 @@ def _below_ceiling(
     )
 
 
+def peak_head(layout: Layout, value: Form, target: int, sharpness: float) -> Head:
+    """target_j += about the largest value_i over the data tokens, in every data token.
+
+    The mean by the weights e^{sharpness value_i}; it is at most log(n) / sharpness below the largest.
+    """
+    sink = layout["position"][0]
+    query: list[Form] = [_ones(layout), {sink: OFF}]
+    return Head(query, [{**times(value, sharpness), sink: -OFF}, {sink: 1.0}], [value], [target])
+
+
 def sum_head(layout: Layout, value: Sequence[Form], target: Sequence[int]) -> Head:
     """target_j += sum_i value_i over all tokens, in every data token: uniform attention."""
     sink = layout["position"][0]
@@ -221,6 +245,15 @@ def replace(target: int, form: Form | None = None) -> list[Unit]:
     """Target = form, or 0: the difference is added, exactly. Width 2."""
     form = form or {}
     return add_form({**form, target: form.get(target, 0.0) - 1.0}, target)
+
+
+def masked(form: Form, target: int, hidden: Iterable[int]) -> list[Unit]:
+    """Target += form, exactly, but not in the tokens of the position rows ``hidden``. Width 2.
+
+    What is shown has exact zeros added to it; what is hidden lies below the threshold, however large.
+    """
+    off = dict.fromkeys(hidden, -HIDDEN)
+    return [Unit({**times(form, sign), **off}, 0.0, {target: sign}) for sign in (1.0, -1.0)]
 
 
 def exchange(first: int, second: int) -> list[Unit]:

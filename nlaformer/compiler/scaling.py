@@ -1,0 +1,167 @@
+"""Scales: which values float, and how a value of unknown size is brought to size 1 before it stands in a score.
+
+Attention multiplies by linearizing the softmax, which is accurate to about 1e-13 of the *range* its scores were made
+for. A row is *tame* if its bound is near the truth: an input (its prompt has norm 1, the logarithm of its scale stands
+in a row beside it where the program does not commute with scaling), the mantissa of a floating state, what is made of
+such rows, and vectors that are divided by their norms. Everything else is *wild*; a wild factor is first divided by its
+own size:
+
+    vector   l_j = log |v_j|, interpolated | peak = max_j l_j, by a sharp softmax | v e^-peak          2 layers
+    matrix   the same from the sums of its rows' absolute values                                      3 layers
+    scalar   l = log |s| | s e^-l, read from the first token                                           1 layer
+
+A factor that is not in the score, the value of the heads, may have any size.
+
+*Scale groups.* Vectors, or matrices, that are added to each other share one exponent; a product with a computed scalar
+starts a new group. A group that holds the answer or an input of the step stays at fixed scale; the others float: they
+are kept as mantissas of norm about 1 with one common logarithm of their scale, so a residual may fall by any factor
+without losing a digit. Scalars whose sign is not known are groups of their own, so that a zero is a zero; logarithms
+are kept only of values that are proven positive.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from nlaformer.compiler.graph import Node, is_input, is_invariant, reachable
+from nlaformer.compiler.instructions import FFN, Builder, Combination, combine
+from nlaformer.compiler.trace import TracedProgram
+
+
+class Scaling(Builder):
+    """A builder that knows sizes: it brings wild rows to size 1 and aligns exponents at run time."""
+
+    def normalized(self, source: Combination, kind: str) -> tuple[Combination, Combination]:
+        """(row, F) with source = row e^F and a row of size about 1; 0 stays 0."""
+        factor = max((abs(c) for _, c in source), default=1.0)
+        source = tuple((register, c / factor) for register, c in source)
+        shift = ((self.one, math.log(factor)),) if factor != 1.0 else ()
+        if not source:
+            return source, ()
+        if kind == "scalar":
+            log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
+            picked = self._work("picked", log, scalar=True, tame=False)
+            row = self.emit("ratio", [source, ((log, 1.0),)], scalar=True, extra=(picked,), tame=True, bound=2.0)
+            return ((row, 1.0),), combine((1.0, ((picked, 1.0),)), (1.0, shift))
+        peak = self._peak(source, kind)
+        row = self.emit(
+            "scale",
+            [source],
+            ((peak, -1.0),),
+            height=self._height(source),
+            bound=math.sqrt(self.n),
+            tame=True,
+        )
+        return ((row, 1.0),), combine((1.0, ((peak, 1.0),)), (1.0, shift))
+
+    def _peak(self, source: Combination, kind: str) -> int:
+        """The logarithm of the largest entry, within a few tenths."""
+        if kind == "matrix":
+            source = ((self.emit("absolute", [source], half=FFN, writes=FFN, tame=False), 1.0),)
+        log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
+        return self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)
+
+    def maximum(self, exponents: Iterable[Combination]) -> Combination:
+        """About the largest of several exponents, from interpolated logarithms: F + max(0, H - F), in pairs."""
+        largest: dict[Combination, float] = {}
+        for exponent in exponents:
+            rough = dict(self._rough(exponent))
+            constant = rough.pop(self.one, 0.0)
+            form = combine((1.0, rough.items()))
+            largest[form] = max(largest.get(form, -math.inf), constant)
+        forms = [combine((1.0, form), (constant, ((self.one, 1.0),))) for form, constant in largest.items()]
+        while len(forms) > 1:
+            pairs = [forms[k : k + 2] for k in range(0, len(forms), 2)]
+            forms = [self._larger(*pair) if len(pair) == 2 else pair[0] for pair in pairs]
+        return forms[0] if forms else ()
+
+    def _larger(self, F: Combination, H: Combination) -> Combination:
+        above = self.emit("relu", [combine((1.0, H), (-1.0, F))], half=FFN, writes=FFN, scalar=True, tame=False)
+        return combine((1.0, F), (1.0, ((above, 1.0),)))
+
+    def _rough(self, exponent: Combination) -> Combination:
+        """An exponent without the refinement of its logarithms, which is known a half layer earlier."""
+        parts = []
+        for register, c in exponent:
+            if not self.out.registers[register].scalar:
+                continue
+            if register in self.interpolated:
+                log = ((self.interpolated[register], 1.0),)
+                register = self.emit("pick", [log], scalar=True, tame=False)
+            parts.append((c, ((register, 1.0),)))
+        return combine(*parts)
+
+
+def scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[str]]]:
+    """The group of every vector and matrix, and the floating groups with their states."""
+    parent: dict[int, int] = {}
+
+    def find(key: int) -> int:
+        while parent.setdefault(key, key) != key:
+            key = parent[key]
+        return key
+
+    def join(keys: Iterable[int]) -> None:
+        first, *others = keys
+        for other in others:
+            parent[find(other)] = find(first)
+
+    nodes = [node for node in traced.nodes if node.kind != "scalar"]
+    for node in nodes:
+        find(id(node))
+        join([id(node), *(id(argument) for argument in _of_same_scale(node))])
+    states = [name for name, node in traced.state.items() if node.kind != "scalar"]
+    for name in states:
+        join([id(traced.state[name]), id(traced.step[name])])
+    fixed = {find(id(traced.answer))} if traced.answer.kind != "scalar" else set()
+    step = {id(node) for node in reachable(traced.step.values())}
+    for node in nodes:
+        if node.op in ("exp", "log", "sqrt", "sign", "constant", "ones", "identity"):
+            fixed.add(find(id(node)))
+        if node.op == "input" and id(node) in step:
+            fixed.add(find(id(node)))
+        if node.op == "add" and any(argument.kind != node.kind for argument in node.args):
+            fixed.add(find(id(node)))  # a scalar added to a vector has a scale of its own
+        if node.op in ("exp", "log"):
+            fixed.add(find(id(node.args[0])))
+    floating: dict[int, list[str]] = {}
+    for name in states:
+        if find(id(traced.state[name])) not in fixed:
+            floating.setdefault(find(id(traced.state[name])), []).append(name)
+    return {id(node): find(id(node)) for node in nodes}, floating
+
+
+def _of_same_scale(node: Node) -> list[Node]:
+    """The arguments that share a vector's or matrix's scale."""
+    args = [argument for argument in node.args if argument.kind != "scalar"]
+    if node.op in ("add", "positive", "relu", "roll", "triangle", "transpose", "diag", "diagonal"):
+        return args
+    if node.op == "matmul":
+        left = node.args[0].args[0] if node.args[0].op == "transpose" else node.args[0]
+        return [node.args[1]] if is_input(left, "A") else []
+    if node.op == "multiply" and node.args[0].op == "constant" and node.args[0].kind == "scalar":
+        return [node.args[1]]
+    if node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
+        return [node.args[0]]
+    return []
+
+
+def unit_states(traced: TracedProgram) -> set[str]:
+    """The vector states that are divided by their own norms in start and step: tame at fixed scale."""
+    hopeful = {name for name, node in traced.state.items() if node.kind == "vector"}
+    while True:
+        wrong = {n for n in hopeful if not (_is_unit(traced.start[n], hopeful) and _is_unit(traced.step[n], hopeful))}
+        if not wrong:
+            return hopeful
+        hopeful -= wrong
+
+
+def _is_unit(node: Node, hopeful: set[str]) -> bool:
+    if node.op == "state":
+        return node.extra in hopeful
+    if node.op != "divide" or node.args[1].op != "sqrt":
+        return False
+    square = node.args[1].args[0]
+    square = square.args[0] if square.op == "positive" else square
+    return square.op == "dot" and square.args[0] is square.args[1] is node.args[0]
