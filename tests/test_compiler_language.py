@@ -106,7 +106,7 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         def step(self, A, b, x):
             if nf.norm(x) > 1:  # data-dependent branch
                 b = nf.norm(b) @ A  # shape mismatch
-            y = x[0] * b + 1  # single entry
+            y = x[1:] * b + 1  # single entry
             z = math.sqrt(nf.dot(x, x)) * x  # Python's own function
             return dict(x=nf.log(x) + z + np.where(y > 0, y, x))  # unknown sign
 
@@ -118,7 +118,7 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         ("# unknown function", "np.sin"),
         ("# data-dependent branch", "if nf.norm(x) > 1"),
         ("# shape mismatch", "write *"),
-        ("# single entry", "x[0]"),
+        ("# single entry", "x[1:]"),
         ("# Python's own function", "np.sqrt"),
         ("# unknown sign", "nf.positive"),
         ("# attribute that is not there", "largest"),
@@ -151,7 +151,11 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         (lambda A, b, x: x ** nf.norm(x), "nf.positive"),
         (lambda A, b, x: x % 2, "**"),
         (lambda A, b, x: x // 2, "**"),
-        (lambda A, b, x: x.__setitem__(0, 1.0) or x, "entries"),
+        (lambda A, b, x: x.__setitem__(4, 1.0) or x, "index 4"),
+        (lambda A, b, x: A[:, 4] + x, "index 4"),
+        (lambda A, b, x: x[1:3] @ b, "np.roll"),
+        (lambda A, b, x: x[:, None] * b, "np.outer"),
+        (lambda A, b, x: round(x @ b) * x, "Python number"),
         (lambda A, b, x: nf.dot(x, nf.norm(x)), "scalar"),
         (lambda A, b, x: np.diag(A, 1) * x, "np.roll"),
     ],

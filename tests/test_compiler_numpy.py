@@ -99,7 +99,12 @@ FUNCTIONS_OF_NUMPY = {
     "likes": lambda A, b, x: x + np.zeros_like(x) + np.ones_like(b) + np.full_like(x, 3.0),
     "like matrices": lambda A, b, x: A + np.ones_like(A) + np.zeros_like(A) + nf.identity_like(A),
     "clip": lambda A, b, x: np.clip(x, -0.5, 0.5) + x.clip(b, None) + np.clip(x, None, b) + x.clip(0, 1),
-    "copy": lambda A, b, x: np.copy(x) + x.copy(),
+    "copy": lambda A, b, x: np.copy(x) + x.copy() + x.astype(float) + x.ravel() + np.ravel(b) + x.flatten(),
+    "item": lambda A, b, x: (x @ b).item() * x,
+    "norms of rows": lambda A, b, x: np.linalg.norm(A, axis=1) + np.linalg.norm(A, 2, 0),
+    "methods of ufuncs": lambda A, b, x: np.add.reduce(x) * np.multiply.outer(b, x) @ x,
+    "entries": lambda A, b, x: x[0] * b + A[1, 2] * x + A[-1][0],
+    "rows and columns": lambda A, b, x: A[0] + A[:, 1] + A[2, :] * x[-1] + A.T[3] + np.outer(x, b)[1],
     "size": lambda A, b, x: x / len(x) + b / A.shape[0] + x.size + A.size + np.ndim(x) + np.eye(np.size(b)) @ x,
     "shape": lambda A, b, x: x / np.shape(x)[0] + b / A.shape[1] + np.zeros(x.shape) + np.ones(A.shape) @ x,
 }
@@ -112,6 +117,7 @@ ARITHMETIC = {
     "constant matrices": lambda A, b, x: COUPLING @ A + A @ COUPLING.T + COUPLING * A + np.eye(N) + np.ones((N, N)) - A,
     "nf": lambda A, b, x: nf.relu(x) + nf.maximum(b, x) + nf.minimum(b, 0.5) + nf.sign(x) + nf.outer(b, x) @ x,
     "nf.dot of matrices": lambda A, b, x: nf.dot(A, A.T) * nf.norm(A) * nf.norm(A @ A) * x,
+    "masks and lists": lambda A, b, x: x * (WEIGHTS > 0) + [1, 2, 3, 4, 5] * b + (N > 2) * x,
     "a for loop": lambda A, b, x: sum((0.5**k * np.linalg.matrix_power(A, k) @ x for k in range(1, 4)), x),
 }
 
@@ -130,6 +136,7 @@ IN_TORCH = {
     "pointwise": lambda A, b, x: torch.abs(x) + torch.exp(-b) + torch.sqrt(x * x) + torch.sign(x) + torch.sigmoid(b),
     "more": lambda A, b, x: torch.maximum(b, x) + torch.minimum(b, x) + torch.clamp(x, -0.5, 0.5) + torch.square(x),
     "parts": lambda A, b, x: torch.sum(x) + torch.mean(b) + torch.trace(A) + torch.diag(A) + torch.roll(x, 1),
+    "softplus": lambda A, b, x: torch.nn.functional.softplus(x) + x.detach(),
     "likes": lambda A, b, x: torch.zeros_like(x) + torch.ones_like(b) + x.clone() + x.abs() + torch.clamp(b, min=0.1),
 }
 
@@ -186,7 +193,25 @@ def scalars(A, b, x):
     return x + s * b
 
 
-@pytest.mark.parametrize("lines", [in_place, views, copies, scalars])
+def entries(A, b, x):
+    row, column, first = A[1], A[:, 2], x[0]
+    x[1] = x[0] + b[2]
+    x[-1] += 2.0
+    A[1, 1] = x[1]
+    A[0] = b
+    A[:, 3] *= 0.5
+    row -= x
+    column[:] = 1.0
+    return x + A @ b + row + column + first
+
+
+def gauss_seidel(A, b, x):
+    for i in range(len(b)):
+        x[i] += (b[i] - A[i] @ x) / A[i, i]
+    return x
+
+
+@pytest.mark.parametrize("lines", [in_place, views, copies, scalars, entries, gauss_seidel])
 def test_arrays_changed_in_place_behave_as_in_numpy(lines):
     assert_as_numpy(lines)
 

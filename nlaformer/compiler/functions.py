@@ -40,7 +40,7 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     options = {key: option for key, option in options.items() if not any(option is none for none in _NOT_GIVEN)}
     function = FUNCTIONS.get(name)
     if function is None:
-        remedy = _REMEDIES.get(name.rpartition(".")[2], "write it with + - * / @ ** and what docs/compile.md lists")
+        remedy = REMEDIES.get(name.rpartition(".")[2], "write it with + - * / @ ** and what docs/compile.md lists")
         kind = value.kind if _is_pointwise(name) else None
         return value.refuse(f"{spelling} cannot be compiled; {remedy}", kind)
     try:
@@ -57,16 +57,17 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
 
 # What NumPy and torch pass for an option that was not given.
 _NOT_GIVEN = (None, False, inspect.signature(np.sum).parameters["initial"].default)
-_REMEDIES = {
-    "where": "nothing can be chosen by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled",
-    "solve": "there is no inverse; write an iteration for it",
-    "inv": "there is no inverse; write an iteration for it",
-    "max": "the largest entry cannot be found; np.maximum(u, v) takes the larger of two, entry by entry",
-    "amax": "the largest entry cannot be found; np.maximum(u, v) takes the larger of two, entry by entry",
-    "min": "the smallest entry cannot be found; np.minimum(u, v) takes the smaller of two, entry by entry",
-    "amin": "the smallest entry cannot be found; np.minimum(u, v) takes the smaller of two, entry by entry",
-    "einsum": "write the products with @, *, np.outer, np.sum and .T",
-}
+_DECIDES = "nothing can be decided by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled"
+_INVERTS = "there are no inverses and factorizations; write an iteration, such as those of nf.algorithms()"
+_LARGEST = "the largest entry cannot be found; np.linalg.norm measures a vector, np.maximum(u, v) compares two"
+_MOVES = "a constant matrix of the class moves entries: J @ v; a shift is np.roll(v, 1)"
+REMEDIES = (
+    dict.fromkeys(("where", "any", "all", "isnan", "isfinite", "isclose", "allclose", "array_equal"), _DECIDES)
+    | dict.fromkeys(("solve", "inv", "pinv", "lstsq", "qr", "eigh", "eig", "svd", "cholesky", "det"), _INVERTS)
+    | dict.fromkeys(("max", "amax", "argmax", "min", "amin", "argmin", "sort", "argsort", "median"), _LARGEST)
+    | dict.fromkeys(("flip", "cumsum", "diff", "concatenate", "stack", "vstack", "hstack", "reshape", "tile"), _MOVES)
+    | {"einsum": "write the products with @, *, np.outer, np.sum and .T", "empty_like": "write np.zeros_like"}
+)
 
 
 def _is_pointwise(name: str) -> bool:
@@ -110,6 +111,7 @@ FUNCTIONS["log10"] = lambda v: log(v) / math.log(10.0)
 FUNCTIONS["sinh"] = lambda v: 0.5 * (exp(v) - exp(-v))
 FUNCTIONS["cosh"] = lambda v: 0.5 * (exp(v) + exp(-v))
 FUNCTIONS["tanh"] = lambda v: 1.0 - 2.0 / (1.0 + exp(2.0 * v))
+FUNCTIONS["softplus"] = lambda v: log(1.0 + exp(v))
 FUNCTIONS["expit"] = FUNCTIONS["sigmoid"] = lambda v: 1.0 / (1.0 + exp(-v))
 
 
@@ -217,16 +219,18 @@ def inner(u: Any, v: Any) -> Value:
     return dot(u, np.transpose(v))
 
 
-@_named("outer", "ger", "linalg.outer")
+@_named("outer", "ger", "linalg.outer", "multiply.outer")
 def outer(u: Any, v: Any) -> Value:
     return _apply("outer", u, v)
 
 
 @_named("linalg.norm", "norm", "linalg.vector_norm", "linalg.matrix_norm")
-def norm(v: Value, ord: Any = None, *, p: Any = None) -> Value:
+def norm(v: Value, ord: Any = None, axis: Any = None, *, p: Any = None) -> Value:
     ord = p if ord is None and not (p == "fro" and v.kind == "vector") else ord
     if v.kind == "scalar":
         return absolute(v)
+    if v.kind == "matrix" and axis is not None and ord in (None, 2):
+        return sqrt(total(v * v, axis))
     if v.kind == "vector" and ord == 1:
         return total(absolute(v))
     if ord is None or ord == (2 if v.kind == "vector" else "fro"):
@@ -275,6 +279,7 @@ def var(v: Value) -> Value:
     return mean(deviation * deviation)
 
 
+FUNCTIONS["add.reduce"] = total
 FUNCTIONS["std"] = lambda v: sqrt(var(v))
 FUNCTIONS |= {"shape": lambda v: v.shape, "ndim": lambda v: v.ndim, "size": lambda v: v.size}  # type: ignore[dict-item]
 FUNCTIONS["trace"] = FUNCTIONS["linalg.trace"] = lambda A: total(diag(A))
@@ -314,9 +319,26 @@ def transpose(v: Value) -> Value:
     return v.T
 
 
-@_named("copy", "clone", "conj", "conjugate")
+@_named("copy", "clone", "conj", "conjugate", "detach")
 def copy(v: Value) -> Value:
     return +v
+
+
+@_named("astype")
+def astype(v: Value, dtype: Any) -> Value:
+    if dtype not in (float, np.float64, np.float32):
+        return v.refuse(f"a conversion to {dtype!r:.30}; all numbers are floating-point", v.kind)
+    return +v
+
+
+@_named("item")
+def item(v: Value) -> Value:
+    return +v if v.kind == "scalar" else v.refuse(f".item() of a {v.kind}; a scalar has it", "scalar")
+
+
+@_named("ravel", "flatten")
+def ravel(v: Value) -> Value:
+    return +v if v.kind == "vector" else v.refuse(f"a {v.kind} made into a vector, of another length than n")
 
 
 @_named("zeros_like")
@@ -360,7 +382,23 @@ def fill_diagonal(a: Value, val: Any) -> Value:
 
 
 _KINDS = ("scalar", "vector", "matrix")
-METHODS = {
-    **{name: name for name in ("sum", "mean", "dot", "copy", "trace", "diagonal", "transpose", "clip", "var", "std")},
-    **{name: name for name in ("abs", "sqrt", "exp", "log", "relu", "sign", "square", "norm", "clone", "tril", "triu")},
-}
+# Methods, and what is nothing at all for a real array of this kind.
+METHODS = (
+    *(
+        "sum",
+        "mean",
+        "dot",
+        "copy",
+        "trace",
+        "diagonal",
+        "transpose",
+        "clip",
+        "var",
+        "std",
+        "abs",
+        "sqrt",
+        "exp",
+        "log",
+    ),
+    *("relu", "sign", "square", "norm", "clone", "tril", "triu", "item", "astype", "ravel", "flatten", "detach"),
+)

@@ -91,6 +91,7 @@ class Graph:
     n: int | None = None
     nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
+    refused: set[Place] = field(default_factory=set)
     visits: dict[Place, int] = field(default_factory=dict)
     method: str = ""  # that is being traced
     learned: dict[str, Any] = field(default_factory=dict)  # the calls of learned parts, by name
@@ -111,10 +112,12 @@ class Graph:
         return Place(frame.f_code.co_filename, frame.f_lineno)
 
     def refuse(self, message: str, kind: str | None = None, place: Place | None = None) -> Node:
-        """Note a problem; the node of a refused value."""
-        text = f"{place or self.place()}\n    {message}"
-        if text not in self.problems:
+        """Note a problem; of the line where tracing is, only the first. The node of a refused value."""
+        here = place or self.place()
+        text = f"{here}\n    {message}"
+        if text not in self.problems and not (place is None and here in self.refused):
             self.problems.append(text)
+        self.refused.add(here)
         return self.make("refused", (), None, kind)
 
     def call(self, rule: Callable[..., Node], *args: Any) -> Node:
@@ -150,12 +153,12 @@ class Graph:
             return node
         if isinstance(value, torch.Tensor):
             value = value.detach().cpu().numpy()
-        if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.number, np.ndarray)):
+        array = np.asarray(value) if isinstance(value, (int, float, np.generic, np.ndarray, list, tuple)) else None
+        if array is None or array.dtype == object:
             raise RefusedError(
                 f"a {type(value).__name__} ({value!r:.40}) among traced values; constants are numbers and their arrays"
             )
-        array = np.asarray(value)
-        if array.dtype.kind not in "iuf" or array.ndim > 2:
+        if array.dtype.kind not in "biuf" or array.ndim > 2:
             raise RefusedError(
                 f"an array of {array.dtype} in {array.ndim} dimensions; constants are real, of at most two"
             )
@@ -177,6 +180,14 @@ class Graph:
             return self.multiply(self.number(first), self.identity())
         rows = array.tolist()
         return self.make("constant", (), tuple(map(tuple, rows)) if kind == "matrix" else tuple(rows), kind)
+
+    def unit(self, index: int) -> Node:
+        """The vector with 1 in one place, which the size must be known for."""
+        if self.n is None:
+            raise RefusedError("an index where the size of the systems is not known; write whole vectors")
+        if not -self.n <= index < self.n:
+            raise RefusedError(f"the index {index} in a vector of length {self.n}")
+        return self._array(np.eye(self.n)[index])
 
     # Entry by entry. NumPy's broadcasting: a vector beside a matrix stands for each of its rows.
 

@@ -2,8 +2,9 @@
 
 A ``Value`` points to a node of the graph. Operators give new values; in-place operators (``x += d``, ``x[:] = d``,
 ``out=x``) change where the value points, so that every name of the same array sees the change; a scalar, which NumPy
-cannot change, gets a new value. ``A.T`` and ``np.diag(A)`` are views. What cannot be compiled is noted with its line,
-and tracing continues with a refused value, so that ``CompileError`` can list everything at once.
+cannot change, gets a new value. ``A.T``, ``np.diag(A)`` and the rows ``A[i]`` are views. An entry is an inner product
+with a unit vector, ``x[i] = e_i . x``. What cannot be compiled is noted with its line, and tracing continues with a
+refused value, so that ``CompileError`` can list everything at once.
 """
 
 from __future__ import annotations
@@ -18,6 +19,11 @@ from nlaformer.compiler.graph import AXES, Graph, Node, describe
 _DECISION = (
     "a decision that depends on the data; the weights are fixed. Entry by entry, np.maximum, np.minimum, np.abs, "
     "np.clip and np.sign can be compiled; a test for convergence is not needed: further loops leave the answer as it is"
+)
+
+_PARTS = (
+    "a part of an array that is neither an entry nor a row nor a column; parts have another length than n. Shifts are "
+    "np.roll(v, 1), masks are products with constant vectors; for v[:, None] * w write np.outer(v, w)"
 )
 
 
@@ -134,17 +140,47 @@ class Value:
         return Value(self.node, lambda: self.graph.call(read, self.node), write)
 
     def __getitem__(self, index: Any) -> Value:
-        if _is_everything(index):
+        if _is_refused(self) or _is_everything(index):
             return Value(self.node, lambda: self.node, self.become)
-        whole = not isinstance(index, tuple) and isinstance(index, (int, np.integer))
-        kind = "scalar" if whole and self.kind == "vector" else None
-        return self.refuse("single entries and parts cannot be taken; np.dot with a vector picks an entry", kind)
+        places = _places(index)
+        if places is None or len(places) > AXES[self.kind]:
+            return self.refuse(_PARTS)
+        i, j = (*places, None)[:2]
+        if i is None:  # a column is a row of the transpose
+            return self.T[j]
+        row = Value(
+            self.graph.make("refused", (), None, None),
+            lambda: self.graph.call(lambda v: self.graph.matmul(self.graph.unit(i), v), self),
+            lambda node: self._set(i, node),
+        )
+        # A row is a view, as in NumPy; an entry is a number.
+        return row if j is None and self.kind == "matrix" else Value(row.node) if j is None else row[j]
 
     def __setitem__(self, index: Any, value: Any) -> None:
+        if _is_refused(self) or _is_refused(value):
+            return
         if _is_everything(index):
             self.become(value)
-        elif not (isinstance(value, Value) and value.node.op == "refused"):
-            self.refuse("single entries and parts cannot be set; write whole vectors, as in x + c * np.roll(e, 1)")
+        elif (places := _places(index)) is None or len(places) > AXES[self.kind]:
+            self.refuse(_PARTS)
+        elif len(places) == 1 and places[0] is not None:
+            self._set(places[0], value)
+        elif places[0] is None:
+            self.T[places[1]] = value
+        else:
+            self[places[0]][places[1]] = value
+
+    def _set(self, i: int, value: Any) -> None:
+        """Replace an entry of a vector, or a row of a matrix."""
+
+        def replaced(v: Node, entry: Node) -> Node:
+            graph, unit = self.graph, self.graph.unit(i)
+            change = graph.add(entry, graph.multiply(graph.number(-1.0), graph.matmul(unit, v)))
+            if v.kind == "matrix":
+                return graph.add(v, graph.outer(unit, graph.add(change, graph.zeros("vector"))))
+            return graph.add(v, graph.multiply(change, unit))
+
+        self.become(self.graph.call(replaced, self, value))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -194,7 +230,13 @@ class Value:
     def __int__(self) -> int:
         return int(self.__float__())
 
-    __index__ = __int__
+    __index__ = __trunc__ = __floor__ = __ceil__ = __int__
+
+    def __complex__(self) -> complex:
+        return complex(self.__float__())
+
+    def __round__(self, digits: int = 0) -> float:
+        return self.__float__()
 
     def _unknown(self, other: Any) -> Value:
         return self.refuse("an operator that cannot be compiled; use + - * / @ and **", self.kind)
@@ -244,19 +286,31 @@ class Value:
         return named(next(values), "torch", name, args, options or {})
 
     def __getattr__(self, name: str) -> Any:
-        from nlaformer.compiler.functions import METHODS, named
+        from nlaformer.compiler.functions import METHODS, REMEDIES, named
 
         if name.startswith("__"):
             raise AttributeError(name)
         if name in METHODS:
-            return lambda *args, **options: named(self, "", METHODS[name], (self, *args), options)
-        return self.refuse(f".{name}; a traced value has + - * / @ **, .T and the methods {', '.join(METHODS)}")
+            return lambda *args, **options: named(self, "", name, (self, *args), options)
+        remedy = REMEDIES.get(name, f"a traced value has .T and the methods {', '.join(METHODS)}")
+        return self.refuse(f".{name} cannot be compiled; {remedy}")
 
 
 def _is_everything(index: Any) -> bool:
     """Whether an index is [:], [...] or [:, :]."""
     parts = index if isinstance(index, tuple) else (index,)
-    return bool(parts) and all(part is Ellipsis or part == slice(None) for part in parts if not isinstance(part, Value))
+    return bool(parts) and all(part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
+
+
+def _places(index: Any) -> list[int | None] | None:
+    """The whole numbers of an index, with None for a colon before or after one; None if it is any other index."""
+    parts = index if isinstance(index, tuple) else (index,)
+    if all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts):
+        return [int(part) for part in parts]
+    if len(parts) == 2 and sum(_is_everything(part) for part in parts) == 1:
+        found = _places(parts[_is_everything(parts[0])])
+        return found and ([None, *found] if _is_everything(parts[0]) else found)
+    return None
 
 
 def _is_refused(value: Any) -> bool:
