@@ -76,9 +76,12 @@ def whole(name: str, value: Any, least: int) -> int:
 def to_tensor(name: str, value: Any) -> Tensor:
     """Numbers in any rectangular array as a dense tensor, or a DTypeError."""
     if isinstance(value, Tensor):
-        if value.layout != torch.strided or value.device.type == "meta":
-            raise DTypeError(f"{name} is a {value.layout} tensor on {value.device}; expected an ordinary dense one")
-        return value
+        if value.is_quantized:
+            raise DTypeError(f"{name} is quantized ({value.dtype}); expected numbers: {name}.dequantize()")
+        if value.layout != torch.strided or value.is_nested or value.device.type == "meta":
+            kind = "nested" if value.is_nested else str(value.layout)
+            raise DTypeError(f"{name} is a {kind} tensor on {value.device}; expected an ordinary dense one")
+        return value.resolve_conj().resolve_neg()
     if hasattr(value, "toarray"):
         raise DTypeError(f"{name} is sparse; expected a dense array: {name}.toarray()")
     if np.ma.isMaskedArray(value) and np.ma.getmaskarray(value).any():
@@ -169,6 +172,70 @@ def usable_device(device: torch.device | str, kinds: Sequence[str] = ()) -> torc
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise OptionError(f"device {shown(device)} cannot be used here: {reason}") from error
     return found
+
+
+@contextmanager
+def full_precision() -> Iterator[None]:
+    """Compute in the precision of the numbers, whatever torch was set to; the settings are put back afterwards.
+
+    Bounds and certificates assume IEEE arithmetic in the dtype of the operands. Three settings break that: autocast
+    (products in bfloat16), products of float32 matrices in tf32 or bfloat16, and subnormal numbers flushed to zero.
+    The last is a register of each thread, of which only this thread's can be set: so there is only one thread.
+
+    >>> one = torch.ones(1, 1)
+    >>> with torch.autocast("cpu"), full_precision():
+    ...     (one @ one).dtype
+    torch.float32
+    """
+    cast = [kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)]
+    flushed, threads = _flushes_subnormals(), torch.get_num_threads()
+    try:
+        for kind in cast:
+            torch.set_autocast_enabled(kind, False)
+        if flushed:
+            torch.set_num_threads(1)
+            torch.set_flush_denormal(False)
+            if _flushes_subnormals():
+                raise DomainError("this processor takes numbers below the normal range to be 0; compute on another one")
+        with _full_products():
+            yield
+    finally:
+        if flushed:
+            torch.set_flush_denormal(True)
+            torch.set_num_threads(threads)
+        for kind in cast:
+            torch.set_autocast_enabled(kind, True)
+
+
+@contextmanager
+def _full_products() -> Iterator[None]:
+    """Products of float32 matrices in float32."""
+    try:
+        before = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set for one kind of device and not for another
+        before = "highest"
+    if before != "highest":
+        torch.set_float32_matmul_precision("highest")
+    settings = [(of, of.fp32_precision) for of in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)]
+    reduced = [(of, precision) for of, precision in settings if precision in ("tf32", "bf16")]
+    for of, _ in reduced:
+        of.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        for of, precision in reduced:
+            of.fp32_precision = precision
+        if before != "highest":
+            torch.set_float32_matmul_precision(before)
+
+
+_AUTOCAST = ("cpu", "cuda", "xpu", "mps")
+_SMALLEST_NORMAL = torch.finfo(torch.float64).smallest_normal
+
+
+def _flushes_subnormals() -> bool:
+    """Whether this thread's arithmetic has no numbers between 0 and the smallest normal one."""
+    return _SMALLEST_NORMAL / 2 == 0.0
 
 
 _ENTRIES_FOR_ALL_THREADS = 2**22

@@ -44,6 +44,10 @@ class ConvergenceError(NLAFormerError, RuntimeError):
         super().__init__(message)
         self.result = result
 
+    def __reduce__(self) -> tuple[type[ConvergenceError], tuple[str, object]]:
+        """So that a process pool can hand it over: an exception's own way knows of the message alone."""
+        return type(self), (str(self), self.result)
+
 
 class ConvergenceWarning(UserWarning):
     """A solve did not converge; the status of the result says why."""

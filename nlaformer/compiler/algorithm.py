@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import DTYPES, ArrayT, give, threads_for, usable_device
+from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.graph import KINDS
@@ -196,6 +196,7 @@ class Algorithm:
         """Write config.json and model.safetensors into a folder; ``nf.load`` reads it back."""
         return io.save(path, "algorithm", self.model, asdict(self.config))
 
+    @full_precision()
     def run(
         self,
         A: ArrayT | None = None,
@@ -233,6 +234,7 @@ class Algorithm:
             values[name] = scaled.reshape(*batch, *scaled.shape[1:])
         return judged_run(values, self.config.answer["kind"], inputs, self._checks, library)
 
+    @full_precision()
     def prompt(
         self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, **further: ArrayT
     ) -> ArrayT:

@@ -16,7 +16,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, ObjectArray, check_memory, common_kind, give, operands, to_tensor, whole
+from nlaformer.arrays import (
+    ArrayT,
+    ObjectArray,
+    check_memory,
+    common_kind,
+    full_precision,
+    give,
+    operands,
+    to_tensor,
+    whole,
+)
 from nlaformer.compiler.expression import EMPTY, Expression, size
 from nlaformer.compiler.graph import AXES, KINDS
 from nlaformer.compiler.inputs import padded, size_of
@@ -87,6 +97,7 @@ def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int
     return run_reference(program, inputs, iterations, array_library(*given.values()))
 
 
+@full_precision()
 def run_reference(
     program: Reference,
     inputs: dict[str, Tensor],

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from nlaformer import io
-from nlaformer.arrays import ArrayT, common_kind, give, kind_of, plain, to_tensor, usable_device
+from nlaformer.arrays import ArrayT, common_kind, full_precision, give, kind_of, plain, to_tensor, usable_device
 from nlaformer.arrays import operands as take
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, look_up, unknown_name
 from nlaformer.express import symbol
@@ -33,6 +33,7 @@ from nlaformer.transformer import NLAFormer
 _LARGEST_EXPONENT = 4096
 
 
+@full_precision()
 def operation(
     name: str,
     n: int,
@@ -151,16 +152,19 @@ class Operation:
     def __reduce__(self) -> tuple[Any, ...]:
         return from_config, (asdict(self.options), self.model)
 
+    @full_precision()
     def __call__(self, *operands: ArrayT) -> ArrayT:
         """The result, in the kind of array that was given; leading dimensions are batch dimensions."""
         kind, scaled, e = self._prepare(operands)
         return each(lambda result: give(result, kind), self._run(scaled, e))
 
+    @full_precision()
     def prompt(self, *operands: ArrayT) -> ArrayT:
         """The token matrix P, (..., rows, tokens), operands scaled; NumPy for NumPy, torch for torch."""
         kind, scaled, e = self._prepare(operands)
         return give(self._write(e, *scaled), kind)
 
+    @full_precision()
     def read(self, P: ArrayT) -> ArrayT:
         """The result in a token matrix that the model returned, scaled back."""
         kind, state = kind_of(P), to_tensor("P", P)
@@ -171,6 +175,7 @@ class Operation:
             )
         return each(lambda r: give(r, kind), self._read(state))
 
+    @full_precision()
     def error_bound(self, *operands: ArrayT) -> ArrayT:
         """A proven bound on the error of each entry of ``self(*operands)``; same shape as the result.
 

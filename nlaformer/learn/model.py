@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io, pretrained
-from nlaformer.arrays import ArrayT, all_finite, give, kind_of, threads_for, to_tensor, whole
+from nlaformer.arrays import ArrayT, all_finite, full_precision, give, kind_of, threads_for, to_tensor, whole
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
@@ -123,6 +123,7 @@ class Solver(nn.Module):
         return self.probe_x(X), self.probe_rd(seen)
 
     @torch.no_grad()
+    @full_precision()
     def iterates(self, A: object, b: ArrayT, iterations: int | None = None, *, normalize: bool = True) -> ArrayT:
         """The iterates x_0, ..., x_T for systems with any leading batch dimensions.
 
@@ -168,7 +169,7 @@ class Solver(nn.Module):
             raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
         e = f = torch.zeros((), dtype=torch.int32, device=right.device)
         if normalize and batch.numel() and (known := familiar(self.config)) is not None:
-            warn_if_unfamiliar(known.unlike(matrices), stacklevel=3)  # the user's line, above the decorator
+            warn_if_unfamiliar(known.unlike(matrices), stacklevel=4)  # the user's line, above two decorators
             e, f = known.scaling(matrices, right)
         matrices = self._own("A", scale(matrices, -e[..., None, None])).expand(*batch, n, n).reshape(-1, n, n)
         right = self._own("b", scale(right, -(e + f)[..., None])).expand(*batch, n).reshape(-1, n)

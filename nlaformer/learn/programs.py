@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io
-from nlaformer.arrays import ArrayT, threads_for, whole
+from nlaformer.arrays import ArrayT, full_precision, threads_for, whole
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.language import Program
@@ -95,6 +95,7 @@ class TrainedProgram(nn.Module):
         return self.program.next(inputs, states, {k: p.step for k, p in parts if p.part.method == "step"})
 
     @torch.no_grad()
+    @full_precision()
     def run(
         self,
         A: ArrayT | None = None,

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.solvers.certificate import UNIT, norm_of, norm_upper
+from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
 from nlaformer.solvers.preconditioners import Identity, Preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.state import SolveState
@@ -76,6 +77,9 @@ class _Recursion:
         self.directions = [direction.take(lanes) for direction in directions]
         self.x, self.r = state.x[lanes], state.r[lanes]  # (s, n)
         z = self.M.apply(self.r)
+        # (s,) the largest |A d| / |d| and |M r| / |r|, where the entries of A or M are not known
+        self.reach_A = torch.zeros_like(state.norm[lanes])
+        self.reach_M = _reach(self.M, self.reach_A, self.r, z)
         self.d = self._deflated(z.clone())  # (s, n)
         self.rz, self.norm = (self.r * z).sum(-1), norm_upper(self.r)  # (s,)
         self.target = state.problem.tolerance[lanes].clone()  # (s,) the running |r| at which a lane claims
@@ -88,6 +92,7 @@ class _Recursion:
         state = self.state
         q = self.A.apply(self.d)
         state.count_product(self.going)
+        self.reach_A = _reach(self.A, self.reach_A, self.d, q)
         curvature = (self.d * q).sum(-1)
         alpha = self.rz / curvature
         if bool((self.alive & ~((self.rz > 0) & (curvature > 0) & torch.isfinite(alpha))).any()):
@@ -95,6 +100,7 @@ class _Recursion:
         alpha = torch.where(self.alive, alpha, 0.0)[:, None]
         r = self.r - alpha * q
         z = self.M.apply(r)
+        self.reach_M = _reach(self.M, self.reach_M, r, z)
         rz, norm = (r * z).sum(-1), norm_of(r)
         self._end(self.alive & ~torch.isfinite(rz + norm), Status.NONFINITE, "the iteration left float64")
         state.keep_before_rise(self.lanes, self.alive, norm, self.x)
@@ -119,7 +125,8 @@ class _Recursion:
         self.reached[claims] = torch.fmin(self.reached[claims], exact.norm)
         # Where only rounding to the user's precision is in the way, a smaller residual may leave room for it.
         rounding = ~done & exact.holds
-        hopeless = (noise > 0.8 * state.problem.tolerance[lanes]) | (self.failures[claims] > 3)
+        spent = (self.failures[claims] > 3) | (self.norm[claims] == 0)  # a residual of 0 cannot fall further
+        hopeless = (noise > 0.8 * state.problem.tolerance[lanes]) | spent
         stuck = (self.strikes[claims] > _STRIKES) | (self.failures[claims] > _LARGEST_DETOUR)
         unrounded, stagnated = rounding & hopeless, ~done & ~rounding & stuck
         state.end_unrounded(lanes[unrounded])
@@ -154,6 +161,7 @@ class _Recursion:
         self.x, self.r, self.d = self.x[at], self.r[at], self.d[at]
         self.rz, self.norm, self.target = self.rz[at], self.norm[at], self.target[at]
         self.failures, self.strikes, self.reached = self.failures[at], self.strikes[at], self.reached[at]
+        self.reach_A, self.reach_M = self.reach_A[at], self.reach_M[at]
         self.lanes, self.alive = self.going, self.alive[at]
 
     def _end(self, which: Tensor, status: Status, detail: str = "") -> None:
@@ -174,20 +182,46 @@ class _Recursion:
         return z
 
     def _end_breakdowns(self, curvature: Tensor) -> None:
-        """End the lanes that cannot take a step, and say why."""
-        rz, plain, size = self.rz, isinstance(self.M, Identity), self.d.abs()
-        rounding = 2 * (self.A.terms + size.shape[-1] + 2) * UNIT * (size * self.A.absolute(size)).sum(-1)  # of d.A d
+        """End the lanes that cannot take a step, and say why; not definite is what no rounding error explains."""
+        rz, plain, size = self.rz, isinstance(self.M, Identity), self.d.abs().amax(-1)
         broken = ~((rz > 0) & (curvature > 0) & torch.isfinite(rz / curvature))
-        not_definite = "was found: M is not positive definite"
+        bent = curvature < -_rounding(self.A, self.d, self.reach_A)
+        skewed = torch.zeros_like(broken) if plain else rz < -_rounding(self.M, self.r, self.reach_M)
+        missed = torch.zeros_like(broken) if plain else (rz <= 0) & self._loses_under_M()
         cases = (
             (~torch.isfinite(rz + curvature), Status.NONFINITE, "a product with A or M is not finite"),
-            (rz < 0, Status.NOT_SPD, f"a residual with r.M r < 0 {not_definite}"),
-            ((rz == 0) & (not plain), Status.NOT_SPD, f"a residual with r.M r = 0 {not_definite}"),
-            (rz == 0, Status.STAGNATED, "the square of the residual underflows"),
-            (size.amax(-1) < 1e-150, Status.STAGNATED, "d.A d cannot be told from zero; scale M"),
-            ((curvature <= 0) & (curvature <= -rounding), Status.NOT_SPD, "d.A d <= 0 for a direction d"),
+            (skewed, Status.NOT_SPD, "a residual with r.M r < 0 was found: M is not positive definite"),
+            (missed, Status.NOT_SPD, "M e = 0 for a unit vector e: M is not positive definite"),
+            (rz <= 0, Status.STAGNATED, f"r.{'' if plain else 'M '}r cannot be told from zero"),
+            (size < 1e-150, Status.STAGNATED, "d.A d cannot be told from zero; scale M"),
+            (bent, Status.NOT_SPD, "d.A d < 0 for a direction d"),
             (curvature <= 0, Status.STAGNATED, "d.A d cannot be told from zero"),
             (~torch.isfinite(rz / curvature), Status.NONFINITE, "the iteration left float64"),
         )
         for which, status, detail in cases:
             self._end(broken & self.alive & which, status, detail)
+
+    def _loses_under_M(self) -> Tensor:
+        """Whether M e = 0 for the unit vector e that is nearest to the residual."""
+        e = torch.nn.functional.one_hot(self.r.abs().argmax(-1), self.r.shape[-1]).to(self.r)
+        return (self.r != 0).any(-1) & (self.M.apply(e) == 0).all(-1)
+
+
+def _reach(A: Preconditioner, reach: Tensor, v: Tensor, product: Tensor) -> Tensor:
+    """The largest |A v| / |v| of every lane so far, for operators whose entries are not known."""
+    if isinstance(A, Identity | DenseOperator | SparseOperator):
+        return reach
+    return torch.fmax(reach, norm_of(product) / norm_of(v))
+
+
+def _rounding(A: Preconditioner, v: Tensor, reach: Tensor) -> Tensor:
+    """More than rounding errors and underflow can make of v.A v, in each lane.
+
+    ``reach`` is the largest |A v| / |v| seen, at most |A|: what is known of an operator whose entries are not.
+    """
+    size, n = v.abs(), v.shape[-1]
+    underflow = 2.0**-1060 * n**2 * (1 + size.sum(-1)).square()
+    if isinstance(A, DenseOperator | SparseOperator):
+        return 2 * (A.terms + n + 2) * UNIT * (size * A.absolute(size)).sum(-1) + underflow
+    unit = A.unit if isinstance(A, ImplicitOperator) else UNIT
+    return 2 * (2 * n + 2) * unit * reach * size.square().sum(-1) + underflow

@@ -6,14 +6,15 @@ A lane is one right-hand side; X (m, n) holds a vector for each of m lanes. Seve
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DTypeError
+from nlaformer.errors import DTypeError, ShapeError
+from nlaformer.prompt import scale
 
 _Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
 
@@ -113,14 +114,40 @@ class SparseOperator:
 
 @dataclass(frozen=True)
 class ImplicitOperator:
-    """A LinearOperator of SciPy: only its products are known."""
+    """A LinearOperator of SciPy: only its products are known.
+
+    Lanes are scaled by powers of two, and a function that is not quite linear (it saturates, or overflows) does not
+    notice vectors near 1. The certificate therefore applies it to vectors in the user's units, ``in_units``.
+    """
 
     A: Any
     terms: int = 0
+    exponent: Tensor | None = None  # (m,) of the user's units; None: vectors are passed as they are
+
+    def in_units(self, exponent: Tensor) -> ImplicitOperator:
+        """The operator that sees 2^e x of every lane, and divides what it gives by 2^e."""
+        return replace(self, exponent=exponent[:, None])
+
+    @property
+    def unit(self) -> float:
+        """The rounding error that its products may be expected to have, relative to |A| |x|."""
+        single = self.A.dtype is not None and np.dtype(self.A.dtype) in (np.float32, np.float16)
+        return float(np.finfo(self.A.dtype if single else np.float64).eps) / 2
 
     def apply(self, X: Tensor) -> Tensor:
-        if len(X) == 1:
-            return _row_by_row(self.A, X)
+        given = X if self.exponent is None else scale(X, self.exponent)
+        try:
+            found = _row_by_row(self.A, given) if len(X) == 1 else self._columns(given)
+        except DTypeError:
+            raise
+        except ValueError as error:
+            n = X.shape[-1]
+            raise ShapeError(
+                f"a product with the LinearOperator failed ({error}); it must take {n} numbers and return {n}"
+            ) from error
+        return found if self.exponent is None else scale(found, -self.exponent)
+
+    def _columns(self, X: Tensor) -> Tensor:
         columns = _real(self.A.matmat(X.cpu().numpy().T.copy()))
         return torch.from_numpy(np.ascontiguousarray(columns.T)).to(X.device)
 
@@ -128,7 +155,7 @@ class ImplicitOperator:
         return torch.zeros_like(X)
 
     def take(self, lanes: Tensor) -> ImplicitOperator:
-        return self
+        return self if self.exponent is None else replace(self, exponent=self.exponent[lanes])
 
     def products(self, X: Tensor) -> _Terms:
         return iter(())

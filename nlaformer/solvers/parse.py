@@ -27,6 +27,7 @@ from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import UNIT, norm_lower
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
+from nlaformer.solvers.sparse import COMPLEX, is_sparse, to_csr
 
 _NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
 
@@ -139,6 +140,8 @@ def _device(A: Any, matrices: Any, right: Tensor) -> torch.device:
 
 def _read_x0(x0: Any, right: Tensor, shape: tuple[int, ...], columns: bool) -> Tensor:
     """A real x0 for each system, in the shape of b."""
+    if isinstance(x0, str):
+        raise OptionError(f"x0 is {x0!r:.20}; expected a vector. Where SciPy takes 'Mb', pass the product M @ b")
     start = read_real("x0", x0)
     own, batch = (2, shape[:-1]) if columns else (1, shape)  # the dimensions of a single system, and the others
     expected = f"x0 has shape {tuple(start.shape)}; expected that of b, {tuple(right.shape)}, or one x0 for each system"
@@ -171,16 +174,13 @@ def scale_towards(values: Tensor, e: Tensor, towards: float) -> Tensor:
 
 def read_matrix(name: str, value: Any) -> Any:
     """A dense tensor (..., n, n), or a CSR array or LinearOperator of SciPy's: real, square, not empty."""
-    import scipy.sparse
-    from scipy.sparse.linalg import LinearOperator, aslinearoperator
-
     found: Any = value
-    if isinstance(value, Tensor) and value.layout != torch.strided:
-        found = _csr_of_torch(value)
-    elif scipy.sparse.issparse(value):
-        found = value if value.ndim == 2 else value.reshape(1, -1)  # which is not square
-    elif hasattr(value, "matvec") and hasattr(value, "shape"):
-        found = aslinearoperator(value)
+    if is_sparse(value):
+        found = to_csr(name, value)
+        if found.dtype.kind in "iu":
+            _check_integers(name, found.data)
+    elif not isinstance(value, Tensor) and hasattr(value, "matvec") and hasattr(value, "shape"):
+        found = _linear_operator(name, value)
     else:
         found = read_real(name, value)
     shape = tuple(found.shape)
@@ -188,55 +188,32 @@ def read_matrix(name: str, value: Any) -> Any:
         raise ShapeError(
             f"{name} has shape {getattr(value, 'shape', shape)}; expected square matrices (..., n, n), n from 1 on"
         )
-    if isinstance(found, Tensor):
-        return found
-    kind = np.dtype(found.dtype).kind if found.dtype is not None else "f"
+    return found
+
+
+def _linear_operator(name: str, value: Any) -> Any:
+    """What has a shape and a matvec as a LinearOperator of SciPy's, of real numbers."""
+    from scipy.sparse.linalg import aslinearoperator
+
+    try:
+        found = aslinearoperator(value)
+        kind = np.dtype(found.dtype).kind if found.dtype is not None else "f"
+    except (TypeError, ValueError) as error:
+        raise ShapeError(
+            f"{name} is a {type(value).__name__} that SciPy cannot read as a LinearOperator: {error}"
+        ) from error
+    if kind == "c":
+        raise DTypeError(f"{name} is complex ({found.dtype}); {COMPLEX}")
     if kind not in "biuf":
         raise DTypeError(f"{name} holds {found.dtype} values; only real systems can be solved")
-    if isinstance(found, LinearOperator):
-        return found
-    if np.dtype(found.dtype).itemsize > 8:
-        raise DTypeError(f"{name} holds {found.dtype} values; convert them to float64 or float32")
-    return _csr(name, found)
-
-
-def _csr(name: str, matrix: Any) -> Any:
-    """A sparse matrix of SciPy's with sorted indices and without duplicates; the given one is not changed."""
-    import scipy.sparse
-
-    if hasattr(matrix, "check_format"):
-        try:
-            # An index outside the matrix would make a product read foreign memory. The check works on another object,
-            # of the same arrays, because it changes attributes.
-            type(matrix)(matrix).check_format(full_check=True)
-        except ValueError as error:
-            raise ShapeError(f"{name} is a damaged sparse matrix ({error}); build it again") from error
-    csr = scipy.sparse.csr_array(matrix)
-    if not csr.has_canonical_format:
-        csr = csr.copy()
-        csr.sum_duplicates()
-    if csr.dtype.kind in "iu":
-        _check_integers(name, csr.data)
-    return csr
-
-
-def _csr_of_torch(value: Tensor) -> Any:
-    import scipy.sparse
-
-    if value.is_complex():
-        raise DTypeError(f"A is complex ({value.dtype}); only real systems can be solved")
-    if value.dim() != 2:
-        raise ShapeError(f"A is a sparse tensor of shape {tuple(value.shape)}; expected one square matrix (n, n)")
-    coo = value.detach().to_sparse_coo().coalesce().cpu()
-    entries = coo.values().double() if coo.dtype in (torch.float16, torch.bfloat16) else coo.values()
-    return scipy.sparse.csr_array((entries.numpy(), tuple(coo.indices().numpy())), shape=tuple(value.shape))
+    return found
 
 
 def read_real(name: str, value: Any) -> Tensor:
     """A dense tensor of real numbers that float64 can hold."""
     tensor = to_tensor(name, value).detach()
     if tensor.is_complex():
-        raise DTypeError(f"{name} is complex ({tensor.dtype}); only real systems can be solved")
+        raise DTypeError(f"{name} is complex ({tensor.dtype}); {COMPLEX}")
     if not tensor.is_floating_point() and tensor.dtype != torch.bool:
         _check_integers(name, tensor)
     return tensor

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, give, whole
+from nlaformer.arrays import ArrayT, full_precision, give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import conjugate_gradients
@@ -199,6 +199,7 @@ class _Request:
 
 
 @torch.no_grad()
+@full_precision()
 def _solve(request: _Request) -> SolveResult:
     begun = time.perf_counter()
     request.check_options()
@@ -267,5 +268,5 @@ def _warn_or_raise(result: SolveResult, check: str) -> None:
     message = result.explain()
     if check == "raise":
         raise ConvergenceError(message, result)
-    # The user's line is above _warn_or_raise, _solve, its decorator and solve.
-    warnings.warn(message, ConvergenceWarning, stacklevel=5)
+    # The user's line is above _warn_or_raise, _solve, its two decorators and solve.
+    warnings.warn(message, ConvergenceWarning, stacklevel=6)

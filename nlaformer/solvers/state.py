@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import Certificate, certify, norm_of
+from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Status
 
@@ -54,8 +55,12 @@ class SolveState:
         self.end((~problem.finite).nonzero()[:, 0], Status.NONFINITE, "A, b or x0 holds NaN or infinity")
         self.x[~problem.finite] = torch.nan
         zero = (problem.b == 0).all(-1) & problem.finite
-        self.end(zero.nonzero()[:, 0], Status.CONVERGED)
         self.x[zero], self.norm[zero], self.bound[zero] = 0.0, 0.0, 0.0
+        self.end(zero.nonzero()[:, 0], Status.CONVERGED)
+        if isinstance(problem.A, ImplicitOperator) and bool(zero.any()):
+            at = zero.nonzero()[:, 0]
+            affine = at[(self.apply(at, self.x[at]) != 0).any(-1)]
+            self.end(affine, Status.NOT_SPD, "A applied to 0 is not 0: it is not linear")
         r, lanes = problem.b.clone(), self.going()
         if problem.x0 is not None and len(lanes):
             r[lanes] = problem.b[lanes] - self.apply(lanes, self.x[lanes])
@@ -169,26 +174,28 @@ class SolveState:
         """
         if x is not None:
             self.x[lanes] = x
-        problem, x = self.problem, self.x[lanes]
-        A, b, tolerance = problem.A.take(lanes), problem.b[lanes], problem.tolerance[lanes]
-        returned = problem.rounded(x, lanes)
-        self.count_product(lanes)
-        found = exact = certify(A, b, x, tolerance)
+        x = self.x[lanes]
+        returned = self.problem.rounded(x, lanes)
+        found = exact = self._certify(lanes, x)
         if not torch.equal(returned, x):
-            self.count_product(lanes)
-            found = certify(A, b, returned, tolerance)
+            found = self._certify(lanes, returned)
         self.norm[lanes], self.bound[lanes] = found.norm, found.bound
         self.end(lanes[found.holds], Status.CONVERGED)
         return exact, found.holds, norm_of(found.r - exact.r)
+
+    def _certify(self, lanes: Tensor, x: Tensor) -> Certificate:
+        """The certificate of an x for some lanes; a LinearOperator is applied to that x in the user's units."""
+        problem, A = self.problem, self.problem.A.take(lanes)
+        if isinstance(A, ImplicitOperator):
+            A = A.in_units(problem.exponent_b[lanes])
+        self.count_product(lanes)
+        return certify(A, problem.b[lanes], x, problem.tolerance[lanes])
 
     def end_unrounded(self, lanes: Tensor) -> None:
         """End lanes whose iterate holds, but not in the user's precision: PRECISION if it holds in float64."""
         if not len(lanes):
             return
-        problem = self.problem
-        x = problem.rounded(self.x[lanes], lanes, torch.float64)
-        holds = certify(problem.A.take(lanes), problem.b[lanes], x, problem.tolerance[lanes]).holds
-        self.count_product(lanes)
+        holds = self._certify(lanes, self.problem.rounded(self.x[lanes], lanes, torch.float64)).holds
         self.end(lanes[holds], Status.PRECISION)
         self.end(lanes[~holds], Status.NONFINITE, "the answer is outside the range of float64")
 

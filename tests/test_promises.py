@@ -1,0 +1,305 @@
+"""Promises under attack: settings of torch, operators that are not linear, damaged matrices, kills during a save."""
+
+import multiprocessing
+import pickle
+import subprocess
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import torch
+from scipy.linalg import hilbert
+from scipy.sparse.linalg import LinearOperator
+
+import nlaformer as nf
+from nlaformer.arrays import full_precision
+from nlaformer.errors import ConvergenceError, DTypeError, OptionError, ShapeError
+from nlaformer.express.accuracy import draw, reference
+from nlaformer.solvers.result import Status
+from tests.systems import family
+
+NAMES = [name for name in nf.operations() if name != "pointwise"]
+
+
+# Settings of torch
+
+
+@pytest.fixture
+def flushed():
+    """Subnormal numbers are taken to be zero, in torch and NumPy alike."""
+    torch.set_flush_denormal(True)
+    yield
+    torch.set_flush_denormal(False)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_autocast_does_not_take_a_float32_operation_beyond_its_bound(name):
+    operands = draw(name, 8, "float32", seeds=(0, 1))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        op = nf.operation(name, n=8, dtype=torch.float32)
+        found, bound = op(*operands), op.error_bound(*operands)
+    exact = reference(name, *operands)
+    for result, wanted, most in zip(*(v if isinstance(v, tuple) else (v,) for v in (found, exact, bound)), strict=True):
+        assert (np.abs(result.astype(np.longdouble) - wanted) <= most).all()
+
+
+def test_autocast_does_not_change_runs_and_iterates():
+    A, b, _ = family(4, 2, 1.0)
+    A, b = A.astype(np.float32), b.astype(np.float32)
+    cg, model = nf.algorithm("cg", 4, dtype=torch.float32), nf.load("cg-accelerated")
+    A20, b20 = (v.astype(np.float32) for v in family(20, 2, 1.0)[:2])
+    program = type("Richardson", (nf.Program,), {"start": lambda self, x0: {"x": x0}, "step": _richardson})()
+
+    def everything():
+        torch_run = program.run(torch.from_numpy(A), torch.from_numpy(b), iterations=3)
+        solved = nf.solve(A20, b20, model=model, rtol=1e-4)
+        return cg.run(A, b, iterations=5).x, model.iterates(A20, b20), torch_run.x.numpy(), solved.x
+
+    plain = everything()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        cast = everything()
+        assert torch.is_autocast_enabled("cpu")
+    for one, other in zip(plain, cast, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def _richardson(self, A, b, x):
+    return {"x": x + 0.1 * (b - A @ x)}
+
+
+def test_products_in_reduced_precision_are_left_inside_a_call_and_put_back():
+    products = torch.backends.mkldnn.matmul
+    try:
+        torch.set_float32_matmul_precision("medium")
+        with full_precision():
+            assert torch.get_float32_matmul_precision() == "highest"
+        assert torch.get_float32_matmul_precision() == "medium"
+        torch.set_float32_matmul_precision("highest")
+        products.fp32_precision = "bf16"  # of this device alone
+        with full_precision():
+            assert products.fp32_precision == "ieee"
+        assert products.fp32_precision == "bf16"
+    finally:
+        products.fp32_precision = "ieee"
+        torch.set_float32_matmul_precision("highest")
+
+
+def test_flushed_subnormals_change_no_operation(flushed):
+    with full_precision():
+        tiny = np.array([1e-310, -3e-320])
+    found = nf.operation("add", n=2)(tiny, tiny)
+    bound = nf.operation("add", n=2).error_bound(tiny, tiny)
+    torch.set_flush_denormal(False)
+    assert (np.abs(found - 2 * tiny) <= bound).all() and found[0] != 0
+
+
+def test_flushed_subnormals_change_no_solve(flushed):
+    A, b = np.diag([1.0, 2.0, 3.0]), np.array([1e-310, 1e-310, 1e-310])
+    result = nf.solve(A, b, check="ignore")
+    torch.set_flush_denormal(False)
+    assert result.converged and np.linalg.norm((b - A @ result.x) * 2.0**1000) <= 1e-5 * np.linalg.norm(b * 2.0**1000)
+
+
+def test_flushed_subnormals_are_flushed_again_after_a_call(flushed):
+    nf.operation("add", n=1)([1.0], [2.0])
+    assert torch.tensor(1e-310, dtype=torch.float64).mul(1).item() == 0.0
+
+
+# Operators that are not what they seem
+
+SATURATING = {
+    "clipped": lambda y: np.clip(y, -1.5, 1.5),
+    "cut off": lambda y: np.where(np.abs(y) > 10, 0.0, y),
+    "half precision": lambda y: y.astype(np.float16).astype(float),
+    "bounded": lambda y: 3 * np.tanh(y),
+}
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+@pytest.mark.parametrize("size", [1e-300, 1e-3, 1.0, 2.0, 1e2, 1e5, 1e300])
+@pytest.mark.parametrize("name", SATURATING)
+def test_converged_holds_for_the_operator_as_it_treats_the_returned_x(name, size):
+    A, bend = np.diag([1.0, 2.0, 3.0]), SATURATING[name]
+    b = size * np.array([1.0, 0.5, 0.25])
+    result = nf.solve(LinearOperator((3, 3), matvec=lambda x: bend(A @ x), dtype=float), b, check="ignore")
+    true = np.linalg.norm((b - bend(A @ result.x)) / size)
+    assert not result.converged or true <= 1e-5 * np.linalg.norm(b / size) * (1 + 1e-12)
+    if size in (1e2, 1e5) and name != "half precision":
+        assert not result.converged
+
+
+def test_an_affine_operator_does_not_converge_at_zero():
+    shifted = LinearOperator((2, 2), matvec=lambda x: x + 1, dtype=float)
+    assert nf.solve(shifted, np.zeros(2), check="ignore").status is Status.NOT_SPD
+    assert not nf.solve(shifted, np.full(2, 3.0), check="ignore", maxiter=0).converged
+
+
+def test_an_operator_of_the_wrong_length_is_named():
+    short = LinearOperator((3, 3), matvec=lambda x: np.ones(4), dtype=float)
+    for b in (np.ones(3), np.ones((3, 2))):
+        with pytest.raises(ShapeError, match="LinearOperator"):
+            nf.solve(short, b)
+
+
+# What is called not definite is not
+
+
+@pytest.mark.parametrize("M", [None, "jacobi", "inverse"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", range(2, 7))
+def test_a_definite_matrix_is_never_called_not_definite(n, dtype, M):
+    A = hilbert(n).astype(dtype)
+    assert np.linalg.eigvalsh(A.astype(float))[0] > 0
+    given = np.linalg.inv(hilbert(n)) if M == "inverse" else M
+    forms = [A, sp.csr_array(A)] + ([] if M == "jacobi" else [LinearOperator((n, n), matvec=lambda x: A @ x)])
+    for form in forms:
+        for b in (np.ones(n), *np.eye(n), np.arange(1, n + 1)):
+            result = nf.solve(form, b.astype(dtype), M=given, rtol=1e-14, check="ignore")
+            assert result.status is not Status.NOT_SPD
+
+
+@pytest.mark.parametrize("entries", [(1e200, 1e-200), (1e-300, 1e300), (1.0, 5e-324), (1e308, 1.0, 1e-308)])
+@pytest.mark.parametrize("method", ["cg", "pcg"])
+def test_a_diagonal_of_any_range_is_never_called_not_definite(entries, method):
+    A = np.diag(entries)
+    for form in (A, sp.csr_array(A)):
+        result = nf.solve(form, np.ones(len(A)), method=method, check="ignore")
+        assert result.status is not Status.NOT_SPD
+
+
+def test_an_indefinite_matrix_is_still_called_so():
+    A = np.array([[1.0, 2.0], [2.0, 1.0]])
+    for form in (A, sp.csr_array(A), LinearOperator((2, 2), matvec=lambda x: A @ x)):
+        assert nf.solve(form, np.array([1.0, -1.0]), check="ignore").status is Status.NOT_SPD
+
+
+# Errors
+
+
+def test_a_convergence_error_survives_a_process_pool():
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=spawned) as pool, pytest.raises(ConvergenceError) as caught:
+        pool.submit(_fail_to_converge).result(timeout=120)
+    assert caught.value.result.status is Status.NOT_SPD
+
+
+def _fail_to_converge():
+    nf.solve(-np.eye(2), np.ones(2), check="raise")
+
+
+def test_every_error_can_be_pickled():
+    from nlaformer import errors
+
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert len(kinds) > 8
+    for kind in kinds:
+        error = kind("words", {"x": 1}) if kind is ConvergenceError else kind("words")
+        twin = pickle.loads(pickle.dumps(error))
+        assert type(twin) is kind and str(twin) == "words" and vars(twin) == vars(error)
+
+
+def _damage(form, change):
+    matrix = sp.diags_array([np.full(9, -1.0), np.full(10, 4.0), np.full(9, -1.0)], offsets=[-1, 0, 1]).asformat(form)
+    change(matrix)
+    return matrix
+
+
+def _set(matrix, **parts):
+    for name, part in parts.items():
+        setattr(matrix, name, part)
+
+
+DAMAGED = {
+    "coo row": ("coo", lambda m: m.row.__setitem__(3, 10**9)),
+    "coo column": ("coo", lambda m: m.col.__setitem__(3, -(10**6))),
+    "coo shape": ("coo", lambda m: _set(m, _shape=(5, 5))),
+    "coo short": ("coo", lambda m: _set(m, data=m.data[:-4])),
+    "lil column": ("lil", lambda m: m.rows[2].__setitem__(0, 10**6)),
+    "lil negative": ("lil", lambda m: m.rows[2].__setitem__(0, -(10**6))),
+    "lil more indices": ("lil", lambda m: m.rows[2].append(5)),
+    "lil no row": ("lil", lambda m: m.rows.__setitem__(2, None)),
+    "lil words": ("lil", lambda m: m.data.__setitem__(2, ["a", "b", "c"])),
+    "lil fractions": ("lil", lambda m: m.rows.__setitem__(2, [2.5, 3, 4])),
+    "dok": ("dok", lambda m: m._dict.__setitem__((10**6, 0), 1.0)),
+    "dok key": ("dok", lambda m: m._dict.__setitem__("a", 1.0)),
+    "dia": ("dia", lambda m: _set(m, data=m.data[:1])),
+    "csr": ("csr", lambda m: m.indices.__setitem__(3, 10**9)),
+    "csr pointer": ("csr", lambda m: m.indptr.__setitem__(3, 10**9)),
+    "csr without data": ("csr", lambda m: _set(m, data=None)),
+    "csc": ("csc", lambda m: m.indices.__setitem__(3, -1)),
+    "bsr": ("bsr", lambda m: m.indices.__setitem__(1, 10**6)),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_sparse_matrix_is_refused_and_crashes_nothing(name):
+    """In a process of its own: a product with such a matrix may end it."""
+    code = (
+        "import numpy as np, nlaformer as nf; from tests.test_promises import DAMAGED, _damage\n"
+        f"A = _damage(*DAMAGED[{name!r}])\n"
+        "try: nf.solve(A, np.ones(A.shape[0]), check='ignore')\n"
+        "except nf.errors.ShapeError: print('refused')"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert found.stdout == "refused\n", found.stderr
+
+
+@pytest.mark.filterwarnings("ignore:Sparse")
+def test_a_damaged_sparse_tensor_is_refused():
+    far, values = torch.tensor([0, 1, 10**6]), torch.ones(3, dtype=torch.float64)
+    near = torch.arange(3)
+    damaged = [
+        torch.sparse_coo_tensor(torch.stack([far, near]), values, (3, 3), check_invariants=False),
+        torch.sparse_csr_tensor(torch.arange(4), far, values, (3, 3), check_invariants=False),
+        torch.sparse_csr_tensor(torch.tensor([0, 1, 2, 10**6]), near, values, (3, 3), check_invariants=False),
+    ]
+    for A in damaged:
+        with pytest.raises(ShapeError, match="damaged"):
+            nf.solve(A, torch.ones(3, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("form", ["coo", "csr", "csc", "bsr", "dia", "lil", "dok"])
+def test_numbers_in_the_other_byte_order_are_converted(form):
+    def swap(m):
+        if form in ("lil", "dok"):
+            m.dtype = m.dtype.newbyteorder()
+        else:
+            m.data = m.data.astype(m.dtype.newbyteorder())
+
+    A, given = _damage(form, lambda m: None), _damage(form, swap)
+    np.testing.assert_array_equal(nf.solve(given, np.ones(10, ">f8")).x, nf.solve(A, np.ones(10)).x)
+
+
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_tensors_without_ordinary_numbers_are_refused_everywhere():
+    A, b = torch.eye(20), torch.ones(20)
+    odd = [
+        lambda v: v.to("meta"),
+        lambda v: torch.quantize_per_tensor(v, 0.1, 0, torch.qint8),
+        lambda v: v.to_mkldnn(),
+        lambda v: torch.nested.nested_tensor([v, v]),
+    ]
+    doors = [
+        nf.solve,
+        nf.load("cg-accelerated").iterates,
+        nf.algorithm("cg", 20, dtype=torch.float32).run,
+        nf.operation("matvec", n=20, dtype=torch.float32),
+    ]
+    for door in doors:
+        for change in odd:
+            for given in ((change(A), b), (A, change(b))):
+                with pytest.raises(DTypeError):
+                    door(*given)
+
+
+def test_what_only_scipy_takes_is_said_to_be_so():
+    A, b = np.eye(2), np.ones(2)
+    with pytest.raises(OptionError, match="SciPy"):
+        nf.solve(A, b, x0="Mb")
+    for given in (A * 1j, sp.csr_array(A * 1j), sp.lil_array(A * 1j), torch.eye(2).to(torch.complex64)):
+        with pytest.raises(DTypeError, match="scipy"):
+            nf.solve(given, b)
+    with pytest.raises(DTypeError, match="scipy"):
+        nf.solve(A, b * 1j)
