@@ -216,7 +216,8 @@ def _full_products() -> Iterator[None]:
         before = "highest"
     if before != "highest":
         torch.set_float32_matmul_precision("highest")
-    settings = [(of, of.fp32_precision) for of in (torch.backends.cuda.matmul, torch.backends.mkldnn.matmul)]
+    backends: Any = torch.backends  # whose types lack mkldnn's
+    settings = [(of, of.fp32_precision) for of in (backends.cuda.matmul, backends.mkldnn.matmul)]
     reduced = [(of, precision) for of, precision in settings if precision in ("tf32", "bf16")]
     for of, _ in reduced:
         of.fp32_precision = "ieee"

@@ -61,7 +61,7 @@ def _shapes(given: Mapping[str, Any], kinds: Mapping[str, str]) -> dict[str, tup
     for name in sorted((name for name in given if name in kinds), key=lambda name: -AXES[kinds[name]]):
         try:
             shape = tuple(np.shape(given[name]))
-        except ValueError:  # lists of unequal lengths
+        except (ValueError, RuntimeError):  # lists of unequal lengths, nested tensors
             continue
         if given[name] is not None and len(shape) >= AXES[kinds[name]]:
             shapes[name] = shape

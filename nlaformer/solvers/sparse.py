@@ -135,4 +135,5 @@ def _of_torch(name: str, value: Tensor) -> Any:
         ).to_sparse_coo()
     checked = checked.coalesce().cpu()
     entries = checked.values().double() if checked.dtype in (torch.float16, torch.bfloat16) else checked.values()
-    return _assembled(name, *checked.indices().numpy(), entries.numpy(), tuple(value.shape))
+    rows, columns = checked.indices().numpy()
+    return _assembled(name, rows, columns, entries.numpy(), (value.shape[0], value.shape[1]))
