@@ -231,6 +231,8 @@ def structure(model: NLAFormer) -> dict[str, Any]:
 def _describe(layer: Layer) -> dict[str, Any]:
     """The structure of a layer without its numbers."""
     description: dict[str, Any] = {"causal": layer.causal, "norm": layer.gain_1 is not None}
+    if layer.rows is not None:
+        description["rows"] = list(layer.rows)
     if layer.heads is not None:
         heads = layer.heads
         description["heads"] = {"count": heads.count} | {name: _shape(getattr(heads, name)) for name in _WEIGHTS}
@@ -263,4 +265,5 @@ def _build(description: dict[str, Any], prefix: str, tensors: dict[str, Tensor])
         ffn = FFN(W_1, tensors[f"{prefix}ffn.b_1"], W_2, tensors[f"{prefix}ffn.b_2"])
     if description["norm"]:
         norm = (tensors[f"{prefix}gain_1"], tensors[f"{prefix}gain_2"])
-    return Layer(heads, ffn, norm, description["causal"])
+    rows = description.get("rows")
+    return Layer(heads, ffn, norm, description["causal"], None if rows is None else (int(rows[0]), int(rows[1])))

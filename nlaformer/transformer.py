@@ -216,7 +216,9 @@ class Heads(nn.Module):
 class Layer(nn.Module):
     """One transformer layer, eq. (1). Without heads or without FFN that part is the identity.
 
-    ``norm`` gives the gains of an RMS normalization before each part (trained models; the paper has none).
+    ``norm`` gives the gains of an RMS normalization before each part (trained models; the paper has none). It covers
+    all rows, or those from ``rows[0]`` to before ``rows[1]``: a layer that holds a trained part beside compiled ones
+    normalizes the rows of the trained part, and the compiled ones read theirs as they are.
     """
 
     def __init__(
@@ -225,21 +227,28 @@ class Layer(nn.Module):
         ffn: FFN | None = None,
         norm: tuple[Tensor, Tensor] | None = None,
         causal: bool = False,
+        rows: tuple[int, int] | None = None,
     ):
         super().__init__()
-        self.heads, self.ffn, self.causal = heads, ffn, causal
+        self.heads, self.ffn, self.causal, self.rows = heads, ffn, causal, rows
         self.gain_1 = None if norm is None else nn.Parameter(norm[0])
         self.gain_2 = None if norm is None else nn.Parameter(norm[1])
 
     def forward(self, P: Tensor) -> Tensor:
         U = P  # (..., token, row)
         if self.heads is not None:
-            X = P if self.gain_1 is None else rms_norm(P, self.gain_1)
+            X = P if self.gain_1 is None else self._normalized(P, self.gain_1)
             U = self.heads.added_to(P, X, self.causal)
         if self.ffn is None:
             return U
-        X = U if self.gain_2 is None else rms_norm(U, self.gain_2)
+        X = U if self.gain_2 is None else self._normalized(U, self.gain_2)
         return self.ffn.added_to(U, X)
+
+    def _normalized(self, X: Tensor, gain: Tensor) -> Tensor:
+        if self.rows is None:
+            return rms_norm(X, gain)
+        first, end = self.rows
+        return torch.cat([X[..., :first], rms_norm(X[..., first:end], gain), X[..., end:]], -1)
 
     def width(self, tokens: int) -> int:
         """Numbers that a token takes between input and output: Q, K, V, scores, attention weights, hidden units."""

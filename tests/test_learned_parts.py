@@ -437,3 +437,15 @@ def test_the_loss_is_the_mean_logarithm_of_the_mean_squared_relative_error():
     assert program_loss(iterates[None], x[None]).tolist() == pytest.approx([expected])
     exact = torch.stack([x, x], -2)
     assert program_loss(exact[None], x[None]).tolist() == pytest.approx([0.05 * np.log(1e-24)])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_step_and_its_gradient_are_one_graph(name):
+    """Torch's tracer finds nothing in a step that depends on the data; so it can be compiled and captured."""
+    model = stack([initial(TINY.replace(seed=seed), METHODS[name]()) for seed in range(2)])
+    A, b, _ = systems(6)
+    A, b = A.reshape(2, 3, 6, 6), b.reshape(2, 3, 6)
+    expected = model(A, b, iterations=2)
+    model.first = torch.compile(model.first, fullgraph=True, backend="eager")
+    model.next = torch.compile(model.next, fullgraph=True, backend="eager")
+    torch.testing.assert_close(model(A, b, iterations=2), expected)

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer import transformer
+from nlaformer import io, transformer
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, rms_norm
 from tests.reference import OPERATIONS, dense_layers, draw, equation_one, one_array
 
@@ -158,3 +158,19 @@ def test_trained_weights_have_gradients_and_compiled_ones_do_not():
     layer(torch.randn(4, 8, dtype=torch.float64)).sum().backward()
     assert all(parameter.grad is not None for parameter in layer.parameters())
     assert not any(parameter.requires_grad for parameter in nf.operation("matmul", n=3).model.parameters())
+
+
+def test_a_norm_of_some_rows_leaves_the_layers_of_others_as_they_are(tmp_path):
+    """A trained layer on the middle four of six rows computes what it does alone; the others keep their values."""
+    alone = random_layer((), rows=4).requires_grad_(False)
+    embed = torch.eye(6, dtype=torch.float64)[:, 1:5]
+    h, f = alone.heads, alone.ffn
+    heads = Heads(*(Dense(W.weight @ embed.T) for W in (h.W_Q, h.W_K, h.W_U)), Dense(embed @ h.W_O.weight), h.count)
+    ffn = FFN(Dense(f.W_1.weight @ embed.T), f.b_1, Dense(embed @ f.W_2.weight), embed @ f.b_2)
+    beside = Layer(heads, ffn, (alone.gain_1, alone.gain_2), rows=(1, 5))
+    P = torch.randn(3, 7, 6, dtype=torch.float64)
+    expected = P.clone()
+    expected[..., 1:5] = alone(P[..., 1:5])
+    torch.testing.assert_close(beside(P), expected)
+    io.save(tmp_path, "operation", NLAFormer([beside]), {})
+    assert torch.equal(io.read(tmp_path)[2].pre[0](P), beside(P))
