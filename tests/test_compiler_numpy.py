@@ -127,6 +127,16 @@ def test_a_traced_expression_computes_what_numpy_does(name):
     assert_as_numpy((UFUNCS | FUNCTIONS_OF_NUMPY | ARITHMETIC)[name])
 
 
+@pytest.mark.parametrize("name", [*UFUNCS, *FUNCTIONS_OF_NUMPY, *ARITHMETIC])
+def test_the_weights_of_an_expression_compute_what_numpy_does(name):
+    expression = (UFUNCS | FUNCTIONS_OF_NUMPY | ARITHMETIC)[name]
+    A, b = inputs()
+    run = nf.compile(program_of(expression), n=N, verify=False).run(A, b, iterations=0)
+    wanted = np.asarray(expression(A, b, 0.5 * b + 0.25))
+    assert run.status in (nf.RunStatus.FINISHED, nf.RunStatus.RUNNING)
+    assert np.abs(run.x[0] - wanted).max() <= 1e-9 * np.abs(wanted).max()
+
+
 IN_TORCH = {
     "relu": lambda A, b, x: torch.relu(x) + torch.nn.functional.relu(b),
     "norm": lambda A, b, x: torch.linalg.norm(x) * torch.norm(A) * torch.norm(x) * x,

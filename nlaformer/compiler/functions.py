@@ -270,7 +270,7 @@ def _sum_or_mean(op: str, v: Value, axis: Any) -> Value:
         return v.refuse(f"the {op} of a {v.kind} along axis {axis!r}; a matrix has the axes 0 and 1")
     ones = Value(v.graph.ones("vector"))
     sums = (v.T if axis in (0, -2) else v) @ ones
-    return sums if op == "sum" else sums / _with("total", ones, "sum")
+    return sums if op == "sum" else sums / (v.graph.n or _with("total", ones, "sum"))
 
 
 @_named("var")

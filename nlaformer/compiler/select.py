@@ -262,7 +262,8 @@ class _Selector(Scaling):
         sides.sort(key=lambda side: (not self._is_calm(side[0], side[2]), self._height(side[0]), self._bound(side[0])))
         (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
         lin = design_product(self.target.dtype, min(self._bound(key), 8.0) / 2, order=self.target.order)
-        more: dict[str, Any] = {"bound": HEADROOM * self._size(key) * self._size(value), "height": self._height(value)}
+        height = max(self._height(key), self._height(value))
+        more: dict[str, Any] = {"bound": HEADROOM * self._size(key) * self._size(value), "height": height}
         more["tame"] = self._is_calm(value, sides[1][2])
         row = self.emit("product", [key, value], (), (lin,), scalar=u.kind == v.kind == "scalar", **more)
         return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
