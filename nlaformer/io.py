@@ -2,9 +2,12 @@
 
 The config describes the structure of the model (blocks, heads, widths, which weights are sparse) and what the
 model is for; the safetensors file holds every weight, bit for bit. No pickle, so reading runs no code.
-Both files are written beside their destination and moved into place, so a killed process or a full disk
-leaves either the old artefact or the new one. The config holds a digest of everything in both files: an edit of
-either, or a file of another save, is refused.
+The config holds a digest of everything in both files: an edit of either, or a file of another save, is refused.
+
+A killed process or a full disk leaves either the old artefact or the new one. Two files cannot be replaced at once, so
+the new weights are first written under a name of their own, made of the digest. The move of the new config into place
+is the moment at which the new artefact is there: whoever reads it finds its weights under that name, until the last
+step of the save, or the next save, moves them to ``model.safetensors``.
 
 ``nlaformer.loading`` makes an operation, an algorithm or a trained model of what ``read`` returns.
 """
@@ -35,6 +38,7 @@ _BLOCKS = ("pre", "loop", "post")
 CONFIG_FILE, WEIGHTS_FILE = "config.json", "model.safetensors"
 _WEIGHTS = ("W_Q", "W_K", "W_U", "W_O")
 _EXTRA = "extra."
+_READINGS = 3  # attempts, since a save may come between the reading of the two files
 # What a reader of a malformed document may raise.
 _MALFORMED = (KeyError, TypeError, ValueError, IndexError, AttributeError, ArithmeticError, RuntimeError)
 
@@ -57,29 +61,81 @@ def save(
     document = {"format": _FORMAT, "version": _VERSION, "kind": kind, "config": config, "model": structure(model)}
     document["digest"] = _digest(document, content)
     described = (json.dumps(document, indent=1) + "\n").encode()  # before anything is written: it may fail
-    make_folder(folder)
-    replace_file(folder / WEIGHTS_FILE, content)
-    replace_file(folder / CONFIG_FILE, described)
+    _write(folder, described, content, document["digest"])
     return folder
+
+
+def _write(folder: Path, described: bytes, content: bytes, digest: str) -> None:
+    """Put a config and its weights into a folder; at every moment what was there or what comes can be read."""
+    make_folder(folder)
+    with _WRITING:
+        _move_weights(folder)  # of a save that was killed: the next line but one would part them from their config
+        waiting = _waiting(folder, digest)
+        replace_file(waiting, content)
+        try:
+            replace_file(folder / CONFIG_FILE, described)
+        except FileError:
+            waiting.unlink(missing_ok=True)
+            raise
+        _move_weights(folder)
+
+
+_WRITING = threading.Lock()  # threads of one process take turns
+
+
+def _waiting(folder: Path, digest: str) -> Path:
+    """Where the weights of a save stand until they are moved into place."""
+    return folder / f".{WEIGHTS_FILE}.{digest[:32]}"
+
+
+def _move_weights(folder: Path) -> None:
+    """Move the weights that belong to the config of a folder into place, if they stand beside it."""
+    try:
+        digest = _read_document(folder / CONFIG_FILE).get("digest")
+    except FileError:  # none there, or not ours
+        return
+    waiting = _waiting(folder, str(digest))
+    try:
+        if waiting.exists():
+            os.replace(waiting, folder / WEIGHTS_FILE)
+    except FileNotFoundError:  # another process moved it
+        pass
+    except OSError as error:
+        weights = folder / WEIGHTS_FILE
+        raise FileError(f"cannot write {weights}: {error.strerror or error}; its new content is {waiting}") from error
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], bytes]:
+    """The document of a folder without its digest, and the weights that belong to it."""
+    for _ in range(_READINGS):
+        document = _read_document(folder / CONFIG_FILE)
+        digest = document.pop("digest", None)
+        for path in (folder / WEIGHTS_FILE, _waiting(folder, str(digest))):
+            with suppress(OSError):
+                content = path.read_bytes()
+                if _digest(document, content) == digest:
+                    return document, content
+    weights = folder / WEIGHTS_FILE
+    try:
+        load_tensors(weights.read_bytes())
+    except OSError as error:
+        raise FileError(f"cannot read {weights}: {error.strerror or error}; save the model again") from error
+    except SafetensorError as error:
+        raise FileError(f"{weights} is truncated or not a safetensors file ({error}); save it again") from error
+    raise FileError(
+        f"{folder}: config.json and model.safetensors are not as they were saved together; one of them was edited "
+        "or belongs to another save. Save the model again"
+    )
 
 
 def read(path: str | os.PathLike[str]) -> tuple[str, dict[str, Any], NLAFormer, dict[str, Tensor]]:
     """The kind, configuration, model and extra weights that ``save`` wrote."""
     folder = as_folder(path)
-    document = _read_document(folder / CONFIG_FILE)
-    weights = folder / WEIGHTS_FILE
+    document, content = _read(folder)
     try:
-        content = weights.read_bytes()
         tensors = load_tensors(content)
-    except OSError as error:
-        raise FileError(f"cannot read {weights}: {error.strerror or error}; save the model again") from error
     except SafetensorError as error:
-        raise FileError(f"{weights} is truncated or not a safetensors file ({error}); save it again") from error
-    if document.pop("digest", None) != _digest(document, content):
-        raise FileError(
-            f"{folder}: config.json and model.safetensors are not as they were saved together; one of them was edited "
-            "or belongs to another save. Save the model again"
-        )
+        raise FileError(f"{folder / WEIGHTS_FILE} is not a safetensors file ({error}); save it again") from error
     try:
         described = document["model"]
         blocks = {
@@ -105,14 +161,14 @@ def describing(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
 
 def copy(folder: Path, into: Path) -> None:
     """Copy the saved model of a folder into another folder, and no other file."""
-    make_folder(into)
-    for name in (WEIGHTS_FILE, CONFIG_FILE):
-        replace_file(into / name, (folder / name).read_bytes())
+    document, content = _read(folder)
+    digest = _digest(document, content)
+    _write(into, (json.dumps(document | {"digest": digest}, indent=1) + "\n").encode(), content, digest)
 
 
 def fingerprint(folder: Path) -> str:
     """SHA-256 of the weights saved in a folder: it tells whether two folders hold the same model."""
-    return hashlib.sha256((folder / WEIGHTS_FILE).read_bytes()).hexdigest()
+    return hashlib.sha256(_read(folder)[1]).hexdigest()
 
 
 def as_folder(path: str | os.PathLike[str]) -> Path:
@@ -197,8 +253,9 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove the temporary files that a process killed during ``replace_file`` left behind."""
-    for left in folder.glob(".*.tmp"):
+    """Remove the temporary files that a process killed during a save left behind."""
+    _move_weights(folder)
+    for left in (*folder.glob(".*.tmp"), *folder.glob(f".{WEIGHTS_FILE}.*")):
         try:
             if left.is_file():
                 left.unlink(missing_ok=True)

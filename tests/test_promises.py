@@ -1,10 +1,13 @@
 """Promises under attack: settings of torch, operators that are not linear, damaged matrices, kills during a save."""
 
+import hashlib
 import multiprocessing
+import os
 import pickle
 import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 
 import numpy as np
 import pytest
@@ -14,8 +17,9 @@ from scipy.linalg import hilbert
 from scipy.sparse.linalg import LinearOperator
 
 import nlaformer as nf
+from nlaformer import io
 from nlaformer.arrays import full_precision
-from nlaformer.errors import ConvergenceError, DTypeError, OptionError, ShapeError
+from nlaformer.errors import ConvergenceError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.express.accuracy import draw, reference
 from nlaformer.solvers.result import Status
 from tests.systems import family
@@ -307,3 +311,85 @@ def test_what_only_scipy_takes_is_said_to_be_so():
             nf.solve(given, b)
     with pytest.raises(DTypeError, match="scipy"):
         nf.solve(A, b * 1j)
+
+
+# Saves that are cut short
+
+
+class _Killed(BaseException):
+    """Stands for a kill: nothing catches it on the way."""
+
+
+def _calls(monkeypatch, names, at, error):
+    """Raise an error at the at-th call of any of some functions of os, before it does anything; -1 counts them."""
+    count = [0]
+
+    def guard(function):
+        def guarded(*arguments, **options):
+            count[0] += 1
+            if count[0] - 1 == at:
+                raise error
+            return function(*arguments, **options)
+
+        return guarded
+
+    for name in names:
+        monkeypatch.setattr(os, name, guard(getattr(os, name)))
+    return count
+
+
+OS_CALLS = ("replace", "fsync", "unlink", "mkdir")
+
+
+@pytest.mark.parametrize("error", [_Killed(), OSError(28, "No space left on device")], ids=["killed", "full disk"])
+def test_a_save_that_is_cut_short_leaves_one_whole_artefact(error, tmp_path, monkeypatch):
+    """At each call of the system; then a save after it is cut short too, and the last one succeeds."""
+    old, new, third = (nf.operation(name, n=1) for name in ("add", "subtract", "multiply"))
+    results = {4.0: old, 2.0: new, 3.0: third}
+    with monkeypatch.context() as patch:
+        count = _calls(patch, OS_CALLS, -1, error)
+        old.save(tmp_path / "count")
+        new.save(tmp_path / "count")
+    assert count[0] >= 6
+    for first in range(count[0]):
+        for second in (0, 1, 2, 3, 4):
+            folder = tmp_path / f"{first}-{second}"
+            old.save(folder)
+            for at, op in ((first, new), (second, third)):
+                with monkeypatch.context() as patch:
+                    _calls(patch, OS_CALLS, at, error)
+                    with suppress(_Killed, FileError):
+                        op.save(folder)
+                loaded = nf.load(folder)
+                assert loaded.name == results[round(loaded([3.0], [1.0])[0])].name
+                assert io.fingerprint(folder) == hashlib.sha256(_bytes_of(loaded, tmp_path)).hexdigest()
+            old.save(folder)
+            assert nf.load(folder).name == "add"
+
+
+def _bytes_of(op, folder):
+    return (op.save(folder / "fresh") / "model.safetensors").read_bytes()
+
+
+def test_a_killed_process_leaves_one_whole_artefact(tmp_path):
+    code = """
+import os, sys, nlaformer as nf
+left, real = int(sys.argv[1]), os.replace
+def replace(*paths):
+    global left
+    left -= 1
+    if left < 0:
+        os.kill(os.getpid(), 9)
+    real(*paths)
+os.replace = replace
+nf.operation("subtract", n=1).save(sys.argv[2])
+"""
+    folder, names = nf.operation("add", n=1).save(tmp_path / "op"), []
+    for renames in range(5):
+        subprocess.run([sys.executable, "-c", code, str(renames), str(folder)])
+        names.append(nf.load(folder).name)
+    assert names == ["add", "add", "subtract", "subtract", "subtract"]
+    assert [path.name for path in sorted(folder.iterdir()) if not path.name.endswith(".tmp")] == [
+        "config.json",
+        "model.safetensors",
+    ]
