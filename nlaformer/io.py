@@ -59,14 +59,14 @@ def save(
     tensors = {name: value.detach().contiguous().cpu() for name, value in weights.items()}
     content = save_tensors(tensors, metadata={"format": _FORMAT})
     document = {"format": _FORMAT, "version": _VERSION, "kind": kind, "config": config, "model": structure(model)}
-    document["digest"] = _digest(document, content)
-    described = (json.dumps(document, indent=1) + "\n").encode()  # before anything is written: it may fail
-    _write(folder, described, content, document["digest"])
+    _write(folder, document, content)
     return folder
 
 
-def _write(folder: Path, described: bytes, content: bytes, digest: str) -> None:
+def _write(folder: Path, document: dict[str, Any], content: bytes) -> None:
     """Put a config and its weights into a folder; at every moment what was there or what comes can be read."""
+    digest = _digest(document, content)
+    described = (json.dumps(document | {"digest": digest}, indent=1) + "\n").encode()  # it may fail: before any file
     make_folder(folder)
     with _WRITING:
         _move_weights(folder)  # of a save that was killed: the next line but one would part them from their config
@@ -161,9 +161,7 @@ def describing(path: str | os.PathLike[str], kind: str) -> Iterator[None]:
 
 def copy(folder: Path, into: Path) -> None:
     """Copy the saved model of a folder into another folder, and no other file."""
-    document, content = _read(folder)
-    digest = _digest(document, content)
-    _write(into, (json.dumps(document | {"digest": digest}, indent=1) + "\n").encode(), content, digest)
+    _write(into, *_read(folder))
 
 
 def fingerprint(folder: Path) -> str:
