@@ -40,3 +40,8 @@ def load(path: str | os.PathLike[str]) -> _Artefact:
     from_config = look_up("kind of artefact", kind, _KINDS)
     with io.describing(path, kind):
         return from_config(config, model, **extra)
+
+
+def bundled() -> tuple[str, ...]:
+    """The names of the bundled models, which ``load`` takes."""
+    return pretrained.names()

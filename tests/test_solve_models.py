@@ -16,7 +16,8 @@ from benchmarks import solve_stress as stress
 from nlaformer import problems
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
-from nlaformer.solvers.guided import POLICIES, _usual_diagonal, iterations_per_call
+from nlaformer.solvers.guided import POLICIES
+from nlaformer.solvers.proposers import iterations_per_call, usual_diagonal
 
 MODELS = stress.corrupted(np.random.default_rng(0))
 
@@ -120,7 +121,7 @@ def test_a_trained_model_sees_every_system_at_the_scale_of_its_training(exponent
     result = nf.solve(A * 10.0**i, b * 10.0**j, model=pupil, rtol=1e-6)
     shown_A, shown_b = pupil.seen[0]
     mean = shown_A.diagonal(dim1=-2, dim2=-1).log().mean(-1).exp()
-    assert torch.allclose(mean, torch.full_like(mean, _usual_diagonal(pupil.config)))
+    assert torch.allclose(mean, torch.full_like(mean, usual_diagonal(pupil.config)))
     assert torch.allclose(shown_b.norm(dim=-1), shown_A.flatten(1).norm(dim=-1))
     assert result.converged and np.all(result.model.accepted > 0)
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io
-from nlaformer.arrays import ArrayT, full_precision, threads_for, whole
+from nlaformer.arrays import ArrayT, full_precision, give, kind_of, threads_for, to_tensor, whole
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.language import Program
@@ -132,6 +132,15 @@ class TrainedProgram(nn.Module):
 
     # For solvers that carry out the method themselves.
 
+    @property
+    def role(self) -> str:
+        """What this program gives a solver: "directions", a "preconditioner", or, if neither, nothing."""
+        parts = [network.part for network in self._parts.values()]
+        if len(parts) == 1 and parts[0].method == "start" and parts[0].rank:
+            return "preconditioner"
+        spoken = [part for part in parts if part.method == "step" and part.gives == "vector"]
+        return "directions" if len(parts) == len(spoken) == 1 and spoken[0].inputs == ["vector"] else ""
+
     @torch.no_grad()
     def begin(self, A: Tensor) -> Tensor:
         """The memory of the part that speaks in every loop, for matrices (..., n, n)."""
@@ -153,17 +162,18 @@ class TrainedProgram(nn.Module):
         return given["value"], given["memory"] if network.part.memory else memory
 
     @torch.no_grad()
-    def preconditioner(self, A: Tensor) -> tuple[Tensor, Tensor]:
+    def preconditioner(self, A: ArrayT) -> tuple[ArrayT, ArrayT]:
         """D (..., n) and U (..., n, k) in float64, with M^-1 = diag(1/D) + U U^T; D is positive, and so is M.
 
-        The diagonal of A must be positive, as it is for every positive definite A.
+        Arrays of the kind of A, (..., n, n). Its diagonal must be positive, as it is for every positive definite A.
         """
+        matrices = to_tensor("A", A).to(self.device, torch.float64)
         network = self._only("start")
         if not network.part.rank:
             raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
-        factors = self.program.factors({"A": A.double()}, {network.part.name: network.start})
+        factors = self.program.factors({"A": matrices}, {network.part.name: network.start})
         D, *U = (factors[f"{network.part.name}.{name}"] for name in network.part.outputs)
-        return D, torch.stack(U, -1)
+        return give(D, kind_of(A)), give(torch.stack(U, -1), kind_of(A))
 
     def _only(self, method: str) -> PartNetwork:
         """The part in a method of the program, if there is one such part."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -12,8 +14,13 @@ from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
 from nlaformer.errors import OptionError, ShapeError, unknown_name
+from nlaformer.loading import bundled, load
+from nlaformer.solvers.blocks import Blocks, unreadable
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 from nlaformer.solvers.parse import Problem, read_matrix, read_real
+
+_LARGEST_UPDATE = 1e10  # of |U^T D U|: beyond it, rounding errors are a large part of the smallest eigenvalues of M
+_LARGEST_CALL = 4096  # matrices that a model is shown at once, which bounds its memory
 
 
 @dataclass(frozen=True)
@@ -64,23 +71,90 @@ class _Function:
         return _Function(self.function, self.problem, self.lanes[lanes])
 
 
-Preconditioner: TypeAlias = Identity | _Diagonal | _Function | Operator
+@dataclass(frozen=True)
+class DiagonalPlusRank:
+    """M = (diag(1/D) + U U^T)^-1 on diagonal blocks, as D - W W^T with W = D U L^-T and L L^T = I + U^T D U (Woodbury).
+
+    It is symmetric positive definite whatever a network says: a block for which D is not positive, an entry is not
+    finite, or 1 + |U^T D U| is so large that the difference would be rounding error, becomes the Jacobi one. Blocks
+    that overlap are weighted by the square root of their share from both sides, which keeps M symmetric.
+    """
+
+    D: Tensor  # (m or 1, k, s)
+    W: Tensor  # (m or 1, k, s, rank)
+    blocks: Blocks
+    size: int  # unknowns that the model was made for
+    jacobi: int = 0  # blocks that became the Jacobi one
+    seconds: float = 0.0  # that the model took
+
+    @classmethod
+    def learned(cls, model: Any, problem: Problem) -> DiagonalPlusRank:
+        """The preconditioner that a model writes for the matrices of a problem."""
+        if reason := unreadable(problem, model.config.n):
+            raise OptionError(f"a learned preconditioner reads A, but {reason}; pass another M")
+        begun = time.perf_counter()
+        blocks = Blocks.of(problem, model.config.n)
+        A = problem.A.blocks(blocks.index)  # (m or 1, k, s, s)
+        pieces = [model.preconditioner(piece) for piece in A.flatten(0, 1).split(_LARGEST_CALL)]
+        D, U = (torch.cat(parts).to(problem.b) for parts in zip(*pieces, strict=True))
+        D, U = (v.reshape(*A.shape[:2], *v.shape[1:]) for v in (D, U))
+        found = cls.of(D, U, A.diagonal(dim1=-2, dim2=-1), blocks, model.config.n)
+        return replace(found, seconds=time.perf_counter() - begun)
+
+    @classmethod
+    def of(cls, D: Tensor, U: Tensor, diagonal: Tensor, blocks: Blocks, size: int) -> DiagonalPlusRank:
+        """From D (..., s) and U (..., s, rank), checked; ``diagonal`` is that of A."""
+        S = U.mT @ (D[..., None] * U)
+        sound = (torch.isfinite(D) & (D > 0)).all(-1) & torch.isfinite(U).all((-2, -1))
+        sound &= S.diagonal(dim1=-2, dim2=-1).sum(-1) < _LARGEST_UPDATE  # false for NaN
+        D = torch.where(sound[..., None], D, torch.where(diagonal > 0, 1 / diagonal, 1.0))
+        U = torch.where(sound[..., None, None], U, 0.0)
+        S = torch.where(sound[..., None, None], S, 0.0) + torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
+        W = torch.linalg.solve_triangular(torch.linalg.cholesky(S), (D[..., None] * U).mT, upper=False).mT
+        return cls(D, W, blocks, size, int((~sound).sum()))
+
+    def apply(self, X: Tensor) -> Tensor:
+        weight = self.blocks.share.sqrt()
+        parts = self.blocks.split(weight * X)  # (m, k, s)
+        parts = self.D * parts - (self.W @ (self.W.mT @ parts[..., None]))[..., 0]
+        return self.blocks.join(parts) / weight  # join divides by the number of blocks, so 1 / weight leaves weight
+
+    def take(self, lanes: Tensor) -> DiagonalPlusRank:
+        return self if len(self.D) == 1 else replace(self, D=self.D[lanes], W=self.W[lanes])
+
+
+Preconditioner: TypeAlias = Identity | _Diagonal | _Function | DiagonalPlusRank | Operator
+
+
+def role_of(model: Any) -> str:
+    """What a trained program gives a solver: "directions", a "preconditioner", or nothing of the kind."""
+    if hasattr(model, "role"):
+        return str(model.role)
+    return next((role for role, method in _ROLES.items() if hasattr(model, method)), "")
+
+
+_ROLES = {"directions": "propose", "preconditioner": "preconditioner"}
 
 
 def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
     """Make a preconditioner of what a user may give as M.
 
-    None; "jacobi"; the entries of a diagonal, (n,) or one row per system; matrices (..., n, n), dense or sparse; a
-    LinearOperator; a function r -> M r on arrays (..., n) of the kind of b.
+    None; "jacobi"; a model that writes one, its folder or its bundled name; the entries of a diagonal, (n,) or one row
+    per system; matrices (..., n, n), dense or sparse; a LinearOperator; a function r -> M r on arrays (..., n) of the
+    kind of b.
     """
     import scipy.sparse
 
     if M is None:
         return Identity()
-    if isinstance(M, str):
-        if M != "jacobi":
-            raise unknown_name("preconditioner", M, ["jacobi"])
+    if isinstance(M, str) and M == "jacobi":
         return _jacobi(problem)
+    if isinstance(M, str | os.PathLike):
+        M = _loaded(M)
+    if role := role_of(M):
+        if role != "preconditioner":
+            raise OptionError("M is a model that proposes directions, not a preconditioner; pass it as model=")
+        return DiagonalPlusRank.learned(M, problem)
     m, n = problem.b.shape
     if scipy.sparse.issparse(M) or hasattr(M, "matvec"):
         matrix = read_matrix("M", M)
@@ -90,6 +164,16 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
     if callable(M):
         return _Function(M, problem, torch.arange(m, device=problem.b.device))
     return _from_array(M, problem)
+
+
+def _loaded(name: str | os.PathLike[str]) -> Any:
+    """The model of a folder or a bundled name, if it writes a preconditioner."""
+    if isinstance(name, str) and not os.path.exists(name) and name not in bundled():
+        raise unknown_name("preconditioner", name, ["jacobi", *bundled()])
+    model = load(name)
+    if role_of(model) != "preconditioner":
+        raise OptionError(f"{name} is not a learned preconditioner; pass it as model=, if it is a model")
+    return model
 
 
 def _jacobi(problem: Problem) -> _Diagonal:

@@ -6,6 +6,7 @@ A solve is read, guided by a model where there is one, finished by conjugate gra
 from __future__ import annotations
 
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable
@@ -20,13 +21,14 @@ from nlaformer.arrays import ArrayT, full_precision, give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import conjugate_gradients
-from nlaformer.solvers.guided import POLICIES, Guidance, guide
-from nlaformer.solvers.parse import read, scale_towards
-from nlaformer.solvers.preconditioners import read_preconditioner
+from nlaformer.solvers.guided import METHODS, Guidance, guide
+from nlaformer.solvers.parse import Problem, read, scale_towards
+from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, Preconditioner, read_preconditioner, role_of
+from nlaformer.solvers.proposers import Preconditioned, Proposer, read_model
 from nlaformer.solvers.result import KeptSteps, SolveResult
 from nlaformer.solvers.state import SolveState
 
-_METHODS = ("cg", "pcg", *POLICIES)
+_METHODS = ("cg", "pcg", *METHODS)
 _CHECKS = ("warn", "raise", "ignore")
 _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64
 
@@ -44,6 +46,7 @@ def solve(
     method: str = "auto",
     callback: Callable[[Any], Any] | None = None,
     check: str = "warn",
+    switch: bool = True,
 ) -> SolveResult[ArrayT]:
     """Solve A x = b for symmetric positive definite A.
 
@@ -59,27 +62,34 @@ def solve(
         (..., n), a vector for each matrix, or (..., n, k), k columns for each. The number of dimensions decides (one
         less than A's: vectors; as many: columns). One vector (n,) goes with every matrix.
     model : model, path, name or function, optional
-        A trained model, what ``nf.load`` takes, or any function (A, b) -> x or iterates x_0, ..., x_T.
+        A trained model or program, what ``nf.load`` takes, a compiled algorithm, or any function (A, b) -> x or
+        iterates x_0, ..., x_T.
     x0 : array, optional
         The initial guess, in the shape of b; zero by default.
     M : optional
-        Approximates the *inverse* of A: "jacobi", a diagonal, a matrix, a LinearOperator or a function of r.
+        Approximates the *inverse* of A: "jacobi", a model that writes a preconditioner (or its folder or name), a
+        diagonal, a matrix, a LinearOperator or a function of r.
     rtol, atol : float
         The tolerance, applied to each right-hand side.
     maxiter : int, optional
         The maximum number of iterations of the classical method; 10 n by default. A model is called at most half as
         often.
-    method : {"auto", "cg", "pcg", "warm-start", "refine", "flexible"}
-        "warm-start" starts from the model's answer if that lowers the residual. "refine" calls the model for each new
-        residual, with an exact line search. "flexible" also makes its answers conjugate to each other (flexible CG).
-        After all three, CG finishes, or PCG if there is an M. "auto" is "flexible" for systems no larger than the
-        model's, if the first answer divides the residual by 10 and as long as each later one divides it by 3; a model
-        that does not costs one product with A. Without a model it is "pcg" if there is an M, else "cg". Systems that do
-        not converge with a model are solved again without it.
+    method : {"auto", "cg", "pcg", "guided", "warm-start", "refine", "flexible"}
+        "guided" takes the steps that a network proposes in every loop, or those of a learned preconditioner, and goes
+        on with CG where a plain step gains as much (docs/solve.md has the rule). The next three are for models that
+        answer. "warm-start" starts from the model's answer if that lowers the residual. "refine" calls the model for
+        each new residual, with an exact line search. "flexible" also makes its answers conjugate to each other
+        (flexible CG). After all of them, CG finishes, or PCG if there is an M. "auto" is for systems no larger than the
+        model's: "guided" if the model proposes directions, else "flexible" if the first answer divides the residual by
+        10 and as long as each later one divides it by 3; a model that does not costs one product with A. Without a
+        model it is "pcg" if there is an M, else "cg". Systems that do not converge with a model are solved again
+        without it.
     callback : function, optional
         Called as callback(x) after every iteration, with a copy of x in the shape and kind of the result.
     check : {"warn", "raise", "ignore"}
         What happens if a system does not converge: a ConvergenceWarning, a ConvergenceError, or nothing.
+    switch : bool
+        False leaves every step of "guided" and of a learned M to the network, however bad they are.
 
     Returns
     -------
@@ -98,7 +108,7 @@ def solve(
     >>> nf.solve(-A, b, check="ignore").status.name
     'NOT_SPD'
     """
-    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, model=model))
+    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, model=model, switch=switch))
 
 
 def cg(
@@ -142,8 +152,11 @@ def pcg(
     callback: Callable[[Any], Any] | None = None,
     check: str = "warn",
     trajectory: bool = False,
+    switch: bool = True,
 ) -> SolveResult[ArrayT]:
     """Preconditioned conjugate gradients; M approximates the *inverse* of A, as in SciPy.
+
+    With a learned M, plain CG takes over where it gains as much, unless ``switch`` is False (see ``solve``).
 
     Examples
     --------
@@ -151,7 +164,9 @@ def pcg(
     >>> nf.pcg(np.diag([1.0, 10.0, 100.0]), np.ones(3)).iterations
     1
     """
-    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "pcg", trajectory=trajectory))
+    return _solve(
+        _Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "pcg", trajectory=trajectory, switch=switch)
+    )
 
 
 @dataclass(frozen=True)
@@ -170,6 +185,7 @@ class _Request:
     method: str
     model: Any = None
     trajectory: bool = False
+    switch: bool = True
 
     def check_options(self) -> None:
         """Refuse options that do not exist or contradict each other, in words that suit the command line too."""
@@ -179,10 +195,10 @@ class _Request:
             raise unknown_name("check", self.check, _CHECKS)
         if self.method == "cg" and self.M is not None:
             raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
-        if self.model is None and self.method in POLICIES and self.method != "auto":
+        if self.model is None and self.method in METHODS and self.method not in ("auto", "guided"):
             raise OptionError(f"the method {self.method} needs a model, and none was given; give one, or use auto")
-        if self.model is not None and self.method not in POLICIES:
-            raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(POLICIES)}, or omit it")
+        if self.model is not None and self.method not in METHODS:
+            raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(METHODS)}, or omit it")
         if self.callback is not None and not callable(self.callback):
             raise OptionError(f"callback is a {type(self.callback).__name__}; expected a function of x")
 
@@ -190,12 +206,6 @@ class _Request:
     def preconditioner(self) -> Any:
         """M; Jacobi for pcg without one."""
         return "jacobi" if self.method == "pcg" and self.M is None else self.M
-
-    @property
-    def in_words(self) -> str:
-        """What is done."""
-        classical = "conjugate gradients" if self.preconditioner is None else "preconditioned conjugate gradients"
-        return classical if self.model is None else f"{self.method} with the model, then {classical}"
 
 
 @torch.no_grad()
@@ -208,16 +218,30 @@ def _solve(request: _Request) -> SolveResult:
     maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
     M = read_preconditioner(request.preconditioner, problem)
     state = SolveState(problem, maxiter, request.callback, request.trajectory)
+    proposer, M = _proposer(request, problem, M)
     guidance = None
-    if request.model is not None:
-        guidance = guide(state, request.model, request.method)
+    if proposer is not None:
+        method = request.method if request.model is not None else "guided"  # a learned M is used as it was asked for
+        guidance = guide(state, proposer, method, M, request.switch)
         conjugate_gradients(state, M, guidance.directions)
         guidance.undo_failures()
-    conjugate_gradients(state, M, [])
+    if guidance is None or len(state.going()):
+        conjugate_gradients(state, M, [])
     state.finish()
     result = _result(request, state, guidance, begun)
     _warn_or_raise(result, request.check)
     return result
+
+
+def _proposer(request: _Request, problem: Problem, M: Preconditioner) -> tuple[Proposer | None, Preconditioner]:
+    """What guides the solve, and the preconditioner of the plain steps: a learned M guides if nothing else does."""
+    if request.model is not None:
+        return read_model(request.model, problem), M
+    if isinstance(M, DiagonalPlusRank):
+        return Preconditioned(M, problem), Identity()
+    if request.method == "guided":
+        raise OptionError("the method guided needs a model, or a learned M, and there is none; give one, or use auto")
+    return None, M
 
 
 def _result(request: _Request, state: SolveState, guidance: Guidance | None, begun: float) -> SolveResult:
@@ -239,15 +263,45 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
         residual_bound=in_units(state.bound, math.inf),
         tolerance=in_units(problem.tolerance, 0.0),
         matvecs=problem.numbers(state.matvecs),
-        method=request.in_words,
+        method=_in_words(request, state, guidance),
         model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
         classical_seconds=time.perf_counter() - begun - model_seconds,
-        trajectory=_trajectory(state, jacobi=isinstance(request.preconditioner, str)),
+        trajectory=_trajectory(state, like_x=_inverts(request)),
     )
 
 
-def _trajectory(state: SolveState, jacobi: bool) -> KeptSteps | None:
+_STEPS = {
+    "auto": "flexible conjugate gradients with the model",
+    "flexible": "flexible conjugate gradients with the model",
+    "guided": "conjugate gradients guided by the model",
+    "warm-start": "a warm start from the model's answer",
+    "refine": "refinement with the model",
+}
+
+
+def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -> str:
+    """What was done, in the order of the steps."""
+    classical = "conjugate gradients"
+    if request.preconditioner is not None and not (guidance and isinstance(guidance.proposer, Preconditioned)):
+        classical = "preconditioned conjugate gradients"
+    if guidance is None:
+        return classical
+    used = int(guidance.accepted.sum())
+    if not used:
+        return f"{classical}; the model was of no use"
+    steps = _STEPS["guided" if guidance.proposer.guided else request.method]
+    if isinstance(guidance.proposer, Preconditioned):
+        steps = "conjugate gradients preconditioned by the model"
+    return steps if used == int(state.iterations.sum()) else f"{steps}, then {classical}"
+
+
+def _inverts(request: _Request) -> bool:
+    """Whether M r has the unit of x; that of a user's M, if it has one, is unknown."""
+    return isinstance(request.preconditioner, str | os.PathLike) or role_of(request.preconditioner) != ""
+
+
+def _trajectory(state: SolveState, like_x: bool) -> KeptSteps | None:
     """The kept steps in the user's units; d is in those of M r."""
     if not state.trajectory:
         return None
@@ -255,7 +309,7 @@ def _trajectory(state: SolveState, jacobi: bool) -> KeptSteps | None:
     of_r = problem.exponent_b
     of_x = of_r - problem.exponent_a
     parts = []
-    for steps, e in zip(zip(*state.trajectory, strict=True), (of_x, of_r, of_x if jacobi else of_r), strict=True):
+    for steps, e in zip(zip(*state.trajectory, strict=True), (of_x, of_r, of_x if like_x else of_r), strict=True):
         together = scale(torch.stack(steps, -2), e[:, None, None])
         parts.append(give(together.reshape(*problem.shape, *together.shape[1:]), problem.kind))
     return KeptSteps(*parts)

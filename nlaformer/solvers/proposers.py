@@ -1,0 +1,287 @@
+"""What may guide a solve, behind one interface: a correction c ~ A^-1 r, or only its direction, for every residual.
+
+``Answers`` asks a model that solves whole systems, A c = r. A purely trained model knows systems of one size and one
+scale: it is shown A with the diagonal (its geometric mean) of the family it was trained on, and r as long as A's
+Frobenius norm, which is how long b = A x is for a standard normal x; a smaller system is filled up with a diagonal. A
+plain function sees A as the user gave it, and r as long as b.
+
+``Directions`` asks a trained program whose network speaks in every loop: h, c = network(h, A, r / |r|). It scales and
+fills up by itself. Only the direction of c means something; of several blocks, each is brought to its own best length,
+r.c / c.A c with the block of A, which takes a product with the blocks and none with A.
+
+``Preconditioned`` asks a learned preconditioner, c = M r.
+
+Of a system larger than the model, each gets diagonal blocks (block Jacobi). Whatever fails, the solve goes on without.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.arrays import give, to_tensor
+from nlaformer.errors import OptionError
+from nlaformer.loading import load
+from nlaformer.prompt import scale
+from nlaformer.solvers.blocks import Blocks, unreadable
+from nlaformer.solvers.certificate import norm_of
+from nlaformer.solvers.parse import Problem
+from nlaformer.solvers.preconditioners import DiagonalPlusRank, role_of
+
+_ENOUGH = 10  # iterations of a model trained towards the solution
+LARGEST_CALL = 4096  # systems that a trained model is shown at once, which bounds its memory
+
+
+class _UnusableError(Exception):
+    """An answer that cannot be used; the message is the reason."""
+
+
+class Proposer:
+    """The model of one solve: asked for corrections, with a count of its answers and refusals.
+
+    ``unfit`` says why it cannot be expected to help, or nothing; ``possible`` whether it can be asked at all. A
+    ``guided`` one gives directions, which have no length of their own.
+    """
+
+    guided = True
+
+    def __init__(self, problem: Problem, size: int) -> None:
+        self.refused = Counter[str]()
+        self.applications = torch.zeros(len(problem.b), dtype=torch.long, device=problem.b.device)
+        self.seconds = 0.0
+        self._problem = problem
+        n = problem.b.shape[-1]
+        self.unfit = unreadable(problem, size)
+        self.possible = not self.unfit
+        if n > size:
+            self.unfit = self.unfit or f"the systems have {n} unknowns, it was made for {size}"
+
+    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
+        """The corrections for the residuals of some lanes, (lanes, n)."""
+        raise NotImplementedError
+
+    def correction(self, lanes: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        """The corrections for the residuals r of some lanes, and where they are usable."""
+        self.applications[lanes] += 1
+        begun = time.perf_counter()
+        try:
+            c = self.ask(lanes, r)
+        except Exception as error:  # whatever a model raises, the solve goes on without it
+            last = traceback.format_exception_only(error)[-1].split("\n")[0]
+            self.refused[str(error) if isinstance(error, _UnusableError) else f"it raised {last}"] += len(lanes)
+            c, fit = torch.zeros_like(r), torch.zeros_like(lanes, dtype=torch.bool)
+        else:
+            fit = torch.isfinite(c).all(-1) & (c.abs().amax(-1) < 1e100)
+            zero = (c == 0).all(-1)
+            self.refused["its answer is not finite, or far too large"] += int((~fit).sum())
+            self.refused["its answer is zero"] += int(zero.sum())
+            fit &= ~zero
+        self.seconds += time.perf_counter() - begun
+        return torch.where(fit[:, None], c, 0.0), fit
+
+
+class Answers(Proposer):
+    """A model that solves systems A c = r.
+
+    ``size`` is the number of unknowns it takes, ``diagonal`` the one it is used to; None stands for any.
+    """
+
+    guided = False
+
+    def __init__(
+        self,
+        function: Callable[[Any, Any], Any],
+        problem: Problem,
+        size: int | None = None,
+        diagonal: float | None = None,
+    ) -> None:
+        super().__init__(problem, size or problem.b.shape[-1])
+        self._function, self._size = function, size
+        if not self.possible:
+            return
+        self._blocks = Blocks.of(problem, size or problem.b.shape[-1])
+        self._A = problem.A.blocks(self._blocks.index)  # (m or 1, k, s, s)
+        if size is None:
+            self._A = scale(self._A, problem.exponent_a[: len(self._A), None, None, None])
+            self._back = scale(torch.ones_like(self._A[..., :1, 0]), problem.exponent_a[: len(self._A), None, None])
+            self._length = norm_of(scale(problem.b, problem.exponent_b[:, None]))
+        else:
+            self._A, self._back = _in_size(self._A, size, diagonal)
+
+    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
+        A, back = (v if len(v) == 1 else v[lanes] for v in (self._A, self._back))
+        A = A.expand(len(lanes), -1, -1, -1)
+        parts = self._blocks.split(r)  # (lanes, k, s)
+        length = norm_of(parts)[..., None]
+        unit = torch.where(length > 0, length, 1.0)
+        wanted = self._length[lanes, None, None] if self._size is None else A.square().sum((-2, -1)).sqrt()[..., None]
+        right = torch.zeros(*parts.shape[:-1], A.shape[-1], dtype=r.dtype, device=r.device)
+        right[..., : parts.shape[-1]] = parts / unit * wanted
+        pieces = zip(A.flatten(0, 1).split(LARGEST_CALL), right.flatten(0, 1).split(LARGEST_CALL), strict=True)
+        answer = torch.cat([self._call(*piece) for piece in pieces]).to(r)
+        return self._blocks.join(answer.reshape(right.shape)[..., : parts.shape[-1]] * (unit / wanted * back))
+
+    def _call(self, A: Tensor, b: Tensor) -> Tensor:
+        """The last iterate for systems A (k, s, s), b (k, s)."""
+        wanted = b.shape
+        # Copies, since a model may write into its arguments.
+        A, b = A.clone(), b.clone()
+        single = self._problem.single and len(b) == 1 and self._size is None
+        if single:
+            A, b = A[0], b[0]
+        kind = self._problem.kind if self._size is None else "torch"
+        found = to_tensor("its answer", self._function(give(A, kind), give(b, kind))).detach()
+        if found.dim() == b.dim() + 1:
+            found = found[..., -1, :]
+        if found.is_complex():
+            raise TypeError("its answer is complex")
+        _synchronize(found)
+        found = (found[None] if single else found).double()
+        if found.shape != wanted:
+            raise _UnusableError(f"it returned shape {tuple(found.shape)} for b of shape {tuple(wanted)}")
+        return found
+
+
+def _in_size(A: Tensor, size: int, usual: float | None) -> tuple[Tensor, Tensor]:
+    """The matrices filled up with a diagonal and brought to the usual one, and the factor used."""
+    diagonal = A.diagonal(dim1=-2, dim2=-1)
+    mean = diagonal.clamp(min=torch.finfo(torch.float64).tiny).log().mean(-1).exp()
+    factor = torch.ones_like(mean)[..., None] if usual is None else (usual / mean)[..., None]
+    full = torch.diag_embed((mean[..., None] * factor).expand(*mean.shape, size)).contiguous()
+    s = A.shape[-1]
+    full[..., :s, :s] = A * factor[..., None]
+    return full, factor
+
+
+class Directions(Proposer):
+    """A trained program whose network proposes a direction in every loop, with a memory of the loops before."""
+
+    def __init__(self, model: Any, problem: Problem) -> None:
+        super().__init__(problem, model.config.n)
+        self._model = model
+        self._memory: Tensor | None = None
+
+    def _begin(self) -> Tensor:
+        """Show the model the matrices, once; its memory, (m, k, ...)."""
+        problem = self._problem
+        self._blocks = Blocks.of(problem, self._model.config.n)
+        self._A = problem.A.blocks(self._blocks.index)  # (m or 1, k, s, s)
+        place = _device(self._model, self._A.device)
+        pieces = self._A.flatten(0, 1).split(LARGEST_CALL)
+        memory = torch.cat([self._model.begin(piece.to(place)) for piece in pieces])
+        memory = memory.reshape(*self._A.shape[:2], *memory.shape[1:])
+        return memory.expand(len(problem.b), *memory.shape[1:]).clone()
+
+    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
+        if self._memory is None:
+            self._memory = self._begin()
+        parts = self._blocks.split(r)  # (lanes, k, s)
+        length = norm_of(parts)[..., None]
+        unit = torch.where(length > 0, parts / torch.where(length > 0, length, 1.0), 0.0)
+        at = lanes.to(self._memory.device)
+        memory = self._memory[at]
+        pieces = zip(memory.flatten(0, 1).split(LARGEST_CALL), unit.flatten(0, 1).split(LARGEST_CALL), strict=True)
+        answers = [self._model.propose(h, u.to(memory.device)) for h, u in pieces]
+        self._memory[at] = torch.cat([h for _, h in answers]).reshape(memory.shape).to(memory)
+        c = torch.cat([c for c, _ in answers])
+        _synchronize(c)
+        if c.shape != (unit.flatten(0, 1)).shape:
+            raise _UnusableError(
+                f"it proposed shape {tuple(c.shape)} for residuals of shape {tuple(unit.flatten(0, 1).shape)}"
+            )
+        return self._blocks.join(self._in_length(lanes, c.to(r).reshape(unit.shape), parts))
+
+    def _in_length(self, lanes: Tensor, c: Tensor, r: Tensor) -> Tensor:
+        """Each block of c at its best length; a single one as it is."""
+        if c.shape[1] == 1:
+            return c
+        A = self._A if len(self._A) == 1 else self._A[lanes]
+        curvature = (c * (A @ c[..., None])[..., 0]).sum(-1)
+        length = (r * c).sum(-1) / torch.where(curvature > 0, curvature, 1.0)
+        return torch.where((curvature > 0) & torch.isfinite(length), length, 0.0)[..., None] * c
+
+
+class Preconditioned(Proposer):
+    """A learned preconditioner: c = M r."""
+
+    def __init__(self, M: DiagonalPlusRank, problem: Problem) -> None:
+        super().__init__(problem, M.size)
+        self._M = M
+        self.seconds = M.seconds
+
+    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
+        return self._M.take(lanes).apply(r)
+
+
+def read_model(model: Any, problem: Problem) -> Proposer:
+    """The proposer for what a user may give as the model: a trained model or program, an algorithm, or a function."""
+    if isinstance(model, str | os.PathLike):
+        model = load(model)
+    if getattr(model, "stacked", 0):
+        raise OptionError("a stack of models cannot solve; take one of its members")
+    role = role_of(model)
+    if role == "preconditioner":
+        return Preconditioned(DiagonalPlusRank.learned(model, problem), problem)
+    if role == "directions":
+        return Directions(model, problem)
+    if hasattr(model, "iterates") and not hasattr(model, "run"):
+        # Scaled here, by a rule of this module.
+        function = partial(model.iterates, iterations=iterations_per_call(model.config), normalize=False)
+        return Answers(function, problem, model.config.n, usual_diagonal(model.config))
+    if hasattr(model, "run") and hasattr(model, "config"):
+        _refuse_other_problems(model)
+        return Answers(lambda A, b: model.run(A, b).x, problem, model.config.n)
+    if callable(model):
+        return Answers(model, problem)
+    raise OptionError(
+        f"model is a {type(model).__name__}; expected a trained model, its folder or its bundled name, a compiled "
+        "algorithm, or a function (A, b) -> x"
+    )
+
+
+def _refuse_other_problems(model: Any) -> None:
+    """Refuse programs and algorithms that do not solve A x = b."""
+    program = getattr(model, "program", model.config)
+    inputs = list(program.inputs)
+    if {"A", "b"} <= set(inputs) <= {"A", "b", "x0"}:
+        return
+    raise OptionError(
+        f"{program.name} takes {', '.join(inputs)}; a model of nf.solve takes A and b, and x0 if it likes"
+    )
+
+
+def iterations_per_call(config: Any) -> int:
+    """How many iterations a trained model makes for each of its answers.
+
+    The error of a model trained towards the solution hardly falls after ten, and its next answer, to a new residual,
+    gains more. One that imitates CG needs all its iterations.
+    """
+    return min(config.T, _ENOUGH) if "solution" in config.supervision else config.T
+
+
+@cache
+def usual_diagonal(config: Any) -> float:
+    """The geometric mean of the diagonals of the systems a model was trained on."""
+    A = config.make_family().sample(256, seed=0).A
+    return float(A.diagonal(dim1=-2, dim2=-1).log().mean().exp())
+
+
+def _device(model: Any, otherwise: torch.device) -> torch.device:
+    """Where a model computes."""
+    parameters = model.parameters() if hasattr(model, "parameters") else iter(())
+    first = next(iter(parameters), None)
+    return otherwise if first is None else first.device
+
+
+def _synchronize(found: Tensor) -> None:
+    """Wait for CUDA, or the time would be counted where the answer is first used."""
+    if found.device.type == "cuda":
+        torch.cuda.synchronize()
