@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer.compiler.algorithm import from_config
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import reachable
 from nlaformer.compiler.library import algorithms, example, program
@@ -74,7 +75,7 @@ def test_expressions_of_older_files_are_read():
     assert set(named(x)) == {"nodes", "outputs"}
 
 
-def test_an_algorithm_with_checks_in_the_older_form_still_loads_and_judges(tmp_path):
+def test_an_algorithm_with_checks_in_the_older_form_still_loads_and_judges():
     cg = nf.algorithm("cg", n=3, verify=False)
     config = dict(vars(cg.config))
 
@@ -91,10 +92,10 @@ def test_an_algorithm_with_checks_in_the_older_form_still_loads_and_judges(tmp_p
 
     config["residual"] = single(config["residual"], "residual")
     config["promises"] = [single(config["promises"], name) for name in config["promises"]["outputs"]]
-    config["steps"] = {name: single(config["steps"], name) for name in config["steps"]["outputs"]}
-    old = type(cg)(type(cg.config)(**config), cg.model)
-    old.save(tmp_path / "cg")
-    loaded = nf.load(tmp_path / "cg")
+    program = config.pop("program")
+    steps = [name for name in program["outputs"] if name.startswith("step ")]
+    config["steps"] = {name.removeprefix("step "): single(program, name) for name in steps}
+    loaded = from_config(config, cg.model)
     A, b = np.diag([1.0, 2.0, 3.0]), np.ones(3)
     for matrix, status in ((A, nf.RunStatus.CONVERGED), (-A, nf.RunStatus.NOT_POSITIVE)):
         assert cg.run(matrix, b).status is loaded.run(matrix, b).status is status

@@ -24,11 +24,14 @@ from torch import Tensor
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.deviation import STEP
+from nlaformer.compiler.diagnose import Making, instructions
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.graph import KINDS
 from nlaformer.compiler.inputs import padded
 from nlaformer.compiler.instructions import Target
-from nlaformer.compiler.result import Checks, Run, array_library, check_iterations, flatten, judged_run, take_inputs
+from nlaformer.compiler.judge import Checks
+from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, judged_run, take_inputs
 from nlaformer.compiler.schedule import in_words
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import DomainError
@@ -45,9 +48,9 @@ class AlgorithmConfig:
     """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes.
 
     ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value,
-    ``scales`` the row of the logarithm of an input's scale, for inputs that have one.
-    ``residual``, ``scale``, ``promises`` and ``steps`` are the data of an ``Expression`` each. ``schedule`` has the
-    instructions of every layer (``schedule_data``), which the weights alone do not show.
+    ``scales`` the row of the logarithm of an input's scale, for inputs that have one. ``residual``, ``scale``,
+    ``promises`` and ``program`` (what every value should be) are the data of an ``Expression`` each. ``schedule`` has
+    the instructions of every layer (``schedule_data``), which the weights alone do not show.
     """
 
     name: str
@@ -64,7 +67,7 @@ class AlgorithmConfig:
     residual: Any
     scale: Any
     promises: Any
-    steps: Any
+    program: Any
     schedule: dict[str, Any]
     warnings: list[str]
     form: str = "compiled"
@@ -186,9 +189,10 @@ class Algorithm:
                 lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
         lines += [f"note: {warning}" for warning in config.warnings]
         for name, found in self.verification.get("systems", {}).items():
+            values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
             lines.append(
-                f"verified on {name}: deviation {found['first']:.0e} after one step, {found['last']:.0e} "
-                f"after {self.verification['iterations']}"
+                f"verified on {name}: {values}the answer deviates by {found['first']:.0e} after one step, "
+                f"{found['last']:.0e} after {self.verification['iterations']}"
             )
         return "\n".join(lines)
 
@@ -228,11 +232,11 @@ class Algorithm:
         with torch.no_grad(), threads_for(len(P) * tokens * widest):
             pieces = [self._iterate(part, count) for (part,) in self.model.pieces(*P.shape[-2:], P)]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
-        values = {}
-        for name, value in raw.items():
-            scaled = scale(value, _per_system(self._exponent_of(name, exponents), value))
-            values[name] = scaled.reshape(*batch, *scaled.shape[1:])
-        return judged_run(values, self.config.answer["kind"], inputs, self._checks, library)
+        powers = {name: self._exponent_of(name, exponents) for name in raw}
+        values = {name: scale(value, _per_system(powers[name], value)) for name, value in raw.items()}
+        units = {name: torch.exp2(e.double().clamp(-1000, 1000)) for name, e in powers.items()}
+        making = Making(self.name, units, instructions(self.config.schedule, self.config.state, self.config.answer))
+        return judged_run(values, flat, batch, self._checks, library, making)
 
     @full_precision()
     def prompt(
@@ -253,7 +257,7 @@ class Algorithm:
             None if config.residual is None else Expression.read(config.residual),
             None if config.scale is None else Expression.read(config.scale),
             Expression.read(config.promises),
-            Expression.read(config.steps),
+            Expression.read(config.program),
         )
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
@@ -366,6 +370,9 @@ def _exponential(log: Tensor) -> Tensor:
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     """The algorithm that ``save`` wrote."""
+    if "steps" in config:  # of versions 0.1 and 0.2, which compared steps alone
+        steps = Expression.read(config.pop("steps"))
+        config["program"] = Expression(steps.nodes, {STEP + name: k for name, k in steps.outputs.items()}).data()
     known = AlgorithmConfig(**config)
     if known.form == "paper":
         from nlaformer.compiler.paper_form import PaperAlgorithm

@@ -16,14 +16,14 @@ import torch
 from nlaformer.arrays import DTYPES, plain, threads_for, whole
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
+from nlaformer.compiler.deviation import values_of
 from nlaformer.compiler.emit import Weights, emit
-from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
-from nlaformer.compiler.verify import judge_first_steps, with_verification
+from nlaformer.compiler.verify import warn_of_lost_digits, with_verification
 from nlaformer.errors import OptionError
 from nlaformer.express.linearize import check_scheme
 
@@ -74,7 +74,7 @@ def compile(
         algorithm = Algorithm(_config(traced, analysis, selection, layers, weights), weights.model)
         if verify:
             algorithm = with_verification(algorithm, traced)
-            judge_first_steps(algorithm)
+            warn_of_lost_digits(algorithm)
     return algorithm
 
 
@@ -111,7 +111,7 @@ def _config(
         state={name: _rows(rows, weights) for name, rows in selection.state.items()},
         answer=_rows(selection.answer, weights),
         scales={name: weights.names[row] for name, row in selection.scales.items()},
-        steps=Expression.of(traced.step).data(),
+        program=values_of(traced).data(),
         schedule=schedule_data(selection, layers),
         warnings=list(dict.fromkeys(selection.warnings)),
     )

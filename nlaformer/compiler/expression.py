@@ -92,6 +92,11 @@ class Expression:
         values : inputs and states by name
         parts : what fills the learned parts; each is called once
         """
+        results = self.results(values, parts)
+        return {name: results[k] for name, k in self.outputs.items()}
+
+    def results(self, values: Mapping[str, Tensor], parts: Mapping[str, Part] | None = None) -> list[Tensor]:
+        """The value of every node."""
         like, size = next(iter(values.values())), self._size(values)
         results: list[Tensor] = []
         filled: dict[str, Mapping[str, Tensor]] = {}
@@ -108,7 +113,31 @@ class Expression:
                 continue
             use = _Use([self.nodes[k][3] for k in arguments], extra, (size,) * AXES[kind], like)
             results.append(_OPERATIONS[op](use, *args))
-        return {name: results[k] for name, k in self.outputs.items()}
+        return results
+
+    def terms(self, number: int, results: Sequence[Tensor]) -> Tensor:
+        """The absolute terms that a node's last operation adds, summed: what its rounding is relative to.
+
+        |u| + |v| for u + v, sum |u_i v_i| for dot(u, v). A constant factor and operations that only move or select
+        entries leave the operation before them the last one. The terms of a logarithm are 1 and itself, since a
+        relative error of its argument is an absolute one of the result.
+        """
+        op, arguments, extra, _ = self.nodes[number]
+        args = [results[k] for k in arguments]
+        use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
+        if op in _MOVES or (op == "multiply" and self.nodes[arguments[0]][0] == "constant"):
+            args[-1] = self.terms(arguments[-1], results)
+        if op in _MOVES or op in _SUMS:
+            return _OPERATIONS[op](use, *(argument.abs() for argument in args))
+        return results[number].abs() + (1.0 if op == "log" else 0.0)
+
+    def below(self, name: str) -> set[int]:
+        """The numbers of an output's node and of all that it is made of."""
+        found, open_ = set(), {self.outputs[name]}
+        while open_:
+            found |= open_
+            open_ = {argument for number in open_ for argument in self.nodes[number][1]} - found
+        return found
 
     def __bool__(self) -> bool:
         return bool(self.outputs)
@@ -176,7 +205,11 @@ def _sqrt(use: _Use, v: Tensor) -> Tensor:
 
 
 def _matmul(use: _Use, u: Tensor, v: Tensor) -> Tensor:
-    return u @ v if use.kinds[1] == "matrix" else (u @ v[..., None])[..., 0]
+    if use.kinds[1] == "matrix":
+        return u @ v
+    if u.dim() == v.dim() + 1 and u.dim() > 2 and u.shape[-3] == 1 < v.shape[-2]:
+        return v @ u[..., 0, :, :].mT  # one matrix for all vectors of an axis: it need not be repeated for each
+    return (u @ v[..., None])[..., 0]
 
 
 def _axes(use: _Use) -> tuple[int, ...]:
@@ -195,6 +228,10 @@ def _triangle(use: _Use, M: Tensor) -> Tensor:
 
 # Names of values that the caller gives. A, b and x0 are operations of their own in older files.
 _INPUTS = ("input", "state", "A", "b", "x0")
+# Operations that add terms: the sum of the absolute ones is the operation on absolute values.
+_SUMS = frozenset({"add", "multiply", "divide", "matmul", "dot", "sum", "mean", "outer"})
+# Operations that move or select entries.
+_MOVES = frozenset({"positive", "relu", "transpose", "diag", "diagonal", "triangle", "roll"})
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "constant": _constant,
     "zeros": _filled(0.0),

@@ -223,7 +223,7 @@ def _config(traced: TracedProgram, target: Target, layout: Layout, ffn: str, fit
         name="ConjugateGradient, the paper's form",
         state=rows,
         answer=rows["x"],
-        steps={},
+        program={},
         schedule={"pre": [["Theorem 3.1: r = d = b - A x0 in column n + 1"]], "loop": [loop], "post": []},
         warnings=[],
         form="paper",

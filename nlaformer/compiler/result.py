@@ -6,10 +6,9 @@ judge their iterates with the functions of this module.
 
 from __future__ import annotations
 
-import enum
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic
 
 import numpy as np
@@ -27,41 +26,17 @@ from nlaformer.arrays import (
     to_tensor,
     whole,
 )
-from nlaformer.compiler.expression import EMPTY, Expression, size
+from nlaformer.compiler.deviation import Found
+from nlaformer.compiler.diagnose import Diagnosis, Evidence, Making
 from nlaformer.compiler.graph import AXES, KINDS
 from nlaformer.compiler.inputs import padded, size_of
+from nlaformer.compiler.judge import Checks, RunStatus, judge
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
-from nlaformer.errors import ShapeError
+from nlaformer.errors import OptionError, ShapeError
 
 # The values of a program after its start and after each of so many steps.
 _Iteration = Callable[[Mapping[str, Tensor], int], Iterable[dict[str, Tensor]]]
-
-
-class RunStatus(enum.Enum):
-    """How a run ended; the value is a sentence to print."""
-
-    CONVERGED = "converged: the residual fell to the accuracy of the arithmetic"
-    RUNNING = "not converged yet: the residual was still falling when the iterations ran out; ask for more iterations"
-    STAGNATED = (
-        "stagnated: the residual stopped falling before it was small; the system may be singular or too badly "
-        "conditioned for this method, or a constant of the program does not suit it"
-    )
-    NOT_POSITIVE = (
-        "not positive: a value the program takes to be positive was not, so the answer must not be used; for the "
-        "conjugate gradient family this means that A is not symmetric positive definite"
-    )
-    INACCURATE = (
-        "inaccurate: a step of the transformer differed from the program's own, because a value left the range the "
-        "weights were made for; the answer must not be used. Keep the values of the program near 1; where a program "
-        "keeps A from being scaled, a smaller bound= of nf.compile gives its values more digits"
-    )
-    DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
-    NONFINITE = "not finite: the iteration left the range of the numbers; the answer must not be used"
-    FINISHED = "finished: this program has no residual to judge by; compare the last iterates"
-
-    def __str__(self) -> str:
-        return self.value
 
 
 @dataclass(frozen=True)
@@ -80,6 +55,21 @@ class Run(Generic[ArrayT]):
     state: dict[str, ArrayT]
     residual_norms: ArrayT | None
     status: RunStatus | ObjectArray
+    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+
+    def diagnose(self) -> Diagnosis:
+        """Where the transformer's values differ from the program's own, each from the same input; ``print`` it.
+
+        Returns
+        -------
+        Diagnosis : every value's deviation at every step, what is allowed, and the first that exceeds it
+        """
+        if self.evidence is None:
+            raise OptionError(
+                "this is a run of the program itself, which has nothing to stray from; diagnose a run of its weights, "
+                "nf.compile(program, n).run(...)"
+            )
+        return self.evidence.diagnose()
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {tuple(np.shape(value))}" for name, value in {"x": self.x, **self.state}.items())
@@ -117,9 +107,8 @@ def run_reference(
     iterate = iterate or program.iterate
     found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, iterate) for piece in split]
     values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
-    values = {name: value.reshape(*batch, *value.shape[1:]) for name, value in values.items()}
     checks = Checks(program.residual or None, program.scale or None)
-    return judged_run(values, program.kinds[ANSWER], inputs, checks, library, values.pop("broken promises").cpu())
+    return judged_run(values, flat, batch, checks, library, broken=values.pop("broken promises"))
 
 
 def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, iterate: _Iteration) -> dict[str, Tensor]:
@@ -198,111 +187,49 @@ def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, T
     return count
 
 
-@dataclass(frozen=True)
-class Checks:
-    """What a run is judged by: its residual and the scale of it, the promises, and each state's step."""
-
-    residual: Expression | None = None
-    scale: Expression | None = None
-    promises: Expression = EMPTY
-    steps: Expression = EMPTY
-
-
 def judged_run(
     values: dict[str, Tensor],
-    kind: str,
     inputs: dict[str, Tensor],
+    batch: tuple[int, ...],
     checks: Checks,
     library: str,
+    making: Making | None = None,
     broken: Tensor | None = None,
 ) -> Run[Any]:
-    """Measure the residuals, judge how the run ended, and return everything as arrays of the caller's library.
+    """Judge how a run ended, and return everything as arrays of the caller's library.
 
-    ``values`` has every state and, under ``ANSWER``, the answer, which is of a kind; ``broken`` tells at which iterates
-    promises were broken (..., T + 1), where that has been judged already.
+    ``values`` has every state and, under ``ANSWER``, the answer, (systems, T + 1, ...); ``inputs`` (systems, ...) the
+    inputs; ``batch`` is the shape of the systems; ``making`` is how weights made the values; ``broken`` tells at which
+    iterates promises were broken (systems, T + 1), where that has been judged already.
     """
-    answer, states = values[ANSWER], {name: value for name, value in values.items() if name != ANSWER}
-    shape = answer.shape[: answer.dim() - AXES[kind]]  # (..., T + 1)
-    # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
-    lifted = {name: value.unsqueeze(len(shape) - 1) for name, value in inputs.items()}
-    values = lifted | values
-    norms, goal = _residual_norms(checks, values, shape)
-    finite = torch.isfinite(answer).reshape(*shape, math.prod(answer.shape[len(shape) :])).all(-1)[..., -1].cpu()
-    broken = torch.zeros(shape, dtype=torch.bool) if broken is None else broken
-    for name, value in checks.promises(values).items():
-        wrong = value < 0 if checks.promises.kinds[name] == "scalar" else (value < 0).any(-1)
-        broken = broken | wrong.expand(shape).cpu()
-    strayed = has_strayed(checks.steps, states, lifted, answer.dtype).expand(shape[:-1]).cpu().numpy()
-    status = _judge(norms, goal, finite, broken, strayed)
-    return Run(
-        give(answer, library),
-        {name: give(value, library) for name, value in states.items()},
-        None if norms is None else give(norms, library),
-        status if status.ndim else status[()],
+    dtype = values[ANSWER].dtype
+    exact = {name: value.double() for name, value in values.items()}
+    answer = exact.pop(ANSWER)
+    ones = torch.ones(len(answer), dtype=torch.float64, device=answer.device)
+    found = Found(
+        # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
+        {name: value.double()[:, None] for name, value in inputs.items()},
+        exact,
+        answer,
+        dtype,
+        dict.fromkeys(values, ones) if making is None else making.units,
+        torch.zeros(answer.shape[:2], dtype=torch.bool, device=answer.device),
     )
+    judged = judge(found, checks, broken)
+    evidence = None
+    if making is not None:
+        evidence = Evidence(
+            checks.program, replace(found, settled=judged.settled), batch, judged.until, making, checks.parts
+        )
 
+    def given_back(value: Tensor) -> Any:
+        return give(value.to(dtype).reshape(*batch, *value.shape[1:]), library)
 
-def _residual_norms(checks: Checks, values: dict[str, Tensor], shape: tuple[int, ...]) -> tuple[Tensor | None, Tensor]:
-    """The norm of each residual, None without one, and what it is compared with, (..., T + 1) both."""
-    if checks.residual is None:
-        return None, values[ANSWER]
-
-    def norm_of(expression: Expression, values: dict[str, Tensor]) -> Tensor:
-        (kind,) = expression.kinds.values()
-        return size(expression.value(values), kind).expand(shape)
-
-    norms = norm_of(checks.residual, values)
-    if checks.scale is not None:
-        scale = norm_of(checks.scale, values)
-        return norms, torch.where(scale > 0, scale, torch.nan)  # compared with 0, nothing has converged
-    # Compared with the residual of x = 0, |b|: a start far away must not lower the bar.
-    zero = norm_of(checks.residual, values | {ANSWER: torch.zeros_like(values[ANSWER])})
-    return norms, torch.where(zero > 0, zero, norms[..., :1])
-
-
-def step_tolerance(dtype: torch.dtype) -> float:
-    """How far a step may differ from the program's own, relative to the values it moves."""
-    return 1e-6 if dtype == torch.float64 else 1e-2
-
-
-def has_strayed(steps: Expression, states: dict[str, Tensor], inputs: dict[str, Tensor], dtype: torch.dtype) -> Tensor:
-    """Whether any step of a system differs from the program's own step from the same state; (...).
-
-    Relative to the largest value of the state so far: digits that a state loses as it decays show in the residual.
-    """
-    tolerance, kinds = step_tolerance(dtype), steps.kinds
-    found = torch.tensor(False)
-    time = {name: -1 - AXES[kind] for name, kind in kinds.items()}
-    count = {name: states[name].shape[axis] - 1 for name, axis in time.items()}
-    before = inputs | {name: states[name].narrow(axis, 0, count[name]) for name, axis in time.items()}
-    for name, wanted in steps(before).items():
-        after = states[name].narrow(time[name], 1, count[name])
-        wanted = wanted.expand(after.shape)
-        largest = torch.maximum(size(before[name], kinds[name]), size(wanted, kinds[name]))
-        scale = torch.cummax(largest.nan_to_num(0.0), -1).values
-        # A difference of NaN, as from 0 / 0 after convergence, does not count.
-        found = found | (size(after - wanted, kinds[name]) > tolerance * scale).any(-1)
-    return found
-
-
-def _judge(norms: Tensor | None, goal: Tensor, finite: Tensor, broken: Tensor, strayed: np.ndarray) -> np.ndarray:
-    """A status for each system from its residual norms and what they are compared with, (..., T + 1) both."""
-    status = np.full(finite.shape, RunStatus.FINISHED, dtype=object)
-    small = torch.zeros_like(broken)
-    if norms is not None:
-        norms, goal = norms.cpu(), goal.cpu()
-        small = norms <= (1e-10 if norms.dtype == torch.float64 else 1e-4) * goal
-        quarter = max(1, norms.shape[-1] // 4)
-        best = norms[..., :-quarter].amin(-1) if norms.shape[-1] > quarter else norms[..., 0]
-        falling = norms[..., -quarter:].amin(-1) < 0.9 * best
-        status[...] = RunStatus.STAGNATED
-        status[falling.numpy() | (norms.shape[-1] == 1)] = RunStatus.RUNNING
-        status[(norms[..., -1] > 10 * torch.fmax(goal[..., -1], norms[..., 0])).numpy()] = RunStatus.DIVERGED
-        finite = finite & torch.isfinite(norms[..., -1])
-    # A promise broken after convergence is rounding noise.
-    before = torch.cumsum(small, -1) == 0
-    status[strayed] = RunStatus.INACCURATE
-    status[small[..., -1].numpy()] = RunStatus.CONVERGED
-    status[(broken & before).any(-1).numpy()] = RunStatus.NOT_POSITIVE
-    status[~finite.numpy()] = RunStatus.NONFINITE
-    return status
+    status = judged.status.reshape(batch)
+    return Run(
+        given_back(values[ANSWER]),
+        {name: given_back(value) for name, value in values.items() if name != ANSWER},
+        None if judged.norms is None else given_back(judged.norms),
+        status if batch else status[()],
+        evidence,
+    )

@@ -1,26 +1,40 @@
-"""Verification: a compiled algorithm against its own program on random and on hard systems.
+"""Verification: a compiled algorithm against its own program on random and on hard systems, from 0 and from other x0.
 
-Deviations are |x_t - x_t^ref| / max_{s <= t} |x_s^ref|, the largest over the systems: after the first step (is one
-step compiled right?), the largest over all steps (methods like CG amplify any rounding), and after the last (what
-stays). The rule of ``nf.compile``: the first step must agree to 1e-6 (float64) or 1e-2 (float32), the tolerance of
-``RunStatus.INACCURATE``, wherever the program itself stays finite and keeps its promises. On the random systems, which
-are well conditioned, anything else is a CompileError; on the hard ones, which amplify rounding in a single step, a
-warning. Later deviations are kept and shown, not judged: they belong to the method.
+Three comparisons, each a CompileError where it fails:
+
+*Lines.* The graph that was traced against the user's own lines on arrays: start, four steps and finish. What a graph
+cannot hold shows here: hidden state, random numbers, an array changed in place under two names.
+
+*Values.* Every value of a run of 12 steps against one call of the program on the same input, in the measure of
+``deviation.py``; the error names the value, the step and the instructions that make it.
+
+*End to end.* The same run against the program's own run, wherever that does not amplify perturbations of its inputs and
+states, before every step, by more than 1e4 (in float32 10). Deviations are relative to the largest value so far.
+
+Where the program's own value is not finite, or a promise is broken, there is nothing to compare. The deviations are
+kept with the artefact: of the values (``step``), and of the answer end to end after the first step (``first``), at the
+worst (``largest``) and after the last (``last``).
 """
 
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
+from nlaformer.compiler.deviation import START, STEP, Found, Tolerance, deviations, values_of
+from nlaformer.compiler.diagnose import Stray
 from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.result import RunStatus, has_strayed, run_program, step_tolerance
-from nlaformer.compiler.trace import TracedProgram, parameters
+from nlaformer.compiler.result import Run
+from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
 from nlaformer.errors import CompileError
 from nlaformer.problems.spd import random_spd
 
@@ -28,7 +42,10 @@ if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
 _ITERATIONS = 12
+_LINES = 4  # steps of the user's own lines
+_GROWN = 10.0
 _LOST = 1e-2  # a deviation at the end that is worth a warning
+_PERTURBATION, _PERTURBATIONS = 1e-8, 8
 
 
 @dataclass(frozen=True)
@@ -72,25 +89,113 @@ def _hard_systems(n: int) -> dict[str, np.ndarray]:
     }
 
 
+@dataclass(frozen=True)
+class _Systems:
+    """Inputs of a verification, (systems, ...), and the family of each system."""
+
+    inputs: dict[str, np.ndarray]
+    families: np.ndarray
+
+
 def with_verification(algorithm: Algorithm, traced: TracedProgram) -> Algorithm:
-    """The algorithm with the deviations found on random and hard systems in its configuration."""
-    n, config = algorithm.n, algorithm.config
-    rng = np.random.default_rng(2)
-    random, hard = random_spd(n, 3), _hard_systems(n)
-    if _keeps_scale(algorithm):
-        hard = {name: A for name, A in hard.items() if np.linalg.norm(A) <= config.bound}
-        random *= min(1.0, 0.99 * config.bound / np.linalg.norm(random, axis=(1, 2)).max())
-    families = {"random": random} | {name: A[None] for name, A in hard.items()}
-    found: dict[str, Any] = {}
-    for name, A in families.items():
-        b = rng.standard_normal((len(A), n))
-        given = {"A": A, "b": b, "x0": b if config.inputs == ["x0"] else 0 * b}
-        inputs = {key: value.astype(config.dtype) for key, value in given.items() if key in config.inputs}
-        if name == "random":
-            _judge_trace(traced, {key: value.astype("float64") for key, value in inputs.items()})
-        found[name] = _deviations(traced, algorithm, inputs)
+    """The algorithm with its deviations on random and hard systems; CompileError where a value is not the program's."""
+    systems = _draw(algorithm, traced)
+    _judge_lines(traced, {name: value[:3] for name, value in systems.inputs.items()})
+    run = algorithm.run(**systems.inputs, iterations=_ITERATIONS)
+    ends = _end_to_end(traced, systems.inputs, run)
+    diagnosis = run.diagnose()
+    notes = _judge_values(algorithm, systems, run, ends)
+    if algorithm.config.program:
+        _judge_ends(algorithm, systems, run, ends)
+    found = {}
+    for name in dict.fromkeys(systems.families):
+        own = systems.families == name
+        step = max((float(d[own].max(initial=0.0)) for d in diagnosis.deviation.values()), default=0.0)
+        deviation = ends[ANSWER].deviation[own]
+        found[str(name)] = {
+            "step": step,
+            "first": float(deviation[:, :2].max()),
+            "largest": float(deviation.max()),
+            "last": float(deviation[:, -1].max()),
+        }
+    config = algorithm.config
     report = config.verification | {"iterations": _ITERATIONS, "systems": found}
-    return type(algorithm)(replace(config, verification=report), algorithm.model)
+    return type(algorithm)(replace(config, verification=report, warnings=config.warnings + notes), algorithm.model)
+
+
+def _judge_values(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: Mapping[str, _End]) -> list[str]:
+    """Refuse weights with a wrong value; a note and a warning where it says little about other systems.
+
+    That is after the first step on a hard system, or in float32; where two runs of the program itself have parted on a
+    hard system (it amplifies perturbations by more than ``Tolerance.most``), so that its values are accidents of
+    rounding; where it has converged before; and where values have grown tenfold after the first step: it diverges on
+    a system that was not made for it, and leaves every range.
+    """
+    notes = []
+    always = {"random"} if algorithm.dtype == torch.float64 else set()
+    for stray in run.diagnose().strays:
+        (system,) = stray.system
+        family = systems.families[system]
+        message = f"on a system of the verification ({family}) {stray}"
+        parted = max(end.response[system, stray.step] for end in ends.values()) > Tolerance.of(algorithm.dtype).most
+        lasting = family in always or (stray.step <= 1 and not (parted and family != "random"))
+        if lasting and not _is_beyond(run, systems, stray):
+            raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
+        notes.append(message)
+    if notes:
+        warnings.warn(f"{algorithm.name}: {notes[0]}. A run like that ends inaccurate and says so", stacklevel=4)
+    return notes[:1]
+
+
+def _is_beyond(run: Run[Any], systems: _Systems, stray: Stray) -> bool:
+    """Whether a run had converged before a stray, or a state was ten times what it and the inputs were at first."""
+    (system,) = stray.system
+    before = max(stray.step - 1, 0)
+    given = max(float(np.linalg.norm(value[system])) for value in systems.inputs.values())
+    sizes = [[float(np.linalg.norm(value)) for value in values[system]] for values in run.state.values()]
+    grown = any(size[before] > _GROWN * max(given, *size[:2]) for size in sizes)
+    return grown or (run.evidence is not None and bool(run.evidence.found.settled[system, : stray.step].any()))
+
+
+def _judge_ends(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: Mapping[str, _End]) -> None:
+    """Refuse weights whose run is not the program's; what came before has told which value is wrong, if one is."""
+    tolerance = Tolerance.of(algorithm.dtype)
+    unlike = (RunStatus.NOT_POSITIVE, RunStatus.NONFINITE, RunStatus.INACCURATE)
+    judged = np.array([[status not in unlike] for status in np.asarray(run.status).tolist()])
+    if run.evidence is not None:
+        judged = judged & ~run.evidence.found.settled.numpy()
+    for name, end in ends.items():
+        wrong = judged & (end.response <= tolerance.most)
+        wrong &= end.deviation > tolerance.plain * np.maximum(end.response, 1.0)
+        if wrong.any():
+            system, step = np.argwhere(wrong)[0]
+            what = "the answer" if name == ANSWER else f"the state {name}"
+            raise CompileError(
+                f"{algorithm.name}: {what} after {step} steps on a system of the verification "
+                f"({systems.families[system]}) is {end.deviation[system, step]:.1e} from that of its program's run, "
+                f"although each step is within its tolerance. {_remedy(algorithm)}"
+            )
+
+
+def warn_of_lost_digits(algorithm: Algorithm) -> None:
+    """Where A is not scaled, weights for a large bound leave few digits to values far below it: warn of lost ones."""
+    lost = algorithm.verification["systems"]["random"]["last"]
+    if _keeps_scale(algorithm) and lost > _LOST:
+        warnings.warn(
+            f"{algorithm.name}: after {algorithm.verification['iterations']} steps on random systems the weights' "
+            f"answer is {lost:.0e} from the program's. {_remedy(algorithm)}",
+            stacklevel=3,
+        )
+
+
+def _remedy(algorithm: Algorithm) -> str:
+    text = "Keep the values of the program near 1"
+    if _keeps_scale(algorithm):
+        text += (
+            f"; a constant, or a state that starts as one, keeps A from being scaled: give it the unit of its place "
+            f"with nf.norm(A), or compile with a bound= nearer to your matrices' norms ({algorithm.config.bound:g} now)"
+        )
+    return text + "; or take the weights as they are with verify=False: every run checks itself, and its status says so"
 
 
 def _keeps_scale(algorithm: Algorithm) -> bool:
@@ -98,84 +203,132 @@ def _keeps_scale(algorithm: Algorithm) -> bool:
     return "A" in algorithm.config.inputs and "A" not in algorithm.config.scaled
 
 
-def _judge_trace(traced: TracedProgram, inputs: dict[str, Any]) -> None:
-    """Refuse a program whose first step on arrays is not its traced step."""
-    systems = range(len(next(iter(inputs.values()))))
-    runs = [_first_step(traced.program, {name: value[i] for name, value in inputs.items()}) for i in systems]
-    states = {
-        name: torch.stack([torch.stack([torch.from_numpy(np.array(state[name])) for state in run]) for run in runs])
-        for name in traced.state
-    }
-    lifted = {name: torch.from_numpy(value[:, None]) for name, value in inputs.items()}
-    if bool(has_strayed(Expression.of(traced.step), states, lifted, next(iter(lifted.values())).dtype).any()):
-        raise CompileError(
-            f"{traced.program.name}: its step on arrays differs from its traced step. Either it is not the same each "
-            "time, as with random numbers, or it changes an array in place that has two names: with y = x, "
-            "x += d changes y too; write x = x + d"
-        )
-
-
-def _first_step(program: Program, inputs: dict[str, Any]) -> list[dict[str, Any]]:
-    """The state after start and after a step of the user's own lines, on the arrays of one system."""
-
-    def call(method: Any, known: dict[str, Any]) -> Any:
-        # Copies, so that x += d does not change the state before the step; numbers stay numbers.
-        return method(**{name: +known[name] for name in parameters(method)})
-
-    with np.errstate(all="ignore"):
-        start = call(program.start, inputs)
-        return [start, call(program.step, inputs | start)]
-
-
-def judge_first_steps(algorithm: Algorithm) -> None:
-    """Refuse weights whose first step is not the program's; only warn if that happens on hard systems alone.
-
-    Where A is not scaled, weights for a large bound leave few digits to values far below it: warn if they are lost.
-    """
-    systems, tolerance = algorithm.verification["systems"], step_tolerance(algorithm.dtype)
-    wrong = {name: found["first"] for name, found in systems.items() if found["first"] > tolerance}
-    remedy = ""
+def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
+    """Three random systems and two of each hard matrix; x0 is 0 in the first of them."""
+    n, config = algorithm.n, algorithm.config
+    rng = np.random.default_rng(2)
+    random, hard = random_spd(n, 3), _hard_systems(n)
     if _keeps_scale(algorithm):
-        remedy = (
-            f"; a constant, or a state that starts as one, keeps A from being scaled: give it the unit of its place "
-            f"with nf.norm(A), or compile with a bound= nearer to your matrices' norms ({algorithm.config.bound:g} now)"
-        )
-    if not wrong:
-        if remedy and (lost := systems["random"]["last"]) > _LOST:
-            warnings.warn(
-                f"{algorithm.name}: after {algorithm.verification['iterations']} steps on random systems the weights' "
-                f"answer is {lost:.0e} from the program's{remedy}",
-                stacklevel=3,
-            )
-        return
-    found = ", ".join(f"{deviation:.0e} ({name})" for name, deviation in wrong.items())
-    message = (
-        f"{algorithm.name}: one step of the weights differs from one step of the program by {found}, relative to the "
-        f"answer; at most {tolerance:.0e} is expected. Its values leave the range the weights were "
-        f"made for: keep them near 1{remedy}"
+        hard = {name: A for name, A in hard.items() if np.linalg.norm(A) <= config.bound}
+        random *= min(1.0, 0.99 * config.bound / np.linalg.norm(random, axis=(1, 2)).max())
+    A = np.concatenate([random, *(np.stack([M, M]) for M in hard.values())])
+    families = np.array(["random"] * 3 + [name for name in hard for _ in range(2)])
+    first = np.array([k == 0 or families[k - 1] != families[k] for k in range(len(families))])
+    shapes = {"scalar": (), "vector": (n,), "matrix": (n, n)}
+    drawn = {name: rng.standard_normal((len(A), *shapes[node.kind])) for name, node in traced.inputs.items()}
+    if "A" in drawn:
+        drawn["A"] = A
+    if "x0" in drawn and len(drawn) > 1:
+        drawn["x0"][first] = 0.0
+    return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families)
+
+
+def _judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray]) -> None:
+    """Refuse a program whose own lines on arrays do not compute what was traced."""
+    exact = {name: value.astype("float64") for name, value in inputs.items()}
+    count = len(next(iter(exact.values())))
+    runs = [_lines(traced, {name: value[i] for name, value in exact.items()}) for i in range(count)]
+    values = {name: torch.stack([torch.stack([state[name] for state in run]) for run in runs]) for name in runs[0][0]}
+    answer = values.pop(ANSWER)
+    ones = torch.ones(count, dtype=torch.float64)
+    found = Found(
+        {name: torch.from_numpy(value[:, None]) for name, value in exact.items()},
+        values,
+        answer,
+        torch.float64,
+        dict.fromkeys((*values, ANSWER), ones),
+        torch.zeros(answer.shape[:2], dtype=torch.bool),
     )
-    if "random" in wrong:
-        raise CompileError(f"{message}; or take the weights as they are with verify=False")
-    warnings.warn(message, stacklevel=3)
+    tolerance = replace(Tolerance.of(torch.float64), plain=1e-10)
+    for name, deviation in deviations(values_of(traced), found, tolerance=tolerance).items():
+        # 0 / 0 is NaN in NumPy and 0 in the weights.
+        wrong = (deviation.wrong & torch.isfinite(deviation.error)).any(0)
+        if bool(wrong.any()):
+            step = int(wrong.nonzero()[0]) + name.startswith(STEP)
+            method = "finish" if name == ANSWER else name.split()[0]
+            what = "its answer" if name == ANSWER else f"the state {name.removeprefix(START).removeprefix(STEP)!r}"
+            raise CompileError(
+                f"{traced.program.name}: {method} on arrays differs from what was traced: {what} after "
+                f"{f'step {step}' if step else 'the start'}. Either it is not the same each time, as with random "
+                "numbers or a counter that is no state (return what changes as a state), or it changes an array in "
+                "place that has two names: with y = x, x += d changes y too; write x = x + d"
+            )
 
 
-def _deviations(traced: TracedProgram, algorithm: Algorithm, inputs: dict[str, Any]) -> dict[str, float]:
-    """The deviation of the answer after the first, at the worst and after the last iteration."""
-    exact = {key: value.astype("float64") for key, value in inputs.items()}
-    reference = run_program(traced, exact, _ITERATIONS).x
-    run = algorithm.run(**inputs, iterations=_ITERATIONS)
-    reference, found = (x.reshape(len(x), _ITERATIONS + 1, -1).astype("float64") for x in (reference, run.x))
-    judged = np.isfinite(reference[:, :2]).all((1, 2)) & (run.status != RunStatus.NOT_POSITIVE)
-    reference = _held(reference)
+def _lines(traced: TracedProgram, inputs: dict[str, Any]) -> list[dict[str, Tensor]]:
+    """The states and the answer after start and after each of a few steps of the user's own lines, one system."""
+    program, n = traced.program, next(iter(inputs.values())).shape[-1]
+    kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
+
+    def call(method: str, known: dict[str, Any]) -> Any:
+        found = getattr(program, method)
+        try:
+            # Copies, so that x += d does not change the state before the step; numbers stay numbers.
+            return found(**{name: +known[name] for name in parameters(found)})
+        except Exception as error:
+            raise CompileError(
+                f"{program.name}: {method} can be traced, but fails on NumPy arrays: {type(error).__name__}: {error}"
+            ) from error
+
+    def tensor(name: str, value: Any) -> Tensor:
+        array = np.asarray(value, dtype="float64")
+        if array.shape != (n,) * AXES[kinds[name]]:
+            what = "finish" if name == ANSWER else f"the state {name!r}"
+            raise CompileError(
+                f"{program.name}: {what} has the shape {array.shape} on NumPy arrays; as traced it is a {kinds[name]}"
+            )
+        return torch.from_numpy(array.copy())
+
     with np.errstate(all="ignore"):
-        scale = np.maximum.accumulate(np.linalg.norm(reference, axis=-1), axis=-1)
-        deviation = np.linalg.norm(found - reference, axis=-1) / np.where(scale > 0, scale, 1.0)
-    deviation = np.where(np.isfinite(deviation), deviation, np.inf)
-    return {
-        "first": float(deviation[judged, :2].max(initial=0.0)),
-        "largest": float(deviation.max()),
-        "last": float(deviation[:, -1].max()),
-    }
+        states = [call("start", inputs)]
+        for _ in range(_LINES):
+            states.append(call("step", inputs | states[-1]))
+        records = [{**state, ANSWER: call("finish", inputs | state)} for state in states]
+    return [{name: tensor(name, value) for name, value in record.items()} for record in records]
+
+
+@dataclass(frozen=True)
+class _End:
+    """Of one value: its deviation from the program's own run, and what that amplifies, (systems, T + 1) both."""
+
+    deviation: np.ndarray
+    response: np.ndarray
+
+
+def _end_to_end(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any]) -> dict[str, _End]:
+    """Every state and the answer against the program's own run, and that against itself, perturbed in every step."""
+    noise = np.random.default_rng(3)
+    copies = _PERTURBATIONS + 1  # the first stays as it is
+    found: dict[str, np.ndarray] = {**run.state, ANSWER: run.x}
+
+    def perturbed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        factors = {k: 1 + _PERTURBATION * noise.choice([-1.0, 1.0], v.shape) for k, v in values.items()}
+        return {k: torch.cat([v[:1], v[1:] * torch.from_numpy(factors[k][1:])]) for k, v in values.items()}
+
+    def full(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.expand(copies, len(run.x), *found[name].shape[2:]) for name, value in values.items()}
+
+    start, step, answer = map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer}))
+    given = {k: torch.from_numpy(v.astype("float64")).expand(copies, *v.shape) for k, v in inputs.items()}
+    state, records = full(start(perturbed(given))), []
+    for t in range(_ITERATIONS + 1):
+        state = full(step(perturbed(given | state))) if t else state
+        records.append(state | full(answer(perturbed(given | state))))
+    reference = {name: torch.stack([record[name] for record in records], 2).numpy() for name in found}
+    return {name: _end(value, reference[name]) for name, value in found.items()}
+
+
+def _end(found: np.ndarray, reference: np.ndarray) -> _End:
+    plain, *perturbed = (_held(x.reshape(*x.shape[:2], -1)) for x in reference)
+    with np.errstate(all="ignore"):
+        scale = np.maximum.accumulate(np.linalg.norm(plain, axis=-1), axis=-1)
+        scale = np.where(scale > 0, scale, 1.0)
+        deviation = np.linalg.norm(found.reshape(plain.shape).astype("float64") - plain, axis=-1) / scale
+        moved = np.max([np.linalg.norm(other - plain, axis=-1) for other in perturbed], axis=0)
+        response = moved / (_PERTURBATION * scale)
+    # What was amplified once may be damped again, but two runs of the program have parted there.
+    response = np.maximum.accumulate(np.where(np.isfinite(response), response, np.inf), axis=-1)
+    return _End(np.where(np.isfinite(deviation), deviation, np.inf), response)
 
 
 def _held(x: np.ndarray) -> np.ndarray:

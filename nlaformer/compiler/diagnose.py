@@ -1,0 +1,171 @@
+"""Where a run strays from its program: each value's deviation at each step, the first that is too large, its making.
+
+``Run.diagnose`` and the verification of ``nf.compile`` both ask here, so a CompileError and the status of a user's own
+run speak of the same numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.deviation import START, STEP, Deviation, Found, deviations
+from nlaformer.compiler.expression import Expression, Part
+from nlaformer.compiler.schedule import in_words
+from nlaformer.compiler.trace import ANSWER
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A value that is not the program's own.
+
+    Attributes
+    ----------
+    value : the name of the state, or "finish()" for the answer
+    step : 0 for the start, t for the t-th step
+    system : its place in the batch
+    deviation, allowed : relative to the absolute terms of the value's last operation
+    instruction : what the weights do to make it
+    """
+
+    value: str
+    step: int
+    system: tuple[int, ...]
+    deviation: float
+    allowed: float
+    instruction: str
+
+    def __str__(self) -> str:
+        when = f"step {self.step}" if self.step else "start"
+        name = f"the answer after {when}" if self.value == ANSWER else f"the state {self.value} of {when}"
+        text = f"{name} is {self.deviation:.1e} from the program's own on the same input, {self.allowed:.0e} is allowed"
+        return f"{text}; the weights make it by {self.instruction}" if self.instruction else text
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """Every value's deviation from one call of the program on the same values; ``print`` shows it.
+
+    Attributes
+    ----------
+    deviation, allowed : "start x" (..., 1), "step x" (..., T) and "finish()" (..., T + 1), arrays each
+    strays : of each system that has one, the first value that deviates by more than is allowed
+    """
+
+    name: str
+    deviation: dict[str, np.ndarray]
+    allowed: dict[str, np.ndarray]
+    strays: tuple[Stray, ...]
+
+    @property
+    def first(self) -> Stray | None:
+        """The first value of all systems that deviates by more than is allowed, or None."""
+        return min(self.strays, key=lambda stray: stray.step, default=None)
+
+    def __str__(self) -> str:
+        lines = [f"{self.name}: " + ("no value strays" if self.first is None else str(self.first))]
+        for name, deviation in self.deviation.items():
+            if not deviation.size:
+                continue
+            worst = np.unravel_index(np.argmax(deviation / self.allowed[name]), deviation.shape)
+            step = int(worst[-1]) + name.startswith(STEP)
+            mark = "  <-" if deviation[worst] > self.allowed[name][worst] else ""
+            where = "" if name.startswith(START) else f" (after step {step})"
+            lines.append(f"  {name:16} {deviation[worst]:.1e} of {self.allowed[name][worst]:.0e}{where}{mark}")
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Making:
+    """How weights made the values of a run.
+
+    Attributes
+    ----------
+    name : of the algorithm
+    units : by name, the power of two by which the weights' own value was multiplied, (systems,)
+    instructions : for each output of the program's expression, what the weights do to make it
+    """
+
+    name: str
+    units: Mapping[str, Tensor]
+    instructions: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What a diagnosis needs.
+
+    Attributes
+    ----------
+    program : start, step and finish of every state, as outputs
+    found : the values of the run
+    batch : the shape of the systems
+    until : the time after which nothing is judged: a promise was broken, or the program's own value is not finite
+    """
+
+    program: Expression
+    found: Found
+    batch: tuple[int, ...]
+    until: Tensor
+    making: Making
+    parts: Mapping[str, Part]
+
+    def diagnose(self) -> Diagnosis:
+        found = deviations(self.program, self.found, self.parts)
+
+        def arrays(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
+            return {name: v.reshape(*self.batch, v.shape[1]).cpu().numpy() for name, v in values.items()}
+
+        errors = {name: torch.where(d.lost, 0.0, d.error) for name, d in found.items()}
+        allowed = {name: d.allowed for name, d in found.items()}
+        return Diagnosis(self.making.name, arrays(errors), arrays(allowed), self._strays(found))
+
+    def _strays(self, found: Mapping[str, Deviation]) -> tuple[Stray, ...]:
+        """The first stray of every system that has one; of several at one time, the one that exceeds most."""
+        first: dict[int, tuple[float, float, str, int]] = {}
+        for name, deviation in found.items():
+            times = event_times(name, deviation.error)
+            wrong = deviation.wrong & (times <= self.until[:, None])
+            for system, column in wrong.nonzero().tolist():
+                excess = float(deviation.error[system, column] / deviation.allowed[system, column])
+                event = (float(times[column]), -excess, name, column)
+                first[system] = min(first.get(system, event), event)
+        return tuple(
+            Stray(
+                name.removeprefix(START).removeprefix(STEP),
+                int(time),
+                tuple(int(k) for k in np.unravel_index(system, self.batch)) if self.batch else (),
+                float(found[name].error[system, column]),
+                float(found[name].allowed[system, column]),
+                self.making.instructions.get(name, ""),
+            )
+            for system, (time, _, name, column) in sorted(first.items())
+        )
+
+
+def event_times(name: str, like: Tensor) -> Tensor:
+    """When the values of an output are made: t for the state after step t, t + 1/2 for the answer read from it."""
+    first = 1.0 if name.startswith(STEP) else 0.5 if name == ANSWER else 0.0
+    return first + torch.arange(like.shape[-1], dtype=torch.float64, device=like.device)
+
+
+def instructions(schedule: Mapping[str, Any], state: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, str]:
+    """For each output of the program's expression, the assignments of the last layers that make it."""
+    made = {}
+    for name, place in state.items():
+        made[START + name], made[STEP + name] = _made_in(schedule["pre"], place), _made_in(schedule["loop"], place)
+    return made | {ANSWER: _made_in(schedule["post"], answer)}
+
+
+def _made_in(layers: Sequence[Any], place: Mapping[str, Any]) -> str:
+    """The write into the rows of a value, and the instructions that make what it writes."""
+    entries = [entry for layer in layers for entry in layer if not isinstance(entry, str)]  # text: the paper's form
+    rows = {*place["rows"], place["scale"]}
+    writes = [entry for entry in entries if entry[0] == "write" and entry[1] in rows]
+    read = {name for entry in writes for source in entry[2] for name, _ in source}
+    return "; ".join(in_words(entry) for entry in (*writes, *(e for e in entries if e[0] != "write" and e[1] in read)))

@@ -1,0 +1,168 @@
+"""How a run ended: from its residuals, its promises and the deviation of every value from the program's own.
+
+The first thing that goes wrong decides, in the order in which values are made: a value unlike the program's own
+(``INACCURATE``), a broken promise (``NOT_POSITIVE``), a value of the program itself that is not finite (``NONFINITE``).
+What comes after it is its consequence. Only where nothing went wrong do the residuals speak. They are evaluated in
+float64 whatever the weights compute in.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.deviation import Found, Tolerance, deviations
+from nlaformer.compiler.diagnose import event_times
+from nlaformer.compiler.expression import EMPTY, Expression, Part, size
+from nlaformer.compiler.trace import ANSWER
+
+
+class RunStatus(enum.Enum):
+    """How a run ended; the value is a sentence to print."""
+
+    CONVERGED = "converged: the residual fell to the accuracy of the arithmetic"
+    RUNNING = "not converged yet: the residual was still falling when the iterations ran out; ask for more iterations"
+    STAGNATED = (
+        "stagnated: the residual stopped falling before it was small; the system may be singular or too badly "
+        "conditioned for this method, or a constant of the program does not suit it"
+    )
+    NOT_POSITIVE = (
+        "not positive: a value the program takes to be positive was not, so the answer must not be used; for the "
+        "conjugate gradient family this means that A is not symmetric positive definite"
+    )
+    INACCURATE = (
+        "inaccurate: a value of the transformer differs from the program's own on the same input by more than rounding "
+        "explains; the answer must not be used. print(run.diagnose()) names the value, the step and what makes it"
+    )
+    DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
+    NONFINITE = "not finite: the iteration left the range of the numbers; the answer must not be used"
+    FINISHED = "finished: this program has no residual to judge by; compare the last iterates"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+@dataclass(frozen=True)
+class Checks:
+    """What a run is judged by.
+
+    Attributes
+    ----------
+    residual, scale : of the answer, and what it is compared with; None where the program has none
+    promises : values that the program takes to be positive
+    program : "start x", "step x" and "finish()": what every value should be
+    parts : what fills the program's learned parts
+    """
+
+    residual: Expression | None = None
+    scale: Expression | None = None
+    promises: Expression = EMPTY
+    program: Expression = EMPTY
+    parts: Mapping[str, Part] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """Of every system: residual norms (systems, T + 1), status (systems,), and until when its values are judged."""
+
+    norms: Tensor | None
+    status: np.ndarray
+    settled: Tensor
+    until: Tensor
+
+
+def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgement:
+    """The status of each system of a run; ``known`` tells where promises were broken, (systems, T + 1)."""
+    norms, goal, terms = _residual_norms(found, checks)
+    status = np.full(len(found.answer), RunStatus.FINISHED, dtype=object)
+    small = torch.zeros_like(found.settled)
+    if norms is not None:
+        small = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
+        start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
+        found = replace(found, settled=small | ((norms <= Tolerance.of(found.dtype).settled * start) & (start > 0)))
+        status[...] = _by_residual(norms, goal, small)
+    wrong, lost = _first_deviations(found, checks)
+    broken = _first_broken(found, checks, small, known)
+    if norms is not None:
+        lost = torch.where(torch.isfinite(norms[:, -1]), lost, torch.fmin(lost, lost.new_tensor(norms.shape[1] - 0.4)))
+    until = torch.minimum(broken, lost)
+    for time, meaning in ((lost, RunStatus.NONFINITE), (broken, RunStatus.NOT_POSITIVE), (wrong, RunStatus.INACCURATE)):
+        first = (time < torch.inf) & (time <= torch.minimum(until, wrong))
+        status[first.cpu().numpy()] = meaning
+    return Judgement(norms, status, found.settled, until)
+
+
+def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor, Tensor]:
+    """The norm of each residual, None without one, what it is compared with, and its terms; (systems, T + 1) each."""
+    if checks.residual is None:
+        return None, found.answer, found.answer
+    shape = found.answer.shape[:2]
+    values = {**found.inputs, ANSWER: found.answer}
+
+    def norm_of(expression: Expression, values: Mapping[str, Tensor]) -> Tensor:
+        (kind,) = expression.kinds.values()
+        return size(expression.value(values), kind).expand(shape)
+
+    norms = norm_of(checks.residual, values)
+    ((name, number),) = checks.residual.outputs.items()
+    results = checks.residual.results(values)
+    terms = size(checks.residual.terms(number, results), checks.residual.kinds[name]).expand(shape)
+    if checks.scale is not None:
+        scale = norm_of(checks.scale, values)
+        # Compared with 0, with infinity or with NaN, nothing has converged.
+        return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan), terms
+    # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0.
+    zero = norm_of(checks.residual, {**values, ANSWER: torch.zeros_like(found.answer)})
+    first = torch.where(torch.isfinite(norms[:, :1]), norms[:, :1], torch.nan)
+    return norms, torch.where((zero > 0) & torch.isfinite(zero), zero, first), terms
+
+
+def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
+    norms, goal, small = norms.cpu(), goal.cpu(), small.cpu()
+    quarter = max(1, norms.shape[1] // 4)
+    best = norms[:, :-quarter].amin(-1) if norms.shape[1] > quarter else norms[:, 0]
+    falling = norms[:, -quarter:].amin(-1) < 0.9 * best
+    status = np.full(len(norms), RunStatus.STAGNATED, dtype=object)
+    status[falling.numpy() | (norms.shape[1] == 1)] = RunStatus.RUNNING
+    status[(norms[:, -1] > 10 * torch.fmax(goal[:, -1], norms[:, 0])).numpy()] = RunStatus.DIVERGED
+    status[small[:, -1].numpy()] = RunStatus.CONVERGED
+    return status
+
+
+def _first_deviations(found: Found, checks: Checks) -> tuple[Tensor, Tensor]:
+    """When a value first differs from the program's own, and when that first is not finite; infinity for never."""
+    never = torch.full((len(found.answer),), torch.inf, dtype=torch.float64, device=found.answer.device)
+    wrong, lost = never, never
+    if not checks.program.outputs:
+        last = found.answer[:, -1].flatten(1)
+        return never, torch.where(torch.isfinite(last).all(-1), never, found.answer.shape[1] - 0.4)
+    for name, deviation in deviations(checks.program, found, checks.parts).items():
+        times = event_times(name, deviation.error)
+        if times.numel():
+            wrong = torch.minimum(wrong, torch.where(deviation.wrong, times, torch.inf).amin(-1))
+            lost = torch.minimum(lost, torch.where(deviation.lost, times + 0.1, torch.inf).amin(-1))
+    return wrong, lost
+
+
+def _first_broken(found: Found, checks: Checks, small: Tensor, known: Tensor | None) -> Tensor:
+    """When a promise is first broken, infinity for never: a promise on inputs alone before everything else.
+
+    A promise broken after convergence is rounding noise.
+    """
+    shape = found.answer.shape[:2]
+    first = torch.full(shape[:1], torch.inf, dtype=torch.float64, device=found.answer.device)
+    before = torch.cumsum(small, -1) == 0
+    times = 0.25 + torch.arange(shape[1], dtype=torch.float64, device=first.device)
+    if known is not None:
+        first = torch.where(known & before, times, torch.inf).amin(-1)
+    for name, value in checks.promises({**found.inputs, **found.states}).items():
+        negative = value < 0
+        negative = negative if checks.promises.kinds[name] == "scalar" else negative.flatten(2).any(-1)
+        when = -1.0 if negative.shape[1:] == (1,) and shape[1] > 1 else times
+        first = torch.minimum(first, torch.where(negative & before, when, torch.inf).amin(-1))
+    return first
