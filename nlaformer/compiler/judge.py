@@ -139,7 +139,7 @@ def _first_deviations(found: Found, checks: Checks) -> tuple[Tensor, Tensor]:
     never = torch.full((len(found.answer),), torch.inf, dtype=torch.float64, device=found.answer.device)
     wrong, lost = never, never
     if not checks.program.outputs:
-        last = found.answer[:, -1].flatten(1)
+        last = found.answer[:, -1:].flatten(1)
         return never, torch.where(torch.isfinite(last).all(-1), never, found.answer.shape[1] - 0.4)
     for name, deviation in deviations(checks.program, found, checks.parts).items():
         times = event_times(name, deviation.error)
