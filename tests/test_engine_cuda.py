@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.learn.cuda import fused as fused_module
+from nlaformer.learn.cuda import graph as graph_module
 from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.recipes import Config
@@ -131,7 +131,7 @@ def test_the_rest_of_the_library_imports_one_name_from_learn_cuda() -> None:
         for line in file.read_text(encoding="utf-8").splitlines()
         if re.search(r"import.*\bcuda\b|learn\.cuda", line) and "torch" not in line
     ]
-    assert lines == ["from nlaformer.learn.cuda import fused_engine"]
+    assert lines == ["from nlaformer.learn.cuda import engine_for"]
 
 
 @needs_cuda
@@ -154,7 +154,7 @@ def test_every_precision_of_a_config_names_its_products() -> None:
 
 
 def test_no_garbage_is_collected_during_a_capture() -> None:
-    with fused_module._capturing():
+    with graph_module.capturing():
         assert not gc.isenabled()
     assert gc.isenabled()
 

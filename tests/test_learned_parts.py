@@ -16,7 +16,7 @@ from nlaformer.learn.methods import METHODS, GuidedCG, LearnedPCG
 from nlaformer.learn.model import member, stack
 from nlaformer.learn.programs import initial
 from nlaformer.learn.recipes import Config
-from nlaformer.learn.supervision import program_loss
+from nlaformer.learn.supervision import loss, objective, relative_distances
 
 TINY = Config(n=6, T=4, d=16, heads=2, pre_layers=1, loop_layers=1)
 SYSTEMS = problems.SPD(n=6, sigma=(1.0, 1.4))
@@ -317,12 +317,12 @@ def test_training_lowers_the_loss(name):
     losses = []
     for _ in range(40):
         A, b, x = SYSTEMS.stream(32, generator)
-        loss = program_loss(model(A, b)[None], x[None].double()).sum()
+        value = program_loss(model(A, b)[None], x[None].double()).sum()
         optimizer.zero_grad()
-        loss.backward()
+        value.backward()
         optimizer.step()
-        losses.append(loss.item())
-    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.01
+        losses.append(value.item())
+    assert np.mean(losses[-5:]) < np.mean(losses[:5]) - 0.2
     assert all(parameter.grad is not None and parameter.grad.isfinite().all() for parameter in model.parameters())
 
 
@@ -430,13 +430,20 @@ def test_the_program_computes_in_float64_around_a_float32_network():
     assert initial(TINY, LearnedPCG()).networks["precondition"].positions.dtype == torch.float32
 
 
+def program_loss(x, x_true):
+    """The loss of the recipes, without the first iterate, which nothing changes."""
+    T = x.shape[-2] - 1
+    config = Config(program="guided-cg", supervision="solution", power=0.0, floor=1e-24, T=T, window=T)
+    return loss(relative_distances(x, x.new_empty(0), x_true), objective([config]))
+
+
 def test_the_loss_is_the_mean_logarithm_of_the_mean_squared_relative_error():
     x = torch.tensor([[3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
     iterates = torch.stack([9 * x, 0 * x, 1.1 * x], -2)
-    expected = 0.05 * (np.log(1.0) + np.log(0.01)) / 2
+    expected = (np.log(1.0) + np.log(0.01)) / 2
     assert program_loss(iterates[None], x[None]).tolist() == pytest.approx([expected])
     exact = torch.stack([x, x], -2)
-    assert program_loss(exact[None], x[None]).tolist() == pytest.approx([0.05 * np.log(1e-24)])
+    assert program_loss(exact[None], x[None]).tolist() == pytest.approx([np.log(1e-24)])
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -18,8 +18,9 @@ from nlaformer.console import Sheet, print_json, print_sheets
 from nlaformer.errors import FileError, OptionError
 
 if TYPE_CHECKING:
+    from nlaformer.learn.compare import Comparison
     from nlaformer.learn.evaluate import Evaluation
-    from nlaformer.learn.model import Solver
+    from nlaformer.learn.models import Model
     from nlaformer.learn.recipes import Config
     from nlaformer.learn.trainer import TrainingRun
 
@@ -140,13 +141,14 @@ def evaluate(
 ) -> None:
     """Squared relative error of each iterate beside CG and PCG.
 
-    On systems like those of the training, and on others.
+    On systems like those of the training, and on others. For a program with learned parts, also the iterations to each
+    error, per sigma, up to four times as many as in training.
     """
     from nlaformer.learn.checkpoint import MANIFEST, model_step, read_manifest
-    from nlaformer.learn.model import load_solver
+    from nlaformer.learn.models import load_model
 
     _must_exist(model)
-    solver = load_solver(model)
+    solver = load_model(model)
     step, steps = model_step(model), solver.config.steps
     if step is not None and step < steps and not as_json:
         lost = (Path(model) / MANIFEST).exists() and read_manifest(Path(model))["state"] == "diverged"
@@ -185,16 +187,52 @@ def _speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _show_evaluation(solver: Solver, count: int, seed: int, as_json: bool, about: dict[str, Any]) -> None:
-    from nlaformer.learn import evaluate as evaluation
+def _show_evaluation(model: Model, count: int, seed: int, as_json: bool, about: dict[str, Any]) -> None:
+    from nlaformer.learn.compare import evaluate_program
+    from nlaformer.learn.evaluate import evaluate
+    from nlaformer.learn.model import Solver
     from nlaformer.learn.progress import stages
 
     with stages() as say:
-        rows = evaluation.evaluate(solver, count, seed, lambda label: say(f"Solving {count} systems: {label}"))
+
+        def tell(label: str) -> None:
+            say(f"Solving {count} systems: {label}")
+
+        if isinstance(model, Solver):
+            rows: list[Any] = list(evaluate(model, count, seed, tell))
+            sheets = _evaluation_sheets(rows, model.config.teacher)
+        else:
+            rows = list(evaluate_program(model, count, seed, tell))
+            sheets = _comparison_sheets(rows)
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
-        print_sheets(_evaluation_sheets(rows, solver.config.teacher))
+        print_sheets(sheets)
+
+
+def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
+    """Errors by iterate and iterations to each threshold on the first systems, then the iterations on all others."""
+    from nlaformer.learn.compare import THRESHOLDS, summary
+
+    own, T = rows[0], rows[0].T
+    iterates = [t for t in range(len(own.mean["CG"])) if t <= T or t in (2 * T, 4 * T)]
+    errors = tuple((str(t), *(f"{curve[t]:.2g}" for curve in own.mean.values())) for t in iterates)
+    bounds = ("1e-1", *(f"1e-{k}" for k in range(2, len(THRESHOLDS) + 1, 2)))
+    places = (0, *range(1, len(THRESHOLDS), 2))
+
+    def reached(row: Comparison, of: str, name: str) -> tuple[str, ...]:
+        found = row.iterations_to(of)[name]
+        return tuple("-" if found[k] is None else str(found[k]) for k in places)
+
+    shown = ("learned", "CG")
+    counts = [(f"{name}, {of}", *reached(own, of, name)) for of in ("mean", "median") for name in own.mean]
+    elsewhere = [(f"{row.label}, {name}", *reached(row, "mean", name)) for row in rows[1:] for name in shown]
+    title = f"Squared relative error, mean of {own.count} systems ({own.label}); trained for T = {T}"
+    return [
+        Sheet(title, ("t", *own.mean), errors, summary(own)),
+        Sheet(f"Iterations to a squared relative error of ({own.label})", ("", *bounds), tuple(counts)),
+        Sheet("Other systems, iterations to a mean of", ("systems", *bounds), tuple(elsewhere)),
+    ]
 
 
 def _evaluation_sheets(rows: list[Evaluation], teacher: str) -> list[Sheet]:
@@ -235,7 +273,7 @@ def _show_sweep(runs: list[TrainingRun], as_json: bool) -> None:
     lines = []
     for run, end in zip(runs, ends, strict=True):
         errors = [math.nan if value is None else value for value in end["squared_relative_error"]]
-        values = [*(errors[t] if t < len(errors) else math.nan for t in (1, 2, 4, -1)), end["discrepancy"]]
+        values = [*(errors[t] if t < len(errors) else math.nan for t in (1, 2, 4, -1)), end.get("discrepancy")]
         numbers = ("-" if value is None or math.isnan(value) else f"{value:.2g}" for value in values)
         known = end is not nothing
         remark = "diverged" if run.diverged else "worse than x = 0" if known and worse_than_zero(errors) else ""

@@ -25,7 +25,7 @@ class Batch(NamedTuple):
     b: Tensor  # (..., n)
     x_true: Tensor  # (..., n)
     x: Tensor  # (..., T+1, n)
-    rd: Tensor  # (..., T+1, 2n): r_t, d_t, or the other states that are probed
+    rd: Tensor  # (..., T+1, 2n): r_t, d_t, or the other states that are probed; a program has none
 
 
 def with_teacher(systems: Systems, teacher: str | Teacher, T: int) -> Batch:
@@ -34,14 +34,25 @@ def with_teacher(systems: Systems, teacher: str | Teacher, T: int) -> Batch:
     return Batch(*systems, *teach(systems.A, systems.b, T))
 
 
+def targets(config: Config, systems: Systems) -> Batch:
+    """Systems (float64) with what a config learns from; without a teacher, its iterates are left empty."""
+    if config.program is None:
+        return with_teacher(systems, config.make_teacher(), config.T)
+    nothing = systems.x.new_empty(len(systems.x), 0, 0)
+    if not config.imitates:
+        return Batch(*systems, nothing, nothing)
+    return with_teacher(systems, config.make_teacher(), config.T)._replace(rd=nothing)
+
+
 def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
-    """Chunk ``index`` of a member's stream, as float32: every tensor (chunk, B, ...)."""
+    """Chunk ``index`` of a member's stream: every tensor (chunk, B, ...); float64 for programs, else float32."""
     # Hashed: torch's CPU generator uses the lower 32 bits of a seed only.
     digest = hashlib.sha256(f"nlaformer training systems {config.seed} {index}".encode()).digest()
     generator = torch.Generator(device).manual_seed(int.from_bytes(digest[:8]) >> 1)
     systems = config.make_family().stream(config.chunk * config.batch, generator, dtype=torch.float64)
-    batch = with_teacher(systems, config.make_teacher(), config.T)
-    return Batch(*(tensor.float().unflatten(0, (config.chunk, config.batch)) for tensor in batch))
+    dtype = torch.float32 if config.program is None else torch.float64
+    batch = targets(config, systems)
+    return Batch(*(tensor.to(dtype).unflatten(0, (config.chunk, config.batch)) for tensor in batch))
 
 
 class Stream:

@@ -7,7 +7,8 @@ The interface, which the trainer relies on and every engine has::
     engine.report()  -> Report                     # of the latest step, NaN before the first; waits for the device
     engine.state()   -> dict[str, Tensor]          # weights, Adam's moments, alive: on the CPU, with a leading axis E
     engine.load(state)                             # the reverse; step(number) then resumes from there
-    engine.solver()  -> Solver                     # the stack of models, on the device, sharing the engine's weights
+    engine.solver()  -> Model                      # the stack of models, on the device, sharing the engine's weights
+    engine.close()                                 # takes no further step; frees the device
 
 A step is a function of the state, the configs and its number. A member whose loss or gradient is not finite is frozen:
 its weights stay as they were before that step, ``alive`` is false for it, and the other members train on.
@@ -27,7 +28,8 @@ from torch import Tensor
 
 from nlaformer.learn import supervision
 from nlaformer.learn.data import Batch, Stream
-from nlaformer.learn.model import Solver, lr_scale, stack, starting_model
+from nlaformer.learn.model import Solver, lr_scale, stack
+from nlaformer.learn.models import Model, starting_model
 from nlaformer.learn.optimizer import Report, adam, bias_corrections, clip, learning_rate
 from nlaformer.learn.recipes import Config
 
@@ -39,17 +41,27 @@ class Engine(Protocol):
     def report(self) -> Report: ...
     def state(self) -> dict[str, Tensor]: ...
     def load(self, state: dict[str, Tensor]) -> None: ...
-    def solver(self) -> Solver: ...
+    def solver(self) -> Model: ...
+    def close(self) -> None: ...
 
 
 def make_engine(configs: Sequence[Config], device: torch.device | str, share: tuple[int, int] = (0, 1)) -> Engine:
-    """The fused engine on CUDA if its kernels can run the shape and ranks share no batch; else the plain one."""
+    """The engine of one program on CUDA, unless ranks share a batch or its kernels cannot run the shape."""
     if torch.device(device).type == "cuda" and share[1] == 1:
-        from nlaformer.learn.cuda import fused_engine
+        from nlaformer.learn.cuda import engine_for
 
-        if (fused := fused_engine(configs, device)) is not None:
-            return fused
+        if (found := engine_for(configs, device)) is not None:
+            return found
     return PlainEngine(configs, device, share)
+
+
+def squared_distances(model: Model, batch: Batch, objective: supervision.Objective) -> Tensor:
+    """The squared distances that the loss is made of, (E, 3, T+1), with gradients; a batch (E, B, ...)."""
+    if isinstance(model, Solver):
+        gradient_from = model.config.first if model.config.truncate else 0
+        x, rd = model(batch.A, batch.b, objective.attached, gradient_from=gradient_from)
+        return supervision.distances(x, rd, batch.x, batch.rd, batch.x_true)
+    return supervision.relative_distances(model(batch.A, batch.b), batch.x, batch.x_true)
 
 
 class PlainEngine:
@@ -76,7 +88,10 @@ class PlainEngine:
         for k, member in enumerate(self.members):
             member.load({name: tensor[k : k + 1] for name, tensor in state.items()})
 
-    def solver(self) -> Solver:
+    def close(self) -> None:
+        pass
+
+    def solver(self) -> Model:
         if len(self.members) == 1:
             return self.members[0].model
         together = stack([m.model for m in self.members])
@@ -120,15 +135,13 @@ class _Member:
 
     def _distances(self, batch: Batch) -> Tensor:
         rank, world = self.share
-        A, b, x_true, x_teacher, rd_teacher = (tensor[rank::world].unsqueeze(0) for tensor in batch)
-        gradient_from = self.config.first if self.config.truncate else 0
-        x, rd = self.model(A, b, self.objective.attached, gradient_from=gradient_from)
-        squared = supervision.distances(x, rd, x_teacher, rd_teacher, x_true)
+        own = Batch(*(tensor[rank::world].unsqueeze(0) for tensor in batch))
+        squared = squared_distances(self.model, own, self.objective)
         if world == 1:
             return squared
         # The loss is a function of the mean over the whole batch: every rank needs that value, with the gradient of
         # its own part.
-        part = squared * (A.shape[1] / len(batch.A))
+        part = squared * (own.A.shape[1] / len(batch.A))
         everyone = part.detach().clone()
         torch.distributed.all_reduce(everyone)
         return part + (everyone - part.detach())

@@ -17,8 +17,10 @@ from torch import Tensor
 
 from nlaformer import problems
 from nlaformer.arrays import threads_for
+from nlaformer.errors import OptionError
 from nlaformer.learn.data import Batch, with_teacher
 from nlaformer.learn.model import Solver
+from nlaformer.learn.models import Model
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
 
@@ -64,7 +66,7 @@ class Evaluation:
 
 
 def evaluate(
-    solver: Solver, count: int = 512, seed: int = SEED, say: Callable[[str], None] = lambda label: None
+    solver: Model, count: int = 512, seed: int = SEED, say: Callable[[str], None] = lambda label: None
 ) -> list[Evaluation]:
     """Evaluate a solver: on its own family first, then out of distribution; ``say`` is called with each label.
 
@@ -76,6 +78,8 @@ def evaluate(
     >>> rows[0].label, rows[0].model[0]
     ('spd, sigma 1.2', 1.0)
     """
+    if not isinstance(solver, Solver):
+        raise OptionError("a program with learned parts is evaluated by nlaformer.learn.compare.evaluate_program")
     with threads_for(solver.entries(count)):
         rows = []
         for label, systems in sets(solver.config, count, seed):
@@ -134,11 +138,14 @@ def _taught(config: Config, given: Trial) -> Batch:
 
 
 @torch.no_grad()
-def validation(solver: Solver, batch: Batch) -> dict[str, Any]:
-    """The short evaluation during training: the errors and the discrepancy, on systems with their teacher."""
-    learned, intermediate = _run(solver, batch)
+def validation(model: Model, batch: Batch) -> dict[str, Any]:
+    """The short evaluation during training: the errors and, of a solver, the discrepancy from its teacher."""
+    if not isinstance(model, Solver):
+        error = squared_relative_errors(model.iterates(batch.A, batch.b), batch.x_true)
+        return {"squared_relative_error": _numbers(error.mean(0)), "median": _numbers(error.median(0).values)}
+    learned, intermediate = _run(model, batch)
     error = squared_relative_errors(learned, batch.x_true).mean(0)
-    return {"squared_relative_error": _numbers(error), "discrepancy": _discrepancy(intermediate, solver.config.n)}
+    return {"squared_relative_error": _numbers(error), "discrepancy": _discrepancy(intermediate, model.config.n)}
 
 
 def _run(solver: Solver, batch: Batch) -> tuple[Tensor, Tensor]:

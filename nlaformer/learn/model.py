@@ -210,8 +210,8 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     solver = Solver(Config.from_json(config).validate(sources=False), model, **weights)
     with torch.device("meta"):  # shapes alone
         expected = initial(solver.config, probed=solver.probe_rd.weight.shape[-2])
-    if differing := _differing(solver, expected):
-        raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
+    if found := differing(solver, expected):
+        raise FileError(f"the saved weights are not those of the config: {', '.join(found[:3])}")
     return solver
 
 
@@ -231,25 +231,9 @@ def differing_weights(one: nn.Module, other: nn.Module) -> list[str]:
     return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
 
 
-def _differing(one: Solver, other: Solver) -> list[str]:
+def differing(one: Any, other: Any) -> list[str]:
     """What differs between two solvers: weights, or the layers that they belong to."""
-    differing = differing_weights(one, other)
-    return differing or ["other layers"] * (io.structure(one.blocks) != io.structure(other.blocks))
-
-
-def starting_model(config: Config) -> Solver:
-    """The model that training starts from: ``initial``, or one with the weights of the model ``config.start``."""
-    fresh = initial(config)
-    if config.start is None:
-        return fresh
-    given = load_solver(config.start)
-    if differing := _differing(given, fresh):
-        raise OptionError(
-            f"start={config.start!r} has other weights than this config gives, first {differing[0]}; a run that starts "
-            "from a model keeps its n, d, heads, ffn, norm and layers"
-        )
-    fresh.load_state_dict(given.state_dict())
-    return fresh
+    return differing_weights(one, other) or ["other layers"] * (io.structure(one.blocks) != io.structure(other.blocks))
 
 
 def initial(config: Config, probed: int | None = None) -> Solver:
@@ -316,13 +300,13 @@ def stack(models: Sequence[_Model]) -> _Model:
     return together
 
 
-def member(solver: Solver, k: int, config: Config | None = None) -> Solver:
+def member(together: _Model, k: int, config: Config | None = None) -> _Model:
     """One model of a stack, without the leading axis."""
-    alone = copy.deepcopy(solver)
+    alone: Any = copy.deepcopy(together)
     for parameter in alone.parameters():
         parameter.data = parameter.data[k].clone()
     alone.config = config or alone.config
-    return alone
+    return alone  # type: ignore[no-any-return]
 
 
 def _kind(value: Any) -> str:

@@ -43,6 +43,8 @@ def clip(gradients: dict[str, Tensor], largest: float) -> tuple[dict[str, Tensor
     clipped: dict[str, Tensor] = {}
     for watching in (True, False):
         group = {name: g for name, g in gradients.items() if name.startswith("probe_rd") == watching}
+        if not group:  # a program has no such probe
+            continue
         norm = torch.stack([gradient.square().sum() for gradient in group.values()]).sum().sqrt()
         factor = (largest / (norm + CLIP_EPSILON)).clamp(max=1.0)
         clipped |= {name: gradient * factor for name, gradient in group.items()}

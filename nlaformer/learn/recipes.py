@@ -16,8 +16,10 @@ from functools import cache
 from typing import Any, Literal
 
 from nlaformer import problems
+from nlaformer.compiler.language import Program
 from nlaformer.errors import NLAFormerError, OptionError, look_up, shown, unknown_name
 from nlaformer.learn import sources, teachers
+from nlaformer.learn.methods import METHODS
 from nlaformer.learn.settings import checked, parsed, parsed_option
 from nlaformer.learn.sources import NO_OPTIONS, Options
 
@@ -30,6 +32,10 @@ class Config:
     ----------
     recipe : str
         The recipe this config was made from.
+    program : str | None
+        The method whose learned parts are trained; a Program of your own is module:Name, none: a solver that imitates.
+    program_options : Options
+        Options of the program by name; on the command line each on its own, as in program.order=2.
     family : str
         The family of linear systems; the paper's is spd, a class of your own is module:Name.
     family_options : Options
@@ -47,9 +53,9 @@ class Config:
     ffn : int | None
         Width of the feed-forward part; none: 4 d.
     pre_layers : int
-        Layers of the pre block; 0: none (iterate 0 is then the read-in itself).
+        Layers of the pre block; 0: none (iterate 0 is then the read-in itself). In a program: of each part, once.
     loop_layers : int
-        Layers of the loop block.
+        Layers of the loop block. In a program: of each part in step.
     post_layers : int
         Layers of the post block; 0: none (iterate T is then one more loop).
     shared : bool
@@ -122,6 +128,8 @@ class Config:
     """
 
     recipe: str = "custom"
+    program: str | None = None
+    program_options: Options = NO_OPTIONS
 
     # The problem
     family: str = "spd"
@@ -180,6 +188,11 @@ class Config:
         return self.T - (self.post_layers > 0)
 
     @property
+    def imitates(self) -> bool:
+        """Whether a teacher's iterates are targets: of a solver always, if only of its probe."""
+        return self.program is None or self.supervision != "solution"
+
+    @property
     def first(self) -> int:
         """T_0 = max(T - K + 1, 0), the first iterate of the window."""
         return 0 if self.window is None else max(self.T - self.window + 1, 0)
@@ -187,7 +200,7 @@ class Config:
     def replace(self, /, **changes: Any) -> Config:
         """A copy with some fields changed. Values are checked; a setting without effect is refused.
 
-        ``family`` and ``teacher`` also take a class, or an object of one, whose options are recorded with it.
+        ``program``, ``family`` and ``teacher`` also take a class, or an object of one, whose options are recorded.
 
         >>> from nlaformer import problems
         >>> config = Config().replace(family=problems.RBFKernel(n=8, ridge=0.5))
@@ -216,8 +229,15 @@ class Config:
             "eta": (self.supervision != "joint", "it weighs (r, d) in the joint loss only"),
             "lambda_": (self.supervision != "step+solution", "it weighs the solution in the loss step+solution only"),
             "floor": (not self.power < 1, "it goes with a power below 1"),
+            "program_options": (self.program is None, "there is no program"),
             "truncate": (self.window is None, "it cuts the gradient before the window; set window too"),
         }
+        if self.program is not None:
+            solver = "it is of the solver that imitates; a program has none of it"
+            names = ("post_layers", "shared", "inject", "truncate", "probe", "eta")
+            reasons |= dict.fromkeys(names, (True, solver))
+            nobody = (not self.imitates, "supervision=solution has no teacher")
+            reasons |= dict.fromkeys(("teacher", "teacher_options"), nobody)
         return {name: reason for name, (unused, reason) in reasons.items() if unused}
 
     def set(self, settings: Iterable[str]) -> Config:
@@ -289,6 +309,13 @@ class Config:
             )
         return family  # type: ignore[no-any-return]
 
+    def make_program(self) -> Program:
+        """The method whose learned parts are trained."""
+        program = sources.make("program", str(self.program), self.program_options, METHODS)
+        if not isinstance(program, Program):
+            raise OptionError(f"program={self.program} is not an nf.Program; make it a subclass of that")
+        return program
+
     def make_teacher(self) -> teachers.Teacher:
         """The method whose iterates are the targets."""
         return teachers.teacher(self.teacher, self.teacher_options, self.probe)
@@ -320,18 +347,36 @@ class Config:
             found.append("truncate=True needs inject=True: without it the read-in would get no gradient")
         if not self.shared and self.loops < 1:
             found.append(f"shared=False needs at least one loop, T={self.T} leaves {self.loops}")
+        if self.program is not None and self.supervision == "joint":
+            found.append("supervision=joint needs the probe of a solver; a program has none")
+        if self.program is not None and self.precision in ("bf16", "bf16x3"):
+            found.append(f"precision={self.precision}: the networks of a program compute in tf32 or float32")
         return found + (self._source_complaints() if sources else [])
 
     def _source_complaints(self) -> list[str]:
         # With an n and a sigma that are valid here: what is wrong with them is said elsewhere.
         sigma = tuple(value for value in self.sigma if 0 < value < math.inf) or (1.0,)
         valid, found = dataclasses.replace(self, n=max(self.n, 1), sigma=sigma), []
-        for make in (valid.make_family, valid.make_teacher):
+        makes: list[Callable[[], object]] = [valid.make_family]
+        makes += [valid.make_teacher] if self.imitates else []
+        makes += [valid._check_program] if self.program is not None else []
+        for make in makes:
             try:
                 make()
             except NLAFormerError as error:
                 found.append(str(error))
         return found
+
+    def _check_program(self) -> None:
+        """Refuse a program that cannot be traced, that has nothing to learn, or for which a setting has no effect."""
+        import torch
+
+        from nlaformer.learn.programs import initial
+
+        with torch.device("meta"):  # shapes alone
+            parts = initial(self.replace(d=self.heads, ffn=1), self.make_program()).program.parts
+        if self.loop_layers != _defaults()["loop_layers"] and all(part.method == "start" for part in parts):
+            raise OptionError(f"loop_layers={self.loop_layers} has no effect: {self.program} has no part in step")
 
     def validate(self, sources: bool = True) -> Config:
         """Return this config, or raise an OptionError that lists every complaint."""
@@ -342,6 +387,7 @@ class Config:
 
 # What may be a user's own class, and the names of ours.
 _SOURCES: dict[str, Callable[[], Mapping[str, type]]] = {
+    "program": lambda: METHODS,
     "family": lambda: problems.FAMILIES,
     "teacher": teachers.known,
 }
@@ -353,7 +399,7 @@ def _by_name(changes: Mapping[str, Any]) -> dict[str, Any]:
     for kind, known in _SOURCES.items():
         if kind in found:
             given = found[kind]
-            found[kind], options = sources.named(kind, given, known())
+            found[kind], options = (None, {}) if given is None else sources.named(kind, given, known())
             if kind == "family" and not isinstance(given, str | type):
                 options.pop("n", None)
                 if found.setdefault("n", given.n) != given.n:
@@ -394,7 +440,10 @@ _PER_MEMBER = frozenset({
 def shape_of(config: Config) -> dict[str, Any]:
     """The fields a stack must share: those that give the program its shape."""
     shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in _PER_MEMBER}
-    shared["entries of the probed states"] = config.make_teacher().entries(config.n)
+    if config.program is None:
+        shared["entries of the probed states"] = config.make_teacher().entries(config.n)
+    else:
+        shared["whether a teacher's iterates are targets"] = config.imitates
     return shared | ({"window": config.window} if config.truncate else {})
 
 
@@ -458,6 +507,26 @@ _RECIPES: dict[str, tuple[str, Config]] = {
         _ACCELERATED.replace(teacher="pcg"),
     ),
 }
+
+
+_PROGRAM = Config(supervision="solution", power=0.0, floor=1e-24, sigma=(1.0, 1.2, 1.4), warmup=500, clip=20.0)
+_RECIPES |= {
+    "guided-cg": (
+        "Conjugate gradients with a network that proposes the direction in every loop: half of CG's iterations.",
+        dataclasses.replace(_PROGRAM, program="guided-cg", T=10, steps=50_000),
+    ),
+    "learned-preconditioner": (
+        "A network reads A once and writes a preconditioner, a diagonal plus one column; the rest is PCG.",
+        dataclasses.replace(_PROGRAM, program="learned-pcg", T=6, pre_layers=2, steps=16_000),
+    ),
+    "guided-quickstart": (
+        "guided-cg in two minutes on a laptop, on systems of eight unknowns.",
+        dataclasses.replace(
+            _PROGRAM, program="guided-cg", n=8, sigma=(1.2,), T=5, d=64, heads=4, batch=32, lr=2e-3, steps=2000,
+            warmup=100, threads=1,
+        ),
+    ),
+}  # fmt: skip
 
 
 def recipe(name: str, **changes: Any) -> Config:

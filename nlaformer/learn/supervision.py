@@ -15,6 +15,9 @@ floor_t is the config's from t = 1 on, and at least 1 at t = 0. The teacher's x_
 model that imitates it tends to 0, and its logarithm would drown the other iterates: with the small floor there, result
 supervision was stuck at 2.8e-4 at t = 20 after 30 000 steps, where joint, whose l_0 is not 0, had 2.4e-5 after 20 000.
 
+For a program with learned parts the distances are relative, 1/||x||^2 in place of 1/n: its arithmetic does not depend
+on the scale of a system, and neither does its loss. It has no intermediate term.
+
 Where the loss has no intermediate term, the (r, d) probe learns on detached features, from its own mean squared
 error over all iterates: it measures the model and does not shape it.
 """
@@ -98,6 +101,18 @@ def distances(x: Tensor, rd: Tensor, x_teacher: Tensor, rd_teacher: Tensor, x_tr
     return torch.stack([gap.square().sum(-1).mean(1) / n for gap in gaps], 1)
 
 
+def relative_distances(x: Tensor, x_teacher: Tensor, x_true: Tensor) -> Tensor:
+    """The squared distances of a program's iterates relative to ||x||^2, averaged over the batch: (E, 3, T+1).
+
+    x (E, B, T+1, n); x_teacher the same, or empty where there is no teacher; x_true (E, B, n).
+    """
+    size = x_true.square().sum(-1, keepdim=True)  # (E, B, 1)
+    solution = ((x - x_true.unsqueeze(-2)).square().sum(-1) / size).mean(1)
+    nothing = torch.zeros_like(solution)
+    step = ((x - x_teacher).square().sum(-1) / size).mean(1) if x_teacher.numel() else nothing
+    return torch.stack([step, solution, nothing], 1)
+
+
 def loss(squared: Tensor, objective: Objective) -> Tensor:
     """The loss of every member, (E,), from ``distances``; without the detached probe's own error."""
     return loss_terms(squared, objective).sum(-1)
@@ -116,16 +131,6 @@ def _raised(iterate: Tensor, objective: Objective) -> Tensor:
     log = torch.where(p == 1, 1.0, iterate + objective.floor).log()
     root = torch.expm1(p * log) / torch.where(p == 0, 1.0, p)  # keeps its digits where p is small
     return torch.where(p == 1, iterate, torch.where(p == 0, log, root))
-
-
-def program_loss(x: Tensor, x_true: Tensor) -> Tensor:
-    """The loss of a program with learned parts, (E,), from its iterates x (E, B, T+1, n), float64.
-
-    0.05 / T sum_{t=1}^T log(mean over the batch of ||x_t - x||^2 / ||x||^2 + 1e-24): every iterate counts by the factor
-    that its error falls by, from the first digit to the last one of float64.
-    """
-    squared = (x[..., 1:, :] - x_true.unsqueeze(-2)).square().sum(-1) / x_true.square().sum(-1, keepdim=True)
-    return 0.05 * (squared.mean(-2) + 1e-24).log().mean(-1)
 
 
 def probe_loss(squared: Tensor, objective: Objective) -> Tensor:

@@ -32,9 +32,10 @@ from nlaformer.errors import OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
-from nlaformer.learn.data import with_teacher
+from nlaformer.learn.data import targets
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
-from nlaformer.learn.model import Solver, load_solver, member
+from nlaformer.learn.model import member
+from nlaformer.learn.models import Model, load_model
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
 from nlaformer.learn.recipes import Config, check_stack, shape_of
@@ -48,7 +49,7 @@ class TrainingRun:
 
     folder: Path
     config: Config
-    solver: Solver
+    solver: Model
     steps: int
     diverged: bool
     """The loss or its gradient stopped being finite; the weights are those of before."""
@@ -197,14 +198,19 @@ def train_into(configs: Sequence[Config], folders: Sequence[Path], options: RunO
         parts = checkpoint.resume(folders, configs, mine)
         group.wait()  # no rank writes before all have read
         for part in parts:
-            _Training(configs, folders, part, group, every, options.progress).run(board, deadline)
+            training = _Training(configs, folders, part, group, every, options.progress)
+            try:
+                training.run(board, deadline)
+            finally:
+                training.engine.close()
     group.wait()
     return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
 
 def _bytes(config: Config) -> int:
     """The least memory of a member: weights with Adam's moments in float32, a chunk of systems in float64."""
-    layers = config.pre_layers + config.loop_layers * (1 if config.shared else config.loops) + config.post_layers
+    post = config.post_layers if config.program is None else 0
+    layers = config.pre_layers + config.loop_layers * (1 if config.shared else config.loops) + post
     weights = config.d * (layers * (4 * config.d + 2 * config.ffn_width) + 5 * config.n)
     systems = config.chunk * config.batch * config.n * (config.n + 3 * (config.T + 1))  # A, and x, r, d of the teacher
     return 3 * 4 * weights + 8 * systems
@@ -244,8 +250,7 @@ class _Training:
         on_cpu = group.device.type == "cpu"
         self.progress = TrainingProgress(_title(self.configs), self.steps, resumption.step, spoken, on_cpu)
         self.validation = [
-            with_teacher(config.make_family().sample(_VALIDATION, evaluate.SEED), config.make_teacher(), config.T)
-            for config in self.configs
+            targets(config, config.make_family().sample(_VALIDATION, evaluate.SEED)) for config in self.configs
         ]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
@@ -334,6 +339,8 @@ class _Training:
             if not alive_before[k]:
                 continue
             values = {name: float(getattr(report, name)[k]) for name in ("loss", "intermediate", "gradient_norm", "lr")}
+            if self.configs[k].program is not None:
+                del values["intermediate"]  # a program has no probe
             if not report.alive[k]:
                 self.progress.say(f"{self.folders[k].name}: loss not finite by step {done}; this member is frozen")
             if self.metrics:
@@ -356,7 +363,7 @@ class _Training:
                 checkpoint.write(folder, checkpoint.Checkpoint(done, config, own))
                 model.save(folder)
 
-    def _models(self) -> list[Solver]:
+    def _models(self) -> list[Model]:
         together = self.engine.solver()
         return [member(together, k, config) for k, config in enumerate(self.configs)]
 
@@ -374,7 +381,7 @@ def _seconds_before(folder: Path) -> float:
 
 def _read_run(folder: Path, config: Config) -> TrainingRun:
     manifest = read_manifest(folder)
-    return TrainingRun(folder, config, load_solver(folder), manifest["steps"], manifest["state"] == "diverged")
+    return TrainingRun(folder, config, load_model(folder), manifest["steps"], manifest["state"] == "diverged")
 
 
 def _title(configs: Sequence[Config]) -> str:

@@ -1,8 +1,7 @@
-"""The engine for CUDA: the whole step of a whole stack as one program, captured once in a CUDA graph and replayed.
+"""The engine of solvers on CUDA: the whole step of a whole stack by kernels of its own, captured in a CUDA graph.
 
-A step is: take the systems of the step from a pool on the device, read them in, run all passes (``unrolled.py``), loss
-and its gradient on the features, the backward passes, clip and Adam (``update.py``). Nothing in it waits for the host.
-The pool holds one chunk of steps; a thread draws the next one on a stream of its own meanwhile.
+A step (``graph.py``) reads the systems in, runs all passes (``unrolled.py``), takes the loss and its gradient on the
+features, and runs the backward passes.
 
 The products of the blocks run in the config's precision, bf16, tf32, bf16x3 (Triton's sum of three products of bf16:
 digits between those of tf32 and of float32; the products that end in a weight's gradient in tf32) or float32.
@@ -11,23 +10,17 @@ Everything else is float32: the residual stream, softmax, norms, read-in, probes
 
 from __future__ import annotations
 
-import gc
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
-from threading import Lock
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from nlaformer.learn import supervision
 from nlaformer.learn.cuda.ends import ReadIn, weight_gradient
+from nlaformer.learn.cuda.graph import GraphEngine, products
 from nlaformer.learn.cuda.launch import Launch, unsupported
 from nlaformer.learn.cuda.unrolled import Unrolled
-from nlaformer.learn.cuda.update import Flat, LossGradient, Moments, Outcome, Rates, Update, loss_gradient
-from nlaformer.learn.data import Batch, draw_chunk
-from nlaformer.learn.model import Solver, stack, starting_model
-from nlaformer.learn.optimizer import Report, bias_corrections, learning_rate
+from nlaformer.learn.cuda.update import LossGradient, loss_gradient
+from nlaformer.learn.model import Solver
 from nlaformer.learn.recipes import Config
 
 # How Triton multiplies float32, by the config's precision; the operands of bf16 are no float32.
@@ -43,50 +36,25 @@ def fused_engine(configs: Sequence[Config], device: torch.device | str) -> Fused
     return FusedEngine(configs, device)
 
 
-class FusedEngine:
-    """A stack in training as one program.
+class FusedEngine(GraphEngine):
+    """A stack of solvers in training as one program.
 
     On a CPU the same program runs in plain torch, and with ``triton=True`` under Triton's interpreter: for tests.
     """
 
+    model: Solver
+
     def __init__(self, configs: Sequence[Config], device: torch.device | str = "cuda", triton: bool | None = None):
-        self.configs, self.device = list(configs), torch.device(device)
-        triton = self.device.type == "cuda" if triton is None else triton
-        config, E = configs[0], len(configs)
-        self.model = stack([starting_model(c) for c in configs]).to(self.device)
-        self.flat = Flat(self.model)
-        self.moments = Moments(*(torch.zeros(E, self.flat.size, device=self.device) for _ in range(3)))
-        self.gradient = torch.zeros_like(self.moments.weight)
-        views = self.flat.views(self.moments.weight)
-        for name, parameter in self.model.named_parameters():
-            views[name].copy_(parameter.data)
-            parameter.data = views[name]
-        self.outcome = Outcome(
-            loss=torch.full((E,), torch.nan, device=self.device),
-            intermediate=torch.full((E,), torch.nan, device=self.device),
-            alive=torch.ones(E, dtype=torch.int32, device=self.device),
-            report=torch.full((E, 3), torch.nan, device=self.device),
-        )
-        self.rates = Rates(
-            torch.zeros(config.chunk, E, device=self.device),
-            torch.ones(config.chunk, 2, device=self.device),
-            torch.zeros(1, dtype=torch.int64, device=self.device),
-        )
-        self.objective = supervision.objective(configs, self.device)
+        triton = torch.device(device).type == "cuda" if triton is None else triton
+        config = configs[0]
         epsilon = torch.finfo(torch.float32).eps  # torch's own choice for a norm of float32
-        self.launch = Launch(epsilon, triton, OPERANDS[config.precision])
+        super().__init__(configs, device, Launch(epsilon, triton, OPERANDS[config.precision]))
         self.unrolled = self._unrolled(config)
-        d_views = self.flat.views(self.gradient)
+        views, d_views = self.flat.views(self.moments.weight), self.flat.views(self.gradient)
         self.read_in = ReadIn(
             self.launch, views["read_in.weight"], views["positions"], d_views["read_in.weight"], d_views["positions"],
             config.batch,
         )  # fmt: skip
-        clip = torch.tensor([c.clip for c in configs], device=self.device)
-        self.update = Update(self.launch, self.flat, clip, (config.beta1, config.beta2))
-        self.pool = _Pool(self.configs, self.device)
-        self.graph: torch.cuda.CUDAGraph | None = None  # the captured step
-        self.following = -1  # the step the device's counter points at
-        self.number = -1
 
     def _unrolled(self, config: Config) -> Unrolled:
         bf16 = config.precision == "bf16" and self.device.type == "cuda"
@@ -97,46 +65,17 @@ class FusedEngine:
             torch.bfloat16 if bf16 else torch.float32, config.first if config.truncate else 0,
         )  # fmt: skip
 
-    def step(self, number: int) -> None:
-        index, within = divmod(number, self.configs[0].chunk)
-        if self.pool.index != index:
-            self.pool.load(index)
-            self._set_rates(index)
-        if self.following != number:
-            self.rates.within.fill_(within)
-        if self.device.type != "cuda":
-            self._run()
-        else:
-            self.graph = self.graph or self._capture()
-            self.graph.replay()
-        self.pool.prefetch(index + 1)
-        self.number, self.following = number, number + 1 if within + 1 < self.configs[0].chunk else -1
-
-    def _set_rates(self, index: int) -> None:
-        """Learning rates and bias corrections of a chunk of steps."""
-        config = self.configs[0]
-        numbers = range(index * config.chunk, (index + 1) * config.chunk)
-        self.rates.rate.copy_(torch.tensor([[learning_rate(c, number) for c in self.configs] for number in numbers]))
-        betas = (config.beta1, config.beta2)
-        self.rates.correction.copy_(torch.tensor([bias_corrections(betas, number + 1) for number in numbers]))
-
-    def _run(self) -> None:
-        """One step, on the systems, the rates and the counter that are on the device."""
-        self.gradients()
-        self.update(self.moments, self.gradient, self.outcome, self.rates)
-        self.rates.within.add_(1)
-
     def gradients(self) -> None:
         """The loss and the gradient of the current step."""
         batch = self.pool.take(self.rates.within)
         with torch.no_grad():
             self.read_in.forward(batch.A, batch.b, *self.unrolled.input)
-            with _products(self.configs[0].precision):
+            with products(self.configs[0].precision):
                 features = self.unrolled.forward()  # (E, B, T+1, d)
             x, rd = self.model.probe_x(features), self.model.probe_rd(features)
             found = loss_gradient(self.launch, x, rd, batch, self.objective)
             d_features = self._probe_gradients(features, found)
-            with _products(self.configs[0].precision):
+            with products(self.configs[0].precision):
                 d_X = self.unrolled.backward(d_features)
             self.read_in.backward(d_X)
         torch.sum(found.loss, 1, out=self.outcome.loss)
@@ -152,117 +91,3 @@ class FusedEngine:
             weight_gradient(self.launch, d_read.unsqueeze(1), seen.unsqueeze(1), d_weight, None, d_weight, None)
         d_seen = torch.baddbmm(d_x @ self.model.probe_x.weight, d_shaping, self.model.probe_rd.weight)
         return d_seen.view_as(features)
-
-    def _capture(self) -> torch.cuda.CUDAGraph:
-        """Record one step. The runs that warm up leave no trace."""
-        changed = (*self.moments, self.outcome.alive, self.outcome.report, self.rates.within)
-        kept = [tensor.clone() for tensor in changed]
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(2):
-                self._run()
-                self.rates.within.sub_(1)  # the same step again: the one after it may lie beyond the chunk
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with _capturing(), torch.cuda.graph(graph):
-            self._run()
-        for tensor, before in zip(changed, kept, strict=True):
-            tensor.copy_(before)
-        return graph
-
-    def report(self) -> Report:
-        loss, intermediate, norm = self.outcome.report.cpu().unbind(1)
-        rate = [learning_rate(c, self.number) if self.number >= 0 else 0.0 for c in self.configs]
-        return Report(loss, intermediate, norm, torch.tensor(rate), self.outcome.alive.cpu() > 0)
-
-    def _tensors(self) -> dict[str, Tensor]:
-        parts = self.moments._asdict().items()
-        return {f"{kind}.{name}": view for kind, flat in parts for name, view in self.flat.views(flat).items()}
-
-    def state(self) -> dict[str, Tensor]:
-        return {name: v.cpu() for name, v in self._tensors().items()} | {"alive": self.outcome.alive.cpu() > 0}
-
-    def load(self, state: dict[str, Tensor]) -> None:
-        for name, view in self._tensors().items():
-            view.copy_(state[name])
-        self.outcome.alive.copy_(state["alive"])
-
-    def solver(self) -> Solver:
-        return self.model
-
-    def close(self) -> None:
-        """End the thread that draws systems and destroy the captured step: this engine takes no further step."""
-        if self.pool.thread is not None:
-            self.pool.thread.shutdown(cancel_futures=True)
-        self.graph = None
-
-
-class _Pool:
-    """The systems of one chunk of steps, every tensor (E, chunk, B, ...), and the next chunk in the making."""
-
-    def __init__(self, configs: Sequence[Config], device: torch.device):
-        self.configs, self.device, self.index = configs, device, -1
-        self.chunk: Batch | None = None
-        self.thread = ThreadPoolExecutor(1) if device.type == "cuda" else None
-        self.stream = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.coming: tuple[int, Future[Batch]] | None = None
-
-    def _draw(self, index: int) -> Batch:
-        """Chunk ``index`` of every member, ready when this returns."""
-        with _CAPTURE, torch.cuda.stream(self.stream):  # no stream on a CPU
-            members = [draw_chunk(config, index, self.device) for config in self.configs]
-            batch = Batch(*(torch.stack(tensors) for tensors in zip(*members, strict=True)))
-            if self.stream is not None:
-                self.stream.synchronize()
-        return batch
-
-    def prefetch(self, index: int) -> None:
-        """Start drawing a chunk, unless that is under way."""
-        if self.thread is not None and (self.coming is None or self.coming[0] != index):
-            self.coming = (index, self.thread.submit(self._draw, index))
-
-    def load(self, index: int) -> None:
-        """Make chunk ``index`` the current one, in place: a graph may read it."""
-        coming = self.coming
-        batch = coming[1].result() if coming is not None and coming[0] == index else self._draw(index)
-        if self.chunk is None:
-            self.chunk = batch
-        for old, new in zip(self.chunk, batch, strict=True):
-            old.copy_(new)
-            if self.stream is not None:  # its memory may serve the next draw only when this copy is done
-                new.record_stream(torch.cuda.current_stream())
-        self.index = index
-
-    def take(self, within: Tensor) -> Batch:
-        """The systems of a step of the chunk: every tensor (E, B, ...)."""
-        return Batch(*(tensor.index_select(1, within).squeeze(1) for tensor in self.chunk or ()))
-
-
-@contextmanager
-def _products(precision: str) -> Iterator[None]:
-    """Products of float32 matrices in float32 where the precision is float32, else in tf32; the setting is put back."""
-    matmul = torch.backends.cuda.matmul
-    before = matmul.allow_tf32
-    matmul.allow_tf32 = precision != "float32"
-    try:
-        yield
-    finally:
-        matmul.allow_tf32 = before
-
-
-# Held by the one thread that captures a graph or draws systems: memory that is allocated invalidates a capture.
-_CAPTURE = Lock()
-
-
-@contextmanager
-def _capturing() -> Iterator[None]:
-    """While a graph is captured, no garbage is collected: destroying the graph of another engine invalidates it."""
-    with _CAPTURE:
-        collects = gc.isenabled()
-        gc.disable()
-        try:
-            yield
-        finally:
-            if collects:
-                gc.enable()

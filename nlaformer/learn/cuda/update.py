@@ -17,6 +17,7 @@ from nlaformer.learn.cuda.launch import Launch, jit, tl, triton
 from nlaformer.learn.cuda.unrolled import LayerTensors, layer_passes
 from nlaformer.learn.data import Batch
 from nlaformer.learn.model import Solver, lr_scale
+from nlaformer.learn.models import Model
 from nlaformer.learn.optimizer import ADAM_EPSILON, CLIP_EPSILON, adam
 from nlaformer.learn.supervision import Objective, distances, loss_terms, probe_loss
 from nlaformer.transformer import Layer
@@ -36,19 +37,19 @@ class Flat:
     (0, torch.Size([1, 9, 64]))
     """
 
-    def __init__(self, solver: Solver):
-        self.shapes = {name: p.shape for name, p in solver.named_parameters()}  # (E, ...)
+    def __init__(self, model: Model):
+        self.shapes = {name: p.shape for name, p in model.named_parameters()}  # (E, ...)
         self.starts: dict[str, int] = {}
         scale, watching = [], []
         blocks = 0
         for name, shape in self.shapes.items():
             self.starts[name] = blocks * BLOCK
             count = -(-shape[1:].numel() // BLOCK)
-            scale += [lr_scale(name, solver.config)] * count
+            scale += [lr_scale(name, model.config)] * count
             watching += [name.startswith("probe_rd")] * count
             blocks += count
         self.size = blocks * BLOCK
-        device = solver.positions.device
+        device = next(model.parameters()).device
         self.lr_scale = torch.tensor(scale, device=device)  # (blocks,)
         self.watching = torch.tensor(watching, dtype=torch.int32, device=device)  # (blocks,) 1: the (r, d) probe
 
@@ -287,14 +288,16 @@ class Update:
         blocks = (len(self.watching), -1)
         parts = gradient.unflatten(1, blocks)  # (E, blocks, BLOCK)
         squares = parts.square().sum(2)
-        norms = torch.stack([squares[:, self.watching == group].sum(1).sqrt() for group in (0, 1)], 1)  # (E, 2)
+        # Without a selection or a number, which the device would have to report: this may be captured in a graph.
+        norms = torch.stack([(squares * (self.watching == group)).sum(1).sqrt() for group in (0, 1)], 1)  # (E, 2)
         factor = (self.clip.unsqueeze(1) / (norms + CLIP_EPSILON)).clamp(max=1.0)
         alive = outcome.alive > 0
         latest = torch.stack([outcome.loss, outcome.intermediate, norms[:, 0]], 1)
         outcome.report.copy_(torch.where(alive.unsqueeze(1), latest, outcome.report))
         alive = alive & outcome.loss.isfinite() & norms[:, 0].isfinite()
         outcome.alive.copy_(alive)
-        rate, (first, second) = rates.rate[rates.within].mT, rates.correction[rates.within[0]]
+        rate = rates.rate.index_select(0, rates.within).mT  # (E, 1)
+        first, second = rates.correction.index_select(0, rates.within)[0].unbind()
         weight, mean, square = (tensor.unflatten(1, blocks).clone() for tensor in moments)  # (E, blocks, BLOCK)
         clipped = parts * factor[:, self.watching].unsqueeze(2)
         adam(weight, clipped, mean, square, (rate * self.lr_scale).unsqueeze(2), self.betas, (first, second))

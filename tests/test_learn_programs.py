@@ -1,0 +1,287 @@
+"""Programs with learned parts in the trainer: folders, stacks, resuming, a user's own program, evaluation."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import nlaformer as nf
+from nlaformer.cli import app
+from nlaformer.errors import NLAFormerError, OptionError
+from nlaformer.learn import compare, teachers
+from nlaformer.learn.checkpoint import read_manifest, read_metrics
+from nlaformer.learn.cuda.compiled import CompiledEngine
+from nlaformer.learn.data import Stream
+from nlaformer.learn.engine import PlainEngine
+from nlaformer.learn.models import untrained
+from nlaformer.learn.recipes import Config
+from tests.training import equal, final, interrupt_at, train
+
+ROOT = Path(__file__).parent.parent
+SIZES = {"n": 4, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 12, "warmup": 2, "chunk": 4}
+GUIDED = nf.recipe("guided-cg", **SIZES)
+PRECONDITIONER = nf.recipe("learned-preconditioner", **SIZES)
+KINDS = pytest.mark.parametrize("config", [GUIDED, PRECONDITIONER], ids=["every loop", "set-up"])
+MINE = '''
+import nlaformer as nf
+
+class Momentum(nf.Program):
+    """Steepest descent with a learned, positive share of the last step."""
+
+    positive_definite = True
+    share = nf.Learned("positive scalar", memory=True)
+
+    def __init__(self, damping=0.5):
+        self.damping = damping
+
+    def start(self, A, b, x0):
+        return dict(x=x0, r=b - A @ x0, d=nf.zeros_like(b))
+
+    def step(self, A, x, r, d):
+        d = r + self.damping * self.share(A, r / nf.norm(r)) * d
+        q = A @ d
+        alpha = nf.dot(r, d) / nf.dot(d, q)
+        return dict(x=x + alpha * d, r=r - alpha * q, d=d)
+
+class NothingLearned(nf.Program):
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, A, b, x):
+        return dict(x=x + (b - A @ x) / nf.norm(A))
+'''
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """A user's file, in the current folder."""
+    (tmp_path / "momentum.py").write_text(MINE)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "momentum", raising=False)
+    import momentum
+
+    yield momentum
+    sys.modules.pop("momentum", None)
+
+
+@KINDS
+def test_a_run_of_a_program_writes_the_folder_of_a_run(config, tmp_path):
+    run = train(config, tmp_path)
+    assert run.steps == 12 and not run.diverged and isinstance(run.solver, nf.TrainedProgram)
+    lines = read_metrics(tmp_path)
+    assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
+    assert len(lines[-1]["validation"]["squared_relative_error"]) == len(lines[-1]["validation"]["median"]) == 4
+    manifest = read_manifest(tmp_path)
+    assert manifest["state"] == "finished" and manifest["config"] == config.to_json()
+    loaded = nf.load(tmp_path)
+    assert loaded.config == config and equal(loaded.state_dict(), run.solver.state_dict())
+
+
+@KINDS
+@pytest.mark.parametrize("step", [1, 6])
+def test_a_resumed_program_ends_in_the_same_bits(config, step, tmp_path, monkeypatch):
+    train(config, tmp_path / "undisturbed")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        interrupt_at(step, patch)
+        train(config, tmp_path / "run")
+    train(config, tmp_path / "run")
+    assert equal(final(tmp_path / "run"), final(tmp_path / "undisturbed"))
+    assert read_metrics(tmp_path / "run") == read_metrics(tmp_path / "undisturbed")
+
+
+def test_a_program_in_a_stack_is_the_program_trained_alone(tmp_path):
+    members = [GUIDED, GUIDED.replace(lr=3e-3, seed=3), GUIDED.replace(sigma=(1.0,), power=0.5, floor=1e-6, window=2)]
+    runs = train(members, tmp_path / "stack")
+    for k, config in enumerate(members):
+        train(config, tmp_path / f"alone{k}")
+        assert equal(final(runs[k].folder), final(tmp_path / f"alone{k}"))
+
+
+def test_a_diverging_program_is_frozen_and_the_others_are_unaffected(tmp_path):
+    runs = train([GUIDED, GUIDED.replace(lr=1e30, warmup=0, clip=1e30)], tmp_path / "stack")
+    assert [run.diverged for run in runs] == [False, True]
+    train(GUIDED, tmp_path / "alone")
+    assert equal(final(runs[0].folder), final(tmp_path / "alone"))
+    assert all(tensor.isfinite().all() for tensor in final(runs[1].folder).values())
+
+
+@KINDS
+def test_training_lowers_the_loss_of_a_program(config):
+    engine = PlainEngine([config.replace(steps=150, warmup=10, lr=3e-3, d=16, batch=16)])
+    engine.step(0)
+    before = engine.report().loss.item()
+    for number in range(1, 120):
+        engine.step(number)
+    engine.step(0)
+    assert engine.report().loss.item() < before - 0.2
+
+
+def test_the_loss_of_a_program_is_the_mean_logarithm_of_its_squared_relative_errors():
+    engine = PlainEngine([GUIDED])
+    batch = Stream(GUIDED).batch(0)
+    with torch.no_grad():
+        x = untrained(GUIDED)(batch.A, batch.b)
+    engine.step(0)
+    error = ((x - batch.x_true[:, None]) ** 2).sum(-1) / (batch.x_true**2).sum(-1, keepdim=True)
+    floor = torch.tensor([1.0, 1e-24, 1e-24, 1e-24])
+    assert engine.report().loss.item() == pytest.approx(float((error.mean(0) + floor).log().mean()), rel=1e-5)
+    assert batch.A.dtype == torch.float64 and batch.x.numel() == 0
+
+
+def test_a_program_can_learn_from_a_teacher():
+    config = GUIDED.replace(supervision="result", teacher="pcg")
+    assert config.make_teacher() is teachers.teacher("pcg")
+    batch = Stream(config).batch(0)
+    torch.testing.assert_close(batch.x, teachers.pcg(batch.A, batch.b, 3).x)
+    engine = PlainEngine([config])
+    with torch.no_grad():
+        x = untrained(config)(batch.A, batch.b)
+    engine.step(0)
+    error = ((x - batch.x) ** 2).sum(-1) / (batch.x_true**2).sum(-1, keepdim=True)
+    floor = torch.tensor([1.0, 1e-24, 1e-24, 1e-24])
+    assert engine.report().loss.item() == pytest.approx(float((error.mean(0) + floor).log().mean()), rel=1e-5)
+
+
+@KINDS
+def test_the_engine_of_cuda_takes_the_steps_of_the_plain_one(config):
+    members = [config, config.replace(seed=1, lr=3e-3), config.replace(lr=1e30, clip=1e30, warmup=0)]
+    fast, plain = CompiledEngine(members, "cpu", compiled=False), PlainEngine(members)
+    for number in range(6):  # beyond the first chunk
+        fast.step(number)
+        plain.step(number)
+    one, other = fast.state(), plain.state()
+    assert one.keys() == other.keys() and one["alive"].tolist() == other["alive"].tolist() == [True, True, False]
+    for name in (name for name in one if name.startswith("weight.")):
+        torch.testing.assert_close(one[name][:2], other[name][:2], rtol=1e-3, atol=1e-5)
+    assert fast.report().loss[:2].tolist() == pytest.approx(plain.report().loss[:2].tolist(), rel=1e-4)
+
+
+def test_without_a_compiler_the_engine_of_cuda_runs_uncompiled(monkeypatch):
+    def broken(*arguments, **options):
+        raise RuntimeError("no compiler here")
+
+    monkeypatch.setattr(torch, "compile", broken)
+    with pytest.warns(RuntimeWarning, match="no compiler here"):
+        engine = CompiledEngine([GUIDED], "cpu", compiled=True)
+    plain = PlainEngine([GUIDED])
+    for number in range(2):
+        engine.step(number)
+        plain.step(number)
+    assert engine.report().loss.tolist() == pytest.approx(plain.report().loss.tolist(), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["post_layers=2", "shared=no", "inject=yes", "eta=1", "probe=r", "teacher=pcg", "lambda=2", "program_options={}"],
+)
+def test_settings_of_the_imitating_solver_are_refused_for_a_program(setting):
+    config = Config() if setting.startswith("program") else GUIDED
+    with pytest.raises(OptionError, match=setting.partition("=")[0]):
+        config.set([setting])
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"supervision": "joint"}, "joint"),
+        ({"precision": "bf16"}, "bf16"),
+        ({"program": "guided"}, "guided-cg"),
+        ({"program": "learned-pcg", "loop_layers": 2}, "loop_layers"),
+    ],
+)
+def test_programs_that_cannot_be_trained_are_complaints(changes, words):
+    with pytest.raises(NLAFormerError, match=words):
+        GUIDED.replace(**changes).validate()
+
+
+def test_a_program_without_a_learned_part_is_refused_before_its_folder_is_made(mine, tmp_path):
+    with pytest.raises(NLAFormerError, match="NothingLearned"):
+        train(GUIDED.replace(program=mine.NothingLearned), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_learned_part_of_ones_own_trains_resumes_loads_evaluates_and_runs(mine, tmp_path):
+    config = GUIDED.replace(program=mine.Momentum(damping=0.25), recipe="custom")
+    assert (config.program, dict(config.program_options)) == ("momentum:Momentum", {"damping": 0.25})
+    train(config, tmp_path / "undisturbed")
+    train(config, tmp_path / "run", minutes=0.0)  # one step, then a checkpoint
+    settings = [f"--set={key}={value}" for key, value in SIZES.items()]
+    settings += ["--set=program=momentum:Momentum", "--set=program.damping=0.25", "--set=recipe=custom"]
+    command = ["train", "guided-cg", *settings, "--out", str(tmp_path / "run"), "--device=cpu", "--json"]
+    outcome = CliRunner().invoke(app, command)
+    assert outcome.exit_code == 0, outcome.output
+    assert equal(final(tmp_path / "run"), final(tmp_path / "undisturbed"))
+    assert len(json.loads(outcome.stdout)["evaluations"]) == 3 + 7
+    code = f"""
+import sys, numpy as np, nlaformer as nf
+model = nf.load({str(tmp_path / "run")!r})
+run = model.run(np.eye(4) * 3, np.ones(4), iterations=5)
+assert np.allclose(run.x[-1], 1 / 3), run.x
+assert "momentum" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+def test_a_run_of_a_program_starts_from_the_weights_of_a_model(tmp_path):
+    first = train(GUIDED, tmp_path / "first")
+    onward = GUIDED.replace(start=str(tmp_path / "first"), seed=1, family="poisson-1d")
+    begun = PlainEngine([onward]).solver()
+    assert all(torch.equal(a[0], b) for a, b in zip(begun.parameters(), first.solver.parameters(), strict=True))
+    with pytest.raises(OptionError, match="start="):
+        PlainEngine([PRECONDITIONER.replace(start=str(tmp_path / "first"))])
+
+
+@pytest.fixture(scope="module")
+def model():
+    return untrained(PRECONDITIONER.replace(n=6))
+
+
+def test_a_comparison_has_the_errors_of_every_method(model):
+    systems = nf.problems.SPD(n=6).sample(5, 1)
+    row = compare.compare(model, "label", systems)
+    A, b, x = (tensor.numpy() for tensor in systems)
+    D, u = (value.numpy() for value in compare.by_hand(systems.A))
+    M = np.linalg.inv(D[..., None] * np.eye(6) + u[..., :, None] * u[..., None, :])
+    iterates = {
+        "learned": model.iterates(A, b, iterations=12),
+        "CG": teachers.cg(A, b, 12).x.numpy(),
+        "PCG, Jacobi": teachers.pcg(A, b, 12).x.numpy(),
+        "PCG, diagonal + rank 1 by hand": teachers.pcg(
+            A, b, 12, M=lambda r: (torch.from_numpy(M) @ r[..., None])[..., 0]
+        ).x.numpy(),
+    }
+    assert list(row.mean) == list(iterates) and len(row.mean["CG"]) == 13
+    for name, found in iterates.items():
+        errors = ((found - x[:, None]) ** 2).sum(-1) / (x**2).sum(-1)[:, None]
+        assert row.mean[name][:6] == pytest.approx(errors.mean(0)[:6], rel=1e-6, abs=1e-20)
+        assert row.median[name][:6] == pytest.approx(np.sort(errors, 0)[2][:6], rel=1e-6, abs=1e-20)
+        assert row.largest[name][:6] == pytest.approx(errors.max(0)[:6], rel=1e-6, abs=1e-20)
+    counts = row.iterations_to()["CG"]
+    assert all(row.mean["CG"][t] <= 10.0 ** -(k + 1) < row.mean["CG"][t - 1] for k, t in enumerate(counts) if t)
+
+
+def test_the_preconditioner_by_hand_is_positive_definite_on_every_family():
+    for _, family in compare.other_families(6):
+        D, u = compare.by_hand(family.sample(16, seed=0).A)
+        assert (D > 0).all() and u.isfinite().all()
+
+
+def test_a_program_is_evaluated_at_every_sigma_and_on_seven_other_families(tmp_path):
+    untrained(GUIDED).save(tmp_path)
+    outcome = CliRunner().invoke(app, ["evaluate", str(tmp_path), "--count", "4"])
+    assert outcome.exit_code == 0, outcome.output
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rows = compare.evaluate_program(nf.load(tmp_path), count=4)
+    assert [row.label for row in rows[:3]] == ["spd, sigma 1", "spd, sigma 1.2", "spd, sigma 1.4"] and len(rows) == 10
+    assert all(row.label in outcome.stdout for row in rows)
+    json.dumps([row.to_json() for row in rows], allow_nan=False)
