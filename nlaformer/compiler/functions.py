@@ -34,6 +34,7 @@ def _named(*names: str) -> Callable[[_Function], _Function]:
 def named(value: Value, library: str, name: str, args: Any, options: dict[str, Any]) -> Value:
     """A function of NumPy or torch, by name, or a method; refused in the same spelling if there is none."""
     spelling = f"{library}.{name}" if library else f".{name}"
+    value.graph.uses_torch |= library == "torch"
     if any(isinstance(v, Value) and v.node.op == "refused" for v in (*args, *options.values())):
         return value.refuse("") if value.node.op == "refused" else Value(value.graph.make("refused", (), None, None))
     out = options.pop("out", None)

@@ -92,6 +92,7 @@ class Graph:
     nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     refused: set[Place] = field(default_factory=set)
+    uses_torch: bool = False  # functions of torch were called, which take no NumPy arrays
     visits: dict[Place, int] = field(default_factory=dict)
     method: str = ""  # that is being traced
     learned: dict[str, Any] = field(default_factory=dict)  # the calls of learned parts, by name

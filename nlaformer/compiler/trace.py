@@ -44,6 +44,11 @@ class TracedProgram:
         """All nodes of start, step and answer, arguments first."""
         return reachable((*self.start.values(), *self.step.values(), self.answer))
 
+    @property
+    def uses_torch(self) -> bool:
+        """Whether the methods call functions of torch, which take tensors alone."""
+        return self.answer.graph.uses_torch
+
 
 def parameters(method: Callable[..., Any]) -> list[str]:
     """The names a method of a program asks for."""
