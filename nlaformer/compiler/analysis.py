@@ -8,7 +8,8 @@ step size in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as 
 
 *Signs.* A logarithm exists only of positive values. Signs are inferred from squares, norms, exponentials and what the
 program declares, optimistically for states: assumed positive until a step shows otherwise. Whatever rests on a
-declaration becomes a *promise* that every run checks on its data.
+declaration becomes a *promise* that every run checks on its data. A scalar that is 0 or positive, such as relu(s), has
+a root, but is not kept as a logarithm.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Analysis:
 def analyse(traced: TracedProgram) -> Analysis:
     """Units and signs of a program. Raises CompileError with everything that cannot be compiled."""
     positive, promises = _infer_signs(traced)
-    refuse(traced.program, [*traced.problems, *_unknown_signs(traced, positive)])
+    refuse(traced.program, [*traced.problems, *_unknown_signs(traced, promises)])
     refuse_changes(traced)
     units, scaled = _solve_units(traced)
     return Analysis(units, scaled, positive, promises)
@@ -157,26 +158,29 @@ def _eliminate(equations: list[_Power]) -> tuple[dict[str, _Power], set[str]]:
 
 def _infer_signs(traced: TracedProgram) -> tuple[frozenset[int], tuple[Node, ...]]:
     """The nodes known to be positive, and the promises on which that rests."""
-    hopeful = {name for name, node in traced.state.items() if node.kind == "scalar"}
+    promises = [node for node in traced.nodes if _rests_on_promise(node, traced.program.positive_definite)]
+    return _positive_nodes(traced, promises, vanishing=False), tuple(promises)
+
+
+def _positive_nodes(traced: TracedProgram, promises: list[Node], vanishing: bool) -> frozenset[int]:
+    """The nodes known to be positive; with ``vanishing``, also scalars that are known to be 0 or positive."""
+    hopeful = set(traced.state)
     while True:
-        positive: set[int] = set()
-        promises: dict[int, Node] = {}
+        positive = {id(node) for node in promises}
         for node in traced.nodes:
-            promised = _rests_on_promise(node, traced.program.positive_definite)
-            if promised:
-                promises[id(node)] = node
-            if promised or _is_positive(node, positive, hopeful):
+            if _is_positive(node, positive, hopeful, vanishing):
                 positive.add(id(node))
         wrong = {
             name for name in hopeful if id(traced.start[name]) not in positive or id(traced.step[name]) not in positive
         }
         if not wrong:
-            return frozenset(positive), tuple(promises.values())
+            return frozenset(positive)
         hopeful -= wrong
 
 
-def _unknown_signs(traced: TracedProgram, positive: frozenset[int]) -> list[str]:
+def _unknown_signs(traced: TracedProgram, promises: tuple[Node, ...]) -> list[str]:
     """A problem for each logarithm and root of a value whose sign is not known."""
+    positive = _positive_nodes(traced, list(promises), vanishing=True)
     return [
         f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
         "write nf.positive(...) around it if you know that it is positive"
@@ -185,13 +189,16 @@ def _unknown_signs(traced: TracedProgram, positive: frozenset[int]) -> list[str]
     ]
 
 
-def _is_positive(node: Node, positive: set[int], hopeful: set[str]) -> bool:
+def _is_positive(node: Node, positive: set[int], hopeful: set[str], vanishing: bool) -> bool:
     known = [id(argument) in positive for argument in node.args]
+    if node.op == "relu" or node.is_zero:
+        # The logarithm of a scalar that vanishes must not be its only trace; entries of a vector are kept as they are.
+        return vanishing or node.kind != "scalar"
     if node.op == "constant":
         return bool((np.asarray(node.extra) > 0).all())
     if node.op == "state":
         return node.extra in hopeful
-    if node.op in ("exp", "positive", "ones", "identity", "relu"):
+    if node.op in ("exp", "positive", "ones", "identity"):
         return True
     if node.op in _KEEP_SIGN and all(known):
         return True

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nlaformer.arrays import DTYPES, plain, threads_for, whole
+from nlaformer.arrays import DTYPES, check_memory, plain, threads_for, whole
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.deviation import values_of
@@ -86,6 +86,9 @@ def _validate(program: Any, n: Any, order: Any, dtype: Any, bound: Any) -> Targe
         raise OptionError(f"compile takes an nf.Program; {program!r} was given{hint}")
     if isinstance(bound, bool) or not (isinstance(bound, (int, float)) and 0 < bound <= LARGEST_BOUND):
         raise OptionError(f"bound is {bound!r}; expected a number between 0 and {LARGEST_BOUND:.0f}")
+    # A prompt has more rows than tokens, and the program may make matrices of constants while it is traced.
+    what = f"n is {n:,}: the prompt of a single system"
+    check_memory(what, 8 * (n + 1) ** 2, torch.device("cpu"), ". Choose a smaller n")
     return Target(n, dtype, order, float(bound))
 
 

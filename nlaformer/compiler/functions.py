@@ -60,7 +60,10 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
 _NOT_GIVEN = (None, False, inspect.signature(np.sum).parameters["initial"].default)
 _DECIDES = "nothing can be decided by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled"
 _INVERTS = "there are no inverses and factorizations; write an iteration, such as those of nf.algorithms()"
-_LARGEST = "the largest entry cannot be found; np.linalg.norm measures a vector, np.maximum(u, v) compares two"
+_LARGEST = (
+    "the largest entry cannot be found; np.linalg.norm measures a vector, np.maximum(u, v) compares two, and with "
+    "w = np.exp(20 * v) most of w / np.sum(w) lies on the largest"
+)
 _MOVES = "a constant matrix of the class moves entries: J @ v; a shift is np.roll(v, 1)"
 REMEDIES = (
     dict.fromkeys(("where", "any", "all", "isnan", "isfinite", "isclose", "allclose", "array_equal"), _DECIDES)

@@ -17,8 +17,9 @@ import numpy as np
 from nlaformer.compiler.graph import AXES, Graph, Node, describe
 
 _DECISION = (
-    "a decision that depends on the data; the weights are fixed. Entry by entry, np.maximum, np.minimum, np.abs, "
-    "np.clip and np.sign can be compiled; a test for convergence is not needed: further loops leave the answer as it is"
+    "a decision that depends on the data; the weights are fixed. A test for convergence is not needed: further loops "
+    "leave the answer as it is. Entry by entry, np.maximum, np.minimum, np.abs and np.clip can be compiled, and for "
+    "np.where(u > v, s, t) write t + (s - t) * (1 + np.sign(u - v)) / 2"
 )
 
 _PARTS = (
