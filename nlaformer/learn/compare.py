@@ -28,6 +28,7 @@ from nlaformer.problems import Family, Systems
 
 THRESHOLDS = tuple(10.0**-k for k in range(1, 15))
 BEYOND = 4  # times the iterations of the training
+_AT_ONCE = 1024  # systems
 _RESIDUAL = 1e-6
 _POWER_ITERATIONS = 4
 _LEAST = 0.1  # of a_ii stays in the diagonal, so that M is positive definite
@@ -106,7 +107,8 @@ def compare(model: TrainedProgram, label: str, systems: Systems, iterations: int
     A, b, x = (value.to(model.device, torch.float64) for value in systems)
     T = model.config.T
     count = BEYOND * T if iterations is None else iterations
-    runs = {"learned": model.iterates(A, b, iterations=count)}
+    pieces = zip(A.split(_AT_ONCE), b.split(_AT_ONCE), strict=True)
+    runs = {"learned": torch.cat([model(A_k, b_k, iterations=count) for A_k, b_k in pieces])}
     runs |= {name: method(A, b, count) for name, method in CLASSICAL.items()}
     errors = {name: squared_relative_errors(found, x).cpu() for name, found in runs.items()}
     statistics: dict[str, Callable[[Tensor], Tensor]] = {

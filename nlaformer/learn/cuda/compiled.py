@@ -46,16 +46,17 @@ class CompiledEngine(GraphEngine):
             self._compile()
 
     def _compile(self) -> None:
-        """Compile start and one loop, and try them on the first systems; without success, leave them as they are."""
-        plain = self.begin, self.loop
+        """Compile one loop, then start, and try each on the first systems; what fails stays as it is."""
         self._load_chunk(0)
-        try:
-            self.begin, self.loop = (torch.compile(_own_code(block), dynamic=False) for block in plain)
-            self.gradients()
-        except Exception as error:  # whatever the compiler raises
-            self.begin, self.loop = plain
-            self.compiled = False
-            _say(f"torch.compile cannot be used here, so a step takes longer ({_first_line(error)})")
+        for name in ("loop", "begin"):
+            plain = getattr(self, name)
+            try:
+                setattr(self, name, torch.compile(_own_code(plain), dynamic=False))
+                self.gradients()
+            except Exception as error:  # whatever the compiler raises
+                setattr(self, name, plain)
+                self.compiled = False
+                _say(f"torch.compile cannot be used on {name}, so a step takes longer ({_first_line(error)})")
 
     def iterates(self, A: Tensor, b: Tensor) -> Tensor:
         """The iterates x_0, ..., x_T with gradients: (E, B, T+1, n)."""
