@@ -62,7 +62,7 @@ _DECIDES = "nothing can be decided by the data; np.maximum, np.minimum, np.clip,
 _INVERTS = "there are no inverses and factorizations; write an iteration, such as those of nf.algorithms()"
 _LARGEST = (
     "the largest entry cannot be found; np.linalg.norm measures a vector, np.maximum(u, v) compares two, and with "
-    "w = np.exp(20 * v) most of w / np.sum(w) lies on the largest"
+    "w = np.exp(20 * v / np.linalg.norm(v)) most of w / np.sum(w) lies on the largest"
 )
 _MOVES = "a constant matrix of the class moves entries: J @ v; a shift is np.roll(v, 1)"
 REMEDIES = (

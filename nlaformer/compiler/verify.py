@@ -18,6 +18,7 @@ worst (``largest``) and after the last (``last``).
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -259,15 +260,18 @@ def _lines(traced: TracedProgram, inputs: dict[str, Any]) -> list[dict[str, Tens
     """The states and the answer after start and after each of a few steps of the user's own lines, one system."""
     program, n = traced.program, next(iter(inputs.values())).shape[-1]
     kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
+    arrays = "NumPy arrays"
+    if traced.uses_torch:  # whose functions take tensors alone
+        arrays, inputs = "tensors", {name: torch.as_tensor(value) for name, value in inputs.items()}
 
     def call(method: str, known: dict[str, Any]) -> Any:
         found = getattr(program, method)
         try:
             # Copies, so that x += d does not change the state before the step; numbers stay numbers.
-            return found(**{name: +known[name] for name in parameters(found)})
+            return found(**{name: copy.deepcopy(known[name]) for name in parameters(found)})
         except Exception as error:
             raise CompileError(
-                f"{program.name}: {method} can be traced, but fails on NumPy arrays: {type(error).__name__}: {error}"
+                f"{program.name}: {method} can be traced, but fails on {arrays}: {type(error).__name__}: {error}"
             ) from error
 
     def tensor(name: str, value: Any) -> Tensor:
@@ -275,7 +279,7 @@ def _lines(traced: TracedProgram, inputs: dict[str, Any]) -> list[dict[str, Tens
         if array.shape != (n,) * AXES[kinds[name]]:
             what = "finish" if name == ANSWER else f"the state {name!r}"
             raise CompileError(
-                f"{program.name}: {what} has the shape {array.shape} on NumPy arrays; as traced it is a {kinds[name]}"
+                f"{program.name}: {what} has the shape {array.shape} on {arrays}; as traced it is a {kinds[name]}"
             )
         return torch.from_numpy(array.copy())
 

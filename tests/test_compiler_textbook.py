@@ -1,0 +1,230 @@
+"""Programs from textbooks, not in the library, written as on NumPy arrays; and refusals whose advice works."""
+
+import copy
+import inspect
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import CompileError
+
+N = 4
+
+
+class AdaGrad(nf.Program):
+    rate, epsilon = 0.1, 1e-8
+
+    def start(self, A, b):
+        return dict(x=np.zeros_like(b), G=np.zeros_like(b))
+
+    def step(self, A, b, x, G):
+        g = A.T @ (A @ x - b)
+        G += g**2
+        x -= self.rate * g / (np.sqrt(G) + self.epsilon)
+        return dict(x=x, G=G)
+
+
+class Broyden(nf.Program):
+    """A x + x^3 / 10 = b, with an inverse Jacobian that is updated by Sherman and Morrison's formula."""
+
+    def f(self, A, b, x):
+        return A @ x + 0.1 * x**3 - b
+
+    def start(self, A, b, x0):
+        return dict(x=x0, H=np.eye(len(b)) / np.linalg.norm(A))
+
+    def step(self, A, b, x, H):
+        F = self.f(A, b, x)
+        s = -H @ F
+        x = x + s
+        y = self.f(A, b, x) - F
+        Hy = H @ y
+        return dict(x=x, H=H + np.outer(s - Hy, s @ H) / (s @ Hy))
+
+    def residual(self, A, b, x):
+        return self.f(A, b, x)
+
+
+class Oja(nf.Program):
+    rate = 0.05
+
+    def start(self, A):
+        n = A.shape[0]
+        return dict(w=np.ones(n) / np.sqrt(n))
+
+    def step(self, A, w):
+        y = A @ w
+        w += self.rate * (y - (w @ y) * w)
+        return dict(w=w)
+
+    def finish(self, w):
+        return w / np.linalg.norm(w)
+
+
+class MirrorDescent(nf.Program):
+    rate = 0.1
+
+    def start(self, b):
+        return dict(x=np.ones(len(b)) / len(b))
+
+    def step(self, A, b, x):
+        x = x * np.exp(-self.rate * (A @ x - b))
+        return dict(x=x / x.sum())
+
+
+class RungeKutta(nf.Program):
+    h = 0.05
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        def f(y):
+            return b - A @ y
+
+        k1 = f(x)
+        k2 = f(x + self.h / 2 * k1)
+        k3 = f(x + self.h / 2 * k2)
+        k4 = f(x + self.h * k3)
+        return dict(x=x + self.h / 6 * (k1 + 2 * k2 + 2 * k3 + k4))
+
+
+class GaussSeidel(nf.Program):
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        for i in range(len(b)):
+            total = 0.0
+            for j in range(len(b)):
+                if j != i:
+                    total += A[i, j] * x[j]
+            x[i] = (b[i] - total) / A[i, i]
+        return dict(x=x)
+
+
+class RecursiveLeastSquares(nf.Program):
+    """A row of A in each step; a rolled unit vector picks it."""
+
+    def start(self, A, b):
+        n = len(b)
+        e = np.zeros(n)
+        e[0] = 1.0
+        return dict(x=np.zeros(n), P=10.0 * np.eye(n), e=e)
+
+    def step(self, A, b, x, P, e):
+        a = e @ A
+        k = P @ a / (1 + a @ P @ a)
+        return dict(x=x + k * (e @ b - a @ x), P=P - np.outer(k, P @ a), e=np.roll(e, 1))
+
+
+class Bisection(nf.Program):
+    """The root of |b|, by halves; the choice of the half by a sign, as the refusal of np.where says."""
+
+    def start(self, b):
+        return dict(low=np.zeros_like(b), high=1.0 + np.abs(b))
+
+    def step(self, b, low, high):
+        middle = (low + high) / 2
+        above = (1 + np.sign(middle**2 - np.abs(b))) / 2
+        return dict(low=middle + (low - middle) * above, high=high + (middle - high) * above)
+
+    def finish(self, low, high):
+        return (low + high) / 2
+
+
+class FrankWolfe(nf.Program):
+    """On the simplex; the smallest entry of the gradient by its exponential, as the refusal of np.argmin says."""
+
+    def start(self, b):
+        return dict(x=np.ones(len(b)) / len(b), k=0.0)
+
+    def step(self, A, b, x, k):
+        gradient = A @ x - b
+        w = np.exp(-20 * gradient / np.linalg.norm(gradient))
+        rate = 2 / (k + 2)
+        return dict(x=(1 - rate) * x + rate * w / np.sum(w), k=k + 1)
+
+
+class InTorch(nf.Program):
+    """Nonnegative least squares by projected gradients, in torch's spellings."""
+
+    def start(self, b):
+        return dict(x=torch.relu(b))
+
+    def step(self, A, b, x):
+        return dict(x=torch.relu(x + torch.mv(A, b - A @ x) / torch.linalg.norm(A) ** 2))
+
+
+def asked(method):
+    return list(inspect.signature(method).parameters)
+
+
+def on_arrays(program, given, iterations):
+    """The iterates of a program's own lines."""
+    if isinstance(program, InTorch):
+        given = {name: torch.tensor(value) for name, value in given.items()}
+
+    def call(method, state):
+        return method(**{name: copy.deepcopy((given | state)[name]) for name in asked(method)})
+
+    states = [call(program.start, {})]
+    for _ in range(iterations):
+        states.append(call(program.step, states[-1]))
+    return np.array([call(program.finish, state).tolist() for state in states])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        AdaGrad,
+        Broyden,
+        Oja,
+        MirrorDescent,
+        RungeKutta,
+        GaussSeidel,
+        RecursiveLeastSquares,
+        Bisection,
+        FrankWolfe,
+        InTorch,
+    ],
+)
+def test_a_textbook_program_compiles_as_it_stands(kind):
+    rng = np.random.default_rng(0)
+    M = rng.standard_normal((N, N))
+    given = {"A": M @ M.T / N + np.eye(N), "b": rng.standard_normal(N), "x0": rng.standard_normal(N)}
+    needed = {name for method in (kind.start, kind.step) for name in asked(method)}
+    given = {name: value for name, value in given.items() if name in needed}
+    run = nf.compile(kind(), n=N).run(**given, iterations=10)
+    wanted = on_arrays(kind(), given, 10)
+    assert run.status not in (nf.RunStatus.INACCURATE, nf.RunStatus.NONFINITE, nf.RunStatus.NOT_POSITIVE)
+    np.testing.assert_allclose(run.x, wanted, rtol=0, atol=1e-9 * np.abs(wanted).max())
+
+
+def with_test(A, b, x):
+    return x if np.linalg.norm(b - A @ x) < 1e-10 else x + 0.1 * (b - A @ x)
+
+
+@pytest.mark.parametrize(
+    ("step", "advice"),
+    [
+        (with_test, "not needed"),
+        (lambda A, b, x: np.where(x > b, x, b), "np.sign(u - v)"),
+        (lambda A, b, x: x / np.max(np.abs(x)), "np.linalg.norm"),
+        (lambda A, b, x: x + 0.1 * np.eye(N)[np.argmin(A @ x - b)], "np.exp"),
+        (lambda A, b, x: np.linalg.solve(np.tril(A), b - np.triu(A, 1) @ x), "iteration"),
+    ],
+)
+def test_a_refusal_says_what_to_write_instead(step, advice):
+    class Refused(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, A, b, x):
+            return dict(x=step(A, b, x))
+
+    with pytest.raises(CompileError, match="1 problem") as caught:
+        nf.compile(Refused(), n=N)
+    assert advice in str(caught.value)
