@@ -313,6 +313,22 @@ def test_options_that_contradict_each_other_are_refused_without_python_syntax(ru
     assert code == 2 and arguments[1] in err and "=" not in err
 
 
+def test_programs_with_learned_parts_are_models_and_preconditioners_of_the_command(run):
+    from nlaformer.learn.methods import GuidedCG, LearnedPCG
+    from nlaformer.learn.programs import initial
+
+    np.save("A.npy", system(6)[0])
+    config = nf.recipe("quickstart", n=6, d=8, heads=2)
+    for name, program in (("guided", GuidedCG()), ("learned", LearnedPCG())):
+        initial(config, program).save(name)
+    nf.algorithm("cg", n=6).save("compiled")
+    for options in (("--model", "guided"), ("--M", "learned"), ("--model", "compiled")):
+        code, said, _ = run("A.npy", *options, "--json", "--plot", "r.svg")
+        found = json.loads(said)
+        assert code == 0 and found["model"]["applications"] > 0, options
+    assert run("A.npy", "--M", "guided")[0] == 2 and run("A.npy", "--model", "guided", "--method", "refine")[0] == 2
+
+
 def test_an_operation_is_refused_as_a_model(run):
     write_system("npy")
     nf.operation("matvec", n=6).save("matvec")
@@ -432,7 +448,7 @@ def test_damaged_archives_do_not_crash_the_process(tmp_path: Path):
 def test_the_examples_of_docs_solve_run():
     guide = (Path(__file__).parents[1] / "docs" / "solve.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
-    assert len(blocks) == 7
+    assert len(blocks) == 8
     said: list[str] = []
     scope: dict = {"print": lambda *values: said.append(" ".join(map(str, values)))}
     exec(compile("\n".join(blocks), "docs/solve.md", "exec"), scope)

@@ -32,16 +32,18 @@ def solve(
     A: Annotated[Path, typer.Argument(metavar="A", help=f"The matrix, {_FILES}; .npy may hold a batch, (m, n, n).")],
     b: Annotated[Path | None, typer.Argument(help=f"The right-hand side, {_FILES}.")] = None,
     model: Annotated[
-        str | None, typer.Option(help="A trained model: the name of a bundled one, or the folder of a run.")
+        str | None,
+        typer.Option(help="A trained model or a saved algorithm: the name of a bundled one, or its folder."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="auto, cg, pcg; with a model also warm-start, refine, flexible.")
+        str, typer.Option(help="auto, cg, pcg; with a model also guided, warm-start, refine, flexible.")
     ] = "auto",
     rtol: Annotated[float, typer.Option(help="Converged: |b - A x| <= max(rtol |b|, atol).")] = 1e-5,
     atol: Annotated[float, typer.Option(help="See --rtol.")] = 0.0,
     maxiter: Annotated[int | None, typer.Option(help="Largest number of iterations; default: 10 n.")] = None,
     M: Annotated[
-        str | None, typer.Option("--M", help="Preconditioner, an approximate inverse of A: jacobi, or a file.")
+        str | None,
+        typer.Option("--M", help="Preconditioner, an approximate inverse of A: jacobi, a learned one, or a file."),
     ] = None,
     seed: Annotated[int, typer.Option(help="Seed of the random right-hand side, if there is no b.", min=0)] = 0,
     out: Annotated[Path | None, typer.Option(help="Write x to this .npy or .mtx file.")] = None,
@@ -58,7 +60,6 @@ def solve(
     import numpy as np
 
     import nlaformer as nf
-    from nlaformer.learn.model import load_solver
     from nlaformer.report.figure import residual_figure, save
     from nlaformer.solvers import files
 
@@ -68,9 +69,9 @@ def solve(
     if b is None and files.holds("b", A):
         b = A
     matrix, right = files.read_system(A, b, seed)
-    learned = None if model is None else load_solver(model)
+    learned = None if model is None else _loaded(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
-    options["M"] = None if M is None else files.preconditioner_option(M)
+    options["M"] = None if M is None else M if _is_model(M) else files.preconditioner_option(M)
     with SolveProgress(matrix, right, rtol, atol) as progress:
         result = nf.solve(matrix, right, model=learned, method=method, callback=progress, check="ignore", **options)
     given = str(b) if b is not None else f"random, standard normal, seed {seed}"
@@ -94,6 +95,24 @@ def solve(
                 print(f"{'x' if name == 'out' else name:<10}{file}")
     if not result.converged:
         raise typer.Exit(1)
+
+
+def _loaded(name: str) -> Any:
+    """The model of a folder or a bundled name; an operation is none."""
+    import nlaformer as nf
+    from nlaformer.errors import OptionError
+
+    found = nf.load(name)
+    if isinstance(found, nf.Operation):
+        raise OptionError(f"{name} is not a model but a compiled operation; train one first")
+    return found
+
+
+def _is_model(M: str) -> bool:
+    """Whether the option M names a model."""
+    from nlaformer import pretrained
+
+    return Path(M).is_dir() or M in pretrained.names()
 
 
 def document(result: SolveResult) -> dict[str, Any]:
@@ -126,6 +145,7 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
     """
     import nlaformer as nf
     from nlaformer.solvers.guided import POLICIES
+    from nlaformer.solvers.preconditioners import role_of
 
     M, always = options.pop("M"), options | {"check": "ignore"}
     classical = {
@@ -133,7 +153,8 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
         "PCG": nf.pcg(A, b, M="jacobi" if M is None else M, **always).residuals,
     }
     small = model is not None and A.shape[-1] <= _LARGEST * model.config.n
-    methods = () if model is None else POLICIES if small else ("auto",)
+    known = ("guided",) if role_of(model) else tuple(POLICIES)
+    methods = () if model is None else known if small else ("auto",)
     learned = {method: nf.solve(A, b, model=model, method=method, M=M, **always).residuals for method in methods}
     return classical, learned
 
