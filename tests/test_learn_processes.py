@@ -16,7 +16,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import OptionError
+from nlaformer.errors import FileError, OptionError
 from nlaformer.learn import checkpoint
 from nlaformer.learn.checkpoint import model_step, read_manifest, read_metrics
 from nlaformer.learn.ranks import Ranks
@@ -24,6 +24,8 @@ from nlaformer.learn.recipes import Config
 
 ROOT = Path(__file__).parent.parent
 CONFIG = Config(n=4, T=4, d=16, heads=2, batch=8, steps=300, warmup=20, chunk=16)
+PROGRAM = nf.recipe("guided-cg", n=4, T=3, d=16, heads=2, batch=8, steps=120, warmup=20, chunk=16)
+KINDS = pytest.mark.parametrize("config", [CONFIG, PROGRAM], ids=["solver", "program"])
 
 processes = multiprocessing.get_context("forkserver")
 processes.set_forkserver_preload(["nlaformer.learn.trainer", "nlaformer.learn.evaluate", "nlaformer.problems"])
@@ -51,21 +53,22 @@ def assert_equal(one, other):
     assert all(torch.equal(one[name], other[name]) for name in one)
 
 
-def test_a_run_killed_ten_times_ends_in_the_same_bits(tmp_path):
+@KINDS
+def test_a_run_killed_ten_times_ends_in_the_same_bits(config, tmp_path):
     begun = time.monotonic()
-    undisturbed = start(CONFIG, tmp_path / "undisturbed", 4)
+    undisturbed = start(config, tmp_path / "undisturbed", 4)
     undisturbed.join()
     duration = time.monotonic() - begun
     chance = random.Random(2024)
     kills = 0
     for _ in range(10):
-        process = start(CONFIG, tmp_path / "killed", 4)
+        process = start(config, tmp_path / "killed", 4)
         time.sleep(chance.uniform(0.02, 0.35) * duration)
         process.kill()
         process.join()
         kills += process.exitcode == -signal.SIGKILL
     assert kills > 0
-    last = start(CONFIG, tmp_path / "killed", 4)
+    last = start(config, tmp_path / "killed", 4)
     last.join()
     assert last.exitcode == 0
     assert_equal(state(tmp_path / "killed"), state(tmp_path / "undisturbed"))
@@ -73,22 +76,23 @@ def test_a_run_killed_ten_times_ends_in_the_same_bits(tmp_path):
     assert (tmp_path / "killed" / weights).read_bytes() == (tmp_path / "undisturbed" / weights).read_bytes()
     assert not list((tmp_path / "killed").glob(".*.tmp"))
     steps = [line["step"] for line in read_metrics(tmp_path / "killed") if "loss" in line]
-    assert steps == list(range(10, CONFIG.steps + 1, 10))
+    assert steps == list(range(10, config.steps + 1, 10))
 
 
-def test_a_full_disk_stops_training_and_keeps_the_last_checkpoint(tmp_path):
-    first = start(CONFIG.replace(steps=20), tmp_path / "full", 5)
+@KINDS
+def test_a_full_disk_stops_training_and_keeps_the_last_checkpoint(config, tmp_path):
+    first = start(config.replace(steps=20), tmp_path / "full", 5)
     first.join()
     size = (tmp_path / "full" / checkpoint.LATEST).stat().st_size
     for path in (tmp_path / "full").iterdir():
         path.unlink()
-    begin = start(CONFIG, tmp_path / "full", 5)
+    begin = start(config, tmp_path / "full", 5)
     while begin.is_alive() and not (tmp_path / "full" / checkpoint.PREVIOUS).exists():
         time.sleep(0.01)
     begin.kill()
     begin.join()
-    step = checkpoint.resume([tmp_path / "full"], [CONFIG])[0].step
-    assert 0 < step < CONFIG.steps
+    step = checkpoint.resume([tmp_path / "full"], [config])[0].step
+    assert 0 < step < config.steps
     code = (
         "import sys, resource, nlaformer as nf; from nlaformer.learn.recipes import Config; import json\n"
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2}, {size // 2}))\n"
@@ -97,12 +101,12 @@ def test_a_full_disk_stops_training_and_keeps_the_last_checkpoint(tmp_path):
     )
     import json
 
-    arguments = [sys.executable, "-c", code, json.dumps(CONFIG.to_json()), str(tmp_path / "full")]
+    arguments = [sys.executable, "-c", code, json.dumps(config.to_json()), str(tmp_path / "full")]
     outcome = subprocess.run(arguments, cwd=ROOT, capture_output=True, text=True)
     assert outcome.returncode != 0
     assert "FileError" in outcome.stderr and checkpoint.LATEST in outcome.stderr
-    assert checkpoint.resume([tmp_path / "full"], [CONFIG])[0].step == step
-    nf.train(CONFIG, out=tmp_path / "full", device="cpu", progress=False, checkpoint_every=100)
+    assert checkpoint.resume([tmp_path / "full"], [config])[0].step == step
+    nf.train(config, out=tmp_path / "full", device="cpu", progress=False, checkpoint_every=100)
     assert state(tmp_path / "full")["alive"].item()
 
 
@@ -145,12 +149,14 @@ import sys
 import nlaformer as nf
 import test_learn_processes as this
 options = dict(device="cpu", progress=False, checkpoint_every=10)
-nf.train(this.SHARED, out=sys.argv[1] + "/shared", **options)
-runs = nf.train(this.SPREAD, out=sys.argv[1] + "/spread", **options)
-assert len(runs) == 4
+for kind in (0, 1):
+    nf.train(this.SHARED[kind], out=f"{sys.argv[1]}/shared{kind}", **options)
+    runs = nf.train(this.SPREAD[kind], out=f"{sys.argv[1]}/spread{kind}", **options)
+    assert len(runs) == 4
 """
-SHARED = CONFIG.replace(steps=20, warmup=5, batch=9, power=0.0)  # nine systems over two ranks: unequal shares
-SPREAD = [CONFIG.replace(steps=10, warmup=5, seed=seed) for seed in range(4)]
+# Of a solver and of a program; nine systems over two ranks are unequal shares.
+SHARED = [config.replace(steps=20, warmup=5, batch=9, power=0.0) for config in (CONFIG, PROGRAM)]
+SPREAD = [[config.replace(steps=10, warmup=5, seed=seed) for seed in range(4)] for config in (CONFIG, PROGRAM)]
 
 
 LONG = """
@@ -193,19 +199,33 @@ def test_two_processes_stop_together_and_save(tmp_path):
     assert checkpoint.read(tmp_path / checkpoint.LATEST).step == manifest["steps"]
 
 
-def test_two_processes_sharing_a_batch_train_the_model_of_one(two_processes, tmp_path):
-    work(SHARED, tmp_path, 10)
-    alone, shared = state(tmp_path), state(two_processes / "shared")
+@pytest.mark.parametrize("kind", [0, 1], ids=["solver", "program"])
+def test_two_processes_sharing_a_batch_train_the_model_of_one(kind, two_processes, tmp_path):
+    work(SHARED[kind], tmp_path, 10)
+    alone, shared = state(tmp_path), state(two_processes / f"shared{kind}")
     for name in alone:
         if name.startswith("weight."):
             scale = alone[name].norm()
             assert (alone[name] - shared[name]).norm() <= 1e-5 * scale, name
 
 
-def test_two_processes_sharing_a_stack_train_the_members_of_one(two_processes, tmp_path):
-    runs = nf.train(SPREAD, out=tmp_path, device="cpu", progress=False, checkpoint_every=10)
+@pytest.mark.parametrize("kind", [0, 1], ids=["solver", "program"])
+def test_two_processes_sharing_a_stack_train_the_members_of_one(kind, two_processes, tmp_path):
+    runs = nf.train(SPREAD[kind], out=tmp_path, device="cpu", progress=False, checkpoint_every=10)
     for run in runs:
-        assert_equal(state(run.folder), state(two_processes / "spread" / run.folder.name))
+        assert_equal(state(run.folder), state(two_processes / f"spread{kind}" / run.folder.name))
+
+
+def test_a_second_process_in_the_folder_of_a_program_is_refused(tmp_path):
+    process = start(PROGRAM.replace(steps=100_000), tmp_path, 4000)
+    while process.is_alive() and not (tmp_path / "metrics.jsonl").exists():
+        time.sleep(0.01)
+    try:
+        with pytest.raises(FileError, match=str(tmp_path)):
+            nf.train(PROGRAM.replace(steps=100_000), out=tmp_path, device="cpu", progress=False)
+    finally:
+        process.kill()
+        process.join()
 
 
 def test_more_processes_than_models_or_systems_are_refused():

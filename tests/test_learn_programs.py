@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import shlex
 import subprocess
 import sys
 import warnings
@@ -285,3 +288,34 @@ def test_a_program_is_evaluated_at_every_sigma_and_on_seven_other_families(tmp_p
     assert [row.label for row in rows[:3]] == ["spd, sigma 1", "spd, sigma 1.2", "spd, sigma 1.4"] and len(rows) == 10
     assert all(row.label in outcome.stdout for row in rows)
     json.dumps([row.to_json() for row in rows], allow_nan=False)
+
+
+def _blocks(page: str, heading: str) -> list[tuple[str, str]]:
+    """The code blocks below a heading: language and text."""
+    section = re.split(rf"^## {heading}$", page, flags=re.MULTILINE)[1].partition("\n## ")[0]
+    return re.findall(r"^```(\w*)\n(.*?)^```", section, flags=re.MULTILINE | re.DOTALL)
+
+
+def test_the_page_on_ones_own_classes_does_what_it_says(tmp_path):
+    page = (ROOT / "docs" / "learn.md").read_text(encoding="utf-8")
+    (_, mine), (_, commands), (_, script), (_, use) = _blocks(page, "Your own family, teacher and learned part")
+    (tmp_path / "mine.py").write_text(mine)
+    few = {"steps": 6, "warmup": 2, "d": 16, "heads": 2, "batch": 4}
+    settings = [word for key, value in few.items() for word in ("--set", f"{key}={value}")]
+
+    def run(*words: str) -> str:
+        environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    imitation, descent, evaluation = (shlex.split(line)[1:] for line in commands.splitlines())
+    run("-m", "nlaformer", *imitation, *settings)
+    run("-m", "nlaformer", *descent, *settings)
+    assert "mine:Springs" in run("-m", "nlaformer", *evaluation, "--count=4")
+    weights = (tmp_path / "runs" / "descent" / "model.safetensors").read_bytes()
+    changes = ", ".join(f"{key}={value}" for key, value in few.items())
+    run("-c", script.replace("program=mine.Descent)", f"program=mine.Descent, {changes})"))
+    assert (tmp_path / "runs" / "descent" / "model.safetensors").read_bytes() == weights
+    (tmp_path / "mine.py").unlink()
+    run("-c", use)
