@@ -109,8 +109,11 @@ def losses(E: int, B: int, T: int, n: int) -> tuple[list[torch.Tensor], supervis
     x, rd, A, b, x_true, *gaps = (torch.randn(E, B, *shape, generator=generator) for shape in shapes)
     fall = torch.logspace(0, -3, T + 1).unsqueeze(-1)
     kinds = ("result", "joint", "step+solution", "solution")
-    configs = [nf.recipe("cg-joint", n=n, T=T, supervision=kinds[e % 4], power=(0.0, 0.5, 1.0)[e % 3],
-                         eta=0.1, window=None if e % 2 else T) for e in range(E)]  # fmt: skip
+    base = nf.recipe("cg-joint", n=n, T=T, eta=0.1)
+    configs = [
+        base.replace(supervision=kinds[e % 4], power=(0.0, 0.5, 1.0)[e % 3], window=None if e % 2 else T)
+        for e in range(E)
+    ]
     batch = [A, b, x_true, x + fall * gaps[0], rd + fall * gaps[1]]
     return [x, rd, *batch], supervision.objective(configs)
 
