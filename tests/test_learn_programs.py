@@ -17,6 +17,7 @@ import torch
 from typer.testing import CliRunner
 
 import nlaformer as nf
+from benchmarks import guided
 from nlaformer.cli import app
 from nlaformer.errors import NLAFormerError, OptionError
 from nlaformer.learn import compare, teachers
@@ -288,6 +289,31 @@ def test_a_program_is_evaluated_at_every_sigma_and_on_seven_other_families(tmp_p
     assert [row.label for row in rows[:3]] == ["spd, sigma 1", "spd, sigma 1.2", "spd, sigma 1.4"] and len(rows) == 10
     assert all(row.label in outcome.stdout for row in rows)
     json.dumps([row.to_json() for row in rows], allow_nan=False)
+
+
+def test_a_config_of_a_program_lists_all_complaints_at_once():
+    config = GUIDED.replace(d=30, heads=0, batch=0, sigma=(-1.0,), program="guided")
+    found = "\n".join(config.complaints())
+    assert all(word in found for word in ("heads=0", "batch=0", "sigma=(-1.0,)", "guided-cg"))
+
+
+def test_the_benchmark_measures_both_kinds_and_says_what_is_broken(tmp_path, capsys):
+    for config, name in ((GUIDED, "guided"), (PRECONDITIONER, "preconditioner")):
+        untrained(config).save(tmp_path / name)
+    arguments = [str(tmp_path / "guided"), str(tmp_path / "preconditioner"), "--count=8", "--device=cpu"]
+    assert guided.main([*arguments, "--out", str(tmp_path / "found.json")]) == 1
+    assert "BROKEN" in capsys.readouterr().out
+    models = json.loads((tmp_path / "found.json").read_text())["models"]
+    kept = [models[str(tmp_path / name)]["kept"] for name in ("guided", "preconditioner")]
+    assert sum("CG in" in claim for claim in kept[0]) == 3 * 12 and sum("at 4T" in claim for claim in kept[0]) == 3
+    assert sum("at t = " in claim for claim in kept[1]) == 6
+    definite = [held for claim, held in kept[1].items() if "positive definite" in claim]
+    assert len(definite) == 10 and all(definite)
+
+
+def test_the_benchmark_times_a_training_step(capsys):
+    assert guided.main(["--speed=2", "--steps=2", "--small", "--device=cpu"]) == 0
+    assert "ms_per_model_and_step" in capsys.readouterr().out
 
 
 def _blocks(page: str, heading: str) -> list[tuple[str, str]]:

@@ -373,8 +373,9 @@ class Config:
 
         from nlaformer.learn.programs import initial
 
+        smallest = dataclasses.replace(self, n=2, d=1, heads=1, ffn=1, pre_layers=1, loop_layers=1, seed=0)
         with torch.device("meta"):  # shapes alone
-            parts = initial(self.replace(d=self.heads, ffn=1), self.make_program()).program.parts
+            parts = initial(smallest, self.make_program()).program.parts
         if self.loop_layers != _defaults()["loop_layers"] and all(part.method == "start" for part in parts):
             raise OptionError(f"loop_layers={self.loop_layers} has no effect: {self.program} has no part in step")
 
