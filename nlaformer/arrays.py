@@ -158,6 +158,8 @@ def give(tensor: Tensor, kind: str) -> Any:
 
 def all_finite(tensor: Tensor) -> bool:
     """Whether all entries are finite; aminmax propagates NaN and infinity and is ten times as fast as isfinite."""
+    if not tensor.is_floating_point():  # aminmax knows neither complex numbers nor all kinds of whole ones
+        return not tensor.is_complex() or bool(torch.isfinite(tensor).all())
     return not tensor.numel() or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
 
 

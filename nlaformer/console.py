@@ -1,16 +1,18 @@
-"""What the commands share: tables for the terminal or for Markdown, JSON, and the folder for output files."""
+"""What the commands share: exit codes, tables for the terminal or for Markdown, JSON, the folder for output files."""
 
 from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nlaformer.errors import FileError
+from nlaformer.errors import FileError, NLAFormerError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -30,11 +32,57 @@ class Sheet:
     words: bool = False
 
 
+_NARROWEST = 20  # columns; a terminal that claims fewer, COLUMNS=0 say, does not know
+
+
+def run_command(name: str, command: Callable[[], int]) -> int:
+    """Run a command and return its exit code; our own errors, and files that cannot be used, are one line and code 2.
+
+    A reader that closes the pipe early, such as head, is not an error, and neither is a closed standard output.
+    """
+    for stream in ("stdout", "stderr"):
+        if getattr(sys, stream) is None:  # closed before the start
+            setattr(sys, stream, open(os.devnull, "w"))  # noqa: SIM115
+    try:
+        try:
+            return command()
+        finally:
+            sys.stdout.flush()
+    except NLAFormerError as error:
+        return _complain(name, str(error))
+    except SystemExit as exit:
+        if not isinstance(exit.__context__, BrokenPipeError):  # which others made exit code 1
+            raise
+        _forget_output()
+        return 0
+    except BrokenPipeError:
+        _forget_output()
+        return 0
+    except OSError as error:
+        if error.filename is not None:  # for example, a name that is too long
+            return _complain(name, f"cannot use {error.filename!s:.200}: {error.strerror or error}")
+        _forget_output()
+        return _complain(name, f"cannot write the output: {error.strerror or error}")
+
+
+def _complain(name: str, message: str) -> int:
+    print(f"{name}: {message}", file=sys.stderr)
+    return 2
+
+
+def _forget_output() -> None:
+    """Discard what is still buffered: writing it would fail again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 def console() -> Console:
     """Standard output. Where it is not a terminal, rich writes plain text, eighty columns wide."""
     from rich.console import Console
 
-    return Console(highlight=False, markup=False, emoji=False)
+    out = Console(highlight=False, markup=False, emoji=False)
+    if out.width < _NARROWEST:
+        out.width = 80
+    return out
 
 
 def print_json(document: Any) -> None:
@@ -142,10 +190,10 @@ def to_markdown(sheet: Sheet) -> str:
 
 def output_folder(path: Path) -> Path:
     """The folder that a user named, created if its parent exists: a longer missing path is likely a typo."""
-    if path.is_dir():
+    if os.path.isdir(path):  # Path's own raises for a name that is too long
         return path
-    if path.exists() or not path.parent.is_dir():
-        missing = "is not a folder" if path.exists() else f"cannot be made: there is no folder {path.parent}"
+    if os.path.exists(path) or not os.path.isdir(path.parent):
+        missing = "is not a folder" if os.path.exists(path) else f"cannot be made: there is no folder {path.parent}"
         raise FileError(f"the folder {path} {missing}; name one that exists, or make it")
     try:
         path.mkdir()

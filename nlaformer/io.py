@@ -203,7 +203,7 @@ def locked_folder(folder: Path) -> Iterator[None]:
     The lock ends with the process, however that ends. Where the system has no locks, there is no protection. A folder
     that is still empty at the end is removed again.
     """
-    made, held = [path for path in (folder, *folder.parents) if not path.exists()], None
+    made, held = [path for path in (folder, *folder.parents) if not os.path.exists(path)], None  # too long is not there
     make_folder(folder)
     try:
         held = _lock(folder)
@@ -238,7 +238,7 @@ def _lock(folder: Path) -> int | None:
 
 def replace_file(path: Path, content: bytes) -> None:
     """Write a file so that at every moment either the old or the new one is there, whole."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}.tmp")
+    temporary = path.with_name(f".{path.name[:80]}.{os.getpid()}-{threading.get_ident()}.tmp")  # names have a limit
     try:
         with open(temporary, "wb") as file:
             file.write(content)

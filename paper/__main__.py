@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from nlaformer.console import Sheet, print_json, print_sheets
-from nlaformer.errors import NLAFormerError, OptionError
+from nlaformer.console import Sheet, print_json, print_sheets, run_command
+from nlaformer.errors import OptionError, UnknownNameError, did_you_mean, shown
 from nlaformer.learn.model import load_solver
 from nlaformer.learn.trainer import seconds_of
 from paper import controls, plan
@@ -30,10 +30,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     given = _parser().parse_args(arguments)
     try:
-        return _dispatch(given)
-    except NLAFormerError as error:
-        say(f"paper: {error}", file=sys.stderr)
-        return 2
+        return run_command("paper", lambda: _dispatch(given))
     except KeyboardInterrupt:
         return 130
 
@@ -122,6 +119,12 @@ def _asked(name: str) -> tuple[Sequence[Artefact], list[str]]:
     groups |= {run: [run] for run in plan.runs()}
     if name in groups:
         return (), groups[name]
+    known = [*groups, *(entry.name for entry in ARTEFACTS), "all"]
+    if name not in known:
+        raise UnknownNameError(
+            f"there is no table, figure, training run or group named {shown(name)}; {did_you_mean(name, known)}"
+            "python -m paper list names the tables and figures, python -m paper run --help the groups"
+        )
     chosen = ARTEFACTS if name == "all" else (artefact(name),)
     return chosen, [run for entry in chosen for run in entry.runs]
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from nlaformer import io
 from nlaformer.arrays import full_precision
 from nlaformer.errors import ConvergenceError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.express.accuracy import draw, reference
+from nlaformer.problems import SPD
 from nlaformer.solvers.result import Status
 from tests.systems import family
 
@@ -393,3 +395,129 @@ nf.operation("subtract", n=1).save(sys.argv[2])
         "config.json",
         "model.safetensors",
     ]
+
+
+# Names, sizes and terminals
+
+
+LONG = "a" * 300
+
+
+def test_a_name_too_long_for_a_file_is_an_error_of_ours(tmp_path, monkeypatch):
+    from nlaformer.console import output_folder
+    from nlaformer.problems.matrix_market import read_matrix_market
+    from nlaformer.solvers.files import check_output
+
+    monkeypatch.chdir(tmp_path)
+    doors = [
+        lambda: nf.load(LONG),
+        lambda: nf.load(f"x/{LONG}"),
+        lambda: nf.operation("add", n=1).save(LONG),
+        lambda: nf.train(nf.recipe("quickstart"), out=LONG),
+        lambda: output_folder(Path(LONG)),
+        lambda: read_matrix_market(LONG),
+        lambda: nf.recipe("quickstart", start=LONG) and nf.train(nf.recipe("quickstart", start=LONG), out="run"),
+    ]
+    for door in doors:
+        with pytest.raises(FileError):
+            door()
+    check_output(Path(f"{LONG}.npy"), (".npy",))  # raises nothing of its own: writing says what is wrong
+    with pytest.raises(FileError):
+        io.replace_file(Path(f"{LONG}.npy"), b"")
+
+
+def test_a_name_just_short_enough_for_a_file_can_be_written(tmp_path):
+    path = tmp_path / ("a" * 240)
+    io.replace_file(path, b"content")
+    assert path.read_bytes() == b"content"
+
+
+def test_what_is_no_path_is_refused_by_the_reader_of_matrices():
+    from nlaformer.problems.matrix_market import read_matrix_market
+
+    for path in (None, 3.5, "a\0b"):
+        with pytest.raises(FileError):
+            read_matrix_market(path)
+
+
+def test_unsigned_whole_numbers_are_taken():
+    model, b = nf.load("cg-accelerated"), np.ones(20)
+    A = np.eye(20) + np.diag(np.arange(20))
+    wanted = model.iterates(A, b, normalize=False)
+    for kind in (np.uint8, np.uint16, np.uint32, np.uint64):
+        np.testing.assert_array_equal(model.iterates(A.astype(kind), b, normalize=False), wanted)
+        assert model.iterates(A, b.astype(kind), normalize=False).shape == wanted.shape
+        assert nf.solve(A.astype(kind), b.astype(kind)).converged
+        assert nf.operation("add", n=2)(np.array([1, 2], kind), np.array([3, 4], kind)).tolist() == [4, 6]
+
+
+def test_what_does_not_fit_the_memory_is_refused():
+    model, systems = nf.load("cg-accelerated"), SPD(n=20)
+    A, b, _ = systems.sample(1, seed=0)
+    for door in (
+        lambda: model.iterates(A, b, iterations=10**12),
+        lambda: nf.algorithm("cg", 10**6, form="paper"),
+        lambda: systems.stream(10**13, torch.Generator()),
+        lambda: systems.sample(10**13, seed=0),
+    ):
+        with pytest.raises(OptionError, match="memory"):
+            door()
+
+
+def test_a_recipe_is_named_once():
+    with pytest.raises(OptionError, match="recipe"):
+        nf.recipe("quickstart", recipe="cg-joint")
+
+
+def _shell(command, **environment):
+    """A line of the shell in the checkout: its exit code, and what it wrote."""
+    root = Path(nf.__file__).parent.parent
+    done = subprocess.run(
+        ["bash", "-c", command.replace("python", sys.executable)],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": str(root)} | environment,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("python -m nlaformer info >&-", 0),
+        ("python -m nlaformer info >&- 2>&-", 0),
+        ("python -m nlaformer load-nothing 2>&-", 2),
+        ("python -m nlaformer evaluate nothing 2>&-", 2),
+        ("python -m nlaformer info > /dev/full", 2),
+        ("python -m paper list >&-", 0),
+        ("python -m paper list > /dev/full", 2),
+        ("set -o pipefail; python -m paper list | true", 0),
+        ("set -o pipefail; python -m benchmarks | true", 0),
+        ("python -m paper run no-such-name", 2),
+        ("python -m nlaformer train quickstart --out ''", 2),
+        ("python -m nlaformer sweep quickstart --vary seed=1,2 --out ''", 2),
+    ],
+)
+def test_a_closed_or_full_output_and_a_bad_name_leave_no_traceback(command, code, tmp_path):
+    found, out, err = _shell(command)
+    assert (found, out) == (code, "") and "Traceback" not in err
+
+
+@pytest.mark.parametrize("columns", ["0", "1", "-3", "x", "100000"])
+def test_any_width_of_a_terminal_is_taken(columns):
+    code, out, err = _shell("python -m nlaformer info && python -m nlaformer algorithms --help", COLUMNS=columns)
+    assert (code, err) == (0, "") and "torch" in out
+
+
+def test_benchmarks_are_listed_by_name():
+    code, out, _ = _shell("python -m benchmarks")
+    assert code == 0 and all(name in out for name in ("operations", "algorithms", "solve", "train_step"))
+
+
+def test_a_misspelt_training_run_is_told_from_a_table():
+    from paper import plan
+
+    name = next(iter(plan.runs()))
+    code, _, err = _shell(f"python -m paper run {name}x")
+    assert code == 2 and repr(name) in err

@@ -6,7 +6,6 @@ imports what it needs when it runs.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 from typing import Annotated
@@ -15,7 +14,8 @@ import typer
 
 import nlaformer
 from nlaformer.cli import algorithms, demo, info, learn, operations, report, solve
-from nlaformer.errors import NLAFormerError, OptionError
+from nlaformer.console import run_command
+from nlaformer.errors import OptionError
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 app.command()(demo.demo)
@@ -59,34 +59,5 @@ def _top(
 
 
 def main() -> None:
-    """Run a command; our own errors, and files that cannot be used, become one line and exit code 2."""
-    try:
-        try:
-            app(prog_name="nlaformer")
-        finally:
-            sys.stdout.flush()
-    except NLAFormerError as error:
-        _fail(str(error))
-    except SystemExit as exit:
-        # A reader that closes the pipe early, such as head, is not an error; typer and rich make it exit code 1.
-        if not isinstance(exit.__context__, BrokenPipeError):
-            raise
-        _forget_output()
-        sys.exit(0)
-    except BrokenPipeError:
-        _forget_output()
-    except OSError as error:
-        if error.filename is not None:  # for example, a name that is too long
-            _fail(f"cannot use {error.filename!s:.200}: {error.strerror or error}")
-        _forget_output()
-        _fail(f"cannot write the output: {error.strerror or error}")
-
-
-def _fail(message: str) -> None:
-    print(f"nlaformer: {message}", file=sys.stderr)
-    sys.exit(2)
-
-
-def _forget_output() -> None:
-    """Discard what is still buffered: writing it would fail again when the interpreter ends."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    """Run a command and end the process with its exit code."""
+    sys.exit(run_command("nlaformer", lambda: app(prog_name="nlaformer") or 0))

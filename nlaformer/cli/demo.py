@@ -119,12 +119,17 @@ def pretrained() -> None:
     from nlaformer import pretrained as bundled
     from nlaformer.learn.evaluate import SEED, findings, measure
     from nlaformer.learn.model import load_solver
+    from nlaformer.learn.progress import stages
     from nlaformer.problems import SPD
 
     _heading("Bundled models: trained before, run here")
     systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=SEED)
     solvers = {name: load_solver(name) for name in bundled.names()}
-    rows = {name: measure(solver, name, systems) for name, solver in solvers.items()}
+    rows = {}
+    with stages() as stage:
+        for name, solver in solvers.items():
+            stage(f"Solving {SYSTEMS} systems: {name}")
+            rows[name] = measure(solver, name, systems)
     first = next(iter(rows.values()))
     curves = {name: row.model for name, row in rows.items()} | {"CG": first.cg, "PCG": first.pcg}
     lines = tuple((f"t = {t}", *(f"{curve[t]:.1g}" for curve in curves.values())) for t in (1, 2, 3, 4, 6, 8, 12, 20))

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -56,7 +57,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Change a field of the recipe; repeatable. The keys are below."),
 ]
-Out = Annotated[Path | None, typer.Option(help="Folder of the run; default runs/RECIPE. A run found there is resumed.")]
+Out = Annotated[str | None, typer.Option(help="Folder of the run; default runs/RECIPE. A run found there is resumed.")]
 Device = Annotated[str | None, typer.Option(help="cpu or cuda; default: cuda where there is one.")]
 CheckpointEvery = Annotated[
     int | None, typer.Option(help="Steps between checkpoints; default: a twentieth of the run.")
@@ -84,7 +85,7 @@ def train(
 
     run = trainer.train(
         named(recipe).set(settings or []),
-        out or Path("runs") / recipe,
+        Path("runs") / recipe if out is None else out,
         device=device,
         checkpoint_every=checkpoint_every,
         log_every=log_every,
@@ -124,7 +125,8 @@ def sweep(
         device=device, checkpoint_every=checkpoint_every, log_every=log_every, tensorboard=tensorboard
     )
     configs = _grid(named(recipe), settings or [], vary)
-    runs = trainer.sweep(configs, out or Path("runs") / f"{recipe}-sweep", options)
+    folder = Path("runs") / f"{recipe}-sweep" if out is None else out
+    runs = trainer.sweep(configs, folder, options)
     if _speaks():
         _show_sweep(runs, as_json)
     if any(run.diverged for run in runs):
@@ -189,25 +191,38 @@ def _speaks() -> bool:
 
 def _show_evaluation(model: Model, count: int, seed: int, as_json: bool, about: dict[str, Any]) -> None:
     from nlaformer.learn.compare import evaluate_program
-    from nlaformer.learn.evaluate import evaluate
     from nlaformer.learn.model import Solver
     from nlaformer.learn.progress import stages
 
-    with stages() as say:
-
-        def tell(label: str) -> None:
-            say(f"Solving {count} systems: {label}")
-
-        if isinstance(model, Solver):
-            rows: list[Any] = list(evaluate(model, count, seed, tell))
-            sheets = _evaluation_sheets(rows, model.config.teacher)
-        else:
-            rows = list(evaluate_program(model, count, seed, tell))
-            sheets = _comparison_sheets(rows)
+    rows: list[Any]
+    if isinstance(model, Solver):
+        rows = _measured(model, count, seed, shown=not as_json)
+        sheets = [_other_sheet(rows[1:])]
+    else:
+        with stages() as say:
+            rows = list(evaluate_program(model, count, seed, lambda label: say(f"Solving {count} systems: {label}")))
+        sheets = _comparison_sheets(rows)
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
         print_sheets(sheets)
+
+
+def _measured(solver: Solver, count: int, seed: int, shown: bool) -> list[Evaluation]:
+    """The evaluations of a solver; those on its own family are printed at once, since the others take a while."""
+    from nlaformer.arrays import threads_for
+    from nlaformer.learn.evaluate import measure, sets
+    from nlaformer.learn.progress import stages
+
+    rows: list[Evaluation] = []
+    for label, systems in sets(solver.config, count, seed):
+        with stages() as say, threads_for(solver.entries(count)):  # closed before printing: a terminal shows one thing
+            say(f"Solving {count} systems: {label}")
+            rows.append(measure(solver, label, systems))
+        if len(rows) == 1 and shown:
+            print_sheets(_own_sheets(rows[0], solver.config.teacher))
+            sys.stdout.flush()
+    return rows
 
 
 def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
@@ -235,27 +250,30 @@ def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
     ]
 
 
-def _evaluation_sheets(rows: list[Evaluation], teacher: str) -> list[Sheet]:
-    """Errors by iterate, iterations to each threshold, and errors out of distribution."""
+def _own_sheets(own: Evaluation, teacher: str) -> list[Sheet]:
+    """Errors by iterate, and iterations to each threshold, on systems like those of the training."""
     from nlaformer.learn.evaluate import THRESHOLDS, findings
 
-    own, *others = rows
     curves = {"learned": own.model, "CG": own.cg, "PCG": own.pcg}
     iterates = enumerate(zip(*curves.values(), strict=True))
     errors = tuple((str(t), *(f"{value:.2g}" for value in values)) for t, values in iterates)
     counts = zip(curves, own.iterations_to().values(), strict=True)
     reached = tuple((name, *("-" if t is None else str(t) for t in found)) for name, found in counts)
     discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}."
-    last = len(own.model) - 1
-    shown = [t for t in (1, 3) if t < last] + [last]
-    elsewhere = tuple((row.label, *(f"{row.model[t]:.2g} / {row.cg[t]:.2g}" for t in shown)) for row in others)
     title = f"Squared relative error, mean of {own.count} systems ({own.label})"
     bounds = tuple(f"{bound:.0e}" for bound in THRESHOLDS)
     return [
         Sheet(title, ("t", *curves), errors, findings(own, teacher)),
         Sheet("Iterations to a squared relative error of", ("", *bounds), reached, discrepancy),
-        Sheet("Other systems: learned / CG", ("systems", *(f"t = {t}" for t in shown)), elsewhere),
     ]
+
+
+def _other_sheet(others: list[Evaluation]) -> Sheet:
+    """Errors out of distribution."""
+    last = len(others[0].model) - 1
+    shown = [t for t in (1, 3) if t < last] + [last]
+    elsewhere = tuple((row.label, *(f"{row.model[t]:.2g} / {row.cg[t]:.2g}" for t in shown)) for row in others)
+    return Sheet("Other systems: learned / CG", ("systems", *(f"t = {t}" for t in shown)), elsewhere)
 
 
 def _show_sweep(runs: list[TrainingRun], as_json: bool) -> None:

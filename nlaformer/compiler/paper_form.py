@@ -30,7 +30,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from nlaformer.arrays import plain, whole
+from nlaformer.arrays import check_memory, plain, whole
 from nlaformer.compiler.algorithm import Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options
@@ -75,6 +75,8 @@ def paper_cg(
         )
     registers = (("A", n), ("b", 1), ("d", n), ("x", n), ("r", n), ("work", n), ("position", n + 1))
     layout = Layout(registers, tokens=n + 1)
+    needed = 8 * (layout.rows + 2 * layout.tokens) * layout.tokens
+    check_memory(f"n is {n:,}: the run of a single system", needed, torch.device("cpu"), ". Choose a smaller n")
     # Scores are a_i . d with |A| and |d| about 1.
     lin = design(n, dtype, 0.5 / n**0.5, order=order, scheme=scheme, summands=1)
     pre = assemble(layout, _start_heads(layout, lin))

@@ -23,7 +23,17 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io, pretrained
-from nlaformer.arrays import ArrayT, all_finite, full_precision, give, kind_of, threads_for, to_tensor, whole
+from nlaformer.arrays import (
+    ArrayT,
+    all_finite,
+    check_memory,
+    full_precision,
+    give,
+    kind_of,
+    threads_for,
+    to_tensor,
+    whole,
+)
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
@@ -167,6 +177,8 @@ class Solver(nn.Module):
         except RuntimeError:
             shapes = f"{tuple(matrices.shape)} and {tuple(right.shape)}"
             raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
+        kept = (iterations + 1) * (8 * batch.numel() * n + 4 * (n + 1) * self.config.d)
+        check_memory(f"iterations is {iterations:,}: keeping every iterate", kept, right.device, ". Ask for fewer")
         e = f = torch.zeros((), dtype=torch.int32, device=right.device)
         if normalize and batch.numel() and (known := familiar(self.config)) is not None:
             warn_if_unfamiliar(known.unlike(matrices), stacklevel=4)  # the user's line, above two decorators

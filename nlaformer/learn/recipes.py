@@ -541,6 +541,8 @@ def recipe(name: str, **changes: Any) -> Config:
     >>> nf.recipe("cg-accelerated", steps=50).warmup
     5
     """
+    if "recipe" in changes:
+        raise OptionError(f"recipe={shown(changes['recipe'])} is the name, which comes first: nf.recipe(name, n=20)")
     return look_up("recipe", name, _RECIPES)[1]._adapted(recipe=name, **changes)
 
 

@@ -170,10 +170,10 @@ def train(
     return train_into(configs, member_folders(as_folder(out), configs), options)
 
 
-def sweep(configs: Sequence[Config], out: Path, options: RunOptions) -> list[TrainingRun]:
+def sweep(configs: Sequence[Config], out: str | os.PathLike[str], options: RunOptions) -> list[TrainingRun]:
     """Train configs of any shapes, those of one shape together; all are checked before the first step."""
     groups: dict[str, list[tuple[Config, Path]]] = {}
-    for config, folder in zip(configs, member_folders(out, configs), strict=True):
+    for config, folder in zip(configs, member_folders(as_folder(out), configs), strict=True):
         groups.setdefault(repr(shape_of(config.validate())), []).append((config, folder))
     runs: list[TrainingRun] = []
     for members in groups.values():

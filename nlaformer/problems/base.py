@@ -139,9 +139,7 @@ class Family:
         """
         count, seed, dtype = as_whole(count), as_whole(seed), torch.float64 if dtype is None else dtype
         _check_draw("sample", count, dtype, ("seed", seed, _WHOLE_0, _whole(seed, 0)))
-        check_memory(
-            f"sample: {shown(count)} systems of n = {shown(self.n)}", 8 * count * self.n**2, torch.device("cpu")
-        )
+        self._check_memory("sample", count, torch.float64, torch.device("cpu"))
         draw, place = _SeededDraws(seed), usable_device("cpu" if device is None else device)
         parts = (self._systems(draw, size) for size in self._chunks(count))
         return _join([Systems(*(array.to(device=place, dtype=dtype) for array in part)) for part in parts])
@@ -154,8 +152,13 @@ class Family:
         count = as_whole(count)
         expected = "a generator such as torch.Generator().manual_seed(0)"
         _check_draw("stream", count, dtype, ("generator", generator, expected, isinstance(generator, torch.Generator)))
+        self._check_memory("stream", count, dtype, generator.device)
         draw = _DeviceDraws(generator, dtype)
         return _join([self._systems(draw, size) for size in self._chunks(count)])
+
+    def _check_memory(self, method: str, count: int, dtype: torch.dtype, device: torch.device) -> None:
+        needed = dtype.itemsize * count * self.n**2
+        check_memory(f"{method}: {shown(count)} systems of n = {shown(self.n)}", needed, device)
 
     def _chunks(self, count: int) -> list[int]:
         largest = max(1, min(_LARGEST_BATCH, _LARGEST_CHUNK // self.n**2))

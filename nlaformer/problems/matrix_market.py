@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DTypeError, FileError, ShapeError
+from nlaformer.errors import DTypeError, FileError, ShapeError, shown
 from nlaformer.problems.base import Draws, Family, option
 
 _LARGEST_DENSE = 2**14  # 2 GiB in float64
@@ -42,6 +42,8 @@ def read_matrix_market(path: str | os.PathLike[str]) -> Any:
     """
     try:
         lines = Path(path).read_bytes().splitlines()
+    except (TypeError, ValueError) as error:
+        raise FileError(f"{shown(path)} is not the path of a file: {error}") from error
     except OSError as error:
         raise FileError(f"cannot read {os.fspath(path)}: {error.strerror or error}") from error
     try:

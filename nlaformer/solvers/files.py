@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import math
+import os
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -111,8 +112,8 @@ def check_output(path: Path, kinds: tuple[str, ...], inputs: tuple[Path | None, 
     """Refuse, before any work, an output file that cannot be written or that is an input."""
     if path.suffix.lower() not in kinds:
         raise FileError(f"cannot write {path}; expected a file that ends in {' or '.join(kinds)}")
-    if path.is_dir() or not path.parent.is_dir():
-        reason = "it is a folder" if path.is_dir() else f"there is no folder {path.parent}"
+    if os.path.isdir(path) or not os.path.isdir(path.parent):  # Path's own raise for a name that is too long
+        reason = "it is a folder" if os.path.isdir(path) else f"there is no folder {path.parent}"
         raise FileError(f"cannot write {path}: {reason}")
     if any(given is not None and path.resolve() == given.resolve() for given in inputs):
         raise FileError(f"{path} holds the system to be solved; name another file for the answer")
