@@ -21,6 +21,7 @@ from nlaformer.errors import FileError, OptionError
 if TYPE_CHECKING:
     from nlaformer.learn.compare import Comparison
     from nlaformer.learn.evaluate import Evaluation
+    from nlaformer.learn.model import Solver
     from nlaformer.learn.models import Model
     from nlaformer.learn.recipes import Config
     from nlaformer.learn.trainer import TrainingRun
