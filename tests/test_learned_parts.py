@@ -101,6 +101,16 @@ def test_a_part_takes_values_without_a_unit():
     assert model.networks["propose"].part.inputs == ["vector", "vector", "scalar"]
 
 
+def test_a_part_takes_constants_without_leading_axes():
+    def direction(self, A, b, x, r):
+        return nf.norm(x) * self.propose(A, np.ones_like(r), 0.5)
+
+    models = [initial(TINY.replace(seed=seed), Misused(direction)) for seed in range(2)]
+    A, b, _ = systems(4)
+    assert models[0].run(A, b, iterations=2).x.shape == (4, 3, 6)
+    assert stack(models)(A.reshape(2, 2, 6, 6), b.reshape(2, 2, 6)).shape == (2, 2, 5, 6)
+
+
 def test_a_part_in_finish_is_refused():
     class Late(GuidedCG):
         def finish(self, A, x, r):
@@ -307,6 +317,13 @@ def test_preconditioned_runs_converge_in_n_steps():
 
 
 # --- the model ---
+
+
+def test_a_part_starts_by_proposing_the_vector_that_it_is_given():
+    model = initial(TINY.replace(d=256), GuidedCG())
+    A, b, _ = systems(32)
+    c, _ = model.propose(model.begin(A), b)
+    assert (torch.cosine_similarity(c, b) > 0.8).all()
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -19,10 +19,11 @@ The network computes in its own precision, float32; its inputs are rounded to it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import pad
 
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.learned import PartSpec
@@ -70,6 +71,10 @@ class PartNetwork(nn.Module):
         }
         if m:
             weights |= {"each": normal(d, m, generator), "whole": normal(d, m * n, generator)}
+        if m and part.gives == "vector":
+            # What the sink holds of the first vector is read back: the part starts by proposing what it has been given.
+            # In a method that is CG where r is proposed, training gains its first digits in half the steps.
+            weights["probe"] = (m * n / d) * weights["whole"][:, :n].mT.contiguous()
         if numbers:
             weights["number"] = normal(d, numbers, generator)
         return cls(part, n, NLAFormer(pre, loop), weights)
@@ -93,13 +98,13 @@ class PartNetwork(nn.Module):
 
     def start(self, A: Tensor, *values: Tensor) -> dict[str, Tensor]:
         """What a part in ``start`` gives."""
-        H = self.blocks.through("pre", self._tokens(A) + self._given(values))
+        H = self.blocks.through("pre", self._tokens(A) + self._given(values, A.shape[:-2]))
         return self._read(H, A.shape[-1], A.dtype)
 
     def step(self, A: Tensor, *values: Tensor) -> dict[str, Tensor]:
         """What a part in ``step`` gives, and its next ``memory``; the last value is the memory."""
         *given, H = values
-        H = self.blocks.through("loop", H + self._given(given))
+        H = self.blocks.through("loop", H + self._given(given, H.shape[:-2]))
         return self._read(H, A.shape[-1], A.dtype) | {"memory": H}
 
     def _tokens(self, A: Tensor) -> Tensor:
@@ -111,35 +116,31 @@ class PartNetwork(nn.Module):
         normalized = (scale(A, -e[..., None, None]) * A.shape[-1]).to(self.positions.dtype)
         if missing := self.n - A.shape[-1]:  # further unknowns that nothing is connected with
             mean = normalized.diagonal(dim1=-2, dim2=-1).mean(-1)
-            normalized = nn.functional.pad(normalized, (0, missing, 0, missing))
+            normalized = pad(normalized, (0, missing, 0, missing))
             further = torch.arange(self.n, device=A.device) >= A.shape[-1]
             normalized = normalized + mean[..., None, None] * torch.diag(further.to(normalized.dtype))
         columns = self.read_in(normalized.mT)  # (..., n, d)
-        tokens = nn.functional.pad(columns, (0, 0, 1, 0))
+        tokens = pad(columns, (0, 0, 1, 0))
         return tokens + (self.positions if self.positions.dim() == 2 else self.positions.unsqueeze(1))
 
-    def _given(self, values: tuple[Tensor, ...] | list[Tensor]) -> Tensor | float:
-        """What vectors and scalars add to the tokens, (..., n+1, d)."""
-        dtype, kinds = self.positions.dtype, self.part.inputs
-        if not kinds:
-            return 0.0
-        d = self.positions.shape[-1]
-        sink, tokens = 0.0, None
+    def _given(self, values: Sequence[Tensor], batch: Sequence[int]) -> Tensor | float:
+        """What vectors and scalars of a batch shape add to the tokens, (..., n+1, d)."""
+        pairs = [(value.to(self.positions.dtype), kind) for value, kind in zip(values, self.part.inputs, strict=True)]
+        added: Tensor | float = 0.0
         if self.vectors:
-            vectors = [v.to(dtype) for v, kind in zip(values, kinds, strict=True) if kind == "vector"]
+            vectors = [v.expand(*batch, v.shape[-1]) for v, kind in pairs if kind == "vector"]
             # Vectors of norm 1 have entries of about 1 / sqrt(n).
             V = torch.stack(vectors, -1) * vectors[0].shape[-1] ** 0.5  # (..., size, vectors)
-            V = nn.functional.pad(V, (0, 0, 0, self.n - V.shape[-2]))
-            tokens, sink = self.each(V), self.whole(V.mT.flatten(-2))
+            V = pad(V, (0, 0, 0, self.n - V.shape[-2]))
+            added = pad(self.each(V), (0, 0, 1, 0)) + self._at_sink(self.whole(V.mT.flatten(-2)))
         if self.scalars:
-            numbers = [v.to(dtype) for v, kind in zip(values, kinds, strict=True) if kind == "scalar"]
-            sink = sink + self.number(torch.stack(numbers, -1))
-        assert isinstance(sink, Tensor)
-        sink = sink.unsqueeze(-2)
-        if tokens is None:
-            return nn.functional.pad(sink, (0, 0, 0, self.n))
-        assert tokens.shape[-1] == d
-        return torch.cat([sink.expand(*tokens.shape[:-2], 1, d), tokens], -2)
+            numbers = torch.stack([s.expand(*batch) for s, kind in pairs if kind == "scalar"], -1)
+            added = added + self._at_sink(self.number(numbers))
+        return added
+
+    def _at_sink(self, h: Tensor) -> Tensor:
+        """Rows (..., d) at the sink and zeros at the other tokens."""
+        return pad(h.unsqueeze(-2), (0, 0, 0, self.n))
 
     def _read(self, H: Tensor, size: int, dtype: torch.dtype) -> dict[str, Tensor]:
         """The part's outputs from the hidden state, in the program's precision."""
