@@ -176,6 +176,28 @@ def test_batches_columns_precisions_and_callbacks_go_with_a_guided_solve():
     assert right(A, b, warm, 1e-10) and warm.iterations.mean() < 10
 
 
+def test_a_learned_preconditioner_goes_with_columns_and_with_another_model():
+    A, b = sampled(problems.SPD(n=12), count=6)
+    columns = nf.pcg(A[0], b.T, M=Writer(12), rtol=1e-9)
+    assert columns.x.shape == (12, 6) and columns.converged and columns.model.accepted.shape == (6,)
+    for model in (lambda A, b: np.linalg.solve(A, b[..., None])[..., 0] * 1.2, Speaker(12, "random")):
+        both = nf.solve(A, b, model=model, M=Writer(12), rtol=1e-9)
+        assert right(A, b, both, 1e-9) and np.all(both.model.accepted >= 1)
+    for wrong in (nf.load("cg-accelerated"), "cg-accelerated", nf.algorithm("cg", n=12)):
+        with pytest.raises(OptionError, match="model="):
+            nf.solve(A, b, M=wrong)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("program", [GuidedCG(), LearnedPCG()], ids=["guided", "preconditioner"])
+@pytest.mark.parametrize(("model_on", "system_on"), [("cuda", "cuda"), ("cpu", "cuda"), ("cuda", "cpu")])
+def test_model_and_system_may_be_on_any_device(program: Any, model_on: str, system_on: str):
+    A, b, _ = problems.SPD(n=20).sample(16, 0, device=system_on)
+    model = initial(nf.recipe("quickstart", n=20, d=16, heads=2), program).to(model_on)
+    result = nf.solve(A, b, model=model, rtol=1e-10)
+    assert result.converged and result.x.device.type == system_on
+
+
 def test_a_learned_preconditioner_saves_products_and_leaves_the_trajectory_of_pcg():
     A, b = sampled(problems.SPD(n=20))
     own = nf.cg(A, b, rtol=1e-10)

@@ -129,8 +129,12 @@ class Guidance:
         if policy.memory:
             self.directions.append(direction.take(used).among(lanes[used], len(state.x)))
             del self.directions[: -self._memory]
-        reason = "a plain step gains as much" if policy.watched else "it does not lower the residual enough"
-        self.proposer.refused[reason] += int((~going if policy.watched else ~used).sum())
+        refused = self.proposer.refused
+        if policy.watched:
+            refused["a plain step gains as much as its own"] += int((used & ~going).sum())
+            refused["its direction adds nothing to those before it"] += int((~used).sum())
+        else:
+            refused["it does not lower the residual enough"] += int((~used).sum())
         lanes = lanes[going]
         small = norm_of(state.r[lanes]) <= state.problem.tolerance[lanes]
         if bool(small.any()):

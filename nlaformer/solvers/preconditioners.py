@@ -155,6 +155,8 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
         if role != "preconditioner":
             raise OptionError("M is a model that proposes directions, not a preconditioner; pass it as model=")
         return DiagonalPlusRank.learned(M, problem)
+    if hasattr(M, "iterates") or hasattr(M, "run"):
+        raise OptionError("M is a model that solves systems, not a preconditioner; pass it as model=")
     m, n = problem.b.shape
     if scipy.sparse.issparse(M) or hasattr(M, "matvec"):
         matrix = read_matrix("M", M)

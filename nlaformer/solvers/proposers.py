@@ -216,6 +216,7 @@ class Preconditioned(Proposer):
         super().__init__(problem, M.size)
         self._M = M
         self.seconds = M.seconds
+        self.refused["what it wrote is not positive definite, and the Jacobi preconditioner stood in"] += M.jacobi
 
     def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
         return self._M.take(lanes).apply(r)
