@@ -48,9 +48,9 @@ class AlgorithmConfig:
     """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes.
 
     ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value,
-    ``scales`` the row of the logarithm of an input's scale, for inputs that have one. ``residual``, ``scale``,
-    ``promises`` and ``program`` (what every value should be) are the data of an ``Expression`` each. ``schedule`` has
-    the instructions of every layer (``schedule_data``), which the weights alone do not show.
+    ``scales`` the rows of an input of size 1 and of the logarithm of its scale, for inputs that the run does not scale.
+    ``residual``, ``scale``, ``promises`` and ``program`` (what every value should be) are the data of an ``Expression``
+    each. ``schedule`` has the instructions of every layer (``schedule_data``), which the weights alone do not show.
     """
 
     name: str
@@ -71,7 +71,7 @@ class AlgorithmConfig:
     schedule: dict[str, Any]
     warnings: list[str]
     form: str = "compiled"
-    scales: dict[str, str] = field(default_factory=dict)
+    scales: dict[str, Any] = field(default_factory=dict)
     verification: dict[str, Any] = field(default_factory=dict)
     further: dict[str, str] = field(default_factory=dict)
     rectangular: bool = False
@@ -295,19 +295,22 @@ class Algorithm:
         P = self.layout.empty((count,), self.dtype, self.device)
         self.layout.write(P, "one", torch.ones(1, self.n, dtype=self.dtype, device=self.device))
         for name, value in inputs.items():
-            kind = self.config.kinds[name]
             if name in self.config.scales:
-                e = exponent(size(value, kind)).to(torch.int64)
-                scaled = scale(value, -_per_system(e, value))
-                log = math.log(2.0) * (e - self._exponent_of(name, exponents)).to(self.dtype)
-                self.layout.write(P, self.config.scales[name], log[:, None, None].expand(-1, 1, self.n))
-            else:
-                scaled = self._scaled(name, value, exponents)
-            if kind == "scalar":
-                scaled = scaled[:, None].expand(-1, self.n)
-            # Token j holds row j of A: the paper's [a_1 ... a_n] for A = [a_1 ... a_n]^T.
-            self.layout.write(P, name, scaled.mT if kind == "matrix" else scaled[:, None, :])
+                normal, log = self.config.scales[name]
+                e = exponent(size(value, self.config.kinds[name])).to(torch.int64)
+                self._write(P, name, normal, scale(value, -_per_system(e, value)))
+                difference = math.log(2.0) * (e - self._exponent_of(name, exponents)).to(self.dtype)
+                self.layout.write(P, log, difference[:, None, None].expand(-1, 1, self.n))
+            if name in self.layout.names:
+                self._write(P, name, name, self._scaled(name, value, exponents))
         return P
+
+    def _write(self, P: Tensor, name: str, register: str, value: Tensor) -> None:
+        """An input into its rows. Token j holds row j of A: the paper's [a_1 ... a_n] for A = [a_1 ... a_n]^T."""
+        kind = self.config.kinds[name]
+        if kind == "scalar":
+            value = value[:, None].expand(-1, self.n)
+        self.layout.write(P, register, value.mT if kind == "matrix" else value[:, None, :])
 
     def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
         return scale(value, -_per_system(self._exponent_of(name, exponents), value))

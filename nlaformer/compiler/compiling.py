@@ -113,7 +113,7 @@ def _config(
         name=traced.program.name,
         state={name: _rows(rows, weights) for name, rows in selection.state.items()},
         answer=_rows(selection.answer, weights),
-        scales={name: weights.names[row] for name, row in selection.scales.items()},
+        scales={name: [weights.names[row] for row in rows] for name, rows in selection.scales.items()},
         program=values_of(traced).data(),
         schedule=schedule_data(selection, layers),
         warnings=list(dict.fromkeys(selection.warnings)),

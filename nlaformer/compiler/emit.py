@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 
 from nlaformer.arrays import check_memory
-from nlaformer.compiler.instructions import MATRIX_NORM, Block, Combination, Instruction, Selection
+from nlaformer.compiler.instructions import MATRIX_NORM, ZERO, Block, Combination, Instruction, Selection, registers_of
 from nlaformer.compiler.schedule import Schedule
 from nlaformer.express import heads as build
 from nlaformer.express.heads import Form, Head, Unit
@@ -23,10 +23,9 @@ from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
 _Parts = tuple[list[Head], list[Unit]]
-SIGN_THRESHOLD = 2.0**-40  # sign(v) is 1 or -1 from here on, in units of the prompt
+SIGN_THRESHOLD = 2.0**-100  # sign(v) is 1 or -1 from here on, in units of the prompt
 _SHARPNESS = 4.0  # of the softmax that finds the largest entry
 _COARSE, _COARSE_UNITS = 16.0, 64
-_ZERO = 200.0  # e^-200 stands for zero
 # Numbers that the interpolated logarithms of A take while the weights are made, for each entry of A.
 _INTERPOLANTS = 1500
 _TRIP = 1000.0
@@ -64,6 +63,8 @@ class _Emitter:
         self.selection, self.blocks, self.target = selection, layers, selection.target
         self.n = selection.target.n
         self.layout = self._layout()
+        encodings = [i for block in layers.layers.values() for layer in block for i in layer if i.op == "encode"]
+        self.encoded = {name: selection.matrices[register] for name, register in (i.parameters for i in encodings)}
         self.sink = self.layout["position"][0]
         self.one = self.layout["one"][0]
         self.ceiling = _CEILING[self.target.dtype]
@@ -71,10 +72,15 @@ class _Emitter:
     def _layout(self) -> Layout:
         layers = [layer for block in self.blocks.layers.values() for layer in block]
         written = {register for layer in layers for i in layer for register in (i.target, *i.extra)}
+        read = {register for layer in layers for i in layer for register in i.reads}
+        read |= registers_of(*(source for writes in self.blocks.writes.values() for source in writes.values()))
+        unused = {self.selection.inputs[name] for name in self.selection.scales} - read
         registers = [("one", 1), ("position", self.n + 1)]
         self.names: dict[int, str] = {0: "one"}
         taken = {"one", "position"}
         for k, register in enumerate(self.selection.registers):
+            if k in unused:  # the copy of size 1 is
+                continue
             if register.name == "A" and register.block == "input":
                 self.names[k] = "A"
                 registers.insert(0, ("A", self.n))
@@ -112,6 +118,8 @@ class _Emitter:
 
     def _block(self, block: Block) -> list[Layer]:
         parts = [self.layer(instructions) for instructions in self.blocks.layers[block]]
+        for register, layer in self.blocks.early[block].items():
+            parts[layer][1].extend(unit for row in self.rows(register) for unit in build.replace(row))
         if parts:
             parts[-1][1].extend(self._ending(block))
         return [build.assemble(self.layout, heads, units) for heads, units in parts]
@@ -120,9 +128,10 @@ class _Emitter:
         """Write the state, clear the work rows."""
         units = []
         for register, source in self.blocks.writes[block].items():
-            forms = self.forms(source) if source else [{} for _ in self.rows(register)]
+            forms = self.forms(source, len(self.rows(register)))
             for row, form in zip(self.rows(register), forms, strict=True):
-                units += build.replace(row, form)
+                is_zero = register in self.blocks.early[block]
+                units += (build.add_form(form, row) if form else []) if is_zero else build.replace(row, form)
         for register in self.blocks.clears[block]:
             units += [unit for row in self.rows(register) for unit in build.replace(row)]
         return units
@@ -168,7 +177,7 @@ class _Emitter:
     ) -> list[Head]:
         """target_j += sum_i |A_ji|^power sign_ji e^{exponent_j} value_i, a head for each sign."""
         name = operator.removesuffix(".T")
-        matrix = next(rows for register, rows in self.selection.matrices.items() if self.names[register] == name)
+        matrix = self.encoded[name]
         logs, masks = self.rows(matrix.logs), self.rows(matrix.signs)
         ceiling = _MATRIX_CEILING[self.target.dtype] + math.log(MATRIX_NORM)
         heads = []
@@ -216,10 +225,26 @@ class _Emitter:
         eye, (X, Y) = build.select(self.rows(1)), (self.forms(source) for source in i.sources)
         return self._linear(i, X, eye, Y) if i.parameters[1] else self._linear(i, eye, X, Y)
 
+    def _skew(self, i: Instruction) -> _Parts:
+        """Row s of token i: X_i,i-s, so that the transpose moves row s by s tokens."""
+        forms, rows = self.forms(i.sources[0], self.n), self.rows(i.target)
+        units = []
+        for s, row in enumerate(rows):
+            targets = [row] * self.n
+            units += self._masked(forms, targets, [{(k + s) % self.n} for k in range(self.n)])
+        return [], units
+
     def _transpose(self, i: Instruction) -> _Parts:
-        """Token j: sum_i X_ij e_i."""
-        eye = build.select(self.rows(1))
-        return self._linear(i, self.forms(i.sources[0]), eye, eye)
+        """Token j reads row s of token j + s, X_j+s,j, and puts it into row j + s."""
+        skewed, moved, target = self.forms(i.sources[0]), self.rows(i.extra[0]), self.rows(i.target)
+        heads = []
+        units = []
+        for s, (form, row) in enumerate(zip(skewed, moved, strict=True)):
+            source = [0, *(1 + (j + s) % self.n for j in range(self.n))]
+            heads.append(build.pick_head(self.layout, source, [form], [row]))
+            kept = [{(k - s) % self.n} for k in range(self.n)]
+            units += self._masked([{row: 1.0}] * self.n, target, kept)
+        return heads, units
 
     def _outer(self, i: Instruction) -> _Parts:
         """Token j: sum_i (v_i u_j) e_i."""
@@ -340,11 +365,10 @@ class _Emitter:
         return [], [Unit({**form, self.one: 1.0 + form.get(self.one, 0.0)}, 0.0, {self.rows(i.target)[0]: _TRIP})]
 
     def _log(self, i: Instruction) -> _Parts:
-        """The logarithm between ``lowest`` and ``highest``, -_ZERO or _ZERO at 0, and nearly flat below."""
-        lowest, highest, policy = i.parameters
+        """The logarithm between ``lowest`` and ``highest``, ``end`` at 0, and nearly flat below."""
+        lowest, highest, end = i.parameters
         knots = _knots(lowest, highest, self.target.log_units)
         logs = [math.log(knot) for knot in knots]
-        end = -_ZERO if policy == "num" else _ZERO
         units = []
         for form, row in zip(self.forms(i.sources[0]), self.rows(i.target), strict=True):
             units += self._flattened(form, [0.0, *knots], [end, *logs], row)
@@ -412,13 +436,13 @@ class _Emitter:
             return [], units + [Unit({a: -1.0}, 0.0, {m: 1.0}) for a, m in zip(A, minus, strict=True)]
         if i.layer == 1:
             knots = _knots(lowest, highest, counts[0])
-            values = [-_ZERO, *(math.log(knot) for knot in knots)]
+            values = [-ZERO, *(math.log(knot) for knot in knots)]
             units = []
             for form, row in zip(size, logs, strict=True):
                 units += build.piecewise_linear(form, [0.0, *knots], values, {row: 1.0}, self.sink)
             for row, mask in zip(part, signs, strict=True):
-                # -_ZERO where the part vanishes, 0 from the smallest knot upwards.
-                units.append(Unit({row: -_ZERO / lowest, self.one: _ZERO}, 0.0, {mask: -1.0}))
+                # -ZERO where the part vanishes, 0 from the smallest knot upwards.
+                units.append(Unit({row: -ZERO / lowest, self.one: ZERO}, 0.0, {mask: -1.0}))
             return [], units
         if counts[i.layer - 1] == 0:
             return [], []

@@ -50,7 +50,7 @@ ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
 MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
-NOTHING = math.exp(-200.0)  # the number that stands for zero where only logarithms can be kept
+ZERO, FARTHEST = 200.0, 2000.0  # the logarithm of 0 is minus these
 
 
 def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
@@ -164,7 +164,9 @@ class Selection:
     answer: StateRows | None = None
     linearizations: dict[int, Linearization] = field(default_factory=dict)
     matrices: dict[int, MatrixRows] = field(default_factory=dict)  # by the register of the input
-    scales: dict[str, int] = field(default_factory=dict)  # of inputs: the row of the logarithm of their scale
+    # Of inputs that the run does not scale: the rows of size 1 and of the logarithm of their scale.
+    scales: dict[str, tuple[int, int]] = field(default_factory=dict)
+    inputs: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:
@@ -211,7 +213,8 @@ class Builder:
         self.trips: dict[Block, dict[int, set[int]]] = {"pre": {}, "loop": {}, "post": {}}
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=self.n)
-        self.inputs: dict[str, int] = {}
+        self.inputs = self.out.inputs
+        self.normal: dict[str, int] = {}  # of inputs: the row of size 1
         self.interpolated: dict[int, int] = {}  # of a refined logarithm: the row it refines
 
     # --- registers and instructions ---
@@ -291,14 +294,15 @@ class Builder:
     def _moved(self, operator: Operator, exponent: Combination, source: Combination, tame: bool) -> int:
         """The row operator source e^exponent; ``tame``: it was brought to the scale of its kin."""
         height = self._height(source)
-        tame = tame or (self._tame(source) and not self._scalar_part(exponent))
-        if operator:
+        tame = self._tame(source) and (tame or not self._scalar_part(exponent))
+        if operator and self._height(exponent) == 1:
             encoded = self._encoded(operator)
             first = self.out.first_layer(self.block, registers_of(exponent), ATTENTION)
             if first <= self.out.first_layer(self.block, [*registers_of(source), *encoded], ATTENTION):
                 # One layer either way: the exponent joins the logarithms of A in the score.
                 more: dict[str, Any] = {"height": height, "bound": MATRIX_NORM * self._bound(source), "tame": tame}
                 return self.emit("matvec", [source], exponent, (operator,), also=encoded, **more)
+        if operator:
             source = ((self._moved(operator, (), source, tame), 1.0),)
         scalar = all(self.out.registers[r].scalar for r, _ in (*source, *exponent))
         bound = max(self._bound(source), HEADROOM) if not scalar else 1.0
@@ -311,7 +315,7 @@ class Builder:
     def _encoded(self, operator: Operator) -> list[int]:
         """The logarithms of an input matrix and the masks of its signs, made by four layers of the pre block."""
         name = operator.removesuffix(".T")
-        if (register := self.inputs[name]) not in self.out.matrices:
+        if (register := self.normal[name]) not in self.out.matrices:
             part = self._register(f"parts of {name}", "pre", height=2 * self.n, time=(0, FFN))
             signs = self._register(f"signs of {name}", "pre", height=2 * self.n, time=(1, FFN))
             ratio = self._register(f"ratios of {name}", "pre", height=self.n, time=(3, ATTENTION))
@@ -328,9 +332,10 @@ class Builder:
 
     # --- scalars ---
 
-    def _dot_of(self, u: Combination, v: Combination, ordered: bool = False) -> int:
+    def _dot_of(self, u: Combination, v: Combination, ordered: bool = False, spread: bool = True) -> int:
+        """Their dot. ``ordered``: u stands in the score; ``spread``: no few entries make up most of its norm."""
         key, value = (u, v) if ordered else sorted((u, v), key=self._unruly)
-        typical = 2 * self._bound(key) / HEADROOM / math.sqrt(self.n)
+        typical = 2 * self._bound(key) / HEADROOM / math.sqrt(self.n) if spread else 0.7 * self._size(key)
         lin = design(self.n, self.target.dtype, typical, order=self.target.order, summands=self.n)
         row = self.emit(
             "dot", [key, value], (), (lin,), bound=self._bound(u) * self._bound(v), size=self._size(u) * self._size(v)
@@ -351,12 +356,16 @@ class Builder:
     def _log_of(self, source: Combination, policy: str, scalar: bool, groups: set[int]) -> tuple[float, Combination]:
         """(c, F) with source = c e^F: interpolated, then refined; with a trip for the floating ``groups``."""
         if not source:
-            return NOTHING, ()
+            return 1.0, ((self.one, FARTHEST if policy == "den" else -FARTHEST),)
         factor = max(abs(c) for _, c in source)
         source = tuple((register, c / factor) for register, c in source)
         lowest, highest = self._range(source)
         more: dict[str, Any] = {"scalar": scalar, "height": self._height(source), "tame": False}
-        first = self.emit("log", [source], (), (lowest, highest, policy), half=FFN, writes=FFN, **more)
+        # Where nothing trips, 0 is a power of e that underflows, whatever it is multiplied with.
+        zero = ZERO if groups else FARTHEST
+        first = self.emit(
+            "log", [source], (), (lowest, highest, zero if policy == "den" else -zero), half=FFN, writes=FFN, **more
+        )
         sources: list[Combination] = [source, ((first, 1.0),)]
         extra = [self._work("ratio", source, policy, bool(groups), height=self._height(source))]
         if groups:

@@ -42,7 +42,9 @@ class Scaling(Builder):
         if kind == "scalar":
             log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
             picked = self._work("picked", log, scalar=True, tame=False)
-            row = self.emit("ratio", [source, ((log, 1.0),)], scalar=True, extra=(picked,), tame=True, bound=2.0)
+            row = self.emit(
+                "ratio", [source, ((log, 1.0),)], scalar=True, extra=(picked,), tame=True, bound=2.0, size=1.0
+            )
             return ((row, 1.0),), combine((1.0, ((picked, 1.0),)), (1.0, shift))
         peak = self._peak(source, kind)
         row = self.emit(
@@ -51,6 +53,7 @@ class Scaling(Builder):
             ((peak, -1.0),),
             height=self._height(source),
             bound=math.sqrt(self.n),
+            size=1.0,
             tame=True,
         )
         return ((row, 1.0),), combine((1.0, ((peak, 1.0),)), (1.0, shift))
@@ -107,14 +110,19 @@ def scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[
         for other in others:
             parent[find(other)] = find(first)
 
-    nodes = [node for node in traced.nodes if node.kind != "scalar"]
+    used = dict.fromkeys(
+        [*traced.nodes, *traced.state.values()]
+    )  # a state that no method reads is written all the same
+    nodes = [node for node in used if node.kind != "scalar"]
     for node in nodes:
         find(id(node))
         join([id(node), *(id(argument) for argument in _of_same_scale(node))])
     states = [name for name, node in traced.state.items() if node.kind != "scalar"]
     for name in states:
         join([id(traced.state[name]), id(traced.step[name])])
-    fixed = {find(id(traced.answer))} if traced.answer.kind != "scalar" else set()
+    fixed = set()
+    if traced.answer.kind == "matrix" or (traced.answer.kind == "vector" and not _is_homogeneous(traced)):
+        fixed.add(find(id(traced.answer)))
     step = {id(node) for node in reachable(traced.step.values())}
     for node in nodes:
         if node.op in ("exp", "log", "sqrt", "sign", "constant", "ones", "identity"):
@@ -130,6 +138,26 @@ def scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[
         if find(id(traced.state[name])) not in fixed:
             floating.setdefault(find(id(traced.state[name])), []).append(name)
     return {id(node): find(id(node)) for node in nodes}, floating
+
+
+def _is_homogeneous(traced: TracedProgram) -> bool:
+    """Whether the answer is a state that a step multiplies by something: it may fall or grow without end."""
+    answer = traced.answer
+    if answer.op != "state" or answer.extra in unit_states(traced) or traced.step[answer.extra] is answer:
+        return False
+    stack = [traced.step[answer.extra]]
+    while stack:
+        node = stack.pop()
+        args = [argument for argument in node.args if argument.kind == node.kind]
+        if node.op == "matmul" and node.args[0].op == "input":
+            stack.append(node.args[1])
+        elif node.op in ("add", "multiply", "relu", "roll", "positive") and args:
+            stack += args
+        elif node.op == "divide":
+            stack.append(node.args[0])
+        elif node is not answer:
+            return False
+    return True
 
 
 def _of_same_scale(node: Node) -> list[Node]:

@@ -2,6 +2,10 @@
 
 An instruction has its layer since it was made (``instructions``). What remains is to drop what nobody reads and to end
 each block: the FFN of its last layer writes the state and clears every work row, so that the loop finds P as it was.
+
+A row is replaced by adding the difference, which is rounded to the digits of the larger value. A state at fixed scale,
+which may fall by many decades in a step, is therefore cleared as soon as nothing reads it any more, where that is a
+layer before the last: what is then added to 0 keeps its digits.
 """
 
 from __future__ import annotations
@@ -19,7 +23,8 @@ _WORDS = {
     "dot": "{first} . {second}",
     "product": "{first} * {second}",
     "matmul": "{first}{parameter} @ {second}",
-    "transpose": "{first}^T",
+    "skew": "diagonals of {first}",
+    "transpose": "the transpose, from {first}",
     "outer": "{first} {second}^T",
     "row dots": "rows of {first} . rows of {second}",
     "sum": "sum of {first} over tokens",
@@ -47,12 +52,14 @@ class Schedule:
     layers: dict[Block, list[list[Instruction]]]
     writes: dict[Block, dict[int, Combination]]
     clears: dict[Block, list[int]]
+    early: dict[Block, dict[int, int]]  # the layer in which a state's old value is cleared
 
 
 def schedule(selection: Selection) -> Schedule:
     """Live instructions in layers; blocks end with their write-back."""
     layers: dict[Block, list[list[Instruction]]] = {}
     clears: dict[Block, list[int]] = {}
+    early: dict[Block, dict[int, int]] = {}
     kept: set[int] = set()  # what the pre block computes for the others stays in its rows
     for block in ("loop", "post", "pre"):
         live: list[Instruction] = []
@@ -68,8 +75,17 @@ def schedule(selection: Selection) -> Schedule:
         layers[block] = [[i for i in live if i.layer == layer] for layer in range(1 + max(last, default=-1))]
         written = {register for i in live for register in (i.target, *i.extra)}
         clears[block] = sorted(written - kept)
+        old = _of_fixed_scale(selection) - written_back if block == "loop" else set()
+        read = {register: max((i.layer for i in live if register in i.reads), default=0) for register in old}
+        early[block] = {register: layer for register, layer in read.items() if layer < len(layers[block]) - 1}
         kept |= {register for register in needed if selection.registers[register].block == "pre"}
-    return Schedule(layers, selection.writes, clears)
+    return Schedule(layers, selection.writes, clears, early)
+
+
+def _of_fixed_scale(selection: Selection) -> set[int]:
+    """The rows of vectors and matrices among the states that do not float."""
+    states = selection.state.values()
+    return {row for rows in states if rows.kind != "scalar" and rows.scale is None for row in rows.rows}
 
 
 def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list[Any]]]:

@@ -16,7 +16,6 @@ from nlaformer.compiler.instructions import (
     FFN,
     HEADROOM,
     MATRIX_NORM,
-    NOTHING,
     Block,
     Combination,
     Selection,
@@ -65,13 +64,19 @@ class _Selector(Scaling):
             self.out.state[name] = self._state_rows(name, node, name in units)
 
     def _input_rows(self, name: str, node: Node) -> None:
-        height = self.n if node.kind == "matrix" else 1
-        scalar = node.kind == "scalar"
-        self.inputs[name] = self._register(name, "input", height=height, bound=MATRIX_NORM, scalar=scalar)  # of size 1
-        # A, b and an x0 of b's unit are scaled by the run where the program commutes with it.
+        """A row for an input; of one that the run does not scale, also a copy of size 1 and the logarithm of its scale.
+
+        The run scales A, b and an x0 of b's unit, where the program commutes with that.
+        """
+        more: dict[str, Any] = {"height": self.n if node.kind == "matrix" else 1, "scalar": node.kind == "scalar"}
         unit = self.analysis.units.get(name, (0, 0))
-        if not (name in self.analysis.scaled or (name == "x0" and unit[1] == 1)):
-            self.out.scales[name] = self._register(f"scale of {name}", "input", scalar=True, tame=False)
+        if name in self.analysis.scaled or (name == "x0" and unit[1] == 1):
+            self.inputs[name] = self.normal[name] = self._register(name, "input", bound=MATRIX_NORM, **more)
+            return
+        self.inputs[name] = self._register(name, "input", tame=False, **more)
+        self.normal[name] = self._register(f"{name} of size 1", "input", bound=MATRIX_NORM, **more)
+        scale = self._register(f"scale of {name}", "input", scalar=True, tame=False)
+        self.out.scales[name] = (self.normal[name], scale)
 
     def _state_rows(self, name: str, node: Node, unit: bool) -> StateRows:
         if node.kind == "scalar":
@@ -82,7 +87,8 @@ class _Selector(Scaling):
             return StateRows("scalar", (row,), self._register(f"scale of {name}", "input", scalar=True, tame=False))
         group = self.group_of(node)
         height = self.n if node.kind == "matrix" else 1
-        tame = unit or group is not None or node.kind == "matrix"
+        # A matrix that is the answer stands in scores as it is: its products then take no more layers than they need.
+        tame = unit or group is not None or (node.kind == "matrix" and self.traced.answer is node)
         row = self._register(name, "input", height=height, bound=HEADROOM, tame=tame)
         return StateRows(node.kind, (row,), None if group is None else self.scale_row[group])
 
@@ -120,11 +126,14 @@ class _Selector(Scaling):
         group = self.group.get(id(node))
         return {key for key, other in self.group.items() if other == group}
 
-    def _origin(self, exponent: Combination) -> frozenset[int]:
-        """The scales in an exponent, without the logarithms of computed scalars."""
-        scales = {*self.scale_row.values(), *self.out.scales.values()}
-        scales |= {rows.scale for rows in self.out.state.values() if rows.scale is not None}
-        return frozenset(register for register, _ in exponent if register in scales)
+    def _origin(self, exponent: Combination) -> tuple[frozenset[int], Combination]:
+        """The scales in an exponent, without the logarithms of computed scalars; those of inputs with their powers."""
+        scales = {*self.scale_row.values(), *(rows.scale for rows in self.out.state.values())}
+        given = {scale for _, scale in self.out.scales.values()}
+        return (
+            frozenset(register for register, _ in exponent if register in scales),
+            tuple((register, c) for register, c in exponent if register in given),
+        )
 
     # --- logarithms ---
 
@@ -161,7 +170,7 @@ class _Selector(Scaling):
         with self.within(self._home(node)):
             source, exponent = self._in_row(node)
             if not source:
-                return [(NOTHING, ()), (-NOTHING, ())]
+                return [self._log_of(source, policy, True, set())]
             parts = []
             for sign in (1.0, -1.0):
                 half = tuple((register, sign * c) for register, c in source)
@@ -202,7 +211,8 @@ class _Selector(Scaling):
         with self.within("pre"):
             scaled = tuple(tuple(entry / largest for entry in row) for row in rows)
             bound = math.sqrt(len(rows) * self.n)
-            row = self.emit("constant", [], (), scaled, half=FFN, writes=FFN, height=len(rows), bound=bound)
+            more: dict[str, Any] = {"height": len(rows), "bound": bound, "size": 1.0}
+            row = self.emit("constant", [], (), scaled, half=FFN, writes=FFN, **more)
         return (Term(largest, row),)
 
     def _zeros(self, node: Node) -> Value:
@@ -215,10 +225,10 @@ class _Selector(Scaling):
         return (Term(1.0, self.eye),)
 
     def _input(self, node: Node) -> Value:
-        return (Term(1.0, self.inputs[node.extra], self._input_scale(node.extra)),)
+        return (Term(1.0, self.inputs[node.extra]),)
 
     def _input_scale(self, name: str) -> Combination:
-        return ((self.out.scales[name], 1.0),) if name in self.out.scales else ()
+        return ((self.out.scales[name][1], 1.0),) if name in self.out.scales else ()
 
     def _state(self, node: Node) -> Value:
         rows = self.out.state[node.extra]
@@ -256,7 +266,7 @@ class _Selector(Scaling):
 
     def _product(self, u: Node, v: Node) -> Value:
         """The factor of the score is one whose size is known; between two such, the smaller one."""
-        sides = [(*self._in_row(node), node) for node in (u, v)]
+        sides = [(*self._side(node), node) for node in (u, v)]
         if not all(source for source, _, _ in sides):
             return ()
         sides.sort(key=lambda side: (not self._is_calm(side[0], side[2]), self._height(side[0]), self._bound(side[0])))
@@ -269,13 +279,16 @@ class _Selector(Scaling):
         return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
 
     def _is_calm(self, source: Combination, node: Node) -> bool:
-        """Whether a row may stand in a score: it is tame, and no difference that may be far smaller than its parts.
+        """Whether a value may stand in a score: it is tame, and no difference that may be far smaller than its parts.
 
         Where the program itself computes a group's norm, as conjugate gradients do, its residuals fall slowly enough.
         """
+        return self._tame(source) and (len(source) == 1 or node.kind == "matrix" or self._is_owned(node))
+
+    def _is_owned(self, node: Node) -> bool:
+        """Whether the program itself computes the norm of a vector's group."""
         group = self._begun.get(id(node)) if self.block == "pre" else self.group_of(node)
-        owned = group is not None and self._own_scale(group) is not None
-        return self._tame(source) and (len(source) == 1 or owned or node.kind == "matrix")
+        return group is not None and self._own_scale(group) is not None
 
     def _calmed(self, source: Combination, exponent: Combination, node: Node) -> tuple[Combination, Combination]:
         """A factor that may stand in a score, and its exponent."""
@@ -294,7 +307,13 @@ class _Selector(Scaling):
 
     def _factor(self, node: Node) -> tuple[Combination, Combination]:
         """A value in rows of size about 1, and its exponent."""
-        return self._calmed(*self._in_row(node), node)
+        return self._calmed(*self._side(node), node)
+
+    def _side(self, node: Node) -> tuple[Combination, Combination]:
+        """A factor in rows, and its exponent; inputs by their copies of size 1."""
+        if node.op == "input":
+            return ((self.normal[node.extra], 1.0),), self._input_scale(node.extra)
+        return self._in_row(node)
 
     def _divide(self, node: Node) -> Value:
         u, v = node.args
@@ -351,7 +370,7 @@ class _Selector(Scaling):
         inner = left.args[0] if transposed else left
         if inner.op == "input":
             return self._by_input(inner.extra, transposed, right)
-        (X, e), (Y, f) = self._factor(inner), self._in_row(right)
+        (X, e), (Y, f) = self._factor(inner), self._side(right)
         if not X or not Y:
             return ()
         # A matrix at fixed scale, an inverse say, may have entries far above 1, so c is small and the order high.
@@ -375,19 +394,20 @@ class _Selector(Scaling):
         (inner,) = node.args
         if inner.op == "input":
             return (Term(1.0, self.eye, self._input_scale(inner.extra), f"{inner.extra}.T"),)
-        X, exponent = self._factor(inner)
+        X, exponent = self._in_row(inner)
         if not X:
             return ()
-        lin = design(self.n, self.target.dtype, 1.0 if exponent else 8.0, order=3)
-        row = self.emit("transpose", [X], (), (lin,), height=self.n, bound=self._bound(X))
+        more: dict[str, Any] = {"height": self.n, "bound": self._bound(X)}
+        skewed = self.emit("skew", [X], half=FFN, writes=FFN, **more)
+        moved = self._work("moved", skewed, height=self.n)
+        row = self.emit("transpose", [((skewed, 1.0),)], writes=FFN, extra=(moved,), **more)
         return (Term(1.0, row, exponent),)
 
     def _outer(self, node: Node) -> Value:
         (u, e), (v, f) = (self._factor(argument) for argument in node.args)
         if not u or not v:
             return ()
-        typical = 4 * self._bound(u) * self._bound(v) / HEADROOM**2 / self.n
-        lin = design(self.n, self.target.dtype, typical, order=3)
+        lin = design(self.n, self.target.dtype, 0.5 * self._size(u) * self._size(v), order=3)
         row = self.emit("outer", [u, v], (), (lin,), height=self.n, bound=self._bound(u) * self._bound(v))
         return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
 
@@ -395,17 +415,18 @@ class _Selector(Scaling):
         u, v = node.args
         if u.kind == "matrix":
             return self._matrix_dot(u, v)
-        sides = [(*self._in_row(argument), argument) for argument in (u, v)]
+        sides = [(*self._side(argument), argument) for argument in (u, v)]
         if not all(source for source, _, _ in sides):
             return ()
         calm = [self._is_calm(source, argument) for source, _, argument in sides]
         if all(calm) or u is v:
             (first, e), (second, f) = (self._calmed(*side) for side in sides)
-            return (Term(1.0, self._dot_of(first, second), combine((1.0, e), (1.0, f))),)
+            spread = self._is_owned(u) and self._is_owned(v)
+            return (Term(1.0, self._dot_of(first, second, spread=spread), combine((1.0, e), (1.0, f))),)
         if calm[1]:
             sides.reverse()
         (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
-        return (Term(1.0, self._dot_of(key, value, ordered=True), combine((1.0, e), (1.0, f))),)
+        return (Term(1.0, self._dot_of(key, value, ordered=True, spread=False), combine((1.0, e), (1.0, f))),)
 
     def _matrix_dot(self, u: Node, v: Node) -> Value:
         if u is v and u.op == "input":
@@ -508,33 +529,48 @@ class _Selector(Scaling):
         return StateRows(node.kind, (row,), scale)
 
     def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Combination:
-        """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry."""
+        """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry.
+
+        A norm at entry will do for combinations of the group's own states; of anything else the size is measured.
+        """
         own = self._own_scale(group)
         if own is not None:
             factor, exponent = self.logarithm(nodes[own], "num")
             return combine((0.5, exponent), (0.5 * math.log(factor), ((self.one, 1.0),)))
+        scale, kind = self.scale_row[group], nodes[names[0]].kind
         terms = [term for name in names for term in self.value(nodes[name])]
+        states = {self.out.state[name].rows[0] for name in names}
         if self.block == "pre":
-            base, others = self.maximum(self._scalar_part(term.exponent) for term in terms), []
-            rows = [self.materialize(self.value(nodes[name]), base) for name in names]
+            rows = [self.materialize(self.value(nodes[name])) for name in names]
+            base: Combination = ()
+            simple = all(not term.exponent for term in terms) and all(self._tame(row) for row in rows)
         else:
-            base = ((self.scale_row[group], 1.0),)
             rows = [((self.out.state[name].rows[0], 1.0),) for name in names]
-            others = [
-                combine((1.0, term.exponent), (math.log(abs(term.coefficient)), ((self.one, 1.0),)))
-                for term in terms
-                if dict(term.exponent).get(self.scale_row[group]) != 1.0
-            ]
-        rows, kind = [row for row in rows if row], nodes[names[0]].kind
-        if not all(self._tame(row) for row in rows):
-            peaks = [combine((1.0, base), (1.0, ((self._peak(row, kind), 1.0),))) for row in rows]
-            return self.maximum(peaks)
-        product = self._dot_of if kind == "vector" else self._frobenius
-        squares = combine((1.0, {product(row, row): 1.0 for row in rows}.items()))
-        # A group that is fed from outside may begin at zero, and must not be held there.
-        factor, log = self._log_of(squares, "num", True, set() if others else {group})
-        scale = combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
-        return self.maximum([scale, *others]) if others else scale
+            base = ((scale, 1.0),)
+            simple = all(term.register in states and dict(term.exponent).get(scale) == 1.0 for term in terms)
+            simple = simple and any(term.exponent == base for term in terms)
+        rows = [row for row in rows if row]
+        if not simple or kind != "vector":
+            return self._measured_scale(names, nodes)
+        squares = combine((1.0, {self._dot_of(row, row, spread=False): 1.0 for row in rows}.items()))
+        factor, log = self._log_of(squares, "num", True, {group})
+        return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
+
+    def _measured_scale(self, names: list[str], nodes: dict[str, Node]) -> Combination:
+        """The logarithm of the largest entry of the new states, which are put into rows for it."""
+        peaks = []
+        for name in names:
+            with self.within(self.block):
+                value = self.value(nodes[name])
+                exponent = self.common_exponent(value, nodes[name])
+                source = self.materialize(value, exponent)
+            self.values[(self._home(nodes[name]), id(nodes[name]))] = tuple(
+                Term(c, register, exponent) for register, c in source
+            )
+            if source:
+                peaks.append(combine((1.0, exponent), (1.0, ((self._peak(source, nodes[name].kind), 1.0),))))
+        # Between the largest entry and the norm of a vector of equal entries.
+        return combine((1.0, self.maximum(peaks)), (0.25 * math.log(self.n), ((self.one, 1.0),))) if peaks else ()
 
     def _own_scale(self, group: int) -> str | None:
         """A scalar state that is, after every step, a dot of two vectors of the group."""
