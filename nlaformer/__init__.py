@@ -25,7 +25,8 @@ _HOMES = {
     "nlaformer.compiler.library": ("algorithm", "algorithms"),
     "nlaformer.compiler.result": ("RunStatus",),
     "nlaformer.compiler.algorithm": ("Algorithm",),
-    "nlaformer.learn.recipes": ("Config", "recipe", "recipes"),
+    "nlaformer.learn.config": ("Config",),
+    "nlaformer.learn.recipes": ("recipe", "recipes"),
     "nlaformer.learn.model": ("Solver",),
     "nlaformer.learn.programs": ("TrainedProgram",),
     "nlaformer.learn.trainer": ("train",),
@@ -63,9 +64,9 @@ if TYPE_CHECKING:
     from nlaformer.express.operation import Operation as Operation
     from nlaformer.express.operation import operation as operation
     from nlaformer.express.operation import operations as operations
+    from nlaformer.learn.config import Config as Config
     from nlaformer.learn.model import Solver as Solver
     from nlaformer.learn.programs import TrainedProgram as TrainedProgram
-    from nlaformer.learn.recipes import Config as Config
     from nlaformer.learn.recipes import recipe as recipe
     from nlaformer.learn.recipes import recipes as recipes
     from nlaformer.learn.trainer import train as train

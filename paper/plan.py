@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from nlaformer.errors import unknown_name
-from nlaformer.learn.recipes import Config, recipe, shape_of
+from nlaformer.learn.config import Config, shape_of
+from nlaformer.learn.recipes import recipe
 
 STEPS = 100_000
 SIGMAS = (1.0, 1.2, 1.4)

@@ -12,7 +12,7 @@ import torch
 import nlaformer as nf
 from benchmarks import learning
 from nlaformer.errors import OptionError, UnknownNameError
-from nlaformer.learn.recipes import Config, check_stack
+from nlaformer.learn.config import Config, check_stack
 
 
 @pytest.mark.parametrize("name", list(nf.recipes()))

@@ -20,10 +20,10 @@ from nlaformer.errors import FileError, OptionError
 
 if TYPE_CHECKING:
     from nlaformer.learn.compare import Comparison
+    from nlaformer.learn.config import Config
     from nlaformer.learn.evaluate import Evaluation
     from nlaformer.learn.model import Solver
     from nlaformer.learn.models import Model
-    from nlaformer.learn.recipes import Config
     from nlaformer.learn.trainer import TrainingRun
 
 __all__ = ["WithKeys", "evaluate", "keys", "sweep", "train"]
@@ -41,7 +41,7 @@ class WithKeys(TyperCommand):
 
 def keys() -> dict[str, str]:
     """The fields of ``Config`` that a command may set: the choices, and the first clause of the description."""
-    from nlaformer.learn.recipes import Config
+    from nlaformer.learn.config import Config
 
     found = {}
     entry = re.compile(r"^(\w+) : (.*)\n((?: {4}.*\n)+)", flags=re.MULTILINE)

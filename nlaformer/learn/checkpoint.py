@@ -30,7 +30,7 @@ from torch import Tensor
 from nlaformer.console import to_json
 from nlaformer.errors import FileError, NLAFormerError, OptionError
 from nlaformer.io import WEIGHTS_FILE, replace_file
-from nlaformer.learn.recipes import Config
+from nlaformer.learn.config import Config
 from nlaformer.learn.sources import Options
 from nlaformer.provenance import processor, provenance
 

@@ -21,9 +21,9 @@ from torch import Tensor
 
 from nlaformer import problems
 from nlaformer.learn import teachers
+from nlaformer.learn.config import Config
 from nlaformer.learn.evaluate import SEED, squared_relative_errors
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.learn.recipes import Config
 from nlaformer.problems import Family, Systems
 
 THRESHOLDS = tuple(10.0**-k for k in range(1, 15))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.learn import teachers
-from nlaformer.learn.recipes import Config
+from nlaformer.learn.config import Config
 from nlaformer.learn.teachers import Teacher
 from nlaformer.problems import Systems
 

@@ -27,11 +27,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.learn import supervision
+from nlaformer.learn.config import Config
 from nlaformer.learn.data import Batch, Stream
 from nlaformer.learn.model import Solver, lr_scale, stack
 from nlaformer.learn.models import Model, starting_model
 from nlaformer.learn.optimizer import Report, adam, bias_corrections, clip, learning_rate
-from nlaformer.learn.recipes import Config
 
 
 class Engine(Protocol):

@@ -18,10 +18,10 @@ from torch import Tensor
 from nlaformer import problems
 from nlaformer.arrays import threads_for
 from nlaformer.errors import OptionError
+from nlaformer.learn.config import Config
 from nlaformer.learn.data import Batch, with_teacher
 from nlaformer.learn.model import Solver
 from nlaformer.learn.models import Model
-from nlaformer.learn.recipes import Config
 from nlaformer.problems import Systems
 
 SEED = 7_000_000  # of the evaluation systems; training draws from `stream`, never from `sample`

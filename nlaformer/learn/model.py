@@ -35,7 +35,7 @@ from nlaformer.arrays import (
     whole,
 )
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
-from nlaformer.learn.recipes import Config
+from nlaformer.learn.config import Config
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer

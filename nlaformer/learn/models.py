@@ -8,9 +8,9 @@ from typing import TypeAlias
 from nlaformer import io, pretrained
 from nlaformer.errors import OptionError
 from nlaformer.learn import model, programs
+from nlaformer.learn.config import Config
 from nlaformer.learn.model import Solver, differing_weights
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.learn.recipes import Config
 
 Model: TypeAlias = Solver | TrainedProgram
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.learn.recipes import Config
+from nlaformer.learn.config import Config
 
 ADAM_EPSILON = 1e-8
 CLIP_EPSILON = 1e-6

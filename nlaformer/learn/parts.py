@@ -28,8 +28,8 @@ from torch.nn.functional import pad
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.learned import PartSpec
 from nlaformer.errors import ShapeError
+from nlaformer.learn.config import Config
 from nlaformer.learn.model import initial_layer, normal
-from nlaformer.learn.recipes import Config
 from nlaformer.prompt import exponent, scale
 from nlaformer.transformer import Dense, NLAFormer
 

@@ -24,9 +24,9 @@ from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, trace_program
 from nlaformer.errors import FileError, OptionError
+from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing_weights
 from nlaformer.learn.parts import PartNetwork
-from nlaformer.learn.recipes import Config
 from nlaformer.transformer import NLAFormer
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.errors import NLAFormerError, UnfamiliarWarning
-from nlaformer.learn.recipes import Config
+from nlaformer.learn.config import Config
 from nlaformer.prompt import exponent, scale
 
 _COUNT = 4096  # systems that the ranges are measured on

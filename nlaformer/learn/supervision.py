@@ -30,7 +30,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.learn.recipes import Config
+from nlaformer.learn.config import Config
 
 
 class LossWeights(NamedTuple):

@@ -32,13 +32,13 @@ from nlaformer.errors import OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
+from nlaformer.learn.config import Config, check_stack, shape_of
 from nlaformer.learn.data import targets
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.model import member
 from nlaformer.learn.models import Model, load_model
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
-from nlaformer.learn.recipes import Config, check_stack, shape_of
 
 _VALIDATION = 256  # systems
 

@@ -13,10 +13,10 @@ from collections.abc import Sequence
 
 import torch
 
+from nlaformer.learn.config import Config
 from nlaformer.learn.cuda.compiled import CompiledEngine
 from nlaformer.learn.cuda.fused import fused_engine
 from nlaformer.learn.cuda.graph import GraphEngine
-from nlaformer.learn.recipes import Config
 
 __all__ = ["engine_for"]
 

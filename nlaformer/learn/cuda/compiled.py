@@ -20,10 +20,10 @@ from torch import Tensor
 
 from nlaformer.compiler.trace import ANSWER
 from nlaformer.learn import supervision
+from nlaformer.learn.config import Config
 from nlaformer.learn.cuda.graph import GraphEngine, products
 from nlaformer.learn.cuda.launch import Launch, triton
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.learn.recipes import Config
 
 _Begin = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
 _Loop = Callable[[Mapping[str, Tensor], Mapping[str, Tensor]], dict[str, Tensor]]

@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from nlaformer.learn.config import Config
 from nlaformer.learn.cuda.ends import ReadIn, weight_gradient
 from nlaformer.learn.cuda.graph import GraphEngine, products
 from nlaformer.learn.cuda.launch import Launch, unsupported
 from nlaformer.learn.cuda.unrolled import Unrolled
 from nlaformer.learn.cuda.update import LossGradient, loss_gradient
 from nlaformer.learn.model import Solver
-from nlaformer.learn.recipes import Config
 
 # How Triton multiplies float32, by the config's precision; the operands of bf16 are no float32.
 OPERANDS = {"float32": "ieee", "bf16x3": "bf16x3", "tf32": "tf32", "bf16": "ieee"}

@@ -17,13 +17,13 @@ import torch
 from torch import Tensor
 
 from nlaformer.learn import supervision
+from nlaformer.learn.config import Config
 from nlaformer.learn.cuda.launch import Launch
 from nlaformer.learn.cuda.update import Flat, Moments, Outcome, Rates, Update
 from nlaformer.learn.data import Batch, draw_chunk
 from nlaformer.learn.model import stack
 from nlaformer.learn.models import Model, starting_model
 from nlaformer.learn.optimizer import Report, bias_corrections, learning_rate
-from nlaformer.learn.recipes import Config
 
 
 class GraphEngine:
