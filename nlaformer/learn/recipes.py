@@ -11,6 +11,7 @@ _ACCELERATED = Config(
     supervision="step+solution", lambda_=10.0, window=20, lr=3e-3, final_lr=0.002, power=0.5, floor=1e-8
 )
 _PROGRAM = Config(supervision="solution", power=0.0, floor=1e-24, sigma=(1.0, 1.2, 1.4), warmup=500, clip=20.0)
+_SMALL = _PROGRAM.replace(program="guided-cg", n=8, sigma=(1.2,), T=5, d=64, heads=4, batch=32)
 _RECIPES: dict[str, tuple[str, Config]] = {
     "quickstart": (
         "Two minutes on a laptop: iterates that beat CG's first ones on systems of eight unknowns.",
@@ -42,19 +43,7 @@ _RECIPES: dict[str, tuple[str, Config]] = {
     ),
     "guided-quickstart": (
         "guided-cg in two minutes on a laptop, on systems of eight unknowns.",
-        _PROGRAM.replace(
-            program="guided-cg",
-            n=8,
-            sigma=(1.2,),
-            T=5,
-            d=64,
-            heads=4,
-            batch=32,
-            lr=2e-3,
-            steps=2000,
-            warmup=100,
-            threads=1,
-        ),
+        _SMALL.replace(lr=2e-3, steps=1500, warmup=100, threads=1),
     ),
 }
 
