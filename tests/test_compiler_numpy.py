@@ -387,6 +387,37 @@ def test_a_program_with_scalars_alone_is_refused_for_want_of_a_size():
         Scalars().run(mu=2.0)
 
 
+class Everything(nf.Program):
+    """Operations that have constants, on the way through a file."""
+
+    def start(self, A, b):
+        return dict(x=WEIGHTS * b, X=np.tril(A, -1) + COUPLING)
+
+    def step(self, A, x, X):
+        return dict(x=np.roll(X @ x, 2) / np.linalg.norm(A), X=0.5 * X)
+
+    def finish(self, x):
+        return x[1] * np.maximum(x, 0.0)
+
+
+def test_a_program_with_constant_arrays_is_saved_and_loaded_with_its_checks(tmp_path):
+    A, b = inputs()
+    algorithm = nf.compile(Everything(), n=N)
+    run, again = (found.run(A, b, iterations=3) for found in (algorithm, nf.load(algorithm.save(tmp_path / "saved"))))
+    assert np.array_equal(run.x, again.x) and run.status is again.status
+    np.testing.assert_allclose(run.x, Everything().run(A, b, iterations=3).x, atol=1e-11)
+
+
+def test_further_inputs_reach_the_weights():
+    C, b = inputs()
+    lower, mu = -0.1 * np.ones(N), 0.3
+    algorithm = nf.compile(BoxConstrained(), n=N)
+    run = algorithm.run(b=b, C=C, lower=lower, mu=mu, iterations=6)
+    np.testing.assert_allclose(run.x, box_constrained(C, b, lower, mu, 6), rtol=0, atol=1e-12)
+    run = algorithm.run(b=b[:3], C=C[:3], lower=lower, mu=mu, iterations=6)
+    np.testing.assert_allclose(run.x, box_constrained(C[:3], b[:3], lower, mu, 6), rtol=0, atol=1e-12)
+
+
 def test_an_input_that_no_line_uses_does_no_harm():
     class Unused(nf.Program):
         def start(self, A, b, x0):

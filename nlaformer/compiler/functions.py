@@ -51,9 +51,12 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
         taken = ", ".join(inspect.signature(function).parameters)
         return value.refuse(f"{spelling} with {given}; what can be compiled is {spelling}({taken})")
     result = function(*args, **options)
-    if out is None:
+    (target,) = out if isinstance(out, tuple) else (out,)
+    if target is None:
         return result
-    return (out[0] if isinstance(out, tuple) else out).become(result)
+    if not isinstance(target, Value):
+        return result.refuse(f"{spelling} with out= an array of numbers; make it with np.zeros_like(b)", result.kind)
+    return target.become(result)
 
 
 # What NumPy and torch pass for an option that was not given.

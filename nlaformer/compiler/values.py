@@ -223,8 +223,8 @@ class Value:
 
     def __float__(self) -> float:
         self.refuse(
-            "a Python number is needed here, but the value is known only when the weights run; "
-            "np.sqrt, np.exp, np.log can be compiled, math.sqrt and float cannot"
+            "a Python number is needed here, but the value is known only when the weights run. np.sqrt, np.exp, np.log "
+            "can be compiled, math.sqrt and float cannot; entries can be set in np.zeros_like(b), not in np.zeros(n)"
         )
         return 1.0
 
@@ -263,7 +263,10 @@ class Value:
         return FUNCTIONS[name](*args)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self.refuse("a traced value made into an array; np.array and np.asarray are not needed, v.copy() copies")
+        self.refuse(
+            "a traced value made into an array of numbers, or written into one. np.array is not needed, v.copy() "
+            "copies; rows can be set in np.zeros_like(A), not in np.zeros((n, n))"
+        )
         return np.ones((2,) * AXES.get(self.kind, 0))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Value:
