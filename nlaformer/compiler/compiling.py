@@ -33,7 +33,7 @@ def compile(
     n: int,
     *,
     order: int = 3,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
     bound: float = 1024.0,
     verify: bool = True,
 ) -> Algorithm:
@@ -44,7 +44,7 @@ def compile(
     program : a Program
     n : the size of the systems
     order : accuracy of inner products, 1, 2 or 3 (2, 4 or 6 heads each)
-    dtype : torch.float64 or torch.float32
+    dtype : torch.float64 or torch.float32, or their names
     bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
     verify : compare with the program itself on random and hard systems and keep the deviations with the artefact; if
         the first step deviates by more than 1e-6 (float32: 1e-2) on the random ones, CompileError
@@ -79,7 +79,7 @@ def compile(
 
 
 def _validate(program: Any, n: Any, order: Any, dtype: Any, bound: Any) -> Target:
-    order, bound = plain(order), plain(bound)
+    order, bound, dtype = plain(order), plain(bound), torch_dtype(dtype)
     n = check_options(n, order, dtype)
     if not isinstance(program, Program):
         hint = "; call it: Name()" if isinstance(program, type) and issubclass(program, Program) else ""
@@ -90,6 +90,11 @@ def _validate(program: Any, n: Any, order: Any, dtype: Any, bound: Any) -> Targe
     what = f"n is {n:,}: the prompt of a single system"
     check_memory(what, 8 * (n + 1) ** 2, torch.device("cpu"), ". Choose a smaller n")
     return Target(n, dtype, order, float(bound))
+
+
+def torch_dtype(dtype: Any) -> Any:
+    """The dtype of a name; anything else as it is."""
+    return DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
 
 
 def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric") -> int:

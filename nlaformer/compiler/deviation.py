@@ -10,12 +10,13 @@ that nothing a method amplifies over its steps counts, and nothing that it damps
 
 *Allowed* is a tolerance (1e-6, in float32 1e-2) times what the program itself amplifies: its largest response to eight
 perturbations of its inputs and states by 1e-8 of each entry, at most 1e4 (in float32 10). What the rounding of the
-program's own arithmetic explains is allowed too: 64 units in the last place times the response.
+program's own arithmetic explains is allowed too: its largest change when they are perturbed by 64 units in the last
+place.
 
 *Settled.* Where the residual is below 1e-6 (in float32 1e-3) of its first or of its own terms, it vouches for the
-answer, and states are what is left of a cancellation. From there 1e-10 (1e-4) times the response is allowed, however
-large that is; states are measured relative to the largest value that they had; and those made of a vector that has
-fallen as far as the residual, a quotient of two of its squares, say, are not judged.
+answer, and states are what is left of a cancellation. From there the change that perturbations of 1e-10 (1e-4) make
+is allowed, however large that is; states are measured relative to the largest value that they had; and those made of a
+vector that has fallen as far as the residual, a quotient of two of its squares, say, are not judged.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ def values_of(traced: TracedProgram) -> Expression:
 class Tolerance:
     """What a step may deviate by: ``plain`` times the response of the program, of which ``most`` counts.
 
-    ``rounding`` times the response is allowed beyond that, and ``noise`` once the residual has fallen below the part
-    ``settled``.
+    What perturbations of ``rounding`` change is allowed beyond that and, once the residual has fallen below the part
+    ``settled``, what those of ``noise`` do.
     """
 
     plain: float
@@ -65,13 +66,6 @@ class Tolerance:
         if dtype == torch.float64:
             return cls(1e-6, 1e4, rounding, settled=1e-6, noise=1e-10)
         return cls(1e-2, 10.0, rounding, settled=1e-3, noise=1e-4)
-
-    def allowed(self, response: Tensor, settled: Tensor) -> Tensor:
-        amplified = self.plain * response.nan_to_num(self.most, self.most).clamp(1.0, self.most)
-        # A response without bound, as of 0 / 0, is the end of what can be judged, but only where the residual vouches.
-        noise = torch.where(settled, self.noise * response, self.rounding * response.nan_to_num(0.0, 0.0))
-        # Beyond 1 nothing of the value is left to compare; it must still not exceed its terms.
-        return torch.maximum(amplified, noise.clamp(max=2.0))
 
 
 @dataclass(frozen=True)
@@ -166,12 +160,30 @@ def deviations(
     if not bool(doubtful.any()):
         return result
     systems = torch.nonzero(doubtful).flatten()
-    responses = _responses(program, found.pick(systems), parts)
-    for name, response in responses.items():
-        allowed = result[name].allowed.clone()
-        allowed[systems] = tolerance.allowed(response, found.settled_at(name)[systems])
-        result[name] = Deviation(result[name].error, allowed, result[name].lost)
+    for name, allowed in _allowed(program, found.pick(systems), parts, tolerance).items():
+        everywhere = result[name].allowed.clone()
+        everywhere[systems] = allowed
+        result[name] = Deviation(result[name].error, everywhere, result[name].lost)
     return result
+
+
+def _allowed(
+    program: Expression, found: Found, parts: Mapping[str, Part] | None, tolerance: Tolerance
+) -> dict[str, Tensor]:
+    """The largest error that passes, for every output; (systems, times)."""
+    amounts = {_PERTURBATION, tolerance.rounding, *([tolerance.noise] if bool(found.settled.any()) else [])}
+    changes = {amount: _changes(program, found, parts, amount) for amount in amounts}
+    allowed = {}
+    for name, change in changes[_PERTURBATION].items():
+        amplified = tolerance.plain * (change / _PERTURBATION).clamp(1.0, tolerance.most)
+        noise = changes[tolerance.rounding][name]
+        # A change without bound, as of 0 / 0, is the end of what can be judged, but only where the residual vouches.
+        noise = torch.where(torch.isfinite(noise), noise, 0.0)
+        if tolerance.noise in changes:
+            noise = torch.where(found.settled_at(name), changes[tolerance.noise][name], noise)
+        # Beyond 1 nothing of the value is left to compare; it must still not exceed its terms.
+        allowed[name] = torch.maximum(amplified, noise.clamp(max=2.0))
+    return allowed
 
 
 def _value(program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> tuple[Tensor, Tensor]:
@@ -225,22 +237,22 @@ def _made_of_noise(program: Expression, name: str, nodes: Sequence[Tensor], foun
     return noise
 
 
-def _responses(program: Expression, found: Found, parts: Mapping[str, Part] | None) -> dict[str, Tensor]:
-    """The largest change of every output, relative to its terms, over that of inputs and states; (systems, times)."""
+def _changes(program: Expression, found: Found, parts: Mapping[str, Part] | None, amount: float) -> dict[str, Tensor]:
+    """The largest change of every output, relative to its terms, when inputs and states are perturbed by an amount."""
     noise = torch.Generator().manual_seed(0)
     values = {**found.inputs, **found.states}
     nodes = program.results(values, parts)
-    responses: dict[str, Tensor] = {}
+    changes: dict[str, Tensor] = {}
     for _ in range(_PERTURBATIONS):
-        factors = {name: 1 + _PERTURBATION * _signs(value, noise) for name, value in values.items()}
+        factors = {name: 1 + amount * _signs(value, noise) for name, value in values.items()}
         moved = program.results({name: value * factors[name] for name, value in values.items()}, parts)
         for name, kind in program.kinds.items():
             (wanted, terms), (other, _) = (_value(program, name, results, found) for results in (nodes, moved))
-            change = size(other - wanted, kind) / (_PERTURBATION * size(terms, kind))
-            # A response that is not finite is the largest that there is.
+            change = size(other - wanted, kind) / size(terms, kind)
+            # A change that is not finite is the largest that there is.
             change = change.nan_to_num(torch.inf, torch.inf)
-            responses[name] = torch.maximum(responses.get(name, change), change)
-    return responses
+            changes[name] = torch.maximum(changes.get(name, change), change)
+    return changes
 
 
 def _signs(value: Tensor, noise: torch.Generator) -> Tensor:

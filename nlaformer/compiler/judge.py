@@ -19,6 +19,7 @@ from torch import Tensor
 from nlaformer.compiler.deviation import Found, Tolerance, deviations
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.expression import EMPTY, Expression, Part, size
+from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
 
 
@@ -40,7 +41,10 @@ class RunStatus(enum.Enum):
         "explains; the answer must not be used. print(run.diagnose()) names the value, the step and what makes it"
     )
     DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
-    NONFINITE = "not finite: the iteration left the range of the numbers; the answer must not be used"
+    NONFINITE = (
+        "not finite: a value of the program itself, or its residual, left the range of the numbers; the answer must "
+        "not be used"
+    )
     FINISHED = "finished: this program has no residual to judge by; compare the last iterates"
 
     def __str__(self) -> str:
@@ -158,11 +162,19 @@ def _first_broken(found: Found, checks: Checks, small: Tensor, known: Tensor | N
     first = torch.full(shape[:1], torch.inf, dtype=torch.float64, device=found.answer.device)
     before = torch.cumsum(small, -1) == 0
     times = 0.25 + torch.arange(shape[1], dtype=torch.float64, device=first.device)
+    of_inputs = {
+        name
+        for name in checks.promises.outputs
+        if all(checks.promises.nodes[number][0] != "state" for number in checks.promises.below(name))
+    }
     if known is not None:
         first = torch.where(known & before, times, torch.inf).amin(-1)
     for name, value in checks.promises({**found.inputs, **found.states}).items():
+        axes = AXES[checks.promises.kinds[name]]
         negative = value < 0
-        negative = negative if checks.promises.kinds[name] == "scalar" else negative.flatten(2).any(-1)
-        when = -1.0 if negative.shape[1:] == (1,) and shape[1] > 1 else times
-        first = torch.minimum(first, torch.where(negative & before, when, torch.inf).amin(-1))
+        negative = negative.flatten(-axes).any(-1) if axes else negative
+        if name in of_inputs:
+            first = torch.where(negative.expand(shape).any(-1), -1.0, first)
+        else:
+            first = torch.minimum(first, torch.where(negative & before, times, torch.inf).amin(-1))
     return first

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.compiling import compile
+from nlaformer.compiler.compiling import compile, torch_dtype
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.library import (
     eigen,
@@ -78,7 +78,7 @@ def algorithm(
     n: int,
     *,
     order: int | None = None,
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
     bound: float | None = None,
     verify: bool = True,
     form: str = "compiled",
@@ -115,7 +115,7 @@ def algorithm(
             raise OptionError(f"the paper gives a form of its own for 'cg' only; {name!r} has form='compiled'")
         if bound is not None:
             raise OptionError("bound goes with form='compiled' only; the paper's form scales A and b")
-        return paper_cg(n, order=1 if order is None else order, dtype=dtype, verified=verify, **paper)
+        return paper_cg(n, order=1 if order is None else order, dtype=torch_dtype(dtype), verified=verify, **paper)
     if paper:
         raise OptionError(f"{', '.join(paper)} go with form='paper' only")
     entry = record(name)

@@ -1,0 +1,303 @@
+"""Random programs against the compiler: each is right in every value, or refused, or its run says what is wrong.
+
+    python -m benchmarks.fuzz_compiler --out benchmarks/results       # 3,000 programs, 20,000 runs
+    python -m benchmarks.fuzz_compiler --programs 200                 # what make test does
+
+Every value of a run (what start, each step and finish return) is compared with one call of the program's own source in
+NumPy, float64, on the values that the weights had before: relative to the absolute terms of the value's last operation,
+with an allowance for what the program amplifies (eight perturbations of 1e-8, at most 1e4) and for what NumPy's own
+rounding is, measured against extended precision. Nothing of the compiler's evaluator is used. A run *passes in silence*
+if its status is not INACCURATE, NOT_POSITIVE or NONFINITE; then every value must be right. CONVERGED must be true of
+the residual in NumPy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import json
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import nlaformer as nf
+from benchmarks.fuzz_programs import RULES, Generator, Written
+from nlaformer.errors import CompileError, NLAFormerError
+from nlaformer.io import replace_file
+from nlaformer.provenance import in_words, provenance
+
+ITERATIONS = 6
+_SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE}
+_MARGIN = 3.0  # between the allowance of the compiler's check and that of this one: both draw perturbations
+_EXTENDED = np.longdouble
+_FOLDED = {"zeros", "constant vector", "constant matrix"}  # factors that a graph knows
+
+
+@dataclass
+class Count:
+    """What happened; the lists hold what must be empty."""
+
+    numbers: collections.Counter[str] = field(default_factory=collections.Counter)
+    operations: collections.Counter[str] = field(default_factory=collections.Counter)
+    reasons: collections.Counter[str] = field(default_factory=collections.Counter)
+    failures: list[dict[str, Any]] = field(default_factory=list)
+
+    def fail(self, kind: str, seed: int, written: Written, about: Any) -> None:
+        self.numbers[kind] += 1
+        self.failures.append({"kind": kind, "seed": seed, "about": str(about)[:600], "source": written.source})
+
+
+def attack(seed: int, count: Count) -> None:
+    """One program: compile it, run it on seven systems, judge every value."""
+    generator = Generator(seed)
+    written = generator.draw()
+    dtype = "float32" if seed % 10 == 9 else "float64"
+    count.numbers["programs"] += 1
+    algorithm = _compiled(seed, written, dtype, count)
+    if algorithm is None:
+        return
+    count.operations.update(written.operations)
+    systems = _systems(generator.rng, written.inputs, dtype)
+    count.numbers["runs"] += len(systems)
+    try:
+        batch = {name: np.stack([given[name] for given in systems]) for name in systems[0]}
+        for given, one in zip(systems, _run(algorithm, batch), strict=True):
+            _judge(seed, written, given, one, dtype, count)
+        return
+    except NLAFormerError:
+        pass  # one of them is refused: each alone
+    except Exception as error:
+        count.fail("raw exceptions", seed, written, f"{type(error).__name__}: {error}")
+        return
+    for given in systems:
+        try:
+            (one,) = _run(algorithm, {name: value[None] for name, value in given.items()})
+        except NLAFormerError as error:
+            count.numbers["runs refused"] += 1
+            count.reasons[type(error).__name__] += 1
+            continue
+        _judge(seed, written, given, one, dtype, count)
+
+
+@dataclass(frozen=True)
+class One:
+    """The run of one system."""
+
+    status: nf.RunStatus
+    state: dict[str, np.ndarray]
+    x: np.ndarray
+
+
+def _run(algorithm: nf.Algorithm, batch: dict[str, np.ndarray]) -> list[One]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run = algorithm.run(**batch, iterations=ITERATIONS)
+    return [
+        One(status, {name: value[k] for name, value in run.state.items()}, run.x[k])
+        for k, status in enumerate(np.asarray(run.status).tolist())
+    ]
+
+
+def _compiled(seed: int, written: Written, dtype: str, count: Count) -> nf.Algorithm | None:
+    """The weights; those that the verification refuses are run too, since every run checks itself."""
+    for verify in (True, False):
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                algorithm = nf.compile(written.program(), n=3, dtype=getattr(torch, dtype), verify=verify)
+            count.numbers["verified" if verify else "refused by the verification"] += 1
+            return algorithm
+        except CompileError as error:
+            reason = str(error)
+        except Exception as error:
+            count.fail("raw exceptions", seed, written, f"{type(error).__name__}: {error}")
+            return None
+    count.numbers["refused"] += 1
+    count.reasons[reason.splitlines()[-1].strip()[:60]] += 1
+    return None
+
+
+def _systems(rng: np.random.Generator, names: list[str], dtype: str) -> list[dict[str, Any]]:
+    """Ordinary, with zeros, nonsymmetric, negative, large, tiny, singular."""
+    M = rng.standard_normal((3, 3))
+    spd, b, x0 = M @ M.T + 0.5 * np.eye(3), rng.standard_normal(3), rng.standard_normal(3)
+    zeros = np.array([1.0, 0.0, -2.0])
+    drawn = [
+        (spd, b, 0 * x0),
+        (spd, b, x0),
+        (rng.standard_normal((3, 3)), b * zeros, x0 * zeros[::-1]),
+        (np.eye(3), -np.abs(b), np.abs(x0)),
+        (100 * spd, 50 * b, 20 * x0),
+        (1e-7 * spd, 1e-7 * b, 1e-7 * x0),
+        (np.diag([1.0, 0.0, -1.0]), np.array([0.0, 0.0, 1.0]), np.ones(3)),
+    ]
+    cast = [{"A": A, "b": b, "x0": x0} for A, b, x0 in drawn]
+    return [{name: given[name].astype(dtype) for name in names} for given in cast]
+
+
+def _judge(seed: int, written: Written, given: dict[str, Any], run: One, dtype: str, count: Count) -> None:
+    """Compare every value with NumPy, and the status with what was found."""
+    with np.errstate(all="ignore"):
+        judge = Judge(written, {k: v.astype("float64") for k, v in given.items()}, run, dtype)
+        wrong, vague = judge.first_wrong(), judge.vague
+        converged_in_truth = judge.has_converged()
+    says = run.status in _SAYS
+    count.numbers[run.status.name] += 1
+    if vague:
+        count.numbers["runs with the sign of almost 0"] += 1
+    elif wrong and not says and judge.nonfinite and _FOLDED & written.operations:
+        count.numbers["0 times what is not finite"] += 1  # NaN in NumPy, 0 in the graph
+    elif wrong and not says:
+        count.fail(f"silent: {run.status.name}", seed, written, f"{given}: {wrong}")
+    elif run.status is nf.RunStatus.CONVERGED and not converged_in_truth:
+        count.fail("false CONVERGED", seed, written, given)
+    elif run.status is nf.RunStatus.INACCURATE and not wrong:
+        count.numbers["INACCURATE within the margin"] += 1
+    elif run.status is nf.RunStatus.NONFINITE and not judge.nonfinite:
+        count.fail("NONFINITE of finite values", seed, written, f"{given}")
+    else:
+        count.numbers["right" if not wrong else "said to be wrong"] += 1
+
+
+class Judge:
+    """One run, value by value, in NumPy."""
+
+    def __init__(self, written: Written, given: dict[str, Any], run: One, dtype: str):
+        self.written, self.given = written, given
+        self.own = written.in_numpy()
+        self.plain, self.most, self.settled_at = (1e-6, 1e4, 1e-6) if dtype == "float64" else (1e-2, 10.0, 1e-3)
+        self.tiny = 1e-38 if dtype == "float64" else 1e-28
+        self.rng = np.random.default_rng(0)
+        self.vague = False
+        self.states = {name: np.asarray(value, "float64") for name, value in run.state.items()}
+        self.answers = np.asarray(run.x, "float64")
+        self.norms, self.terms = self._residuals()
+        self.nonfinite = self.norms is not None and not np.isfinite(self.norms[-1])
+
+    def _call(self, method: str, values: dict[str, Any]) -> dict[str, Any]:
+        found = getattr(self.own, method)(**{name: values[name] for name in self._asks(method)})
+        return found if isinstance(found, dict) else {"answer": found}
+
+    def _asks(self, method: str) -> list[str]:
+        return self.written.asks[method.removeprefix("terms_of_")]
+
+    def values_at(self, t: int) -> dict[str, Any]:
+        return self.given | {name: value[t] for name, value in self.states.items()}
+
+    def first_wrong(self) -> str:
+        """A sentence about the first value that is not the program's, or nothing."""
+        for t in range(ITERATIONS + 1):
+            before = self.given if t == 0 else self.values_at(t - 1)
+            found = {name: value[t] for name, value in self.states.items()}
+            calls = [("start" if t == 0 else "step", before, found)]
+            if "finish" in self.written.asks:
+                calls.append(("finish", self.values_at(t), {"answer": self.answers[t]}))
+            for method, values, got in calls:
+                wanted, terms = self._call(method, values), self._call(f"terms_of_{method}", values)
+                self.vague |= self.own.start.__globals__["np"].vague
+                if self.vague:
+                    return ""
+                self.nonfinite |= not all(np.isfinite(value).all() for value in (*wanted.values(), *terms.values()))
+                for name, value in got.items():
+                    if method != "finish" and self._is_settled(t):
+                        continue
+                    if not self._agrees(method, name, values, value, wanted[name], terms[name]):
+                        size = np.abs(np.asarray(terms[name], "float64")).max()
+                        return f"{method} {t}, {name}: {value} for {wanted[name]} (terms {size:.1e})"
+        return ""
+
+    def _agrees(self, method: str, name: str, values: dict[str, Any], found: Any, wanted: Any, terms: Any) -> bool:
+        wanted, terms = np.asarray(wanted, "float64"), np.asarray(terms, "float64")
+        if not (np.isfinite(wanted).all() and np.isfinite(terms).all()):
+            self.nonfinite = True
+            return False
+        distance, scale = np.linalg.norm(np.ravel(found - wanted)), np.linalg.norm(np.ravel(terms))
+        if not np.isfinite(distance):
+            self.nonfinite = True
+            return False
+        if distance <= max(self.plain * scale, 1e-290, self.tiny * (scale == 0)):
+            return True
+        response = 0.0
+        for _ in range(8):
+            moved = {k: v * (1 + 1e-8 * self.rng.choice([-1.0, 1.0], np.shape(v))) for k, v in values.items()}
+            change = float(np.linalg.norm(np.ravel(self._call(method, moved)[name] - wanted)) / (1e-8 * scale))
+            response = max(response, change if np.isfinite(change) else self.most)
+        exact = self._call(method, {k: np.asarray(v, _EXTENDED) for k, v in values.items()})[name]
+        rounding = float(np.linalg.norm(np.ravel(np.asarray(exact - wanted, "float64"))))
+        amplified = self.plain * float(np.clip(response, 1.0, self.most)) * float(scale)
+        allowed = max(amplified, 1e3 * rounding)
+        return bool(distance <= _MARGIN * allowed)
+
+    def _residuals(self) -> tuple[Any, Any]:
+        """The norm of every residual in NumPy, None without one, and of its terms."""
+        written, given = self.written, self.given
+        with np.errstate(all="ignore"):
+            if written.residual:
+                own = [self.own.residual(given["b"], x) for x in self.answers]
+                return np.linalg.norm(own, axis=-1), np.linalg.norm(np.abs(self.answers) + np.abs(given["b"]), axis=-1)
+            if {"A", "b"} <= set(given) and written.answer == "v":
+                products = self.answers @ given["A"].T
+                terms = np.abs(products) + np.abs(given["b"])
+                return np.linalg.norm(given["b"] - products, axis=-1), np.linalg.norm(terms, axis=-1)
+        return None, None
+
+    def _is_settled(self, t: int) -> bool:
+        if self.norms is None:
+            return False
+        start = max(x for x in (self.norms[0], self.terms[t], 0.0) if np.isfinite(x))
+        return bool(start > 0 and self.norms[t] <= self.settled_at * start)
+
+    def has_converged(self) -> bool:
+        if self.norms is None:
+            return False
+        zero = 0 * self.answers[0]
+        at_zero = self.own.residual(self.given["b"], zero) if self.written.residual else self.given["b"]
+        goal = np.linalg.norm(at_zero)
+        goal = goal if np.isfinite(goal) and goal > 0 else self.norms[0]
+        return bool(self.norms[-1] <= (1e-10 if self.plain < 1e-3 else 1e-4) * goal * (1 + 1e-6) + 1e-300)
+
+
+def run(programs: int, first: int = 0, tell: bool = False) -> Count:
+    count = Count()
+    for seed in range(first, first + programs):
+        attack(seed, count)
+        if tell and (seed - first) % 100 == 99:
+            print(seed - first + 1, dict(count.numbers), flush=True)
+    return count
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--programs", type=int, default=3000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--out", type=Path, help="folder for fuzz_compiler.json")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    where = provenance()
+    count = run(options.programs, options.seed, tell=True)
+    missing = sorted({rule.name for rule in RULES} - count.operations.keys())
+    document = {
+        "programs": options.programs,
+        "seed": options.seed,
+        "iterations": ITERATIONS,
+        "counts": dict(sorted(count.numbers.items())),
+        "operations in compiled programs": dict(count.operations.most_common()),
+        "operations in none": missing,
+        "reasons of refusals": dict(count.reasons.most_common(12)),
+        "failures": count.failures,
+        "provenance": where,
+    }
+    if options.out is not None:
+        replace_file(options.out / "fuzz_compiler.json", (json.dumps(document, indent=1) + "\n").encode())
+    for failure in count.failures[:20]:
+        print(failure["seed"], failure["kind"], failure["about"])
+    print(json.dumps({key: document[key] for key in ("counts", "operations in none")}, indent=1))
+    print(in_words(where))
+
+
+if __name__ == "__main__":
+    main()

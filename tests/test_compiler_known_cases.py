@@ -1,0 +1,261 @@
+"""Programs that once compiled to wrong weights, or ended in a status that was not true."""
+
+import warnings
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.compiler.library import program
+from nlaformer.errors import CompileError, OptionError
+from tests.systems import with_eigenvalues
+
+SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE}
+
+
+def right_or_said(written, given, iterations=8, tolerance=1e-6):
+    """The run of the weights, verified or not: right in every value end to end, or refused, or its status says so."""
+    n = next(iter(given.values())).shape[-1]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            nf.compile(written, n=n)
+        except CompileError as error:
+            assert "of start" in str(error) or "of step" in str(error) or "the answer" in str(error)
+        run = nf.compile(written, n=n, verify=False).run(**given, iterations=iterations)
+    if run.status in SAYS:
+        if run.status is nf.RunStatus.INACCURATE:
+            assert run.diagnose().first is not None
+        return run
+    reference = written.run(**given, iterations=iterations)
+    for name, value in ({"answer": reference.x} | reference.state).items():
+        found = run.x if name == "answer" else run.state[name]
+        scale = np.abs(value).max()
+        np.testing.assert_allclose(found, value, rtol=0, atol=tolerance * scale, err_msg=name)
+    return run
+
+
+class Products(nf.Program):
+    def start(self, b, x0):
+        return dict(x=b * x0)
+
+    def step(self, b, x):
+        return dict(x=b * x)
+
+    def finish(self, x):
+        return x / nf.norm(x)
+
+
+class Doubled(Products):
+    def start(self, b, x0):
+        return dict(x=x0 * (2 * b))
+
+    def finish(self, x):
+        return x
+
+
+class Reciprocal(nf.Program):
+    def start(self, b):
+        return dict(x=1 / b)
+
+    def step(self, x):
+        return dict(x=x)
+
+
+class Exponential(nf.Program):
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=x)
+
+    def finish(self, x):
+        return nf.exp(x)
+
+
+def test_a_product_of_inputs_in_start_is_right_or_said_to_be_wrong():
+    given = dict(b=np.array([-0.5, -2.0, -1.3]), x0=np.array([1.1, -0.05, -0.3]))
+    run = right_or_said(Products(), given)
+    assert run.status in SAYS or np.isclose(np.linalg.norm(run.x[-1]), 1.0)
+    right_or_said(Doubled(), dict(b=np.array([100.0, 1.0, -3.0]), x0=np.array([100.0, -2.0, 0.5])), iterations=0)
+
+
+def test_a_reciprocal_of_zero_is_not_finished():
+    assert right_or_said(Reciprocal(), dict(b=np.array([1.0, 0.0]))).status is not nf.RunStatus.FINISHED
+
+
+@pytest.mark.parametrize("number", [50.0, 100.0])
+def test_a_large_exponential_in_finish_is_right_or_said_to_be_wrong(number):
+    right_or_said(Exponential(), dict(b=np.array([number, 1.0, -number])))
+
+
+class TwoVectors(nf.Program):
+    """A power iteration with a second vector, and its Rayleigh quotient beside x."""
+
+    def start(self, A, b):
+        return dict(x=b / nf.norm(b), w=b / nf.norm(b), mu=nf.dot(b, A @ b))
+
+    def step(self, A, x, w, mu):
+        y, v = A @ x, A @ w
+        w = v / nf.norm(v)
+        return dict(x=y / nf.norm(y), w=w, mu=nf.dot(w, A @ w))
+
+
+class ZeroVectors(nf.Program):
+    """The recurrence of MINRES for its Lanczos vectors, which starts from a vector of zeros."""
+
+    def start(self, A, b):
+        return dict(x=b / nf.norm(b), previous=nf.zeros_like(b), beta=nf.norm(b) * 0.0)
+
+    def step(self, A, x, previous, beta):
+        v = A @ x - beta * previous
+        v = v - nf.dot(v, x) * x
+        beta = nf.norm(v)
+        return dict(x=v / beta, previous=x, beta=beta)
+
+
+class Adam(nf.Program):
+    """Adam on |A x - b|^2 / 2, with the root and the powers of beta as states."""
+
+    def start(self, b):
+        return dict(x=0.0 * b, m=0.0 * b, v=0.0 * b, first=0.9, second=0.999)
+
+    def step(self, A, b, x, m, v, first, second):
+        g = A @ x - b
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        change = (m / (1.0 - first)) / (np.sqrt(nf.positive(v / (1.0 - second))) + 1e-8)
+        return dict(x=x - 0.05 * change, m=m, v=v, first=0.9 * first, second=0.999 * second)
+
+
+class SoftThreshold(nf.Program):
+    """ISTA: a gradient step, then x - clip(x, -t, t)."""
+
+    def start(self, b):
+        return dict(x=0.0 * b)
+
+    def step(self, A, b, x):
+        y = x - 0.05 * (A.T @ (A @ x - b))
+        return dict(x=np.maximum(y - 0.01, 0.0) - np.maximum(-y - 0.01, 0.0))
+
+
+@pytest.mark.parametrize("written", [TwoVectors(), ZeroVectors(), Adam(), SoftThreshold()], ids=lambda p: p.name)
+def test_states_beside_x_are_right_or_said_to_be_wrong(written):
+    A, b = with_eigenvalues(np.array([1.0, 2.0, 2.26])), np.array([1.0, -0.5, 0.25])
+    right_or_said(written, dict(A=A, b=b), iterations=2 if isinstance(written, ZeroVectors) else 12)
+
+
+class Still(nf.Program):
+    """It stays where it starts, whatever the residual says."""
+
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=1.0 * x)
+
+
+class PoleAtZero(Still):
+    def residual(self, b, x):
+        return 1 / x - b
+
+
+class LogarithmAtZero(Still):
+    def residual(self, b, x):
+        return nf.log(nf.positive(x)) - b
+
+
+class InfiniteScale(Still):
+    def residual(self, b, x):
+        return x - 2 * b
+
+    def residual_scale(self, b, x):
+        return b / (x - x)
+
+
+@pytest.mark.parametrize("written", [PoleAtZero(), LogarithmAtZero(), InfiniteScale()], ids=lambda p: p.name)
+def test_a_residual_compared_with_infinity_has_not_converged(written):
+    for run in (written.run, nf.compile(written, n=3, verify=False).run):
+        assert run(b=np.array([2.0, 3.0, 4.0])).status is not nf.RunStatus.CONVERGED
+
+
+def test_an_input_that_is_asked_for_and_not_used_compiles():
+    class Unused(nf.Program):
+        def start(self, A, b, x0):
+            return dict(x=b)
+
+        def step(self, A, b, x):
+            return dict(x=x + 0.1 * (b - A @ x))
+
+    A, b = np.eye(3), np.ones(3)
+    np.testing.assert_allclose(nf.compile(Unused(), n=3).run(A, b, b).x, Unused().run(A, b, b).x, atol=1e-12)
+
+
+class Counter(nf.Program):
+    steps: ClassVar = [0]
+
+    def start(self, x0):
+        self.steps[0] = 0
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        self.steps[0] += 1
+        return dict(x=x + 0.1 / self.steps[0] * (b - A @ x))
+
+
+class TwoNames(nf.Program):
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        z = x
+        z += 0.1 * (b - A @ x)
+        return dict(x=x)
+
+
+def test_memory_beside_the_states_is_refused_or_computed():
+    with pytest.raises(CompileError, match="step"):
+        nf.compile(Counter(), n=3)
+    A, b = np.eye(3), np.ones(3)
+    try:
+        run = nf.compile(TwoNames(), n=3).run(A, b, iterations=3)
+    except CompileError as error:
+        assert "x" in str(error)
+    else:
+        x, wanted = 0 * b, [0 * b]
+        for _ in range(3):
+            x = x + 0.1 * (b - A @ x)
+            wanted.append(x)
+        np.testing.assert_allclose(run.x, wanted, atol=1e-12)
+
+
+def test_convergence_in_float32_is_that_of_the_true_residual():
+    A = with_eigenvalues(np.geomspace(1.0, 1e3, 6)).astype("float32")
+    rng = np.random.default_rng(0)
+    b = (A @ rng.standard_normal((64, 6)).astype("float32")[..., None])[..., 0]
+    run = nf.algorithm("cg", n=6, dtype="float32", verify=False).run(A, b, iterations=40)
+    true = np.linalg.norm(b - np.einsum("ij,kj->ki", A.astype("float64"), run.x[:, -1].astype("float64")), axis=-1)
+    converged = np.array([status is nf.RunStatus.CONVERGED for status in run.status])
+    assert (true[converged] <= 1.000001e-4 * np.linalg.norm(b.astype("float64"), axis=-1)[converged]).all()
+
+
+def test_dtypes_may_be_given_by_name():
+    assert nf.algorithm("cg", n=3, dtype="float32", verify=False).dtype == torch.float32
+    assert nf.compile(program("richardson"), n=3, dtype="float64", verify=False).dtype == torch.float64
+    assert nf.algorithm("cg", n=3, dtype="float32", form="paper", verify=False).dtype == torch.float32
+
+
+def test_a_diagnosis_names_the_value_the_step_and_the_instruction():
+    cg = nf.algorithm("cg", n=4, verify=False)
+    A, b = with_eigenvalues(np.array([1.0, 2.0, 3.0, 5.0])), np.ones(4)
+    assert cg.run(A, b, iterations=3).diagnose().first is None
+    layer = cg.model.loop[-1]
+    layer.ffn.b_2.data[cg.layout["d"].start] += 1e-3  # damage what writes d
+    found = cg.run(A, b, iterations=3)
+    assert found.status is nf.RunStatus.INACCURATE
+    stray = found.diagnose().first
+    assert (stray.value, stray.step) == ("d", 1) and "d :=" in stray.instruction
+    assert stray.deviation > stray.allowed and "d" in str(found.diagnose())
+    with pytest.raises(OptionError, match="program itself"):
+        program("cg").run(A, b).diagnose()
