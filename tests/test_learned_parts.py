@@ -122,7 +122,8 @@ def test_a_part_in_finish_is_refused():
 
 def test_memory_in_start_is_refused():
     class Early(LearnedPCG):
-        precondition = nf.Learned("diagonal + rank 1", memory=True)
+        def __init__(self):
+            self.precondition = nf.Learned("diagonal + rank 1", memory=True)
 
     with pytest.raises(CompileError, match="memory"):
         initial(TINY, Early())
@@ -165,10 +166,7 @@ def test_a_method_is_data_that_survives_json(name):
 
 @pytest.mark.parametrize("rank", [1, 2, 3])
 def test_m_is_the_inverse_of_a_diagonal_plus_columns(rank):
-    class Ranked(LearnedPCG):
-        precondition = nf.Learned(f"diagonal + rank {rank}")
-
-    model = initial(TINY, Ranked())
+    model = initial(TINY, LearnedPCG(rank))
     A, b, _ = systems()
     D, U = model.preconditioner(A)
     assert U.shape == (5, 6, rank)
@@ -269,9 +267,6 @@ def test_the_opposite_direction_gives_the_same_iterates_bit_for_bit():
 @pytest.mark.parametrize("size", [1.0, 30.0, 1e6])
 @pytest.mark.parametrize("rank", [1, 4])
 def test_m_is_positive_definite_on_every_input_with_any_weights(size, rank):
-    class Ranked(LearnedPCG):
-        precondition = nf.Learned(f"diagonal + rank {rank}")
-
     A = [
         systems(32)[0],
         torch.eye(6).double().expand(4, 6, 6),
@@ -279,7 +274,7 @@ def test_m_is_positive_definite_on_every_input_with_any_weights(size, rank):
     ]
     A = torch.cat([*A, 1e150 * systems(4)[0], 1e-150 * systems(4)[0], torch.ones(1, 6, 6).double()])
     for seed in range(4):
-        model = initial(TINY.replace(seed=seed), Ranked())
+        model = initial(TINY.replace(seed=seed), LearnedPCG(rank))
         with torch.no_grad():
             model.networks["precondition"].probe.weight *= size
         D, U = model.preconditioner(A)

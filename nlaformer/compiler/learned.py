@@ -86,10 +86,11 @@ class Call:
 class Learned:
     """A part of a program that training fills in.
 
-    As an attribute of an ``nf.Program`` it is called once, in ``start`` (once for each system) or in ``step`` (in every
-    loop), with A and with vectors and scalars that have no unit: they must not change when A or b is multiplied by a
-    number, as ``r / nf.norm(r)`` does not. What it gives has no unit either, but for "diagonal + rank k". The part is a
-    transformer whose sizes are those of the recipe. It computes in float32, the program around it in float64.
+    It is an attribute of an ``nf.Program``, of its class or set by ``__init__``. It is called once, in ``start`` (once
+    for each system) or in ``step`` (in every loop), with A and with vectors and scalars that have no unit: they must
+    not change when A or b is multiplied by a number, as ``r / nf.norm(r)`` does not. What it gives has no unit either,
+    but for "diagonal + rank k". The part is a transformer whose sizes are those of the recipe. It computes in float32,
+    the program around it in float64.
 
     Parameters
     ----------
@@ -119,7 +120,7 @@ class Learned:
 
     def __init__(self, gives: str, memory: bool = False):
         if not isinstance(gives, str) or not (gives in _GIVES or _RANKED.fullmatch(gives)):
-            raise unknown_name("what a learned part gives", gives, _GIVES)
+            raise unknown_name("kind of learned part", gives, _GIVES)
         if not isinstance(memory, bool):
             raise OptionError(f"memory is {memory!r:.40}; expected True or False")
         self.gives, self.memory, self.name = gives, memory, ""
@@ -192,7 +193,7 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
 def _problem(part: Learned, graph: Graph, nodes: list[Node]) -> str:
     """What is wrong with a call, in words."""
     if not part.name:
-        return "a learned part must be an attribute of the program's class: name = nf.Learned(...)"
+        return "a learned part must be an attribute of the program: name = nf.Learned(...) in its class"
     if graph.method not in ("start", "step"):
         return f"a learned part can be called in start and step, not in {graph.method}"
     if part.memory and graph.method == "start":

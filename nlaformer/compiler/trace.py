@@ -11,7 +11,7 @@ from typing import Any
 from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, Place, RefusedError, reachable
 from nlaformer.compiler.hidden import changes, memory_of
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.learned import Call, LowRank
+from nlaformer.compiler.learned import Call, Learned, LowRank
 from nlaformer.compiler.values import Value
 from nlaformer.errors import CompileError
 
@@ -86,6 +86,9 @@ class _Tracer:
 
     def __init__(self, program: Program, n: int | None):
         self.graph, self.program = Graph(n), program
+        for name, value in vars(program).items():
+            if isinstance(value, Learned):  # made by __init__, from its options
+                value.name = name
         self.changed: set[str] = set()  # what methods changed beside the states
         self.methods = {
             name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")

@@ -36,10 +36,13 @@ class GuidedCG(Program):
 
 
 class LearnedPCG(Program):
-    """Preconditioned conjugate gradients; a network writes the preconditioner, a diagonal and one column."""
+    """Preconditioned conjugate gradients; a network writes the preconditioner, a diagonal and ``rank`` columns."""
 
     positive_definite = True
-    precondition = Learned("diagonal + rank 1")
+
+    def __init__(self, rank: int = 1):
+        self.rank = rank
+        self.precondition = Learned(f"diagonal + rank {rank}")
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         M = self.precondition(A)
