@@ -73,7 +73,7 @@ def fresh(results: Results) -> Fresh:
 def measure(results: Results, small: bool) -> None:
     """Solve the fresh systems with every bundled model, with CG and with PCG; some minutes on two cores."""
     count = _SMALL_COUNT if small else _COUNT
-    solvers = {name: load_solver(pretrained.HOME / name) for name in pretrained.names()}
+    solvers = {name: load_solver(pretrained.HOME / name) for name in plan.BUNDLED}
     methods: dict[str, Any] = {name: {"sigma": {}} for name in plan.TEACHERS}
     models: dict[str, Any] = {
         name: {"config": solver.config.to_json(), "weights": fingerprint(pretrained.HOME / name), "sigma": {}}

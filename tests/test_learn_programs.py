@@ -291,6 +291,11 @@ def test_a_program_is_evaluated_at_every_sigma_and_on_seven_other_families(tmp_p
     json.dumps([row.to_json() for row in rows], allow_nan=False)
 
 
+def test_a_config_without_its_program_is_that_of_a_solver():
+    config = GUIDED.replace(program=None)
+    assert config.program is None and config.complaints() == []
+
+
 def test_a_config_of_a_program_lists_all_complaints_at_once():
     config = GUIDED.replace(d=30, heads=0, batch=0, sigma=(-1.0,), program="guided")
     found = "\n".join(config.complaints())

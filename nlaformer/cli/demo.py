@@ -117,27 +117,36 @@ def learning() -> None:
 def pretrained() -> None:
     """The bundled models beside CG and PCG, on systems they have not seen."""
     from nlaformer import pretrained as bundled
-    from nlaformer.learn.evaluate import SEED, findings, measure
-    from nlaformer.learn.model import load_solver
+    from nlaformer.learn import teachers
+    from nlaformer.learn.compare import compare, summary
+    from nlaformer.learn.evaluate import SEED, findings, measure, squared_relative_errors
+    from nlaformer.learn.model import Solver
+    from nlaformer.learn.models import load_model
     from nlaformer.learn.progress import stages
     from nlaformer.problems import SPD
 
     _heading("Bundled models: trained before, run here")
     systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=SEED)
-    solvers = {name: load_solver(name) for name in bundled.names()}
-    rows = {}
+    curves, words = {}, {}
     with stages() as stage:
-        for name, solver in solvers.items():
+        for name in bundled.names():
             stage(f"Solving {SYSTEMS} systems: {name}")
-            rows[name] = measure(solver, name, systems)
-    first = next(iter(rows.values()))
-    curves = {name: row.model for name, row in rows.items()} | {"CG": first.cg, "PCG": first.pcg}
+            model = load_model(name)
+            if isinstance(model, Solver):
+                row = measure(model, name, systems)
+                curves[name], words[name] = row.model, findings(row, model.config.teacher)
+            else:
+                found = compare(model, name, systems, iterations=20)
+                curves[name], words[name] = found.mean["learned"], summary(found)
+    for name, method in (("CG", teachers.cg), ("PCG", teachers.pcg)):
+        errors = squared_relative_errors(method(systems.A, systems.b, 20).x, systems.x)
+        curves[name] = tuple(errors.mean(0).tolist())
     lines = tuple((f"t = {t}", *(f"{curve[t]:.1g}" for curve in curves.values())) for t in (1, 2, 3, 4, 6, 8, 12, 20))
     headings = tuple(name.replace("-", "-\n") for name in curves)
-    title = f"Squared relative error, mean of {first.count} systems, sigma 1, 1.2 and 1.4"
+    title = f"Squared relative error, mean of {SYSTEMS} systems, sigma 1, 1.2 and 1.4"
     print_sheets([Sheet(title, ("iterate", *headings), lines)])
-    for name, row in rows.items():
-        _tell(f"{name}: {findings(row, solvers[name].config.teacher)}")
+    for name, sentence in words.items():
+        _tell(f"{name}: {sentence}")
 
 
 def solving() -> None:

@@ -210,7 +210,8 @@ class Config:
         values = {name: checked(name, value, _type_of(name)) for name, value in _by_name(changes).items()}
         changed = dataclasses.replace(self, **values)
         unused = changed.without_effect()
-        if refused := [f"{_spelt(name)}: {unused[name]}" for name in values if name in unused]:
+        given = {"lambda_" if name == "lambda" else name for name in changes}
+        if refused := [f"{_spelt(name)}: {unused[name]}" for name in values if name in unused and name in given]:
             raise OptionError("a setting without effect:\n" + "\n".join(f"- {line}" for line in refused))
         return changed._settled()
 
