@@ -75,6 +75,20 @@ def test_expressions_of_older_files_are_read():
     assert set(named(x)) == {"nodes", "outputs"}
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        {"nodes": [["eval", [], None, "vector"]], "outputs": {"x": 0}},
+        {"nodes": [["sqrt", [0], None, "vector"]], "outputs": {"x": 0}},
+        {"nodes": [["sqrt", [-1], None, "vector"]], "outputs": {"x": 0}},
+        {"nodes": vector(), "outputs": {"x": 1}},
+    ],
+)
+def test_data_that_is_no_expression_is_refused(data):
+    with pytest.raises(ValueError):
+        Expression.read(data)
+
+
 def test_an_algorithm_with_checks_in_the_older_form_still_loads_and_judges():
     cg = nf.algorithm("cg", n=3, verify=False)
     config = dict(vars(cg.config))

@@ -56,7 +56,7 @@ class Expression:
     def read(cls, data: Any) -> Expression:
         """The expression of saved data; older files have one list of nodes for each value, the last of them its own."""
         if isinstance(data, dict) and isinstance(data.get("outputs"), dict):
-            return cls(data["nodes"], data["outputs"])
+            return cls(data["nodes"], data["outputs"])._checked()
         if isinstance(data, dict):
             values = data
         elif data and isinstance(data[0][0], str):
@@ -73,7 +73,18 @@ class Expression:
                 places.append(numbers.setdefault(repr(node), len(nodes)))
                 nodes += [node] if places[-1] == len(nodes) else []
             outputs[name] = places[-1]
-        return cls(nodes, outputs)
+        return cls(nodes, outputs)._checked()
+
+    def _checked(self) -> Expression:
+        """Refuse nodes that are no known operations on nodes before them."""
+        for k, (op, arguments, _, _) in enumerate(self.nodes):
+            if op not in _OPERATIONS and op not in (*_INPUTS, "learned"):
+                raise ValueError(f"an operation {op!r}, which this version does not know")
+            if not all(0 <= argument < k for argument in arguments):
+                raise ValueError(f"node {k} is made of {arguments}")
+        if not all(0 <= k < len(self.nodes) for k in self.outputs.values()):
+            raise ValueError(f"outputs {self.outputs} of {len(self.nodes)} nodes")
+        return self
 
     def data(self) -> dict[str, Any]:
         """What ``read`` takes."""
