@@ -1,7 +1,7 @@
 """Compiled algorithms against the same programs in NumPy: cost and convergence, time and memory, accuracy.
 
     python benchmarks/algorithms.py                  # CG: time and memory, a few minutes on one core
-    python benchmarks/algorithms.py --table          # every algorithm: cost, deviation and convergence
+    python benchmarks/algorithms.py --table          # twelve algorithms: cost, deviation and convergence
     python benchmarks/algorithms.py --accuracy       # 256 systems for each sigma of the paper, 60 and 600 iterations
     python benchmarks/algorithms.py --fit            # the error of the paper's FFN against its width
 
@@ -26,10 +26,10 @@ import torch
 
 import nlaformer as nf
 from benchmarks.operations import interleaved, peak_bytes
-from nlaformer.cli.algorithms import cells, measured
+from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.library import example, program
 from nlaformer.compiler.paper_form import fitted_error
-from nlaformer.compiler.verify import converge
+from nlaformer.compiler.verify import Comparison, converge
 from nlaformer.console import Sheet, print_sheets
 from nlaformer.problems.spd import random_spd
 from nlaformer.provenance import in_words, provenance
@@ -39,6 +39,10 @@ ITERATIONS = 200
 SYSTEMS = 8
 SEED = 11
 LEVELS = (1e-6, 1e-12)
+TABLE = (
+    "cg", "cg_fused", "pcg", "conjugate_residual", "cgnr", "steepest_descent", "richardson", "heavy_ball", "chebyshev",
+    "power", "newton_schulz", "scalar_newton",
+)  # fmt: skip
 CASES = ((20, None), (20, 1024), (64, None), (128, None), (128, 32))
 SHORT, LONG = 5, 25
 
@@ -114,6 +118,23 @@ def measure(name: str, n: int = 20, iterations: int = ITERATIONS) -> dict[str, A
     }
 
 
+def measured(name: str, compiled: Algorithm, curves: Comparison) -> dict[str, Any]:
+    """What an algorithm costs, how closely it follows its program and how far it comes."""
+    deviation, loop = curves.deviation.max(0), compiled.cost.loop
+    return {
+        "name": name,
+        "layers": loop.layers,
+        "heads": compiled.loop_heads,
+        "ffn_width": loop.ffn_width,
+        "rows": loop.rows,
+        "first_deviation": float(deviation[1]),
+        "largest_deviation": float(deviation.max()),
+        "last_deviation": float(deviation[-1]),
+        "error": float(curves.found[:, -1].max()),
+        "reference_error": float(curves.reference[:, -1].max()),
+    }
+
+
 def iterations_to(errors: np.ndarray, level: float) -> int | None:
     """The first iteration at which the median error is at or below a level; None if there is none."""
     below = np.median(errors, axis=0) <= level
@@ -121,8 +142,8 @@ def iterations_to(errors: np.ndarray, level: float) -> int | None:
 
 
 def table() -> tuple[Sheet, list[dict[str, Any]]]:
-    """Every algorithm, n = 20, float64."""
-    found = [measure(name) for name in nf.algorithms()]
+    """The algorithms of the guide, n = 20, float64."""
+    found = [measure(name) for name in TABLE]
     return table_sheet(found), found
 
 
@@ -134,6 +155,12 @@ def table_sheet(rows: list[dict[str, Any]]) -> Sheet:
     costs = ("layers", "heads,\nall layers", "FFN\nwidth")
     deviations = ("deviation\n1 step", "deviation\nlargest", "deviation\nlast")
     errors = ("error\nat the end", "to 1e-6\n(NumPy)", "to 1e-12\n(NumPy)")
+
+    def cells(row: dict[str, Any]) -> tuple[str, ...]:
+        costs = (row["name"], str(row["layers"]), str(row["heads"]), f"{row['ffn_width']:,}")
+        deviations = (f"{row[f'{which}_deviation']:.0e}" for which in ("first", "largest", "last"))
+        return (*costs, *deviations, f"{row['error']:.0e} ({row['reference_error']:.0e})")
+
     lines = tuple((*cells(row), count(row, "1e-06"), count(row, "1e-12")) for row in rows)
     note = (
         f"Layers and heads: of one iteration. Deviation: |x_t - x_t of the program in NumPy| / |x|, worst of {SYSTEMS} "

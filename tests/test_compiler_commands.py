@@ -25,15 +25,22 @@ def test_one_algorithm_as_json(application):
     result = CliRunner().invoke(application, ["richardson", "--n", "4", "--json"])
     document = json.loads(result.stdout)
     (row,) = document["algorithms"]
-    assert row["name"] == "richardson" and row["layers"] == 1 and row["largest_deviation"] < 1e-10
-    assert document["provenance"]
+    assert row["name"] == "richardson" and row["layers"] == 1 and max(row["step"].values()) < 1e-10
+    assert row["last"] < 1e-10 and "class Richardson(Program):" in document["program"] and document["provenance"]
 
 
-def test_show_prints_the_schedule_and_draws(application, tmp_path):
+def test_show_prints_the_program_the_schedule_and_draws(application, tmp_path):
     result = CliRunner().invoke(application, ["cg", "--n", "4", "--show", "--out", str(tmp_path / "new")])
+    assert "class ConjugateGradient(Program):" in result.stdout
     assert "loop block (step): 7 layers" in result.stdout
     picture = (tmp_path / "new" / "cg-n4.png").read_bytes()
     assert picture.startswith(b"\x89PNG") and len(picture) > 10_000
+
+
+def test_a_program_that_takes_over_methods_is_shown_with_them(application):
+    result = CliRunner().invoke(application, ["gauss_seidel", "--n", "3", "--json"])
+    source = json.loads(result.stdout)["program"]
+    assert "class SuccessiveOverrelaxation(Program):" in source and "class GaussSeidel(Program):" in source
 
 
 def test_the_folder_of_the_drawing_is_made_before_anything_is_measured(application, tmp_path, monkeypatch):
@@ -55,6 +62,7 @@ def test_the_table_lists_algorithms_that_follow_numpy_to_1e_minus_10():
 def test_wrong_arguments_raise_the_packages_own_errors(application):
     for arguments in (["cgg"], ["--show"], ["cg", "--dtype", "float16"], ["cg", "--json", "--markdown"]):
         assert isinstance(CliRunner().invoke(application, arguments).exception, NLAFormerError)
+    assert isinstance(CliRunner().invoke(application, ["ista", "--n", "3", "--show"]).exception, NLAFormerError)
 
 
 def test_the_example_of_docs_compile_runs():

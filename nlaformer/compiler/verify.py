@@ -98,11 +98,19 @@ class _Systems:
     families: np.ndarray
 
 
-def with_verification(algorithm: Algorithm, traced: TracedProgram) -> Algorithm:
-    """The algorithm with its deviations on random and hard systems; CompileError where a value is not the program's."""
-    systems = _draw(algorithm, traced)
+def with_verification(
+    algorithm: Algorithm,
+    traced: TracedProgram,
+    given: Mapping[str, np.ndarray] | None = None,
+    iterations: int = _ITERATIONS,
+) -> Algorithm:
+    """The algorithm with its deviations on random and hard systems; CompileError where a value is not the program's.
+
+    ``given`` has the inputs of other systems by name, of a kind that the program is meant for.
+    """
+    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given)
     _judge_lines(traced, {name: value[:3] for name, value in systems.inputs.items()})
-    run = algorithm.run(**systems.inputs, iterations=_ITERATIONS)
+    run = algorithm.run(**systems.inputs, iterations=iterations)
     ends = _end_to_end(traced, systems.inputs, run)
     diagnosis = run.diagnose()
     notes = _judge_values(algorithm, systems, run, ends)
@@ -120,7 +128,7 @@ def with_verification(algorithm: Algorithm, traced: TracedProgram) -> Algorithm:
             "last": float(deviation[:, -1].max()),
         }
     config = algorithm.config
-    report = config.verification | {"iterations": _ITERATIONS, "systems": found}
+    report = config.verification | {"iterations": iterations, "systems": found}
     return type(algorithm)(replace(config, verification=report, warnings=config.warnings + notes), algorithm.model)
 
 
@@ -224,6 +232,17 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
     return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families)
 
 
+def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray]) -> _Systems:
+    """Systems that someone else drew."""
+    inputs = {name: value.astype(algorithm.config.dtype) for name, value in given.items()}
+    if "x0" in algorithm.config.inputs and "x0" not in inputs:
+        count, n = next(value.shape[:2] for value in inputs.values() if value.ndim > 1)
+        x0 = 0.5 * np.random.default_rng(2).standard_normal((count, n))
+        x0[: count // 2] = 0.0
+        inputs["x0"] = x0.astype(algorithm.config.dtype)
+    return _Systems(inputs, np.array(["random"] * len(next(iter(inputs.values())))))
+
+
 def _judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray]) -> None:
     """Refuse a program whose own lines on arrays do not compute what was traced."""
     exact = {name: value.astype("float64") for name, value in inputs.items()}
@@ -315,7 +334,7 @@ def _end_to_end(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Ru
     start, step, answer = map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer}))
     given = {k: torch.from_numpy(v.astype("float64")).expand(copies, *v.shape) for k, v in inputs.items()}
     state, records = full(start(perturbed(given))), []
-    for t in range(_ITERATIONS + 1):
+    for t in range(run.x.shape[1]):
         state = full(step(perturbed(given | state))) if t else state
         records.append(state | full(answer(perturbed(given | state))))
     reference = {name: torch.stack([record[name] for record in records], 2).numpy() for name in found}

@@ -16,21 +16,27 @@ from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.compiling import compile, torch_dtype
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.library import (
+    constrained,
     eigen,
     krylov,
     matrix_functions,
     optimization,
     stationary,
+    statistics,
 )
 from nlaformer.compiler.library.records import Record
+from nlaformer.compiler.trace import trace_program
+from nlaformer.compiler.verify import with_verification
 from nlaformer.errors import OptionError, look_up, unknown_name
 
 GROUPS: dict[str, tuple[Record, ...]] = {
     "Krylov": krylov.RECORDS,
     "stationary": stationary.RECORDS,
     "optimization": optimization.RECORDS,
+    "constraints": constrained.RECORDS,
     "matrix functions": matrix_functions.RECORDS,
     "eigenvectors": eigen.RECORDS,
+    "statistics and dynamics": statistics.RECORDS,
 }
 _LIBRARY = {entry.name: entry for records in GROUPS.values() for entry in records}
 
@@ -120,4 +126,8 @@ def algorithm(
         raise OptionError(f"{', '.join(paper)} go with form='paper' only")
     entry = record(name)
     order, bound = 3 if order is None else order, entry.bound if bound is None else bound
-    return compile(entry.program(), n, order=order, dtype=dtype, bound=bound, verify=verify)
+    if not (verify and entry.particular):
+        return compile(entry.program(), n, order=order, dtype=dtype, bound=bound, verify=verify)
+    compiled = compile(entry.program(), n, order=order, dtype=dtype, bound=bound, verify=False)
+    inputs, _ = entry.problems(n, 6, 2)
+    return with_verification(compiled, trace_program(entry.program(), n), inputs, min(12, entry.iterations(n)))

@@ -36,6 +36,24 @@ class Power(Program):
         return dict(x=w / np.linalg.norm(w), eigenvalue=x @ w)
 
 
+class DeflatedPower(Program):
+    """The second eigenvector x of a symmetric A: the power method on A less the first pair, found beside it."""
+
+    residual, residual_scale = _eigen_residual, _eigen_scale
+
+    def start(self, A: Any, b: Any) -> _States:
+        first = b / np.linalg.norm(b)
+        w = A @ first
+        eigenvalue = first @ w
+        w = w - eigenvalue * first
+        return dict(x=w / np.linalg.norm(w), first=first, eigenvalue=eigenvalue)
+
+    def step(self, A: Any, x: Any, first: Any, eigenvalue: Any) -> _States:
+        w = A @ x - eigenvalue * (first @ x) * first
+        v = A @ first
+        return dict(x=w / np.linalg.norm(w), first=v / np.linalg.norm(v), eigenvalue=first @ v)
+
+
 class SubspaceIteration(Program):
     """The three dominant eigenvectors of a symmetric A: x, y, z multiplied by A and made orthonormal."""
 
@@ -54,6 +72,31 @@ class SubspaceIteration(Program):
         y = y / np.linalg.norm(y)
         z = z - (x @ z) * x - (y @ z) * y
         return dict(x=x, y=y, z=z / np.linalg.norm(z))
+
+
+class RayleighQuotient(Program):
+    """An eigenvector near b: (A - mu) y = x with mu = x^T A x, by ``inner`` steps towards the smallest residual."""
+
+    residual, residual_scale = _eigen_residual, _eigen_scale
+    inner = 3
+
+    def start(self, b: Any) -> _States:
+        return dict(x=b / np.linalg.norm(b))
+
+    def step(self, A: Any, x: Any) -> _States:
+        mu = x @ (A @ x)
+        y, r, p = np.zeros_like(x), x, x
+        before: list[tuple[Any, Any, Any]] = []
+        for _ in range(self.inner):
+            s = A @ p - mu * p
+            for p_old, s_old, size in before[-2:]:  # A is symmetric: two suffice
+                beta = (s @ s_old) / size
+                p, s = p - beta * p_old, s - beta * s_old
+            before.append((p, s, s @ s))
+            alpha = (r @ s) / (s @ s)
+            y, r, p = y + alpha * p, r - alpha * s, s
+        y = (x @ y) * y  # the sign of mu's error would turn x around
+        return dict(x=y / np.linalg.norm(y))
 
 
 class InverseIteration(Program):
@@ -91,7 +134,9 @@ class SingularVectors(Program):
 
 RECORDS = (
     Record("power", Power, problems.dominant_eigenvectors),
-    Record("subspace_iteration", SubspaceIteration, problems.first_eigenvectors),
+    Record("deflated_power", DeflatedPower, problems.eigenvectors, lambda n: 60),
+    Record("subspace_iteration", SubspaceIteration, problems.first_eigenvectors, particular=True),
+    Record("rayleigh_quotient", RayleighQuotient, problems.near_eigenvectors, lambda n: 10, particular=True),
     Record("inverse_iteration", InverseIteration, problems.last_eigenvectors),
     Record("singular_vectors", SingularVectors, problems.singular_vectors),
 )

@@ -242,7 +242,7 @@ def steady_states(n: int, count: int, seed: int) -> Drawn:
 
 
 def cholesky_factors(n: int, count: int, seed: int) -> Drawn:
-    A = random_spd(n, count, seed=seed)
+    A = moderate(n, count, seed)[0]["A"]
     return {"A": A}, np.linalg.cholesky(A)
 
 

@@ -8,9 +8,13 @@ import numpy as np
 
 from nlaformer.compiler.language import Program, positive
 from nlaformer.compiler.library.families import (
+    columns,
     definite,
+    general_reduction,
+    indefinite,
     least_squares,
     nonsymmetric,
+    symmetric_reduction,
 )
 from nlaformer.compiler.library.records import Record
 
@@ -106,6 +110,36 @@ class MinimalResidual(Program):
         return dict(x=x + alpha * r, r=r - alpha * q)
 
 
+class MINRES(Program):
+    """Symmetric indefinite systems: Paige and Saunders' method, Lanczos with one Givens rotation a step."""
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        r = b - A @ x0
+        beta = np.linalg.norm(r)
+        nothing = np.zeros_like(r)
+        vectors = dict(v=r / beta, v_old=nothing, w=nothing, w_old=nothing)
+        return dict(x=x0, **vectors, beta=0.0, eta=beta, c=1.0, c_old=1.0, s=0.0, s_old=0.0)
+
+    def step(
+        self, A: Any, x: Any, v: Any, v_old: Any, w: Any, w_old: Any, beta: Any, eta: Any, c: Any, c_old: Any, s: Any,
+        s_old: Any,
+    ) -> _States:  # fmt: skip
+        u = A @ v
+        alpha = v @ u
+        u = u - alpha * v - beta * v_old
+        beta_next = np.linalg.norm(u)
+        # The new column of the tridiagonal matrix, under the last two rotations and then its own.
+        delta = c * alpha - c_old * s * beta
+        epsilon = s * alpha + c_old * c * beta
+        rho = np.sqrt(delta**2 + beta_next**2)
+        c_next, s_next = delta / rho, beta_next / rho
+        w_next = (v - s_old * beta * w_old - epsilon * w) / rho
+        return dict(
+            x=x + c_next * eta * w_next, v=u / beta_next, v_old=v, w=w_next, w_old=w, beta=beta_next,
+            eta=-s_next * eta, c=c_next, c_old=c, s=s_next, s_old=s,
+        )  # fmt: skip
+
+
 class NormalEquations(Program):
     """Any nonsingular system: conjugate gradients on A^T A x = A^T b (CGNR)."""
 
@@ -126,7 +160,38 @@ class NormalEquations(Program):
 class LeastSquaresConjugateGradient(Program):
     """Least squares, min |A x - b|: cgnr, judged by A^T (b - A x), since b - A x does not vanish (CGLS)."""
 
+    rectangular = True
     start, step = NormalEquations.start, NormalEquations.step
+
+    def residual(self, A: Any, b: Any, x: Any) -> Any:
+        return A.T @ (b - A @ x)
+
+
+class LSQR(Program):
+    """Least squares, min |A x - b|: Golub and Kahan's bidiagonalization, after Paige and Saunders."""
+
+    rectangular = True
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        u = b - A @ x0
+        beta = np.linalg.norm(u)
+        u = u / beta
+        v = A.T @ u
+        alpha = np.linalg.norm(v)
+        v = v / alpha
+        return dict(x=x0, u=u, v=v, w=v, alpha=alpha, rho_bar=alpha, phi_bar=beta)
+
+    def step(self, A: Any, x: Any, u: Any, v: Any, w: Any, alpha: Any, rho_bar: Any, phi_bar: Any) -> _States:
+        u = A @ v - alpha * u
+        beta = np.linalg.norm(u)
+        u = u / beta
+        v = A.T @ u - beta * v
+        alpha = np.linalg.norm(v)
+        v = v / alpha
+        rho = np.sqrt(rho_bar**2 + beta**2)
+        c, s = rho_bar / rho, beta / rho
+        x, w = x + (c * phi_bar / rho) * w, v - (s * alpha / rho) * w
+        return dict(x=x, u=u, v=v, w=w, alpha=alpha, rho_bar=-c * alpha, phi_bar=s * phi_bar)
 
     def residual(self, A: Any, b: Any, x: Any) -> Any:
         return A.T @ (b - A @ x)
@@ -146,6 +211,22 @@ class Craig(Program):
         return dict(x=x + alpha * d, r=r, d=A.T @ r + (rho_next / rho) * d, rho=rho_next)
 
 
+class BiConjugateGradient(Program):
+    """Nonsymmetric systems: short recurrences with A and A^T side by side, after Fletcher."""
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        r = b - A @ x0
+        return dict(x=x0, r=r, shadow=r, d=r, e=r, rho=r @ r)
+
+    def step(self, A: Any, x: Any, r: Any, shadow: Any, d: Any, e: Any, rho: Any) -> _States:
+        q = A @ d
+        alpha = rho / (e @ q)
+        r, shadow = r - alpha * q, shadow - alpha * (A.T @ e)
+        rho_next = shadow @ r
+        beta = rho_next / rho
+        return dict(x=x + alpha * d, r=r, shadow=shadow, d=r + beta * d, e=shadow + beta * e, rho=rho_next)
+
+
 class BiConjugateGradientStabilized(Program):
     """Nonsymmetric systems: van der Vorst's method, no products with A^T."""
 
@@ -163,6 +244,24 @@ class BiConjugateGradientStabilized(Program):
         rho_next = shadow @ r
         beta = (rho_next / rho) * (alpha / omega)
         return dict(x=x + alpha * d + omega * s, r=r, d=r + beta * (d - omega * q), shadow=shadow, rho=rho_next)
+
+
+class ConjugateGradientSquared(Program):
+    """Nonsymmetric systems: Sonneveld's method, bicg's polynomial applied twice."""
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        r = b - A @ x0
+        return dict(x=x0, r=r, u=r, d=r, shadow=r, rho=r @ r)
+
+    def step(self, A: Any, x: Any, r: Any, u: Any, d: Any, shadow: Any, rho: Any) -> _States:
+        v = A @ d
+        alpha = rho / (shadow @ v)
+        q = u - alpha * v
+        x, r = x + alpha * (u + q), r - alpha * (A @ (u + q))
+        rho_next = shadow @ r
+        beta = rho_next / rho
+        u = r + beta * q
+        return dict(x=x, r=r, u=u, d=u + beta * (q + beta * d), shadow=shadow, rho=rho_next)
 
 
 class GMRES(Program):
@@ -205,8 +304,55 @@ class GMRES(Program):
         return dict(x=x, r=r - sum(y[j] * products[j] for j in range(self.k)))
 
 
+class Lanczos(Program):
+    """Extreme eigenvalues of a symmetric A, from the tridiagonal matrix V^T A V; k loops are lanczos(k)."""
+
+    def start(self, A: Any, b: Any) -> _States:
+        v, e = b / np.linalg.norm(b), np.eye(len(A))[0]
+        return dict(T=np.zeros_like(A), V=np.outer(v, e), v=v, e=e)
+
+    def step(self, A: Any, T: Any, V: Any, v: Any, e: Any) -> _States:
+        w = A @ v
+        alpha = v @ w
+        w = w - V @ (V.T @ w)
+        w = w - V @ (V.T @ w)  # twice is enough
+        beta = np.linalg.norm(w)
+        v, e_next = w / beta, np.roll(e, 1)
+        T = T + alpha * np.outer(e, e) + beta * (np.outer(e, e_next) + np.outer(e_next, e))
+        return dict(T=T, V=V + np.outer(v, e_next), v=v, e=e_next)
+
+    def finish(self, A: Any, T: Any, v: Any, e: Any) -> Any:
+        return T + (v @ (A @ v)) * np.outer(e, e)
+
+
+class Arnoldi(Program):
+    """The Hessenberg matrix V^T A V of any A; k loops reduce A to the space of b, A b, ..., A^k b."""
+
+    def start(self, A: Any, b: Any) -> _States:
+        v, e = b / np.linalg.norm(b), np.eye(len(A))[0]
+        return dict(H=np.zeros_like(A), V=np.outer(v, e), v=v, e=e)
+
+    def step(self, A: Any, H: Any, V: Any, v: Any, e: Any) -> _States:
+        w = A @ v
+        h = V.T @ w
+        w = w - V @ h
+        again = V.T @ w
+        w = w - V @ again
+        beta = np.linalg.norm(w)
+        v, e_next = w / beta, np.roll(e, 1)
+        return dict(H=H + np.outer(h + again + beta * e_next, e), V=V + np.outer(v, e_next), v=v, e=e_next)
+
+    def finish(self, A: Any, H: Any, V: Any, v: Any, e: Any) -> Any:
+        return H + np.outer(V.T @ (A @ v), e)
+
+
+def _size(n: int) -> int:
+    """Enough in exact arithmetic."""
+    return n
+
+
 def _few(n: int) -> int:
-    """Enough in exact arithmetic, and some."""
+    """The same, and some."""
     return n + 4
 
 
@@ -216,9 +362,13 @@ RECORDS = (
     Record("pcg", PreconditionedConjugateGradient, definite),
     Record("conjugate_residual", ConjugateResidual, definite),
     Record("minimal_residual", MinimalResidual, nonsymmetric),
+    Record("minres", MINRES, indefinite, _size),
     Record("cgnr", NormalEquations, nonsymmetric),
-    Record("cgls", LeastSquaresConjugateGradient, least_squares, _few),
+    Record("cgls", LeastSquaresConjugateGradient, least_squares, columns),
+    Record("lsqr", LSQR, least_squares, columns),
     Record("craig", Craig, nonsymmetric),
     Record("bicgstab", BiConjugateGradientStabilized, nonsymmetric, _few),
-    Record("gmres", GMRES, nonsymmetric),
+    Record("gmres", GMRES, nonsymmetric, particular=True),
+    Record("lanczos", Lanczos, symmetric_reduction, lambda n: n - 1, particular=True),
+    Record("arnoldi", Arnoldi, general_reduction, lambda n: n - 1, particular=True),
 )

@@ -26,6 +26,7 @@ class Record:
     problems : draws inputs of the kind it is meant for
     iterations : of a run that gets somewhere, for systems of size n
     bound : of ``nf.compile``, where its constants keep inputs from being scaled
+    particular : whether it is verified on its own problems alone; on others it diverges, breaks down or ends early
     """
 
     name: str
@@ -33,6 +34,7 @@ class Record:
     problems: Problems
     iterations: Callable[[int], int] = lambda n: 40
     bound: float = 1024.0
+    particular: bool = False
 
     @property
     def purpose(self) -> str:

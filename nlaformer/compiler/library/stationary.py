@@ -50,6 +50,35 @@ class SuccessiveOverrelaxation(Program):
         return dict(x=x + self.omega * e * (b - A @ x) / np.diag(A), e=np.roll(e, 1))
 
 
+class GaussSeidel(Program):
+    """Diagonally dominant systems: one unknown a loop from its own equation; n loops are a sweep."""
+
+    omega = 1.0
+    start, step = SuccessiveOverrelaxation.start, SuccessiveOverrelaxation.step
+
+
+class Kaczmarz(Program):
+    """Any consistent system: one row a loop, x projected onto its hyperplane."""
+
+    def start(self, A: Any, x0: Any) -> _States:
+        return dict(x=x0, e=np.eye(len(A))[0])
+
+    def step(self, A: Any, b: Any, x: Any, e: Any) -> _States:
+        row = A.T @ e
+        return dict(x=x + ((b @ e - row @ x) / (row @ row)) * row, e=np.roll(e, 1))
+
+
+class Cimmino(Program):
+    """Any consistent system: x reflected in the hyperplanes of all rows, and the mean of these points."""
+
+    def start(self, x0: Any) -> _States:
+        return dict(x=x0)
+
+    def step(self, A: Any, b: Any, x: Any) -> _States:
+        squares = np.sum(A * A, axis=1)
+        return dict(x=x + (2 / len(b)) * (A.T @ ((b - A @ x) / squares)))
+
+
 class Chebyshev(Program):
     """Definite systems without inner products: eigenvalues between norm(A) / ``condition`` and norm(A)."""
 
@@ -92,6 +121,10 @@ class Anderson(Program):
 RECORDS = (
     Record("richardson", Richardson, definite),
     Record("jacobi", Jacobi, dominant),
+    Record("gauss_seidel", GaussSeidel, dominant, lambda n: 6 * n),
+    Record("sor", SuccessiveOverrelaxation, dominant, lambda n: 6 * n),
+    Record("kaczmarz", Kaczmarz, dominant, lambda n: 6 * n),
+    Record("cimmino", Cimmino, dominant),
     Record("chebyshev", Chebyshev, definite),
-    Record("anderson", Anderson, dominant, lambda n: 12),
+    Record("anderson", Anderson, dominant, lambda n: 12, particular=True),
 )
