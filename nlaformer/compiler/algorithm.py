@@ -207,7 +207,7 @@ class Algorithm:
         b: ArrayT | None = None,
         x0: ArrayT | None = None,
         iterations: int = 30,
-        **further: ArrayT,
+        **further: ArrayT | float,
     ) -> Run[ArrayT]:
         """Start, ``iterations`` steps, finish: every iterate, every state, the residuals and how it ended.
 
@@ -240,7 +240,7 @@ class Algorithm:
 
     @full_precision()
     def prompt(
-        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, **further: ArrayT
+        self, A: ArrayT | None = None, b: ArrayT | None = None, x0: ArrayT | None = None, **further: ArrayT | float
     ) -> ArrayT:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
         library, inputs = self._take(A=A, b=b, x0=x0, **further)

@@ -9,6 +9,7 @@ the prints are compared method by method.
 from __future__ import annotations
 
 import functools
+import logging
 import random
 import types
 from collections.abc import Callable, Iterator, Mapping
@@ -138,6 +139,6 @@ def _parts(value: Any) -> Callable[[], Any] | None:
         return lambda: value.get_state()
     if isinstance(value, random.Random):
         return lambda: value.getstate()
-    if isinstance(value, type) or callable(value) or not hasattr(value, "__dict__"):
+    if isinstance(value, (type, logging.Logger)) or callable(value) or not hasattr(value, "__dict__"):
         return None
     return lambda: vars(value)

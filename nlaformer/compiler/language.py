@@ -90,7 +90,7 @@ class Program:
         b: ArrayT | None = None,
         x0: ArrayT | None = None,
         iterations: int = 30,
-        **further: ArrayT,
+        **further: ArrayT | float,
     ) -> Run[ArrayT]:
         """The reference: the program itself on NumPy or torch arrays, no transformer; ``further`` inputs by name."""
         from nlaformer.compiler.result import run_program
