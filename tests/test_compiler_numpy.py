@@ -284,6 +284,21 @@ def test_an_exception_that_follows_from_a_refused_value_is_not_reported():
     assert "first, second = x" in str(caught.value) and "ValueError: not" not in str(caught.value)
 
 
+def test_a_loop_of_thousands_of_operations_is_traced_and_refused_in_words():
+    class Deep(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, b, x):
+            for _ in range(2000):
+                x = 0.999 * x + 0.001 * b
+            return dict(x=x)
+
+    np.testing.assert_allclose(Deep().run(b=np.ones(2), iterations=1).x[1], 1.0, rtol=1e-12)
+    with pytest.raises(CompileError, match="iterations"):
+        nf.compile(Deep(), n=2)
+
+
 def test_constants_of_another_size_are_refused_by_their_shape():
     class Weighted(nf.Program):
         weights = np.arange(1.0, 4.0)

@@ -24,7 +24,7 @@ from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
 from nlaformer.compiler.verify import warn_of_lost_digits, with_verification
-from nlaformer.errors import OptionError
+from nlaformer.errors import CompileError, OptionError
 from nlaformer.express.linearize import check_scheme
 
 
@@ -68,7 +68,7 @@ def compile(
         traced = trace_program(program, target.n)
         refuse_open_parts(traced)
         analysis = analyse(traced)
-        selection = select(traced, analysis, target)
+        selection = _selected(traced, analysis, target)
         layers = schedule(selection)
         weights = emit(selection, layers)
         algorithm = Algorithm(_config(traced, analysis, selection, layers, weights), weights.model)
@@ -103,6 +103,16 @@ def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric")
     if dtype not in DTYPES.values():
         raise OptionError(f"dtype is {dtype!r}; expected torch.float64 or torch.float32")
     return whole("n", n, 1)
+
+
+def _selected(traced: TracedProgram, analysis: Analysis, target: Target) -> Selection:
+    try:
+        return select(traced, analysis, target)
+    except RecursionError:
+        raise CompileError(
+            f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last; let the "
+            "loop that does so be the iterations of a run, or shorten it"
+        ) from None
 
 
 def _config(

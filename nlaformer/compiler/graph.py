@@ -75,6 +75,7 @@ class Node:
     def __init__(self, graph: Graph, op: str, args: tuple[Node, ...], extra: Any, kind: Any, place: Place):
         self.graph, self.op, self.args, self.extra, self.place = graph, op, args, extra, place
         self.kind: str = kind
+        self.invariant: bool = op != "state" and all(argument.invariant for argument in args)
 
     def __repr__(self) -> str:
         return describe(self)
@@ -323,21 +324,22 @@ def _is_number(node: Node) -> bool:
 def reachable(nodes: Iterable[Node]) -> list[Node]:
     """These nodes and all they are made of, arguments first."""
     seen: dict[int, Node] = {}
-
-    def visit(node: Node) -> None:
-        if id(node) not in seen:
-            for argument in node.args:
-                visit(argument)
+    stack = [(node, False) for node in reversed(list(nodes))]
+    while stack:  # not by recursion: a loop over a Python range may nest thousands of operations
+        node, ready = stack.pop()
+        if id(node) in seen:
+            continue
+        if ready:
             seen[id(node)] = node
-
-    for node in nodes:
-        visit(node)
+        else:
+            stack.append((node, True))
+            stack.extend((argument, False) for argument in reversed(node.args))
     return list(seen.values())
 
 
 def is_invariant(node: Node) -> bool:
     """Whether a value is the same in every step: it is made of inputs and constants."""
-    return all(n.op != "state" for n in reachable([node]))
+    return node.invariant
 
 
 def is_input(node: Node, name: str) -> bool:
