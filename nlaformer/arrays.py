@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from numbers import Real
 from typing import Any, TypeAlias, TypeVar
 
@@ -178,11 +178,12 @@ def usable_device(device: torch.device | str, kinds: Sequence[str] = ()) -> torc
 
 @contextmanager
 def full_precision() -> Iterator[None]:
-    """Compute in the precision of the numbers, whatever torch was set to; the settings are put back afterwards.
+    """Compute in the precision of the numbers and where they are, whatever torch was set to, which is put back.
 
     Bounds and certificates assume IEEE arithmetic in the dtype of the operands. Three settings break that: autocast
     (products in bfloat16), products of float32 matrices in tf32 or bfloat16, and subnormal numbers flushed to zero.
-    The last is a register of each thread, of which only this thread's can be set: so there is only one thread.
+    The last is a register of each thread, of which only this thread's can be set: so there is only one thread. A
+    default device other than the CPU would put intermediate tensors beside the operands.
 
     >>> one = torch.ones(1, 1)
     >>> with torch.autocast("cpu"), full_precision():
@@ -199,7 +200,8 @@ def full_precision() -> Iterator[None]:
             torch.set_flush_denormal(False)
             if _flushes_subnormals():
                 raise DomainError("this processor takes numbers below the normal range to be 0; compute on another one")
-        with _full_products():
+        away = torch.get_default_device().type != "cpu"
+        with _full_products(), torch.device("cpu") if away else nullcontext():
             yield
     finally:
         if flushed:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from nlaformer import io, pretrained
+from nlaformer.arrays import full_precision
 from nlaformer.compiler import algorithm
 from nlaformer.errors import look_up
 from nlaformer.express import operation
@@ -22,6 +23,7 @@ _KINDS: dict[str, Callable[..., _Artefact]] = {
 }
 
 
+@full_precision()
 def load(path: str | os.PathLike[str]) -> _Artefact:
     """Load what ``save`` wrote: an operation, a compiled algorithm or a trained model; or a bundled model by its name.
 

@@ -113,6 +113,24 @@ def test_flushed_subnormals_are_flushed_again_after_a_call(flushed):
     assert torch.tensor(1e-310, dtype=torch.float64).mul(1).item() == 0.0
 
 
+@pytest.fixture
+def elsewhere():
+    """New tensors are made on a device that holds no numbers."""
+    torch.set_default_device("meta")
+    yield
+    torch.set_default_device(None)
+
+
+def test_a_default_device_changes_nothing(elsewhere, tmp_path):
+    A, b = np.diag([1.0, 2.0, 3.0]), np.ones(3)
+    nf.operation("matvec", n=3).save(tmp_path)
+    np.testing.assert_allclose(nf.load(tmp_path)(A, b), A @ b, atol=1e-7)
+    assert nf.algorithm("cg", 3).run(A, b, iterations=4).status is nf.RunStatus.CONVERGED
+    assert nf.solve(A, b).converged and nf.solve(sp.csr_array(A), b, M="jacobi").converged
+    A, b, _ = SPD(n=20).sample(2, seed=0)
+    assert nf.solve(A, b, model=nf.load("cg-accelerated")).converged
+
+
 # Operators that are not what they seem
 
 SATURATING = {
@@ -147,6 +165,9 @@ def test_an_operator_of_the_wrong_length_is_named():
     for b in (np.ones(3), np.ones((3, 2))):
         with pytest.raises(ShapeError, match="LinearOperator"):
             nf.solve(short, b)
+    huge = LinearOperator((1, 1), matvec=lambda x: np.array([10**400], dtype=object), dtype=float)
+    with pytest.raises(DTypeError, match="LinearOperator"):
+        nf.solve(huge, np.ones(1))
 
 
 # What is called not definite is not

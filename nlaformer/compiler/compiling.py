@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from nlaformer.arrays import DTYPES, check_memory, plain, threads_for, whole
+from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, threads_for, whole
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.deviation import values_of
@@ -28,6 +28,7 @@ from nlaformer.errors import CompileError, OptionError
 from nlaformer.express.linearize import check_scheme
 
 
+@full_precision()
 def compile(
     program: Program,
     n: int,

@@ -227,6 +227,7 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     return solver
 
 
+@full_precision()
 def load_solver(path: str | os.PathLike[str]) -> Solver:
     """The trained model in a folder, or the bundled one of that name; saved algorithms and operations are refused."""
     path = pretrained.locate(path)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import check_memory, is_finite, is_whole, numbers, plain, usable_device
+from nlaformer.arrays import check_memory, full_precision, is_finite, is_whole, numbers, plain, usable_device
 from nlaformer.errors import OptionError, shown, unknown_name
 
 _LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
@@ -130,6 +130,7 @@ class Family:
         """The matrices A, (count, n, n), from random numbers."""
         raise NotImplementedError("a family of systems needs a method matrices")
 
+    @full_precision()
     def sample(
         self, count: int, seed: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
     ) -> Systems:

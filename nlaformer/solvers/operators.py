@@ -175,5 +175,5 @@ def _real(found: Any) -> np.ndarray:
         raise DTypeError("a product with the LinearOperator is complex; only real systems can be solved")
     try:
         return np.array(found, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError) as error:
         raise DTypeError(f"a product with the LinearOperator holds no numbers: {error}") from error

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nlaformer.arrays import full_precision
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.compiling import compile, torch_dtype
 from nlaformer.compiler.language import Program
@@ -79,6 +80,7 @@ def example(name: str, n: int, count: int = 8, seed: int = 11) -> tuple[dict[str
     return inputs, exact
 
 
+@full_precision()
 def algorithm(
     name: str,
     n: int,
