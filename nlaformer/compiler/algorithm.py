@@ -32,7 +32,7 @@ from nlaformer.compiler.inputs import padded
 from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.judge import Checks
 from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, judged_run, take_inputs
-from nlaformer.compiler.schedule import in_words
+from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import DomainError
 from nlaformer.express.construction import Cost
@@ -121,6 +121,7 @@ class Algorithm:
     model : NLAFormer, the transformer
     layout : the named rows of its prompt
     cost : ``cost.pre``, ``cost.loop``, ``cost.post``, a ``Cost`` each; ``cost.loop.layers`` is layers for one iteration
+    lower_bound : for each block, the layers that the longest chain of its instructions needs at least
     verification : the error against the program itself on random and hard systems
     """
 
@@ -155,6 +156,30 @@ class Algorithm:
         return BlockCosts(*(Cost.of(NLAFormer(list(block)), rows, tokens) for block in blocks))  # type: ignore[arg-type]
 
     @property
+    def lower_bound(self) -> dict[str, int]:
+        """For each block the layers of the longest chain of instructions that depend on each other.
+
+        >>> import nlaformer as nf
+        >>> cg = nf.algorithm("cg", n=4, verify=False)
+        >>> cg.lower_bound["loop"], cg.cost.loop.layers
+        (7, 7)
+        """
+        return {block: critical_path(self.config.schedule[block]) for block in BLOCKS}
+
+    def dense(self) -> dict[str, list[dict[str, Any]]]:
+        """The plain tensors of eq. (1): for each block, its layers with ``heads`` (W_Q, W_K, W_V), W_1, b_1, W_2, b_2.
+
+        A layer without an FFN has no W_1.
+
+        >>> import nlaformer as nf
+        >>> weights = nf.algorithm("richardson", n=3, verify=False).dense()
+        >>> rows = weights["loop"][0]["heads"][0]["W_V"].shape[0]
+        >>> weights["loop"][0]["W_1"].shape[1] == rows
+        True
+        """
+        return {block: [layer.dense() for layer in getattr(self.model, block)] for block in BLOCKS}
+
+    @property
     def loop_heads(self) -> int:
         """The heads of all layers of an iteration."""
         return sum(layer.heads.count for layer in self.model.loop if layer.heads is not None)  # type: ignore[union-attr, misc]
@@ -180,7 +205,8 @@ class Algorithm:
         ]
         for block, title in _TITLES.items():
             layers: Any = getattr(self.model, block)
-            lines.append(f"{title}: {len(layers)} layer" + ("" if len(layers) == 1 else "s"))
+            least = f", the longest chain of instructions {self.lower_bound[block]}" if len(layers) else ""
+            lines.append(f"{title}: {len(layers)} layer" + ("" if len(layers) == 1 else "s") + least)
             for k, (layer, assignments) in enumerate(zip(layers, config.schedule[block], strict=True), start=1):
                 heads = 0 if layer.heads is None else layer.heads.count
                 hidden = 0 if layer.ffn is None else layer.ffn.width

@@ -17,6 +17,8 @@ from nlaformer.compiler.instructions import FFN, Block, Combination, Instruction
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
 _ENCODING = ("parts of {0}", "log |{0}|, signs of {0}", "log |{0}| refined", "log |{0}| refined again")
+_FFN_OPS = {"relu", "log", "coarse", "trip", "absolute", "sign", "constant", "diag", "diagonal", "triangle", "skew"}
+_FFN_OPS |= {"encode", "write"}
 _WORDS = {
     "scale": "{first}{power}",
     "matvec": "{parameter} {first}{power}",
@@ -101,6 +103,32 @@ def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list
             writes = layers.writes[block].items()
             data[block][-1] += [["write", names[r], [_named(source, names)], [], [], None] for r, source in writes]
     return data
+
+
+def critical_path(block: list[list[Any]]) -> int:
+    """The layers that the longest chain of dependent instructions takes, from the data of a block: a lower bound.
+
+    Attention reads what earlier layers wrote; the FFN also reads what the attention of its own layer wrote.
+    """
+    if any(isinstance(entry, str) for layer in block for entry in layer):  # the paper's form, and files of version 0.1
+        return len(block)
+    ready: dict[str, int] = {}  # in half layers: the first half that may read a row
+    last = 0
+    for op, target, sources, exponent, extra, parameter in (entry for layer in block for entry in layer):
+        read = max((ready.get(name, 0) for source in (*sources, exponent) for name, _ in source), default=0)
+        if op == "encode":
+            read = 2 * parameter + 1
+        elif op in ("matvec", "squares"):  # which read the logarithms of an input matrix
+            read = max(read, ready.get(f"log |{parameter.removesuffix('.T')}|", 0))
+        by_ffn = op in _FFN_OPS
+        half = read + (read + by_ffn) % 2  # attention in even halves, the FFN in odd ones
+        last = max(last, half)
+        ready |= dict.fromkeys(extra, half + 1)
+        if op in ("refine", "transpose"):  # attention, and the FFN of the same layer
+            last = max(last, half := half + 1)
+        if op != "write":  # which all read the old state
+            ready[target] = half + 1
+    return last // 2 + 1 if block else 0
 
 
 def _entry(i: Instruction, names: list[str]) -> list[Any]:
