@@ -23,7 +23,7 @@ from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
 _Parts = tuple[list[Head], list[Unit]]
-SIGN_THRESHOLD = 2.0**-100  # sign(v) is 1 or -1 from here on, in units of the prompt
+SIGN_THRESHOLD = {torch.float64: 2.0**-900, torch.float32: 2.0**-100}  # |sign(v)| is 1 from here on
 _SHARPNESS = 4.0  # of the softmax that finds the largest entry
 _COARSE, _COARSE_UNITS = 16.0, 64
 # Numbers that the interpolated logarithms of A take while the weights are made, for each entry of A.
@@ -301,14 +301,21 @@ class _Emitter:
             for sign in (1.0, -1.0)
         ]
 
-    def _sign(self, i: Instruction) -> _Parts:
-        """max(0, 1 - v- / t) - max(0, 1 - v+ / t) for the parts v+ and v- of v: 1 or -1 beyond t, 0 at 0."""
-        rows = self.rows(i.target)
+    def _below(self, i: Instruction) -> _Parts:
+        """max(0, 1 - v / t) for v >= 0: 1 at 0, 0 from the threshold on."""
+        rows = zip(self.forms(i.sources[0]), self.rows(i.target), strict=True)
+        return [], [
+            Unit({**build.times(form, -1.0 / SIGN_THRESHOLD[self.target.dtype]), self.one: 1.0}, 0.0, {row: 1.0})
+            for form, row in rows
+        ]
+
+    def _flip(self, i: Instruction) -> _Parts:
+        """Where the first mask is 0, u; where the second is, -u; else 0: u times a sign, exactly."""
+        target = self.rows(i.target)
+        u, positive, negative = (self.forms(source, len(target)) for source in i.sources)
         units = []
-        for source, sign in zip(i.sources, (-1.0, 1.0), strict=True):
-            for form, row in zip(self.forms(source), rows, strict=True):
-                part = {**build.times(form, -1.0 / SIGN_THRESHOLD), self.one: 1.0}
-                units.append(Unit(part, 0.0, {row: sign}))
+        for form, p, m, row in zip(u, positive, negative, target, strict=True):
+            units += build.masked(form, row, p) + build.masked(build.times(form, -1.0), row, m)
         return [], units
 
     def _constant(self, i: Instruction) -> _Parts:

@@ -215,6 +215,7 @@ class Builder:
         self.eye = self._register("eye", "input", height=self.n)
         self.inputs = self.out.inputs
         self.normal: dict[str, int] = {}  # of inputs: the row of size 1
+        self.sizes: set[int] = set()  # the logarithms of sizes found at run time
         self.interpolated: dict[int, int] = {}  # of a refined logarithm: the row it refines
 
     # --- registers and instructions ---

@@ -42,6 +42,7 @@ class Scaling(Builder):
         if kind == "scalar":
             log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
             picked = self._work("picked", log, scalar=True, tame=False)
+            self.sizes.add(picked)
             row = self.emit(
                 "ratio", [source, ((log, 1.0),)], scalar=True, extra=(picked,), tame=True, bound=2.0, size=1.0
             )
@@ -63,7 +64,9 @@ class Scaling(Builder):
         if kind == "matrix":
             source = ((self.emit("absolute", [source], half=FFN, writes=FFN, tame=False), 1.0),)
         log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
-        return self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)
+        peak = self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)
+        self.sizes.add(peak)
+        return peak
 
     def maximum(self, exponents: Iterable[Combination]) -> Combination:
         """About the largest of several exponents, from interpolated logarithms: F + max(0, H - F), in pairs."""
@@ -137,7 +140,14 @@ def scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[
     for name in states:
         if find(id(traced.state[name])) not in fixed:
             floating.setdefault(find(id(traced.state[name])), []).append(name)
-    return {id(node): find(id(node)) for node in nodes}, floating
+    group = {id(node): find(id(node)) for node in nodes}
+    for key in {group[id(node)] for node in nodes if node.op == "relu"} & floating.keys():
+        # The larger and the smaller of two states: each has a scale of its own.
+        for name in floating.pop(key):
+            own = id(traced.state[name])
+            group[own] = group[id(traced.step[name])] = own
+            floating[own] = [name]
+    return group, floating
 
 
 def _is_homogeneous(traced: TracedProgram) -> bool:

@@ -17,7 +17,20 @@ from nlaformer.compiler.instructions import FFN, Block, Combination, Instruction
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
 _ENCODING = ("parts of {0}", "log |{0}|, signs of {0}", "log |{0}| refined", "log |{0}| refined again")
-_FFN_OPS = {"relu", "log", "coarse", "trip", "absolute", "sign", "constant", "diag", "diagonal", "triangle", "skew"}
+_FFN_OPS = {
+    "relu",
+    "log",
+    "coarse",
+    "trip",
+    "absolute",
+    "below",
+    "flip",
+    "constant",
+    "diag",
+    "diagonal",
+    "triangle",
+    "skew",
+}
 _FFN_OPS |= {"encode", "write"}
 _WORDS = {
     "scale": "{first}{power}",
@@ -37,7 +50,8 @@ _WORDS = {
     "peak": "largest {first}",
     "pick": "{first} of token 1",
     "relu": "max({first}, 0)",
-    "sign": "sign({first} - {second})",
+    "below": "1 where {first} = 0",
+    "flip": "{first} by the sign of {second}",
     "absolute": "sum of |{first}| over rows",
     "trip": "trip where {first} < {parameter:.0e}",
     "diag": "diag({first})",

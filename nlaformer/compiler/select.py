@@ -127,9 +127,9 @@ class _Selector(Scaling):
         return {key for key, other in self.group.items() if other == group}
 
     def _origin(self, exponent: Combination) -> tuple[frozenset[int], Combination]:
-        """The scales in an exponent, without the logarithms of computed scalars; those of inputs with their powers."""
+        """The scales in an exponent, without the logarithms of computed scalars; of inputs and sizes with powers."""
         scales = {*self.scale_row.values(), *(rows.scale for rows in self.out.state.values())}
-        given = {scale for _, scale in self.out.scales.values()}
+        given = self.sizes | {scale for _, scale in self.out.scales.values()}
         return (
             frozenset(register for register, _ in exponent if register in scales),
             tuple((register, c) for register, c in exponent if register in given),
@@ -163,25 +163,23 @@ class _Selector(Scaling):
                 stack.extend(n.args)
         return {group for group in found if group is not None}
 
-    def logarithms(self, node: Node, policy: str) -> list[tuple[float, Combination]]:
-        """(c, F) of a positive node = c e^F; of any other, (c, F) and (-d, G), node = c e^F - d e^G, one of them 0."""
-        if self.analysis.is_positive(node):
-            return [self.logarithm(node, policy)]
-        with self.within(self._home(node)):
-            source, exponent = self._in_row(node)
-            if not source:
-                return [self._log_of(source, policy, True, set())]
-            parts = []
-            for sign in (1.0, -1.0):
-                half = tuple((register, sign * c) for register, c in source)
-                more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source)}
-                row = self.emit("relu", [half], half=FFN, writes=FFN, **more)
-                for register, _ in source:
-                    if register in self.out.linearizations:
-                        self.out.linearizations[row] = self.out.linearizations[register]
-                factor, log = self._log_of(((row, 1.0),), policy, node.kind == "scalar", set())
-                parts.append((sign * factor, combine((1.0, exponent), (1.0, log))))
-            return parts
+    def _halves(self, source: Combination, scalar: bool) -> list[int]:
+        """max(v, 0) and max(-v, 0)."""
+        rows = []
+        for sign in (1.0, -1.0):
+            half = tuple((register, sign * c) for register, c in source)
+            more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source), "scalar": scalar}
+            rows.append(self.emit("relu", [half], half=FFN, writes=FFN, **more))
+            for register, _ in source:
+                if register in self.out.linearizations:
+                    self.out.linearizations[rows[-1]] = self.out.linearizations[register]
+        return rows
+
+    def _signs(self, source: Combination, scalar: bool) -> list[int]:
+        """Rows that are 0 where v > 0 and where v < 0, and 1 elsewhere."""
+        more: dict[str, Any] = {"height": self._height(source), "scalar": scalar, "bound": 1.0, "size": 1.0}
+        halves = self._halves(source, scalar)
+        return [self.emit("below", [((half, 1.0),)], half=FFN, writes=FFN, tame=True, **more) for half in halves]
 
     # --- nodes ---
 
@@ -317,8 +315,28 @@ class _Selector(Scaling):
 
     def _divide(self, node: Node) -> Value:
         u, v = node.args
-        inverse = tuple(Term(1 / c, self.one, combine((-1.0, f))) for c, f in self.logarithms(v, "den"))
-        return multiply(self.value(u), inverse)
+        if self.analysis.is_positive(v):
+            factor, exponent = self.logarithm(v, "den")
+            return multiply(self.value(u), (Term(1 / factor, self.one, combine((-1.0, exponent))),))
+        # u / v = sign(v) u e^{-log |v|}; the sign by a mask, which is exact.
+        scalar = v.kind == "scalar"
+        with self.within(self._home(v)):
+            source, exponent = self._in_row(v)
+            signs = self._signs(source, scalar)
+            size = tuple(sorted((half, 1.0) for half in self._halves(source, scalar)))
+            factor, log = self._log_of(size, "den", scalar, set())
+        numerator, e = self._in_row(u)
+        if not numerator:
+            return ()
+        more: dict[str, Any] = {
+            "height": max(self._height(numerator), self._height(source)),
+            "scalar": scalar and u.kind == "scalar",
+            "bound": self._bound(numerator),
+            "tame": self._is_calm(numerator, u),
+        }
+        rows = [numerator, *(((sign, 1.0),) for sign in signs)]
+        row = self.emit("flip", rows, half=FFN, writes=FFN, **more)
+        return (Term(1 / factor, row, combine((1.0, e), (-1.0, exponent), (-1.0, log))),)
 
     def _sqrt(self, node: Node) -> Value:
         factor, exponent = self.logarithm(node.args[0], "num")
@@ -354,13 +372,8 @@ class _Selector(Scaling):
         source, _ = self._in_row(node.args[0])
         if not source:
             return ()
-        more: dict[str, Any] = {"height": self._height(source), "scalar": node.kind == "scalar"}
-        halves = [
-            ((self.emit("relu", [tuple((r, s * c) for r, c in source)], half=FFN, writes=FFN, **more), 1.0),)
-            for s in (1.0, -1.0)
-        ]
-        row = self.emit("sign", halves, half=FFN, writes=FFN, bound=1.0, tame=True, **more)
-        return (Term(1.0, row),)
+        above, below = self._signs(source, node.kind == "scalar")
+        return (Term(1.0, below), Term(-1.0, above))
 
     # --- products and parts of vectors and matrices ---
 
