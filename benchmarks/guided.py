@@ -5,7 +5,8 @@
 For every model and every sigma of its training: mean and median squared relative errors of 4,096 systems that no
 training has seen, the iterations to 1e-1, ..., 1e-14 beside CG, Jacobi and a diagonal plus rank one by hand, the
 iterations to a residual of 1e-6, the error at four times the T of the training; then the same on seven families that
-it was not trained on. A learned preconditioner is checked to be positive definite on all of them. ``--speed`` times a
+it was not trained on. On all of them it also guides ``nf.solve``, with the switch on, and its products with A are
+counted beside CG's. A learned preconditioner is checked to be positive definite on all of them. ``--speed`` times a
 training step instead. A GPU is used where there is one.
 """
 
@@ -22,6 +23,7 @@ from typing import Any
 import torch
 
 import nlaformer as nf
+from benchmarks import foreign
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
 from nlaformer.learn.compare import Comparison
@@ -47,13 +49,18 @@ def measure(model: TrainedProgram, count: int) -> dict[str, Any]:
     kept = _half_of_cg(rows) if guided else _small_errors(rows)
     if not guided:
         kept |= {f"positive definite: {label}": row["positive_definite"] for label, row in (own | others).items()}
-    plain = {label: row | {"comparison": row["comparison"].to_json()} for label, row in (own | others).items()}
+    kept |= {str(row["products"]): row["products"].kept for row in others.values()}
+    plain = {
+        label: row | {"comparison": row["comparison"].to_json(), "products": row["products"].to_json()}
+        for label, row in (own | others).items()
+    }
     return {"config": model.config.to_json(), "kept": kept, "families": plain}
 
 
 def _row(model: TrainedProgram, label: str, family: Family, count: int) -> dict[str, Any]:
     systems = family.sample(count, SEED)
     row: dict[str, Any] = {"comparison": compare.compare(model, label, systems, iterations=_ITERATIONS)}
+    row["products"] = foreign.measure(model, label, family, min(count, foreign.COUNT), device=model.device)
     if not any(part.method == "step" for part in model.program.parts):
         row["positive_definite"] = _positive_definite(model, systems.A.to(model.device))
     return row

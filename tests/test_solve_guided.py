@@ -17,11 +17,14 @@ import nlaformer as nf
 from benchmarks import foreign
 from nlaformer import problems
 from nlaformer.errors import OptionError, UnknownNameError
+from nlaformer.learn.compare import other_families
 from nlaformer.learn.methods import GuidedCG, LearnedPCG
 from nlaformer.learn.programs import TrainedProgram, initial
 from nlaformer.solvers.blocks import Blocks
 from nlaformer.solvers.parse import read
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, read_preconditioner
+
+FAMILIES = dict(other_families(20))
 
 
 class Speaker:
@@ -83,17 +86,17 @@ def broken(program: Any, how: str) -> TrainedProgram:
 
 @pytest.mark.parametrize("program", [GuidedCG(), LearnedPCG()], ids=["guided", "preconditioner"])
 @pytest.mark.parametrize("how", ["random", "nan", "constant", "huge"])
-@pytest.mark.parametrize("name", foreign.FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_no_network_keeps_a_system_from_its_tolerance_or_costs_a_quarter_more(name: str, how: str, program: Any):
-    found = foreign.measure(broken(program, how), name, foreign.FAMILIES[name](20), count=32)
-    assert found.failures == 0 and found.more <= 0.25, found
+    found = foreign.measure(broken(program, how), name, FAMILIES[name], count=32)
+    assert found.failures == 0 and found.more <= 0.25, str(found)
 
 
 @pytest.mark.parametrize("kind", ["random", "constant", "nan", "zero", 0.1, 0.3, 1.0])
-@pytest.mark.parametrize("name", foreign.FAMILIES)
+@pytest.mark.parametrize("name", FAMILIES)
 def test_the_switch_bounds_the_cost_of_directions_from_exact_to_useless(name: str, kind: str | float):
-    found = foreign.measure(Speaker(20, kind), name, foreign.FAMILIES[name](20), count=64)
-    assert found.failures == 0 and found.more <= 0.25, found
+    found = foreign.measure(Speaker(20, kind), name, FAMILIES[name], count=64)
+    assert found.failures == 0 and found.more <= 0.25, str(found)
     if kind == 0.1:
         assert found.more < -0.3 and found.by_model == 1.0
 

@@ -107,7 +107,7 @@ class Guidance:
         self.proposer, self._state, self._policy = proposer, state, policy
         self.accepted = torch.zeros_like(state.iterations)  # (m,) proposals that were used
         self.reduction = torch.ones_like(state.norm)  # (m,) |r| where the model's part ended over |r| where it began
-        self.watch = _Watch(state, switch)
+        self.watch = _Watch(state, switch, proposer.in_blocks)
         self._memory = min(policy.memory, max(2, _MOST_KEPT // state.x.numel()))
         self._poor = torch.zeros_like(state.iterations)  # (m,) proposals in a row that did not pay
 
@@ -188,14 +188,15 @@ class _Watch:
 
     The network is on course while |r_k| <= 3^-k |r_0|; its first two steps are granted. Off course, the next step is a
     plain one, d = r made conjugate. It is a step of CG, so nothing is lost with it. If it lowers the squared error at
-    least half as much as the network's last step did, CG takes over: this was its weakest step. Otherwise the network
-    gets four more steps before the next comparison, then eight, and so on.
+    least a quarter as much as the network's last step did, CG takes over: its first step after others is its weakest.
+    Otherwise the network gets four more steps before the next comparison, then eight, and so on. For systems shown in
+    blocks it is half as much: they are large, and CG has a longer way to go after a wrong decision.
     """
 
-    course, granted, again, share = 1 / 3, 2, 4, 0.5
+    course, granted, again = 1 / 3, 2, 4
 
-    def __init__(self, state: SolveState, switch: bool) -> None:
-        self._switch = switch
+    def __init__(self, state: SolveState, switch: bool, in_blocks: bool) -> None:
+        self._switch, self._share = switch, 0.5 if in_blocks else 0.25
         self._begun, self._gain = norm_of(state.r), torch.zeros_like(state.norm)
         self._steps = torch.zeros_like(state.iterations)
         self._left = torch.full_like(self._steps, self.granted)  # steps of the network before it can be compared
@@ -208,7 +209,7 @@ class _Watch:
             return torch.ones_like(lanes, dtype=torch.bool)
         plain, before = self.plain[lanes], self._gain[lanes]
         self._steps[lanes] += 1
-        beaten = plain & ~(gain < self.share * before)
+        beaten = plain & ~(gain < self._share * before)
         kept = lanes[plain & ~beaten]
         self._left[kept] = self._again[kept]
         self._again[kept] *= 2

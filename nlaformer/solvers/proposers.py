@@ -61,7 +61,8 @@ class Proposer:
         n = problem.b.shape[-1]
         self.unfit = unreadable(problem, size)
         self.possible = not self.unfit
-        if n > size:
+        self.in_blocks = n > size
+        if self.in_blocks:
             self.unfit = self.unfit or f"the systems have {n} unknowns, it was made for {size}"
 
     def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
