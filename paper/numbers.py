@@ -23,7 +23,7 @@ from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
 from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
 from paper.imitation import ANNEALED, late_errors
 from paper.plan import SIGMAS, TEACHERS
-from paper.results import Results
+from paper.results import HOME, Results
 
 __all__ = ["numbers"]
 
@@ -40,7 +40,7 @@ def numbers() -> Numbers:
     parts = (
         _operations, _compiled, _systems, _runs, _elsewhere, _discrepancy, _intermediate, _eta, _lambda, _sigma,
         _dimension, _window, _architectures, _loops, _seeds, _rate, _letting_go, _bundled, _cards, _controls,
-        _learned_operations,
+        _learned_operations, _learned_parts,
     )  # fmt: skip
     found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
     lists = {key: value for key, value in found.items() if isinstance(value, list)}
@@ -391,3 +391,29 @@ def _learned_operations() -> Numbers:
     reached = [name for name, error in errors.items() if error <= max(10 * built[name], 1e-6)]
     found: Numbers = {"errors": _range(errors.values()), "paper_heads": max(built.values())}
     return found | {"reached": len(reached), "count": len(errors)}
+
+
+def _learned_parts() -> Numbers:
+    """Programs with learned parts, from benchmarks/results: the first of three seeds, and all three where it says so.
+
+    Lists go over the methods: learned, CG, Jacobi, diagonal plus rank one by hand.
+    """
+    benchmarks = Results(HOME.parents[1] / "benchmarks" / "results")
+    found: Numbers = {"speed": benchmarks.document("guided-speed")["speed"]["ms_per_model_and_step"]}
+    for name in ("learned-preconditioner", "guided-cg"):
+        document = benchmarks.document(name)
+        first, *_ = models = list(document["models"].values())
+        numbers: Numbers = {field: first["config"][field] for field in ("steps", "batch", "lr", "seed")}
+        numbers |= {"systems": document["count"], "seeds": len(models), "seconds": first["training"]["seconds_in_all"]}
+        numbers["kept"] = [sum(sum(model["kept"].values()) for model in models), sum(len(m["kept"]) for m in models)]
+        for label, family in first["families"].items():
+            row, key = family["comparison"], re.sub(r"\W+", "-", label)
+            for t in (*range(1, 11), 12, 14, 20):
+                numbers[f"{key}.t{t}"] = [curve[t] for curve in row["mean"].values()]
+            for of in ("median", "largest"):
+                numbers[f"{key}.{of}"] = [row[of]["learned"][t] for t in (5, 10)]
+            numbers[f"{key}.residual"] = list(row["to_residual"].values())
+            curves = [model["families"][label]["comparison"]["mean"]["learned"] for model in models]
+            numbers |= {f"{key}.seeds.t{t}": _range(curve[t] for curve in curves) for t in (5, 10)}
+        found |= {f"{name}.{key}": value for key, value in numbers.items()}
+    return found

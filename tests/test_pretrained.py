@@ -7,11 +7,12 @@ import pytest
 import nlaformer as nf
 from nlaformer import pretrained
 from nlaformer.io import fingerprint
+from nlaformer.learn.compare import compare
 from nlaformer.learn.evaluate import judge, trial
 from nlaformer.learn.recipes import Config
 from paper import bundled, controls
 from paper.plan import BUNDLED, SIGMAS
-from paper.results import Results
+from paper.results import HOME, Results
 
 RESULTS = Results()
 FRESH = 20_261_116  # a seed nobody has used
@@ -23,15 +24,15 @@ def record_of(name):
 
 
 def test_all_bundled_models_are_here_or_none():
-    assert set(pretrained.names()) in (set(), set(BUNDLED))
+    assert set(pretrained.names()) in (set(), {*BUNDLED, "learned-preconditioner"})
 
 
 def test_the_results_on_fresh_systems_are_of_the_bundled_models():
     """If not, remove bundled-fresh.json from the results and measure again."""
-    assert bundled.fresh(RESULTS).configs == {name: nf.load(name).config for name in pretrained.names()}
+    assert bundled.fresh(RESULTS).configs == {name: nf.load(name).config for name in BUNDLED}
 
 
-@pytest.mark.parametrize("name", pretrained.names())
+@pytest.mark.parametrize("name", BUNDLED)
 def test_the_filed_numbers_are_of_the_bundled_weights(name):
     weights = fingerprint(pretrained.HOME / name)
     assert record_of(name).config == nf.load(name).config and record_of(name).document["weights"] == weights
@@ -42,11 +43,11 @@ def test_the_controls_are_of_the_bundled_models():
     """If not, remove controls.json from the results and measure again."""
     probed = RESULTS.document(controls.FILE)["models"]
     assert {name: Config.from_json(entry["config"]) for name, entry in probed.items()} == {
-        name: nf.load(name).config for name in pretrained.names()
+        name: nf.load(name).config for name in BUNDLED
     }
 
 
-@pytest.mark.parametrize(("name", "sigma"), list(zip(pretrained.names(), (*SIGMAS, 1.2), strict=False)))
+@pytest.mark.parametrize(("name", "sigma"), list(zip(sorted(BUNDLED), (*SIGMAS, 1.2), strict=False)))
 def test_fresh_systems_give_the_committed_errors(name, sigma):
     """Means of 64 and of 512 systems within five standard errors of their difference, medians within a half."""
     solver, kept = nf.load(name), record_of(name).at(sigma)
@@ -55,3 +56,16 @@ def test_fresh_systems_give_the_committed_errors(name, sigma):
         assert 2 / 3 < again.median["model"][t] / kept["median"]["model"][t] < 3 / 2, t
         allowed = 5 * (again.standard_error[t] ** 2 + kept["standard_error"][t] ** 2) ** 0.5
         assert abs(again.model[t] - kept["model"][t]) <= allowed, t
+
+
+@pytest.mark.parametrize("sigma", SIGMAS)
+def test_fresh_systems_give_the_filed_errors_of_the_learned_preconditioner(sigma):
+    """Medians of 256 and of 4,096 systems within a half, at the iterates where rounding plays no part."""
+    model, filed = nf.load("learned-preconditioner"), Results(HOME.parents[1] / "benchmarks" / "results")
+    (first, *_) = filed.document("learned-preconditioner")["models"].values()
+    kept = first["families"][f"spd, sigma {sigma:g}"]["comparison"]["median"]["learned"]
+    assert first["config"] == model.config.to_json()
+    systems = nf.problems.SPD(n=20, sigma=(sigma,)).sample(256, FRESH)
+    again = compare(model, "fresh", systems, iterations=10).median["learned"]
+    for t in (1, 2, 4, 6, 8, 10):
+        assert 2 / 3 < again[t] / kept[t] < 3 / 2, t

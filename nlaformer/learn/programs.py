@@ -188,7 +188,10 @@ class TrainedProgram(nn.Module):
             raise OptionError(f"a stack has no {what} of its own; take one of its models with member(model, k)")
 
     def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write ``config.json`` and ``model.safetensors`` into a folder; ``nf.load`` reads them."""
+        """Write ``config.json`` and ``model.safetensors`` into a folder; ``nf.load`` reads them.
+
+        ``model.bfloat16().save(folder)`` takes half the room; a loaded model computes in float32 again.
+        """
         if self.stacked:
             raise OptionError("a stack is saved model by model; take one with member(model, k)")
         networks = self._parts
@@ -219,6 +222,9 @@ def initial(config: Config, program: Program) -> TrainedProgram:
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> TrainedProgram:
     """The model that ``save`` wrote; weights of other shapes than the config gives are refused."""
     program, known = Reference.read(config["program"]), Config.from_json(config["config"])
+    if any(p.dtype in (torch.bfloat16, torch.float16) for p in (*model.parameters(), *weights.values())):
+        # Fewer digits save room in a file; what is computed from them is computed in float32.
+        model, weights = model.float(), {name: value.float() for name, value in weights.items()}
     networks, pre, loop = {}, iter(model.pre), iter(model.loop)
     for part in program.parts:
         loops = known.loop_layers if part.method == "step" else 0
