@@ -213,13 +213,14 @@ class Algorithm:
                 first = f"  {k:2}  {heads:3} head{' ' if heads == 1 else 's'}  FFN {hidden:5}  "
                 text, further = "; ".join(in_words(entry) for entry in assignments), " " * len(first)
                 lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
-        lines += [f"note: {warning}" for warning in config.warnings]
+        remarks = [f"note: {warning}" for warning in config.warnings]
         for name, found in self.verification.get("systems", {}).items():
             values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
-            lines.append(
+            remarks.append(
                 f"verified on {name}: {values}the answer deviates by {found['first']:.0e} after one step, "
                 f"{found['last']:.0e} after {self.verification['iterations']}"
             )
+        lines += [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
         return "\n".join(lines)
 
     def save(self, path: str | os.PathLike[str]) -> Path:
