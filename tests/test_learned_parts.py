@@ -287,6 +287,15 @@ def test_m_is_positive_definite_on_every_input_with_any_weights(size, rank):
         assert (torch.linalg.eigvalsh(M * scale[:, :, None] * scale[:, None, :]) > 0).all()
 
 
+@pytest.mark.parametrize("entry", [0.0, -1.0])
+def test_a_matrix_that_is_not_positive_definite_gets_the_identity(entry):
+    A, _, _ = systems(3)
+    A[1, 2, 2] = entry
+    D, U = initial(TINY, LearnedPCG()).preconditioner(A)
+    assert (D > 0).all() and D.isfinite().all() and U.isfinite().all()
+    assert (D[1] == 1).all() and (U[1] == 0).all() and (D[0] != 1).any()
+
+
 def test_the_scale_of_a_and_b_does_not_matter():
     A, b, _ = systems()
     for program in (GuidedCG(), LearnedPCG()):

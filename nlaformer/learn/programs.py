@@ -165,7 +165,8 @@ class TrainedProgram(nn.Module):
     def preconditioner(self, A: ArrayT) -> tuple[ArrayT, ArrayT]:
         """D (..., n) and U (..., n, k) in float64, with M^-1 = diag(1/D) + U U^T; D is positive, and so is M.
 
-        Arrays of the kind of A, (..., n, n). Its diagonal must be positive, as it is for every positive definite A.
+        Arrays of the kind of A, (..., n, n). A matrix whose diagonal is not positive is not positive definite; it gets
+        M = 1.
         """
         matrices = to_tensor("A", A).to(self.device, torch.float64)
         network = self._only("start")
@@ -173,7 +174,9 @@ class TrainedProgram(nn.Module):
             raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
         factors = self.program.factors({"A": matrices}, {network.part.name: network.start})
         D, *U = (factors[f"{network.part.name}.{name}"] for name in network.part.outputs)
-        return give(D, kind_of(A)), give(torch.stack(U, -1), kind_of(A))
+        usable = ((D > 0) & D.isfinite()).all(-1, keepdim=True)
+        D, columns = torch.where(usable, D, 1.0), torch.where(usable[..., None], torch.stack(U, -1), 0.0)
+        return give(D, kind_of(A)), give(columns, kind_of(A))
 
     def _only(self, method: str) -> PartNetwork:
         """The part in a method of the program, if there is one such part."""
