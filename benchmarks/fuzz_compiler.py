@@ -1,7 +1,7 @@
 """Random programs against the compiler: each is right in every value, or refused, or its run says what is wrong.
 
-    python -m benchmarks.fuzz_compiler --out benchmarks/results       # 3,000 programs, 20,000 runs
-    python -m benchmarks.fuzz_compiler --programs 200                 # what make test does
+    python -m benchmarks.fuzz_compiler --jobs 2 --out benchmarks/results      # 3,000 programs, 7 runs each
+    python -m benchmarks.fuzz_compiler --programs 200                         # what make test does
 
 Every value of a run (what start, each step and finish return) is compared with one call of the program's own source in
 NumPy, float64, on the values that the weights had before: relative to the absolute terms of the value's last operation,
@@ -17,7 +17,9 @@ import argparse
 import collections
 import json
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from nlaformer.io import replace_file
 from nlaformer.provenance import in_words, provenance
 
 ITERATIONS = 6
+_PART = 50  # programs of one process at a time
 _SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE}
 _MARGIN = 3.0  # between the allowance of the compiler's check and that of this one: both draw perturbations
 _EXTENDED = np.longdouble
@@ -49,6 +52,12 @@ class Count:
     def fail(self, kind: str, seed: int, written: Written, about: Any) -> None:
         self.numbers[kind] += 1
         self.failures.append({"kind": kind, "seed": seed, "about": str(about)[:600], "source": written.source})
+
+    def add(self, other: Count) -> None:
+        for mine, theirs in ((self.numbers, other.numbers), (self.operations, other.operations)):
+            mine.update(theirs)
+        self.reasons.update(other.reasons)
+        self.failures += other.failures
 
 
 def attack(seed: int, count: Count) -> None:
@@ -215,7 +224,7 @@ class Judge:
         if not (np.isfinite(wanted).all() and np.isfinite(terms).all()):
             self.nonfinite = True
             return False
-        distance, scale = np.linalg.norm(np.ravel(found - wanted)), np.linalg.norm(np.ravel(terms))
+        distance, scale = _norm(found - wanted), _norm(terms)
         if not np.isfinite(distance):
             self.nonfinite = True
             return False
@@ -224,11 +233,11 @@ class Judge:
         response = 0.0
         for _ in range(8):
             moved = {k: v * (1 + 1e-8 * self.rng.choice([-1.0, 1.0], np.shape(v))) for k, v in values.items()}
-            change = float(np.linalg.norm(np.ravel(self._call(method, moved)[name] - wanted)) / (1e-8 * scale))
+            change = _norm(self._call(method, moved)[name] - wanted) / (1e-8 * scale) if scale else self.most
             response = max(response, change if np.isfinite(change) else self.most)
         exact = self._call(method, {k: np.asarray(v, _EXTENDED) for k, v in values.items()})[name]
-        rounding = float(np.linalg.norm(np.ravel(np.asarray(exact - wanted, "float64"))))
-        amplified = self.plain * float(np.clip(response, 1.0, self.most)) * float(scale)
+        rounding = _norm(exact - wanted)
+        amplified = self.plain * float(np.clip(response, 1.0, self.most)) * scale
         allowed = max(amplified, 1e3 * rounding)
         return bool(distance <= _MARGIN * allowed)
 
@@ -261,24 +270,48 @@ class Judge:
         return bool(self.norms[-1] <= (1e-10 if self.plain < 1e-3 else 1e-4) * goal * (1 + 1e-6) + 1e-300)
 
 
-def run(programs: int, first: int = 0, tell: bool = False) -> Count:
+def _norm(value: Any) -> float:
+    """The norm, of numbers whose squares overflow too."""
+    flat = np.abs(np.asarray(value, "float64")).ravel()
+    largest = float(flat.max())
+    return largest * float(np.linalg.norm(flat / largest)) if 0 < largest < np.inf else largest
+
+
+def run(programs: int, first: int = 0) -> Count:
+    """Attack with as many programs, of the seeds from the first on."""
+    torch.set_num_threads(1)
     count = Count()
     for seed in range(first, first + programs):
         attack(seed, count)
-        if tell and (seed - first) % 100 == 99:
-            print(seed - first + 1, dict(count.numbers), flush=True)
     return count
+
+
+def run_in_parts(programs: int, first: int, jobs: int) -> Count:
+    """The same in several processes, with a line for every part."""
+    firsts = range(first, first + programs, _PART)
+    sizes = [min(_PART, first + programs - start) for start in firsts]
+    total = Count()
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
+        for part in pool.map(run, sizes, firsts):
+            total.add(part)
+            for failure in part.failures:
+                print(failure["seed"], failure["kind"], failure["about"], flush=True)
+            print(
+                total.numbers["programs"], "programs,", total.numbers["runs"], "runs,", len(total.failures), "failures"
+            )
+    return total
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="folder for fuzz_compiler.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
     where = provenance()
-    count = run(options.programs, options.seed, tell=True)
+    count = run_in_parts(options.programs, options.seed, options.jobs)
     missing = sorted({rule.name for rule in RULES} - count.operations.keys())
     document = {
         "programs": options.programs,
@@ -293,8 +326,6 @@ def main() -> None:
     }
     if options.out is not None:
         replace_file(options.out / "fuzz_compiler.json", (json.dumps(document, indent=1) + "\n").encode())
-    for failure in count.failures[:20]:
-        print(failure["seed"], failure["kind"], failure["about"])
     print(json.dumps({key: document[key] for key in ("counts", "operations in none")}, indent=1))
     print(in_words(where))
 
