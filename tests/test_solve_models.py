@@ -178,6 +178,14 @@ def test_an_untrained_model_is_refused_and_a_saved_one_is_loaded(tmp_path: Path)
         assert result.converged and result.model.applications.min() == 1
 
 
+def test_a_model_solves_where_the_family_of_its_training_is_not_installed() -> None:
+    A, b = family(n=8)
+    model = initial(nf.recipe("quickstart", T=4, d=16, heads=2))
+    model.config = model.config.replace(family="nowhere:Family")
+    result = nf.solve(A, b, model=model, method="flexible", rtol=1e-8)
+    assert result.converged and result.model.applications.min() == 1
+
+
 def test_a_model_that_fails_in_any_way_does_not_stop_the_solve() -> None:
     class MuteError(Exception):
         def __str__(self) -> str:

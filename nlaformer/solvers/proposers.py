@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
-from nlaformer.errors import OptionError
+from nlaformer.errors import NLAFormerError, OptionError
 from nlaformer.loading import load
 from nlaformer.prompt import scale
 from nlaformer.solvers.blocks import Blocks, unreadable
@@ -270,9 +270,12 @@ def iterations_per_call(config: Any) -> int:
 
 
 @cache
-def usual_diagonal(config: Any) -> float:
-    """The geometric mean of the diagonals of the systems a model was trained on."""
-    A = config.make_family().sample(256, seed=0).A
+def usual_diagonal(config: Any) -> float | None:
+    """The geometric mean of the diagonals of the systems a model was trained on; None if the family is not here."""
+    try:
+        A = config.make_family().sample(256, seed=0).A
+    except NLAFormerError:
+        return None
     return float(A.diagonal(dim1=-2, dim2=-1).log().mean().exp())
 
 
