@@ -1,5 +1,6 @@
 """The examples of the README run as they stand, here and with the wheel alone, and its numbers are those on file."""
 
+import importlib
 import json
 import os
 import re
@@ -31,8 +32,9 @@ def examples() -> str:
 
 def test_the_examples_of_the_readme_run_and_solve_their_systems(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    scope: dict = {"print": lambda *values: None}
-    exec(examples(), scope)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "readme_examples.py").write_text(examples(), encoding="utf-8")
+    scope = vars(importlib.import_module("readme_examples"))
     wanted = np.linalg.solve(scope["S"], scope["b"])
     assert np.abs(scope["cg"].x[-1] - wanted).max() < 1e-9 and np.abs(scope["run"].x[-1] - wanted).max() < 1e-6
     assert np.abs(scope["result"].x - wanted).max() < 1e-6 and scope["info"] == 0
@@ -138,3 +140,18 @@ def test_the_numbers_of_solving_and_training_are_those_on_file():
     assert f"eager torch {found['eager']['ms']:.0f} ms" in _row("a training step")
     compiled = found["compiled"]["float32"]["ms"]
     assert f"torch.compile and a CUDA graph {compiled:.1f} ms in float32" in _row("a training step")
+
+
+def test_the_numbers_of_the_learned_preconditioner_are_those_on_file():
+    row, learned = _row("learned-preconditioner"), numbers()
+    key = "learned_parts.learned-preconditioner.spd-sigma-1-2"
+    (mine, cg, _, by_hand), (mine_10, cg_10, _, by_hand_10) = learned[f"{key}.t5"], learned[f"{key}.t10"]
+    for pair in ((mine, mine_10), (cg, cg_10), (by_hand, by_hand_10)):
+        assert ", ".join(_short(value) for value in pair) in row
+    seconds = learned["learned_parts.learned-preconditioner.seconds"]
+    assert f"{seconds:.0f} s on an H200" in README
+
+
+def _short(value: float) -> str:
+    mantissa, _, exponent = f"{value:.1e}".partition("e")
+    return f"{mantissa}e{int(exponent)}"
