@@ -542,3 +542,12 @@ def test_a_misspelt_training_run_is_told_from_a_table():
     name = next(iter(plan.runs()))
     code, _, err = _shell(f"python -m paper run {name}x")
     assert code == 2 and repr(name) in err
+
+
+@pytest.mark.parametrize("options", [{}, {"form": "paper"}], ids=["compiled", "paper"])
+def test_a_dtype_may_be_given_by_its_name(options):
+    assert nf.operation("add", n=1, dtype="float32").dtype is torch.float32
+    assert nf.algorithm("cg", 2, dtype="float32", verify=False, **options).dtype is torch.float32
+    for door in (lambda: nf.operation("add", n=1, dtype="float"), lambda: nf.algorithm("cg", 2, dtype="half")):
+        with pytest.raises(OptionError, match="dtype"):
+            door()

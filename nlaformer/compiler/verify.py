@@ -152,7 +152,7 @@ def _judge_values(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: 
             raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
         notes.append(message)
     if notes:
-        warnings.warn(f"{algorithm.name}: {notes[0]}. A run like that ends inaccurate and says so", stacklevel=4)
+        warnings.warn(f"{algorithm.name}: {notes[0]}. A run like that ends inaccurate and says so", stacklevel=5)
     return notes[:1]
 
 
@@ -193,7 +193,7 @@ def warn_of_lost_digits(algorithm: Algorithm) -> None:
         warnings.warn(
             f"{algorithm.name}: after {algorithm.verification['iterations']} steps on random systems the weights' "
             f"answer is {lost:.0e} from the program's. {_remedy(algorithm)}",
-            stacklevel=3,
+            stacklevel=4,
         )
 
 

@@ -40,7 +40,7 @@ def operation(
     *,
     order: int = 1,
     scheme: str = "antisymmetric",
-    dtype: torch.dtype = torch.float64,
+    dtype: torch.dtype | str = torch.float64,
     device: torch.device | str = "cpu",
     f: Callable[[Any, Any], Any] | None = None,
     form: str = "accurate",
@@ -58,7 +58,7 @@ def operation(
     n : length of the vectors, size of the matrices
     order : 1, 2 or 3, the number of pairs of heads; the error is of order c^2, c^4 or c^6
     scheme : "antisymmetric", heads +c and -c; or "paper", heads c and 0
-    dtype : torch.float64 or torch.float32
+    dtype : torch.float64 or torch.float32, or their names
     device : where the weights live
     f : for "pointwise", a function of two numbers composed of + - * / and constants
     form : for "multiply" and "divide", "accurate" (attention) or "ffn" (the paper's single FFN)
