@@ -9,6 +9,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
+import nlaformer as nf
 from benchmarks import algorithms as benchmark
 from nlaformer.cli import algorithms as commands
 from nlaformer.errors import FileError, NLAFormerError
@@ -43,6 +44,14 @@ def test_a_program_that_takes_over_methods_is_shown_with_them(application):
     assert "class SuccessiveOverrelaxation(Program):" in source and "class GaussSeidel(Program):" in source
 
 
+def test_the_list_has_every_algorithm_of_every_group(application):
+    result = CliRunner().invoke(application, ["--json"])
+    document = json.loads(result.stdout)
+    assert tuple(row["name"] for row in document["algorithms"]) == nf.algorithms() and document["provenance"]
+    printed = CliRunner().invoke(application, ["--markdown"]).stdout
+    assert all(f"| {name} |" in printed for name in nf.algorithms())
+
+
 def test_the_folder_of_the_drawing_is_made_before_anything_is_measured(application, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setattr(commands, "_converge", lambda *given: pytest.fail("measured first"))
@@ -67,7 +76,7 @@ def test_wrong_arguments_raise_the_packages_own_errors(application):
 
 def test_the_example_of_docs_compile_runs():
     guide = (Path(__file__).parents[1] / "docs" / "compile.md").read_text(encoding="utf-8")
-    (example,) = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
+    example = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)[0]
     scope: dict = {"print": lambda *values: None}
     exec(compile(example, "docs/compile.md", "exec"), scope)
     assert scope["run"].x.shape == (301, 20) and np.isfinite(scope["run"].x).all()

@@ -39,13 +39,13 @@ def algorithms(
     """
     check_options("algorithms cg", name, as_json, markdown, show, out)
     from nlaformer.arrays import DTYPES
-    from nlaformer.compiler.library.measuring import STORE, measure, stored
+    from nlaformer.compiler.library.measuring import measure, stored
 
     kind = look_up("dtype", dtype or "float64", DTYPES)
     if name is not None:
         _detail(name, n or 20, kind, as_json, markdown, (out or Path()) if show else None)
         return
-    if n is None and dtype is None and STORE.exists():
+    if n is None and dtype is None:
         rows, where = stored()
     else:
         from nlaformer.compiler.library import algorithms as names

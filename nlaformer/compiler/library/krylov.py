@@ -211,22 +211,6 @@ class Craig(Program):
         return dict(x=x + alpha * d, r=r, d=A.T @ r + (rho_next / rho) * d, rho=rho_next)
 
 
-class BiConjugateGradient(Program):
-    """Nonsymmetric systems: short recurrences with A and A^T side by side, after Fletcher."""
-
-    def start(self, A: Any, b: Any, x0: Any) -> _States:
-        r = b - A @ x0
-        return dict(x=x0, r=r, shadow=r, d=r, e=r, rho=r @ r)
-
-    def step(self, A: Any, x: Any, r: Any, shadow: Any, d: Any, e: Any, rho: Any) -> _States:
-        q = A @ d
-        alpha = rho / (e @ q)
-        r, shadow = r - alpha * q, shadow - alpha * (A.T @ e)
-        rho_next = shadow @ r
-        beta = rho_next / rho
-        return dict(x=x + alpha * d, r=r, shadow=shadow, d=r + beta * d, e=shadow + beta * e, rho=rho_next)
-
-
 class BiConjugateGradientStabilized(Program):
     """Nonsymmetric systems: van der Vorst's method, no products with A^T."""
 
@@ -244,24 +228,6 @@ class BiConjugateGradientStabilized(Program):
         rho_next = shadow @ r
         beta = (rho_next / rho) * (alpha / omega)
         return dict(x=x + alpha * d + omega * s, r=r, d=r + beta * (d - omega * q), shadow=shadow, rho=rho_next)
-
-
-class ConjugateGradientSquared(Program):
-    """Nonsymmetric systems: Sonneveld's method, bicg's polynomial applied twice."""
-
-    def start(self, A: Any, b: Any, x0: Any) -> _States:
-        r = b - A @ x0
-        return dict(x=x0, r=r, u=r, d=r, shadow=r, rho=r @ r)
-
-    def step(self, A: Any, x: Any, r: Any, u: Any, d: Any, shadow: Any, rho: Any) -> _States:
-        v = A @ d
-        alpha = rho / (shadow @ v)
-        q = u - alpha * v
-        x, r = x + alpha * (u + q), r - alpha * (A @ (u + q))
-        rho_next = shadow @ r
-        beta = rho_next / rho
-        u = r + beta * q
-        return dict(x=x, r=r, u=u, d=u + beta * (q + beta * d), shadow=shadow, rho=rho_next)
 
 
 class GMRES(Program):

@@ -139,40 +139,6 @@ class SignDescent(Program):
         return dict(x=x - rate * np.sign(A @ x - b), rate=self.decay * rate)
 
 
-class BFGS(Program):
-    """Quasi-Newton: Broyden, Fletcher, Goldfarb and Shanno's update of an inverse Hessian, with exact line searches."""
-
-    positive_definite = True
-
-    def start(self, A: Any, b: Any, x0: Any) -> _States:
-        return dict(x=x0, g=A @ x0 - b, H=np.eye(len(A)) / np.linalg.norm(A))
-
-    def step(self, A: Any, x: Any, g: Any, H: Any) -> _States:
-        p = H @ g
-        q = A @ p
-        alpha = -(g @ p) / (p @ q)
-        s, y = alpha * p, alpha * q
-        rho, u = 1 / (s @ y), H @ y
-        H = H - rho * (np.outer(s, u) + np.outer(u, s)) + (rho**2 * (y @ u) + rho) * np.outer(s, s)
-        return dict(x=x + s, g=g + y, H=H)
-
-
-class DFP(Program):
-    """Quasi-Newton: Davidon, Fletcher and Powell's update of an inverse Hessian, with exact line searches."""
-
-    positive_definite = True
-
-    def start(self, A: Any, b: Any, x0: Any) -> _States:
-        return dict(x=x0, g=A @ x0 - b, H=np.eye(len(A)) / np.linalg.norm(A))
-
-    def step(self, A: Any, x: Any, g: Any, H: Any) -> _States:
-        p = H @ g
-        q = A @ p
-        alpha = -(g @ p) / (p @ q)
-        s, y, u = alpha * p, alpha * q, H @ (alpha * q)
-        return dict(x=x + s, g=g + y, H=H + np.outer(s, s) / (s @ y) - np.outer(u, u) / (y @ u))
-
-
 class Broyden(Program):
     """Nonlinear systems without derivatives, here A x + x³ / 10 = b: Broyden's good update of an inverse Jacobian."""
 
