@@ -169,6 +169,7 @@ class _Selector(Scaling):
         for sign in (1.0, -1.0):
             half = tuple((register, sign * c) for register, c in source)
             more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source), "scalar": scalar}
+            more["size"] = self._size(source)
             rows.append(self.emit("relu", [half], half=FFN, writes=FFN, **more))
             for register, _ in source:
                 if register in self.out.linearizations:
@@ -332,6 +333,7 @@ class _Selector(Scaling):
             "height": max(self._height(numerator), self._height(source)),
             "scalar": scalar and u.kind == "scalar",
             "bound": self._bound(numerator),
+            "size": self._size(numerator),
             "tame": self._is_calm(numerator, u),
         }
         rows = [numerator, *(((sign, 1.0),) for sign in signs)]
@@ -365,6 +367,7 @@ class _Selector(Scaling):
             "bound": self._bound(source),
             "scalar": scalar,
         }
+        more["size"] = self._size(source)
         row = self.emit(op, [source], (), parameters, half=FFN, writes=FFN, **more)
         return (Term(1.0, row, exponent),)
 
@@ -389,7 +392,10 @@ class _Selector(Scaling):
         # A matrix at fixed scale, an inverse say, may have entries far above 1, so c is small and the order high.
         typical = 1.0 if e else 8.0
         lin = design(self.n, self.target.dtype, typical, order=3, summands=self.n)
-        more: dict[str, Any] = {"height": self._height(Y), "bound": self._bound(X) * self._bound(Y)}
+        size = self._size(X) * self._size(Y)
+        more: dict[str, Any] = {"height": self._height(Y), "bound": HEADROOM * size, "size": size}
+        if right.kind == "vector":  # which may be far smaller than the norms of its factors
+            more["tame"] = False
         row = self.emit("matmul", [X, Y], (), (lin, transposed), **more)
         return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
 
@@ -474,6 +480,7 @@ class _Selector(Scaling):
         if not source:
             return ()
         more: dict[str, Any] = {"height": self._height(source), "bound": self._bound(source)}
+        more["size"] = self._size(source)
         return (Term(1.0, self.emit("roll", [source], (), (node.extra % self.n,), **more), exponent),)
 
     def _diag(self, node: Node) -> Value:
