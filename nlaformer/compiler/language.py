@@ -169,7 +169,10 @@ def relu(v: _ValueT) -> _ValueT:
     >>> relu(np.array([-1.0, 2.0])).tolist()
     [0.0, 2.0]
     """
-    return maximum(v, 0.0 * v) if not isinstance(v, Value) else _call("relu", v)
+    if not isinstance(v, Value) and _library(v) is np:
+        zero: Any = 0.0
+        return maximum(v, zero)
+    return _call("relu", v)
 
 
 def sign(v: _ValueT) -> _ValueT:
