@@ -323,13 +323,15 @@ def _end_to_end(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Ru
     noise = np.random.default_rng(3)
     copies = _PERTURBATIONS + 1  # the first stays as it is
     found: dict[str, np.ndarray] = {**run.state, ANSWER: run.x}
+    kinds = {name: node.kind for name, node in {**traced.state, ANSWER: traced.answer}.items()}  # the run may lack some
 
     def perturbed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         factors = {k: 1 + _PERTURBATION * noise.choice([-1.0, 1.0], v.shape) for k, v in values.items()}
         return {k: torch.cat([v[:1], v[1:] * torch.from_numpy(factors[k][1:])]) for k, v in values.items()}
 
     def full(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: value.expand(copies, len(run.x), *found[name].shape[2:]) for name, value in values.items()}
+        sizes = {name: (run.x.shape[-1],) * AXES[kinds[name]] for name in values}
+        return {name: value.expand(copies, len(run.x), *sizes[name]) for name, value in values.items()}
 
     start, step, answer = map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer}))
     given = {k: torch.from_numpy(v.astype("float64")).expand(copies, *v.shape) for k, v in inputs.items()}
