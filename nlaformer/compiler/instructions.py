@@ -12,14 +12,21 @@ The instructions, all of them heads and hidden units of ``express.heads``:
 
 =========  ======================================================  ==========================================
 scale      t_j = v_j e^{F_j}                                       1 head
-matvec     t = e^F (A v), A kept as logarithms: exact, no c        2 heads
+matvec     t = e^F (C v) for an input matrix C, kept as logarithms 2 heads
 dot        t = sum_i u_i v_i, the softmax linearized               2 heads for each order
 product    t_j = u_j v_j                                           2 heads for each order
-matmul     T = X Y for matrices                                    2 heads for each order
+row dots   t_j = sum_k X_jk Y_jk                                   2 heads for each order
+matmul     T = X Y or X^T Y, outer T = u v^T                       6 heads
 log        l = log s, interpolated                                 FFN
 refine     g = s e^-l at the first token; l = l + log g            1 or 2 heads, FFN
-relu       t = max(s, 0)                                           FFN
-diag, sum, squares                                                 FFN; 1 head; 2 heads
+coarse     l = log |v| within a few hundredths                     FFN
+peak       the largest l over the tokens                           1 head
+ratio      s e^-l and l of the first token                         2 heads
+sum        over tokens; roll, pick: other tokens' values, exact    1 head
+relu       max(s, 0); below, flip: signs by masks, exact           FFN
+diag       diagonal, triangle, constant: masks, exact              FFN
+transpose  n shifts between masks, exact                           FFN; n heads, FFN
+squares    row sums of C * C                                       2 heads
 =========  ======================================================  ==========================================
 
 Three rules come from rounding. A scalar is read from the first token by all tokens (``refine``): a dot amplifies

@@ -1,0 +1,494 @@
+"""Each node of the graph as a value: a method for each operation of the language.
+
+A value is a sum of terms (``instructions``). Sums, products with exponentials, quotients by positive values, powers and
+roots are arithmetic on terms; the rest puts its arguments into rows and emits an instruction.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.graph import Node, is_invariant
+from nlaformer.compiler.instructions import (
+    FFN,
+    HEADROOM,
+    MATRIX_NORM,
+    Block,
+    Combination,
+    StateRows,
+    Target,
+    Term,
+    Value,
+    add,
+    combine,
+    multiply,
+)
+from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
+from nlaformer.compiler.trace import TracedProgram
+from nlaformer.express.linearize import design, design_product
+
+_LEAVES = ("input", "constant", "zeros", "ones", "identity")
+
+
+class Nodes(Scaling):
+    """The rows of inputs and states, and the value of every node."""
+
+    def __init__(self, traced: TracedProgram, analysis: Analysis, target: Target):
+        super().__init__(target)
+        self.traced, self.analysis = traced, analysis
+        self.group, self.floating = scale_groups(traced)
+        self.values: dict[tuple[Block, int], Value] = {}
+        for name, node in traced.inputs.items():
+            self._input_rows(name, node)
+        self.scale_row: dict[int, int] = {}
+        for k, group in enumerate(self.floating, start=1):
+            number = "" if len(self.floating) == 1 else f" {k}"
+            self.scale_row[group] = self._register("scale" + number, "input", scalar=True, tame=False)
+        # The groups that the values of start begin.
+        self._begun = {id(traced.start[n]): group for group, names in self.floating.items() for n in names}
+        units = unit_states(traced)
+        for name, node in traced.state.items():
+            self.out.state[name] = self._state_rows(name, node, name in units)
+
+    def _input_rows(self, name: str, node: Node) -> None:
+        """A row for an input; of one that the run does not scale, also a copy of size 1 and the logarithm of its scale.
+
+        The run scales A, b and an x0 of b's unit, where the program commutes with that.
+        """
+        more: dict[str, Any] = {"height": self.n if node.kind == "matrix" else 1, "scalar": node.kind == "scalar"}
+        unit = self.analysis.units.get(name, (0, 0))
+        if name in self.analysis.scaled or (name == "x0" and unit[1] == 1):
+            self.inputs[name] = self.normal[name] = self._register(name, "input", bound=MATRIX_NORM, **more)
+            return
+        self.inputs[name] = self._register(name, "input", tame=False, **more)
+        self.normal[name] = self._register(f"{name} of size 1", "input", bound=MATRIX_NORM, **more)
+        scale = self._register(f"scale of {name}", "input", scalar=True, tame=False)
+        self.out.scales[name] = (self.normal[name], scale)
+
+    def _state_rows(self, name: str, node: Node, unit: bool) -> StateRows:
+        if node.kind == "scalar":
+            if self.analysis.is_positive(node):
+                row = self._register("log " + name, "input", scalar=True, tame=False)
+                return StateRows("scalar", (row,), logarithm=True)
+            row = self._register(name, "input", scalar=True)
+            return StateRows("scalar", (row,), self._register(f"scale of {name}", "input", scalar=True, tame=False))
+        group = self.group_of(node)
+        height = self.n if node.kind == "matrix" else 1
+        # A matrix that is the answer stands in scores as it is: its products then take no more layers than they need.
+        tame = unit or group is not None or (node.kind == "matrix" and self.traced.answer is node)
+        row = self._register(name, "input", height=height, bound=HEADROOM, tame=tame)
+        return StateRows(node.kind, (row,), None if group is None else self.scale_row[group])
+
+    def group_of(self, node: Node) -> int | None:
+        """The floating group of a node, or None at fixed scale."""
+        group = self.group.get(id(node))
+        return group if group in self.floating else None
+
+    def common_exponent(self, value: Value, node: Node) -> Combination:
+        """The exponent at which a value is best put into a row: its own where all terms agree, else its group's.
+
+        Exponents of different origin are aligned at run time, by the largest.
+        """
+        exponents = {self._scalar_part(term.exponent) for term in value}
+        if len(exponents) == 1:
+            return exponents.pop()
+        if node.kind != "scalar":
+            group = self.group_of(node)
+            if group is not None and self.block == "loop":
+                scale = self.scale_row[group]
+                if all(dict(exponent).get(scale) == 1.0 for exponent in exponents):
+                    return ((scale, 1.0),)
+            elif () in exponents or any(id(state) in self._kin(node) for state in self.traced.state.values()):
+                return ()
+        ordered = list(dict.fromkeys(self._scalar_part(term.exponent) for term in value))
+        if len({self._origin(exponent) for exponent in ordered}) > 1:
+            return self.maximum(ordered)
+        rows = [term.exponent for term in value if term.register != self.one]
+        if rows or () in exponents or not value:
+            return self._scalar_part(rows[0]) if rows else ()
+        return ordered[0]
+
+    def _kin(self, node: Node) -> set[int]:
+        """The nodes of a node's scale group."""
+        group = self.group.get(id(node))
+        return {key for key, other in self.group.items() if other == group}
+
+    def _origin(self, exponent: Combination) -> tuple[frozenset[int], Combination]:
+        """The scales in an exponent, without the logarithms of computed scalars; of inputs and sizes with powers."""
+        scales = {*self.scale_row.values(), *(rows.scale for rows in self.out.state.values())}
+        given = self.sizes | {scale for _, scale in self.out.scales.values()}
+        return (
+            frozenset(register for register, _ in exponent if register in scales),
+            tuple((register, c) for register, c in exponent if register in given),
+        )
+
+    # --- logarithms ---
+
+    def logarithm(self, node: Node, policy: str) -> tuple[float, Combination]:
+        """(c, F) with node = c e^F, for a positive node; ``policy`` says where 0 goes (num: e^F = 0, den: e^-F = 0)."""
+        with self.within(self._home(node)):
+            value = self.value(node)
+            if len(value) == 1 and value[0].register == self.one and not value[0].operator and value[0].coefficient > 0:
+                return value[0].coefficient, value[0].exponent
+            source, exponent = self._in_row(node)
+            if node.kind == "scalar" and len({self._origin(term.exponent) for term in value}) > 1:
+                source, exponent = self._normal(source, exponent, node)  # it may be far smaller than its parts
+            factor, log = self._log_of(source, policy, node.kind == "scalar", self._groups(node))
+            return factor, combine((1.0, exponent), (1.0, log))
+
+    def _groups(self, node: Node) -> set[int]:
+        """The floating groups whose vectors a scalar is made of; in the pre block, of those that it begins."""
+        begun = self._begun if self.block == "pre" else {}
+        found: set[int | None] = set()
+        stack = [node] if node.kind == "scalar" else []
+        while stack:
+            n = stack.pop()
+            if n.op == "dot" and n.args[0].kind == "vector":
+                found |= {self.group_of(argument) for argument in n.args}
+                found |= {begun.get(id(argument)) for argument in n.args}
+            elif n.kind == "scalar":
+                stack.extend(n.args)
+        return {group for group in found if group is not None}
+
+    def _halves(self, source: Combination, scalar: bool) -> list[int]:
+        """max(v, 0) and max(-v, 0)."""
+        rows = []
+        for sign in (1.0, -1.0):
+            half = tuple((register, sign * c) for register, c in source)
+            more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source), "scalar": scalar}
+            more["size"] = self._size(source)
+            rows.append(self.emit("relu", [half], half=FFN, writes=FFN, **more))
+            for register, _ in source:
+                if register in self.out.linearizations:
+                    self.out.linearizations[rows[-1]] = self.out.linearizations[register]
+        return rows
+
+    def _signs(self, source: Combination, scalar: bool) -> list[int]:
+        """Rows that are 0 where v > 0 and where v < 0, and 1 elsewhere."""
+        more: dict[str, Any] = {"height": self._height(source), "scalar": scalar, "bound": 1.0, "size": 1.0}
+        halves = self._halves(source, scalar)
+        return [self.emit("below", [((half, 1.0),)], half=FFN, writes=FFN, tame=True, **more) for half in halves]
+
+    # --- nodes ---
+
+    def _home(self, node: Node) -> Block:
+        """What does not depend on the state is computed once, in the pre block."""
+        if self.block == "pre" or node.op in _LEAVES:
+            return self.block
+        return "pre" if is_invariant(node) else self.block
+
+    def value(self, node: Node) -> Value:
+        block = self._home(node)
+        key = (block, id(node))
+        if key not in self.values:
+            with self.within(block):
+                self.values[key] = getattr(self, f"_{node.op}")(node)
+        return self.values[key]
+
+    def _constant(self, node: Node) -> Value:
+        if node.kind == "scalar":
+            return (Term(node.extra, self.one),) if node.extra else ()
+        rows = [list(node.extra)] if node.kind == "vector" else [list(row) for row in zip(*node.extra, strict=True)]
+        return self._filled(rows)
+
+    def _filled(self, rows: list[list[float]]) -> Value:
+        """Constant rows, written once: one number for each token."""
+        largest = max(abs(entry) for row in rows for entry in row)
+        with self.within("pre"):
+            scaled = tuple(tuple(entry / largest for entry in row) for row in rows)
+            bound = math.sqrt(len(rows) * self.n)
+            more: dict[str, Any] = {"height": len(rows), "bound": bound, "size": 1.0}
+            row = self.emit("constant", [], (), scaled, half=FFN, writes=FFN, **more)
+        return (Term(largest, row),)
+
+    def _zeros(self, node: Node) -> Value:
+        return ()
+
+    def _ones(self, node: Node) -> Value:
+        return (Term(1.0, self.one),) if node.kind == "vector" else self._filled([[1.0] * self.n] * self.n)
+
+    def _identity(self, node: Node) -> Value:
+        return (Term(1.0, self.eye),)
+
+    def _input(self, node: Node) -> Value:
+        return (Term(1.0, self.inputs[node.extra]),)
+
+    def _input_scale(self, name: str) -> Combination:
+        return ((self.out.scales[name][1], 1.0),) if name in self.out.scales else ()
+
+    def _state(self, node: Node) -> Value:
+        rows = self.out.state[node.extra]
+        if rows.logarithm:
+            return (Term(1.0, self.one, ((rows.rows[0], 1.0),)),)
+        return (Term(1.0, rows.rows[0], () if rows.scale is None else ((rows.scale, 1.0),)),)
+
+    def _add(self, node: Node) -> Value:
+        return add(*(self.value(argument) for argument in node.args))
+
+    def _positive(self, node: Node) -> Value:
+        return self.value(node.args[0])
+
+    def _in_row(self, node: Node) -> tuple[Combination, Combination]:
+        """A value in rows, without the exponent at which it is best kept there; and that exponent."""
+        with self.within(self._home(node)):
+            value = self.value(node)
+            exponent = self.common_exponent(value, node)
+            return self.materialize(value, exponent), exponent
+
+    def _is_exponential(self, node: Node) -> bool:
+        return all(term.register == self.one and not term.operator for term in self.value(node))
+
+    # --- products, entry by entry ---
+
+    def _multiply(self, node: Node) -> Value:
+        u, v = node.args
+        for one, other in ((u, v), (v, u)):
+            if self._is_exponential(one):
+                return multiply(self.value(other), self.value(one))
+            if self.analysis.is_positive(one) and (one.kind == "scalar" or is_invariant(one)):
+                factor, exponent = self.logarithm(one, "num")
+                return multiply(self.value(other), (Term(factor, self.one, exponent),))
+        return self._product(u, v)
+
+    def _product(self, u: Node, v: Node) -> Value:
+        """The factor of the score is one whose size is known; between two such, the smaller one."""
+        sides = [(*self._side(node), node) for node in (u, v)]
+        if not all(source for source, _, _ in sides):
+            return ()
+        sides.sort(key=lambda side: (not self._is_calm(side[0], side[2]), self._height(side[0]), self._bound(side[0])))
+        (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
+        lin = design_product(self.target.dtype, min(self._bound(key), 8.0) / 2, order=self.target.order)
+        height = max(self._height(key), self._height(value))
+        more: dict[str, Any] = {"bound": HEADROOM * self._size(key) * self._size(value), "height": height}
+        more["tame"] = self._is_calm(value, sides[1][2])
+        row = self.emit("product", [key, value], (), (lin,), scalar=u.kind == v.kind == "scalar", **more)
+        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+
+    def _is_calm(self, source: Combination, node: Node) -> bool:
+        """Whether a value may stand in a score: it is tame, and no difference that may be far smaller than its parts.
+
+        Where the program itself computes a group's norm, as conjugate gradients do, its residuals fall slowly enough.
+        """
+        return self._tame(source) and (len(source) == 1 or node.kind == "matrix" or self._is_owned(node))
+
+    def _is_owned(self, node: Node) -> bool:
+        """Whether the program itself computes the norm of a vector's group."""
+        group = self._begun.get(id(node)) if self.block == "pre" else self.group_of(node)
+        return group is not None and self._own_scale(group) is not None
+
+    def _calmed(self, source: Combination, exponent: Combination, node: Node) -> tuple[Combination, Combination]:
+        """A factor that may stand in a score, and its exponent."""
+        if self._is_calm(source, node):
+            return source, exponent
+        return self._normal(source, exponent, node)
+
+    def _normal(self, source: Combination, exponent: Combination, node: Node) -> tuple[Combination, Combination]:
+        """A value divided by its size, and its exponent; from now on this row is the value of the node."""
+        home = self._home(node)
+        with self.within(home):
+            row, log = self.normalized(source, node.kind)
+        exponent = combine((1.0, exponent), (1.0, log))
+        self.values[(home, id(node))] = tuple(Term(c, register, exponent) for register, c in row)
+        return row, exponent
+
+    def _factor(self, node: Node) -> tuple[Combination, Combination]:
+        """A value in rows of size about 1, and its exponent."""
+        return self._calmed(*self._side(node), node)
+
+    def _side(self, node: Node) -> tuple[Combination, Combination]:
+        """A factor in rows, and its exponent; inputs by their copies of size 1."""
+        if node.op == "input":
+            return ((self.normal[node.extra], 1.0),), self._input_scale(node.extra)
+        return self._in_row(node)
+
+    def _divide(self, node: Node) -> Value:
+        u, v = node.args
+        if self.analysis.is_positive(v):
+            factor, exponent = self.logarithm(v, "den")
+            return multiply(self.value(u), (Term(1 / factor, self.one, combine((-1.0, exponent))),))
+        # u / v = sign(v) u e^{-log |v|}; the sign by a mask, which is exact.
+        scalar = v.kind == "scalar"
+        with self.within(self._home(v)):
+            source, exponent = self._in_row(v)
+            signs = self._signs(source, scalar)
+            size = tuple(sorted((half, 1.0) for half in self._halves(source, scalar)))
+            factor, log = self._log_of(size, "den", scalar, set())
+        numerator, e = self._in_row(u)
+        if not numerator:
+            return ()
+        more: dict[str, Any] = {
+            "height": max(self._height(numerator), self._height(source)),
+            "scalar": scalar and u.kind == "scalar",
+            "bound": self._bound(numerator),
+            "size": self._size(numerator),
+            "tame": self._is_calm(numerator, u),
+        }
+        rows = [numerator, *(((sign, 1.0),) for sign in signs)]
+        row = self.emit("flip", rows, half=FFN, writes=FFN, **more)
+        return (Term(1 / factor, row, combine((1.0, e), (-1.0, exponent), (-1.0, log))),)
+
+    def _sqrt(self, node: Node) -> Value:
+        factor, exponent = self.logarithm(node.args[0], "num")
+        return (Term(math.sqrt(factor), self.one, combine((0.5, exponent))),)
+
+    def _log(self, node: Node) -> Value:
+        factor, exponent = self.logarithm(node.args[0], "num")
+        return add((Term(math.log(factor), self.one),), tuple(Term(c, register) for register, c in exponent))
+
+    def _exp(self, node: Node) -> Value:
+        source = dict(self.materialize(self.value(node.args[0])))
+        constant = math.exp(source.pop(self.one, 0.0))
+        return (Term(constant, self.one, combine((1.0, source.items()))),)
+
+    def _relu(self, node: Node) -> Value:
+        return self._by_ffn("relu", node)
+
+    def _by_ffn(self, op: str, node: Node, parameters: tuple[object, ...] = (), height: int | None = None) -> Value:
+        """An exact function of a value in rows that commutes with positive factors."""
+        source, exponent = self._in_row(node.args[0])
+        if not source:
+            return ()
+        scalar = node.kind == "scalar"
+        more: dict[str, Any] = {
+            "height": height or self._height(source),
+            "bound": self._bound(source),
+            "scalar": scalar,
+        }
+        more["size"] = self._size(source)
+        row = self.emit(op, [source], (), parameters, half=FFN, writes=FFN, **more)
+        return (Term(1.0, row, exponent),)
+
+    def _sign(self, node: Node) -> Value:
+        source, _ = self._in_row(node.args[0])
+        if not source:
+            return ()
+        above, below = self._signs(source, node.kind == "scalar")
+        return (Term(1.0, below), Term(-1.0, above))
+
+    # --- products and parts of vectors and matrices ---
+
+    def _matmul(self, node: Node) -> Value:
+        left, right = node.args
+        transposed = left.op == "transpose"
+        inner = left.args[0] if transposed else left
+        if inner.op == "input":
+            return self._by_input(inner.extra, transposed, right)
+        (X, e), (Y, f) = self._factor(inner), self._side(right)
+        if not X or not Y:
+            return ()
+        # A matrix at fixed scale, an inverse say, may have entries far above 1, so c is small and the order high.
+        typical = 1.0 if e else 8.0
+        lin = design(self.n, self.target.dtype, typical, order=3, summands=self.n)
+        size = self._size(X) * self._size(Y)
+        more: dict[str, Any] = {"height": self._height(Y), "bound": HEADROOM * size, "size": size}
+        if right.kind == "vector":  # which may be far smaller than the norms of its factors
+            more["tame"] = False
+        row = self.emit("matmul", [X, Y], (), (lin, transposed), **more)
+        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+
+    def _by_input(self, name: str, transposed: bool, right: Node) -> Value:
+        """The product with an input matrix, which is kept as logarithms."""
+        value = self.value(right)
+        plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
+        if not plain:
+            exponent = self.common_exponent(value, right)
+            value = tuple(Term(c, register, exponent) for register, c in self.materialize(value, exponent))
+        operator, scale = name + (".T" if transposed else ""), self._input_scale(name)
+        return tuple(Term(t.coefficient, t.register, combine((1.0, t.exponent), (1.0, scale)), operator) for t in value)
+
+    def _transpose(self, node: Node) -> Value:
+        (inner,) = node.args
+        if inner.op == "input":
+            return (Term(1.0, self.eye, self._input_scale(inner.extra), f"{inner.extra}.T"),)
+        X, exponent = self._in_row(inner)
+        if not X:
+            return ()
+        more: dict[str, Any] = {"height": self.n, "bound": self._bound(X)}
+        skewed = self.emit("skew", [X], half=FFN, writes=FFN, **more)
+        moved = self._work("moved", skewed, height=self.n)
+        row = self.emit("transpose", [((skewed, 1.0),)], writes=FFN, extra=(moved,), **more)
+        return (Term(1.0, row, exponent),)
+
+    def _outer(self, node: Node) -> Value:
+        (u, e), (v, f) = (self._factor(argument) for argument in node.args)
+        if not u or not v:
+            return ()
+        lin = design(self.n, self.target.dtype, 0.5 * self._size(u) * self._size(v), order=3)
+        row = self.emit("outer", [u, v], (), (lin,), height=self.n, bound=self._bound(u) * self._bound(v))
+        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+
+    def _dot(self, node: Node) -> Value:
+        u, v = node.args
+        if u.kind == "matrix":
+            return self._matrix_dot(u, v)
+        sides = [(*self._side(argument), argument) for argument in (u, v)]
+        if not all(source for source, _, _ in sides):
+            return ()
+        calm = [self._is_calm(source, argument) for source, _, argument in sides]
+        if all(calm) or u is v:
+            (first, e), (second, f) = (self._calmed(*side) for side in sides)
+            spread = self._is_owned(u) and self._is_owned(v)
+            return (Term(1.0, self._dot_of(first, second, spread=spread), combine((1.0, e), (1.0, f))),)
+        if calm[1]:
+            sides.reverse()
+        (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
+        return (Term(1.0, self._dot_of(key, value, ordered=True, spread=False), combine((1.0, e), (1.0, f))),)
+
+    def _matrix_dot(self, u: Node, v: Node) -> Value:
+        if u is v and u.op == "input":
+            with self.within("pre"):
+                rows = self.emit("squares", [((self.one, 1.0),)], (), (u.extra,), also=self._encoded(u.extra))
+                total = self.emit("sum", [((rows, 1.0),)], bound=MATRIX_NORM**2)
+            return (Term(1.0, total, combine((2.0, self._input_scale(u.extra)))),)
+        (X, e), (Y, f) = self._factor(u), self._factor(v)
+        if not X or not Y:
+            return ()
+        return (Term(1.0, self._frobenius(X, Y), combine((1.0, e), (1.0, f))),)
+
+    def _frobenius(self, X: Combination, Y: Combination) -> int:
+        bound = self._bound(X) * self._bound(Y)
+        lin = design_product(self.target.dtype, min(bound, 32.0) / 8, order=3)
+        rows = self.emit("row dots", [X, Y], (), (lin,), bound=bound)
+        return self.emit("sum", [((rows, 1.0),)], bound=bound)
+
+    def _sum(self, node: Node) -> Value:
+        source, exponent = self._in_row(node.args[0])
+        if not source:
+            return ()
+        bound = self._bound(source) * math.sqrt(self.n * self._height(source))
+        return (Term(1.0, self.emit("sum", [source], bound=bound), exponent),)
+
+    def _mean(self, node: Node) -> Value:
+        count = self.n if node.args[0].kind == "vector" else self.n**2
+        return tuple(Term(t.coefficient / count, t.register, t.exponent) for t in self._sum(node))
+
+    def _roll(self, node: Node) -> Value:
+        source, exponent = self._in_row(node.args[0])
+        if not source:
+            return ()
+        more: dict[str, Any] = {"height": self._height(source), "bound": self._bound(source)}
+        more["size"] = self._size(source)
+        return (Term(1.0, self.emit("roll", [source], (), (node.extra % self.n,), **more), exponent),)
+
+    def _diag(self, node: Node) -> Value:
+        return self._by_ffn("diag", node, height=1)
+
+    def _diagonal(self, node: Node) -> Value:
+        return self._by_ffn("diagonal", node, height=self.n)
+
+    def _triangle(self, node: Node) -> Value:
+        return self._by_ffn("triangle", node, tuple(node.extra))
+
+    def _own_scale(self, group: int) -> str | None:
+        """A scalar state that is, after every step, a dot of two vectors of the group."""
+        for name, node in self.traced.step.items():
+            inner = node.args[0] if node.op == "positive" else node
+            if inner.op != "dot" or not self.analysis.is_positive(node) or inner.args[0].kind != "vector":
+                continue
+            begin = self.traced.start[name]
+            begin = begin.args[0] if begin.op == "positive" else begin
+            if begin.op == "dot" and all(self.group_of(argument) == group for argument in inner.args):
+                return name
+        return None
