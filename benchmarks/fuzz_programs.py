@@ -145,6 +145,10 @@ class _Numpy:
         self.vague |= bool((size <= 1e-6 * max(1.0, float(np.max(size)))).any())
         return np.sign(v)
 
+    def clip(self, v: Any, low: float, high: float) -> Any:
+        """As the language computes it, to digits relative to its bounds."""
+        return low + np.maximum(v - low, 0.0) - np.maximum(v - high, 0.0)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
