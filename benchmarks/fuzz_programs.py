@@ -147,7 +147,8 @@ class _Numpy:
 
     def clip(self, v: Any, low: float, high: float) -> Any:
         """As the language computes it, to digits relative to its bounds."""
-        return low + np.maximum(v - low, 0.0) - np.maximum(v - high, 0.0)
+        below = high - np.maximum(high - v, 0.0)
+        return low + np.maximum(below - low, 0.0)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)

@@ -71,7 +71,13 @@ def compile(
         analysis = analyse(traced)
         selection = _selected(traced, analysis, target)
         layers = schedule(selection)
-        weights = emit(selection, layers)
+        try:
+            weights = emit(selection, layers)
+        except ArithmeticError as error:
+            raise CompileError(
+                f"{program.name}: the bounds of its values leave the range of the numbers ({error}); keep constants "
+                "near 1 and chains of products short"
+            ) from error
         algorithm = Algorithm(_config(traced, analysis, selection, layers, weights), weights.model)
         if verify:
             algorithm = with_verification(algorithm, traced)
