@@ -236,7 +236,8 @@ def steady_states(n: int, count: int, seed: int) -> Drawn:
     from scipy.linalg import solve_discrete_lyapunov
 
     rng = np.random.default_rng(seed)
-    A = 0.5 * rng.standard_normal((count, n, n)) / np.sqrt(n)
+    A = rng.standard_normal((count, n, n))
+    A = 0.7 * A / np.linalg.norm(A, 2, axis=(1, 2), keepdims=True)
     Q = spectrum(rng.uniform(0.5, 2.0, (count, n)), rng)
     return {"A": A, "Q": Q}, np.array([solve_discrete_lyapunov(*pair) for pair in zip(A, Q, strict=True)])
 
