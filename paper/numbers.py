@@ -416,4 +416,9 @@ def _learned_parts() -> Numbers:
             curves = [model["families"][label]["comparison"]["mean"]["learned"] for model in models]
             numbers |= {f"{key}.seeds.t{t}": _range(curve[t] for curve in curves) for t in (5, 10)}
         found |= {f"{name}.{key}": value for key, value in numbers.items()}
+    foreign = benchmarks.document("foreign")
+    found["learned-preconditioner.products.systems"] = foreign["families"][0]["count"]
+    for row in foreign["families"]:
+        key = "learned-preconditioner.products." + re.sub(r"\W+", "-", row["family"])
+        found[key] = [row[field] for field in ("mean", "cg_mean", "more", "most_more", "failures")]
     return found
