@@ -321,7 +321,7 @@ class _End:
 def _end_to_end(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any]) -> dict[str, _End]:
     """Every state and the answer against the program's own run, and that against itself, perturbed in every step."""
     noise = np.random.default_rng(3)
-    copies = _PERTURBATIONS + 1  # the first stays as it is
+    copies, n = _PERTURBATIONS + 1, max(value.shape[-1] for value in inputs.values())  # the first stays as it is
     found: dict[str, np.ndarray] = {**run.state, ANSWER: run.x}
     kinds = {name: node.kind for name, node in {**traced.state, ANSWER: traced.answer}.items()}  # the run may lack some
 
@@ -330,7 +330,7 @@ def _end_to_end(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Ru
         return {k: torch.cat([v[:1], v[1:] * torch.from_numpy(factors[k][1:])]) for k, v in values.items()}
 
     def full(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        sizes = {name: (run.x.shape[-1],) * AXES[kinds[name]] for name in values}
+        sizes = {name: (n,) * AXES[kinds[name]] for name in values}
         return {name: value.expand(copies, len(run.x), *sizes[name]) for name, value in values.items()}
 
     start, step, answer = map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer}))
