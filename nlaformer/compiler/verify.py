@@ -321,7 +321,8 @@ class _End:
 def _end_to_end(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any]) -> dict[str, _End]:
     """Every state and the answer against the program's own run, and that against itself, perturbed in every step."""
     noise = np.random.default_rng(3)
-    copies, n = _PERTURBATIONS + 1, max(value.shape[-1] for value in inputs.values())  # the first stays as it is
+    copies = _PERTURBATIONS + 1  # the first stays as it is
+    n = next(value.shape[-1] for value in inputs.values() if value.ndim > 1)
     found: dict[str, np.ndarray] = {**run.state, ANSWER: run.x}
     kinds = {name: node.kind for name, node in {**traced.state, ANSWER: traced.answer}.items()}  # the run may lack some
 
