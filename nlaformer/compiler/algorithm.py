@@ -24,7 +24,7 @@ from torch import Tensor
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.deviation import STEP
+from nlaformer.compiler.deviation import STEP, without_networks
 from nlaformer.compiler.diagnose import Making, instructions
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.graph import KINDS
@@ -99,7 +99,7 @@ class AlgorithmConfig:
             registers=[list(register) for register in layout.registers],
             residual=None if traced.residual is None else Expression.of({"residual": traced.residual}).data(),
             scale=None if traced.scale is None else Expression.of({"scale": traced.scale}).data(),
-            promises=Expression.of({str(k): node for k, node in enumerate(analysis.promises)}).data(),
+            promises=Expression.of(without_networks({str(k): v for k, v in enumerate(analysis.promises)})).data(),
             **further,
         )
 

@@ -9,7 +9,8 @@ emit      layers -> weights
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, cast
 
 import torch
 
@@ -18,20 +19,21 @@ from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConf
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.deviation import values_of
 from nlaformer.compiler.emit import Weights, emit
+from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
 from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
-from nlaformer.compiler.verify import warn_of_lost_digits, with_verification
+from nlaformer.compiler.verify import compared_with_run, warn_of_lost_digits, with_verification
 from nlaformer.errors import CompileError, OptionError
 from nlaformer.express.linearize import check_scheme
 
 
 @full_precision()
 def compile(
-    program: Program,
-    n: int,
+    program: Program | Trained,
+    n: int | None = None,
     *,
     order: int = 3,
     dtype: torch.dtype | str = torch.float64,
@@ -42,8 +44,8 @@ def compile(
 
     Parameters
     ----------
-    program : a Program
-    n : the size of the systems
+    program : a Program, or a trained program (``nf.load``), whose network becomes a part of the transformer
+    n : the size of the systems; a trained program has its own
     order : accuracy of inner products, 1, 2 or 3 (2, 4 or 6 heads each)
     dtype : torch.float64 or torch.float32, or their names
     bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
@@ -64,33 +66,60 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
-    target = _validate(program, n, order, dtype, bound)
+    filled = None if isinstance(program, Program) else _filled(program)
+    if filled is None:
+        target = _validate(program, n, order, dtype, bound)
+    else:
+        target = _target(_size(filled, n), order, dtype, bound)
     with threads_for(6 * target.n**3):  # attention weights of the layers that encode A, verified on three systems
-        traced = trace_program(program, target.n)
-        refuse_open_parts(traced)
+        if filled is None:
+            traced = trace_program(cast(Program, program), target.n)
+            refuse_open_parts(traced)
+        else:
+            traced = retraced(filled)
         analysis = analyse(traced)
-        selection = _selected(traced, analysis, target)
+        if filled is not None:
+            refuse_unknown(filled, analysis)
+        selection = _selected(traced, analysis, target, {} if filled is None else filled.networks)
         layers = schedule(selection)
         try:
             weights = emit(selection, layers)
         except ArithmeticError as error:
             raise CompileError(
-                f"{program.name}: the bounds of its values leave the range of the numbers ({error}); keep constants "
-                "near 1 and chains of products short"
+                f"{traced.program.name}: the bounds of its values leave the range of the numbers ({error}); keep "
+                "constants near 1 and chains of products short"
             ) from error
         algorithm = Algorithm(_config(traced, analysis, selection, layers, weights), weights.model)
+        if verify and filled is not None:
+            return compared_with_run(algorithm, traced, filled.run)
         if verify:
             algorithm = with_verification(algorithm, traced)
             warn_of_lost_digits(algorithm)
     return algorithm
 
 
+def _filled(program: Any) -> FilledProgram | None:
+    """A trained program with its networks; None if it is anything else."""
+    return program.filled() if hasattr(program, "filled") and not isinstance(program, type) else None
+
+
+def _size(filled: FilledProgram, n: Any) -> int:
+    """The n of a trained program, which is that of its network."""
+    if n is not None and whole("n", n, 1) != filled.n:
+        raise OptionError(f"n is {n}; the network of this {filled.reference.name} was made for n={filled.n}. Omit n")
+    return filled.n
+
+
 def _validate(program: Any, n: Any, order: Any, dtype: Any, bound: Any) -> Target:
-    order, bound, dtype = plain(order), plain(bound), torch_dtype(dtype)
-    n = check_options(n, order, dtype)
     if not isinstance(program, Program):
         hint = "; call it: Name()" if isinstance(program, type) and issubclass(program, Program) else ""
-        raise OptionError(f"compile takes an nf.Program; {program!r} was given{hint}")
+        raise OptionError(f"compile takes an nf.Program or a trained program; {program!r} was given{hint}")
+    return _target(n, order, dtype, bound)
+
+
+def _target(n: Any, order: Any, dtype: Any, bound: Any) -> Target:
+    order, bound, dtype = plain(order), plain(bound), torch_dtype(dtype)
+    n = check_options(n, order, dtype)
     if isinstance(bound, bool) or not (isinstance(bound, (int, float)) and 0 < bound <= LARGEST_BOUND):
         raise OptionError(f"bound is {bound!r}; expected a number between 0 and {LARGEST_BOUND:.0f}")
     # A prompt has more rows than tokens, and the program may make matrices of constants while it is traced.
@@ -112,9 +141,9 @@ def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric")
     return whole("n", n, 1)
 
 
-def _selected(traced: TracedProgram, analysis: Analysis, target: Target) -> Selection:
+def _selected(traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Selection:
     try:
-        return select(traced, analysis, target)
+        return select(traced, analysis, target, networks)
     except RecursionError:
         raise CompileError(
             f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last; let the "

@@ -29,7 +29,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, Part, size
-from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.graph import AXES, Node, reachable
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
@@ -43,7 +43,12 @@ def values_of(traced: TracedProgram) -> Expression:
     """What start, step and finish return, each by name, in one expression."""
     start = {START + name: node for name, node in traced.start.items()}
     step = {STEP + name: node for name, node in traced.step.items()}
-    return Expression.of({**start, **step, ANSWER: traced.answer})
+    return Expression.of(without_networks({**start, **step, ANSWER: traced.answer}))
+
+
+def without_networks(values: Mapping[str, Node]) -> dict[str, Node]:
+    """Those values that no learned part has a share in; its network is in the weights, and nowhere else."""
+    return {k: node for k, node in values.items() if all(below.op != "learned" for below in reachable([node]))}
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from nlaformer.arrays import check_memory
+from nlaformer.compiler.filled import beside
 from nlaformer.compiler.instructions import MATRIX_NORM, ZERO, Block, Combination, Instruction, Selection, registers_of
 from nlaformer.compiler.schedule import Schedule
 from nlaformer.express import heads as build
@@ -122,7 +124,12 @@ class _Emitter:
             parts[layer][1].extend(unit for row in self.rows(register) for unit in build.replace(row))
         if parts:
             parts[-1][1].extend(self._ending(block))
-        return [build.assemble(self.layout, heads, units) for heads, units in parts]
+        layers = [build.assemble(self.layout, heads, units) for heads, units in parts]
+        for i in (i for instructions in self.blocks.layers[block] for i in instructions if i.op == "network"):
+            part, own, k = i.parameters
+            trained, memory = getattr(self.selection.networks[part], own)[k], self.rows(self.selection.memories[part])
+            layers[i.layer] = beside(layers[i.layer], trained, memory[0], self.layout.rows)
+        return layers
 
     def _ending(self, block: Block) -> list[Unit]:
         """Write the state, clear the work rows."""
@@ -352,6 +359,53 @@ class _Emitter:
             units += build.masked(form, row, hidden)
         return units
 
+    # --- around the layers of a trained network (``filled``) ---
+
+    def _read_in(self, i: Instruction) -> _Parts:
+        weights, memory = self._network_of(i)
+        positions = build.select(self.layout["position"])
+        columns = _mapped(self.n * weights["read_in"], self.forms(i.sources[0], self.n))
+        places = _mapped(weights["positions"].mT, positions)
+        value = [column | place for column, place in zip(columns, places, strict=True)]
+        return [build.pick_head(self.layout, range(self.layout.tokens), value, memory)], []
+
+    def _tell(self, i: Instruction) -> _Parts:
+        weights, memory = self._network_of(i)
+        kinds = self.selection.networks[i.parameters[0]].part.inputs
+        given = [self.form(source) for source in i.sources[1 : 1 + len(kinds)]]
+        numbers = [form for form, kind in zip(given, kinds, strict=True) if kind == "scalar"]
+        vectors = [form for form, kind in zip(given, kinds, strict=True) if kind == "vector"]
+        spread = [form for source in i.sources[1 + len(kinds) :] for form in self.forms(source, self.n)]
+        heads: list[Head] = []
+        gain = float(self.layout.tokens)  # the sink sees all tokens alike; the others see the sink, which has nothing
+        if vectors:
+            root = math.sqrt(self.n)
+            own = _mapped(root * weights["each"], vectors)
+            heads.append(build.pick_head(self.layout, range(self.layout.tokens), own, memory))
+            whole = _mapped(root * weights["whole"], spread)
+            heads.append(Head([{self.one: build.OFF}], [{self.sink: 1.0}], whole, memory, gain))
+        if numbers:  # each stands in n tokens
+            value = _mapped(weights["number"] / self.n, numbers)
+            heads.append(Head([{self.one: build.OFF}], [{self.sink: 1.0}], value, memory, gain))
+        return heads, []
+
+    def _network(self, i: Instruction) -> _Parts:
+        return [], []  # its own heads and units are put beside those of the layer
+
+    def _hear(self, i: Instruction) -> _Parts:
+        weights, memory = self._network_of(i)
+        heard, (target,), positions = self.rows(i.extra[0]), self.rows(i.target), list(self.layout["position"])
+        value = _mapped(weights["probe"], build.select(memory))
+        units = []
+        for k, row in enumerate(heard, start=1):
+            units += build.masked({row: 1.0}, target, [place for place in positions if place != positions[k]])
+        return [build.pick_head(self.layout, [0] * self.layout.tokens, value, heard)], units
+
+    def _network_of(self, i: Instruction) -> tuple[Mapping[str, Tensor], list[int]]:
+        """The weights of a network and the rows of its memory."""
+        part = i.parameters[0]
+        return self.selection.networks[part].weights, self.rows(self.selection.memories[part])
+
     # --- logarithms ---
 
     def _coarse(self, i: Instruction) -> _Parts:
@@ -469,3 +523,15 @@ class _Emitter:
 def _knots(lowest: float, highest: float, count: int) -> list[float]:
     h = math.log(highest / lowest) / (count - 1)
     return [lowest * math.exp(h * k) for k in range(count)]
+
+
+def _mapped(weight: Tensor, forms: Sequence[Form]) -> list[Form]:
+    """A form for each row of a weight: that combination of the given forms."""
+    result: list[Form] = []
+    for numbers in weight.tolist():
+        total: Form = {}
+        for number, form in zip(numbers, forms, strict=True):
+            for row, coefficient in form.items():
+                total[row] = total.get(row, 0.0) + number * coefficient
+        result.append(total)
+    return result

@@ -44,11 +44,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from nlaformer.express.linearize import Linearization, design, exponent_rounding
+
+if TYPE_CHECKING:
+    from nlaformer.compiler.filled import Network
 
 Block = Literal["input", "pre", "loop", "post"]
 Combination = tuple[tuple[int, float], ...]  # of registers: sorted (register, coefficient)
@@ -174,6 +177,9 @@ class Selection:
     # Of inputs that the run does not scale: the rows of size 1 and of the logarithm of their scale.
     scales: dict[str, tuple[int, int]] = field(default_factory=dict)
     inputs: dict[str, int] = field(default_factory=dict)
+    # Of learned parts that are filled in: the network, and the register of its memory.
+    networks: dict[str, Network] = field(default_factory=dict)
+    memories: dict[str, int] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:

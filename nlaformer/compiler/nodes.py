@@ -7,9 +7,11 @@ roots are arithmetic on terms; the rest puts its arguments into rows and emits a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.filled import Network, speak
 from nlaformer.compiler.graph import Node, is_invariant
 from nlaformer.compiler.instructions import (
     FFN,
@@ -35,9 +37,9 @@ _LEAVES = ("input", "constant", "zeros", "ones", "identity")
 class Nodes(Scaling):
     """The rows of inputs and states, and the value of every node."""
 
-    def __init__(self, traced: TracedProgram, analysis: Analysis, target: Target):
+    def __init__(self, traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network]):
         super().__init__(target)
-        self.traced, self.analysis = traced, analysis
+        self.traced, self.analysis, self.networks = traced, analysis, networks
         self.group, self.floating = scale_groups(traced)
         self.values: dict[tuple[Block, int], Value] = {}
         for name, node in traced.inputs.items():
@@ -366,6 +368,12 @@ class Nodes(Scaling):
             return ()
         above, below = self._signs(source, node.kind == "scalar")
         return (Term(1.0, below), Term(-1.0, above))
+
+    def _learned(self, node: Node) -> Value:
+        """What a trained network says, of unknown size; it is given numbers as they are, without an exponent."""
+        given = [self.materialize(self.value(argument)) for argument in node.args[1:-1]]
+        symmetric = self.traced.program.positive_definite
+        return (Term(1.0, speak(self, self.networks[node.extra[0]], given, symmetric)),)
 
     # --- products and parts of vectors and matrices ---
 

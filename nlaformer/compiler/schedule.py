@@ -58,6 +58,10 @@ _WORDS = {
     "diagonal": "diagonal matrix of {first}",
     "triangle": "{parameter} of {first}",
     "constant": "constant",
+    "read in": "{first} read by the network",
+    "tell": "the network after {first} is given {second}",
+    "network": "a trained layer after {first}",
+    "hear": "what the network says after {first}",
 }
 
 
@@ -138,7 +142,7 @@ def critical_path(block: list[list[Any]]) -> int:
         half = read + (read + by_ffn) % 2  # attention in even halves, the FFN in odd ones
         last = max(last, half)
         ready |= dict.fromkeys(extra, half + 1)
-        if op in ("refine", "transpose"):  # attention, and the FFN of the same layer
+        if op in ("refine", "transpose", "network", "hear"):  # attention, and the FFN of the same layer
             last = max(last, half := half + 1)
         if op != "write":  # which all read the old state
             ready[target] = half + 1

@@ -8,8 +8,10 @@ divided by their group's new scale, positive scalars as logarithms, other scalar
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.filled import Network
 from nlaformer.compiler.graph import Node, describe
 from nlaformer.compiler.instructions import (
     Block,
@@ -24,13 +26,15 @@ from nlaformer.compiler.nodes import Nodes
 from nlaformer.compiler.trace import TracedProgram, refuse
 
 
-def select(traced: TracedProgram, analysis: Analysis, target: Target) -> Selection:
-    """Instructions for start, step and finish."""
+def select(
+    traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network] | None = None
+) -> Selection:
+    """Instructions for start, step and finish; ``networks`` fill the learned parts."""
     without = [node for node in traced.nodes if not hasattr(_Selector, f"_{node.op}")]
     reason = "there are no weights for it; Program.run computes it"
     problems = [f"{node.place}\n    {describe(node)}: {reason}" for node in without]
     refuse(traced.program, problems)
-    return _Selector(traced, analysis, target).select()
+    return _Selector(traced, analysis, target, networks or {}).select()
 
 
 class _Selector(Nodes):

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -130,6 +130,33 @@ def with_verification(
     config = algorithm.config
     report = config.verification | {"iterations": iterations, "systems": found}
     return type(algorithm)(replace(config, verification=report, warnings=config.warnings + notes), algorithm.model)
+
+
+def compared_with_run(algorithm: Algorithm, traced: TracedProgram, run: Callable[..., Run[Any]]) -> Algorithm:
+    """The algorithm with its deviations from the run of a trained program; CompileError where the first step is wrong.
+
+    What a network makes of a perturbation is not known, so that later steps are reported and not judged.
+    """
+    systems = _draw(algorithm, traced)
+    given = {name: value.astype("float64") for name, value in systems.inputs.items()}
+    found = algorithm.run(**systems.inputs, iterations=_ITERATIONS).x.astype("float64")
+    end = _end(found, np.stack([run(**given, iterations=_ITERATIONS).x] * 2))
+    report = {
+        str(name): {
+            "first": float(deviation[:, :2].max()),
+            "largest": float(deviation.max()),
+            "last": float(deviation[:, -1].max()),
+        }
+        for name in dict.fromkeys(systems.families)
+        for deviation in [end.deviation[systems.families == name]]
+    }
+    if report["random"]["first"] > Tolerance.of(algorithm.dtype).plain:
+        raise CompileError(
+            f"{algorithm.name}: after one step on random systems the answer is {report['random']['first']:.1e} from "
+            "the model's own. Take the weights as they are with verify=False, or run the model itself"
+        )
+    verification = {"iterations": _ITERATIONS, "systems": report}
+    return type(algorithm)(replace(algorithm.config, verification=verification), algorithm.model)
 
 
 def _judge_values(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: Mapping[str, _End]) -> list[str]:

@@ -6,6 +6,7 @@ The model holds its program as data (``compiler/reference.py``) and a network fo
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
@@ -19,6 +20,7 @@ from nlaformer import io
 from nlaformer.arrays import ArrayT, full_precision, give, kind_of, threads_for, to_tensor, whole
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
+from nlaformer.compiler.filled import FilledProgram, Network
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
@@ -125,6 +127,16 @@ class TrainedProgram(nn.Module):
         """A batch in pieces of as many systems as should run at once."""
         blocks = next(iter(self._parts.values())).blocks
         return blocks.pieces(self.config.d, self.config.n + 1, *tensors)
+
+    def filled(self) -> FilledProgram:
+        """The program and its networks, in float64, as ``nf.compile`` takes them."""
+        self._refuse_stack("compiled form")
+        double = copy.deepcopy(self).cpu().double().requires_grad_(False)
+        networks = {
+            name: Network(net.part, list(net.blocks.pre), list(net.blocks.loop), net.weights)  # type: ignore[arg-type]
+            for name, net in double._parts.items()
+        }
+        return FilledProgram(self.program, self.config.n, networks, double.run)
 
     def iterates(self, A: ArrayT, b: ArrayT, iterations: int | None = None) -> ArrayT:
         """The iterates x_0, ..., x_T alone: (..., T+1, n)."""

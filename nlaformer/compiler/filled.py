@@ -1,0 +1,241 @@
+"""A program whose learned parts are filled in, on its way to weights: trained layers beside compiled ones.
+
+The network of a part (its tokens, its layers, what it is given and says: ``learn/parts.py``) has d rows of P of
+its own, its memory h, over all n + 1 tokens, the sink included. No compiled instruction but these reads or writes them:
+
+=========  ==========================================================================  ====================
+read in    h_i = R (n a_i) + p_i, h_sink = p_0: every token sees itself                1 head, pre block
+tell       h_i += w v_i at token i; h_sink += sum_i W_i v_i, from rows diag(v)         2 heads
+network    a trained layer; its normalization covers the d rows, and only them         its own heads and FFN
+hear       the n numbers of the probe, read from the sink by all tokens; token i
+           keeps number i, by a mask, which is exact                                   1 head, FFN
+=========  ==========================================================================  ====================
+
+A trained layer shares its place with the compiled instructions of that layer: their heads and hidden units stand side
+by side (``beside``). The result is one transformer; its loop block holds both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import Graph, Node, reachable
+from nlaformer.compiler.instructions import FFN as BY_FFN
+from nlaformer.compiler.instructions import HEADROOM, Builder, Combination, Term
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.learned import Call, PartSpec
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.result import Run
+from nlaformer.compiler.trace import ANSWER, TracedProgram
+from nlaformer.errors import CompileError
+from nlaformer.transformer import FFN, Heads, Layer, Sparse, Weight
+
+
+@dataclass(frozen=True)
+class Network:
+    """What fills a learned part, in float64: its layers, and the weights around them by name."""
+
+    part: PartSpec
+    pre: Sequence[Layer]
+    loop: Sequence[Layer]
+    weights: Mapping[str, Tensor]
+
+    @property
+    def width(self) -> int:
+        """d, the rows of its memory."""
+        return self.weights["positions"].shape[-1]
+
+
+@dataclass(frozen=True)
+class FilledProgram:
+    """A program as data, a network for each of its parts, the size they were made for, and its own run."""
+
+    reference: Reference
+    n: int
+    networks: Mapping[str, Network]
+    run: Callable[..., Run[Any]]
+
+
+class Trained(Protocol):
+    """A trained program, as ``nf.load`` gives it."""
+
+    def filled(self) -> FilledProgram: ...
+
+
+# --- the graph ---
+
+
+def retraced(filled: FilledProgram) -> TracedProgram:
+    """The graph of a program that is there as data alone."""
+    reference, graph = filled.reference, Graph(filled.n)
+    inputs = {name: graph.make("input", (), name, kind) for name, kind in reference.inputs.items()}
+    start, step, finish = (_nodes(graph, e) for e in (reference.start, reference.step, reference.finish))
+    residual, scale, factors = (_nodes(graph, e) for e in (reference.residual, reference.scale, reference.factors))
+    for part in reference.parts:
+        first = next(node for name, node in factors.items() if name.startswith(f"{part.name}."))
+        graph.learned[part.name] = Call(part, _given(first, part), {}, {})
+    promised = [node for name, node in (*start.items(), *step.items()) if name in reference.promises]
+    # What else rests on a promise says so itself: nf.positive(...).
+    definite = any(node.op in ("dot", "diag") for node in promised)
+    kind = type(reference.name, (Program,), {"positive_definite": definite})
+    states = [name for name, kind in reference.kinds.items() if name != ANSWER]
+    return TracedProgram(
+        kind(),
+        inputs,
+        {name: start[name] for name in states},
+        {name: graph.make("state", (), name, start[name].kind) for name in states},
+        {name: step[name] for name in states},
+        finish[ANSWER],
+        residual.get("residual"),
+        scale.get("scale"),
+        (),
+        (),
+        tuple(graph.learned.values()),
+    )
+
+
+def _nodes(graph: Graph, expression: Expression) -> dict[str, Node]:
+    """The outputs of an expression as nodes of a graph."""
+    made: list[Node] = []
+    for op, arguments, extra, kind in expression.nodes:
+        made.append(graph.make(op, tuple(made[k] for k in arguments), _frozen(extra), kind))
+    return {name: made[k] for name, k in expression.outputs.items()}
+
+
+def _frozen(extra: Any) -> Any:
+    return tuple(map(_frozen, extra)) if isinstance(extra, list) else extra
+
+
+def _given(node: Node, part: PartSpec) -> tuple[Node, ...]:
+    """A and what else a part is given, from a value made of what it gives."""
+    found = next(node for node in reachable([node]) if node.op == "learned" and node.extra[0] == part.name)
+    return found.args[: 1 + len(part.inputs)]
+
+
+def refuse_unknown(filled: FilledProgram, analysis: Analysis) -> None:
+    """Raise CompileError where there are no weights for a part."""
+    for part in filled.reference.parts:
+        name, network = f"{filled.reference.name}: the learned part {part.name}", filled.networks[part.name]
+        if part.method != "step" or part.gives != "vector" or not part.memory:
+            raise CompileError(
+                f"{name} gives {part.gives!r} in {part.method}{'' if part.memory else ', without memory'}; there are "
+                "weights for a part that gives a vector in step and has a memory. The model itself runs it"
+            )
+        if any(layer.causal for layer in (*network.pre, *network.loop)):
+            raise CompileError(f"{name} has causal attention, which would hide the later tokens from compiled heads")
+    if len(filled.reference.parts) > 1:
+        raise CompileError(
+            f"{filled.reference.name} has {len(filled.reference.parts)} learned parts; one can be compiled"
+        )
+    if "A" in analysis.scaled and any(f.denominator != 1 for pair in analysis.units.values() for f in pair):
+        # A run would then scale A by even powers of two, and the network was trained on the nearest one.
+        raise CompileError(f"{filled.reference.name} has a state with the unit of a root of A or b; the model runs it")
+
+
+# --- instructions ---
+
+
+def speak(builder: Builder, network: Network, given: Sequence[Combination], symmetric: bool) -> int:
+    """The register of the vector that a part gives, from what it is given in rows."""
+    name, n = network.part.name, builder.n
+    builder.out.networks[name] = network
+    builder.out.memories[name] = builder._register(f"{name}.memory", "input", height=network.width, tame=False)
+    with builder.within("pre"):
+        # Token i holds row i of A; the network reads columns.
+        A: Combination = ((builder.normal["A"], 1.0),)
+        if not symmetric:
+            A = builder.materialize((Term(1.0, builder.eye, (), "A.T"),))
+        begun = _through(builder, network, "pre", builder.emit("read in", [A], (), (name,), height=0))
+    vectors = [v for v, kind in zip(given, network.part.inputs, strict=True) if kind == "vector"]
+    spread: list[Combination] = [
+        ((builder.emit("diagonal", [v], half=BY_FFN, writes=BY_FFN, height=n, tame=False), 1.0),) for v in vectors
+    ]
+    told = builder.emit("tell", [((begun, 1.0),), *given, *spread], (), (name,), height=0)
+    told = _through(builder, network, "loop", told)
+    heard = builder._work("heard", name, height=n, tame=False)
+    more: dict[str, Any] = {"writes": BY_FFN, "extra": (heard,), "tame": False, "bound": HEADROOM}
+    return builder.emit("hear", [((told, 1.0),)], (), (name,), **more)
+
+
+def _through(builder: Builder, network: Network, block: str, before: int) -> int:
+    """The layers of a block, one after the other. A register without rows stands for what each has done."""
+    for k in range(len(getattr(network, block))):
+        parameters = (network.part.name, block, k)
+        before = builder.emit("network", [((before, 1.0),)], (), parameters, writes=BY_FFN, height=0)
+    return before
+
+
+# --- weights ---
+
+
+def beside(layer: Layer, trained: Layer, first: int, rows: int) -> Layer:
+    """A compiled layer with a trained one on the rows from ``first`` on; P has ``rows`` of them."""
+    width = trained.gain_1.shape[-1] if trained.gain_1 is not None else None
+    norm = None if trained.gain_1 is None or trained.gain_2 is None else (trained.gain_1.data, trained.gain_2.data)
+    place = None if width is None else (first, first + width)
+    heads = layer.heads if trained.heads is None else _heads(layer.heads, trained.heads, first, rows)
+    ffn = layer.ffn if trained.ffn is None else _ffn(layer.ffn, trained.ffn, first, rows)
+    return Layer(heads, ffn, norm, rows=place).requires_grad_(False)
+
+
+def _heads(compiled: Heads | None, trained: Heads, first: int, rows: int) -> Heads:
+    """The heads of both, the narrower ones padded with zeros."""
+    sides = [(heads, offset) for heads, offset in ((compiled, 0), (trained, first)) if heads is not None]
+    count = sum(heads.count for heads, _ in sides)
+
+    def joined(name: str, by_rows: bool = True) -> Sparse:
+        weights = [(getattr(heads, name), heads.count, offset) for heads, offset in sides]
+        own_axis = 0 if by_rows else 1
+        widest = max(weight.shape[own_axis] // heads for weight, heads, _ in weights)
+        before, places, numbers = 0, [], []
+        for weight, heads, offset in weights:
+            index, values = _entries(weight)
+            own, other = index[own_axis], index[1 - own_axis] + offset
+            width = weight.shape[own_axis] // heads
+            own = (before + own // width) * widest + own % width
+            places.append(torch.stack([own, other] if by_rows else [other, own]))
+            numbers.append(values)
+            before += heads
+        shape = (count * widest, rows) if by_rows else (rows, count * widest)
+        return Sparse(torch.cat(places, 1), torch.cat(numbers), shape)
+
+    return Heads(joined("W_Q"), joined("W_K"), joined("W_U"), joined("W_O", by_rows=False), count)
+
+
+def _ffn(compiled: FFN | None, trained: FFN, first: int, rows: int) -> FFN:
+    """The hidden units of both."""
+    before = 0 if compiled is None else compiled.width
+    width, (d, own) = before + trained.width, trained.W_2.shape
+    assert own == trained.width
+    (into, inner), (out, outer) = (_entries(weight) for weight in (trained.W_1, trained.W_2))
+    ways_in, ways_out = [into + torch.tensor([[before], [first]])], [out + torch.tensor([[first], [before]])]
+    numbers_in, numbers_out, b_1 = [inner], [outer], [trained.b_1.data]
+    b_2 = torch.zeros(rows, dtype=torch.float64)
+    b_2[first : first + d] = trained.b_2.data
+    if compiled is not None:
+        (into, inner), (out, outer) = (_entries(weight) for weight in (compiled.W_1, compiled.W_2))
+        ways_in, ways_out = [into, *ways_in], [out, *ways_out]
+        numbers_in, numbers_out, b_1 = [inner, *numbers_in], [outer, *numbers_out], [compiled.b_1.data, *b_1]
+        b_2 = b_2 + compiled.b_2.data
+    return FFN(
+        Sparse(torch.cat(ways_in, 1), torch.cat(numbers_in), (width, rows)),
+        torch.cat(b_1),
+        Sparse(torch.cat(ways_out, 1), torch.cat(numbers_out), (rows, width)),
+        b_2,
+    )
+
+
+def _entries(weight: Weight) -> tuple[Tensor, Tensor]:
+    """The places and values of the nonzero entries."""
+    if isinstance(weight, Sparse):
+        return weight.index, weight.values
+    full = weight.weight.detach()
+    index = torch.nonzero(full).T.contiguous()
+    return index, full[index[0], index[1]]

@@ -1,0 +1,128 @@
+"""A trained program as one transformer: its loop block holds trained and compiled layers side by side."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer import problems
+from nlaformer.errors import CompileError, OptionError
+from nlaformer.learn.methods import GuidedCG, LearnedPCG
+from nlaformer.learn.programs import TrainedProgram, initial
+
+_SIZES: dict[str, Any] = {"n": 6, "d": 16, "heads": 2, "T": 4}
+
+
+def _untrained(program: nf.Program, **changes: Any) -> TrainedProgram:
+    """A network of a few rows with random weights: any of its directions will do for a comparison."""
+    return initial(replace(nf.recipe("guided-quickstart"), **(_SIZES | changes)), program)
+
+
+def _systems(count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    A, b, x = problems.SPD(n=6, sigma=1.2).sample(count, seed=3)
+    return A.double(), b.double(), x.double()
+
+
+def _double(model: TrainedProgram) -> TrainedProgram:
+    return copy.deepcopy(model).double()
+
+
+@pytest.fixture(scope="module")
+def model() -> TrainedProgram:
+    return _untrained(GuidedCG())
+
+
+@pytest.fixture(scope="module")
+def compiled(model: TrainedProgram) -> nf.Algorithm:
+    return nf.compile(model)
+
+
+class TestRun:
+    def test_iterates_are_the_models_own(self, model: TrainedProgram, compiled: nf.Algorithm) -> None:
+        A, b, x = _systems(8)
+        found, wanted = compiled.run(A, b, iterations=10), _double(model).run(A, b, iterations=10)
+        deviation, error = (found.x - wanted.x).norm(dim=-1), (wanted.x - x[:, None]).norm(dim=-1)
+        assert bool((deviation <= 1e-8 * x.norm(dim=-1)[:, None] + 1e-2 * error).all())
+        assert bool((deviation <= 1e-9 * x.norm(dim=-1)[:, None]).all())
+        for name in ("r", "d", "q"):
+            largest = wanted.state[name].abs().amax((1, 2), keepdim=True)
+            assert bool(((found.state[name] - wanted.state[name]).abs() <= 1e-8 * largest).all()), name
+
+    def test_iterates_do_not_depend_on_the_scale_of_the_system(self, compiled: nf.Algorithm) -> None:
+        A, b, _ = _systems(2)
+        x, scaled = compiled.run(A, b, iterations=5).x, compiled.run(2.0**40 * A, 2.0**-30 * b, iterations=5).x
+        assert torch.equal(scaled * 2.0**70, x)
+
+    def test_another_start_is_the_models_own(self, model: TrainedProgram, compiled: nf.Algorithm) -> None:
+        A, b, x = _systems(4)
+        x0 = x + torch.randn(x.shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        found, wanted = compiled.run(A, b, x0, iterations=6), _double(model).run(A, b, x0, iterations=6)
+        assert bool(((found.x - wanted.x).norm(dim=-1) <= 1e-9 * x.norm(dim=-1)[:, None]).all())
+
+    def test_network_has_a_share_in_the_run(self, compiled: nf.Algorithm) -> None:
+        A, b, _ = _systems(2)
+        other = nf.compile(_untrained(GuidedCG(), seed=5), verify=False)
+        assert not np.allclose(compiled.run(A, b, iterations=3).x, other.run(A, b, iterations=3).x, rtol=1e-3)
+
+    def test_trained_and_compiled_heads_share_a_layer(self, compiled: nf.Algorithm) -> None:
+        rows = compiled.layout["propose.memory"]
+        trained = [layer for layer in (*compiled.model.pre, *compiled.model.loop) if layer.rows is not None]
+        assert [layer.rows for layer in trained] == [(rows.start, rows.stop)] * len(trained)
+        assert len(trained) == 2  # one of each block
+        assert compiled.cost.loop.layers == compiled.lower_bound["loop"]
+
+    def test_saved_one_runs_as_before(self, compiled: nf.Algorithm, tmp_path: Path) -> None:
+        A, b, _ = _systems(2)
+        loaded = nf.load(compiled.save(tmp_path / "whole"))
+        assert isinstance(loaded, nf.Algorithm)
+        assert torch.equal(loaded.run(A, b, iterations=4).x, compiled.run(A, b, iterations=4).x)
+
+    def test_first_step_in_float32_is_the_models_own(self, model: TrainedProgram) -> None:
+        A, b, x = _systems(8)
+        found = nf.compile(model, dtype="float32", verify=False).run(A.float(), b.float(), iterations=1)
+        wanted = _double(model).run(A, b, iterations=1)
+        assert bool(((found.x.double() - wanted.x).norm(dim=-1) <= 1e-2 * x.norm(dim=-1)[:, None]).all())
+
+
+class TestOtherParts:
+    def test_unsymmetric_matrix_is_read_by_columns(self) -> None:
+        class Proposed(nf.Program):
+            """A descent on |r|^2 along what a network says, which sees a vector and a scalar."""
+
+            propose = nf.Learned("vector", memory=True)
+
+            def start(self, A: Any, b: Any, x0: Any) -> dict[str, Any]:
+                return dict(x=x0, r=b - A @ x0)
+
+            def step(self, A: Any, x: Any, r: Any) -> dict[str, Any]:
+                p = A @ r
+                c = self.propose(A, r / nf.norm(r), nf.dot(r, p) / (nf.norm(r) * nf.norm(p)))
+                q = A @ c
+                alpha = nf.dot(r, q) / nf.dot(q, q)
+                return dict(x=x + alpha * c, r=r - alpha * q)
+
+        model = _untrained(Proposed())
+        generator = torch.Generator().manual_seed(2)
+        A = torch.randn(4, 6, 6, generator=generator, dtype=torch.float64) + 3 * torch.eye(6)
+        b = torch.randn(4, 6, generator=generator, dtype=torch.float64)
+        found, wanted = nf.compile(model, verify=False).run(A, b, iterations=6), _double(model).run(A, b, iterations=6)
+        assert bool(((found.x - wanted.x).norm(dim=-1) <= 1e-8 * wanted.x.norm(dim=-1).amax()).all())
+
+    def test_part_without_weights_is_refused(self) -> None:
+        with pytest.raises(CompileError, match="precondition"):
+            nf.compile(_untrained(LearnedPCG()))
+
+    def test_program_that_is_not_trained_is_refused(self) -> None:
+        with pytest.raises(CompileError, match="propose"):
+            nf.compile(GuidedCG(), n=6)
+
+    def test_another_size_is_refused(self) -> None:
+        with pytest.raises(OptionError, match="n=6"):
+            nf.compile(_untrained(GuidedCG()), n=8)
