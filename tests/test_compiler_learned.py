@@ -71,7 +71,7 @@ class TestRun:
         other = nf.compile(_untrained(GuidedCG(), seed=5), verify=False)
         assert not np.allclose(compiled.run(A, b, iterations=3).x, other.run(A, b, iterations=3).x, rtol=1e-3)
 
-    def test_trained_and_compiled_heads_share_a_layer(self, compiled: nf.Algorithm) -> None:
+    def test_trained_layers_normalize_their_own_rows_alone(self, compiled: nf.Algorithm) -> None:
         rows = compiled.layout["propose.memory"]
         trained = [layer for layer in (*compiled.model.pre, *compiled.model.loop) if layer.rows is not None]
         assert [layer.rows for layer in trained] == [(rows.start, rows.stop)] * len(trained)
