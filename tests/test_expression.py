@@ -10,7 +10,7 @@ import nlaformer as nf
 from nlaformer.compiler.algorithm import from_config
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import reachable
-from nlaformer.compiler.library import algorithms, example, program
+from nlaformer.compiler.library import algorithms, program, record
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
 from tests.systems import family
@@ -51,9 +51,10 @@ def test_each_node_is_in_the_expression_once():
 @pytest.mark.parametrize("name", algorithms())
 def test_an_expression_survives_json(name):
     traced = trace_program(program(name))
-    inputs = {key: torch.tensor(value) for key, value in example(name, 3, count=2)[0].items()}
-    if "x0" in traced.inputs:
-        inputs["x0"] = torch.zeros_like(inputs["b"])
+    drawn, _ = record(name).problems(3, 2, 0)
+    inputs = {key: torch.as_tensor(value) for key, value in drawn.items()}
+    if "x0" in traced.inputs and "x0" not in inputs:
+        inputs["x0"] = torch.zeros(2, 3, dtype=torch.float64)
     start = Expression.of(traced.start)
     again = Expression.read(json.loads(json.dumps(start.data())))
     for key, value in start(inputs).items():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -102,7 +103,10 @@ def _detail(name: str, n: int, kind: Any, as_json: bool, markdown: bool, folder:
     lines = tuple((block, str(c["layers"]), str(c["heads"]), f"{c['ffn_width']:,}") for block, c in blocks.items())
     title = f"{name}, n = {n}: {compiled.layout.rows} rows x {compiled.layout.tokens} tokens"
     note = "Heads and FFN width: the largest of the block's layers."
-    print(source + "\n")
+    for line in source.splitlines():
+        indent = " " * (len(line) - len(line.lstrip()) + 8)
+        print("\n".join(textwrap.wrap(line, console().width, subsequent_indent=indent, drop_whitespace=False)) or "")
+    print()
     costs = Sheet(title, ("block", "layers", "heads", "FFN width"), lines, note)
     print_sheets([costs, _deviations(row)], markdown)
     say(compiled.schedule(console().width), indent=2)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer import io
-from nlaformer.arrays import ArrayT, full_precision, give, kind_of, threads_for, to_tensor, whole
+from nlaformer.arrays import ArrayT, all_finite, full_precision, give, kind_of, threads_for, to_tensor, whole
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram, Network
@@ -25,7 +25,7 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, trace_program
-from nlaformer.errors import FileError, OptionError
+from nlaformer.errors import DomainError, FileError, OptionError, ShapeError
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing_weights
 from nlaformer.learn.parts import PartNetwork
@@ -181,6 +181,10 @@ class TrainedProgram(nn.Module):
         M = 1.
         """
         matrices = to_tensor("A", A).to(self.device, torch.float64)
+        if matrices.dim() < 2 or matrices.shape[-1] != matrices.shape[-2]:
+            raise ShapeError(f"A has shape {tuple(matrices.shape)}; expected square matrices (..., n, n)")
+        if not all_finite(matrices):
+            raise DomainError("A holds NaN or infinity; every entry must be finite")
         network = self._only("start")
         if not network.part.rank:
             raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
