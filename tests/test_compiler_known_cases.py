@@ -1,7 +1,9 @@
 """Programs that once compiled to wrong weights, or ended in a status that was not true."""
 
+import array
+import types
 import warnings
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -259,3 +261,95 @@ def test_a_diagnosis_names_the_value_the_step_and_the_instruction():
     assert stray.deviation > stray.allowed and "d" in str(found.diagnose())
     with pytest.raises(OptionError, match="program itself"):
         program("cg").run(A, b).diagnose()
+
+
+class _Log:
+    steps = 0
+
+
+class _Slots:
+    __slots__ = ("steps",)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+
+def _helper() -> None: ...
+
+
+_module = types.ModuleType("_module")
+_slots, _bytes, _numbers, _objects = _Slots(), bytearray(1), array.array("i", [0]), np.array([0], dtype=object)
+_nested: list = [0]
+for _ in range(8):
+    _nested = [_nested]
+
+
+def _innermost(found: list) -> list:
+    return _innermost(found[0]) if isinstance(found[0], list) else found
+
+
+class InClass(nf.Program):
+    def start(self, b):
+        _Log.steps = 0
+        return dict(x=b)
+
+    def step(self, x):
+        _Log.steps += 1
+        return dict(x=x * (0.5 if _Log.steps < 8 else 2.0))
+
+
+class InFunction(InClass):
+    def start(self, b):
+        _helper.steps = 0
+        return dict(x=b)
+
+    def step(self, x):
+        _helper.steps += 1
+        return dict(x=x * (0.5 if _helper.steps < 8 else 2.0))
+
+
+class InModule(InClass):
+    def start(self, b):
+        _module.steps = 0
+        return dict(x=b)
+
+    def step(self, x):
+        _module.steps += 1
+        return dict(x=x * (0.5 if _module.steps < 8 else 2.0))
+
+
+class InSlots(InClass):
+    def start(self, b):
+        _slots.steps = 0
+        return dict(x=b)
+
+    def step(self, x):
+        _slots.steps += 1
+        return dict(x=x * (0.5 if _slots.steps < 8 else 2.0))
+
+
+def _in_place(found: Any) -> type[nf.Program]:
+    class InPlace(nf.Program):
+        def start(self, b):
+            found()[0] = 0
+            return dict(x=b)
+
+        def step(self, x):
+            found()[0] += 1
+            return dict(x=x * (0.5 if found()[0] < 8 else 2.0))
+
+    return InPlace
+
+
+_PLACES = {
+    "class": InClass, "function": InFunction, "module": InModule, "slots": InSlots,
+    "bytearray": _in_place(lambda: _bytes), "array": _in_place(lambda: _numbers),
+    "objects": _in_place(lambda: _objects), "nested": _in_place(lambda: _innermost(_nested)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("place", _PLACES)
+def test_a_counter_that_start_resets_is_found_wherever_it_is_kept(place):
+    """It acts after the steps that verification compares, so only its print gives it away."""
+    with pytest.raises(CompileError):
+        nf.compile(_PLACES[place](), n=2)

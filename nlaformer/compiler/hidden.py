@@ -8,6 +8,7 @@ the prints are compared method by method.
 
 from __future__ import annotations
 
+import array
 import functools
 import logging
 import random
@@ -20,7 +21,7 @@ import torch
 
 from nlaformer.compiler.values import Value
 
-_DEPTH = 6  # of lists in lists, objects in objects
+_MOST = 10_000  # parts of one value that are looked at
 Memory = dict[str, Any]
 
 
@@ -35,11 +36,11 @@ def memory_of(program: Any, base: type) -> Memory:
     for place in places:
         for name, value in place:
             if _is_data(name, value) or place is places[1]:
-                memory[name] = (*memory.get(name, ()), _print(value, _DEPTH))
+                memory[name] = (*memory.get(name, ()), _print(value, {}))
     return memory | {
-        "np.random": _print(np.random.get_state(), _DEPTH),
+        "np.random": _print(np.random.get_state(), {}),
         "random": hash(random.getstate()),
-        "torch's random numbers": _print(torch.get_rng_state(), _DEPTH),
+        "torch's random numbers": _print(torch.get_rng_state(), {}),
     }
 
 
@@ -96,37 +97,53 @@ def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """The globals that a function names, and the attributes it names of classes, functions and modules among them."""
     codes = [function.__code__]
     while codes:
         code = codes.pop()
         codes += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-        yield from ((name, function.__globals__[name]) for name in code.co_names if name in function.__globals__)
+        outer = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+        inner = dict(_closure(function)) if code is function.__code__ else {}
+        for name, value in (outer | inner).items():
+            if name in outer:
+                yield name, value
+            if isinstance(value, (type, types.FunctionType, types.ModuleType)):
+                known = vars(value)
+                yield from ((f"{name}.{each}", known[each]) for each in code.co_names if each in known)
 
 
-def _print(value: Any, depth: int) -> Any:
-    """What tells whether a value has changed."""
+def _print(value: Any, seen: dict[int, tuple[int, Any]]) -> Any:
+    """What tells whether a value has changed; ``seen`` numbers the parts met before, each of which is printed once.
+
+    It holds them too: an id is of one part only as long as that exists.
+    """
     if isinstance(value, (type(None), bool, int, float, complex, str, bytes, np.generic)):
         return type(value).__name__, repr(value)
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, np.ndarray) and value.dtype != object:
         return value.shape, value.dtype.str, hash(value.tobytes())
-    if depth == 0:
-        return id(value)
+    if isinstance(value, (bytearray, memoryview, array.array)):
+        return type(value).__name__, bytes(value)
+    if id(value) in seen or len(seen) >= _MOST:
+        return seen[id(value)][0] if id(value) in seen else id(value)
+    seen[id(value)] = len(seen), value
     inner = _parts(value)
-    return (type(value).__name__, id(value)) if inner is None else (type(value).__name__, _each(inner(), depth - 1))
+    return (type(value).__name__, id(value)) if inner is None else (type(value).__name__, _each(inner(), seen))
 
 
-def _each(values: Any, depth: int) -> tuple[Any, ...]:
+def _each(values: Any, seen: dict[int, tuple[int, Any]]) -> tuple[Any, ...]:
     if isinstance(values, Mapping):
-        return tuple((_print(key, depth), _print(entry, depth)) for key, entry in values.items())
-    return tuple(_print(entry, depth) for entry in values)
+        return tuple((_print(key, seen), _print(entry, seen)) for key, entry in values.items())
+    return tuple(_print(entry, seen) for entry in values)
 
 
 def _parts(value: Any) -> Callable[[], Any] | None:
     """What a value is made of; None if nothing is known of it but which one it is."""
     if isinstance(value, (list, tuple, Mapping)) or type(value).__name__ == "deque":
         return lambda: value
+    if isinstance(value, np.ndarray):  # of objects
+        return value.ravel().tolist
     if isinstance(value, (set, frozenset)):
         return lambda: sorted(map(repr, value))
     if isinstance(value, types.GeneratorType):
@@ -139,6 +156,7 @@ def _parts(value: Any) -> Callable[[], Any] | None:
         return lambda: value.get_state()
     if isinstance(value, random.Random):
         return lambda: value.getstate()
-    if isinstance(value, (type, logging.Logger)) or callable(value) or not hasattr(value, "__dict__"):
+    slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
+    if isinstance(value, (type, logging.Logger)) or callable(value) or not (slots or hasattr(value, "__dict__")):
         return None
-    return lambda: vars(value)
+    return lambda: [getattr(value, name, None) for name in slots] + [getattr(value, "__dict__", None)]
