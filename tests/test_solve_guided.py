@@ -88,14 +88,14 @@ def broken(program: Any, how: str) -> TrainedProgram:
 @pytest.mark.parametrize("how", ["random", "nan", "constant", "huge"])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_no_network_keeps_a_system_from_its_tolerance_or_costs_a_quarter_more(name: str, how: str, program: Any):
-    found = foreign.measure(broken(program, how), name, FAMILIES[name], count=32)
+    found = foreign.measure(broken(program, how), name, FAMILIES[name], count=32, seed=9_000_000)
     assert found.failures == 0 and found.more <= 0.25, str(found)
 
 
 @pytest.mark.parametrize("kind", ["random", "constant", "nan", "zero", 0.1, 0.3, 1.0])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_the_switch_bounds_the_cost_of_directions_from_exact_to_useless(name: str, kind: str | float):
-    found = foreign.measure(Speaker(20, kind), name, FAMILIES[name], count=64)
+    found = foreign.measure(Speaker(20, kind), name, FAMILIES[name], count=64, seed=9_000_000)
     assert found.failures == 0 and found.more <= 0.25, str(found)
     if kind == 0.1:
         assert found.more < -0.3 and found.by_model == 1.0
