@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from statistics import fmean, median, stdev
 from typing import Any
 
+import torch
 from scipy import stats
 
 from paper import plan
 from paper.curves import geometric_mean
 from paper.results import Record, Results
+from paper.run import crossings
 
 __all__ = ["Comparison", "compare", "interval", "numbers"]
 
@@ -44,13 +46,7 @@ def crossing(curve: Curve, level: float) -> float:
     >>> crossing([1.0, 1e-2, 1e-4], 1e-3), crossing([1.0, 1.0], 0.5)
     (1.5, 1.0)
     """
-    if curve[0] <= level:
-        return 0.0
-    for t in range(1, len(curve)):
-        if curve[t] <= level:
-            before, after = (math.log(max(curve[k], 1e-300)) for k in (t - 1, t))
-            return t - 1 + (math.log(level) - before) / (after - before)
-    return float(len(curve) - 1)
+    return float(crossings(torch.tensor(curve, dtype=torch.float64), level))
 
 
 def horizon(record: Record, limit: float = 0.1) -> int:

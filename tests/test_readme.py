@@ -150,8 +150,3 @@ def test_the_numbers_of_the_learned_preconditioner_are_those_on_file():
         assert ", ".join(_short(value) for value in pair) in row
     seconds = learned["learned_parts.learned-preconditioner.seconds"]
     assert f"{seconds:.0f} s on an H200" in README
-
-
-def _short(value: float) -> str:
-    mantissa, _, exponent = f"{value:.1e}".partition("e")
-    return f"{mantissa}e{int(exponent)}"
