@@ -27,7 +27,7 @@ from nlaformer.learn.data import Stream
 from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.models import untrained
 from nlaformer.learn.recipes import Config
-from tests.training import equal, final, interrupt_at, train
+from tests.training import equal, final, imported, interrupt_at, train
 
 ROOT = Path(__file__).parent.parent
 SIZES = {"n": 4, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 12, "warmup": 2, "chunk": 4}
@@ -66,15 +66,7 @@ class NothingLearned(nf.Program):
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A user's file, in the current folder."""
-    (tmp_path / "momentum.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "momentum", raising=False)
-    import momentum
-
-    yield momentum
-    sys.modules.pop("momentum", None)
+    yield from imported("momentum", MINE, tmp_path, monkeypatch)
 
 
 @KINDS

@@ -19,7 +19,7 @@ from nlaformer.learn.data import Stream
 from nlaformer.learn.model import initial
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.sources import Options
-from tests.training import TINY, equal, final, train
+from tests.training import TINY, equal, final, imported, train
 
 ROOT = Path(__file__).parent.parent
 MINE = """
@@ -58,15 +58,7 @@ class Local:
 
 @pytest.fixture
 def mine(tmp_path, monkeypatch):
-    """A user's file, in the current folder."""
-    (tmp_path / "mine.py").write_text(MINE)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.delitem(sys.modules, "mine", raising=False)
-    import mine
-
-    yield mine
-    sys.modules.pop("mine", None)
+    yield from imported("mine", MINE, tmp_path, monkeypatch)
 
 
 def test_a_family_of_ones_own_is_recorded_by_name_and_options(mine):

@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
 import torch
 
 import nlaformer as nf
@@ -35,3 +42,13 @@ def interrupt_at(step, monkeypatch):
         original(self, number)
 
     monkeypatch.setattr(PlainEngine, "step", dying)
+
+
+def imported(name: str, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A user's file in the current folder, imported while a fixture lasts."""
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.chdir(folder)
+    monkeypatch.syspath_prepend(folder)
+    monkeypatch.delitem(sys.modules, name, raising=False)
+    yield importlib.import_module(name)
+    sys.modules.pop(name, None)
