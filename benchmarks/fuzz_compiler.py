@@ -17,9 +17,7 @@ import argparse
 import collections
 import json
 import warnings
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +25,15 @@ import numpy as np
 import torch
 
 import nlaformer as nf
+from benchmarks import processes
 from benchmarks.fuzz_programs import RULES, Generator, Written
+from nlaformer.console import output_folder
 from nlaformer.errors import CompileError, NLAFormerError
 from nlaformer.io import replace_file
 from nlaformer.provenance import in_words, provenance
 
 ITERATIONS = 6
-_PART = 50  # programs of one process at a time
+_PART = 25  # programs of one process at a time
 _SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE}
 _MARGIN = 3.0  # between the allowance of the compiler's check and that of this one: both draw perturbations
 _EXTENDED = np.longdouble
@@ -292,14 +292,12 @@ def run_in_parts(programs: int, first: int, jobs: int) -> Count:
     firsts = range(first, first + programs, _PART)
     sizes = [min(_PART, first + programs - start) for start in firsts]
     total = Count()
-    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:
-        for part in pool.map(run, sizes, firsts):
-            total.add(part)
-            for failure in part.failures:
-                print(failure["seed"], failure["kind"], failure["about"], flush=True)
-            print(
-                total.numbers["programs"], "programs,", total.numbers["runs"], "runs,", len(total.failures), "failures"
-            )
+    for part in processes.map_in_order(jobs, run, sizes, firsts):
+        total.add(part)
+        for failure in part.failures:
+            print(failure["seed"], failure["kind"], failure["about"])
+        done = total.numbers["programs"], "programs,", total.numbers["runs"], "runs,", len(total.failures), "failures"
+        print(*done, flush=True)
     return total
 
 
@@ -307,11 +305,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=3000)
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
-    parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--out", type=Path, help="folder for fuzz_compiler.json")
+    processes.add_options(parser)
     options = parser.parse_args()
+    if options.out is not None:
+        output_folder(options.out)  # before any work
     torch.set_num_threads(1)
-    where = provenance()
+    where = provenance(options.commit)
     count = run_in_parts(options.programs, options.seed, options.jobs)
     missing = sorted({rule.name for rule in RULES} - count.operations.keys())
     document = {

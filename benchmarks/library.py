@@ -4,6 +4,7 @@
     python -m benchmarks.library --json benchmarks/results/library.json   # and keep the numbers
     python -m benchmarks.library --store                                  # and what `nlaformer algorithms` prints
     python -m benchmarks.library cg minres --sizes 4                      # some of them
+    python -m benchmarks.library --jobs 16                                # in processes; the numbers are the same
 
 64 problems of each size. ``nlaformer/compiler/library/measuring.py`` says what is measured. The goal is 1e-10 for every
 value of a step in float64; in float32 it is 1e-3, and what it reaches is printed beside it. Seconds: to compile it.
@@ -12,6 +13,7 @@ value of a step in float64; in float32 it is 1e-3, and what it reaches is printe
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 from dataclasses import asdict
 from pathlib import Path
@@ -19,11 +21,11 @@ from typing import Any
 
 import torch
 
+from benchmarks import processes
 from nlaformer.arrays import DTYPES
 from nlaformer.compiler.library import GROUPS, algorithms
 from nlaformer.compiler.library.measuring import GOALS, STORE, Measured, measure
 from nlaformer.console import Sheet, print_sheets, to_json
-from nlaformer.errors import look_up
 from nlaformer.provenance import in_words, provenance
 
 SIZES = (4, 12, 20)
@@ -63,6 +65,10 @@ def _mark(row: Measured) -> str:
     return f"{row.worst:.0e}" + (f" ({worst})" if row.worst > GOALS[DTYPES[row.dtype]] else "")
 
 
+def _measure(name: str, dtype: str, n: int, systems: int) -> Measured:
+    return measure(name, n, systems, dtype=DTYPES[dtype])
+
+
 def main(given: list[str] | None = None) -> list[Measured]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="algorithms; default: all")
@@ -71,17 +77,16 @@ def main(given: list[str] | None = None) -> list[Measured]:
     parser.add_argument("--dtypes", nargs="+", default=list(DTYPES), choices=list(DTYPES))
     parser.add_argument("--json", type=Path, help="file for the numbers")
     parser.add_argument("--store", action="store_true", help="keep n = 20, float64 for `nlaformer algorithms`")
+    processes.add_options(parser)
     options = parser.parse_args(given)
     if options.store and (options.names or 20 not in options.sizes or "float64" not in options.dtypes):
         parser.error("--store keeps all algorithms, n = 20, float64; measure these")
     torch.set_num_threads(1)
-    where, rows = provenance(), []
-    for name in options.names or algorithms():
-        for dtype in options.dtypes:
-            for n in options.sizes:
-                row = measure(name, n, options.systems, dtype=look_up("dtype", dtype, DTYPES))
-                rows.append(row)
-                print(f"{name}, n = {n}, {dtype}: {_mark(row)}, end to end {row.end:.0e}", flush=True)
+    where, rows = provenance(options.commit), []
+    cases = list(itertools.product(options.names or algorithms(), options.dtypes, options.sizes, [options.systems]))
+    for row in processes.map_in_order(options.jobs, _measure, *zip(*cases, strict=True)):
+        rows.append(row)
+        print(f"{row.name}, n = {row.n}, {row.dtype}: {_mark(row)}, end to end {row.end:.0e}", flush=True)
     print_sheets(sheets(rows), markdown=True)
     print(f"\n{in_words(where)}")
     if options.json is not None:

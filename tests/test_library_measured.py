@@ -1,6 +1,7 @@
 """Every algorithm of the library as a transformer against its own program: the fast part of ``benchmarks.library``."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,6 +54,12 @@ def test_the_benchmark_prints_a_table_and_writes_the_numbers(tmp_path, capsys):
     document = json.loads(path.read_text())
     assert [row["name"] for row in document["algorithms"]] == [row.name for row in rows] and document["provenance"]
     assert {row.dtype for row in rows} == {"float64", "float32"}
+
+
+def test_rows_and_numbers_of_the_benchmark_do_not_depend_on_the_processes(capsys):
+    given = ["heat", "richardson", "--sizes", "4", "--systems", "2", "--dtypes", "float64"]
+    one, two = (benchmark.main([*given, "--jobs", jobs]) for jobs in ("1", "2"))
+    assert [replace(row, seconds=0) for row in one] == [replace(row, seconds=0) for row in two]
 
 
 def test_float32_reaches_a_thousandth_where_the_program_is_tame():
