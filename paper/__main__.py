@@ -61,10 +61,13 @@ def _parser() -> argparse.ArgumentParser:
     commands.add_parser("list", parents=[common, small], help="tables and figures, and which numbers are there")
     running = commands.add_parser("run", parents=[common, small], help="train and measure what is missing")
     running.add_argument(
-        "name", help="a table, a figure or a training run; next: training runs by rank; confirmatory-a: a group; all"
+        "names",
+        nargs="+",
+        help="tables, figures or training runs; next: training runs by rank; confirmatory-a: a group; all",
     )
     running.add_argument("--only", default="", help="beginnings of names of training runs, separated by commas")
     running.add_argument("--minutes", type=float, help="stop before this many minutes; the same command resumes")
+    running.add_argument("--stack", type=int, default=plan.STACK, help="runs that train together, at most")
     running.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     running.add_argument("--commit", help="the commit of the files, where they come without their history")
     drawing = commands.add_parser("draw", parents=[common, small], help="figures and tables from the numbers")
@@ -94,8 +97,9 @@ def _list(results: Results) -> int:
 
 def _run(given: argparse.Namespace, folder: Path, results: Results) -> int:
     deadline = time.monotonic() + seconds_of(given.minutes)
-    chosen, names = _asked(given.name)
-    for entry in chosen:
+    asked = [_asked(name) for name in given.names]
+    names = [name for _, runs in asked for name in runs]
+    for entry in (entry for chosen, _ in asked for entry in chosen):
         if entry.measure is not None and not all(map(results.has, entry.files)):
             say(f"{entry.name}: measuring")
             entry.measure(results, given.small)
@@ -104,9 +108,9 @@ def _run(given: argparse.Namespace, folder: Path, results: Results) -> int:
         wanted = [plan.small(plan.planned(name)) for name in names]
     else:
         wanted = list(dict.fromkeys(run for name in names for run in plan.lineage(name)))
-    left = make(wanted, folder, results, deadline, given.device, say)
+    left = make(wanted, folder, results, deadline, given.device, say, max(given.stack, 1))
     if not left:
-        say(f"Nothing is missing of {given.name}.")
+        say(f"Nothing is missing of {', '.join(given.names)}.")
     return 1 if left else 0
 
 

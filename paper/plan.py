@@ -247,7 +247,11 @@ def runs() -> dict[str, Planned]:
 
 @cache
 def confirmatory() -> dict[str, Planned]:
-    """The runs of protocol.md by name; groups d and h need a teacher and a family that recipes cannot name yet."""
+    """The runs of protocol.md by name, in its order.
+
+    Steepest descent searches along r, so its (r, d) is (r, r): as many numbers as CG's, which makes one stack of both.
+    """
+    descent: dict[str, Any] = {"teacher": "steepest_descent", "probe": ("r", "r")}
     literal: dict[str, Any] = {"norm": "none", "output_scale": 0.02, "clip": 0.1, "lr": 2e-4}
     groups: tuple[tuple[str, int, dict[str, Config]], ...] = (  # group, seeds, kinds
         ("a", 5, {"result": imitation()} | {f"joint-eta{eta:g}": joint(eta=eta) for eta in (5e-4, 0.05, 1e-4)}),
@@ -258,10 +262,13 @@ def confirmatory() -> dict[str, Planned]:
                | {f"cg-accelerated-d{d}": paper_accelerated(d=d, heads=d // 32) for d in (64, 128)}),
         ("f", 3, {"result-literal": imitation(**literal)}),
         ("f", 2, {f"result-heads{heads}": imitation(heads=heads) for heads in (2, 4)}),
+        ("p", 3, {"result-tf32": imitation(precision="tf32")}),
         ("g", 1, {"joint-eta0.0005-700k": joint(steps=700_000),
                   "cg-accelerated-lambda10-700k": paper_accelerated(steps=700_000)}),
+        ("d", 5, {"solution-only": paper_accelerated(supervision="solution"),
+                  "descent-accelerated-lambda10": paper_accelerated().replace(**descent)}),
+        ("h", 3, {"cg-accelerated-lambda10-rotated": paper_accelerated(family="rotated")}),
         ("i", 1, {"cg-accelerated-lambda10-sqrt": paper_accelerated(sigma=(1.2**0.5,))}),
-        ("p", 3, {"result-tf32": imitation(precision="tf32")}),
     )  # fmt: skip
     found = [
         Planned(f"{kind}-seed{seed}", config.replace(seed=seed), rank=0, group=group)
@@ -298,9 +305,9 @@ def small(run: Planned) -> Planned:
     return dataclasses.replace(run, config=changed, after=None)
 
 
-def stacks(wanted: Iterable[Planned]) -> list[list[Planned]]:
-    """Runs grouped into stacks in the order of their ranks: those of one rank and one shape together."""
+def stacks(wanted: Iterable[Planned], most: int = STACK) -> list[list[Planned]]:
+    """Runs in stacks in the order of their ranks: those of one rank and shape together, at most so many."""
     groups: dict[str, list[Planned]] = {}
     for run in sorted(wanted, key=lambda run: run.rank):
         groups.setdefault(repr((run.rank, shape_of(run.config))), []).append(run)
-    return [group[k : k + STACK] for group in groups.values() for k in range(0, len(group), STACK)]
+    return [group[k : k + most] for group in groups.values() for k in range(0, len(group), most)]

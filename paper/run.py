@@ -28,8 +28,9 @@ from nlaformer.learn.model import Solver, load_solver
 from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import pick_device
 from nlaformer.learn.recipes import Config
+from nlaformer.problems import Family
 from paper.curves import THRESHOLDS
-from paper.plan import BUNDLED, SIGMAS, WEIGHTS, Planned, stacks
+from paper.plan import BUNDLED, SIGMAS, STACK, WEIGHTS, Planned, stacks
 from paper.results import RUNS, Record, Results
 
 STACK_FILE = "stack.json"
@@ -52,8 +53,12 @@ def make(
     deadline: float = math.inf,
     device: str | None = None,
     say: Callable[[str], None] = print,
+    most: int = STACK,
 ) -> list[Planned]:
-    """Make the missing runs, the most valuable first, until a deadline of ``time.monotonic``; return those missing."""
+    """Make the missing runs, the most valuable first, until a deadline of ``time.monotonic``; return those missing.
+
+    At most so many train together, as one stack.
+    """
     wanted, where = list(wanted), pick_device(device)
     if math.isfinite(deadline):
         deadline -= min(_RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
@@ -65,7 +70,7 @@ def make(
             if deadline <= time.monotonic():
                 say(f"Out of time: {len(due)} runs are missing. The same command resumes.")
                 return due
-            stack = _interrupted(folder, wanted, due) or stacks(_ready(due, folder, results))[0]
+            stack = _interrupted(folder, wanted, due) or stacks(_ready(due, folder, results), most)[0]
             _check_start(stack, folder, results)
             replace_file(folder / STACK_FILE, json.dumps([run.name for run in stack]).encode())
             say(f"Training {len(stack)} of {len(due)} missing runs: " + ", ".join(run.name for run in stack))
@@ -244,16 +249,21 @@ def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
 def confirm(solver: Solver) -> dict[str, Any]:
     """What protocol.md asks of a run, on its test systems: an evaluation, the failures, and the growth of tau."""
     config = solver.config
-    systems = config.make_family().sample(_CONFIRMATORY_COUNT, _CONFIRMATORY_SEED)
-    given = evaluate.trial(evaluate.own_label(config), systems, config.T)
-    A, b, x = systems
+    given, quarters = _test_systems(config.make_family(), evaluate.own_label(config), config.T)
+    A, b, x = given.systems
     iterates = {"model": solver.iterates(A, b, normalize=False), "cg": given.cg.x}
     errors = {name: evaluate.squared_relative_errors(found, x) for name, found in iterates.items()}  # (count, T+1)
-    quarters = torch.linalg.cond(A).argsort().tensor_split(4)  # from the best conditioned systems to the worst
     return evaluate.judge(solver, given).to_json() | {
         "failures": float((~(errors["model"][:, -1] < 1)).double().mean()),
         "crossing": {name: [crossings(e[q]).mean().item() for q in quarters] for name, e in errors.items()},
     }
+
+
+@cache
+def _test_systems(family: Family, label: str, T: int) -> tuple[Trial, Sequence[Tensor]]:
+    """The test systems of protocol.md, with CG and PCG, and their quarters from the best conditioned to the worst."""
+    given = evaluate.trial(label, family.sample(_CONFIRMATORY_COUNT, _CONFIRMATORY_SEED), T)
+    return given, torch.linalg.cond(given.systems.A).argsort().tensor_split(4)
 
 
 def crossings(errors: Tensor, threshold: float = 1e-3) -> Tensor:

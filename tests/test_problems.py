@@ -448,3 +448,12 @@ def test_damaged_matrix_market_files_raise_our_own_errors_only(tmp_path) -> None
         except (FileError, DTypeError, ShapeError):
             refused += 1
     assert refused > 200
+
+
+def test_rotations_on_cuda_are_those_of_the_cpu() -> None:
+    from nlaformer.problems.random_matrices import orthonormal
+
+    G = torch.randn(64, 7, 7, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    Q, R = torch.linalg.qr(G)
+    expected = Q * R.diagonal(dim1=-2, dim2=-1).sign()[:, None, :]
+    torch.testing.assert_close(orthonormal(G), expected, rtol=0, atol=1e-12)

@@ -144,6 +144,24 @@ class RotatedSPD(Family):
 
 def _rotations(draw: Draws, count: int, n: int) -> Tensor:
     """Haar-distributed orthogonal matrices, (count, n, n)."""
-    Q, R = torch.linalg.qr(draw.normal("Q", count, n, n))
+    G = draw.normal("Q", count, n, n)
+    if G.is_cuda:
+        return orthonormal(G)
+    Q, R = torch.linalg.qr(G)
     # With a positive diagonal of R the factorization is unique, the same on every machine, and Q is Haar.
     return Q * torch.where(R.diagonal(dim1=-2, dim2=-1) < 0, -1.0, 1.0)[:, None, :]
+
+
+def orthonormal(G: Tensor) -> Tensor:
+    """The factor Q of G = Q R with a positive diagonal of R, column by column on all matrices at once.
+
+    On CUDA ``torch.linalg.qr`` may take one matrix after another. Gram and Schmidt's method, each column made
+    orthogonal twice, is as accurate unless G is singular to working precision.
+    """
+    Q = torch.zeros_like(G)
+    for k in range(G.shape[-1]):
+        column = G[..., k : k + 1]
+        for _ in range(2):
+            column = column - Q @ (Q.mT @ column)
+        Q[..., k : k + 1] = column / torch.linalg.vector_norm(column, dim=-2, keepdim=True)
+    return Q
