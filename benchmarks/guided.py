@@ -24,6 +24,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks import foreign
+from nlaformer import problems
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
 from nlaformer.learn.compare import Comparison
@@ -43,7 +44,7 @@ _ERRORS = {1.0: (1e-6, 1e-12), 1.2: (1e-6, 1e-12), 1.4: (2e-6, 2e-12)}  # at t =
 def measure(model: TrainedProgram, count: int) -> dict[str, Any]:
     """Everything about one model, as JSON takes it."""
     own = {label: _row(model, label, family, count) for label, family in compare.own_families(model.config)}
-    others = {label: _row(model, label, family, count) for label, family in compare.other_families(model.config.n)}
+    others = {label: _row(model, label, family, count) for label, family in problems.unlike(model.config.n).items()}
     guided = any(part.method == "step" for part in model.program.parts)
     rows = {label: row["comparison"] for label, row in own.items()}
     kept = _half_of_cg(rows) if guided else _small_errors(rows)

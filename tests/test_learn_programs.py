@@ -27,6 +27,7 @@ from nlaformer.learn.data import Stream
 from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.models import untrained
 from nlaformer.learn.recipes import Config
+from nlaformer.problems.conjugate import by_hand
 from tests.training import equal, final, imported, interrupt_at, train
 
 ROOT = Path(__file__).parent.parent
@@ -245,7 +246,7 @@ def test_a_comparison_has_the_errors_of_every_method(model):
     systems = nf.problems.SPD(n=6).sample(5, 1)
     row = compare.compare(model, "label", systems)
     A, b, x = (tensor.numpy() for tensor in systems)
-    D, u = (value.numpy() for value in compare.by_hand(systems.A))
+    D, u = (value.numpy() for value in by_hand(systems.A))
     M = np.linalg.inv(D[..., None] * np.eye(6) + u[..., :, None] * u[..., None, :])
     iterates = {
         "learned": model.iterates(A, b, iterations=12),
@@ -266,8 +267,8 @@ def test_a_comparison_has_the_errors_of_every_method(model):
 
 
 def test_the_preconditioner_by_hand_is_positive_definite_on_every_family():
-    for _, family in compare.other_families(6):
-        D, u = compare.by_hand(family.sample(16, seed=0).A)
+    for family in nf.problems.unlike(6).values():
+        D, u = by_hand(family.sample(16, seed=0).A)
         assert (D > 0).all() and u.isfinite().all()
 
 

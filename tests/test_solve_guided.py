@@ -17,14 +17,13 @@ import nlaformer as nf
 from benchmarks import foreign
 from nlaformer import problems
 from nlaformer.errors import OptionError, UnknownNameError
-from nlaformer.learn.compare import other_families
 from nlaformer.learn.methods import GuidedCG, LearnedPCG
 from nlaformer.learn.programs import TrainedProgram, initial
 from nlaformer.solvers.blocks import Blocks
 from nlaformer.solvers.parse import read
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, read_preconditioner
 
-FAMILIES = dict(other_families(20))
+FAMILIES = problems.unlike(20)
 
 
 class Speaker:

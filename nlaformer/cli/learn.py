@@ -228,10 +228,10 @@ def _measured(solver: Solver, count: int, seed: int, shown: bool) -> list[Evalua
 
 def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
     """Errors by iterate and iterations to each threshold on the first systems, then the iterations on all others."""
-    from nlaformer.learn.compare import THRESHOLDS, summary
+    from nlaformer.learn.compare import BEYOND, FAILED, THRESHOLDS, summary
 
     own, T = rows[0], rows[0].T
-    iterates = [t for t in range(len(own.mean["CG"])) if t <= T or t in (2 * T, 4 * T)]
+    iterates = [t for t in range(len(own.mean["learned"])) if t <= T or t in (2 * T, 4 * T)]
     errors = tuple((str(t), *(f"{curve[t]:.2g}" for curve in own.mean.values())) for t in iterates)
     bounds = ("1e-1", *(f"1e-{k}" for k in range(2, len(THRESHOLDS) + 1, 2)))
     places = (0, *range(1, len(THRESHOLDS), 2))
@@ -240,15 +240,18 @@ def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
         found = row.iterations_to(of)[name]
         return tuple("-" if found[k] is None else str(found[k]) for k in places)
 
-    shown = ("learned", "CG")
+    shown = ("learned", own.rival)
     counts = [(f"{name}, {of}", *reached(own, of, name)) for of in ("mean", "median") for name in own.mean]
     elsewhere = [(f"{row.label}, {name}", *reached(row, "mean", name)) for row in rows[1:] for name in shown]
-    title = f"Squared relative error, mean of {own.count} systems ({own.label}); trained for T = {T}"
-    return [
+    title = f"{own.measure.capitalize()}, mean of {own.count} systems ({own.label}); trained for T = {T}"
+    failed = ", ".join(f"{name} {number}" for name, number in own.failures.items())
+    failures = f"Above {FAILED:.0e} after {BEYOND * T} iterations, of {own.count} systems: {failed}."
+    sheets = [
         Sheet(title, ("t", *own.mean), errors, summary(own)),
-        Sheet(f"Iterations to a squared relative error of ({own.label})", ("", *bounds), tuple(counts)),
-        Sheet("Other systems, iterations to a mean of", ("systems", *bounds), tuple(elsewhere)),
+        Sheet(f"Iterations to a {own.measure} of ({own.label})", ("", *bounds), tuple(counts), failures),
     ]
+    others = [Sheet("Other systems, iterations to a mean of", ("systems", *bounds), tuple(elsewhere))]
+    return sheets + (others if elsewhere else [])
 
 
 def _own_sheets(own: Evaluation, teacher: str) -> list[Sheet]:

@@ -300,9 +300,11 @@ class Config:
         """The family of systems to train on."""
         options = {**self.family_options, **({"sigma": self.sigma} if self.family == "spd" else {})}
         family = sources.make("family", self.family, options, problems.FAMILIES, n=self.n)
-        if not all(callable(getattr(family, method, None)) for method in ("sample", "stream")):
+        drawn = all(callable(getattr(family, method, None)) for method in ("sample", "stream"))
+        if not (drawn if self.program is None else isinstance(family, problems.Family)):
             raise OptionError(
-                f"family={self.family} has no methods sample and stream; make it a subclass of nf.problems.Family"
+                f"family={self.family} has no methods sample and stream, or no error; make it a subclass of "
+                "nf.problems.Family"
             )
         if getattr(family, "n", self.n) != self.n:
             raise OptionError(
@@ -446,6 +448,9 @@ def shape_of(config: Config) -> dict[str, Any]:
         shared["entries of the probed states"] = config.make_teacher().entries(config.n)
     else:
         shared["whether a teacher's iterates are targets"] = config.imitates
+        family = config.make_family()
+        if type(family).error is not problems.Family.error:  # one program has one measure
+            shared |= {"family": config.family, "family_options": config.family_options}
     return shared | ({"window": config.window} if config.truncate else {})
 
 

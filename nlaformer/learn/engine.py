@@ -32,6 +32,7 @@ from nlaformer.learn.data import Batch, Stream
 from nlaformer.learn.model import Solver, lr_scale, stack
 from nlaformer.learn.models import Model, starting_model
 from nlaformer.learn.optimizer import Report, adam, bias_corrections, clip, learning_rate
+from nlaformer.problems import Family
 
 
 class Engine(Protocol):
@@ -55,13 +56,13 @@ def make_engine(configs: Sequence[Config], device: torch.device | str, share: tu
     return PlainEngine(configs, device, share)
 
 
-def squared_distances(model: Model, batch: Batch, objective: supervision.Objective) -> Tensor:
+def squared_distances(model: Model, batch: Batch, objective: supervision.Objective, family: Family) -> Tensor:
     """The squared distances that the loss is made of, (E, 3, T+1), with gradients; a batch (E, B, ...)."""
     if isinstance(model, Solver):
         gradient_from = model.config.first if model.config.truncate else 0
         x, rd = model(batch.A, batch.b, objective.attached, gradient_from=gradient_from)
         return supervision.distances(x, rd, batch.x, batch.rd, batch.x_true)
-    return supervision.relative_distances(model(batch.A, batch.b), batch.x, batch.x_true)
+    return supervision.relative_distances(model(batch.A, batch.b), batch, family)
 
 
 class PlainEngine:
@@ -110,7 +111,7 @@ class _Member:
         self.mean = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.square = {name: torch.zeros_like(p) for name, p in self.parameters.items()}
         self.objective = supervision.objective([config], device)
-        self.stream = Stream(config, device)
+        self.stream, self.family = Stream(config, device), config.make_family()
         self.alive = True
         self.latest = (math.nan, math.nan, math.nan, 0.0)
 
@@ -136,7 +137,7 @@ class _Member:
     def _distances(self, batch: Batch) -> Tensor:
         rank, world = self.share
         own = Batch(*(tensor[rank::world].unsqueeze(0) for tensor in batch))
-        squared = squared_distances(self.model, own, self.objective)
+        squared = squared_distances(self.model, own, self.objective, self.family)
         if world == 1:
             return squared
         # The loss is a function of the mean over the whole batch: every rank needs that value, with the gradient of

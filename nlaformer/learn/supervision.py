@@ -15,8 +15,9 @@ floor_t is the config's from t = 1 on, and at least 1 at t = 0. The teacher's x_
 model that imitates it tends to 0, and its logarithm would drown the other iterates: with the small floor there, result
 supervision was stuck at 2.8e-4 at t = 20 after 30 000 steps, where joint, whose l_0 is not 0, had 2.4e-5 after 20 000.
 
-For a program with learned parts the distances are relative, 1/||x||^2 in place of 1/n: its arithmetic does not depend
-on the scale of a system, and neither does its loss. It has no intermediate term.
+For a program with learned parts the distance to the solution is the family's own error, by default relative, 1/||x||^2
+in place of 1/n: its arithmetic does not depend on the scale of a system, and neither does its loss. So is the distance
+to the teacher. It has no intermediate term.
 
 Where the loss has no intermediate term, the (r, d) probe learns on detached features, from its own mean squared
 error over all iterates: it measures the model and does not shape it.
@@ -31,6 +32,8 @@ import torch
 from torch import Tensor
 
 from nlaformer.learn.config import Config
+from nlaformer.learn.data import Batch
+from nlaformer.problems import Family, Systems
 
 
 class LossWeights(NamedTuple):
@@ -101,13 +104,14 @@ def distances(x: Tensor, rd: Tensor, x_teacher: Tensor, rd_teacher: Tensor, x_tr
     return torch.stack([gap.square().sum(-1).mean(1) / n for gap in gaps], 1)
 
 
-def relative_distances(x: Tensor, x_teacher: Tensor, x_true: Tensor) -> Tensor:
-    """The squared distances of a program's iterates relative to ||x||^2, averaged over the batch: (E, 3, T+1).
+def relative_distances(x: Tensor, batch: Batch, family: Family) -> Tensor:
+    """The family's error of a program's iterates, and their squared distance from the teacher's: (E, 3, T+1).
 
-    x (E, B, T+1, n); x_teacher the same, or empty where there is no teacher; x_true (E, B, n).
+    Both are averaged over the batch, the latter relative to ||x||^2; x (E, B, T+1, n), a batch (E, B, ...).
     """
+    x_teacher, x_true = batch.x, batch.x_true
     size = x_true.square().sum(-1, keepdim=True)  # (E, B, 1)
-    solution = ((x - x_true.unsqueeze(-2)).square().sum(-1) / size).mean(1)
+    solution = family.error(x, Systems(batch.A, batch.b, x_true)).mean(1)
     nothing = torch.zeros_like(solution)
     step = ((x - x_teacher).square().sum(-1) / size).mean(1) if x_teacher.numel() else nothing
     return torch.stack([step, solution, nothing], 1)

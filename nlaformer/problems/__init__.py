@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from nlaformer.errors import look_up
-from nlaformer.problems.base import Family, Systems, refuse
+from nlaformer.problems.base import Family, Rival, Systems, refuse
 from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, RBFKernel
 from nlaformer.problems.matrix_market import MatrixMarket, from_matrix_market, read_matrix_market
 from nlaformer.problems.random_matrices import PrescribedSpectrum, RotatedSPD, TwoClusters, Wishart
@@ -24,6 +24,7 @@ __all__ = [
     "Poisson2D",
     "PrescribedSpectrum",
     "RBFKernel",
+    "Rival",
     "RotatedSPD",
     "Systems",
     "TwoClusters",
@@ -33,6 +34,7 @@ __all__ = [
     "family",
     "from_matrix_market",
     "read_matrix_market",
+    "unlike",
 ]
 
 _KINDS: tuple[type[Family], ...] = (
@@ -79,6 +81,23 @@ def family(name: str, **options: Any) -> Family:
     """
     refuse(name, complaints(name, **options))
     return FAMILIES[name](**options)
+
+
+def unlike(n: int) -> dict[str, Family]:
+    """Families of symmetric positive definite systems unlike the paper's, of any size, by name.
+
+    >>> list(unlike(4))[:3]
+    ['spd, sigma 2', 'rotated', 'wishart']
+    """
+    return {
+        "spd, sigma 2": SPD(n=n, sigma=(2.0,)),
+        "rotated": RotatedSPD(n=n),
+        "wishart": Wishart(n=n),
+        "graph-laplacian": GraphLaplacian(n=n),
+        "rbf, ridge 1e-3": RBFKernel(n=n, ridge=1e-3),
+        "poisson-1d": Poisson1D(n=n),
+        "two-clusters": TwoClusters(n=n),
+    }
 
 
 def complaints(name: str, **options: Any) -> list[str]:

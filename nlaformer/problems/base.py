@@ -1,4 +1,4 @@
-"""The base of every family of linear systems A x = b: its options, its random numbers, its two ways to draw.
+"""The base of every family of problems: its options, its random numbers, its two ways to draw, and how it is judged.
 
 A family is a small frozen object. Its method ``matrices`` makes matrices from random numbers, which come from
 
@@ -8,7 +8,10 @@ A family is a small frozen object. Its method ``matrices`` makes matrices from r
 - ``stream(count, generator)``, for training. Everything is computed on the generator's device in the wanted dtype;
   the generator's state is the position in the data.
 
-The solution is drawn first, x ~ N(0, I), and b = A x.
+The solution is drawn first, x ~ N(0, I), and b = A x. A family of other problems overrides ``systems``, where A and b
+are what a method is given and x is the answer. With an ``error`` and ``rivals`` of its own it is a *task*: what
+training lowers, and what a learned method is compared with. By default these are the squared relative error and the
+conjugate gradient methods, which are for symmetric positive definite A.
 """
 
 from __future__ import annotations
@@ -29,8 +32,12 @@ _LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
 _LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
 
 
+# A classical method: from A, b and the number of iterations to the iterates, (count, iterations + 1, n); or a program.
+Rival = Callable[[Tensor, Tensor, int], Tensor] | Any
+
+
 class Systems(NamedTuple):
-    """Linear systems A x = b with their solutions."""
+    """Problems with their answers: of a linear system, A x = b."""
 
     A: Tensor  # (count, n, n)
     b: Tensor  # (count, n)
@@ -79,7 +86,7 @@ class _DeviceDraws:
 
 
 class Family:
-    """Base of the families; a subclass is a frozen dataclass with a method ``matrices``.
+    """Base of the families; a subclass is a frozen dataclass with a method ``matrices`` or ``systems``.
 
     A field may be an ``option``, which is converted and checked, or an ordinary one. ``n``, the size of the systems, is
     one of them.
@@ -98,6 +105,7 @@ class Family:
     """
 
     name: ClassVar[str]
+    measure: ClassVar[str] = "squared relative error"  # what ``error`` measures, in words
     n: int
 
     def __init_subclass__(cls) -> None:
@@ -130,6 +138,36 @@ class Family:
         """The matrices A, (count, n, n), from random numbers."""
         raise NotImplementedError("a family of systems needs a method matrices")
 
+    def systems(self, draw: Draws, count: int) -> Systems:
+        """The problems with their answers, from random numbers; by default linear systems with ``matrices``."""
+        A = self.matrices(draw, count)
+        x = draw.normal("x", count, self.n)
+        # Not a matrix product: in float32 that might be computed in tf32, and b would not be A x.
+        return Systems(A, (A * x[:, None, :]).sum(-1), x)
+
+    def error(self, x: Tensor, systems: Systems) -> Tensor:
+        """The errors (..., T+1) of iterates x (..., T+1, n), from 0 on: what training lowers and evaluation shows.
+
+        It must be differentiable where it is not 0. By default ||x_t - x||^2 / ||x||^2.
+        """
+        return (x - systems.x.unsqueeze(-2)).square().sum(-1) / systems.x.square().sum(-1, keepdim=True)
+
+    def rivals(self) -> Mapping[str, Rival]:
+        """The classical methods to compare with, by name, the one to beat first.
+
+        Each is a function of A, b and the number of iterations that gives the iterates, (count, iterations + 1, n), or
+        an ``nf.Program``.
+        """
+        from nlaformer.problems.conjugate import CLASSICAL
+
+        return CLASSICAL
+
+    def others(self) -> Mapping[str, Family]:
+        """Families by name that a model of this one is tried on besides; by default seven of linear systems."""
+        from nlaformer.problems import unlike
+
+        return unlike(self.n)
+
     @full_precision()
     def sample(
         self, count: int, seed: int, device: torch.device | str | None = None, dtype: torch.dtype | None = None
@@ -142,7 +180,7 @@ class Family:
         _check_draw("sample", count, dtype, ("seed", seed, _WHOLE_0, _whole(seed, 0)))
         self._check_memory("sample", count, torch.float64, torch.device("cpu"))
         draw, place = _SeededDraws(seed), usable_device("cpu" if device is None else device)
-        parts = (self._systems(draw, size) for size in self._chunks(count))
+        parts = (self.systems(draw, size) for size in self._chunks(count))
         return _join([Systems(*(array.to(device=place, dtype=dtype) for array in part)) for part in parts])
 
     def stream(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Systems:
@@ -155,7 +193,7 @@ class Family:
         _check_draw("stream", count, dtype, ("generator", generator, expected, isinstance(generator, torch.Generator)))
         self._check_memory("stream", count, dtype, generator.device)
         draw = _DeviceDraws(generator, dtype)
-        return _join([self._systems(draw, size) for size in self._chunks(count)])
+        return _join([self.systems(draw, size) for size in self._chunks(count)])
 
     def _check_memory(self, method: str, count: int, dtype: torch.dtype, device: torch.device) -> None:
         needed = dtype.itemsize * count * self.n**2
@@ -164,12 +202,6 @@ class Family:
     def _chunks(self, count: int) -> list[int]:
         largest = max(1, min(_LARGEST_BATCH, _LARGEST_CHUNK // self.n**2))
         return [min(largest, count - start) for start in range(0, count, largest)] or [0]
-
-    def _systems(self, draw: Draws, count: int) -> Systems:
-        A = self.matrices(draw, count)
-        x = draw.normal("x", count, self.n)
-        # Not a matrix product: in float32 that might be computed in tf32, and b would not be A x.
-        return Systems(A, (A * x[:, None, :]).sum(-1), x)
 
 
 def symmetric(A: Tensor) -> Tensor:

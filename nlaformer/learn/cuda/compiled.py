@@ -37,7 +37,7 @@ class CompiledEngine(GraphEngine):
     def __init__(self, configs: Sequence[Config], device: torch.device | str = "cuda", compiled: bool | None = None):
         on_cuda = torch.device(device).type == "cuda"
         super().__init__(configs, device, Launch(0.0, on_cuda and triton is not None))
-        model = self.model
+        model, self.family = self.model, configs[0].make_family()
         kept = [*(name for name in model.program.step.outputs if name not in model.program.promises), ANSWER]
         self.begin: _Begin = lambda inputs: _chosen(model.first(inputs), kept)
         self.loop: _Loop = lambda inputs, states: _chosen(model.next(inputs, states), kept)
@@ -74,7 +74,7 @@ class CompiledEngine(GraphEngine):
         batch = self.pool.take(self.rates.within)
         with products(self.configs[0].precision):
             x = self.iterates(batch.A, batch.b)
-            squared = supervision.relative_distances(x, batch.x, batch.x_true)
+            squared = supervision.relative_distances(x, batch, self.family)
             value = supervision.loss(squared, self.objective)
             found = torch.autograd.grad(value.sum(), list(self.model.parameters()), materialize_grads=True)
         for view, gradient in zip(self.flat.views(self.gradient).values(), found, strict=True):
