@@ -30,6 +30,7 @@ _HOMES = {
     "nlaformer.learn.model": ("Solver",),
     "nlaformer.learn.programs": ("TrainedProgram",),
     "nlaformer.learn.trainer": ("train",),
+    "nlaformer.microscope.battery": ("Microscopy", "microscope"),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
     "nlaformer": ("errors", "problems"),
@@ -71,6 +72,8 @@ if TYPE_CHECKING:
     from nlaformer.learn.recipes import recipes as recipes
     from nlaformer.learn.trainer import train as train
     from nlaformer.loading import load as load
+    from nlaformer.microscope.battery import Microscopy as Microscopy
+    from nlaformer.microscope.battery import microscope as microscope
     from nlaformer.solvers.result import SolveResult as SolveResult
     from nlaformer.solvers.result import Status as Status
     from nlaformer.solvers.solve import cg as cg

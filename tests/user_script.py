@@ -69,3 +69,5 @@ def main() -> None:
     family = nf.problems.family("spd", n=3)
     print(family.sample(2, seed=0).A, nf.problems.families(), nf.problems.SPD(n=3).stream(2, torch.Generator()).b)
     print(nf.Status.CONVERGED, nf.errors.NLAFormerError("message"))
+    seen: nf.Microscopy = nf.microscope(model, family=nf.problems.SPD(n=20), quick=True)
+    print(seen.named, seen.until, seen.explanations[0].ratio, seen.errors["model"].median, seen.to_json())

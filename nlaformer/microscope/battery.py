@@ -1,0 +1,275 @@
+"""nf.microscope: one model under every test, each beside the candidates of ``candidates`` and an untrained network.
+
+Errors, deviations and the name (``naming``); Krylov spaces and error operators (``measures``); and
+
+- symmetries. The iterates of most methods scale, permute and rotate with the system; PCG with Jacobi's preconditioner
+  knows the coordinates, so its iterates do not rotate.
+- termination. A Krylov method is exact after as many iterations as A has distinct eigenvalues. The matrices are those
+  of the family with their eigenvalues replaced: all but the largest by their geometric mean (two), and the lower half,
+  the upper half and the largest (three).
+- additivity in b, |x_t(b + b') - x_t(b) - x_t(b')|^2: zero for every method whose coefficients do not depend on b.
+- other systems, scaled to the size of the family's own, since scale is a test of its own: means, medians, failures.
+- more iterations than the model was trained for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from nlaformer import problems
+from nlaformer.microscope import naming
+from nlaformer.microscope.candidates import UNTRAINED, candidates, untrained
+from nlaformer.microscope.measures import (
+    ErrorOperator,
+    Krylov,
+    Spread,
+    error_operator,
+    iterations_of_same_error,
+    krylov,
+    krylov_basis,
+    squared,
+)
+from nlaformer.microscope.naming import Explanation
+from nlaformer.microscope.subject import Subject, subject
+from nlaformer.problems import Family, Systems
+
+SEED = 18_000_000
+MODEL = "model"
+_ITERATES = (1, 2, 4, 6, 8)  # of the error operators
+_SHORT = 8  # iterations of the tests that are over soon
+_BEYOND = 4  # times T
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is measured."""
+
+    count: int  # systems of every test
+    matrices: int  # of the error operators
+    right_hand_sides: int  # of each of them
+    fitting: int  # systems that the polynomial and the untrained read-out are fitted on
+
+
+FULL, QUICK = Effort(256, 12, 320, 512), Effort(32, 3, 80, 64)
+
+
+@dataclass(frozen=True)
+class Symmetry:
+    """What a transformation of the systems does: the defect of the iterates, and their errors afterwards."""
+
+    defect: Spread
+    error: Spread
+
+
+@dataclass(frozen=True)
+class Microscopy:
+    """What the microscope saw. Every table by subject: "model", the candidates, "untrained".
+
+    Spreads are of squared relative quantities, by iterate from t = 0 on. ``explanations`` are sorted, the best first;
+    ``named`` is what the rule of ``nlaformer.microscope.naming`` says, ``until`` up to which iterate.
+    """
+
+    model: str
+    n: int
+    T: int
+    family: str
+    seed: int
+    effort: Effort
+    named: str | None
+    until: int
+    explanations: tuple[Explanation, ...]
+    errors: dict[str, Spread]
+    cg_iterations: tuple[float | None, ...]
+    """Iterations of CG with the same mean error as x_0, x_1, ..., x_T."""
+    krylov: dict[str, Krylov]
+    operators: dict[str, ErrorOperator]
+    symmetries: dict[str, dict[str, Symmetry]]
+    termination: dict[str, dict[str, Spread]]
+    additivity: dict[str, Spread]
+    elsewhere: dict[str, dict[str, Spread]]
+    beyond: dict[str, Spread]
+    """Up to 4 T iterations; empty where the model has T only."""
+
+    def to_json(self) -> dict[str, object]:
+        """Everything as plain data."""
+        return asdict(self)
+
+
+def microscope(
+    model: object,
+    family: Family | None = None,
+    *,
+    iterations: int | None = None,
+    seed: int = SEED,
+    quick: bool = False,
+    effort: Effort | None = None,
+    say: Callable[[str], None] = lambda test: None,
+) -> Microscopy:
+    """Which algorithm a model is like, by its iterates alone, and where it is not.
+
+    Parameters
+    ----------
+    model : a trained model, a compiled algorithm, an ``nf.Program``, or a function or torch module of A (count, n, n)
+        and b (count, n) that returns iterates (count, T + 1, n); modules get tensors, functions NumPy arrays. If it
+        has a parameter ``iterations``, it is run for longer too
+    family : the systems it is meant for; by default those of its training, for algorithms the paper's
+    iterations : T; by default that of the training, for algorithms n
+    seed : of the systems
+    quick : fewer systems, for a first look
+    effort : how much is measured, instead of ``quick``
+    say : called with the name of each test when it begins
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> def gradient(A, b):  # the best step along the residual
+    ...     x = [np.zeros_like(b)]
+    ...     for _ in range(6):
+    ...         r = b - (A @ x[-1][..., None])[..., 0]
+    ...         alpha = (r * r).sum(-1) / np.einsum("ki,kij,kj->k", r, A, r)
+    ...         x.append(x[-1] + alpha[:, None] * r)
+    ...     return np.stack(x, 1)
+    >>> seen = nf.microscope(gradient, family=nf.problems.SPD(n=6), quick=True)
+    >>> seen.named, seen.until
+    ('steepest_descent', 6)
+    """
+    of = subject(model, family, iterations)
+    size = effort or (QUICK if quick else FULL)
+    systems, fitting = of.family.sample(size.count, seed), of.family.sample(size.fitting, seed + 1)
+    say("errors and explanations")
+    everyone = (of.renamed(MODEL), *candidates(of, fitting), untrained(of, fitting))
+    A, b, x = systems
+    runs = {each.name: each.iterates(A, b) for each in everyone}
+    explanations = naming.explain(runs[MODEL], {k: run for k, run in runs.items() if k not in (MODEL, UNTRAINED)}, x)
+    accepted = naming.named(explanations)
+    errors = {name: _errors(found, x) for name, found in runs.items()}
+    say("Krylov spaces")
+    basis = krylov_basis(A, b)
+    spaces = {name: krylov(basis, found, x) for name, found in runs.items()}
+    say("error operators")
+    operators = _operators(everyone, of.family, size, seed + 2)
+    say("symmetries")
+    symmetries = {
+        label: {each.name: _symmetry(each, change, back, runs[each.name], x) for each in everyone}
+        for label, change, back in _transformations(systems, seed + 3)
+    }
+    say("termination and additivity")
+    termination = {
+        label: {each.name: _errors(each.iterates(few.A, few.b, min(of.T, _SHORT)), few.x) for each in everyone}
+        for label, few in _few_eigenvalues(systems)
+    }
+    additivity = {each.name: _additivity(each, systems, runs[each.name]) for each in everyone}
+    say("other systems")
+    elsewhere = {
+        label: {each.name: _errors(each.iterates(*other[:2]), other.x) for each in everyone}
+        for label, other in _others(of, systems, seed)
+    }
+    beyond = {}
+    if of.longer:
+        say("more iterations")
+        beyond = {each.name: _errors(each.iterates(A, b, _BEYOND * of.T), x) for each in everyone}
+    return Microscopy(
+        model=of.name,
+        n=of.family.n,
+        T=of.T,
+        family=repr(of.family),
+        seed=seed,
+        effort=size,
+        named=accepted.candidate if accepted else None,
+        until=accepted.until if accepted else 0,
+        explanations=explanations,
+        errors=errors,
+        cg_iterations=iterations_of_same_error(errors[MODEL].mean, errors["cg"].mean),
+        krylov=spaces,
+        operators=operators,
+        symmetries=symmetries,
+        termination=termination,
+        additivity=additivity,
+        elsewhere=elsewhere,
+        beyond=beyond,
+    )
+
+
+def _errors(iterates: Tensor, x: Tensor) -> Spread:
+    return Spread.of(squared(iterates - x[:, None], x))
+
+
+def _operators(everyone: tuple[Subject, ...], family: Family, size: Effort, seed: int) -> dict[str, ErrorOperator]:
+    """The error operators of every subject, on the same matrices and right-hand sides."""
+    T = everyone[0].T
+    at = tuple(t for t in _ITERATES if t <= T)
+    A = family.sample(size.matrices, seed).A
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(size.matrices, size.right_hand_sides, family.n, generator=generator, dtype=A.dtype)
+    b = x @ A  # A is symmetric
+    found = {}
+    for each in everyone:
+        runs = [each.iterates(M.expand(len(right), -1, -1), right, at[-1]) for M, right in zip(A, b, strict=True)]
+        found[each.name] = error_operator(A, x, torch.stack(runs), at)
+    return found
+
+
+_Back = Callable[[Tensor], Tensor]
+
+
+def _transformations(systems: Systems, seed: int) -> Iterator[tuple[str, Systems, _Back]]:
+    """Transformed systems, and the way back for their iterates (count, T + 1, n)."""
+    A, b, x = systems
+    count, n = b.shape
+    generator = torch.Generator().manual_seed(seed)
+    yield "A and b times 2", Systems(2 * A, 2 * b, x), lambda y: y
+    yield "b times 4", Systems(A, 4 * b, 4 * x), lambda y: y / 4
+    order = torch.stack([torch.randperm(n, generator=generator) for _ in range(count)])
+    P = torch.eye(n, dtype=A.dtype)[order]
+    Q = torch.linalg.qr(torch.randn(count, n, n, generator=generator, dtype=A.dtype)).Q
+    for label, U in (("permutation", P), ("rotation", Q)):
+        turned = Systems(U @ A @ U.mT, (U @ b[..., None])[..., 0], (U @ x[..., None])[..., 0])
+        yield label, turned, partial(torch.matmul, other=U)
+
+
+def _symmetry(each: Subject, changed: Systems, back: _Back, before: Tensor, x: Tensor) -> Symmetry:
+    after = each.iterates(changed.A, changed.b)
+    return Symmetry(Spread.of(squared(back(after) - before, x)), _errors(after, changed.x))
+
+
+def _few_eigenvalues(systems: Systems) -> Iterator[tuple[str, Systems]]:
+    """The systems with the eigenvalues of A replaced by two or three values, their eigenvectors and x kept."""
+    values, vectors = torch.linalg.eigh(systems.A)
+    n = values.shape[-1]
+    half = (n - 1) // 2
+    for label, cuts in (("two eigenvalues", (n - 1,)), ("three eigenvalues", (half, n - 1))):
+        groups = values.clamp(min=1e-300).log().tensor_split(cuts, -1)
+        means = torch.cat([group.mean(-1, keepdim=True).expand_as(group) for group in groups if group.shape[-1]], -1)
+        A = problems.base.symmetric((vectors * means.exp()[:, None]) @ vectors.mT)
+        yield label, Systems(A, (A @ systems.x[..., None])[..., 0], systems.x)
+
+
+def _additivity(each: Subject, systems: Systems, first: Tensor) -> Spread:
+    """The defect of x_t((b + b') / sqrt 2); the root keeps the sum as long as b is."""
+    A, b, x = systems
+    other = x.roll(1, 0)  # the solution of another system is as likely as any
+    right, until = (A @ other[..., None])[..., 0], min(each.T, _SHORT)
+    together = each.iterates(A, (b + right) / math.sqrt(2), until)
+    apart = (first[:, : until + 1] + each.iterates(A, right, until)) / math.sqrt(2)
+    return Spread.of(squared(together - apart, (x + other) / math.sqrt(2)))
+
+
+def _others(of: Subject, own: Systems, seed: int) -> Iterator[tuple[str, Systems]]:
+    """Other families with the size that the matrices of the model's own have in the median."""
+    usual, n = own.A.flatten(1).norm(dim=-1).median(), of.family.n
+    kinds: dict[str, Family] = {f"spd, sigma {sigma:g}": problems.SPD(n=n, sigma=(sigma,)) for sigma in (0.8, 1.8)}
+    for name in problems.families():
+        if name not in ("spd", "matrix-market") and not problems.complaints(name, n=n):
+            kinds[name] = problems.family(name, n=n)
+    for label, kind in kinds.items():
+        if kind == of.family:
+            continue
+        A, b, x = kind.sample(len(own.b), seed)
+        c = usual / A.flatten(1).norm(dim=-1)
+        yield label, Systems(c[:, None, None] * A, c[:, None] * b, x)

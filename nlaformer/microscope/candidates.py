@@ -1,0 +1,90 @@
+"""What a model is compared with: classical methods, the best fixed polynomial, a network that was not trained.
+
+The classical methods are the library's own programs. The best fixed polynomial is
+
+    x_t = p_t(A / s) b / s,    s = |A|_F,    deg p_t < t,
+
+with the coefficients that make the mean squared relative error smallest over systems of the family: what a method can
+do that uses t products and does not look at A or b. It is written in Legendre's polynomials on [0, 1], where the
+eigenvalues of A / s lie. The untrained network has random weights, and a read-out fitted to the solutions by least
+squares: what the architecture gives without learning.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler import library
+from nlaformer.learn.config import Config
+from nlaformer.learn.model import initial
+from nlaformer.learn.recipes import recipe
+from nlaformer.microscope.subject import Method, Subject, program_method, subject
+from nlaformer.problems import Systems
+from nlaformer.transformer import Dense
+
+ALGORITHMS = (
+    "cg", "pcg", "conjugate_residual", "steepest_descent", "minimal_residual", "richardson", "chebyshev",
+    "newton_schulz",
+)  # fmt: skip
+POLYNOMIAL, UNTRAINED = "fixed polynomial", "untrained"
+
+
+def candidates(of: Subject, fitting: Systems) -> tuple[Subject, ...]:
+    """Every method that may explain a subject; the polynomial is fitted on systems that nothing is measured on."""
+    methods = {name: program_method(library.program(name)) for name in ALGORITHMS}
+    methods[POLYNOMIAL] = best_polynomial(fitting, of.T)
+    return tuple(Subject(name, method, of.T, of.family) for name, method in methods.items())
+
+
+def best_polynomial(systems: Systems, degree: int) -> Method:
+    """The iterates of the best polynomials of up to ``degree`` coefficients; beyond that, of the last one."""
+    basis = _legendre(systems.A, systems.b, degree)  # (count, degree, n)
+    size = systems.x.norm(dim=-1, keepdim=True)
+    columns = (basis / size[:, None]).movedim(1, -1).flatten(0, 1)  # (count n, degree)
+    right = (systems.x / size).flatten()
+    fits = [
+        torch.linalg.lstsq(columns[:, :t], right[:, None], driver="gelsd").solution[:, 0] for t in range(degree + 1)
+    ]
+
+    def method(A: Tensor, b: Tensor, iterations: int) -> Tensor:
+        terms = _legendre(A, b, min(iterations, degree))
+        found = [b.new_zeros(b.shape)]
+        found += [(fits[min(t, degree)][:, None] * terms[:, : min(t, degree)]).sum(1) for t in range(1, iterations + 1)]
+        return torch.stack(found, 1)
+
+    return method
+
+
+def _legendre(A: Tensor, b: Tensor, count: int) -> Tensor:
+    """P_k(2 A / s - 1) b / s for k < count: (systems, count, n)."""
+    s = A.flatten(1).norm(dim=-1)[:, None]
+
+    def shifted(v: Tensor) -> Tensor:
+        return 2 * (A @ v[..., None])[..., 0] / s - v
+
+    terms = [b / s, shifted(b / s)]
+    for k in range(1, count):
+        terms.append(((2 * k + 1) * shifted(terms[k]) - k * terms[k - 1]) / (k + 1))
+    return torch.stack(terms[:count], 1) if count else b.new_zeros(len(b), 0, b.shape[-1])
+
+
+@torch.no_grad()
+def untrained(of: Subject, fitting: Systems) -> Subject:
+    """A network of the subject's sizes with random weights, whose read-out is fitted to the solutions."""
+    config = _sizes(of)
+    network = initial(config)
+    features = network.features(fitting.A.to(network.positions), fitting.b.to(network.positions)).double()
+    rows = features[:, 1:].flatten(0, 1)
+    wanted = fitting.x[:, None].expand(-1, config.T, -1).flatten(0, 1)
+    ridge = 1e-6 * len(rows) * torch.eye(rows.shape[-1], dtype=rows.dtype)
+    read_out = torch.linalg.solve(rows.mT @ rows + ridge, rows.mT @ wanted)  # (d, n)
+    network.probe_x = Dense(read_out.mT.to(network.positions).contiguous())
+    return subject(network, of.family).renamed(UNTRAINED)
+
+
+def _sizes(of: Subject) -> Config:
+    """The config of a network like the subject, or a small one where the subject has none."""
+    if of.config is not None and of.config.program is None:
+        return of.config.replace(start=None)
+    return recipe("quickstart", n=of.family.n, T=of.T)

@@ -1,0 +1,223 @@
+"""The page of the microscope: one figure for each test, drawn from the plain data of ``nlaformer microscope --json``.
+
+Each title states what was measured, in numbers.
+"""
+
+from __future__ import annotations
+
+import html
+import io
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, panels, tidy
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+Data = dict[str, Any]
+
+_PAGE = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
+<style>body {{font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}}
+svg {{max-width: 100%; height: auto}} td, th {{padding: .1rem .8rem; text-align: right}}
+td:first-child, th:first-child {{text-align: left}} th {{border-bottom: 1px solid #8a8f98}}</style></head>
+<body><h1>{title}</h1>
+<p>{about}</p>
+{table}
+{figures}
+</body></html>
+"""
+
+
+def page(found: Data) -> str:
+    """The whole page as HTML, with the figures in it."""
+    named = "no algorithm" if found["named"] is None else f"{found['named']} up to t = {found['until']}"
+    about = (
+        f"n = {found['n']}, T = {found['T']}, {found['effort']['count']} systems of {found['family']}, seed "
+        f"{found['seed']}. Explained by {named}."
+    )
+    return _PAGE.format(
+        title=html.escape(f"{found['given']} under the microscope"),
+        about=html.escape(about),
+        table=_table(found),
+        figures="\n".join(_svg(figure) for figure in figures(found)),
+    )
+
+
+def figures(found: Data) -> Iterator[Figure]:
+    """Every figure, in order."""
+    yield _explained(found)
+    yield _errors(found)
+    yield _krylov(found)
+    yield _operators(found)
+    yield _filters(found)
+    yield _symmetries(found)
+    yield _termination(found)
+    yield _additivity(found)
+    yield _elsewhere(found)
+    if found["beyond"]:
+        yield _beyond(found)
+
+
+def _table(found: Data) -> str:
+    """Which algorithm explains it best, up to which t."""
+    head = "<tr><th>candidate</th><th>explains up to t</th><th>compared up to</th><th>score</th></tr>"
+    rows = "".join(
+        f"<tr><td>{html.escape(e['candidate'])}</td><td>{e['until']}</td><td>{e['ended']}</td>"
+        f"<td>{e['score']:.2f}</td></tr>"
+        for e in found["explanations"]
+    )
+    return f"<table>{head}{rows}</table>"
+
+
+def _svg(figure: Figure) -> str:
+    from matplotlib import rc_context
+
+    with rc_context({"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}):
+        written = io.StringIO()
+        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+    return written.getvalue().partition("<svg")[1] + written.getvalue().partition("<svg")[2]
+
+
+def _one(title: str, x: str, y: str, log: bool = True) -> tuple[Figure, Axes]:
+    figure, (axes,) = panels(1, width=7.6, height=3.9)
+    tidy(axes, title, x, y)
+    if log:
+        axes.set_yscale("log")
+    return figure, axes
+
+
+def _lines(axes: Axes, curves: dict[str, Sequence[float]], start: int) -> None:
+    """The model's curve in front, thick; each control in its colour."""
+    for k, (name, values) in enumerate(curves.items()):
+        ts = range(start, start + len(values))
+        shown = [value if value is not None and value > 1e-30 else float("nan") for value in values]
+        if name == "model":
+            axes.plot(ts, shown, color=INK, linewidth=2.4, zorder=5, label=name)
+        elif name == "untrained":
+            axes.plot(ts, shown, color=FAINT, linewidth=1.2, linestyle=":", label=name)
+        else:
+            style = "-" if k <= len(CURVES) else "--"
+            axes.plot(ts, shown, color=CURVES[k % 6], marker=MARKERS[k % 6], markersize=3, linewidth=1, linestyle=style,
+                      label=name)  # fmt: skip
+    axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _explained(found: Data) -> Figure:
+    named = "no algorithm" if found["named"] is None else f"{found['named']} up to t = {found['until']}"
+    figure, axes = _one(f"Explained by {named}", "iteration", "ratio of the rule")
+    _lines(axes, {e["candidate"]: e["ratio"][: e["ended"]] for e in found["explanations"]}, 1)
+    axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
+    axes.set_ylim(1e-4, 100)
+    return figure
+
+
+def _errors(found: Data) -> Figure:
+    model, cg = found["errors"]["model"], found["errors"]["cg"]
+    last = found["T"]
+    title = f"Mean squared error at t = {last}: {model['mean'][last]:.1e}, CG {cg['mean'][last]:.1e}"
+    figure, axes = _one(title, "iteration", "squared relative error, mean")
+    _lines(axes, {name: each["mean"] for name, each in found["errors"].items()}, 0)
+    return figure
+
+
+def _krylov(found: Data) -> Figure:
+    t = min(4, found["T"])
+    own = found["krylov"]["model"]
+    title = (
+        f"Distance of x_{t} from K_{t}: {own['distance'][t - 1][0]:.1e}; effective products {own['products'][t - 1]}"
+    )
+    figure, axes = _one(title, "iteration", "distance of x_t from K_t")
+    _lines(axes, {name: [row[0] for row in each["distance"]] for name, each in found["krylov"].items()}, 1)
+    return figure
+
+
+def _operators(found: Data) -> Figure:
+    own, cg = found["operators"]["model"], found["operators"]["cg"]
+    k = len(own["iterates"]) // 2
+    t, (mine, theirs) = own["iterates"][k], (each["off_diagonal"][k] for each in (own, cg))
+    title = f"Share of the error operator off A's eigenbasis at t = {t}: {mine:.2f}, CG {theirs:.2f}"
+    figure, axes = _one(title, "iteration", "share off the diagonal", log=False)
+    for k, (name, each) in enumerate(found["operators"].items()):
+        own_style = {"color": INK, "linewidth": 2.4, "zorder": 5} if name == "model" else {"color": CURVES[k % 6]}
+        axes.plot(
+            each["iterates"], each["off_diagonal"], marker=MARKERS[k % 6], markersize=3.5, label=name, **own_style
+        )
+    axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    return figure
+
+
+def _filters(found: Data) -> Figure:
+    iterates = found["operators"]["model"]["iterates"]
+    figure, axes = panels(len(iterates), width=2.3, height=3.0)
+    for k, (axis, t) in enumerate(zip(axes, iterates, strict=True)):
+        rows = {name: found["operators"][name]["filter"][k] for name in ("model", "cg", "pcg", "fixed polynomial")}
+        off = max(abs(a - b) for a, b in zip(rows["model"], rows["cg"], strict=True))
+        tidy(axis, f"t = {t}: {off:.2g} from CG's", "eigenvalues, low to high", "spectral filter" if k == 0 else "")
+        _lines(axis, rows, 1)
+        if k + 1 < len(iterates):
+            axis.get_legend().remove()  # type: ignore[union-attr]
+    return figure
+
+
+def _symmetries(found: Data) -> Figure:
+    figure, axes = panels(len(found["symmetries"]), width=2.6, height=3.2)
+    for k, (axis, (label, table)) in enumerate(zip(axes, found["symmetries"].items(), strict=True)):
+        own = table["model"]["defect"]["median"][min(2, found["T"])]
+        tidy(axis, f"{label}\nmedian at t = 2: {own:.1e}", "iteration", "squared defect, median" if k == 0 else "")
+        axis.set_yscale("log")
+        shown = ("model", "cg", "pcg", "fixed polynomial", "untrained")
+        _lines(axis, {name: table[name]["defect"]["median"] for name in shown}, 0)
+        if k + 1 < len(axes):
+            axis.get_legend().remove()  # type: ignore[union-attr]
+    return figure
+
+
+def _termination(found: Data) -> Figure:
+    figure, axes = panels(len(found["termination"]), width=3.8, height=3.4)
+    for k, (axis, (label, table)) in enumerate(zip(axes, found["termination"].items(), strict=True)):
+        t = min(2 + k, found["T"])
+        own, cg = (table[name]["median"][t] for name in ("model", "cg"))
+        tidy(axis, f"{label}\nmedian at t = {t}: {own:.1e}, CG {cg:.1e}", "iteration", "" if k else "squared error")
+        axis.set_yscale("log")
+        _lines(axis, {name: each["median"] for name, each in table.items()}, 0)
+        if k + 1 < len(axes):
+            axis.get_legend().remove()  # type: ignore[union-attr]
+    return figure
+
+
+def _additivity(found: Data) -> Figure:
+    own, cg = (found["additivity"][name]["median"][min(2, found["T"])] for name in ("model", "cg"))
+    figure, axes = _one(f"Additivity in b, median at t = 2: {own:.1e}, CG {cg:.1e}", "iteration", "squared defect")
+    _lines(axes, {name: each["median"] for name, each in found["additivity"].items()}, 0)
+    return figure
+
+
+def _elsewhere(found: Data) -> Figure:
+    table = found["elsewhere"]
+    worst = max(table, key=lambda label: table[label]["model"]["failures"][-1])
+    share = table[worst]["model"]["failures"][-1]
+    figure, axes = _one(
+        f"Fails on up to {share:.0%} of other systems ({worst})", "", "share of systems above 1", log=False
+    )
+    places = range(len(table))
+    for k, name in enumerate(("model", "cg", "pcg", "untrained")):
+        heights = [each[name]["failures"][-1] for each in table.values()]
+        colour = INK if name == "model" else FAINT if name == "untrained" else CURVES[k]
+        axes.bar([place + 0.2 * (k - 1.5) for place in places], heights, width=0.18, color=colour, label=name)
+    axes.set_xticks(list(places), list(table), rotation=30, ha="right", fontsize=8)
+    axes.legend(frameon=False, fontsize=8)
+    return figure
+
+
+def _beyond(found: Data) -> Figure:
+    T = found["T"]
+    own = found["beyond"]["model"]["median"]
+    title = f"Median squared error at t = {T}: {own[T]:.1e}; at {4 * T}: {own[4 * T]:.1e}"
+    figure, axes = _one(title, "iteration", "squared relative error, median")
+    shown = ("model", "cg", "pcg", "untrained")
+    _lines(axes, {name: found["beyond"][name]["median"] for name in shown}, 0)
+    axes.axvline(T, color=FAINT, linewidth=0.8)
+    return figure

@@ -1,0 +1,198 @@
+"""The battery: it names compiled algorithms, names nothing else, and each test sees what it should see."""
+
+from __future__ import annotations
+
+import json
+import math
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import nlaformer as nf
+from nlaformer.cli.microscope import sheets
+from nlaformer.compiler import library
+from nlaformer.errors import OptionError, ShapeError
+from nlaformer.learn.model import initial
+from nlaformer.microscope.battery import Effort, Microscopy
+from nlaformer.microscope.candidates import ALGORITHMS, POLYNOMIAL, candidates
+from nlaformer.microscope.measures import iterations_of_same_error, krylov, krylov_basis
+from nlaformer.microscope.naming import Explanation, explain, named
+from nlaformer.microscope.subject import subject
+from nlaformer.problems import SPD, Systems
+
+from .command import run_command
+
+SIZES = (4, 6, 8)
+TINY = Effort(count=12, matrices=2, right_hand_sides=40, fitting=24)
+
+
+@cache
+def _known(n: int, T: int = 8) -> tuple[Systems, dict[str, Tensor]]:
+    """Systems and the iterates of every candidate."""
+    family = SPD(n=n)
+    systems = family.sample(24, seed=3)
+    of = subject(library.program("cg"), family, T)
+    return systems, {each.name: each.iterates(*systems[:2]) for each in candidates(of, family.sample(48, seed=4))}
+
+
+def _explained(model: object, n: int) -> tuple[Explanation, ...]:
+    systems, known = _known(n)
+    return explain(subject(model, SPD(n=n), 8).iterates(*systems[:2]), known, systems.x)
+
+
+@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_compiled_algorithm_is_named(name: str, n: int):
+    found = _explained(nf.algorithm(name, n=n, verify=False), n)
+    accepted = named(found)
+    assert accepted is not None and accepted.candidate == name
+    assert accepted.until == accepted.ended
+    # Without its own candidate, it gets at most the name of its twin.
+    twins = {"cg": "conjugate_residual", "steepest_descent": "minimal_residual"}
+    twins["chebyshev"] = POLYNOMIAL
+    twins |= {twin: of for of, twin in twins.items()}
+    other = named(tuple(each for each in found if each.candidate != name))
+    assert other is None or other.candidate == twins.get(name)
+
+
+@pytest.mark.parametrize("name", ["jacobi", "gauss_seidel", "barzilai_borwein", "nesterov", "cgnr", "bicgstab"])
+def test_a_method_that_is_no_candidate_is_not_named(name: str):
+    assert named(_explained(library.program(name), 6)) is None
+
+
+def test_minres_is_named_as_the_method_whose_iterates_it_has():
+    accepted = named(_explained(library.program("minres"), 6))
+    assert accepted is not None and accepted.candidate == "conjugate_residual"
+
+
+def test_an_untrained_network_is_not_named():
+    network = initial(nf.recipe("quickstart", n=6, T=8))
+    assert named(_explained(network, 6)) is None  # all its iterates are zero
+    torch.nn.init.normal_(network.probe_x.weight, std=0.05)
+    assert named(_explained(network, 6)) is None
+
+
+def test_a_candidate_with_an_error_is_explained_until_the_error_counts():
+    systems, known = _known(8)
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randn(known["cg"].shape, generator=generator, dtype=torch.float64)
+    size = systems.x.norm(dim=-1)[:, None, None] / math.sqrt(8)
+    found = [named(explain(known["cg"] + level * size * noise, known, systems.x)) for level in (1e-3, 0.02, 3.0)]
+    assert [each and each.candidate for each in found] == ["cg", "cg", None]
+    assert found[0] is not None and found[1] is not None and found[0].until > found[1].until
+
+
+@pytest.fixture(scope="module")
+def seen() -> Microscopy:
+    return nf.microscope(nf.algorithm("pcg", n=6, verify=False), effort=TINY)
+
+
+def test_the_battery_names_the_algorithm_it_is_given(seen: Microscopy):
+    assert seen.named == "pcg" and seen.until >= 4
+    assert seen.explanations[0].relative_deviation[1] < 1e-9
+
+
+def test_krylov_distances_tell_methods_of_A_from_others(seen: Microscopy):
+    for name, each in seen.krylov.items():
+        inside = each.distance[1][0] < 1e-9
+        assert inside == (name not in ("model", "pcg", "newton_schulz", "untrained")), name
+    assert seen.krylov["cg"].products[:4] == (1, 2, 3, 4)
+    assert seen.krylov["model"].products[1] == 6
+
+
+def test_a_vector_has_its_distance_from_a_krylov_space():
+    A, b = torch.diag(torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))[None], torch.ones(1, 3, dtype=torch.float64)
+    x = torch.tensor([[1.0, -2.0, 1.0]], dtype=torch.float64)  # orthogonal to (1, 1, 1) and (1, 2, 3)
+    iterates = torch.stack([torch.zeros_like(x), x, x + 2 * b], 1)
+    found = krylov(krylov_basis(A, b), iterates, x)
+    assert found.distance[0] == pytest.approx((1.0, 1.0, 0.0, 0.0), abs=1e-12)
+    assert found.distance[1][0] == pytest.approx(math.sqrt(6 / 18))
+    assert found.solution[0] == pytest.approx((1.0, 1.0, 0.0, 0.0), abs=1e-12)
+
+
+def test_error_operators_are_diagonal_for_polynomials_alone(seen: Microscopy):
+    for name in ("richardson", "chebyshev", "newton_schulz", POLYNOMIAL):
+        assert max(map(abs, seen.operators[name].off_diagonal)) < 1e-9
+    assert seen.operators["model"].off_diagonal[1] > 0.1
+    assert seen.operators["model"].filter[1] == pytest.approx(seen.operators["pcg"].filter[1], abs=1e-6)
+
+
+def test_symmetries_are_those_of_the_method(seen: Microscopy):
+    for label, held in (("A and b times 2", True), ("b times 4", True), ("permutation", True), ("rotation", False)):
+        assert (seen.symmetries[label]["model"].defect.median[2] < 1e-9) == held, label
+        assert seen.symmetries[label]["cg"].defect.median[2] < 1e-9
+        assert seen.symmetries[label]["untrained"].defect.median[2] > 1e-3
+
+
+def test_a_krylov_method_ends_with_the_eigenvalues_of_A(seen: Microscopy):
+    for k, label in ((2, "two eigenvalues"), (3, "three eigenvalues")):
+        assert seen.termination[label]["cg"].mean[k] < 1e-12 < seen.termination[label]["cg"].mean[k - 1]
+        assert seen.termination[label]["model"].mean[k] > 1e-6
+
+
+def test_additivity_tells_fixed_coefficients_from_others(seen: Microscopy):
+    assert seen.additivity["model"].median[2] > 1e-5
+    assert seen.additivity["newton_schulz"].mean[2] < 1e-20
+
+
+def test_failures_and_longer_runs_are_counted(seen: Microscopy):
+    assert seen.elsewhere["rbf"]["model"].failures[-1] == 0
+    assert seen.elsewhere["rbf"]["untrained"].failures[-1] > 0.2
+    assert len(seen.beyond["model"].mean) == 4 * seen.T + 1
+
+
+def test_iterations_of_the_same_error_lie_between_whole_ones():
+    found = iterations_of_same_error([1.0, 1e-3, 1e-9], [1.0, 1e-2, 1e-4])
+    assert found == (0.0, pytest.approx(1.5), None)
+
+
+class Momentum(torch.nn.Module):
+    """A network of a user: T steps with a learned rate."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rate = torch.nn.Parameter(torch.full((3,), 0.1))
+
+    def forward(self, A: Tensor, b: Tensor) -> Tensor:
+        x = [torch.zeros_like(b)]
+        for rate in self.rate:
+            x.append(x[-1] + rate * (b - (A @ x[-1][..., None])[..., 0]))
+        return torch.stack(x, 1)
+
+
+def test_a_module_of_a_user_is_taken_as_it_is():
+    found = nf.microscope(Momentum(), family=SPD(n=5), effort=TINY)
+    assert (found.model, found.n, found.T, found.beyond) == ("Momentum", 5, 3, {})
+    assert found.symmetries["rotation"]["model"].defect.median[2] < 1e-9
+    assert found.symmetries["A and b times 2"]["model"].defect.median[2] > 1e-3
+
+
+def test_what_cannot_be_looked_at_is_refused():
+    with pytest.raises(OptionError, match="family="):
+        nf.microscope(Momentum())
+    with pytest.raises(OptionError, match="int"):
+        nf.microscope(3)
+    with pytest.raises(ShapeError, match="T \\+ 1"):
+        nf.microscope(lambda A, b: b, family=SPD(n=3), effort=TINY)
+
+
+def test_the_command_writes_json_and_a_page(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr("nlaformer.microscope.battery.QUICK", TINY)
+    page = tmp_path / "page.html"
+    arguments = ("microscope", "jacobi", "--n", "4", "--quick", "--json", "--out", str(page))
+    code, said = run_command(monkeypatch, capsys, *arguments)
+    document = json.loads(said.out)
+    assert (code, document["named"], document["given"]) == (1, None, "jacobi")
+    assert document["provenance"]["commit"]
+    assert page.read_text(encoding="utf-8").count("<svg") == 10
+
+
+def test_the_tables_have_every_subject_and_every_test(seen: Microscopy):
+    tables = sheets(seen)
+    assert len(tables) > 12 and all(len(line) == len(t.headings) for t in tables for line in t.lines)
+    assert [line[0] for line in tables[0].lines] == [each.candidate for each in seen.explanations]
