@@ -1,4 +1,4 @@
-"""The paper's tables and figures: ``python -m paper list | run | draw | promote | probe`` in a checkout.
+"""The paper's tables and figures: ``python -m paper list | run | draw | promote | ledger | probe`` in a checkout.
 
 Exit codes: 0 done, 1 numbers are missing, 2 a mistake, 130 interrupted.
 """
@@ -14,11 +14,13 @@ from pathlib import Path
 
 from nlaformer.console import Sheet, print_json, print_sheets, run_command
 from nlaformer.errors import OptionError, UnknownNameError, did_you_mean, shown
+from nlaformer.io import replace_file
 from nlaformer.learn.model import load_solver
 from nlaformer.learn.trainer import seconds_of
 from paper import controls, plan
 from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
 from paper.bundled import promote
+from paper.confirmatory import ledger
 from paper.results import Results, rounded
 from paper.run import make, missing
 
@@ -38,6 +40,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _dispatch(given: argparse.Namespace) -> int:
     if given.command == "probe":
         return _probe(given.models, given.count, given.json)
+    if given.command == "ledger":
+        return _ledger()
     if given.command == "promote":
         for card in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):
             say(f"{card.parent}: new weights. Revise {card} by hand.")
@@ -76,6 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     promoting = commands.add_parser("promote", parents=[common], help="bundle the weights of finished runs")
     for command in (running, promoting):
         command.add_argument("--runs", type=Path, help="folder of checkpoints and weights; default runs/paper")
+    commands.add_parser("ledger", help="count the confirmatory runs that are filed, in paper/ledger.md")
     probing = commands.add_parser("probe", help="what a linear probe reads in the states of trained models")
     probing.add_argument("models", nargs="+", help="folders or names of trained models")
     probing.add_argument("--count", type=int, default=2048, help="systems to fit the probes to; half as many test them")
@@ -143,6 +148,14 @@ def _draw(name: str, results: Results, out: Path) -> int:
         for path in draw(entry, results, out):
             say(path)
     return 1 if incomplete else 0
+
+
+def _ledger() -> int:
+    path = HOME / "ledger.md"
+    before, mark, rest = path.read_text(encoding="utf-8").partition("<!-- runs -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    replace_file(path, f"{before}{mark}{ledger(Results(HOME / 'results'))}\n{end}{after}".encode())
+    return 0
 
 
 def _probe(models: list[str], count: int, as_json: bool) -> int:

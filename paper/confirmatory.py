@@ -20,7 +20,7 @@ from paper.curves import geometric_mean
 from paper.results import Record, Results
 from paper.run import crossings
 
-__all__ = ["Comparison", "compare", "interval", "numbers"]
+__all__ = ["Comparison", "compare", "interval", "ledger", "numbers"]
 
 LEVEL, MARGIN = 0.05, math.log(1.1)
 Curve = Sequence[float]
@@ -72,6 +72,36 @@ def growth(record: Record) -> float:
     """How much tau(1e-3) grows from the best conditioned quarter of the systems to the worst, over CG's growth."""
     own, cg = (record.own["crossing"][who] for who in ("model", "cg"))
     return (own[-1] - own[0]) / (cg[-1] - cg[0])
+
+
+def failed(record: Record) -> bool:
+    """Whether a run failed: e_T = 1."""
+    return errors(record)[-1] == 1
+
+
+def ledger(results: Results) -> str:
+    """The tables of the ledger: the runs by group, and what the protocol reports of every kind of run."""
+    groups = ["| group | planned | done | failed |", "|---|---|---|---|"]
+    kinds = [
+        "| group | kind | seeds | G, mean | G, 95% interval | median e_T | failures |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for group in sorted({str(run.group) for run in plan.confirmatory().values()}):
+        names = [run.name for run in plan.confirmatory().values() if run.group == group]
+        done = [results.run(name) for name in names if results.has_run(name)]
+        groups.append(f"| {group} | {len(names)} | {len(done)} | {sum(map(failed, done))} |")
+        for kind in dict.fromkeys(record.name.rpartition("-seed")[0] for record in done):
+            records = [record for record in done if record.name.rpartition("-seed")[0] == kind]
+            scores = [mean_error(record) for record in records]
+            ends = [record.own["median"]["model"][-1] for record in records]
+            cells = [group, kind, f"{len(records)}", f"{geometric_mean(scores):.3g}", _ends(scores)]
+            cells += [f"{geometric_mean(ends):.3g}", f"{fmean(record.own['failures'] for record in records):.2%}"]
+            kinds.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*groups, "", *kinds])
+
+
+def _ends(values: Sequence[float]) -> str:
+    return "{:.3g} to {:.3g}".format(*interval(values)) if len(values) > 1 else "-"
 
 
 # --- tests over the seeds ---
@@ -152,7 +182,7 @@ def numbers(results: Results | None = None) -> Numbers:
     """The numbers of every hypothesis whose runs are filed, by keys such as "h3.0.05.ratio"."""
     known = Results() if results is None else results
     found: Numbers = {}
-    for name, hypothesis in _HYPOTHESES.items():
+    for name, hypothesis in _HYPOTHESES:
         try:
             part = hypothesis(lambda kind, seeds=None: _runs(known, kind, seeds))
         except LookupError:  # runs that are not filed yet
@@ -194,14 +224,21 @@ def _h1(runs: _Find) -> Numbers:
 
 
 def _h2(runs: _Find) -> Numbers:
-    kinds = {"result": RESULT, "joint": JOINT, "accelerated": LAMBDA_10}
-    found: Numbers = {}
-    for name, kind in kinds.items():
-        records = runs(kind)
-        found[f"{name}.interval"] = interval([record.own["discrepancy"] for record in records])
-        found[f"{name}.relative"] = interval([r.own["discrepancy"] / silent_discrepancy(r) for r in records])
-    both = ([record.own["discrepancy"] for record in runs(kind)] for kind in (JOINT, RESULT))
-    return found | _compared({"joint_result": tuple(both)})  # type: ignore[dict-item]
+    kinds = {"joint": runs(JOINT), "result": runs(RESULT)}
+    joint, result = ([record.own["discrepancy"] for record in records] for records in kinds.values())
+    found = _discrepancies("joint", kinds["joint"]) | _discrepancies("result", kinds["result"])
+    return found | _compared({"joint_result": (joint, result)})
+
+
+def _h2_accelerated(runs: _Find) -> Numbers:
+    return _discrepancies("accelerated", runs(LAMBDA_10))
+
+
+def _discrepancies(name: str, records: Sequence[Record]) -> Numbers:
+    """The intervals of Delta and of Delta / Delta_0; Delta_0 itself."""
+    own, zero = ([f(record) for record in records] for f in (lambda r: r.own["discrepancy"], silent_discrepancy))
+    relative = [delta / nothing for delta, nothing in zip(own, zero, strict=True)]
+    return {f"{name}.interval": interval(own), f"{name}.relative": interval(relative), f"{name}.zero": fmean(zero)}
 
 
 def _h3(runs: _Find) -> Numbers:
@@ -262,9 +299,19 @@ def _h9(runs: _Find) -> Numbers:
     return found
 
 
+def _h10(runs: _Find) -> Numbers:
+    own = _scores(runs(LAMBDA_10))
+    others = {"solution": "solution-only", "descent": "descent-accelerated-lambda10"}
+    return _compared({name: (own, _scores(runs(kind))) for name, kind in others.items()})
+
+
+def _h11(runs: _Find) -> Numbers:
+    return {"lead": interval([lead(record) for record in runs(f"{LAMBDA_10}-rotated")])}
+
+
 def _h12(runs: _Find) -> Numbers:
     records = runs("result-literal")
-    found: Numbers = {"failed": sum(errors(r)[-1] == 1 for r in records), "scores": _scores(records)}
+    found: Numbers = {"failed": sum(map(failed, records)), "scores": _scores(records)}
     return found | _compared({"result": (found["scores"], _scores(runs(RESULT)))})
 
 
@@ -273,11 +320,37 @@ def _h13(runs: _Find) -> Numbers:
     return _compared({f"{heads}": (_scores(runs(f"result-heads{heads}")), own) for heads in (2, 4)})
 
 
+def _h14(runs: _Find) -> Numbers:
+    """The largest validation error at T in the last tenth of the steps over the least; G over that of 100,000 steps."""
+    found: Numbers = {}
+    for name, kind in (("joint", JOINT), ("accelerated", LAMBDA_10)):
+        ((long,), (short,)) = runs(f"{kind}-700k"), runs(kind, 1)
+        history = long.document["history"]
+        at_end = [
+            e for step, e in zip(history["step"], history["final_error"], strict=True) if step > 0.9 * long.config.steps
+        ]
+        found[f"{name}.spread"] = max(at_end) / min(history["final_error"])
+        found |= {
+            f"{name}.finite": long.document["state"] == "finished",
+            f"{name}.gain": mean_error(long) / mean_error(short),
+        }
+    return found
+
+
 def _h15(runs: _Find) -> Numbers:
     return _compared({"tf32": (_scores(runs("result-tf32")), _scores(runs(RESULT)))})
 
 
-_HYPOTHESES: dict[str, Callable[[_Find], Numbers]] = {
-    "h1": _h1, "h2": _h2, "h3": _h3, "h4": _h4, "h5": _h5, "h6": _h6, "h7": _h7, "h8": _h8, "h9": _h9, "h12": _h12,
-    "h13": _h13, "h15": _h15,
-}  # fmt: skip
+def _h16(runs: _Find) -> Numbers:
+    """G of the other reading, and the prediction interval of one more seed of lambda = 10."""
+    logs = [math.log(score) for score in _scores(runs(LAMBDA_10))]
+    half = float(stats.t.ppf(1 - LEVEL / 2, len(logs) - 1)) * stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    (other,) = _scores(runs(f"{LAMBDA_10}-sqrt"))
+    return {"score": other, "prediction": [math.exp(fmean(logs) - half), math.exp(fmean(logs) + half)]}
+
+
+_HYPOTHESES: tuple[tuple[str, Callable[[_Find], Numbers]], ...] = (
+    ("h1", _h1), ("h2", _h2), ("h2", _h2_accelerated), ("h3", _h3), ("h4", _h4), ("h5", _h5), ("h6", _h6), ("h7", _h7),
+    ("h8", _h8), ("h9", _h9), ("h10", _h10), ("h11", _h11), ("h12", _h12), ("h13", _h13), ("h14", _h14), ("h15", _h15),
+    ("h16", _h16),
+)  # fmt: skip
