@@ -15,12 +15,15 @@ them out into the paper's matrices. The 1/sqrt(d) of common implementations is p
 A weight is ``Dense`` (trained) or ``Sparse`` (compiled: nearly every row of such a weight selects one row of P, which
 evaluation makes use of). Trained weights may have a leading axis over models, a stack: W is then (E, out, in) and acts
 on (E, batch, token, row).
+
+Every intermediate passes through a ``Point``, on which torch's forward hooks see and replace it; ``NLAFormer.hooks``
+has them by name. Without hooks they cost nothing that counts.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 import torch
@@ -150,18 +153,40 @@ class Sparse(nn.Module):
 Weight = Dense | Sparse
 
 
+class Point(nn.Module):
+    """A place in the forward pass: torch's forward hooks on it see the value there, and may return another one."""
+
+    def forward(self, X: Tensor) -> Tensor:
+        return X
+
+    @property
+    def watched(self) -> bool:
+        """Whether there are hooks, or a method of this object in place of ``forward``, which is how nnsight sees it."""
+        return bool(self._forward_hooks or self._forward_pre_hooks or "forward" in self.__dict__)
+
+    def replaced(self, result: Tensor, U: Tensor, added: Tensor) -> Tensor:
+        """``result`` is U plus what a part adds, which is seen here; entries that stay as they are keep their bits."""
+        other = self(added)
+        return torch.where(other == added, result, U + other)
+
+
 def attention(Q: Tensor, K: Tensor, V: Tensor, causal: bool = False) -> Tensor:
     """Softmax attention; all arguments (..., head, token, width). The softmax runs over the keys."""
     batch = Q.shape[:-3]
     if len(batch) > 1:  # torch.compile recognizes attention, and then takes it for granted that there is one batch axis
         Q, K, V = (X.flatten(0, -4) for X in (Q, K, V))
-    scores = Q @ K.mT  # (..., head, query, key): the transpose of the paper's P^T W_K^T W_Q P
+    mixed = attention_weights(Q, K, causal) @ V
+    return mixed.unflatten(0, batch) if len(batch) > 1 else mixed
+
+
+def attention_weights(Q: Tensor, K: Tensor, causal: bool = False) -> Tensor:
+    """The softmax over the keys, (..., head, query, key)."""
+    scores = Q @ K.mT  # the transpose of the paper's P^T W_K^T W_Q P
     if causal:
         tokens = scores.shape[-1]
         later = torch.ones(tokens, tokens, dtype=torch.bool, device=scores.device).triu(1)
         scores = scores.masked_fill(later, -torch.inf)
-    mixed = torch.softmax(scores, dim=-1) @ V
-    return mixed.unflatten(0, batch) if len(batch) > 1 else mixed
+    return torch.softmax(scores, dim=-1)
 
 
 def rms_norm(X: Tensor, gain: Tensor) -> Tensor:
@@ -176,6 +201,7 @@ class FFN(nn.Module):
         super().__init__()
         self.W_1, self.W_2 = W_1, W_2
         self.b_1, self.b_2 = nn.Parameter(b_1), nn.Parameter(b_2)  # (width,), (row,); a stack leads with E
+        self.hidden, self.added = Point(), Point()
 
     @property
     def width(self) -> int:
@@ -183,8 +209,10 @@ class FFN(nn.Module):
 
     def added_to(self, U: Tensor, X: Tensor) -> Tensor:
         """U + FFN(X); X is U, or U normalized."""
-        hidden = torch.relu(self.W_1(X) + _per_model(self.b_1, X))
-        return self.W_2.added_to(U, hidden) + _per_model(self.b_2, X)
+        hidden = self.hidden(torch.relu(self.W_1(X) + _per_model(self.b_1, X)))
+        b_2 = _per_model(self.b_2, X)
+        result = self.W_2.added_to(U, hidden) + b_2
+        return self.added.replaced(result, U, self.W_2(hidden) + b_2) if self.added.watched else result
 
 
 class Heads(nn.Module):
@@ -193,12 +221,18 @@ class Heads(nn.Module):
     def __init__(self, W_Q: Weight, W_K: Weight, W_U: Weight, W_O: Weight, count: int):
         super().__init__()
         self.W_Q, self.W_K, self.W_U, self.W_O, self.count = W_Q, W_K, W_U, W_O, count
+        self.weights, self.mixed, self.added = Point(), Point(), Point()
 
     def added_to(self, P: Tensor, X: Tensor, causal: bool) -> Tensor:
         """P + sum of the heads' outputs for X; X is P, or P normalized."""
         Q, K, V = (self._split(W(X)) for W in (self.W_Q, self.W_K, self.W_U))
-        mixed = attention(Q, K, V, causal)  # (..., head, token, v)
-        return self.W_O.added_to(P, mixed.transpose(-2, -3).flatten(-2))
+        if self.weights.watched:
+            mixed = self.weights(attention_weights(Q, K, causal)) @ V
+        else:
+            mixed = attention(Q, K, V, causal)  # (..., head, token, v)
+        mixed = self.mixed(mixed).transpose(-2, -3).flatten(-2)
+        result = self.W_O.added_to(P, mixed)
+        return self.added.replaced(result, P, self.W_O(mixed)) if self.added.watched else result
 
     def _split(self, X: Tensor) -> Tensor:
         return X.unflatten(-1, (self.count, -1)).transpose(-2, -3)  # (..., head, token, width)
@@ -233,16 +267,30 @@ class Layer(nn.Module):
         self.heads, self.ffn, self.causal, self.rows = heads, ffn, causal, rows
         self.gain_1 = None if norm is None else nn.Parameter(norm[0])
         self.gain_2 = None if norm is None else nn.Parameter(norm[1])
+        self.before, self.middle, self.after = Point(), Point(), Point()
 
     def forward(self, P: Tensor) -> Tensor:
-        U = P  # (..., token, row)
+        U = P = self.before(P)  # (..., token, row)
         if self.heads is not None:
             X = P if self.gain_1 is None else self._normalized(P, self.gain_1)
             U = self.heads.added_to(P, X, self.causal)
-        if self.ffn is None:
-            return U
-        X = U if self.gain_2 is None else self._normalized(U, self.gain_2)
-        return self.ffn.added_to(U, X)
+        U = self.middle(U)
+        if self.ffn is not None:
+            X = U if self.gain_2 is None else self._normalized(U, self.gain_2)
+            U = self.ffn.added_to(U, X)
+        return self.after(U)
+
+    @property
+    def points(self) -> dict[str, Point]:
+        """The places in this layer, in the order of the forward pass; a part that is not there has none."""
+        heads, ffn = self.heads, self.ffn
+        found = {"input": self.before}
+        if heads is not None:
+            found |= {"attention.weights": heads.weights, "attention.heads": heads.mixed, "attention": heads.added}
+        found["middle"] = self.middle
+        if isinstance(ffn, FFN):
+            found |= {"ffn.hidden": ffn.hidden, "ffn": ffn.added}
+        return found | {"output": self.after}
 
     def _normalized(self, X: Tensor, gain: Tensor) -> Tensor:
         if self.rows is None:
@@ -303,6 +351,8 @@ class NLAFormer(nn.Module):
         super().__init__()
         self.pre, self.loop, self.post = nn.ModuleList(pre), nn.ModuleList(loop), nn.ModuleList(post)
         self.inject, self.unshared = inject, unshared
+        # Called with the block's name before each pass of it. While there are any, a batch runs in one piece.
+        self.observers: list[Callable[[str], None]] = []
 
     if TYPE_CHECKING:  # torch gives every call the type Any
 
@@ -342,6 +392,7 @@ class NLAFormer(nn.Module):
 
     def through(self, block: Literal["pre", "loop", "post"], X: Tensor) -> Tensor:
         """One pass of a block on tokens X (..., token, row), for a program that computes between the passes."""
+        self._tell(block)
         for layer in getattr(self, block):
             X = layer(X)
         return X
@@ -354,12 +405,46 @@ class NLAFormer(nn.Module):
             raise OptionError(f"this model has {self.unshared} unshared loop blocks; {loops} were requested")
         pre, loop, post = (cast(Sequence[Layer], block) for block in (self.pre, self.loop, self.post))
         height = len(loop) // self.unshared if self.unshared else 0
+        self._tell("pre")
         yield "pre", 0, pre
         for i in range(loops):
             if post_each_pass:
+                self._tell("post")
                 yield "post", i, post
+            self._tell("loop")
             yield "loop", i, loop[i * height : (i + 1) * height] if self.unshared else loop
+        self._tell("post")
         yield "post", loops, post
+
+    def _tell(self, block: str) -> None:
+        for observer in self.observers:
+            observer(block)
+
+    @property
+    def hooks(self) -> dict[str, Point]:
+        """Every place of the forward pass by name; torch's hooks on it see (..., token, row) in every pass.
+
+        ``attention`` and ``ffn`` are what the two parts add to P; ``input``, ``middle`` and ``output`` are P before,
+        between and after them.
+
+        >>> import torch, nlaformer as nf
+        >>> model = nf.operation("matmul", n=2).model
+        >>> list(model.hooks)[:2]
+        ['pre.layer[0].input', 'pre.layer[0].attention.weights']
+        >>> point = model.hooks["pre.layer[0].attention.weights"]
+        >>> handle = point.register_forward_hook(lambda point, given, value: print(tuple(value.shape)))
+        >>> P = model(nf.operation("matmul", n=2).prompt(torch.eye(2).double(), torch.eye(2).double()))
+        (2, 3, 3)
+        >>> handle.remove()
+        """
+        found: dict[str, Point] = {}
+        for block in ("pre", "loop", "post"):
+            layers = list(cast(Sequence[Layer], getattr(self, block)))
+            height = len(layers) // self.unshared if block == "loop" and self.unshared else 0
+            for k, layer in enumerate(layers):
+                where = f"{block}[{k // height}].layer[{k % height}]" if height else f"{block}.layer[{k}]"
+                found |= {f"{where}.{name}": point for name, point in layer.points.items()}
+        return found
 
     def pieces(self, rows: int, tokens: int, *batch: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Split tensors along their first axis, the batch, into pieces of as many systems as should run at once.
@@ -371,6 +456,8 @@ class NLAFormer(nn.Module):
         kind = batch[0].device.type
         threads = torch.get_num_threads() if kind == "cpu" else 1
         size = max(1, threads * _ENTRIES_AT_ONCE.get(kind, 2**28) // entries)
+        if self.observers:
+            size = max(1, len(batch[0]))
         return zip(*(tensor.split(size) for tensor in batch), strict=True)
 
 

@@ -69,5 +69,7 @@ def main() -> None:
     family = nf.problems.family("spd", n=3)
     print(family.sample(2, seed=0).A, nf.problems.families(), nf.problems.SPD(n=3).stream(2, torch.Generator()).b)
     print(nf.Status.CONVERGED, nf.errors.NLAFormerError("message"))
+    record: nf.Trace[Tensor] = nf.trace(compiled, S, y, iterations=2, keep="*.output")
+    print(record["loop[0].layer[0].output"] + 1, record.registers["x"], record.names, record.memory, record.output)
     seen: nf.Microscopy = nf.microscope(model, family=nf.problems.SPD(n=20), quick=True)
     print(seen.named, seen.until, seen.explanations[0].ratio, seen.errors["model"].median, seen.to_json())

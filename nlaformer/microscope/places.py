@@ -1,0 +1,194 @@
+"""The names of the intermediates of a model, and hooks on them while it runs.
+
+    pre.layer[k].PART      loop[i].layer[k].PART      post.layer[k].PART
+
+is a part of layer k in pass i of a block. A compiled algorithm applies its post block after every number t of passes:
+``post[t].layer[k].PART``. The transformer of a learned part has the part's name in front: ``propose.loop[i]...``.
+PART is
+
+==================  ================================================================================
+input               P before the layer, (..., row, token)
+attention.weights   the softmax of every head, (..., head, query, key); every query sums to 1
+attention.heads     W_U P times the weights, for every head, (..., head, width, token)
+attention           what the heads add to P, (..., row, token)
+middle              P between the parts: input + attention
+ffn.hidden          ReLU(W_1 X + b_1), (..., unit, token)
+ffn                 what the FFN adds to P
+output              P after the layer: middle + ffn
+==================  ================================================================================
+
+In a pattern, ``*`` stands for any characters. Rows come first, as in the paper; inside, tensors are (..., token, row).
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from torch import Tensor
+
+from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.errors import OptionError, UnknownNameError, shown
+from nlaformer.express.operation import Operation
+from nlaformer.learn.model import Solver
+from nlaformer.learn.parts import PartNetwork
+from nlaformer.learn.programs import TrainedProgram
+from nlaformer.transformer import NLAFormer, Point
+
+Model: TypeAlias = Operation | Algorithm | Solver | TrainedProgram | NLAFormer
+# Sees a value in the orientation of the paper, under its name; what it returns, if anything, replaces the value.
+See: TypeAlias = Callable[[str, Tensor], Tensor | None]
+_NAME = re.compile(r"(\w+)(?:\[(\d+)\])?\.layer\[(\d+)\]\.(.*)")  # of ``NLAFormer.hooks``
+
+
+def transformers(model: object) -> dict[str, NLAFormer]:
+    """The transformers of a model, each under what its names start with."""
+    if isinstance(model, NLAFormer):
+        return {"": model}
+    if isinstance(model, (Operation, Algorithm)):
+        return {"": model.model}
+    if isinstance(model, (Solver, TrainedProgram)) and model.stacked:
+        raise OptionError("a stack of models has no names of its own; take one of its models with member(model, k)")
+    if isinstance(model, Solver):
+        return {"": model.blocks}
+    if isinstance(model, TrainedProgram):
+        networks: dict[str, PartNetwork] = dict(model.networks.items())  # type: ignore[arg-type]
+        return {f"{name}.": network.blocks for name, network in networks.items()}
+    raise OptionError(
+        f"{shown(model)} is not a model of this package; expected what nf.operation, nf.algorithm, nf.compile or "
+        "nf.load gives, or an nf.NLAFormer"
+    )
+
+
+@dataclass(frozen=True)
+class Place:
+    """A part of a layer; ``own`` is the only pass it belongs to, where passes do not share layers."""
+
+    prefix: str
+    block: str
+    layer: int
+    part: str
+    point: Point
+    own: int | None
+
+    def name(self, where: str) -> str:
+        """Its name in a pass, such as ``loop[3]``."""
+        return f"{self.prefix}{where}.layer[{self.layer}].{self.part}"
+
+    def names(self, passes: Sequence[int], each: bool) -> list[str]:
+        """Its names in these passes; ``each``: the post block has one more than there are passes."""
+        if self.block == "pre" or (self.block == "post" and not each):
+            return [self.name(self.block)]
+        if self.block == "post":
+            passes = sorted({0, *passes, *(i + 1 for i in passes)})
+        return [self.name(f"{self.block}[{i}]") for i in passes if self.own in (None, i)]
+
+    def turned(self, value: Tensor) -> Tensor:
+        """From (..., token, row) to (..., row, token) and back; attention weights stay as they are."""
+        return value if self.part == "attention.weights" else value.mT
+
+
+def places(model: object) -> list[Place]:
+    """Every place of a model."""
+    found = []
+    for prefix, transformer in transformers(model).items():
+        for name, point in transformer.hooks.items():
+            parts = _NAME.fullmatch(name)
+            assert parts is not None
+            block, own, layer, part = parts.groups()
+            found.append(Place(prefix, block, int(layer), part, point, None if own is None else int(own)))
+    return found
+
+
+def matching(model: object, patterns: Iterable[str], passes: Sequence[int]) -> dict[str, str]:
+    """The names in these passes that match, each with its first pattern.
+
+    A pattern that matches nothing is refused.
+    """
+    each = isinstance(model, Algorithm)
+    names = [name for place in places(model) for name in place.names(passes, each)]
+    found: dict[str, str] = {}
+    for pattern in patterns:
+        expression = _expression(pattern)
+        matched = [name for name in names if expression.fullmatch(name)]
+        if not matched:
+            raise unknown_place(pattern, names)
+        found = dict.fromkeys(matched, pattern) | found
+    return found
+
+
+def _expression(pattern: str) -> re.Pattern[str]:
+    return re.compile(".*".join(map(re.escape, pattern.split("*"))))
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Whether a name matches a pattern."""
+    return bool(_expression(pattern).fullmatch(name))
+
+
+def unknown_place(given: object, names: Iterable[str]) -> UnknownNameError:
+    """The error for a name or pattern that nothing has, with those that are near."""
+    known = list(names)
+    near = difflib.get_close_matches(str(given), known, n=5, cutoff=0.0)
+    return UnknownNameError(
+        f"there is no intermediate {shown(given)}; near it: {', '.join(near) or 'none'}. There are {len(known):,}, and "
+        "* stands for any characters"
+    )
+
+
+class _Clock:
+    """Where a transformer is: told of every pass of a block before it starts."""
+
+    def __init__(self, each: bool) -> None:
+        self.each, self.passes, self.where = each, 0, ""
+
+    def __call__(self, block: str) -> None:
+        if block == "pre":
+            self.passes = 0
+        if block == "loop":
+            self.where, self.passes = f"loop[{self.passes}]", self.passes + 1
+        else:
+            self.where = f"post[{self.passes}]" if block == "post" and self.each else block
+
+
+@contextmanager
+def watching(model: object, wanted: Mapping[str, object] | set[str], see: See) -> Iterator[None]:
+    """While this runs, ``see`` is called with every wanted intermediate; nothing is left behind, whatever happens."""
+    parts = {_stem(name) for name in wanted}
+    each = isinstance(model, Algorithm)
+    with ExitStack() as stack:
+        clocks = {prefix: _Clock(each) for prefix in transformers(model)}
+        for prefix, transformer in transformers(model).items():
+            transformer.observers.append(clocks[prefix])
+            stack.callback(_remove, transformer.observers, clocks[prefix])
+        for place in places(model):
+            if _stem(place.name(place.block)) in parts:
+                hook = _hook(place, clocks[place.prefix], wanted, see)
+                stack.callback(place.point.register_forward_hook(hook).remove)
+        yield
+
+
+def _hook(
+    place: Place, clock: _Clock, wanted: Mapping[str, object] | set[str], see: See
+) -> Callable[[object, object, Tensor], Tensor | None]:
+    def hook(point: object, given: object, value: Tensor) -> Tensor | None:
+        name = place.name(clock.where)
+        if name not in wanted:
+            return None
+        other = see(name, place.turned(value))
+        return None if other is None else place.turned(other)
+
+    return hook
+
+
+def _stem(name: str) -> str:
+    """A name without the number of its pass."""
+    return re.sub(r"(loop|post)\[\d+\]\.", r"\1.", name, count=1)
+
+
+def _remove(observers: list[Callable[[str], None]], clock: _Clock) -> None:
+    observers[:] = [observer for observer in observers if observer is not clock]

@@ -1,0 +1,303 @@
+"""nf.trace: one run of a model, with every intermediate by name (``places``).
+
+Nothing is computed anew: what is recorded are the tensors of the ordinary run, seen by hooks, and the results are those
+of the ordinary run to the last bit. A batch runs in one piece, so that a name has one array.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.arrays import ArrayT, check_memory, common_kind, full_precision, give, to_tensor, whole
+from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.compiler.result import Run
+from nlaformer.errors import OptionError, ShapeError, look_up
+from nlaformer.express.operation import Operation
+from nlaformer.learn.model import Solver
+from nlaformer.learn.programs import TrainedProgram
+from nlaformer.microscope.places import Model, fits, matching, places, transformers, unknown_place, watching
+from nlaformer.transformer import Layer, NLAFormer
+
+
+class Named(dict[str, ArrayT]):
+    """Arrays by name; a name that is not there is refused with those that are."""
+
+    def __init__(self, what: str, arrays: Mapping[str, ArrayT]):
+        super().__init__(arrays)
+        self.what = what
+
+    def __missing__(self, name: str) -> ArrayT:
+        return look_up(self.what, name, dict(self))
+
+
+@dataclass(frozen=True, repr=False, eq=False)
+class Trace(Generic[ArrayT]):
+    """A run of a model with its intermediates. Made by ``nf.trace``.
+
+    ``trace[name]`` is an array with the leading dimensions of what was given, in its kind. A name with ``*`` stands for
+    all that match, stacked along a new axis after the leading dimensions: ``trace["loop[*].layer[0].output"]``.
+
+    Attributes
+    ----------
+    names : the names that were kept, in the order of the run
+    output : what the run gave: an operation's result, the answer after every iteration, or P of an ``nf.NLAFormer``
+    iterates : the answers after each iteration, (..., T + 1, n); None for an operation
+    registers : the states of a program by name, decoded, (..., T + 1[, n[, n]]); empty where there are none
+    probes : what the probes of a trained solver read at every iterate, (..., T + 1, n), of the system as it sees it
+    features : the last token of a trained solver at every iterate, which the probes read, (..., T + 1, d); else None
+    memory : bytes that the kept intermediates take
+    """
+
+    output: ArrayT
+    iterates: ArrayT | None
+    registers: Named[ArrayT]
+    probes: Named[ArrayT]
+    features: ArrayT | None
+    batch: tuple[int, ...]
+    kind: str
+    kept: dict[str, Tensor] = field(repr=False)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(self.kept)
+
+    def __getitem__(self, name: str) -> ArrayT:
+        if name in self.kept:
+            return self._given(self.kept[name])
+        chosen = [value for known, value in self.kept.items() if "*" in name and fits(name, known)]
+        if not chosen:
+            raise unknown_place(name, self.kept)
+        if len(shapes := {value.shape for value in chosen}) > 1:
+            raise ShapeError(
+                f"{name} stands for {len(chosen)} intermediates of {len(shapes)} shapes; take one at a time"
+            )
+        return self._given(torch.stack(chosen, 1))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.kept)
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.kept
+
+    @property
+    def attention(self) -> Named[ArrayT]:
+        """The attention weights of every layer: ``trace.attention["loop[3].layer[0]"]``, (..., head, query, key)."""
+        end = ".attention.weights"
+        return Named("recorded attention", {n.removesuffix(end): self[n] for n in self.kept if n.endswith(end)})
+
+    @property
+    def memory(self) -> int:
+        storages = [value.untyped_storage() for value in self.kept.values()]
+        return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+
+    def __repr__(self) -> str:
+        return f"<trace of {len(self.kept):,} intermediates, {self.memory / 1e6:,.1f} MB>"
+
+    def _given(self, value: Tensor) -> ArrayT:
+        result: ArrayT = give(value.reshape(*self.batch, *value.shape[1:]), self.kind)
+        return result
+
+
+@torch.no_grad()
+@full_precision()
+def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **options: Any) -> Trace[ArrayT]:
+    """Run a model and record its intermediates.
+
+    Parameters
+    ----------
+    model : an operation, a compiled algorithm, a trained model, a program with a learned part, or an ``nf.NLAFormer``
+    operands : what the model takes, such as A and b: NumPy in, NumPy out; torch in, torch out. An ``nf.NLAFormer``
+        takes P, (..., rows, tokens)
+    keep : names or patterns of what is kept, for example ``"loop[*].attention.weights"`` or ``["*.input", "*.output"]``
+    options : what else the run takes: ``iterations``, ``x0`` and further inputs of a program, ``normalize`` of a
+        trained solver, ``loops`` of an ``nf.NLAFormer``
+
+    Returns
+    -------
+    Trace
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> A, b = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
+    >>> record = nf.trace(nf.algorithm("cg", n=2, verify=False), A, b, iterations=2)
+    >>> record["loop[1].layer[0].input"].shape == record["loop[*].layer[0].input"].shape[1:]
+    True
+    >>> record.registers["r"].round(6)[1]  # the residual after one step
+    array([-0.5 ,  0.25])
+    >>> weights = record.attention["loop[1].layer[0]"]  # (head, query, key)
+    >>> bool(np.allclose(weights.sum(-1), 1))
+    True
+    """
+    patterns = [keep] if isinstance(keep, str) else list(keep)
+    subject = _subject(model, operands, options)
+    wanted = matching(model, patterns, range(subject.passes))
+    _check_memory(model, subject, wanted)
+    kept: dict[str, Tensor] = {}
+
+    with watching(model, wanted, kept.__setitem__):
+        found = subject.run()
+    return Trace(
+        found.output,
+        found.iterates,
+        Named("register", found.registers),
+        Named("probe", found.probes),
+        found.features,
+        subject.batch,
+        common_kind([value for value in (*operands, *options.values()) if not isinstance(value, int)]),
+        kept,
+    )
+
+
+# --- models ---
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a run gives beside the intermediates."""
+
+    output: Any
+    iterates: Any = None
+    registers: Mapping[str, Any] = field(default_factory=dict)
+    probes: Mapping[str, Any] = field(default_factory=dict)
+    features: Any = None
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """A model and its inputs: the shape of its systems and of a prompt, the passes of its loop, and how to run it."""
+
+    batch: tuple[int, ...]
+    rows: int
+    tokens: int
+    passes: int
+    run: Callable[[], _Found]
+
+
+def _subject(model: Model, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+    transformers(model)  # refuses what is none
+    if isinstance(model, Operation):
+        _refuse(options, ())
+        *batch, rows, tokens = np.shape(model.prompt(*operands))
+        return _Subject(tuple(batch), rows, tokens, 0, lambda: _Found(model(*operands)))
+    if isinstance(model, Algorithm):
+        return _of_algorithm(model, operands, options)
+    if isinstance(model, Solver):
+        return _of_solver(model, operands, options)
+    if isinstance(model, TrainedProgram):
+        return _of_program(model, operands, options)
+    return _of_transformer(model, operands, options)
+
+
+def _refuse(options: Mapping[str, Any], known: Sequence[str]) -> None:
+    for name in options.keys() - set(known):
+        raise OptionError(f"{name}= is not an option of this run; it takes {', '.join(known) or 'none'}")
+
+
+def _of_algorithm(model: Algorithm, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+    passes = whole("iterations", options.get("iterations", 30), 0)
+    inputs = {name: value for name, value in options.items() if name != "iterations"}
+    *batch, rows, tokens = np.shape(model.prompt(*operands, **inputs))
+    return _Subject(tuple(batch), rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
+
+
+def _of_run(run: Run[Any]) -> _Found:
+    return _Found(run.x, run.x, run.state)
+
+
+def _of_solver(model: Solver, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+    _refuse(options, ("iterations", "normalize"))
+    if len(operands) != 2:
+        raise ShapeError(f"a trained solver takes A and b; {len(operands)} arrays were given")
+    config = model.config
+    iterations = whole("iterations", options.get("iterations", config.T), 0)
+    seen: list[Tensor] = []
+
+    def run() -> _Found:
+        handle = model.probe_x.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+        try:
+            x = model.iterates(*operands, **options)
+        finally:
+            handle.remove()
+        batch = np.shape(x)[:-2]
+        (last,) = seen
+        read = model.probe_rd(last)
+        kind = common_kind(operands)
+        names = config.probe or ("r", "d")
+        split = read.split(config.n, -1) if read.shape[-1] == config.n * len(names) else ()
+        probes = {name: give(v.reshape(*batch, *v.shape[1:]), kind) for name, v in zip(names, split, strict=False)}
+        return _Found(x, x, {}, probes, give(last.reshape(*batch, *last.shape[1:]), kind))
+
+    loops = max(iterations - (len(model.blocks.post) > 0), 0)
+    return _Subject(_batch(*operands), config.d, config.n + 1, loops, run)
+
+
+def _batch(A: Any, b: Any) -> tuple[int, ...]:
+    """The leading dimensions of A and b together."""
+    try:
+        return tuple(torch.broadcast_shapes(to_tensor("A", A).shape[:-2], to_tensor("b", b).shape[:-1]))
+    except RuntimeError:
+        return ()  # the run refuses them
+
+
+def _of_program(model: TrainedProgram, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+    passes = whole("iterations", options.get("iterations", model.config.T), 0)
+    named = dict(zip(("A", "b", "x0"), operands, strict=False)) | options
+    batch = _batch(named.get("A", 0.0), named.get("b", 0.0))
+    rows, tokens = model.config.d, model.config.n + 1
+    return _Subject(batch, rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
+
+
+def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+    _refuse(options, ("loops",))
+    if len(operands) != 1 or to_tensor("P", operands[0]).dim() < 2:
+        raise ShapeError("an nf.NLAFormer takes one array, P (..., rows, tokens), and loops=")
+    passes = whole("loops", options.get("loops", 0), 0)
+    P = to_tensor("P", operands[0])
+    *batch, rows, tokens = P.shape
+    flat = P.reshape(-1, rows, tokens)
+
+    def run() -> _Found:
+        output = model(flat, passes)
+        return _Found(give(output.reshape(*batch, *output.shape[1:]), common_kind(operands)))
+
+    return _Subject(tuple(batch), rows, tokens, passes, run)
+
+
+# --- memory ---
+
+
+def _check_memory(model: Model, subject: _Subject, wanted: Mapping[str, str]) -> None:
+    """Refuse a recording that cannot be held. The input of a layer is the output of the one before."""
+    found = transformers(model)
+    weights = (tensor for transformer in found.values() for tensor in transformer.state_dict().values())
+    like = next(filter(torch.is_floating_point, weights), None)
+    if like is None:
+        return
+    each: dict[str, int] = {}
+    for place in places(model):
+        blocks: list[Layer] = list(getattr(found[place.prefix], place.block))
+        for name in place.names(range(subject.passes), isinstance(model, Algorithm)):
+            each[name] = _entries(blocks[place.layer], place.part, subject.rows, subject.tokens)
+    needed = like.element_size() * int(np.prod(subject.batch)) * sum(each[name] for name in wanted)
+    check_memory(f"keeping {len(wanted):,} intermediates", needed, like.device, ". Keep fewer with keep=")
+
+
+def _entries(layer: Layer, part: str, rows: int, tokens: int) -> int:
+    """Numbers that a part of a layer takes for one system, beside what it shares with the layer before."""
+    if part == "attention.weights" and layer.heads is not None:
+        return layer.heads.count * tokens**2
+    if part == "attention.heads" and layer.heads is not None:
+        return layer.heads.W_U.shape[0] * tokens
+    if part == "ffn.hidden" and layer.ffn is not None:
+        return layer.ffn.width * tokens
+    return 0 if part == "input" else rows * tokens
