@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -28,6 +28,10 @@ def microscope(
     iterations: Annotated[
         int | None, typer.Option(help="T; default: that of the training, n for an algorithm.", min=3)
     ] = None,
+    sigma: Annotated[
+        float | None,
+        typer.Option(help="Systems of the paper's family with this sigma; default: those of the training."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the systems.", min=0)] = None,
     out: Annotated[Path | None, typer.Option(help="Write a page with the figures to this .html file.")] = None,
     as_json: Json = False,
@@ -45,10 +49,12 @@ def microscope(
 
     if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
         raise FileError(f"cannot write {out}; expected the name of an .html file in a folder that exists")
-    subject = _subject(model, n)
+    subject, size = _subject(model, n)
+    family = None if sigma is None else nf.problems.SPD(n=size, sigma=(sigma,))
+    start = SEED if seed is None else seed
     with stages() as say:
         found = nf.microscope(
-            subject, iterations=iterations, seed=SEED if seed is None else seed, quick=quick, say=_progress(say, model)
+            subject, family, iterations=iterations, seed=start, quick=quick, say=lambda test: say(f"{model}: {test}")
         )
     document = {"given": model, **found.to_json(), "provenance": provenance()}
     if out is not None:
@@ -63,35 +69,60 @@ def microscope(
         raise typer.Exit(1)
 
 
-def _progress(say: Callable[[str], None], model: str) -> Callable[[str], None]:
-    return lambda test: say(f"{model}: {test}")
-
-
-def _subject(name: str, n: int | None) -> object:
-    """The model of a path or bundled name, or else the compiled algorithm of that name."""
+def _subject(name: str, n: int | None) -> tuple[object, int]:
+    """The model of a path or bundled name, or else the compiled algorithm of that name; and its size."""
     import nlaformer as nf
     from nlaformer import pretrained
 
     if not Path(name).exists() and name not in pretrained.names() and name in nf.algorithms():
-        return nf.algorithm(name, n=8 if n is None else n, verify=False)
+        size = 8 if n is None else n
+        return nf.algorithm(name, n=size, verify=False), size
     if n is not None:
         raise OptionError(f"--n goes with the name of an algorithm; {name} has a size of its own")
-    return nf.load(name)
+    model = nf.load(name)
+    if isinstance(model, nf.Operation):
+        raise OptionError(f"{name} is an operation and has no iterates; the microscope takes models and algorithms")
+    return model, model.config.n
 
 
 def sheets(found: Microscopy) -> list[Sheet]:
     """The tables of every test."""
     ts = [t for t in _ITERATES if t <= found.T]
-    last = sorted({*ts, found.T})
-    by_t = tuple(f"t = {t}" for t in ts)
+    to_the_end = sorted({*ts, found.T})
+    defects = {label: {k: v.defect for k, v in table.items()} for label, table in found.symmetries.items()}
+    afterwards = {label: {k: v.error for k, v in table.items()} for label, table in found.symmetries.items()}
+    return [
+        *_explanations(found, ts),
+        _spreads("Squared relative error", found.errors, to_the_end),
+        *_krylov(found, ts),
+        *_operators(found, ts),
+        *(_spreads(f"{label}: squared defect", table, to_the_end) for label, table in defects.items()),
+        _failures("Transformed systems", afterwards),
+        *(_spreads(f"{label}: squared relative error", table, ts) for label, table in found.termination.items()),
+        _spreads("Additivity in b: squared defect", found.additivity, ts),
+        _failures("Other systems", found.elsewhere),
+        *([_spreads("Squared relative error after T, 2 T, 3 T, 4 T", found.beyond, range(4))] if found.beyond else []),
+    ]
+
+
+def _explanations(found: Microscopy, ts: list[int]) -> list[Sheet]:
     named = "no algorithm" if found.named is None else f"{found.named}, up to t = {found.until}"
-    explanations = tuple(
+    rows = tuple(
         (e.candidate, str(e.until), str(e.ended), f"{e.score:.2f}", *(f"{e.ratio[t - 1]:.2g}" for t in ts))
         for e in found.explanations
     )
     relative = tuple((e.candidate, *(f"{e.relative_deviation[t - 1]:.2g}" for t in ts)) for e in found.explanations)
+    about = f"{found.model}, n = {found.n}, T = {found.T}, {found.effort.count} systems of {found.family}."
+    headings = ("candidate", "up to t", "compared", "score", *_headings(ts))
+    return [
+        Sheet(f"Explained by {named}: ratio of the rule, by candidate", headings, rows, about),
+        Sheet("Mean squared deviation over the candidate's own error", ("candidate", *_headings(ts)), relative),
+    ]
+
+
+def _krylov(found: Microscopy, ts: list[int]) -> list[Sheet]:
     spaces = tuple(
-        (name, *(f"{each.distance[t - 1][0]:.2g} / {_count(each.products[t - 1])}" for t in ts))
+        (name, *(f"{each.distance[t - 1][0]:.2g} / {_or_dash(each.products[t - 1], 'd')}" for t in ts))
         for name, each in found.krylov.items()
     )
     own = found.krylov["model"]
@@ -99,74 +130,55 @@ def sheets(found: Microscopy) -> list[Sheet]:
         (
             str(t),
             *(f"{a:.2g} ({s:.2g})" for a, s in zip(own.distance[t - 1], own.solution[t - 1], strict=True)),
-            "-" if (same := found.cg_iterations[t]) is None else f"{same:.1f}",
+            _or_dash(found.cg_iterations[t], ".1f"),
         )
         for t in ts
     )
-    operators = tuple((name, *(f"{v:.2f}" for v in each.off_diagonal)) for name, each in found.operators.items())
+    title = "Squared distance of the model's x_t from K_m (of the solution); iterations of CG with the same error"
+    return [
+        Sheet("Squared distance of x_t from K_t / effective products", ("", *_headings(ts)), spaces),
+        Sheet(title, ("t", "K_t", "K_2t", "K_3t", "K_4t", "CG"), multiples),
+    ]
+
+
+def _operators(found: Microscopy, ts: list[int]) -> list[Sheet]:
+    shares = tuple(
+        (name, *(f"{abs(value):.2f}" for value in each.off_diagonal)) for name, each in found.operators.items()
+    )
     filters = tuple(
         (f"{name}, t = {t}", *(f"{value:.3f}" for value in found.operators[name].filter[k]))
         for k, t in enumerate(ts)
         for name in ("model", "cg", "fixed polynomial")
     )
+    title = "Spectral filter, six groups of eigenvalues from low to high"
     return [
-        Sheet(
-            f"Explained by {named}: ratio of the rule, by candidate",
-            ("candidate", "up to t", "compared", "score", *by_t),
-            explanations,
-            f"{found.model}, n = {found.n}, T = {found.T}, {found.effort.count} systems of {found.family}.",
-        ),
-        Sheet("Mean squared deviation from a candidate over its own squared error", ("candidate", *by_t), relative),
-        _spreads("Squared relative error: mean / median", found.errors, last),
-        Sheet("Distance of x_t from K_t / effective products", ("", *by_t), spaces),
-        Sheet(
-            "Distance of the model's x_t from K_m (of the solution); iterations of CG with the same error",
-            ("t", "K_t", "K_2t", "K_3t", "K_4t", "CG"),
-            multiples,
-        ),
-        Sheet("Share of the error operator off the diagonal in A's eigenbasis", ("", *by_t), operators),
-        Sheet(
-            "Spectral filter, six groups of eigenvalues from low to high", ("", *map(str, range(1, 7))), filters
-        ),
-        *(
-            _spreads(
-                f"Systems under {label}: squared defect of x_t, mean / median",
-                {name: each.defect for name, each in table.items()},
-                last,
-            )
-            for label, table in found.symmetries.items()
-        ),
-        _failures("Transformed systems", {label: {k: v.error for k, v in t.items()} for label, t in
-                                          found.symmetries.items()}),
-        *(
-            _spreads(f"A with {label}: squared relative error, mean / median", table, ts)
-            for label, table in found.termination.items()
-        ),
-        _spreads("Additivity in b: squared defect, mean / median", found.additivity, ts),
-        _failures("Other systems", found.elsewhere),
-        *(
-            [_spreads("More iterations: squared relative error, mean / median", found.beyond,
-                      [found.T, 2 * found.T, 4 * found.T])]
-            if found.beyond
-            else []
-        ),
-    ]  # fmt: skip
+        Sheet("Share of the error operator off the diagonal in A's eigenbasis", ("", *_headings(ts)), shares),
+        Sheet(title, ("", *map(str, range(1, 7))), filters),
+    ]
 
 
-def _count(products: int | None) -> str:
-    return "-" if products is None else str(products)
-
-
-def _spreads(title: str, table: dict[str, Spread], ts: list[int]) -> Sheet:
+def _spreads(title: str, table: dict[str, Spread], ts: Iterable[int]) -> Sheet:
+    ts = list(ts)
     lines = tuple((name, *(f"{s.mean[t]:.1e} / {s.median[t]:.1e}" for t in ts)) for name, s in table.items())
-    return Sheet(title, ("", *(f"t = {t}" for t in ts)), lines)
+    return Sheet(f"{title}, mean / median", ("", *_headings(ts)), lines)
 
 
 def _failures(title: str, tables: dict[str, dict[str, Spread]]) -> Sheet:
     """Mean, median and share of failures at the last iterate, of the model and of three controls."""
     shown = ("model", "cg", "pcg", "untrained")
     lines = tuple(
-        (label, *(f"{s.mean[-1]:.1e} / {s.median[-1]:.1e} / {s.failures[-1]:.0%}" for s in map(table.get, shown) if s))
+        (
+            label,
+            *(f"{s.mean[-1]:.1e} / {s.median[-1]:.1e} / {s.failures[-1]:.0%}" for s in (table[name] for name in shown)),
+        )
         for label, table in tables.items()
     )
     return Sheet(f"{title}, last iterate: mean / median of the squared error / share above 1", ("", *shown), lines)
+
+
+def _headings(ts: list[int]) -> tuple[str, ...]:
+    return tuple(f"t = {t}" for t in ts)
+
+
+def _or_dash(value: float | None, form: str) -> str:
+    return "-" if value is None else f"{value:{form}}"

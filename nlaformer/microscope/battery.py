@@ -56,12 +56,12 @@ class Effort:
     fitting: int  # systems that the polynomial and the untrained read-out are fitted on
 
 
-FULL, QUICK = Effort(256, 12, 320, 512), Effort(32, 3, 80, 64)
+FULL, QUICK = Effort(256, 12, 320, 512), Effort(24, 2, 60, 64)
 
 
 @dataclass(frozen=True)
 class Symmetry:
-    """What a transformation of the systems does: the defect of the iterates, and their errors afterwards."""
+    """What a transformation of the systems does: the defect of every iterate, and the error of the last one."""
 
     defect: Spread
     error: Spread
@@ -93,12 +93,13 @@ class Microscopy:
     termination: dict[str, dict[str, Spread]]
     additivity: dict[str, Spread]
     elsewhere: dict[str, dict[str, Spread]]
+    """Of the last iterate."""
     beyond: dict[str, Spread]
-    """Up to 4 T iterations; empty where the model has T only."""
+    """After T, 2 T, 3 T and 4 T iterations; empty where the model has T only."""
 
     def to_json(self) -> dict[str, object]:
-        """Everything as plain data."""
-        return asdict(self)
+        """Everything as plain data, numbers to five digits."""
+        return {name: _short(value) for name, value in asdict(self).items()}
 
 
 def microscope(
@@ -167,13 +168,13 @@ def microscope(
     additivity = {each.name: _additivity(each, systems, runs[each.name]) for each in everyone}
     say("other systems")
     elsewhere = {
-        label: {each.name: _errors(each.iterates(*other[:2]), other.x) for each in everyone}
+        label: {each.name: _errors(each.iterates(*other[:2])[:, -1:], other.x) for each in everyone}
         for label, other in _others(of, systems, seed)
     }
     beyond = {}
     if of.longer:
         say("more iterations")
-        beyond = {each.name: _errors(each.iterates(A, b, _BEYOND * of.T), x) for each in everyone}
+        beyond = {each.name: _errors(each.iterates(A, b, _BEYOND * of.T)[:, of.T :: of.T], x) for each in everyone}
     return Microscopy(
         model=of.name,
         n=of.family.n,
@@ -194,6 +195,14 @@ def microscope(
         elsewhere=elsewhere,
         beyond=beyond,
     )
+
+
+def _short(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: _short(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_short(entry) for entry in value]
+    return float(f"{value:.5g}") if isinstance(value, float) else value
 
 
 def _errors(iterates: Tensor, x: Tensor) -> Spread:
@@ -235,7 +244,7 @@ def _transformations(systems: Systems, seed: int) -> Iterator[tuple[str, Systems
 
 def _symmetry(each: Subject, changed: Systems, back: _Back, before: Tensor, x: Tensor) -> Symmetry:
     after = each.iterates(changed.A, changed.b)
-    return Symmetry(Spread.of(squared(back(after) - before, x)), _errors(after, changed.x))
+    return Symmetry(Spread.of(squared(back(after) - before, x)), _errors(after[:, -1:], changed.x))
 
 
 def _few_eigenvalues(systems: Systems) -> Iterator[tuple[str, Systems]]:

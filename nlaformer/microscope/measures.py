@@ -1,11 +1,11 @@
 """What is measured, on plain tensors: iterates (count, T + 1, n), matrices (count, n, n), solutions (count, n).
 
-All errors and defects are squared and relative to the solution, |e|^2 / |x|^2; Krylov distances and the ratios of the
-rule (``naming``) are not squared.
+All errors, defects and distances are squared and relative to the solution, |e|^2 / |x|^2; only the ratios of the rule
+(``naming``) are not squared.
 
 - Krylov spaces K_m = span(b, A b, ..., A^(m-1) b). CG's x_t is the best of K_t in the norm of A, so an iterate that is
-  better lies outside. The distance is that of x_t from K_m over |x_t|, and the effective products m(t) are the least m
-  for which K_m holds x_t but for a tenth of its error.
+  better lies outside. The effective products m(t) are the least m whose K_m holds x_t but for a hundredth of its
+  squared error (median).
 - The error operator E_t of one matrix, x_t = (I - E_t) x, by least squares over many right-hand sides. In A's
   eigenbasis its diagonal is the spectral filter, 1 - E_ii, and the share of its energy off the diagonal is 0 for every
   polynomial in A. Methods that are not linear in b, such as CG, have a small share, since E_t is then a mean.
@@ -22,7 +22,7 @@ from torch import Tensor
 
 BANDS = 6  # groups of eigenvalues, from low to high, over which a filter is averaged
 MULTIPLES = (1, 2, 3, 4)  # m / t of the Krylov spaces that distances are measured from
-_HELD = 0.1  # share of the error that may lie outside K_m(t)
+_HELD = 0.01  # share of the squared error that may lie outside K_m(t)
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Krylov:
-    """Root mean square distances of x_t from K_m, m = t, 2t, 3t, 4t, and the same of the solution; by t = 1, ..., T."""
+    """Mean squared distances of x_t from K_m, m = t, 2t, 3t, 4t, and those of the solution; by t = 1, ..., T."""
 
     distance: tuple[tuple[float, ...], ...]
     solution: tuple[tuple[float, ...], ...]
@@ -94,24 +94,23 @@ def krylov(basis: Tensor, iterates: Tensor, x: Tensor) -> Krylov:
     """The distances of iterates and of solutions from the Krylov spaces of their systems."""
     n, T = x.shape[-1], iterates.shape[1] - 1
     outside, outside_x = (_outside(basis, v) for v in (iterates, x[:, None]))  # (count, iterates, n + 1)
-    error = (iterates - x[:, None]).norm(dim=-1)
-    rms = (outside / iterates.norm(dim=-1, keepdim=True)).square().nanmean(0).sqrt()
-    rms_x = (outside_x / x.norm(dim=-1)[:, None, None]).square().mean(0).sqrt()[0]
-    held = middle(outside / error[..., None]) <= _HELD  # (T + 1, n + 1)
+    held = middle(outside / (iterates - x[:, None]).square().sum(-1, keepdim=True)) <= _HELD  # (T + 1, n + 1)
+    size = x.square().sum(-1)[:, None, None]
+    mean, mean_x = (outside / size).mean(0), (outside_x / size).mean(0)[0]
     return Krylov(
-        tuple(tuple(float(rms[t, min(k * t, n)]) for k in MULTIPLES) for t in range(1, T + 1)),
-        tuple(tuple(float(rms_x[min(k * t, n)]) for k in MULTIPLES) for t in range(1, T + 1)),
+        tuple(tuple(float(mean[t, min(k * t, n)]) for k in MULTIPLES) for t in range(1, T + 1)),
+        tuple(tuple(float(mean_x[min(k * t, n)]) for k in MULTIPLES) for t in range(1, T + 1)),
         tuple(next((m for m in range(n + 1) if held[t, m]), None) for t in range(1, T + 1)),
     )
 
 
 def _outside(basis: Tensor, v: Tensor) -> Tensor:
-    """Lengths of what remains of vectors (count, k, n) outside K_0, ..., K_n: (count, k, n + 1)."""
+    """Squared lengths of what remains of vectors (count, k, n) outside K_0, ..., K_n: (count, k, n + 1)."""
     coordinates = v @ basis.mT
     rest = v - coordinates @ basis  # outside every K_m
     tail = coordinates.square().flip(-1).cumsum(-1).flip(-1)  # inside, but beyond the first m
     tail = torch.cat([tail, torch.zeros_like(tail[..., :1])], -1)
-    return (tail + rest.square().sum(-1, keepdim=True)).sqrt()
+    return tail + rest.square().sum(-1, keepdim=True)
 
 
 def error_operator(A: Tensor, x: Tensor, iterates: Tensor, at: Sequence[int]) -> ErrorOperator:

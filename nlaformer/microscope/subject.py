@@ -98,10 +98,7 @@ def program_method(program: Program | Algorithm) -> Method:
 
     def method(A: Tensor, b: Tensor, iterations: int) -> Tensor:
         run = program.run(A, b, iterations=iterations) if takes_b else program.run(A, iterations=iterations)
-        x = run.x if run.x.dim() == 3 else (run.x @ b[:, None, :, None])[..., 0]
-        for t in range(1, iterations + 1):  # where it has solved a system exactly, the next step is 0/0
-            x[:, t] = torch.where(x[:, t].isfinite().all(-1, keepdim=True), x[:, t], x[:, t - 1])
-        return x
+        return run.x if run.x.dim() == 3 else (run.x @ b[:, None, :, None])[..., 0]
 
     return method
 

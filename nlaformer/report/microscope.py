@@ -126,10 +126,9 @@ def _errors(found: Data) -> Figure:
 def _krylov(found: Data) -> Figure:
     t = min(4, found["T"])
     own = found["krylov"]["model"]
-    title = (
-        f"Distance of x_{t} from K_{t}: {own['distance'][t - 1][0]:.1e}; effective products {own['products'][t - 1]}"
-    )
-    figure, axes = _one(title, "iteration", "distance of x_t from K_t")
+    distance, products = own["distance"][t - 1][0], own["products"][t - 1]
+    title = f"Squared distance of x_{t} from K_{t}: {distance:.1e}; effective products {products}"
+    figure, axes = _one(title, "iteration", "squared distance of x_t from K_t")
     _lines(axes, {name: [row[0] for row in each["distance"]] for name, each in found["krylov"].items()}, 1)
     return figure
 
@@ -151,11 +150,11 @@ def _operators(found: Data) -> Figure:
 
 def _filters(found: Data) -> Figure:
     iterates = found["operators"]["model"]["iterates"]
-    figure, axes = panels(len(iterates), width=2.3, height=3.0)
+    figure, axes = panels(len(iterates), width=2.7, height=3.0)
     for k, (axis, t) in enumerate(zip(axes, iterates, strict=True)):
         rows = {name: found["operators"][name]["filter"][k] for name in ("model", "cg", "pcg", "fixed polynomial")}
         off = max(abs(a - b) for a, b in zip(rows["model"], rows["cg"], strict=True))
-        tidy(axis, f"t = {t}: {off:.2g} from CG's", "eigenvalues, low to high", "spectral filter" if k == 0 else "")
+        tidy(axis, f"t = {t}: CG's within {off:.1g}", "eigenvalues, low to high", "spectral filter" if k == 0 else "")
         _lines(axis, rows, 1)
         if k + 1 < len(iterates):
             axis.get_legend().remove()  # type: ignore[union-attr]
@@ -163,7 +162,7 @@ def _filters(found: Data) -> Figure:
 
 
 def _symmetries(found: Data) -> Figure:
-    figure, axes = panels(len(found["symmetries"]), width=2.6, height=3.2)
+    figure, axes = panels(len(found["symmetries"]), width=3.0, height=3.2)
     for k, (axis, (label, table)) in enumerate(zip(axes, found["symmetries"].items(), strict=True)):
         own = table["model"]["defect"]["median"][min(2, found["T"])]
         tidy(axis, f"{label}\nmedian at t = 2: {own:.1e}", "iteration", "squared defect, median" if k == 0 else "")
@@ -180,7 +179,7 @@ def _termination(found: Data) -> Figure:
     for k, (axis, (label, table)) in enumerate(zip(axes, found["termination"].items(), strict=True)):
         t = min(2 + k, found["T"])
         own, cg = (table[name]["median"][t] for name in ("model", "cg"))
-        tidy(axis, f"{label}\nmedian at t = {t}: {own:.1e}, CG {cg:.1e}", "iteration", "" if k else "squared error")
+        tidy(axis, f"{label}, t = {t}:\n{own:.1e}, CG {cg:.1e}", "iteration", "" if k else "squared error")
         axis.set_yscale("log")
         _lines(axis, {name: each["median"] for name, each in table.items()}, 0)
         if k + 1 < len(axes):
@@ -215,9 +214,7 @@ def _elsewhere(found: Data) -> Figure:
 def _beyond(found: Data) -> Figure:
     T = found["T"]
     own = found["beyond"]["model"]["median"]
-    title = f"Median squared error at t = {T}: {own[T]:.1e}; at {4 * T}: {own[4 * T]:.1e}"
-    figure, axes = _one(title, "iteration", "squared relative error, median")
-    shown = ("model", "cg", "pcg", "untrained")
-    _lines(axes, {name: found["beyond"][name]["median"] for name in shown}, 0)
-    axes.axvline(T, color=FAINT, linewidth=0.8)
+    title = f"Median squared error at t = {T}: {own[0]:.1e}; at {4 * T}: {own[-1]:.1e}"
+    figure, axes = _one(title, f"iterations, in multiples of T = {T}", "squared relative error, median")
+    _lines(axes, {name: each["median"] for name, each in found["beyond"].items()}, 1)
     return figure
