@@ -100,6 +100,13 @@ def ledger(results: Results) -> str:
     return "\n".join([*groups, "", *kinds])
 
 
+def progress(results: Results) -> Numbers:
+    """The runs planned and done, and the test systems of each."""
+    done = [results.run(name) for name in plan.confirmatory() if results.has_run(name)]
+    systems = {record.own["count"] for record in done}
+    return {"planned": len(plan.confirmatory()), "done": len(done), "systems": max(systems, default=0)}
+
+
 def _ends(values: Sequence[float]) -> str:
     return "{:.3g} to {:.3g}".format(*interval(values)) if len(values) > 1 else "-"
 

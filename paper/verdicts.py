@@ -19,7 +19,7 @@ _Rule = Callable[[Numbers], str]
 def verdicts(numbers: Numbers) -> dict[str, str]:
     """The verdict of every claim that can be judged, by keys such as "h3.1"."""
     found = {}
-    for name, rule in _RULES.items():
+    for name, rule in RULES.items():
         hypothesis = name.partition(".")[0] + "."
         own = {key.removeprefix(hypothesis): value for key, value in numbers.items() if key.startswith(hypothesis)}
         try:
@@ -150,7 +150,7 @@ def _h14(numbers: Numbers) -> str:
     return HOLDS if stable else DIFFERS
 
 
-_RULES: dict[str, _Rule] = {
+RULES: dict[str, _Rule] = {
     "h1": _h1,
     "h2.1": _better("joint_result"),
     "h2.2": _within("result.relative", 0.9, 0.9),

@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 
 from nlaformer import pretrained
+from paper import confirmatory
 from paper.numbers import numbers
+from paper.verdicts import RULES, verdicts
 
 PAPER = Path(__file__).parents[1] / "paper"
 PAGE = (PAPER / "claims.md").read_text(encoding="utf-8")
@@ -71,6 +73,12 @@ def rows(page: str) -> list[list[str]]:
     return [line for line in cells if len(line) == 4 and line[0] != "claim" and not line[0].startswith(":-")]
 
 
+def judged(page: str) -> dict[str, str]:
+    """The verdicts of the table of fresh seeds, which has five columns, by the keys of their rules."""
+    lines = [line.strip().strip("|").split("|") for line in page.splitlines() if re.match(r"\| H\d", line)]
+    return {line[0].strip().lower(): line[-1].strip() for line in lines}
+
+
 def counts(page: str) -> dict[str, float]:
     """How many claims have each verdict, the paper's and ours."""
     parts = dict(zip(("paper", "ours"), page.split(OURS), strict=True))
@@ -102,6 +110,14 @@ def test_a_card_has_the_numbers_of_its_own_model(name):
 def test_every_verdict_is_one_of_the_six():
     assert {row[2] for row in rows(PAGE)} <= set(VERDICTS)
     assert len(rows(PAGE)) > 50
+
+
+def test_verdicts_on_fresh_seeds_follow_from_the_protocols_rules():
+    found, results = judged(PAGE), confirmatory.numbers()
+    ruled = verdicts(results)
+    reported = {name for name in ("h13", "h15", "h16") if any(key.startswith(f"{name}.") for key in results)}
+    assert found == {name: ruled.get(name, "reported" if name in reported else "not run") for name in found}
+    assert set(found) == {*RULES, "h13", "h15", "h16"}
 
 
 def test_claims_can_be_read_aloud():
