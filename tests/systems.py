@@ -1,9 +1,12 @@
-"""Linear systems for the tests of the compiler."""
+"""Linear systems for the tests of the compiler, and a method with a part that is left open."""
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
+import nlaformer as nf
 from nlaformer.problems.spd import random_spd
 
 
@@ -25,3 +28,20 @@ def with_eigenvalues(eigenvalues: np.ndarray, seed: int = 3) -> np.ndarray:
 def relative_error(x: np.ndarray, exact: np.ndarray) -> np.ndarray:
     """|x_t - x| / |x| for iterates (..., T + 1, n)."""
     return np.linalg.norm(x - exact[..., None, :], axis=-1) / np.linalg.norm(exact, axis=-1)[..., None]
+
+
+class ProposedCG(nf.Program):
+    """Flexible conjugate gradients along whatever a network proposes."""
+
+    positive_definite = True
+    propose = nf.Learned("vector", memory=True)
+
+    def start(self, A: Any, b: Any, x0: Any) -> dict[str, Any]:
+        return dict(x=x0, r=b - A @ x0, d=nf.zeros_like(b), q=nf.zeros_like(b))
+
+    def step(self, A: Any, x: Any, r: Any, d: Any, q: Any) -> dict[str, Any]:
+        c = self.propose(A, r / nf.norm(r))
+        d = c - (nf.dot(c, q) / nf.dot(d, q)) * d
+        q = A @ d
+        alpha = nf.dot(r, d) / nf.dot(d, q)
+        return dict(x=x + alpha * d, r=r - alpha * q, d=d, q=q)

@@ -16,6 +16,7 @@ from nlaformer import problems
 from nlaformer.errors import CompileError, OptionError
 from nlaformer.learn.methods import GuidedCG, LearnedPCG
 from nlaformer.learn.programs import TrainedProgram, initial
+from tests.systems import ProposedCG
 
 _SIZES: dict[str, Any] = {"n": 6, "d": 16, "heads": 2, "T": 4}
 
@@ -34,9 +35,9 @@ def _double(model: TrainedProgram) -> TrainedProgram:
     return copy.deepcopy(model).double()
 
 
-@pytest.fixture(scope="module")
-def model() -> TrainedProgram:
-    return _untrained(GuidedCG())
+@pytest.fixture(scope="module", params=[ProposedCG, GuidedCG])
+def model(request: pytest.FixtureRequest) -> TrainedProgram:
+    return _untrained(request.param())
 
 
 @pytest.fixture(scope="module")
@@ -66,13 +67,14 @@ class TestRun:
         found, wanted = compiled.run(A, b, x0, iterations=6), _double(model).run(A, b, x0, iterations=6)
         assert bool(((found.x - wanted.x).norm(dim=-1) <= 1e-9 * x.norm(dim=-1)[:, None]).all())
 
-    def test_network_has_a_share_in_the_run(self, compiled: nf.Algorithm) -> None:
+    def test_network_has_a_share_in_the_run(self, model: TrainedProgram, compiled: nf.Algorithm) -> None:
         A, b, _ = _systems(2)
-        other = nf.compile(_untrained(GuidedCG(), seed=5), verify=False)
+        program = GuidedCG() if model.program.name == "GuidedCG" else ProposedCG()
+        other = nf.compile(_untrained(program, seed=5), verify=False)
         assert not np.allclose(compiled.run(A, b, iterations=3).x, other.run(A, b, iterations=3).x, rtol=1e-3)
 
-    def test_trained_layers_normalize_their_own_rows_alone(self, compiled: nf.Algorithm) -> None:
-        rows = compiled.layout["propose.memory"]
+    def test_trained_layers_normalize_their_own_rows_alone(self, model: TrainedProgram, compiled: nf.Algorithm) -> None:
+        rows = compiled.layout[f"{model.program.parts[0].name}.memory"]
         trained = [layer for layer in (*compiled.model.pre, *compiled.model.loop) if layer.rows is not None]
         assert [layer.rows for layer in trained] == [(rows.start, rows.stop)] * len(trained)
         assert len(trained) == 2  # one of each block
@@ -115,14 +117,44 @@ class TestOtherParts:
         found, wanted = nf.compile(model, verify=False).run(A, b, iterations=6), _double(model).run(A, b, iterations=6)
         assert bool(((found.x - wanted.x).norm(dim=-1) <= 1e-8 * wanted.x.norm(dim=-1).amax()).all())
 
+    def test_part_in_start_is_the_models_own(self) -> None:
+        class Scaled(nf.Program):
+            """Preconditioned Richardson: a network writes the diagonal once, and sees b."""
+
+            positive_definite = True
+            scale = nf.Learned("positive diagonal")
+
+            def start(self, A: Any, b: Any, x0: Any) -> dict[str, Any]:
+                return dict(x=x0, D=self.scale(A, b / nf.norm(b)))
+
+            def step(self, A: Any, b: Any, x: Any, D: Any) -> dict[str, Any]:
+                r = b - A @ x
+                c = D * r
+                return dict(x=x + (nf.dot(r, c) / nf.dot(c, A @ c)) * c, D=D)
+
+        model, (A, b, x) = _untrained(Scaled()), _systems(4)
+        found, wanted = nf.compile(model, verify=False).run(A, b, iterations=6), _double(model).run(A, b, iterations=6)
+        assert bool(((found.x - wanted.x).norm(dim=-1) <= 1e-9 * x.norm(dim=-1)[:, None]).all())
+
     def test_part_without_weights_is_refused(self) -> None:
-        with pytest.raises(CompileError, match="precondition"):
+        class Damped(nf.Program):
+            damping = nf.Learned("positive scalar")
+
+            def start(self, A: Any, b: Any, x0: Any) -> dict[str, Any]:
+                return dict(x=x0, r=b - A @ x0)
+
+            def step(self, A: Any, b: Any, x: Any, r: Any) -> dict[str, Any]:
+                return dict(x=x + self.damping(A, r / nf.norm(r)) * r * (nf.norm(b) / nf.norm(A @ b)), r=b - A @ x)
+
+        with pytest.raises(CompileError, match="damping"):
+            nf.compile(_untrained(Damped()))
+        with pytest.raises(CompileError, match="root"):  # M's column has the unit of a root of A
             nf.compile(_untrained(LearnedPCG()))
 
     def test_program_that_is_not_trained_is_refused(self) -> None:
-        with pytest.raises(CompileError, match="propose"):
+        with pytest.raises(CompileError, match="precondition"):
             nf.compile(GuidedCG(), n=6)
 
     def test_another_size_is_refused(self) -> None:
         with pytest.raises(OptionError, match="n=6"):
-            nf.compile(_untrained(GuidedCG()), n=8)
+            nf.compile(_untrained(ProposedCG()), n=8)

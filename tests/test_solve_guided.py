@@ -37,7 +37,7 @@ class Speaker:
         assert A.shape[-1] <= self.config.n
         return A
 
-    def propose(self, A: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def propose(self, A: torch.Tensor, memory: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         assert torch.all((r.norm(dim=-1) - 1).abs() < 1e-9) or bool((r == 0).all(-1).any())
         noise = torch.randn(r.shape, generator=self.generator, dtype=r.dtype)
         if isinstance(self.kind, str):
@@ -45,7 +45,7 @@ class Speaker:
         else:
             c = torch.linalg.solve(A, r)
             c = c + self.kind * c.norm(dim=-1, keepdim=True) * noise / r.shape[-1] ** 0.5
-        return c * 1e3, A  # only its direction counts
+        return c * 1e3, memory  # only its direction counts
 
 
 class Writer:
@@ -104,7 +104,7 @@ def test_the_opposite_direction_gives_the_same_iterates_bit_for_bit():
     A, b = sampled(problems.SPD(n=20))
     speaker, opposite = Speaker(20, 0.3), Speaker(20, 0.3)
     propose = opposite.propose
-    opposite.propose = lambda A, r: (-propose(A, r)[0], A)  # type: ignore[method-assign]
+    opposite.propose = lambda A, memory, r: (-propose(A, memory, r)[0], memory)  # type: ignore[method-assign]
     one, other = (nf.solve(A, b, model=model, rtol=1e-10) for model in (speaker, opposite))
     assert np.array_equal(one.x, other.x) and np.array_equal(one.matvecs, other.matvecs)
 
@@ -122,9 +122,9 @@ def test_a_network_that_was_good_and_stalls_keeps_what_it_gained():
     speaker, asked = Speaker(20, 0.1), []
     propose = speaker.propose
 
-    def stalling(A: torch.Tensor, r: torch.Tensor) -> Any:
+    def stalling(A: torch.Tensor, memory: torch.Tensor, r: torch.Tensor) -> Any:
         asked.append(len(r))
-        return propose(A, r) if len(asked) < 6 else (torch.ones_like(r), A)
+        return propose(A, memory, r) if len(asked) < 6 else (torch.ones_like(r), memory)
 
     speaker.propose = stalling  # type: ignore[method-assign]
     result, own = nf.solve(A, b, model=speaker, rtol=1e-10), nf.cg(A, b, rtol=1e-10)

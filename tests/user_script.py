@@ -35,7 +35,7 @@ class Guided(nf.Program):
 
 def use(model: nf.TrainedProgram) -> None:
     A, b = torch.eye(3, dtype=torch.float64), torch.ones(3, dtype=torch.float64)
-    c, memory = model.propose(model.begin(A), b)
+    c, memory = model.propose(A, model.begin(A), b)
     D, U = model.preconditioner(A)
     print(
         model.run(A, b, iterations=4).x, model.iterates(A, b), c + memory, D + U, model.config.n, model.save("guided")

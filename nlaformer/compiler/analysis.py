@@ -202,9 +202,6 @@ def _is_positive(node: Node, positive: set[int], hopeful: set[str], vanishing: b
         return True
     if node.op in _KEEP_SIGN and all(known):
         return True
-    if node.op == "learned":
-        part, output = node.extra
-        return output in node.graph.learned[part].spec.positive
     if node.op == "multiply":
         return node.args[0] is node.args[1]
     if node.op == "dot":

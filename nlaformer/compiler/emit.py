@@ -379,10 +379,9 @@ class _Emitter:
         heads: list[Head] = []
         gain = float(self.layout.tokens)  # the sink sees all tokens alike; the others see the sink, which has nothing
         if vectors:
-            root = math.sqrt(self.n)
-            own = _mapped(root * weights["each"], vectors)
+            own = _mapped(weights["each"], vectors)
             heads.append(build.pick_head(self.layout, range(self.layout.tokens), own, memory))
-            whole = _mapped(root * weights["whole"], spread)
+            whole = _mapped(weights["whole"], spread)
             heads.append(Head([{self.one: build.OFF}], [{self.sink: 1.0}], whole, memory, gain))
         if numbers:  # each stands in n tokens
             value = _mapped(weights["number"] / self.n, numbers)
@@ -395,11 +394,15 @@ class _Emitter:
     def _hear(self, i: Instruction) -> _Parts:
         weights, memory = self._network_of(i)
         heard, (target,), positions = self.rows(i.extra[0]), self.rows(i.target), list(self.layout["position"])
-        value = _mapped(weights["probe"], build.select(memory))
-        units = []
+        tokens, number = self.layout.tokens, i.parameters[1]
+        if len(heard) == 1:
+            value = _mapped(weights["probe"][number : number + 1], build.select(memory))
+            units = build.masked({heard[0]: 1.0}, target, positions[:1])
+            return [build.pick_head(self.layout, range(tokens), value, heard)], units
+        value, units = _mapped(weights["probe"], build.select(memory)), []
         for k, row in enumerate(heard, start=1):
             units += build.masked({row: 1.0}, target, [place for place in positions if place != positions[k]])
-        return [build.pick_head(self.layout, [0] * self.layout.tokens, value, heard)], units
+        return [build.pick_head(self.layout, [0] * tokens, value, heard)], units
 
     def _network_of(self, i: Instruction) -> tuple[Mapping[str, Tensor], list[int]]:
         """The weights of a network and the rows of its memory."""

@@ -7,8 +7,9 @@ its own, its memory h, over all n + 1 tokens, the sink included. No compiled ins
 read in    h_i = R (n a_i) + p_i, h_sink = p_0: every token sees itself                1 head, pre block
 tell       h_i += w v_i at token i; h_sink += sum_i W_i v_i, from rows diag(v)         2 heads
 network    a trained layer; its normalization covers the d rows, and only them         its own heads and FFN
-hear       the n numbers of the probe, read from the sink by all tokens; token i
-           keeps number i, by a mask, which is exact                                   1 head, FFN
+hear       a vector: the n numbers of the probe, read from the sink by all tokens;
+           token i keeps number i, by a mask, which is exact                           1 head, FFN
+           a diagonal or a column: token i reads its own number                        1 head, FFN
 =========  ==========================================================================  ====================
 
 A trained layer shares its place with the compiled instructions of that layer: their heads and hidden units stand side
@@ -17,7 +18,7 @@ by side (``beside``). The result is one transformer; its loop block holds both.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -77,10 +78,9 @@ def retraced(filled: FilledProgram) -> TracedProgram:
     reference, graph = filled.reference, Graph(filled.n)
     inputs = {name: graph.make("input", (), name, kind) for name, kind in reference.inputs.items()}
     start, step, finish = (_nodes(graph, e) for e in (reference.start, reference.step, reference.finish))
-    residual, scale, factors = (_nodes(graph, e) for e in (reference.residual, reference.scale, reference.factors))
+    residual, scale = (_nodes(graph, e) for e in (reference.residual, reference.scale))
     for part in reference.parts:
-        first = next(node for name, node in factors.items() if name.startswith(f"{part.name}."))
-        graph.learned[part.name] = Call(part, _given(first, part), {}, {})
+        graph.learned[part.name] = Call(part, _given((start if part.method == "start" else step).values(), part))
     promised = [node for name, node in (*start.items(), *step.items()) if name in reference.promises]
     # What else rests on a promise says so itself: nf.positive(...).
     definite = any(node.op in ("dot", "diag") for node in promised)
@@ -113,20 +113,21 @@ def _frozen(extra: Any) -> Any:
     return tuple(map(_frozen, extra)) if isinstance(extra, list) else extra
 
 
-def _given(node: Node, part: PartSpec) -> tuple[Node, ...]:
-    """A and what else a part is given, from a value made of what it gives."""
-    found = next(node for node in reachable([node]) if node.op == "learned" and node.extra[0] == part.name)
-    return found.args[: 1 + len(part.inputs)]
+def _given(values: Iterable[Node], part: PartSpec) -> tuple[Node, ...]:
+    """A and what else a part is given, from the values of the method that calls it."""
+    calls = (node for node in reachable(values) if node.op == "learned" and node.extra[0] == part.name)
+    return next(calls).args[: 1 + len(part.inputs)]
 
 
 def refuse_unknown(filled: FilledProgram, analysis: Analysis) -> None:
     """Raise CompileError where there are no weights for a part."""
     for part in filled.reference.parts:
         name, network = f"{filled.reference.name}: the learned part {part.name}", filled.networks[part.name]
-        if part.method != "step" or part.gives != "vector" or not part.memory:
+        if "scalar" in part.gives or (part.method == "step" and not part.memory):
             raise CompileError(
-                f"{name} gives {part.gives!r} in {part.method}{'' if part.memory else ', without memory'}; there are "
-                "weights for a part that gives a vector in step and has a memory. The model itself runs it"
+                f"{name} gives {part.gives!r} in {part.method}{' with' if part.memory else ' without'} memory; there "
+                "are weights for a part that gives a vector, a diagonal or a diagonal plus columns, in step with a "
+                "memory. The model itself runs it"
             )
         if any(layer.causal for layer in (*network.pre, *network.loop)):
             raise CompileError(f"{name} has causal attention, which would hide the later tokens from compiled heads")
@@ -142,26 +143,32 @@ def refuse_unknown(filled: FilledProgram, analysis: Analysis) -> None:
 # --- instructions ---
 
 
-def speak(builder: Builder, network: Network, given: Sequence[Combination], symmetric: bool) -> int:
-    """The register of the vector that a part gives, from what it is given in rows."""
-    name, n = network.part.name, builder.n
-    builder.out.networks[name] = network
-    builder.out.memories[name] = builder._register(f"{name}.memory", "input", height=network.width, tame=False)
+def speak(builder: Builder, network: Network, given: Sequence[Combination], symmetric: bool, output: str) -> int:
+    """The register of a vector that a part says, from what it is given in rows."""
+    part, n = network.part, builder.n
+    builder.out.networks[part.name] = network
+    if part.name not in builder.out.memories:
+        memory = builder._register(f"{part.name}.memory", "input", height=network.width, tame=False)
+        builder.out.memories[part.name] = memory
     with builder.within("pre"):
         # Token i holds row i of A; the network reads columns.
         A: Combination = ((builder.normal["A"], 1.0),)
         if not symmetric:
             A = builder.materialize((Term(1.0, builder.eye, (), "A.T"),))
-        begun = _through(builder, network, "pre", builder.emit("read in", [A], (), (name,), height=0))
-    vectors = [v for v, kind in zip(given, network.part.inputs, strict=True) if kind == "vector"]
-    spread: list[Combination] = [
-        ((builder.emit("diagonal", [v], half=BY_FFN, writes=BY_FFN, height=n, tame=False), 1.0),) for v in vectors
-    ]
-    told = builder.emit("tell", [((begun, 1.0),), *given, *spread], (), (name,), height=0)
-    told = _through(builder, network, "loop", told)
-    heard = builder._work("heard", name, height=n, tame=False)
+        state = builder.emit("read in", [A], (), (part.name,), height=0)
+        if part.method == "step":
+            state = _through(builder, network, "pre", state)
+    if part.inputs:
+        vectors = [v for v, kind in zip(given, part.inputs, strict=True) if kind == "vector"]
+        spread: list[Combination] = [
+            ((builder.emit("diagonal", [v], half=BY_FFN, writes=BY_FFN, height=n, tame=False), 1.0),) for v in vectors
+        ]
+        state = builder.emit("tell", [((state, 1.0),), *given, *spread], (), (part.name,), height=0)
+    state = _through(builder, network, "loop" if part.method == "step" else "pre", state)
+    numbers = n if part.gives == "vector" else 1
+    heard = builder._work(f"heard {output}", part.name, height=numbers, tame=False)
     more: dict[str, Any] = {"writes": BY_FFN, "extra": (heard,), "tame": False, "bound": HEADROOM}
-    return builder.emit("hear", [((told, 1.0),)], (), (name,), **more)
+    return builder.emit("hear", [((state, 1.0),)], (), (part.name, list(part.outputs).index(output)), **more)
 
 
 def _through(builder: Builder, network: Network, block: str, before: int) -> int:

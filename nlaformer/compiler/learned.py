@@ -4,10 +4,14 @@ The part only proposes; what the program does with the proposal is exact arithme
 part says. A call is traced to nodes ``learned``, one for each thing that the part gives; a part in ``step`` has a
 hidden state besides, which is made from A in ``start`` and is passed from step to step: its memory.
 
-"diagonal + rank k" gives a symmetric positive definite M, close to the inverse of A where it has learned well. The part
-gives dimensionless numbers e_i > 0 and V (n x k); with a_i the diagonal entries of A,
+The network says numbers z, finite and of any size; the program bounds them and makes of them what the part gives.
+Positive numbers are e^z with |z| <= 8. "diagonal + rank k" gives a symmetric positive definite M, close to the inverse
+of A where it has learned well: with z_0 and k further numbers for each unknown, a_i the diagonal entries of A, and
+|z_j| <= 64 for the latter,
 
-    M = (diag(1 / D) + U U^T)^-1,    D_i = e_i / a_i,    U_i = V_i sqrt(a_i).
+    M = (diag(1 / D) + U U^T)^-1,    D_i = e^z_i0 / a_i,    U_ij = z_ij sqrt(a_i).
+
+With these bounds M stays positive definite in the arithmetic of float64, whatever the network says.
 
 M is never formed: by the formula of Sherman, Morrison and Woodbury, one column after the other,
 
@@ -19,17 +23,20 @@ which are ordinary operations of the language. ``M @ v`` costs k inner products.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
 from nlaformer.compiler.graph import Graph, Node
-from nlaformer.compiler.language import diag, dot, positive, sqrt
+from nlaformer.compiler.language import diag, dot, exp, positive, relu, sqrt
 from nlaformer.compiler.values import Value, graph_of
 from nlaformer.errors import OptionError, unknown_name
 
 _ValueT = TypeVar("_ValueT", bound=Any)
 _GIVES = ("vector", "scalar", "positive scalar", "positive diagonal", "diagonal + rank 1")
 _RANKED = re.compile(r"diagonal \+ rank ([1-9]\d*)")
+_EXPONENT = 8.0  # the largest |z| of e^z
+_COLUMN = 64.0  # the largest entry of a column
 
 
 @dataclass(frozen=True)
@@ -67,20 +74,15 @@ class PartSpec:
             return dict.fromkeys(["diagonal", *(f"column{j}" for j in range(1, self.rank + 1))], "vector")
         return {"value": "scalar" if "scalar" in self.gives else "vector"}
 
-    @property
-    def positive(self) -> tuple[str, ...]:
-        """The outputs that are positive whatever the part says."""
-        return ("diagonal",) if self.rank else ("value",) if self.gives.startswith("positive") else ()
-
 
 @dataclass(frozen=True)
 class Call:
-    """A part in a traced program: its nodes ``memory`` before the first step and after each, and what it gives."""
+    """A part in a traced program: its nodes ``memory`` before the first step and after each, and what is said."""
 
     spec: PartSpec
     nodes: tuple[Node, ...]
     memory: dict[str, tuple[Node, Node]] = field(default_factory=dict)
-    factors: dict[str, Node] = field(default_factory=dict)
+    said: dict[str, Node] = field(default_factory=dict)
 
 
 class Learned:
@@ -180,9 +182,10 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
         return Value(graph.refuse(f"{part.name or part!r}: {problem}"))
     spec = PartSpec(part.name, part.gives, graph.method, part.memory, [node.kind for node in nodes[1:]])
     call = graph.learned[part.name] = _call(spec, graph, tuple(nodes))
+    said = {name: Value(node) for name, node in call.said.items()}
     if not spec.rank:
-        return Value(call.factors["value"])
-    D, *U = (Value(call.factors[name]) for name in spec.outputs)
+        return exp(_bounded(said["value"], _EXPONENT)) if spec.gives.startswith("positive") else said["value"]
+    D, *U = factors(said, positive(diag(Value(nodes[0]))))
     M = LowRank(D, ())
     for u in U:
         w = M @ u
@@ -218,11 +221,17 @@ def _call(spec: PartSpec, graph: Graph, nodes: tuple[Node, ...]) -> Call:
         begin = graph.make("learned", (nodes[0],), (spec.name, "memory"), "memory")
         after = graph.make("learned", arguments, (spec.name, "memory"), "memory") if spec.memory else before
         memory = {name: (begin, after)}
-    given = {
+    said = {
         output: graph.make("learned", arguments, (spec.name, output), kind) for output, kind in spec.outputs.items()
     }
-    if not spec.rank:
-        return Call(spec, nodes, memory, given)
-    a = positive(diag(Value(nodes[0])))
-    factors = {k: Value(v) / a if k == "diagonal" else Value(v) * sqrt(a) for k, v in given.items()}
-    return Call(spec, nodes, memory, {k: factor.node for k, factor in factors.items()})
+    return Call(spec, nodes, memory, said)
+
+
+def factors(said: Mapping[str, _ValueT], a: _ValueT) -> list[_ValueT]:
+    """D and the columns of U, from what the network says and the diagonal entries of A; traced values or tensors."""
+    z, *columns = said.values()
+    return [exp(_bounded(z, _EXPONENT)) / a, *(_bounded(column, _COLUMN) * sqrt(a) for column in columns)]
+
+
+def _bounded(z: Any, bound: float) -> Any:
+    return z + relu(-bound - z) - relu(z - bound)  # exactly z within the bound

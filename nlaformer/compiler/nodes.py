@@ -371,9 +371,10 @@ class Nodes(Scaling):
 
     def _learned(self, node: Node) -> Value:
         """What a trained network says, of unknown size; it is given numbers as they are, without an exponent."""
-        given = [self.materialize(self.value(argument)) for argument in node.args[1:-1]]
-        symmetric = self.traced.program.positive_definite
-        return (Term(1.0, speak(self, self.networks[node.extra[0]], given, symmetric)),)
+        part, output = node.extra
+        network, symmetric = self.networks[part], self.traced.program.positive_definite
+        given = [self.materialize(self.value(a)) for a in node.args[1 : 1 + len(network.part.inputs)]]
+        return (Term(1.0, speak(self, network, given, symmetric, output)),)
 
     # --- products and parts of vectors and matrices ---
 

@@ -33,7 +33,6 @@ class Reference:
     residual, scale : what a run is judged by; without outputs where the program has none
     promises : the kinds of the values that the program takes to be positive; start and step give them by name
     parts : its learned parts
-    factors : the outputs of the learned parts as the program uses them, by part and name
     """
 
     name: str
@@ -45,13 +44,11 @@ class Reference:
     scale: Expression = EMPTY
     promises: dict[str, str] = field(default_factory=dict)
     parts: tuple[PartSpec, ...] = ()
-    factors: Expression = EMPTY
 
     @classmethod
     def of(cls, traced: TracedProgram, promises: Sequence[Node] = ()) -> Reference:
         """The data of a traced program; ``promises`` come from its analysis."""
         memory = {name: nodes for call in traced.learned for name, nodes in call.memory.items()}
-        factors = {f"{call.spec.name}.{name}": node for call in traced.learned for name, node in call.factors.items()}
         start = traced.start | {name: begin for name, (begin, _) in memory.items()}
         step = traced.step | {name: after for name, (_, after) in memory.items()}
         named = {f"promise {k}": node for k, node in enumerate(promises)}
@@ -68,7 +65,6 @@ class Reference:
             Expression.of({} if traced.scale is None else {"scale": traced.scale}),
             {name: node.kind for name, node in named.items()},
             tuple(call.spec for call in traced.learned),
-            Expression.of(factors),
         )
 
     def data(self) -> dict[str, Any]:

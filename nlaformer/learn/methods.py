@@ -1,10 +1,11 @@
 """Methods with a learned part, each as one would write it on a page.
 
-Both are conjugate gradient methods with a network in the preconditioner's place. In ``GuidedCG`` it proposes a
-direction in every loop. Whatever it proposes, the step along it is the one with the smallest error in the norm of A, so
-that no step increases this error; -c gives the same step as c, and c = 0 none. In ``LearnedPCG`` it reads A once and
-writes a symmetric positive definite M; the rest is the preconditioned method with all its theory: in exact arithmetic
-it ends in at most n steps.
+Both are conjugate gradient methods with a network in the preconditioner's place. What it writes, a diagonal plus a
+column or more, is symmetric positive definite whatever it says. In ``GuidedCG`` it speaks in every loop: M changes with
+the residual and with what the network remembers. No step increases the error in the norm of A; with c = M r the step
+along c alone would decrease it, and the step along d is the best one in the plane of c and the direction before. -c
+gives the same step as c. In ``LearnedPCG`` the network reads A once and writes M; the rest is the preconditioned method
+with all its theory: in exact arithmetic it ends in at most n steps.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ _States = dict[str, Any]
 
 
 class GuidedCG(Program):
-    """Flexible conjugate gradients with one conjugation (Notay 2000); a network proposes the direction."""
+    """Flexible conjugate gradients with one conjugation (Notay 2000); a network writes the preconditioner of a loop."""
 
     positive_definite = True
-    propose = Learned("vector", memory=True)
+    precondition = Learned("diagonal + rank 1", memory=True)
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         return dict(x=x0, r=b - A @ x0, d=zeros_like(b), q=zeros_like(b))
 
     def step(self, A: Any, x: Any, r: Any, d: Any, q: Any) -> _States:
-        c = self.propose(A, r / norm(r))
+        c = self.precondition(A, r / norm(r)) @ r
         d = c - (dot(c, q) / dot(d, q)) * d
         q = A @ d  # not by a recurrence from A c: where d is small, it would no longer be the product with d
         alpha = dot(r, d) / dot(d, q)
@@ -65,7 +66,7 @@ METHODS: dict[str, type[Program]] = {"guided-cg": GuidedCG, "learned-pcg": Learn
 def method(name: str) -> Program:
     """The method of a name.
 
-    >>> method("guided-cg").propose
-    Learned('vector', memory=True)
+    >>> method("guided-cg").precondition
+    Learned('diagonal + rank 1', memory=True)
     """
     return look_up("method", name, METHODS)()

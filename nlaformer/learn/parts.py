@@ -10,9 +10,7 @@ in ``step`` keeps the d rows over all n + 1 tokens as its hidden state h; in eve
 passes h through the layers of the loop block, and reads: a vector and a scalar from the sink, the diagonal and the
 columns token by token.
 
-What leaves the network is usable whatever it says. Vectors and scalars that are not finite become 0. Positive numbers
-are e^z with |z| <= 8, z = 0 where it is not finite; columns lie within +-64 and are 0 where they are not finite. With
-these bounds M = (diag(1/D) + U U^T)^-1 stays positive definite in the arithmetic of float64 (``compiler/learned.py``).
+What it says is finite: 0 stands for every number that is not. ``compiler/learned.py`` has what the program makes of it.
 
 The network computes in its own precision, float32; its inputs are rounded to it, its outputs widened to float64.
 """
@@ -33,8 +31,6 @@ from nlaformer.learn.model import initial_layer, normal
 from nlaformer.prompt import exponent, scale
 from nlaformer.transformer import Dense, NLAFormer
 
-_EXPONENT = 8.0  # the largest |z| of e^z
-_COLUMN = 64.0  # the largest entry of a column
 _START = 0.1  # of the usual size: how a preconditioner's output layer starts, so that M starts near the Jacobi one
 
 
@@ -74,7 +70,7 @@ class PartNetwork(nn.Module):
         if m and part.gives == "vector":
             # What the sink holds of the first vector is read back: the part starts by proposing what it has been given.
             # In a method that is CG where r is proposed, training gains its first digits in half the steps.
-            weights["probe"] = (m * n / d) * weights["whole"][:, :n].mT.contiguous()
+            weights["probe"] = (m * n**1.5 / d) * weights["whole"][:, :n].mT.contiguous()
         if numbers:
             weights["number"] = normal(d, numbers, generator)
         return cls(part, n, NLAFormer(pre, loop), weights)
@@ -129,8 +125,9 @@ class PartNetwork(nn.Module):
         added: Tensor | float = 0.0
         if self.vectors:
             vectors = [v.expand(*batch, v.shape[-1]) for v, kind in pairs if kind == "vector"]
-            # Vectors of norm 1 have entries of about 1 / sqrt(n).
-            V = torch.stack(vectors, -1) * vectors[0].shape[-1] ** 0.5  # (..., size, vectors)
+            # As they are: of norm 1, so of entries far below those of the columns of A. At sqrt(n) times this size
+            # what A has to say is drowned, and training takes several times the steps.
+            V = torch.stack(vectors, -1)  # (..., size, vectors)
             V = pad(V, (0, 0, 0, self.n - V.shape[-2]))
             added = pad(self.each(V), (0, 0, 1, 0)) + self._at_sink(self.whole(V.mT.flatten(-2)))
         if self.scalars:
@@ -143,15 +140,12 @@ class PartNetwork(nn.Module):
         return pad(h.unsqueeze(-2), (0, 0, 0, self.n))
 
     def _read(self, H: Tensor, size: int, dtype: torch.dtype) -> dict[str, Tensor]:
-        """The part's outputs from the hidden state, in the program's precision."""
+        """What the part says, from the hidden state, in the program's precision."""
         if "diagonal" in self.part.gives:
-            z = self.probe(H[..., 1 : size + 1, :]).to(dtype)  # (..., size, 1 + rank)
-            values = {"diagonal" if self.part.rank else "value": _positive(z[..., 0])}
-            return values | {f"column{j}": _bounded(z[..., j], _COLUMN) for j in range(1, self.part.rank + 1)}
-        z = self.probe(H[..., :1, :]).squeeze(-2).to(dtype)  # (..., numbers)
-        if self.part.gives == "vector":
-            return {"value": _finite(z[..., :size])}
-        return {"value": _finite(z[..., 0]) if self.part.gives == "scalar" else _positive(z[..., 0])}
+            z = _finite(self.probe(H[..., 1 : size + 1, :])).to(dtype)  # (..., size, 1 + rank)
+            return dict(zip(self.part.outputs, z.unbind(-1), strict=True))
+        z = _finite(self.probe(H[..., :1, :]).squeeze(-2)).to(dtype)  # (..., numbers)
+        return {"value": z[..., :size] if self.part.gives == "vector" else z[..., 0]}
 
 
 def _numbers(part: PartSpec, n: int) -> int:
@@ -161,11 +155,3 @@ def _numbers(part: PartSpec, n: int) -> int:
 
 def _finite(z: Tensor) -> Tensor:
     return torch.where(z.isfinite(), z, 0.0)
-
-
-def _bounded(z: Tensor, bound: float) -> Tensor:
-    return _finite(z).clamp(-bound, bound)
-
-
-def _positive(z: Tensor) -> Tensor:
-    return _bounded(z, _EXPONENT).exp()

@@ -22,6 +22,7 @@ from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram, Network
 from nlaformer.compiler.language import Program
+from nlaformer.compiler.learned import factors
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, trace_program
@@ -150,7 +151,7 @@ class TrainedProgram(nn.Module):
         parts = [network.part for network in self._parts.values()]
         if len(parts) == 1 and parts[0].method == "start" and parts[0].rank:
             return "preconditioner"
-        spoken = [part for part in parts if part.method == "step" and part.gives == "vector"]
+        spoken = [part for part in parts if part.method == "step" and (part.rank or part.gives == "vector")]
         return "directions" if len(parts) == len(spoken) == 1 and spoken[0].inputs == ["vector"] else ""
 
     @torch.no_grad()
@@ -159,19 +160,24 @@ class TrainedProgram(nn.Module):
         return self._only("step").begin(A.double())
 
     @torch.no_grad()
-    def propose(self, memory: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-        """A direction for the residual r (..., n), in float64, and the next memory."""
-        network = self._only("step")
-        if network.part.inputs != ["vector"] or network.part.gives != "vector":
+    def propose(self, A: Tensor, memory: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        """A direction for the residual r (..., n) of systems with A, in float64, and the next memory.
+
+        It is what the part gives, a vector, or M r.
+        """
+        network, part = self._only("step"), self._only("step").part
+        if self.role != "directions":
             raise OptionError(
-                f"propose needs a part that is given a direction and gives one; {network.part.name} is given A and "
-                f"{', '.join(network.part.inputs) or 'nothing else'}, and gives {network.part.gives}"
+                f"propose needs a part that is given a direction and gives one; {part.name} is given A and "
+                f"{', '.join(part.inputs) or 'nothing else'}, and gives {part.gives}"
             )
-        r = r.double()
+        A, r = A.double(), r.double()
         norm = size(r, "vector")[..., None]
-        # A stands for its size and precision only: the memory holds what was read of it.
-        given = network.step(r, torch.where(norm > 0, r / norm, 0.0), memory)
-        return given["value"], given["memory"] if network.part.memory else memory
+        unit = torch.where(norm > 0, r / norm, 0.0)
+        said = network.step(A, unit, memory)
+        after = said.pop("memory")
+        c = _product(*_usable(factors(said, A.diagonal(dim1=-2, dim2=-1))), unit) if part.rank else said["value"]
+        return c, after if part.memory else memory
 
     @torch.no_grad()
     def preconditioner(self, A: ArrayT) -> tuple[ArrayT, ArrayT]:
@@ -188,11 +194,8 @@ class TrainedProgram(nn.Module):
         network = self._only("start")
         if not network.part.rank:
             raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
-        factors = self.program.factors({"A": matrices}, {network.part.name: network.start})
-        D, *U = (factors[f"{network.part.name}.{name}"] for name in network.part.outputs)
-        usable = ((D > 0) & D.isfinite()).all(-1, keepdim=True)
-        D, columns = torch.where(usable, D, 1.0), torch.where(usable[..., None], torch.stack(U, -1), 0.0)
-        return give(D, kind_of(A)), give(columns, kind_of(A))
+        D, U = _usable(factors(network.start(matrices), matrices.diagonal(dim1=-2, dim2=-1)))
+        return give(D, kind_of(A)), give(U, kind_of(A))
 
     def _only(self, method: str) -> PartNetwork:
         """The part in a method of the program, if there is one such part."""
@@ -221,6 +224,20 @@ class TrainedProgram(nn.Module):
         extra = {f"{name}.{key}": value for name, net in networks.items() for key, value in net.weights.items()}
         config = {"config": self.config.to_json(), "program": self.program.data()}
         return io.save(path, "program", NLAFormer(pre, loop), config, extra)
+
+
+def _usable(found: list[Tensor]) -> tuple[Tensor, Tensor]:
+    """D and U; 1 and 0 where the diagonal of A was not positive."""
+    D, *columns = found
+    usable = ((D > 0) & D.isfinite()).all(-1, keepdim=True)
+    return torch.where(usable, D, 1.0), torch.where(usable[..., None], torch.stack(columns, -1), 0.0)
+
+
+def _product(D: Tensor, U: Tensor, v: Tensor) -> Tensor:
+    """(diag(1/D) + U U^T)^-1 v."""
+    V = D[..., None] * U
+    inner = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device) + U.mT @ V
+    return D * v - (V @ torch.linalg.solve(inner, V.mT @ v[..., None]))[..., 0]
 
 
 def initial(config: Config, program: Program) -> TrainedProgram:

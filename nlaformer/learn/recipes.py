@@ -34,7 +34,7 @@ _RECIPES: dict[str, tuple[str, Config]] = {
         _ACCELERATED.replace(teacher="pcg"),
     ),
     "guided-cg": (
-        "Conjugate gradients with a network that proposes the direction in every loop: half of CG's iterations.",
+        "Conjugate gradients with a network that writes a preconditioner in every loop: half of CG's iterations.",
         _PROGRAM.replace(program="guided-cg", T=10, steps=50_000),
     ),
     "learned-preconditioner": (

@@ -189,8 +189,9 @@ class Directions(Proposer):
         unit = torch.where(length > 0, parts / torch.where(length > 0, length, 1.0), 0.0)
         at = lanes.to(self._memory.device)
         memory = self._memory[at]
-        pieces = zip(memory.flatten(0, 1).split(LARGEST_CALL), unit.flatten(0, 1).split(LARGEST_CALL), strict=True)
-        answers = [self._model.propose(h, u.to(memory.device)) for h, u in pieces]
+        A = self._A.expand(len(self._problem.b), *self._A.shape[1:])[lanes]
+        pieces = zip(*(value.flatten(0, 1).split(LARGEST_CALL) for value in (A, memory, unit)), strict=True)
+        answers = [self._model.propose(a.to(memory.device), h, u.to(memory.device)) for a, h, u in pieces]
         self._memory[at] = torch.cat([h for _, h in answers]).reshape(memory.shape).to(memory)
         c = torch.cat([c for c, _ in answers])
         _synchronize(c)
