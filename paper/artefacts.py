@@ -18,7 +18,7 @@ from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import unknown_name
 from nlaformer.io import make_folder, replace_file
 from nlaformer.report.figure import save
-from paper import acceleration, bundled, controls, imitation, learned_operations, measured
+from paper import acceleration, bundled, controls, imitation, learned_operations, measured, note_figures
 from paper.results import Results, sources
 
 HOME = Path(__file__).parent
@@ -139,6 +139,10 @@ ARTEFACTS: tuple[Artefact, ...] = (
              measure=bundled.measure, figure=bundled.figure, tables=bundled.tables),
     Artefact("controls", "Whose quantities a trained state holds", BEYOND, files=(controls.FILE,),
              measure=controls.measure, figure=controls.figure, tables=controls.tables),
+    Artefact("fig-heads", "The error of a product by attention, over c", BEYOND, files=(note_figures.HEADS,),
+             measure=note_figures.measure_heads, figure=note_figures.heads_figure),
+    Artefact("fig-floor", "Learned solvers with and without a floor", BEYOND, files=(bundled.FILE,),
+             measure=bundled.measure, figure=note_figures.floor_figure),
     Artefact("learned-operations", "Operations learned from random weights, and their constructions", BEYOND,
              files=(learned_operations.FILE,), measure=learned_operations.measure, figure=learned_operations.figure,
              tables=learned_operations.tables),

@@ -22,6 +22,7 @@ from paper import bundled, confirmatory, plan
 from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
 from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
 from paper.imitation import ANNEALED, late_errors
+from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
 from paper.results import HOME, Results
 
@@ -40,7 +41,7 @@ def numbers() -> Numbers:
     parts = (
         _operations, _compiled, _systems, _runs, _elsewhere, _discrepancy, _intermediate, _eta, _lambda, _sigma,
         _dimension, _window, _architectures, _loops, _seeds, _rate, _letting_go, _bundled, _cards, _controls,
-        _learned_operations, _learned_parts,
+        _learned_operations, _learned_parts, _note,
     )  # fmt: skip
     found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
     found |= confirmatory.numbers(RESULTS) | {
@@ -395,6 +396,10 @@ def _learned_operations() -> Numbers:
     reached = [name for name, error in errors.items() if error <= max(10 * built[name], 1e-6)]
     found: Numbers = {"errors": _range(errors.values()), "paper_heads": max(built.values())}
     return found | {"reached": len(reached), "count": len(errors)}
+
+
+def _note() -> Numbers:
+    return note_numbers(RESULTS)
 
 
 def _learned_parts() -> Numbers:

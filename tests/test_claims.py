@@ -1,4 +1,4 @@
-"""paper/claims.md and the model cards: every number has a key, and prints what the results say under that key."""
+"""paper/claims.md, note.md and the model cards: every number has a key, and prints what the results say under it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from paper.numbers import numbers
 from paper.verdicts import RULES, verdicts
 
 PAPER = Path(__file__).parents[1] / "paper"
-PAGE = (PAPER / "claims.md").read_text(encoding="utf-8")
+PAGE, NOTE = ((PAPER / f"{name}.md").read_text(encoding="utf-8") for name in ("claims", "note"))
 CARDS = {name: (pretrained.HOME / name / "README.md").read_text(encoding="utf-8") for name in pretrained.names()}
 VERDICTS = ("holds", "holds in part", "differs", "undecided", "underspecified", "not run")
 OURS = "## Ours"  # the heading after which the claims are no longer the paper's
@@ -22,9 +22,11 @@ OURS = "## Ours"  # the heading after which the claims are no longer the paper's
 KEY = r"<!-- (?P<key>\S+) -->"
 # Digits after a letter, an underscore or a caret belong to a name or an exponent: float64, x_1, n^2.
 NUMBER = r"(?<![\w.^])(?P<number>-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:e[+-]?\d+)?)(?P<percent>%?)"
-# What may hold digits without a key: code spans (formulas, settings, thresholds), link targets and references.
+# What may hold digits without a key: code (formulas, settings, thresholds), link targets and references.
 EXEMPT = re.compile(
     r"`[^`\n]*`|\]\([^)\n]*\)|\b(?:[Ss]ections?|Tables?|Figures?|Theorem|Lemma) \d[\d.]*[a-z]?(?: and \d[\d.]*[a-z]?)?"
+    r"|^    .*$|^(?:## )?\d+\. |\[\d+\]|\((?:19|20)\d\d\)",  # of the note: formulas, lists and headings, references
+    re.MULTILINE,
 )
 TOKEN = re.compile(f"{NUMBER}(?:{KEY})?")
 
@@ -92,7 +94,7 @@ def counts(page: str) -> dict[str, float]:
 
 
 KNOWN = numbers() | counts(PAGE)
-every_page = pytest.mark.parametrize("page", [PAGE, *CARDS.values()], ids=["claims", *CARDS])
+every_page = pytest.mark.parametrize("page", [PAGE, NOTE, *CARDS.values()], ids=["claims", "note", *CARDS])
 
 
 @every_page
@@ -105,6 +107,12 @@ def test_a_card_has_the_numbers_of_its_own_model(name):
     keys = [key for key in re.findall(KEY, CARDS[name]) if key.startswith(("cards.", "learned_parts."))]
     assert len(keys) > 40
     assert [key for key in keys if key.split(".")[1] != name] == []
+
+
+@pytest.mark.parametrize("name", CARDS)
+def test_a_card_points_to_the_numbers_of_its_run(name):
+    files = re.findall(r"`((?:paper|benchmarks)/results/\S+\.json)`", CARDS[name])
+    assert files and [file for file in files if not (PAPER.parent / file).exists()] == []
 
 
 def test_every_verdict_is_one_of_the_six():
@@ -126,8 +134,9 @@ def test_claims_can_be_read_aloud():
     assert [row[0] for row in plain if max(len(cell.split()) for cell in row[:2]) > 45] == []
 
 
-def test_linked_files_exist():
-    targets = re.findall(r"\]\(([^)\s]+)\)", PAGE)
+@pytest.mark.parametrize("page", [PAGE, NOTE], ids=["claims", "note"])
+def test_linked_files_exist(page):
+    targets = re.findall(r"\]\(([^)\s]+)\)", page)
     local = [target.partition("#")[0] for target in targets if "://" not in target]
     assert [target for target in local if target and not (PAPER / target).exists()] == []
     assert any(target.startswith("figures/") for target in local)
