@@ -36,7 +36,7 @@ def solve(
         typer.Option(help="A trained model or a saved algorithm: the name of a bundled one, or its folder."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="auto, cg, pcg; with a model also guided, warm-start, refine, flexible.")
+        str, typer.Option(help="auto, cg, pcg, gmres, cgls; with a model also guided, warm-start, refine, flexible.")
     ] = "auto",
     rtol: Annotated[float, typer.Option(help="Converged: |b - A x| <= max(rtol |b|, atol).")] = 1e-5,
     atol: Annotated[float, typer.Option(help="See --rtol.")] = 0.0,
@@ -52,7 +52,7 @@ def solve(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Solve A x = b for symmetric positive definite A, certified.
+    """Solve A x = b, or least squares where A is not square, certified.
 
     The residual of the returned x is proven. Without b, the right-hand side is the array b beside A in an .npz file, or
     random. Exit code 0: every system converged; 1: one did not; 2: invalid input; 130: interrupted.

@@ -30,7 +30,7 @@ class Blocks:
     @classmethod
     def of(cls, problem: Problem, size: int) -> Blocks:
         """Blocks of at most ``size`` unknowns; a single one if that is enough."""
-        n = problem.b.shape[-1]
+        n = problem.unknowns
         size, order = min(size, n), torch.arange(n)
         if n > size and isinstance(problem.A, SparseOperator):
             from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -54,7 +54,7 @@ def unreadable(problem: Problem, size: int) -> str:
     """Why the blocks of A cannot be shown to a model of some size, or nothing."""
     if isinstance(problem.A, ImplicitOperator):
         return "the entries of a LinearOperator cannot be shown to it"
-    entries = 8 * problem.b.shape[-1] * size  # bytes of the blocks
+    entries = 8 * problem.b.shape[-1] * size  # bytes of the blocks, or, of least squares, of A
     if isinstance(problem.A, SparseOperator) and _COPIES * entries > memory(problem.b.device):
         return f"the entries of A that it is shown would take {_COPIES * entries / 1e9:,.0f} GB of memory"
     return ""

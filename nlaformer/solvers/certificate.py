@@ -8,11 +8,16 @@ Numerical Algorithms, section 3.1)
 
 An x passes if its computed residual plus twice that bound is within the tolerance: then the exact residual is, and so
 is every other float64 evaluation of it, in whatever order. At condition 1e13 the bound exceeds a tolerance of 1e-5,
-although rounding errors rarely add up like that. Where only the bound keeps a long sum from its tolerance, the residual
-is computed again in twice the precision, with the compensated dot product of Ogita, Rump and
-Oishi (2005), whose error is u |r| + gamma_k^2 (|A| |x| + |b|); what an evaluation in float64 may add to that is then
-taken as 5 sqrt(k) u (|A| |x| + |b|), which random rounding errors exceed with a chance below 1e-5 (Higham and Mary
-2019). The exact residual is proven to meet the tolerance in either case.
+although rounding errors rarely add up like that. Where only the bound keeps x from its tolerance, the residual is
+computed again in twice the precision, with the compensated dot product of Ogita, Rump and Oishi (2005), whose error is
+u |r| + gamma_k^2 (|A| |x| + |b|). What an evaluation in float64 may add to that is the bound above for a short sum; for
+a long one it is taken as 5 sqrt(k) u (|A| |x| + |b|), which random rounding errors exceed with a chance below 1e-5
+(Higham and Mary 2019). The exact residual is proven to meet the tolerance in either case.
+
+For least squares it is A^T (b - A x) that is judged. With a residual computed with componentwise error at most e, the
+product with A^T is computed with an error of at most
+
+    gamma_{k+2} |A^T| |r| + |A^T| e + underflow.
 """
 
 from __future__ import annotations
@@ -33,38 +38,94 @@ _SPLIT = 2.0**27 + 1
 class Certificate(NamedTuple):
     """The residual of x and what is proven about it; a row or number for each lane."""
 
-    r: Tensor  # (m, n)
-    norm: Tensor  # (m,) |r|
-    bound: Tensor  # (m,) no less than the exact |b - A x|
+    r: Tensor  # (m, rows of A) b - A x
+    g: Tensor  # (m, n) what is judged: r, or, of least squares, A^T r
+    norm: Tensor  # (m,) |g|
+    bound: Tensor  # (m,) no less than the exact |g|
     holds: Tensor  # (m,) whether this x may be called a solution
 
 
-def certify(A: Operator, b: Tensor, x: Tensor, tolerance: Tensor) -> Certificate:
-    """Judge x of every lane: b and x (m, n), tolerance (m,). A lane whose x is not finite does not hold.
+def certify(A: Operator, b: Tensor, x: Tensor, tolerance: Tensor, adjoint: Operator | None = None) -> Certificate:
+    """Judge x of every lane: b (m, rows), x (m, n), tolerance (m,). A lane whose x is not finite does not hold.
+
+    ``adjoint`` is A^T, of least squares: then A^T (b - A x) is judged.
 
     >>> from nlaformer.solvers.operators import DenseOperator
     >>> third, one = torch.full((1, 1), 1 / 3, dtype=torch.float64), torch.ones(1, 1, dtype=torch.float64)
     >>> certificate = certify(DenseOperator(3 * one[None], 1), one, third, torch.tensor([1e-14]))
     >>> certificate.norm.item(), bool(certificate.bound < 1e-14), bool(certificate.holds)
     (0.0, True, True)
+    >>> A, b = DenseOperator(torch.ones(1, 2, 1, dtype=torch.float64), 1), torch.tensor([[1.0, 3.0]]).double()
+    >>> mean = certify(A, b, 2 * one, torch.tensor([1e-14]), A.transposed)
+    >>> mean.r.tolist(), mean.g.tolist(), bool(mean.holds)
+    ([[-1.0, 1.0]], [[0.0]], True)
     """
-    size = A.absolute(x.abs()) + b.abs()
-    underflow = _TINY * (A.terms + 2) * (1 + x.abs().sum(-1, keepdim=True))
-    r = b - A.apply(x)
-    norm, rounding = norm_upper(r), norm_upper(_gamma(A.terms + 2) * size + underflow)
-    bound = (norm + rounding) * (1 + 4 * UNIT)
-    holds = (norm + 2 * rounding) * (1 + 4 * UNIT) <= tolerance  # a comparison with NaN is false
-    close = torch.isfinite(bound) & (norm <= tolerance) & ~holds
-    if 5 * math.sqrt(A.terms) < A.terms and bool(close.any()):
+    r = _residual(A, b, x, sharp=False)
+    found = _judged(r, r if adjoint is None else _product(adjoint, r, sharp=False), tolerance)
+    close = torch.isfinite(found.bound) & (found.norm <= tolerance) & ~found.holds
+    if A.terms and bool(close.any()):
         at = close.nonzero()[:, 0]
-        r, norm, bound, holds = r.clone(), norm.clone(), bound.clone(), holds.clone()
-        r[at] = _accurate(A.take(at), b[at], x[at])
-        norm[at] = norm_upper(r[at])
-        error = UNIT * r[at].abs() + 2 * _gamma(A.terms + 2) ** 2 * size[at] + underflow[at]
-        bound[at] = (norm[at] + norm_upper(error)) * (1 + 4 * UNIT)
-        likely = norm_upper(5 * math.sqrt(A.terms) * UNIT * size[at])
-        holds[at] = (bound[at] + likely) * (1 + 4 * UNIT) <= tolerance[at]
-    return Certificate(r, norm, bound, holds & torch.isfinite(x).all(-1))
+        r = _residual(A.take(at), b[at], x[at], sharp=True)
+        again = _judged(r, r if adjoint is None else _product(adjoint.take(at), r, sharp=True), tolerance[at])
+        fit = torch.isfinite(again.bound)
+        found = Certificate(*(own.clone() for own in found))
+        for own, new in zip(found, again, strict=True):
+            own[at[fit]] = new[fit]
+    return found._replace(holds=found.holds & torch.isfinite(x).all(-1))
+
+
+class _Evaluated(NamedTuple):
+    """A vector as it was computed, for each lane, with what may differ in each component."""
+
+    value: Tensor
+    error: Tensor  # at most, from the exact vector
+    spread: Tensor  # of any other evaluation in float64 from the exact vector
+
+
+def _judged(r: _Evaluated, g: _Evaluated, tolerance: Tensor) -> Certificate:
+    norm = norm_upper(g.value)
+    bound = (norm + norm_upper(g.error)) * (1 + 4 * UNIT)
+    holds = (bound + norm_upper(g.spread)) * (1 + 4 * UNIT) <= tolerance  # a comparison with NaN is false
+    return Certificate(r.value, g.value, norm, bound, holds)
+
+
+def _residual(A: Operator, b: Tensor, x: Tensor, sharp: bool) -> _Evaluated:
+    """The residual b - A x; ``sharp`` sums in twice the precision."""
+    size, underflow = A.absolute(x.abs()) + b.abs(), _underflow(A, x)
+    if not sharp:
+        error = _gamma(A.terms + 2) * size + underflow
+        return _Evaluated(b - A.apply(x), error, error)
+    r = _accurate(A, b, x)
+    error = UNIT * r.abs() + 2 * _gamma(A.terms + 2) ** 2 * size + underflow
+    return _Evaluated(r, error, _likely(A) * size + underflow)
+
+
+def _product(adjoint: Operator, r: _Evaluated, sharp: bool) -> _Evaluated:
+    """A^T r of a residual that was evaluated with an error."""
+    size, underflow = adjoint.absolute(r.value.abs()), _underflow(adjoint, r.value)
+    upwards = 1 + _gamma(adjoint.terms + 2)
+    inherited, spread = (adjoint.absolute(part) * upwards for part in (r.error, r.spread))
+    if not sharp:
+        own = _gamma(adjoint.terms + 2) * size + underflow
+        return _Evaluated(adjoint.apply(r.value), own + inherited, own + spread)
+    g = _accurate(adjoint, torch.zeros_like(inherited), -r.value)
+    error = UNIT * g.abs() + 2 * _gamma(adjoint.terms + 2) ** 2 * size + underflow
+    return _Evaluated(g, error + inherited, _likely(adjoint) * size + underflow + spread)
+
+
+def _likely(A: Operator) -> float:
+    """What an evaluation in float64 may add, relative to |A| |x| + |b|: of a long sum, what is likely."""
+    return min(5 * math.sqrt(A.terms) * UNIT, _gamma(A.terms + 2))
+
+
+def _underflow(A: Operator, x: Tensor) -> Tensor:
+    return _TINY * (A.terms + 2) * (1 + x.abs().sum(-1, keepdim=True))
+
+
+def product_lower(A: Operator, v: Tensor) -> Tensor:
+    """|A v|_2 of every lane, rounded downwards."""
+    rounding = _gamma(A.terms + 2) * A.absolute(v.abs()) + _underflow(A, v)
+    return norm_lower(A.apply(v)) - norm_upper(rounding)
 
 
 def norm_of(v: Tensor) -> Tensor:

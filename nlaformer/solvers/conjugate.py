@@ -1,7 +1,6 @@
-"""Conjugate gradients on many lanes: the iteration of section 3, checked against the true residual.
+"""Conjugate gradients on many lanes: the iteration of section 3, checked against the true residual (``claims``).
 
-The residual of the recursion drifts away from b - A x. When it claims convergence, the true one is computed; if that
-misses the tolerance, the iteration restarts from x (residual replacement), until restarting no longer helps.
+After a claim that failed, the iteration restarts from x with the true residual (residual replacement).
 
 After the steps of a model, every direction is kept conjugate to the ones taken there (deflated CG, Saad, Yeung, Erhel
 and Guyomarc'h 2000), so that a restart loses little of what they did.
@@ -15,13 +14,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.solvers.certificate import UNIT, norm_of, norm_upper
+from nlaformer.solvers.claims import Claims
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
 from nlaformer.solvers.preconditioners import Identity, Preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.state import SolveState
-
-_STRIKES = 3  # claims of one lane that may fail without having halved the true residual
-_LARGEST_DETOUR = 60  # claims of one lane that may fail at all
 
 
 @dataclass(frozen=True)
@@ -41,14 +38,15 @@ class Direction:
         """The direction of some lanes."""
         return Direction(self.d[lanes], self.q[lanes], self.curvature[lanes])
 
-    def coefficient(self, d: Tensor) -> Tensor:
-        """The beta for which d - beta * self.d is conjugate to this direction: (m, 1)."""
-        return torch.where(self.curvature > 0, (d * self.q).sum(-1) / self.curvature, 0.0)[:, None]
+    def coefficient(self, w: Tensor) -> Tensor:
+        """The beta for which d - beta * self.d is conjugate to this direction, (m, 1), for w = d; see ``test``."""
+        return torch.where(self.curvature > 0, (w * self.q).sum(-1) / self.curvature, 0.0)[:, None]
 
 
 def conjugate_gradients(state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
-    """Take every lane that goes on to its end, conjugate to the directions of the model's steps."""
+    """Take every lane of CG that goes on to its end, conjugate to the directions of the model's steps."""
     lanes = state.going()
+    lanes = lanes[~state.problem.minimal[lanes]]
     if not len(lanes):
         state.keep(lanes, state.x[lanes])
         return
@@ -82,10 +80,7 @@ class _Recursion:
         self.reach_M = _reach(self.M, self.reach_A, self.r, z)
         self.d = self._deflated(z.clone())  # (s, n)
         self.rz, self.norm = (self.r * z).sum(-1), norm_upper(self.r)  # (s,)
-        self.target = state.problem.tolerance[lanes].clone()  # (s,) the running |r| at which a lane claims
-        self.failures = torch.zeros_like(lanes)  # (s,) claims that failed
-        self.strikes = torch.zeros_like(lanes)  # (s,) those that did not lower the true residual much
-        self.reached = torch.full_like(self.target, torch.inf)  # (s,) the smallest true residual at a failed claim
+        self.claims = Claims(state, lanes)
 
     def step(self) -> None:
         """One iteration of (preconditioned) conjugate gradients, section 3."""
@@ -109,34 +104,18 @@ class _Recursion:
         self.r, self.rz, self.norm = r, rz, norm
         state.count_iteration(self.going, norm if len(self.going) == len(norm) else norm[self.alive])
         if state.watched:
-            state.show(self.going, self.x[self.alive], self.r[self.alive])
+            state.show(self.going, self.x[self.alive], self.r[self.alive], self.r[self.alive])
             state.keep(self.going, self.d[self.alive])
 
     def verify_claims(self) -> None:
         """Check the lanes that claim to have converged by their true residual."""
-        state = self.state
-        claims = (self.alive & (self.norm <= self.target)).nonzero()[:, 0]
-        if not len(claims):
+        at = (self.alive & (self.norm <= self.claims.target)).nonzero()[:, 0]
+        if not len(at):
             return
-        lanes = self.lanes[claims]
-        exact, done, noise = state.judge(lanes, self.x[claims])
-        self.failures[claims] += 1
-        self.strikes[claims] += exact.norm > 0.5 * self.reached[claims]
-        self.reached[claims] = torch.fmin(self.reached[claims], exact.norm)
-        # Where only rounding to the user's precision is in the way, a smaller residual may leave room for it.
-        rounding = ~done & exact.holds
-        spent = (self.failures[claims] > 3) | (self.norm[claims] == 0)  # a residual of 0 cannot fall further
-        hopeless = (noise > 0.8 * state.problem.tolerance[lanes]) | spent
-        stuck = (self.strikes[claims] > _STRIKES) | (self.failures[claims] > _LARGEST_DETOUR)
-        unrounded, stagnated = rounding & hopeless, ~done & ~rounding & stuck
-        state.end_unrounded(lanes[unrounded])
-        state.end(lanes[stagnated], Status.STAGNATED)
-        done = done | unrounded | stagnated
-        self._stop(torch.zeros_like(self.alive).index_fill(0, claims[done], True))
-        self.target[claims] *= torch.where(rounding, 0.1, 0.5)
-        again = ~done & ~rounding
-        if bool(again.any()):  # from x with its true residual
-            at, r = claims[again], exact.r[again]
+        verdict = self.claims.judge(at, self.lanes[at], self.x[at], self.norm[at])
+        self._stop(torch.zeros_like(self.alive).index_fill(0, at[verdict.ended], True))
+        if bool(verdict.again.any()):  # from x with its true residual
+            at, r = at[verdict.again], verdict.exact.r[verdict.again]
             self.r[at] = r
             z = self.M.apply(self.r)
             self.d[at], self.rz[at], self.norm[at] = self._deflated(z)[at], (r * z[at]).sum(-1), norm_upper(r)
@@ -159,8 +138,8 @@ class _Recursion:
         self.A, self.M = self.A.take(at), self.M.take(at)
         self.directions = [direction.take(at) for direction in self.directions]
         self.x, self.r, self.d = self.x[at], self.r[at], self.d[at]
-        self.rz, self.norm, self.target = self.rz[at], self.norm[at], self.target[at]
-        self.failures, self.strikes, self.reached = self.failures[at], self.strikes[at], self.reached[at]
+        self.rz, self.norm = self.rz[at], self.norm[at]
+        self.claims.keep(at)
         self.reach_A, self.reach_M = self.reach_A[at], self.reach_M[at]
         self.lanes, self.alive = self.going, self.alive[at]
 

@@ -8,6 +8,11 @@ is flexible conjugate gradients: the model may be as nonlinear as it likes, sinc
 A-norm along d whatever d is, and lowers its square by (r.d)^2 / d.A d. Without the sum it is iterative refinement with
 an exact line search. A step costs one product with A.
 
+Where A is not symmetric, or of least squares, the same steps minimize the residual |b - A x|: with q = A d in the place
+of the left factor, they are generalized conjugate residuals (GCR),
+
+    d = c - sum_j (A c.q_j / q_j.q_j) d_j        x <- x + (r.q / q.q) d          r <- r - (r.q / q.q) q.
+
 A model that answers (``Policy``) ends with the first answers that do not pay. A network that proposes directions is
 *watched* instead (``_Watch``), since all its steps are kept: they are conjugate, so on few unknowns even a useless one
 is a step towards the end of CG. The classical method does the rest: it starts from the last iterate and keeps conjugate
@@ -82,20 +87,20 @@ def guide(state: SolveState, proposer: Proposer, method: str, M: Preconditioner,
     if method == "auto" and proposer.unfit:
         proposer.refused[proposer.unfit] += len(lanes)
         return guidance
-    begun = norm_of(state.r)
+    begun = norm_of(state.g)
     for _ in range(min(policy.applications or (state.maxiter + 1) // 2, state.maxiter)):
         if not len(lanes):
             break
         plain = guidance.watch.plain[lanes]
-        c, fit = torch.zeros_like(state.r[lanes]), plain.clone()
+        c, fit = torch.zeros_like(state.x[lanes]), plain.clone()
         if bool(plain.any()):
-            c[plain] = M.take(lanes[plain]).apply(state.r[lanes[plain]])
+            c[plain] = M.take(lanes[plain]).apply(state.g[lanes[plain]])
         if not bool(plain.all()):
-            c[~plain], fit[~plain] = proposer.correction(lanes[~plain], state.r[lanes[~plain]])
+            c[~plain], fit[~plain] = proposer.correction(lanes[~plain], state.r[lanes[~plain]], state.g[lanes[~plain]])
         lanes, c = lanes[fit], c[fit]
         if len(lanes):
             lanes = guidance.step(lanes, c)
-    guidance.reduction = torch.where(guidance.accepted > 0, norm_of(state.r) / begun, 1.0)
+    guidance.reduction = torch.where(guidance.accepted > 0, norm_of(state.g) / begun, 1.0)
     return guidance
 
 
@@ -115,16 +120,17 @@ class Guidance:
         """Use the proposals c where they are worth it; returns the lanes that go on with the model."""
         state, policy = self._state, self._policy
         x, r, direction, gain, fresh = self._along(lanes, c)
-        ratio = norm_of(r) / norm_of(state.r[lanes])
+        g = state.gradient(lanes, r)
+        ratio = norm_of(g) / norm_of(state.g[lanes])
         usable = torch.isfinite(ratio) & torch.isfinite(x).all(-1) & fresh
         plain = self.watch.plain[lanes]
         if policy.watched:
-            used, going = usable, usable & self.watch.goes_on(lanes, norm_of(r), gain)
+            used, going = usable, usable & self.watch.goes_on(lanes, norm_of(g), gain)
         else:
             used, going = self._paying(lanes, ratio, usable)
         if bool(used.any()):
             state.keep(lanes[used], direction.d[used])
-            state.accept(lanes[used], x[used], r[used])
+            state.accept(lanes[used], x[used], r[used], g[used])
             self.accepted[lanes[used & ~plain]] += 1
         if policy.memory:
             self.directions.append(direction.take(used).among(lanes[used], len(state.x)))
@@ -136,9 +142,10 @@ class Guidance:
         else:
             refused["it does not lower the residual enough"] += int((~used).sum())
         lanes = lanes[going]
-        small = norm_of(state.r[lanes]) <= state.problem.tolerance[lanes]
+        small = norm_of(state.g[lanes]) <= state.problem.tolerance[lanes]
         if bool(small.any()):
-            state.r[lanes[small]] = state.judge(lanes[small])[0].r
+            exact, *_ = state.judge(lanes[small])
+            state.replace(lanes[small], exact.r, exact.g)
         return lanes[~small]
 
     def _paying(self, lanes: Tensor, ratio: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
@@ -156,15 +163,15 @@ class Guidance:
 
         Returns x, r, the direction, by how much the step lowers the squared error, and whether any of d is left.
         """
-        q = self._state.apply(lanes, d)
-        proposed = (d * q).sum(-1)
+        q, w = self._state.apply(lanes, d), self._state.problem.test
+        proposed = (w(lanes, d, q) * q).sum(-1)
         for direction in self.directions:
             before = direction.take(lanes)
-            beta = before.coefficient(d)
+            beta = before.coefficient(w(lanes, d, q))
             d, q = d - beta * before.d, q - beta * before.q
-        x, r, curvature = self._state.x[lanes], self._state.r[lanes], (d * q).sum(-1)
+        x, r, curvature = self._state.x[lanes], self._state.r[lanes], (w(lanes, d, q) * q).sum(-1)
         if self._policy.line_search:
-            alpha, fresh = (r * d).sum(-1) / curvature, curvature > _NEW * proposed.abs()
+            alpha, fresh = (r * w(lanes, d, q)).sum(-1) / curvature, curvature > _NEW * proposed.abs()
         else:
             alpha, fresh = torch.ones_like(curvature), torch.ones_like(curvature, dtype=torch.bool)
         gain = alpha.square() * curvature
@@ -197,7 +204,7 @@ class _Watch:
 
     def __init__(self, state: SolveState, switch: bool, in_blocks: bool) -> None:
         self._switch, self._share = switch, 0.5 if in_blocks else 0.25
-        self._begun, self._gain = norm_of(state.r), torch.zeros_like(state.norm)
+        self._begun, self._gain = norm_of(state.g), torch.zeros_like(state.norm)
         self._steps = torch.zeros_like(state.iterations)
         self._left = torch.full_like(self._steps, self.granted)  # steps of the network before it can be compared
         self._again = torch.full_like(self._steps, self.again)

@@ -1,6 +1,7 @@
 """The matrices of many systems behind one interface: dense, sparse, or known only by their products.
 
-A lane is one right-hand side; X (m, n) holds a vector for each of m lanes. Several lanes may share a matrix.
+A lane is one right-hand side; X (m, n) holds a vector for each of m lanes. Several lanes may share a matrix. Matrices
+of least squares have other numbers of rows than of columns.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DTypeError, ShapeError
+from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.prompt import scale
 
 _Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
@@ -25,6 +26,10 @@ class Operator(Protocol):
     @property
     def terms(self) -> int:
         """The largest number of products in any component of A x; 0 if unknown."""
+
+    @property
+    def transposed(self) -> Operator:
+        """The operator of A^T."""
 
     def apply(self, X: Tensor) -> Tensor:
         """A x of every lane."""
@@ -38,20 +43,24 @@ class Operator(Protocol):
     def products(self, X: Tensor) -> _Terms:
         """A x, one term of every sum at a time: factors a and x, and the components they add to (None: all)."""
 
-    def blocks(self, index: Tensor) -> Tensor:
-        """The entries of A at (index x index) of every lane: index (k, s) -> (m or 1, k, s, s)."""
+    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
+        """The entries of A at (rows x index) of every lane: index (k, s) -> (m or 1, k, s, s); rows are the index."""
 
 
 @dataclass(frozen=True)
 class DenseOperator:
     """G matrices, each shared by m / G consecutive lanes."""
 
-    A: Tensor  # (G, n, n)
+    A: Tensor  # (G, n, n), or (G, rows, n)
     shared: int  # lanes to a matrix
 
     @property
     def terms(self) -> int:
         return self.A.shape[-1]
+
+    @property
+    def transposed(self) -> DenseOperator:
+        return DenseOperator(self.A.mT, self.shared)
 
     def apply(self, X: Tensor) -> Tensor:
         return self._product(self.A, X)
@@ -60,7 +69,7 @@ class DenseOperator:
         return self._product(self.A.abs(), X)
 
     def _product(self, A: Tensor, X: Tensor) -> Tensor:
-        return (X.reshape(len(A), self.shared, -1) @ A.mT).reshape(X.shape)
+        return (X.reshape(len(A), self.shared, -1) @ A.mT).reshape(len(X), A.shape[-2])
 
     def take(self, lanes: Tensor) -> DenseOperator:
         if len(self.A) == 1:
@@ -73,8 +82,8 @@ class DenseOperator:
             a = self.A[:, None, :, j].expand(-1, self.shared, -1)
             yield a.flatten(0, 1), X[..., j, None].expand_as(a).flatten(0, 1), None
 
-    def blocks(self, index: Tensor) -> Tensor:
-        found = self.A[:, index[:, :, None], index[:, None, :]]
+    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
+        found = self.A[:, (index if rows is None else rows)[:, :, None], index[:, None, :]]
         return found if len(self.A) == 1 else found.repeat_interleave(self.shared, 0)
 
 
@@ -82,11 +91,15 @@ class DenseOperator:
 class SparseOperator:
     """One SciPy matrix in CSR form for all lanes; products are computed on the CPU."""
 
-    A: Any  # csr_array, float64, (n, n)
+    A: Any  # csr_array, float64, (n, n), or (rows, n)
 
     @property
     def terms(self) -> int:
         return int(np.diff(self.A.indptr).max())
+
+    @property
+    def transposed(self) -> SparseOperator:
+        return SparseOperator(self.A.T.tocsr())
 
     def apply(self, X: Tensor) -> Tensor:
         return _row_by_row(self.A, X)
@@ -107,8 +120,9 @@ class SparseOperator:
             a = torch.from_numpy(self.A.data[at]).expand(len(X), -1)
             yield a, X[:, torch.from_numpy(self.A.indices[at].astype(np.int64))], torch.from_numpy(rows)
 
-    def blocks(self, index: Tensor) -> Tensor:
-        parts = [torch.from_numpy(self.A[i][:, i].toarray()) for i in index.numpy()]
+    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
+        pairs = zip(index.numpy(), (index if rows is None else rows).numpy(), strict=True)
+        parts = [torch.from_numpy(self.A[j][:, i].toarray()) for i, j in pairs]
         return torch.stack(parts)[None]
 
 
@@ -134,16 +148,24 @@ class ImplicitOperator:
         single = self.A.dtype is not None and np.dtype(self.A.dtype) in (np.float32, np.float16)
         return float(np.finfo(self.A.dtype if single else np.float64).eps) / 2
 
+    @property
+    def transposed(self) -> ImplicitOperator:
+        return replace(self, A=self.A.T)
+
     def apply(self, X: Tensor) -> Tensor:
         given = X if self.exponent is None else scale(X, self.exponent)
         try:
             found = _row_by_row(self.A, given) if len(X) == 1 else self._columns(given)
         except DTypeError:
             raise
+        except NotImplementedError as error:
+            raise OptionError(
+                f"a product with the LinearOperator is not implemented ({error}); least squares need rmatvec too"
+            ) from error
         except ValueError as error:
-            n = X.shape[-1]
+            rows, n = self.A.shape
             raise ShapeError(
-                f"a product with the LinearOperator failed ({error}); it must take {n} numbers and return {n}"
+                f"a product with the LinearOperator failed ({error}); it must take {n} numbers and return {rows}"
             ) from error
         return found if self.exponent is None else scale(found, -self.exponent)
 
@@ -152,7 +174,7 @@ class ImplicitOperator:
         return torch.from_numpy(np.ascontiguousarray(columns.T)).to(X.device)
 
     def absolute(self, X: Tensor) -> Tensor:
-        return torch.zeros_like(X)
+        return X.new_zeros(len(X), self.A.shape[0])
 
     def take(self, lanes: Tensor) -> ImplicitOperator:
         return self if self.exponent is None else replace(self, exponent=self.exponent[lanes])
@@ -160,7 +182,7 @@ class ImplicitOperator:
     def products(self, X: Tensor) -> _Terms:
         return iter(())
 
-    def blocks(self, index: Tensor) -> Tensor:
+    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
         raise NotImplementedError("a LinearOperator has no entries")
 
 

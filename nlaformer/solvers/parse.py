@@ -1,9 +1,13 @@
 """A, b and x0 as users give them become lanes in float64, scaled by powers of two.
 
+A lane has its own method: conjugate gradients, or minimal residuals (GMRES) where A is not symmetric, or least squares
+where A is not square.
+
 A lane is one right-hand side with its matrix. The number of dimensions says what b is. With one dimension less than A
 it holds a vector for every matrix, A (..., n, n) and b (..., n); with as many it holds columns, A (..., n, n) and
 b (..., n, k); a single vector (n,) goes with every matrix of a batch. So for A (n, n), b (n, n) is n columns, as in
-NumPy and SciPy, and for A (n, n, n), b (n, n) is n vectors, one per matrix.
+NumPy and SciPy, and for A (n, n, n), b (n, n) is n vectors, one per matrix. Of least squares, A has m rows and b m
+entries, x n.
 
 A and b are scaled so that their largest entries are near 1: A x = b becomes (2^-i A) y = 2^-j b with x = 2^(j-i) y.
 Scaling by powers of two is exact, and no product on the way overflows or underflows.
@@ -16,7 +20,7 @@ import math
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -25,7 +29,7 @@ from torch import Tensor
 from nlaformer.arrays import give, kind_of, plain, to_tensor
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.prompt import exponent, scale
-from nlaformer.solvers.certificate import UNIT, norm_lower
+from nlaformer.solvers.certificate import UNIT, norm_lower, product_lower
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 from nlaformer.solvers.sparse import COMPLEX, is_sparse, to_csr
 
@@ -37,13 +41,16 @@ class Problem:
     """m lanes, scaled, and the way back to the units, shape and kind of array of the user."""
 
     A: Operator
-    b: Tensor  # (m, n)
+    adjoint: Operator | None  # A^T, of least squares alone
+    b: Tensor  # (m, rows of A)
     x0: Tensor | None  # (m, n)
-    tolerance: Tensor  # (m,)
+    unknowns: int  # n
+    tolerance: Tensor  # (m,) for |b - A x|, or, of least squares, |A^T (b - A x)|
     exponent_a: Tensor  # (m,)
     exponent_b: Tensor  # (m,)
     finite: Tensor  # (m,) whether A, b and x0 are
-    complaint: list[str]  # of every lane: why A cannot be symmetric positive definite, or nothing
+    minimal: Tensor  # (m,) whether steps minimize the residual (GMRES, CGLS) and not the error in the A-norm (CG)
+    complaint: list[str]  # of every lane: why A does not suit CG, where that is its method, or nothing
     kind: str
     dtype: torch.dtype
     shape: tuple[int, ...]  # of the numbers per system
@@ -53,6 +60,18 @@ class Problem:
     def single(self) -> bool:
         """Whether there is one right-hand side, so that numbers per system are plain numbers."""
         return not self.shape
+
+    @property
+    def exponent(self) -> Tensor:
+        """The exponents of what the tolerance is for, (m,)."""
+        return self.exponent_b if self.adjoint is None else self.exponent_a + self.exponent_b
+
+    def test(self, lanes: Tensor, d: Tensor, q: Tensor) -> Tensor:
+        """What residuals and products are multiplied with in a step along d, q = A d: q where that minimizes |r|."""
+        minimal = self.minimal[lanes]
+        if bool(minimal.all()):
+            return q
+        return torch.where(minimal[:, None], q, d) if bool(minimal.any()) else d
 
     def unscaled(self, x: Tensor, lanes: Tensor | slice = slice(None)) -> Tensor:
         """The vector in the user's units, float64."""
@@ -76,15 +95,18 @@ class Problem:
         return array.reshape(self.shape + array.shape[1:])
 
 
-def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
-    """Check what was given and make lanes of it."""
+_SQUARE = ("cg", "pcg", "gmres")
+
+
+def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto") -> Problem:
+    """Check what was given and make lanes of it; A chooses between CG, GMRES and least squares where ``method`` not."""
     rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
-    matrices, right = read_matrix("A", A), read_real("b", b)
+    matrices, right = read_matrix("A", A, square=method in _SQUARE), read_real("b", b)
     shape, columns = _shape(matrices, right)
     device = _device(A, matrices, right)
-    operator, exponent_a, finite, complaint = _scaled(
-        matrices, shape[:-1] if columns else shape, math.prod(shape), device
-    )
+    operator, exponent_a, finite, flaws = _scaled(matrices, shape[:-1] if columns else shape, math.prod(shape), device)
+    least_squares = method == "cgls" or matrices.shape[-2] != matrices.shape[-1]
+    minimal = [least_squares or method == "gmres" or (method not in _SQUARE and flaw.asymmetry != "") for flaw in flaws]
 
     def as_lanes(v: Tensor) -> Tensor:
         v = (v.mT if columns else v).to(device, torch.float64)
@@ -95,20 +117,28 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
     y = torch.where(finite[:, None], y, 0.0)
     exponent_b = exponent(y.abs().amax(-1))
     y = scale(y, -exponent_b[:, None])
-    start = None
+    start, n = None, matrices.shape[-1]
     if x0 is not None:
-        start = as_lanes(_read_x0(x0, right, shape, columns))
+        start = as_lanes(_read_x0(x0, n, shape, columns))
         finite = finite & torch.isfinite(start).all(-1)
         start = scale(torch.where(finite[:, None], start, 0.0), (exponent_a - exponent_b)[:, None])
+    adjoint = operator.transposed if least_squares else None
+    if adjoint is None:
+        tolerance = _tolerances(norm_lower(y), exponent_b, rtol, atol)
+    else:
+        tolerance = _tolerances(product_lower(adjoint, y), exponent_a + exponent_b, rtol, atol)
     return Problem(
         A=operator,
+        adjoint=adjoint,
         b=y,
         x0=start,
-        tolerance=_tolerances(y, exponent_b, rtol, atol),
+        unknowns=n,
+        tolerance=tolerance,
         exponent_a=exponent_a,
         exponent_b=exponent_b,
         finite=finite,
-        complaint=complaint,
+        minimal=torch.tensor(minimal, device=device),
+        complaint=["" if own else str(flaw) for own, flaw in zip(minimal, flaws, strict=True)],
         kind="torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
         dtype=_result_dtype(matrices.dtype, right.dtype),
         shape=shape,
@@ -118,7 +148,7 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float) -> Problem:
 
 def _shape(matrices: Any, right: Tensor) -> tuple[tuple[int, ...], bool]:
     """The shape of the lanes, and whether b holds columns, as the dimensions of A and b say; or a ShapeError."""
-    dimensions, n = len(matrices.shape), matrices.shape[-1]
+    dimensions, n = len(matrices.shape), matrices.shape[-2]
     columns = right.dim() == dimensions
     expected = (
         f"A {tuple(matrices.shape)} goes with b (..., {n}), a vector per matrix, or (..., {n}, k), k columns; given b "
@@ -138,25 +168,26 @@ def _device(A: Any, matrices: Any, right: Tensor) -> torch.device:
     return matrices.device if isinstance(A, Tensor) else right.device
 
 
-def _read_x0(x0: Any, right: Tensor, shape: tuple[int, ...], columns: bool) -> Tensor:
-    """A real x0 for each system, in the shape of b."""
+def _read_x0(x0: Any, n: int, shape: tuple[int, ...], columns: bool) -> Tensor:
+    """A real x0 for each system, in the shape of x."""
     if isinstance(x0, str):
         raise OptionError(f"x0 is {x0!r:.20}; expected a vector. Where SciPy takes 'Mb', pass the product M @ b")
     start = read_real("x0", x0)
-    own, batch = (2, shape[:-1]) if columns else (1, shape)  # the dimensions of a single system, and the others
-    expected = f"x0 has shape {tuple(start.shape)}; expected that of b, {tuple(right.shape)}, or one x0 for each system"
-    if start.shape[-own:] != right.shape[-own:] or _batch(batch, tuple(start.shape[:-own]), expected) != batch:
+    own, batch = ((n, shape[-1]), shape[:-1]) if columns else ((n,), shape)  # of a single system, and of the others
+    expected = f"x0 has shape {tuple(start.shape)}; expected that of x, {(*batch, *own)}, or one x0 for each system"
+    rest = start.dim() - len(own)
+    if tuple(start.shape[rest:]) != own or _batch(batch, tuple(start.shape[: max(rest, 0)]), expected) != batch:
         raise ShapeError(expected)
     return start
 
 
-def _tolerances(y: Tensor, exponent_b: Tensor, rtol: float, atol: float) -> Tensor:
-    """max(rtol |b|, atol) of every lane in its units, rounded downwards."""
-    relative = rtol * norm_lower(y).clamp(min=0) * (1 - 4 * UNIT)
-    found = torch.maximum(relative, scale(torch.full_like(relative, atol), -exponent_b) * (1 - 4 * UNIT))
+def _tolerances(norm: Tensor, e: Tensor, rtol: float, atol: float) -> Tensor:
+    """max(rtol norm, atol) of every lane in its units, rounded downwards, for norms that were."""
+    relative = rtol * norm.clamp(min=0) * (1 - 4 * UNIT)
+    found = torch.maximum(relative, scale(torch.full_like(relative, atol), -e) * (1 - 4 * UNIT))
     # The tolerance that is reported in the user's units must be the one that x meets, so it is a float64 there.
     found = found.clamp(max=torch.finfo(torch.float64).max)
-    return scale(scale_towards(found, exponent_b, 0.0), -exponent_b)
+    return scale(scale_towards(found, e, 0.0), -e)
 
 
 def scale_towards(values: Tensor, e: Tensor, towards: float) -> Tensor:
@@ -172,8 +203,8 @@ def scale_towards(values: Tensor, e: Tensor, towards: float) -> Tensor:
     return torch.where(off, torch.nextafter(found, torch.full_like(found, towards)), found)
 
 
-def read_matrix(name: str, value: Any) -> Any:
-    """A dense tensor (..., n, n), or a CSR array or LinearOperator of SciPy's: real, square, not empty."""
+def read_matrix(name: str, value: Any, square: bool = True) -> Any:
+    """A dense tensor (..., n, n), or a CSR array or LinearOperator of SciPy's: real, square if so, not empty."""
     found: Any = value
     if is_sparse(value):
         found = to_csr(name, value)
@@ -184,10 +215,9 @@ def read_matrix(name: str, value: Any) -> Any:
     else:
         found = read_real(name, value)
     shape = tuple(found.shape)
-    if len(shape) < 2 or shape[-1] != shape[-2] or not math.prod(shape):
-        raise ShapeError(
-            f"{name} has shape {getattr(value, 'shape', shape)}; expected square matrices (..., n, n), n from 1 on"
-        )
+    if len(shape) < 2 or (square and shape[-1] != shape[-2]) or not math.prod(shape):
+        wanted = "square matrices (..., n, n), n" if square else "matrices (..., m, n), m and n"
+        raise ShapeError(f"{name} has shape {getattr(value, 'shape', shape)}; expected {wanted} from 1 on")
     return found
 
 
@@ -251,19 +281,41 @@ def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tup
         raise ShapeError(message) from None
 
 
+class _Flaws(NamedTuple):
+    """Why a matrix cannot be symmetric positive definite, as its entries show, or nothing."""
+
+    asymmetry: str = ""
+    diagonal: str = ""
+
+    @classmethod
+    def of(cls, gap: float, diagonal: float, largest: float, n: int, eps: float) -> _Flaws:
+        asymmetry = low = ""
+        if gap > min(10 * n * eps, 1e-3) * largest:
+            nearly = "; if only by rounding, solve with (A + A.T) / 2" if gap < _NEARLY_SYMMETRIC * largest else ""
+            share = f"{gap / largest:.1e} of the largest{nearly}"
+            asymmetry = f"A is not symmetric: an entry differs from its mirror image by {share}"
+        if diagonal <= 0:
+            low = f"A has {'a zero' if diagonal == 0 else 'a negative'} entry on its diagonal"
+        return cls(asymmetry, low)
+
+    def __str__(self) -> str:
+        return self.asymmetry or self.diagonal
+
+
 def _scaled(
     matrices: Any, batch: tuple[int, ...], lanes: int, device: torch.device
-) -> tuple[Operator, Tensor, Tensor, list[str]]:
+) -> tuple[Operator, Tensor, Tensor, list[_Flaws]]:
     """The matrices with their largest entries near 1.
 
-    Also of every lane: the exponent, whether A is finite, and why it cannot be symmetric positive definite, or nothing.
+    Also of every lane: the exponent, whether A is finite, and its flaws, if it is square.
     """
     from scipy.sparse.linalg import LinearOperator
 
     if isinstance(matrices, LinearOperator):
         e, finite = torch.zeros(lanes, dtype=torch.int32), torch.ones(lanes, dtype=torch.bool)
-        return ImplicitOperator(matrices), e, finite, [""] * lanes
+        return ImplicitOperator(matrices), e, finite, [_Flaws()] * lanes
     operator: Operator
+    square = matrices.shape[-2] == matrices.shape[-1]
     # The diagonal is measured before the scaling, which may take a small entry to zero.
     if isinstance(matrices, Tensor):
         A = matrices.to(device, torch.float64)
@@ -271,20 +323,22 @@ def _scaled(
         lowest = A.diagonal(dim1=-2, dim2=-1).amin(-1)  # (G,)
         e, finite = _finite_exponent(A.abs().amax((-2, -1)))
         A = torch.where(finite[:, None, None], scale(A, -e[:, None, None]), 0.0)
-        size, gap = A.abs().amax((-2, -1)), (A - A.mT).abs().amax((-2, -1))
+        size = A.abs().amax((-2, -1))
+        gap = (A - A.mT).abs().amax((-2, -1)) if square else torch.zeros_like(size)
         operator = DenseOperator(A, lanes // len(A))
     else:
         csr = matrices.astype(np.float64)
         lowest = torch.tensor([csr.diagonal().min()])
         e, finite = _finite_exponent(_largest(csr))
         csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
-        size, gap = _largest(csr), _largest(csr - csr.T)
+        size = _largest(csr)
+        gap = _largest(csr - csr.T) if square else torch.zeros_like(size)
         operator = SparseOperator(csr)
     n, eps, shared = matrices.shape[-1], torch.finfo(_result_dtype(matrices.dtype)).eps, lanes // len(e)
     measured = zip(gap.tolist(), lowest.tolist(), size.tolist(), strict=True)
-    words = [_complaint(asymmetry, diagonal, largest, n, eps) for asymmetry, diagonal, largest in measured]
-    complaint = [word for word in words for _ in range(shared)]
-    return operator, e.repeat_interleave(shared), finite.repeat_interleave(shared), complaint
+    flaws = [_Flaws.of(asymmetry, diagonal, largest, n, eps) for asymmetry, diagonal, largest in measured]
+    every = [flaw for flaw in flaws for _ in range(shared)]
+    return operator, e.repeat_interleave(shared), finite.repeat_interleave(shared), every
 
 
 def _finite_exponent(largest: Tensor) -> tuple[Tensor, Tensor]:
@@ -294,15 +348,3 @@ def _finite_exponent(largest: Tensor) -> tuple[Tensor, Tensor]:
 
 def _largest(csr: Any) -> Tensor:
     return torch.tensor([np.abs(csr.data).max(initial=0.0)])
-
-
-def _complaint(gap: float, diagonal: float, largest: float, n: int, eps: float) -> str:
-    """Why a matrix cannot be symmetric positive definite, as its entries show, or nothing."""
-    if gap > min(10 * n * eps, 1e-3) * largest:
-        nearly = "; if only by rounding, solve with (A + A.T) / 2" if gap < _NEARLY_SYMMETRIC * largest else ""
-        return (
-            f"A is not symmetric: an entry differs from its mirror image by {gap / largest:.1e} of the largest{nearly}"
-        )
-    if diagonal <= 0:
-        return f"A has {'a zero' if diagonal == 0 else 'a negative'} entry on its diagonal"
-    return ""

@@ -56,7 +56,7 @@ class _Function:
     lanes: Tensor
 
     def apply(self, X: Tensor) -> Tensor:
-        full = torch.zeros_like(self.problem.b)
+        full = X.new_zeros(len(self.problem.b), self.problem.unknowns)
         full[self.lanes] = X
         given = full.reshape(*self.problem.shape, full.shape[-1])
         found = to_tensor("what M returned", self.function(give(given.clone(), self.problem.kind)))
@@ -92,6 +92,8 @@ class DiagonalPlusRank:
         """The preconditioner that a model writes for the matrices of a problem."""
         if reason := unreadable(problem, model.config.n):
             raise OptionError(f"a learned preconditioner reads A, but {reason}; pass another M")
+        if problem.adjoint is not None:
+            raise OptionError("a learned preconditioner is one of square systems; for least squares pass another M")
         begun = time.perf_counter()
         blocks = Blocks.of(problem, model.config.n)
         A = problem.A.blocks(blocks.index)  # (m or 1, k, s, s)
@@ -141,7 +143,7 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
 
     None; "jacobi"; a model that writes one, its folder or its bundled name; the entries of a diagonal, (n,) or one row
     per system; matrices (..., n, n), dense or sparse; a LinearOperator; a function r -> M r on arrays (..., n) of the
-    kind of b.
+    kind of b. Of least squares, M approximates the inverse of A^T A.
     """
     import scipy.sparse
 
@@ -157,7 +159,7 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
         return DiagonalPlusRank.learned(M, problem)
     if hasattr(M, "iterates") or hasattr(M, "run"):
         raise OptionError("M is a model that solves systems, not a preconditioner; pass it as model=")
-    m, n = problem.b.shape
+    m, n = len(problem.b), problem.unknowns
     if scipy.sparse.issparse(M) or hasattr(M, "matvec"):
         matrix = read_matrix("M", M)
         if matrix.shape != (n, n):
@@ -179,15 +181,16 @@ def _loaded(name: str | os.PathLike[str]) -> Any:
 
 
 def _jacobi(problem: Problem) -> _Diagonal:
-    A = problem.A
+    """The inverse of the diagonal of A, or, of least squares, of A^T A."""
+    A, squares = problem.A, problem.adjoint is not None
     if isinstance(A, SparseOperator):
-        diagonal = torch.from_numpy(A.A.diagonal())[None]
+        diagonal = torch.from_numpy(A.A.multiply(A.A).sum(0) if squares else A.A.diagonal())[None]
     elif isinstance(A, DenseOperator):
-        diagonal = A.A.diagonal(dim1=-2, dim2=-1)
+        diagonal = A.A.square().sum(-2) if squares else A.A.diagonal(dim1=-2, dim2=-1)
     else:
         raise OptionError('M="jacobi" needs the diagonal of A, which a LinearOperator does not show; pass M itself')
-    # A with other entries on its diagonal is refused.
-    return _diagonal(torch.where(diagonal > 0, 1 / diagonal, 1.0), problem)
+    # For CG, A with entries on its diagonal that are not positive is refused.
+    return _diagonal(torch.where(diagonal != 0, 1 / diagonal, 1.0), problem)
 
 
 def _diagonal(rows: Tensor, problem: Problem) -> _Diagonal:
@@ -197,7 +200,7 @@ def _diagonal(rows: Tensor, problem: Problem) -> _Diagonal:
 
 def _from_array(M: Any, problem: Problem) -> Preconditioner:
     entries = read_real("M", M).to(problem.b)
-    m, n = problem.b.shape
+    m, n = len(problem.b), problem.unknowns
     batch = problem.shape[:-1] if problem.columns else problem.shape
     if entries.shape == (n, n) and batch == (n,):
         raise ShapeError(f"M of shape {(n, n)} for {n} matrices may be a matrix or {n} diagonals; pass {(n, n, n)}")

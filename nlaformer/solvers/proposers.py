@@ -16,6 +16,7 @@ Of a system larger than the model, each gets diagonal blocks (block Jacobi). Wha
 
 from __future__ import annotations
 
+import inspect
 import os
 import time
 import traceback
@@ -58,27 +59,27 @@ class Proposer:
         self.applications = torch.zeros(len(problem.b), dtype=torch.long, device=problem.b.device)
         self.seconds = 0.0
         self._problem = problem
-        n = problem.b.shape[-1]
+        n = problem.unknowns
         self.unfit = unreadable(problem, size)
         self.possible = not self.unfit
         self.in_blocks = n > size
         if self.in_blocks:
             self.unfit = self.unfit or f"the systems have {n} unknowns, it was made for {size}"
 
-    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
-        """The corrections for the residuals of some lanes, (lanes, n)."""
+    def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
+        """The corrections for the residuals of some lanes, (lanes, n); of least squares g is A^T r, else r."""
         raise NotImplementedError
 
-    def correction(self, lanes: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-        """The corrections for the residuals r of some lanes, and where they are usable."""
+    def correction(self, lanes: Tensor, r: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+        """The corrections for the residuals of some lanes, and where they are usable."""
         self.applications[lanes] += 1
         begun = time.perf_counter()
         try:
-            c = self.ask(lanes, r)
+            c = self.ask(lanes, r, g)
         except Exception as error:  # whatever a model raises, the solve goes on without it
             last = traceback.format_exception_only(error)[-1].split("\n")[0]
             self.refused[str(error) if isinstance(error, _UnusableError) else f"it raised {last}"] += len(lanes)
-            c, fit = torch.zeros_like(r), torch.zeros_like(lanes, dtype=torch.bool)
+            c, fit = torch.zeros_like(g), torch.zeros_like(lanes, dtype=torch.bool)
         else:
             fit = torch.isfinite(c).all(-1) & (c.abs().amax(-1) < 1e100)
             zero = (c == 0).all(-1)
@@ -104,12 +105,16 @@ class Answers(Proposer):
         size: int | None = None,
         diagonal: float | None = None,
     ) -> None:
-        super().__init__(problem, size or problem.b.shape[-1])
+        super().__init__(problem, size or problem.unknowns)
+        if size is not None:
+            _refuse_least_squares(problem)
         self._function, self._size = function, size
         if not self.possible:
             return
-        self._blocks = Blocks.of(problem, size or problem.b.shape[-1])
-        self._A = problem.A.blocks(self._blocks.index)  # (m or 1, k, s, s)
+        self._blocks = Blocks.of(problem, size or problem.unknowns)
+        self._square = problem.adjoint is None
+        rows = None if self._square else torch.arange(problem.b.shape[-1], device=problem.b.device)[None]
+        self._A = problem.A.blocks(self._blocks.index, rows)  # (m or 1, k, s, s); of least squares (m or 1, 1, rows, n)
         if size is None:
             self._A = scale(self._A, problem.exponent_a[: len(self._A), None, None, None])
             self._back = scale(torch.ones_like(self._A[..., :1, 0]), problem.exponent_a[: len(self._A), None, None])
@@ -117,22 +122,23 @@ class Answers(Proposer):
         else:
             self._A, self._back = _in_size(self._A, size, diagonal)
 
-    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
+    def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
         A, back = (v if len(v) == 1 else v[lanes] for v in (self._A, self._back))
         A = A.expand(len(lanes), -1, -1, -1)
-        parts = self._blocks.split(r)  # (lanes, k, s)
+        parts = self._blocks.split(r) if self._square else r[:, None]  # (lanes, k, s)
         length = norm_of(parts)[..., None]
         unit = torch.where(length > 0, length, 1.0)
         wanted = self._length[lanes, None, None] if self._size is None else A.square().sum((-2, -1)).sqrt()[..., None]
-        right = torch.zeros(*parts.shape[:-1], A.shape[-1], dtype=r.dtype, device=r.device)
+        right = torch.zeros(*parts.shape[:-1], A.shape[-2], dtype=r.dtype, device=r.device)
         right[..., : parts.shape[-1]] = parts / unit * wanted
         pieces = zip(A.flatten(0, 1).split(LARGEST_CALL), right.flatten(0, 1).split(LARGEST_CALL), strict=True)
         answer = torch.cat([self._call(*piece) for piece in pieces]).to(r)
-        return self._blocks.join(answer.reshape(right.shape)[..., : parts.shape[-1]] * (unit / wanted * back))
+        answer = answer.reshape(*parts.shape[:-1], A.shape[-1])[..., : self._blocks.index.shape[-1]]
+        return self._blocks.join(answer * (unit / wanted * back))
 
     def _call(self, A: Tensor, b: Tensor) -> Tensor:
         """The last iterate for systems A (k, s, s), b (k, s)."""
-        wanted = b.shape
+        wanted = A.shape[:1] + A.shape[2:]
         # Copies, since a model may write into its arguments.
         A, b = A.clone(), b.clone()
         single = self._problem.single and len(b) == 1 and self._size is None
@@ -147,7 +153,7 @@ class Answers(Proposer):
         _synchronize(found)
         found = (found[None] if single else found).double()
         if found.shape != wanted:
-            raise _UnusableError(f"it returned shape {tuple(found.shape)} for b of shape {tuple(wanted)}")
+            raise _UnusableError(f"it returned shape {tuple(found.shape)} for x of shape {tuple(wanted)}")
         return found
 
 
@@ -167,6 +173,7 @@ class Directions(Proposer):
 
     def __init__(self, model: Any, problem: Problem) -> None:
         super().__init__(problem, model.config.n)
+        _refuse_least_squares(problem)
         self._model = model
         self._memory: Tensor | None = None
 
@@ -181,10 +188,10 @@ class Directions(Proposer):
         memory = memory.reshape(*self._A.shape[:2], *memory.shape[1:])
         return memory.expand(len(problem.b), *memory.shape[1:]).clone()
 
-    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
+    def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
         if self._memory is None:
             self._memory = self._begin()
-        parts = self._blocks.split(r)  # (lanes, k, s)
+        parts = self._blocks.split(g)  # (lanes, k, s)
         length = norm_of(parts)[..., None]
         unit = torch.where(length > 0, parts / torch.where(length > 0, length, 1.0), 0.0)
         at = lanes.to(self._memory.device)
@@ -220,8 +227,8 @@ class Preconditioned(Proposer):
         self.seconds = M.seconds
         self.refused["what it wrote is not positive definite, and the Jacobi preconditioner stood in"] += M.jacobi
 
-    def ask(self, lanes: Tensor, r: Tensor) -> Tensor:
-        return self._M.take(lanes).apply(r)
+    def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
+        return self._M.take(lanes).apply(g)
 
 
 def read_model(model: Any, problem: Problem) -> Proposer:
@@ -242,12 +249,38 @@ def read_model(model: Any, problem: Problem) -> Proposer:
     if hasattr(model, "run") and hasattr(model, "config"):
         _refuse_other_problems(model)
         return Answers(lambda A, b: model.run(A, b).x, problem, model.config.n)
-    if callable(model):
+    if callable(model) and not (kind := _other_kind(model)):
         return Answers(model, problem)
     raise OptionError(
-        f"model is a {type(model).__name__}; expected a trained model, its folder or its bundled name, a compiled "
-        "algorithm, or a function (A, b) -> x"
+        f"model is {kind if callable(model) else f'a {type(model).__name__}'}; expected a trained model, its folder or "
+        "its bundled name, a compiled algorithm, or a function (A, b) -> x"
     )
+
+
+def _other_kind(model: Any) -> str:
+    """What something that can be called is, where it cannot be a function (A, b) -> x; or nothing."""
+    if isinstance(model, type):
+        return f"the class {model.__name__}, not an object of it"
+    if hasattr(model, "error_bound"):
+        return "an operation"
+    if hasattr(model, "pre") and hasattr(model, "loop"):
+        return "an NLAFormer without its read-out"
+    try:
+        inspect.signature(getattr(model, "forward", model)).bind("A", "b")
+    except TypeError as error:
+        return f"a function that cannot be called with A and b ({error})"
+    except ValueError:  # a built-in function that does not tell its arguments
+        pass
+    return ""
+
+
+def _refuse_least_squares(problem: Problem) -> None:
+    """Refuse a model of square systems where A is not square."""
+    if problem.adjoint is not None:
+        raise OptionError(
+            "this model was made for square systems, and these are least squares; give a function (A, b) -> x, or omit "
+            "the model"
+        )
 
 
 def _refuse_other_problems(model: Any) -> None:

@@ -21,7 +21,7 @@ Numbers: TypeAlias = float | FloatArray
 class Status(enum.Enum):
     """How a solve ended; the value is the sentence a user reads. Only CONVERGED is a success."""
 
-    CONVERGED = "converged: |b - A x| <= max(rtol |b|, atol) holds for the returned x, recomputed in float64"
+    CONVERGED = "converged: the residual, recomputed in float64 from the returned answer, is within the tolerance"
     MAXITER = "iterations ran out: the residual is still above the tolerance; raise maxiter, or give a preconditioner M"
     STAGNATED = (
         "stagnated: the residual stopped falling above the tolerance; either (a) A is singular or nearly so, or "
@@ -33,7 +33,11 @@ class Status(enum.Enum):
     )
     NOT_SPD = (
         "not symmetric positive definite: the matrix (or the preconditioner) is not what conjugate gradients need, so "
-        "the answer must not be used; use a direct solver, MINRES (symmetric) or GMRES"
+        'the answer must not be used; use method="gmres", or a direct solver'
+    )
+    NOT_LINEAR = (
+        "not linear: the LinearOperator is not the same matrix in all its products, so the answer must not be used; "
+        "check its matvec, and its rmatvec where A is not square"
     )
     NONFINITE = "not finite: the input holds NaN or infinity, or the answer leaves the range of the numbers"
 
@@ -41,7 +45,7 @@ class Status(enum.Enum):
         return self.value
 
 
-_INFO = {Status.CONVERGED: 0, Status.NOT_SPD: -1, Status.NONFINITE: -2}
+_INFO = {Status.CONVERGED: 0, Status.NOT_SPD: -1, Status.NONFINITE: -2, Status.NOT_LINEAR: -3}
 
 
 @dataclass(frozen=True)
@@ -93,12 +97,13 @@ class SolveResult(Generic[ArrayT]):
     detail : what is known beyond the status, a sentence or nothing
     iterations : steps taken: applications of the model whose answer was used, and steps of the classical method
     residuals : |b - A x_k| from k = 0 on, (..., K + 1), NaN after a system has ended; the running values of the
-        method, except the last of a system that converged, which is recomputed
+        method, except the last of a system that converged, which is recomputed. For least squares, here and below, it
+        is |A^T (b - A x_k)|
     residual_norm : |b - A x| of the returned x, recomputed
     residual_bound : proven to be no less than the exact |b - A x|; for a LinearOperator its products are taken
         as exact, since their rounding errors are not known
-    tolerance : max(rtol |b|, atol), which the bound must not exceed
-    matvecs : products with A outside the model, those of the certificate included
+    tolerance : max(rtol |b|, atol), for least squares max(rtol |A^T b|, atol), which the bound must not exceed
+    matvecs : products with A and A^T outside the model, those of the certificate included
     method : what was done, in words
     model : what the model contributed, or None without one
     model_seconds, classical_seconds : where the time went

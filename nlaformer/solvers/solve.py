@@ -1,6 +1,6 @@
 """nf.solve, nf.cg and nf.pcg: linear systems in, answers with a certificate out.
 
-A solve is read, guided by a model where there is one, finished by conjugate gradients, and certified.
+A solve is read, guided by a model where there is one, finished by conjugate gradients, GMRES or CGLS, and certified.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ from torch import Tensor
 from nlaformer.arrays import ArrayT, full_precision, give, whole
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.prompt import scale
-from nlaformer.solvers.conjugate import conjugate_gradients
+from nlaformer.solvers.conjugate import Direction, conjugate_gradients
 from nlaformer.solvers.guided import METHODS, Guidance, guide
+from nlaformer.solvers.minimal import minimal_residuals
 from nlaformer.solvers.parse import Problem, read, scale_towards
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, Preconditioner, read_preconditioner, role_of
 from nlaformer.solvers.proposers import Preconditioned, Proposer, read_model
 from nlaformer.solvers.result import KeptSteps, SolveResult
 from nlaformer.solvers.state import SolveState
 
-_METHODS = ("cg", "pcg", *METHODS)
+_METHODS = ("cg", "pcg", "gmres", "cgls", *METHODS)
 _CHECKS = ("warn", "raise", "ignore")
 _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64
 
@@ -48,42 +49,48 @@ def solve(
     check: str = "warn",
     switch: bool = True,
 ) -> SolveResult[ArrayT]:
-    """Solve A x = b for symmetric positive definite A.
+    """Solve A x = b, or, if A is not square, min |b - A x|.
 
-    CONVERGED means that |b - A x| <= max(rtol |b|, atol) is proven for the x that is returned: the residual is
-    recomputed in float64 from that x, and a bound on its own rounding error is added. Products of a LinearOperator are
-    taken as exact.
+    A symmetric A must be positive definite; it is solved by conjugate gradients. One that is not symmetric is solved by
+    GMRES. CONVERGED means that |b - A x| <= max(rtol |b|, atol) is proven for the x that is returned: the residual is
+    recomputed in float64 from that x, and a bound on its own rounding error is added. For least squares, where A is
+    not square, it means that |A^T (b - A x)| <= max(rtol |A^T b|, atol) is. Products of a LinearOperator are taken as
+    exact.
 
     Parameters
     ----------
     A : NumPy array, torch tensor (dense or sparse), SciPy sparse matrix or LinearOperator
-        (..., n, n), symmetric positive definite. Whole numbers are read as float64; complex numbers are refused.
+        (..., n, n), or (..., m, n) for least squares. Whole numbers are read as float64; complex numbers are refused.
+        A square LinearOperator, whose entries are not known, is taken to be symmetric; see ``method``.
     b : array
         (..., n), a vector for each matrix, or (..., n, k), k columns for each. The number of dimensions decides (one
-        less than A's: vectors; as many: columns). One vector (n,) goes with every matrix.
+        less than A's: vectors; as many: columns). One vector (n,) goes with every matrix. (For least squares, m for n.)
     model : model, path, name or function, optional
         A trained model or program, what ``nf.load`` takes, a compiled algorithm, or any function (A, b) -> x or
         iterates x_0, ..., x_T.
     x0 : array, optional
-        The initial guess, in the shape of b; zero by default.
+        The initial guess, in the shape of x; zero by default.
     M : optional
-        Approximates the *inverse* of A: "jacobi", a model that writes a preconditioner (or its folder or name), a
-        diagonal, a matrix, a LinearOperator or a function of r.
+        Approximates the *inverse* of A, or, for least squares, of A^T A: "jacobi", a model that writes a preconditioner
+        (or its folder or name), a diagonal, a matrix, a LinearOperator or a function of r.
     rtol, atol : float
         The tolerance, applied to each right-hand side.
     maxiter : int, optional
         The maximum number of iterations of the classical method; 10 n by default. A model is called at most half as
         often.
-    method : {"auto", "cg", "pcg", "guided", "warm-start", "refine", "flexible"}
+    method : {"auto", "cg", "pcg", "gmres", "cgls", "guided", "warm-start", "refine", "flexible"}
+        "cg" and "pcg" refuse an A that is not symmetric, "gmres" solves with any square A (a LinearOperator that is not
+        symmetric, or a symmetric A that is not definite), "cgls" are least squares with any A. The others leave the
+        choice to A.
+
         "guided" takes the steps that a network proposes in every loop, or those of a learned preconditioner, and goes
         on with CG where a plain step gains as much (docs/solve.md has the rule). The next three are for models that
         answer. "warm-start" starts from the model's answer if that lowers the residual. "refine" calls the model for
         each new residual, with an exact line search. "flexible" also makes its answers conjugate to each other
-        (flexible CG). After all of them, CG finishes, or PCG if there is an M. "auto" is for systems no larger than the
-        model's: "guided" if the model proposes directions, else "flexible" if the first answer divides the residual by
-        10 and as long as each later one divides it by 3; a model that does not costs one product with A. Without a
-        model it is "pcg" if there is an M, else "cg". Systems that do not converge with a model are solved again
-        without it.
+        (flexible CG). After all of them, the classical method finishes, with M if there is one. "auto" is for systems
+        no larger than the model's: "guided" if the model proposes directions, else "flexible" if the first answer
+        divides the residual by 10 and as long as each later one divides it by 3; a model that does not costs one
+        product with A. Systems that do not converge with a model are solved again without it.
     callback : function, optional
         Called as callback(x) after every iteration, with a copy of x in the shape and kind of the result.
     check : {"warn", "raise", "ignore"}
@@ -107,6 +114,10 @@ def solve(
     0
     >>> nf.solve(-A, b, check="ignore").status.name
     'NOT_SPD'
+    >>> nf.solve(np.array([[0.0, 2.0], [-1.0, 1.0]]), b).method
+    'GMRES'
+    >>> nf.solve(np.array([[1.0], [1.0], [1.0]]), np.array([1.0, 2.0, 6.0])).x  # the mean
+    array([3.])
     """
     return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, model=model, switch=switch))
 
@@ -213,24 +224,32 @@ class _Request:
 def _solve(request: _Request) -> SolveResult:
     begun = time.perf_counter()
     request.check_options()
-    problem = read(request.A, request.b, request.x0, request.rtol, request.atol)
-    n = problem.b.shape[-1]
+    problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method)
+    n = max(problem.unknowns, problem.b.shape[-1])
     maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
     M = read_preconditioner(request.preconditioner, problem)
     state = SolveState(problem, maxiter, request.callback, request.trajectory)
     proposer, M = _proposer(request, problem, M)
+    if not request.switch and (proposer is None or not proposer.guided):
+        raise OptionError("switch=False has no effect: nothing here proposes directions; omit it")
     guidance = None
     if proposer is not None:
         method = request.method if request.model is not None else "guided"  # a learned M is used as it was asked for
         guidance = guide(state, proposer, method, M, request.switch)
-        conjugate_gradients(state, M, guidance.directions)
+        _go_on(state, M, guidance.directions)
         guidance.undo_failures()
     if guidance is None or len(state.going()):
-        conjugate_gradients(state, M, [])
+        _go_on(state, M, [])
     state.finish()
     result = _result(request, state, guidance, begun)
     _warn_or_raise(result, request.check)
     return result
+
+
+def _go_on(state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
+    """The classical methods, each for its lanes, after the directions of a model."""
+    conjugate_gradients(state, M, directions)
+    minimal_residuals(state, M, directions)
 
 
 def _proposer(request: _Request, problem: Problem, M: Preconditioner) -> tuple[Proposer | None, Preconditioner]:
@@ -250,7 +269,7 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
     model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
 
     def in_units(values: Tensor, towards: float) -> Any:
-        return problem.numbers(scale_towards(values, problem.exponent_b, towards))
+        return problem.numbers(scale_towards(values, problem.exponent, towards))
 
     return SolveResult(
         x=problem.vectors(unscaled),
@@ -272,9 +291,9 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
 
 
 _STEPS = {
-    "auto": "flexible conjugate gradients with the model",
-    "flexible": "flexible conjugate gradients with the model",
-    "guided": "conjugate gradients guided by the model",
+    "auto": "flexible {} with the model",
+    "flexible": "flexible {} with the model",
+    "guided": "{} guided by the model",
     "warm-start": "a warm start from the model's answer",
     "refine": "refinement with the model",
 }
@@ -282,17 +301,21 @@ _STEPS = {
 
 def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -> str:
     """What was done, in the order of the steps."""
-    classical = "conjugate gradients"
+    minimal = state.problem.minimal
+    kinds = [] if bool(minimal.all()) else ["conjugate gradients"]
+    if bool(minimal.any()):
+        kinds.append("GMRES" if state.problem.adjoint is None else "CGLS")
+    classical = " or ".join(kinds)
     if request.preconditioner is not None and not (guidance and isinstance(guidance.proposer, Preconditioned)):
-        classical = "preconditioned conjugate gradients"
+        classical = f"preconditioned {classical}"
     if guidance is None:
         return classical
     used = int(guidance.accepted.sum())
     if not used:
         return f"{classical}; the model was of no use"
-    steps = _STEPS["guided" if guidance.proposer.guided else request.method]
+    steps = _STEPS["guided" if guidance.proposer.guided else request.method].format(" or ".join(kinds))
     if isinstance(guidance.proposer, Preconditioned):
-        steps = "conjugate gradients preconditioned by the model"
+        steps = f"{' or '.join(kinds)} preconditioned by the model"
     return steps if used == int(state.iterations.sum()) else f"{steps}, then {classical}"
 
 

@@ -1,6 +1,7 @@
 """The state of a solve: where every lane stands. The only place that calls a lane converged.
 
-The methods (``conjugate``, ``guided``) read the state and change it through the methods of ``SolveState``.
+The methods (``conjugate``, ``minimal``, ``guided``) read the state and change it through the methods of
+``SolveState``. What they lower is g: the residual r = b - A x, or, of least squares, A^T r.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import Certificate, certify, norm_of
-from nlaformer.solvers.operators import ImplicitOperator
+from nlaformer.solvers.operators import ImplicitOperator, Operator
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Status
 
@@ -31,7 +32,7 @@ class SolveState:
         self.problem, self.maxiter = problem, maxiter
         self._callback, self._keep = callback, keep
         m, device = len(problem.b), problem.b.device
-        self.x = torch.zeros_like(problem.b) if problem.x0 is None else problem.x0.clone()  # (m, n)
+        self.x = problem.b.new_zeros(m, problem.unknowns) if problem.x0 is None else problem.x0.clone()  # (m, n)
         self.iterations = torch.zeros(m, dtype=torch.long, device=device)
         self.limit = torch.full_like(self.iterations, maxiter)
         self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
@@ -40,9 +41,10 @@ class SolveState:
         self.status: list[Status | None] = [None] * m
         self.detail = [""] * m
         self.trajectory: list[tuple[Tensor, Tensor, Tensor]] = []
-        self.r = self._first_residuals()  # (m, n), running
-        self._start = (self.x.clone(), self.r.clone())
-        norm = norm_of(self.r)
+        self.r = self._first_residuals()  # (m, rows of A), running
+        self.g = self._first_gradients()  # (m, n), running
+        self._start = (self.x.clone(), self.r.clone(), self.g.clone())
+        norm = norm_of(self.g)
         self._history = [(torch.arange(m, device=device), self.iterations.clone(), norm)]  # lanes, their k, |r_k|
         # The smallest running residual of every lane; its x is kept once the residual rises again.
         self._least, self._kept = norm.clone(), torch.zeros(m, dtype=torch.bool, device=device)
@@ -50,26 +52,41 @@ class SolveState:
         self._end_at_x0()
 
     def _first_residuals(self) -> Tensor:
-        """End the lanes whose input is not finite or whose b is zero; the residuals of the others."""
+        """End the lanes whose input is not finite or whose answer is 0; the residuals of the others."""
         problem = self.problem
         self.end((~problem.finite).nonzero()[:, 0], Status.NONFINITE, "A, b or x0 holds NaN or infinity")
         self.x[~problem.finite] = torch.nan
-        zero = (problem.b == 0).all(-1) & problem.finite
+        zero = (problem.b == 0).all(-1)
+        if problem.adjoint is not None and not isinstance(problem.A, ImplicitOperator):
+            # Least squares with A = 0; others have an entry near 1.
+            zero |= (problem.A.absolute(torch.ones_like(self.x)) == 0).all(-1)
+        zero &= problem.finite
         self.x[zero], self.norm[zero], self.bound[zero] = 0.0, 0.0, 0.0
         self.end(zero.nonzero()[:, 0], Status.CONVERGED)
         if isinstance(problem.A, ImplicitOperator) and bool(zero.any()):
             at = zero.nonzero()[:, 0]
             affine = at[(self.apply(at, self.x[at]) != 0).any(-1)]
-            self.end(affine, Status.NOT_SPD, "A applied to 0 is not 0: it is not linear")
+            for lane in affine:
+                status = Status.NOT_LINEAR if bool(problem.minimal[lane]) else Status.NOT_SPD
+                self.end(lane[None], status, "A applied to 0 is not 0: it is not linear")
         r, lanes = problem.b.clone(), self.going()
         if problem.x0 is not None and len(lanes):
             r[lanes] = problem.b[lanes] - self.apply(lanes, self.x[lanes])
         return r
 
+    def _first_gradients(self) -> Tensor:
+        """What is lowered, where the lanes begin; the residuals themselves unless these are least squares."""
+        lanes = self.going()
+        if self.problem.adjoint is None or not len(lanes):
+            return self.r
+        g = torch.zeros_like(self.x)
+        g[lanes] = self.gradient(lanes, self.r[lanes])
+        return g
+
     def _end_at_x0(self) -> None:
         """End the lanes whose x0 is a solution, then those whose matrix cannot be positive definite."""
         problem, lanes = self.problem, self.going()
-        claims = lanes[norm_of(self.r[lanes]) <= problem.tolerance[lanes]]
+        claims = lanes[norm_of(self.g[lanes]) <= problem.tolerance[lanes]]
         if len(claims):
             self.judge(claims)
         for lane in self.going():
@@ -89,13 +106,13 @@ class SolveState:
         return torch.tensor(lanes, dtype=torch.long, device=self.x.device)
 
     def residuals(self) -> NDArray[np.float64]:
-        """|r_k| of every lane in the user's units, (m, K + 1), NaN after its end."""
+        """|g_k| of every lane in the user's units, (m, K + 1), NaN after its end."""
         table = torch.full((len(self.x), int(self.iterations.max()) + 1), torch.nan, dtype=torch.float64)
         for lanes, k, norms in self._history:
             table[lanes.cpu(), k.cpu()] = norms.cpu()
         done = torch.tensor([status is Status.CONVERGED for status in self.status])
         table[done, self.iterations.cpu()[done]] = self.norm.cpu()[done]
-        found: NDArray[np.float64] = scale(table, self.problem.exponent_b.cpu()[:, None]).numpy()
+        found: NDArray[np.float64] = scale(table, self.problem.exponent.cpu()[:, None]).numpy()
         return found
 
     # Iterating
@@ -105,28 +122,40 @@ class SolveState:
         self.count_product(lanes)
         return self.problem.A.take(lanes).apply(v)
 
+    def gradient(self, lanes: Tensor, r: Tensor) -> Tensor:
+        """What is lowered, g, for the residuals r of some lanes; of least squares a product with A^T, counted."""
+        if self.problem.adjoint is None:
+            return r
+        self.count_product(lanes)
+        return self.problem.adjoint.take(lanes).apply(r)
+
     def count_product(self, lanes: Tensor) -> None:
-        """Count one product with A for some lanes."""
+        """Count one product with A, or A^T, for some lanes."""
         self.matvecs[lanes] += 1
 
-    def accept(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
+    def accept(self, lanes: Tensor, x: Tensor, r: Tensor, g: Tensor) -> None:
         """Take a step that a model proposed. It does not count against the limit of the classical method."""
-        norm = norm_of(r)
+        norm = norm_of(g)
         self.keep_before_rise(lanes, torch.ones_like(lanes, dtype=torch.bool), norm, self.x[lanes])
         self.count_iteration(lanes, norm)
         self.limit[lanes] += 1
-        self.show(lanes, x, r)
+        self.show(lanes, x, r, g)
 
     def count_iteration(self, lanes: Tensor, norm: Tensor) -> None:
-        """Count one iteration for some lanes; ``norm`` is that of their running residual after it."""
+        """Count one iteration for some lanes; ``norm`` is that of their running g after it."""
         self.iterations[lanes] += 1
         self._history.append((lanes, self.iterations[lanes], norm))
 
-    def show(self, lanes: Tensor, x: Tensor, r: Tensor) -> None:
+    def show(self, lanes: Tensor, x: Tensor, r: Tensor, g: Tensor) -> None:
         """Set the iterates and running residuals of some lanes, and call the callback."""
-        self.x[lanes], self.r[lanes] = x, r
+        self.x[lanes] = x
+        self.replace(lanes, r, g)
         if self._callback is not None:
             self._callback(self.problem.vectors(self.problem.unscaled(self.x)))
+
+    def replace(self, lanes: Tensor, r: Tensor, g: Tensor) -> None:
+        """Set the running residuals of some lanes."""
+        self.r[lanes], self.g[lanes] = r, g
 
     def keep(self, lanes: Tensor, d: Tensor) -> None:
         """Store x, r and d of this iteration, if that was asked for; lanes that have ended keep their last d."""
@@ -151,7 +180,7 @@ class SolveState:
         """Put lanes back to where they began, with the full number of iterations."""
         fresh = lanes[~self._kept[lanes]]
         self._best[fresh], self._kept[fresh] = self.x[fresh], True
-        for own, begun in zip((self.x, self.r), self._start, strict=True):
+        for own, begun in zip((self.x, self.r, self.g), self._start, strict=True):
             own[lanes] = begun[lanes]
         self.limit[lanes] = self.iterations[lanes] + self.maxiter
         for lane in lanes.tolist():
@@ -181,15 +210,21 @@ class SolveState:
             found = self._certify(lanes, returned)
         self.norm[lanes], self.bound[lanes] = found.norm, found.bound
         self.end(lanes[found.holds], Status.CONVERGED)
-        return exact, found.holds, norm_of(found.r - exact.r)
+        return exact, found.holds, norm_of(found.g - exact.g)
 
     def _certify(self, lanes: Tensor, x: Tensor) -> Certificate:
         """The certificate of an x for some lanes; a LinearOperator is applied to that x in the user's units."""
-        problem, A = self.problem, self.problem.A.take(lanes)
-        if isinstance(A, ImplicitOperator):
-            A = A.in_units(problem.exponent_b[lanes])
-        self.count_product(lanes)
-        return certify(A, problem.b[lanes], x, problem.tolerance[lanes])
+        problem = self.problem
+        A, adjoint = self._in_units(problem.A, lanes), None
+        if problem.adjoint is not None:
+            adjoint = self._in_units(problem.adjoint, lanes)
+        for _ in range(1 if adjoint is None else 2):
+            self.count_product(lanes)
+        return certify(A, problem.b[lanes], x, problem.tolerance[lanes], adjoint)
+
+    def _in_units(self, A: Operator, lanes: Tensor) -> Operator:
+        own = A.take(lanes)
+        return own.in_units(self.problem.exponent_b[lanes]) if isinstance(own, ImplicitOperator) else own
 
     def end_unrounded(self, lanes: Tensor) -> None:
         """End lanes whose iterate holds, but not in the user's precision: PRECISION if it holds in float64."""
@@ -213,6 +248,10 @@ class SolveState:
             lanes = torch.tensor(open_ended, device=self.x.device)
             self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
             exact, done, _ = self.judge(lanes)
+            spent = torch.tensor([self.status[lane] in (Status.MAXITER, Status.STAGNATED) for lane in open_ended])
+            unsure = spent.to(lanes.device) & ~exact.holds & (exact.bound <= self.problem.tolerance[lanes])
+            detail = "the residual is proven to meet the tolerance, but other evaluations in float64 may not show it"
+            self.end(lanes[unsure], Status.STAGNATED, detail)
             far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
             self.end(lanes[far], Status.NONFINITE, "the answer is beyond the largest float64")
             self.end_unrounded(lanes[exact.holds & ~done & ~far])

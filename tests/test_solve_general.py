@@ -1,0 +1,246 @@
+"""nf.solve for matrices that are not symmetric (GMRES) and not square (least squares), with and without a model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import OptionError, ShapeError
+
+Status = nf.Status
+
+
+def nonsymmetric(n: int, count: int = 1, seed: int = 0, shift: float = 1.0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((count, n, n)) + shift * np.sqrt(n) * np.eye(n), rng.standard_normal((count, n))
+
+
+def rectangular(rows: int, n: int, count: int = 1, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((count, rows, n)), rng.standard_normal((count, rows))
+
+
+def optimality(A: np.ndarray, b: np.ndarray, x: np.ndarray) -> float:
+    """|A^T (b - A x)| / |A^T b| in extended precision."""
+    A, b, x = (np.asarray(v).astype(np.longdouble) for v in (A, b, x))
+    return float(np.linalg.norm(A.T @ (b - A @ x)) / np.linalg.norm(A.T @ b))
+
+
+# Not symmetric
+
+
+@pytest.mark.parametrize("shift", [0.0, 1.0, 3.0])
+def test_gmres_takes_the_iterations_of_scipys(shift: float) -> None:
+    for seed in range(4):
+        A, b = (v[0] for v in nonsymmetric(24, seed=seed, shift=shift))
+        norms: list[float] = []
+        x, _ = spla.gmres(A, b, rtol=1e-8, restart=24, callback=norms.append, callback_type="pr_norm")
+        result = nf.solve(A, b, rtol=1e-8)
+        assert result.converged and result.method == "GMRES" and abs(result.iterations - len(norms)) <= 1
+        assert np.allclose(result.residuals[1:6] / np.linalg.norm(b), norms[:5], rtol=1e-6)
+        assert np.allclose(result.x, x, atol=1e-5)
+        assert result.residual_norm <= result.residual_bound <= result.tolerance
+
+
+def test_gmres_goes_on_where_the_first_steps_gain_nothing() -> None:
+    shift = np.roll(np.eye(8), 1, 0)  # no iterate before the last is better than x = 0
+    result = nf.solve(shift, np.eye(8)[0])
+    assert result.converged and result.iterations == 8 and np.allclose(result.x, np.eye(8)[7])
+    turn = nf.solve(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.array([1.0, 2.0]), rtol=1e-12)
+    assert turn.converged and np.allclose(turn.x, [-2.0, 1.0])
+
+
+def test_a_batch_gives_each_matrix_its_own_method() -> None:
+    A, b = nonsymmetric(6, count=4)
+    A[1] = A[1] @ A[1].T + np.eye(6)
+    A[3] = -np.eye(6)
+    result = nf.solve(A, b, rtol=1e-9, check="ignore")
+    assert [status.name for status in result.status] == ["CONVERGED"] * 3 + ["NOT_SPD"]
+    assert "GMRES" in result.method and "conjugate gradients" in result.method
+    assert np.array_equal(result.x[1], nf.cg(A[1], b[1], rtol=1e-9).x)
+    assert nf.solve(A, b, rtol=1e-9, method="gmres").converged
+
+
+def test_every_kind_of_matrix_and_preconditioner_goes_with_gmres() -> None:
+    A, b = (v[0] for v in nonsymmetric(12, shift=3.0))
+    A = A * np.logspace(0, 3, 12)[:, None]
+    plain = nf.solve(A, b, method="gmres", rtol=1e-8)
+    near = np.linalg.inv(A + 1e-3 * np.eye(12))
+    for M in (near, sp.csr_array(near), spla.aslinearoperator(near), lambda r: near @ r):
+        assert nf.solve(A, b, M=M, rtol=1e-8).iterations < plain.iterations
+    columns = A / np.logspace(0, 3, 12)[:, None] * np.logspace(0, 3, 12)
+    assert nf.solve(columns, b, M="jacobi").iterations < nf.solve(columns, b).iterations
+    for form in (sp.csr_array(A), spla.aslinearoperator(A), torch.from_numpy(A)):
+        result = nf.solve(form, torch.from_numpy(b) if isinstance(form, torch.Tensor) else b, method="gmres", rtol=1e-8)
+        assert result.converged and np.allclose(np.asarray(result.x), plain.x, atol=1e-6)
+    single = nf.solve(A.astype(np.float32), b.astype(np.float32), check="ignore")
+    assert single.x.dtype == np.float32 and single.status in (Status.CONVERGED, Status.PRECISION)
+
+
+def test_singular_systems_end_in_a_status_of_their_own() -> None:
+    A = np.array([[1.0, 1.0, 0.0], [0.0, 0.0, 1.0], [0.0, 0.0, 0.0]])
+    turn = np.array([[0.0, 1.0, 0.0], [-1.0, 0.0, 0.0], [0.0, 0.0, 0.0]])
+    assert nf.solve(turn, np.array([2.0, 1.0, 0.0])).converged  # in the range of A
+    for b in (np.array([1.0, 1.0, 1.0]), np.array([0.0, 0.0, 1.0])):
+        result = nf.solve(A, b, check="ignore")
+        assert result.status is Status.STAGNATED and result.info > 0
+    assert nf.solve(np.zeros((3, 3)), np.ones(3), method="gmres", check="ignore").status is Status.STAGNATED
+    affine = spla.LinearOperator((2, 2), matvec=lambda v: v + 1, dtype=float)
+    assert nf.solve(affine, np.zeros(2), method="gmres", check="ignore").status is Status.NOT_LINEAR
+
+
+def test_the_callback_sees_every_iterate_of_gmres_and_the_limit_is_kept() -> None:
+    A, b = (v[0] for v in nonsymmetric(20, shift=0.0))
+    seen: list[np.ndarray] = []
+    result = nf.solve(A, b, rtol=1e-8, callback=seen.append)
+    assert len(seen) == result.iterations and np.array_equal(seen[-1], result.x)
+    for x, norm in zip(seen, result.residuals[1:], strict=True):
+        assert np.linalg.norm(b - A @ x) == pytest.approx(norm, rel=1e-4, abs=1e-12)
+    assert nf.solve(A, b, maxiter=3, check="ignore").status is Status.MAXITER
+    start = nf.solve(A, b, x0=result.x, rtol=1e-7)
+    assert start.iterations == 0 and start.converged
+
+
+def test_gmres_starts_again_when_it_keeps_no_more_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    from nlaformer.solvers import minimal
+
+    A, b = (v[0] for v in nonsymmetric(30, shift=2.0))
+    full = nf.solve(A, b, rtol=1e-9)
+    monkeypatch.setattr(minimal, "_LONGEST", 6)
+    short = nf.solve(A, b, rtol=1e-9)
+    assert short.converged and short.iterations > full.iterations and np.allclose(short.x, full.x, atol=1e-6)
+
+
+# Models
+
+
+class Speaker:
+    """Proposes the solution with an error, or nonsense, as a program with a network does."""
+
+    def __init__(self, n: int, error: float) -> None:
+        self.config, self.error = SimpleNamespace(n=n), error
+        self.generator = torch.Generator().manual_seed(0)
+
+    def begin(self, A: torch.Tensor) -> torch.Tensor:
+        return A
+
+    def propose(self, A: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        c = torch.linalg.solve(A, r)
+        noise = torch.randn(r.shape, generator=self.generator, dtype=r.dtype)
+        return c + self.error * c.norm(dim=-1, keepdim=True) * noise / r.shape[-1] ** 0.5, A
+
+
+@pytest.mark.parametrize(("error", "fewer"), [(0.1, True), (100.0, False), (np.nan, False)])
+def test_a_network_helps_gmres_if_it_is_good_and_never_costs_the_answer(error: float, fewer: bool) -> None:
+    A, b = nonsymmetric(20, count=16)
+    result, own = nf.solve(A, b, model=Speaker(20, error), rtol=1e-10), nf.solve(A, b, rtol=1e-10)
+    errors = np.linalg.norm(b - (A @ result.x[..., None])[..., 0], axis=-1) / np.linalg.norm(b, axis=-1)
+    assert result.converged and np.all(errors <= 1e-10)
+    assert (result.matvecs.mean() < 0.6 * own.matvecs.mean()) == fewer
+    assert result.matvecs.mean() <= 1.25 * own.matvecs.mean()
+
+
+def test_functions_are_models_of_gmres_and_of_least_squares() -> None:
+    A, b = nonsymmetric(15, count=3)
+    near = nf.solve(A, b, model=lambda A, b: np.linalg.solve(A, b[..., None])[..., 0] * 1.001, rtol=1e-10)
+    assert near.converged and near.iterations.max() <= 4 and "GMRES" in near.method
+    A, b = rectangular(20, 6, count=3)
+
+    def shown(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+        assert A.shape[-2:] == (20, 6) and b.shape[-1] == 20
+        return (np.linalg.pinv(A) @ b[..., None])[..., 0] * 1.001
+
+    result = nf.solve(A, b, model=shown, rtol=1e-10)
+    assert result.converged and result.iterations.max() <= 4 and np.all(result.model.accepted > 0)
+    assert nf.solve(A, b, model=lambda A, b: b * np.nan, rtol=1e-10).converged
+
+
+@pytest.mark.parametrize("model", [nf.operation("matmul", n=2), nf.Program, nf.NLAFormer([], []), lambda A: A])
+def test_a_model_of_another_kind_is_refused(model: Any) -> None:
+    with pytest.raises(OptionError, match="model is"):
+        nf.solve(np.eye(2), np.ones(2), model=model)
+
+
+def test_a_model_of_square_systems_is_refused_for_least_squares() -> None:
+    A, b = (v[0] for v in rectangular(5, 3))
+    for model in (Speaker(3, 0.1), "cg-accelerated"):
+        with pytest.raises(OptionError, match="least squares"):
+            nf.solve(A, b, model=model)
+    with pytest.raises(OptionError, match="switch"):
+        nf.solve(A, b, switch=False)
+
+
+# Least squares
+
+
+@pytest.mark.parametrize("rows", [3, 6, 20])
+def test_least_squares_have_numpys_answer_of_the_smallest_norm(rows: int) -> None:
+    A, b = rectangular(rows, 6, count=5)
+    result = nf.solve(A, b, rtol=1e-11, method="cgls")
+    assert result.converged and result.method == "CGLS" and result.x.shape == (5, 6)
+    for k in range(5):
+        assert np.allclose(result.x[k], np.linalg.lstsq(A[k], b[k], rcond=None)[0], atol=1e-7)
+        assert optimality(A[k], b[k], result.x[k]) <= 1e-11
+        assert result.tolerance[k] == pytest.approx(1e-11 * np.linalg.norm(A[k].T @ b[k]))
+
+
+def test_least_squares_take_every_kind_of_matrix_columns_and_x0() -> None:
+    A, b = (v[0] for v in rectangular(9, 4))
+    x = np.linalg.lstsq(A, b, rcond=None)[0]
+    for form in (sp.csr_array(A), spla.aslinearoperator(A), torch.from_numpy(A), A.astype(np.float32)):
+        own = torch.from_numpy(b) if isinstance(form, torch.Tensor) else b
+        assert np.allclose(np.asarray(nf.solve(form, own, rtol=1e-9).x), x, atol=1e-5)
+    columns = nf.solve(A, np.stack([b, 2 * b], -1), rtol=1e-9)
+    assert columns.x.shape == (4, 2) and np.allclose(columns.x[:, 1], 2 * x) and columns.status.shape == (2,)
+    assert nf.solve(A, b, x0=x + 1.0, rtol=1e-9).residuals[0] > nf.solve(A, b, x0=x + 1e-3, rtol=1e-9).residuals[0]
+    seen: list[np.ndarray] = []
+    scaled = A * np.logspace(0, 3, 4)
+    plain, jacobi = nf.solve(scaled, b, rtol=1e-9, callback=seen.append), nf.solve(scaled, b, rtol=1e-9, M="jacobi")
+    assert jacobi.converged and jacobi.iterations <= plain.iterations == len(seen)
+    with pytest.raises(ShapeError, match="x0"):
+        nf.solve(A, b, x0=np.zeros(9))
+    for method in ("cg", "gmres"):
+        with pytest.raises(ShapeError, match="square"):
+            nf.solve(A, b, method=method)
+
+
+@pytest.mark.parametrize("exponents", [(0, 0), (150, -150), (-150, 3), (140, 140), (-140, -140)])
+def test_scaled_least_squares_give_the_scaled_answer(exponents: tuple[int, int]) -> None:
+    A, b = (v[0] for v in rectangular(7, 3))
+    i, j = exponents
+    plain, scaled = nf.solve(A, b, rtol=1e-9), nf.solve(A * 10.0**i, b * 10.0**j, rtol=1e-9)
+    assert scaled.converged and scaled.iterations == plain.iterations
+    assert np.allclose(scaled.x / 10.0 ** (j - i), plain.x, rtol=1e-7)
+
+
+def test_least_squares_end_in_statuses_of_their_own() -> None:
+    A, b = (v[0] for v in rectangular(8, 4))
+    A[:, 3] = A[:, :3].sum(1)  # not of full rank
+    assert nf.solve(A, b, rtol=1e-9).converged
+    assert nf.solve(A, b, rtol=0.0, check="ignore").status is Status.STAGNATED
+    assert nf.solve(A, b, maxiter=1, check="ignore", rtol=1e-9).status is Status.MAXITER
+    assert nf.solve(A * np.nan, b, check="ignore").status is Status.NONFINITE
+    assert nf.solve(np.zeros((3, 2)), np.ones(3)).x.tolist() == [0.0, 0.0]
+    assert nf.solve(A, np.zeros(8)).x.tolist() == [0.0] * 4
+    wrong = spla.LinearOperator((8, 4), matvec=lambda v: A @ v, rmatvec=lambda v: A[::-1].T @ v, dtype=float)
+    assert nf.solve(wrong, b, check="ignore").status is Status.NOT_LINEAR
+    with pytest.raises(OptionError, match="rmatvec"):
+        nf.solve(spla.LinearOperator((8, 4), matvec=lambda v: A @ v, dtype=float), b)
+
+
+def test_the_bound_of_least_squares_is_never_below_their_residual() -> None:
+    rng = np.random.default_rng(0)
+    for cond in (1.0, 1e3, 1e6):
+        U, _ = np.linalg.qr(rng.standard_normal((12, 5)))
+        A = U * np.geomspace(1, 1 / cond, 5) @ np.linalg.qr(rng.standard_normal((5, 5)))[0]
+        b = rng.standard_normal(12)
+        result = nf.solve(A, b, rtol=1e-8, check="ignore")
+        exact = optimality(A, b, result.x) * np.linalg.norm(A.T @ b)
+        assert exact <= result.residual_bound and (result.residual_bound <= result.tolerance or not result.converged)
