@@ -4,10 +4,10 @@
 
 Every system that ``nf.solve`` calls CONVERGED is judged again by code that shares nothing with it: NumPy's residual in
 float64 in two orders of summation, and the residual in extended precision (np.longdouble; on x86 that is 64 bits). A
-miss of any of the three is a lie. For method="auto" the same systems are solved by nf.cg as well: whatever CG solves,
-"auto" must solve too (systems on which CG takes more than n steps are left out); and a call that used no answer of the
-model must return CG's answers bit for bit with at most two products with A more. Exits with 1 on a lie or a broken
-promise.
+miss of any of the three is a lie. For method="auto" the same systems are solved without a model as well: whatever CG
+solves (GMRES, where A is not symmetric), "auto" must solve too (systems on which CG takes more than n steps are left
+out); and a call that used no answer of the model must return CG's answers bit for bit with at most two products with A
+more. Exits with 1 on a lie or a broken promise.
 """
 
 from __future__ import annotations
@@ -194,7 +194,7 @@ def examine(batch: Batch, model: Any, tally: Tally) -> None:
     tally.models[batch.model] += len(converged)
     if batch.options["method"] == "auto":
         plain = {name: value for name, value in batch.options.items() if name != "method"}
-        own: Any = nf.cg(batch.A, batch.b, check="ignore", **plain)
+        own: Any = nf.solve(batch.A, batch.b, check="ignore", **plain)
         solved = np.array([status is nf.Status.CONVERGED for status in own.status])
         extra_work = np.where(solved & converged, result.matvecs - own.matvecs, 0)
         tally.compared += len(solved)
