@@ -36,6 +36,17 @@ def program(function, start=None):
     return Once()
 
 
+@pytest.mark.parametrize("name", ["subspace_iteration", "newton_schulz", "gmres"])
+def test_the_column_of_the_sink_stays_zero(name):
+    algorithm = nf.algorithm(name, 20, verify=False)
+    A, b = (np.random.default_rng(0).standard_normal(shape) for shape in ((20, 20), 20))
+    P = torch.as_tensor(algorithm.prompt(**{k: v for k, v in dict(A=A, b=b).items() if k in algorithm.config.inputs}))
+    X = P.mT
+    for layer in (*algorithm.model.pre, *algorithm.model.loop, *algorithm.model.loop):
+        X = layer(X)
+        assert torch.equal(X[0], P[:, 0])
+
+
 def deviation(function, A, b, x0, start=None, n=N):
     """Of one step from the weights' own state, relative to the result; and the algorithm."""
     algorithm = nf.compile(program(function, start), n=n, verify=False)

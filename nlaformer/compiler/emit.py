@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -21,6 +21,7 @@ from nlaformer.compiler.instructions import MATRIX_NORM, ZERO, Block, Combinatio
 from nlaformer.compiler.schedule import Schedule
 from nlaformer.express import heads as build
 from nlaformer.express.heads import Form, Head, Unit
+from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 
@@ -198,7 +199,7 @@ class _Emitter:
         value, target = self._values(group, source=1)
         (lin,) = group[0].parameters
         key = [self.form(group[0].sources[0])]
-        return build.linear_heads(self.layout, lin, key=key, query=[{self.one: 1.0}], value=value, target=target)
+        return self._linear_heads(lin, key, [{self.one: 1.0}], value, target)
 
     def _values(self, group: Sequence[Instruction], source: int) -> tuple[list[Form], list[int]]:
         value = [form for i in group for form in self.forms(i.sources[source], len(self.rows(i.target)))]
@@ -224,8 +225,18 @@ class _Emitter:
         return build.row_dot_heads(self.layout, lin, X, Y, [{self.one: 1.0}], self.rows(i.target)), []
 
     def _linear(self, i: Instruction, key: list[Form], query: list[Form], value: list[Form]) -> _Parts:
-        lin = i.parameters[0]
-        return build.linear_heads(self.layout, lin, key=key, query=query, value=value, target=self.rows(i.target)), []
+        return self._linear_heads(i.parameters[0], key, query, value, self.rows(i.target)), []
+
+    def _linear_heads(
+        self, lin: Linearization, key: list[Form], query: list[Form], value: list[Form], target: list[int]
+    ) -> list[Head]:
+        """target_j += sum_i value_i (key_i . query_j); the sink attends to itself alone, so that it stays zero.
+
+        Where it sees all tokens alike the heads cancel there, but for a rounding, and a logarithm of 0 is steep.
+        """
+        heads = build.linear_heads(self.layout, lin, key=key, query=query, value=value, target=target)
+        alone = {self.one: 1.0, self.sink: build.OFF}
+        return [replace(head, query=[*head.query[:-1], alone]) for head in heads]
 
     def _matmul(self, i: Instruction) -> _Parts:
         """Token j holds row j of X and i row i of Y: sum_i X_ji Y_i, or sum_i X_ij Y_i."""
@@ -263,11 +274,19 @@ class _Emitter:
 
     def _sum(self, i: Instruction) -> _Parts:
         """Over all tokens and, of a matrix, rows."""
+        return [build.sum_head(self.layout, [self._total(i)], self.rows(i.target))], []
+
+    def _row_sums(self, i: Instruction) -> _Parts:
+        """Token j: the sum of its own rows, in the FFN, which is exact."""
+        return [], build.add_form(self._total(i), self.rows(i.target)[0])
+
+    def _total(self, i: Instruction) -> Form:
+        """The sum of all rows of a source."""
         total: Form = {}
         for form in self.forms(i.sources[0]):
             for row, c in form.items():
                 total[row] = total.get(row, 0.0) + c
-        return [build.sum_head(self.layout, [total], self.rows(i.target))], []
+        return total
 
     def _roll(self, i: Instruction) -> _Parts:
         """Token j reads token j - shift."""

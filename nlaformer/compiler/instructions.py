@@ -23,6 +23,7 @@ coarse     l = log |v| within a few hundredths                     FFN
 peak       the largest l over the tokens                           1 head
 ratio      s e^-l and l of the first token                         2 heads
 sum        over tokens; roll, pick: other tokens' values, exact    1 head
+row sums   t_j = sum_k X_jk, exact                                 FFN
 relu       max(s, 0); below, flip: signs by masks, exact           FFN
 diag       diagonal, triangle, constant: masks, exact              FFN
 transpose  n shifts between masks, exact                           FFN; n heads, FFN

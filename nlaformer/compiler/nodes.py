@@ -88,6 +88,11 @@ class Nodes(Scaling):
         group = self.group.get(id(node))
         return group if group in self.floating else None
 
+    def home_of(self, node: Node) -> int | None:
+        """The floating group of a node; in the pre block, also the one that it begins."""
+        group = self.group_of(node)
+        return self._begun.get(id(node)) if group is None and self.block == "pre" else group
+
     def common_exponent(self, value: Value, node: Node) -> Combination:
         """The exponent at which a value is best put into a row: its own where all terms agree, else its group's.
 
@@ -142,14 +147,12 @@ class Nodes(Scaling):
 
     def _groups(self, node: Node) -> set[int]:
         """The floating groups whose vectors a scalar is made of; in the pre block, of those that it begins."""
-        begun = self._begun if self.block == "pre" else {}
         found: set[int | None] = set()
         stack = [node] if node.kind == "scalar" else []
         while stack:
             n = stack.pop()
             if n.op == "dot" and n.args[0].kind == "vector":
-                found |= {self.group_of(argument) for argument in n.args}
-                found |= {begun.get(id(argument)) for argument in n.args}
+                found |= {self.home_of(argument) for argument in n.args}
             elif n.kind == "scalar":
                 stack.extend(n.args)
         return {group for group in found if group is not None}
@@ -384,6 +387,8 @@ class Nodes(Scaling):
         inner = left.args[0] if transposed else left
         if inner.op == "input":
             return self._by_input(inner.extra, transposed, right)
+        if right.op == "ones" and right.kind == "vector" and not transposed:
+            return self._row_sums(inner)
         (X, e), (Y, f) = self._factor(inner), self._side(right)
         if not X or not Y:
             return ()
@@ -396,6 +401,14 @@ class Nodes(Scaling):
             more["tame"] = False
         row = self.emit("matmul", [X, Y], (), (lin, transposed), **more)
         return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+
+    def _row_sums(self, node: Node) -> Value:
+        """X @ 1: token j holds row j."""
+        X, exponent = self._in_row(node)
+        if not X:
+            return ()
+        more: dict[str, Any] = {"bound": self._bound(X) * math.sqrt(self.n), "size": self._size(X), "tame": False}
+        return (Term(1.0, self.emit("row sums", [X], half=FFN, writes=FFN, **more), exponent),)
 
     def _by_input(self, name: str, transposed: bool, right: Node) -> Value:
         """The product with an input matrix, which is kept as logarithms."""

@@ -30,6 +30,7 @@ _FFN_OPS = {
     "diagonal",
     "triangle",
     "skew",
+    "row sums",
 }
 _FFN_OPS |= {"encode", "write"}
 _WORDS = {
@@ -43,6 +44,7 @@ _WORDS = {
     "outer": "{first} {second}^T",
     "row dots": "rows of {first} . rows of {second}",
     "sum": "sum of {first} over tokens",
+    "row sums": "sums of the rows of {first}",
     "squares": "row sums of {parameter} * {parameter}",
     "roll": "{first} rolled by {parameter}",
     "log": "log {first}, interpolated",

@@ -56,15 +56,31 @@ class _Selector(Nodes):
             targets[group] = self.out.writes[block][self.scale_row[group]] = self._new_scale(group, names, nodes)
         for name, node in nodes.items():
             home = self.group_of(self.traced.state[name])
-            tripped = [(1.0, ((row, 1.0),)) for row, groups in self.trips[block].items() if home in groups]
+            powers = {home: 1.0} if node.kind != "scalar" else self._powers(node)
+            tripped = [
+                (powers[group], ((row, 1.0),))
+                for row, groups in self.trips[block].items()
+                for group in groups
+                if group in powers
+            ]
             self._write(self.out.state[name], node, combine((1.0, targets[home]), *tripped))
+
+    def _powers(self, node: Node) -> dict[int | None, float]:
+        """The powers of the floating groups in a scalar: where a trip takes r to e^-k r, r . r must follow to e^-2k."""
+        found: dict[int | None, float] = {}
+        factors = {"dot": (1.0, 1.0), "multiply": (1.0, 1.0), "divide": (1.0, -1.0), "sqrt": (0.5,), "positive": (1.0,)}
+        for factor, argument in zip(factors.get(node.op, ()), node.args, strict=False):
+            inner = self._powers(argument) if argument.kind == "scalar" else {self.home_of(argument): 1.0}
+            for group, power in inner.items():
+                found[group] = found.get(group, 0.0) + factor * power
+        return found
 
     def _write(self, rows: StateRows, node: Node, target: Combination = ()) -> None:
         """A block's last FFN writes a value, divided by e^target, into its rows."""
         writes = self.out.writes[self.block]
         if rows.logarithm:
             factor, exponent = self.logarithm(node, "num")
-            writes[rows.rows[0]] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)))
+            writes[rows.rows[0]] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)), (-1.0, target))
         elif rows.kind == "scalar":
             assert rows.scale is not None
             source, exponent = self._in_row(node)
@@ -74,7 +90,7 @@ class _Selector(Nodes):
                 source = ((self.one, math.copysign(1.0, source[0][1])),)
             else:
                 source, log = self.normalized(source, "scalar")
-            writes[rows.rows[0]], writes[rows.scale] = source, combine((1.0, exponent), (1.0, log))
+            writes[rows.rows[0]], writes[rows.scale] = source, combine((1.0, exponent), (1.0, log), (-1.0, target))
         else:
             writes[rows.rows[0]] = self.materialize(self.value(node), target)
 
@@ -122,7 +138,13 @@ class _Selector(Nodes):
             return self._measured_scale(names, nodes)
         squares = combine((1.0, {self._dot_of(row, row, spread=False): 1.0 for row in rows}.items()))
         factor, log = self._log_of(squares, "num", True, {group})
-        return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)))
+        growth = self.maximum([(), *self._growths(terms, base)])
+        return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)), (1.0, growth))
+
+    def _growths(self, terms: list[Term], base: Combination) -> list[Combination]:
+        """What a step multiplies rows of a group by, as far as that is known when it begins: A has norm 1."""
+        exponents = (combine((1.0, term.exponent), (-1.0, base)) for term in terms)
+        return [e for e in exponents if e and all(self.out.registers[r].block == "input" for r, _ in e)]
 
     def _measured_scale(self, names: list[str], nodes: dict[str, Node]) -> Combination:
         """The logarithm of the largest entry of the new states, which are put into rows for it."""
