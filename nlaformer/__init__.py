@@ -31,6 +31,7 @@ _HOMES = {
     "nlaformer.learn.programs": ("TrainedProgram",),
     "nlaformer.learn.trainer": ("train",),
     "nlaformer.microscope.battery": ("Microscopy", "microscope"),
+    "nlaformer.microscope.extraction": ("Extraction", "extract"),
     "nlaformer.microscope.recording": ("Trace", "trace"),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
@@ -75,6 +76,8 @@ if TYPE_CHECKING:
     from nlaformer.loading import load as load
     from nlaformer.microscope.battery import Microscopy as Microscopy
     from nlaformer.microscope.battery import microscope as microscope
+    from nlaformer.microscope.extraction import Extraction as Extraction
+    from nlaformer.microscope.extraction import extract as extract
     from nlaformer.microscope.recording import Trace as Trace
     from nlaformer.microscope.recording import trace as trace
     from nlaformer.solvers.result import SolveResult as SolveResult

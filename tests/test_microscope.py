@@ -16,6 +16,7 @@ from nlaformer.cli.microscope import sheets
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError, ShapeError
 from nlaformer.learn.model import initial
+from nlaformer.microscope import extraction, short_programs
 from nlaformer.microscope.battery import Effort, Microscopy
 from nlaformer.microscope.candidates import ALGORITHMS, POLYNOMIAL, candidates
 from nlaformer.microscope.measures import iterations_of_same_error, krylov, krylov_basis
@@ -196,3 +197,43 @@ def test_the_tables_have_every_subject_and_every_test(seen: Microscopy):
     tables = sheets(seen)
     assert len(tables) > 12 and all(len(line) == len(t.headings) for t in tables for line in t.lines)
     assert [line[0] for line in tables[0].lines] == [each.candidate for each in seen.explanations]
+
+
+class Shifted(nf.Program):
+    """A program with a constant to find."""
+
+    omega = 0.1
+
+    def start(self, A: Tensor, b: Tensor, x0: Tensor) -> dict[str, Tensor]:
+        return dict(x=x0)
+
+    def step(self, A: Tensor, b: Tensor, x: Tensor) -> dict[str, Tensor]:
+        return dict(x=x + self.omega * (b - A @ x) / nf.diag(A))
+
+
+def test_the_constants_of_a_program_are_found_again():
+    true = type("True_", (Shifted,), {"omega": 0.35})()
+    found = nf.extract(true, SPD(n=5), programs=[Shifted(), library.program("cg")], until=4, count=16)
+    best, other = found.fits
+    assert best.constants == {"omega": pytest.approx(0.35, abs=1e-6)}
+    assert min(*best.r2, *best.error_share, *best.step_r2, *found.compiled_r2) > 1 - 1e-9
+    assert other.name == "ConjugateGradient" and max(other.r2) < 0.9 and found.solution_r2[-1] < 0.9
+
+
+def test_the_short_programs_have_ten_lines_at_most_and_solve_the_papers_systems():
+    A, b, x = SPD(n=12).sample(16, seed=1)
+    for program in extraction._programs():
+        assert extraction.lines(program) <= 10
+        error = (program.run(A, b, iterations=20).x[:, -1] - x).norm() / x.norm()
+        assert error < (0.5 if program.name in ("Momentum", "DiagonalRefinement") else 1e-3), program.name
+
+
+def test_the_vector_in_A_is_found():
+    s = torch.linspace(-2, 2, 9, dtype=torch.float64)
+    D = torch.linspace(1, 3, 9, dtype=torch.float64)
+    exact = type("Exact", (short_programs.RankOneRefinement,), {"shift": 0.0, "first": 1.0, "second": 0.0})()
+    A, b = torch.outer(s, s) + torch.diag(D), torch.ones(9, dtype=torch.float64)
+    run = exact.run(A, b, iterations=1)
+    # Off the diagonal alone, power iteration sees s s^T without its own diagonal, so it is near s and not equal to it.
+    assert torch.nn.functional.cosine_similarity(run.state["s"][0], s, dim=0).abs() > 0.99
+    assert (run.x[1] - torch.linalg.solve(A, b)).norm() < 0.3 * torch.linalg.solve(A, b).norm()

@@ -71,5 +71,7 @@ def main() -> None:
     print(nf.Status.CONVERGED, nf.errors.NLAFormerError("message"))
     record: nf.Trace[Tensor] = nf.trace(compiled, S, y, iterations=2, keep="*.output")
     print(record["loop[0].layer[0].output"] + 1, record.registers["x"], record.names, record.memory, record.output)
+    taken: nf.Extraction = nf.extract(model, family=nf.problems.SPD(n=20), programs=[Damped()], until=3)
+    print(taken.fits[0].r2, taken.fits[0].constants["omega"], taken.fits[0].program.run(A, b).x, taken.to_json())
     seen: nf.Microscopy = nf.microscope(model, family=nf.problems.SPD(n=20), quick=True)
     print(seen.named, seen.until, seen.explanations[0].ratio, seen.errors["model"].median, seen.to_json())

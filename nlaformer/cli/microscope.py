@@ -15,6 +15,7 @@ from nlaformer.errors import FileError, OptionError
 if TYPE_CHECKING:
     from nlaformer.microscope.battery import Microscopy
     from nlaformer.microscope.measures import Spread
+    from nlaformer.problems import Family
 
 _ITERATES = (1, 2, 4, 6, 8)
 
@@ -33,6 +34,9 @@ def microscope(
         typer.Option(help="Systems of the paper's family with this sigma; default: those of the training."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the systems.", min=0)] = None,
+    extract: Annotated[
+        bool, typer.Option("--extract", help="Instead, fit short programs to its first six iterates.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write a page with the figures to this .html file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -51,6 +55,9 @@ def microscope(
         raise FileError(f"cannot write {out}; expected the name of an .html file in a folder that exists")
     subject, size = _subject(model, n)
     family = None if sigma is None else nf.problems.SPD(n=size, sigma=(sigma,))
+    if extract:
+        _show_extraction(model, subject, family, seed, as_json)
+        return
     start = SEED if seed is None else seed
     with stages() as say:
         found = nf.microscope(
@@ -67,6 +74,39 @@ def microscope(
             print(f"The figures are in {out}.")
     if found.named is None:
         raise typer.Exit(1)
+
+
+def _show_extraction(given: str, subject: object, family: Family | None, seed: int | None, as_json: bool) -> None:
+    import nlaformer as nf
+    from nlaformer.learn.progress import stages
+    from nlaformer.microscope.extraction import SEED
+    from nlaformer.provenance import provenance
+
+    with stages() as say:
+        start = SEED if seed is None else seed
+        found = nf.extract(subject, family, seed=start, say=lambda name: say(f"{given}: {name}"))
+    if as_json:
+        print_json({"given": given, **found.to_json(), "provenance": provenance()})
+        return
+    by_t = _headings(list(range(1, len(found.solution_r2) + 1)))
+    r2 = [(fit.name, *(f"{value:.4f}" for value in fit.r2)) for fit in found.fits]
+    r2.append((f"{found.fits[0].name}, compiled", *(f"{value:.4f}" for value in found.compiled_r2)))
+    r2.append(("the solution", *(f"{value:.4f}" for value in found.solution_r2)))
+    shares = tuple((fit.name, *(f"{value:.2f}" for value in fit.error_share)) for fit in found.fits)
+    steps = tuple((fit.name, *(f"{value:.3f}" for value in fit.step_r2)) for fit in found.fits)
+    known = tuple(
+        (fit.name, str(fit.lines), ", ".join(f"{name} {value:.4g}" for name, value in fit.constants.items()))
+        for fit in found.fits
+    )
+    about = f"{found.model}, n = {found.n}, {found.count} systems of {found.family}, which nothing was fitted on."
+    print_sheets(
+        [
+            Sheet("R^2 of the iterates of fitted programs", ("program", *by_t), tuple(r2), about),
+            Sheet("Share of the model's own error that they explain", ("program", *by_t), shares),
+            Sheet("R^2 of the model's steps, each program started at the model's x_(t-1)", ("program", *by_t), steps),
+            Sheet("The programs", ("program", "lines", "constants"), known, words=True),
+        ]
+    )
 
 
 def _subject(name: str, n: int | None) -> tuple[object, int]:
