@@ -131,10 +131,10 @@ class Speaker:
     def begin(self, A: torch.Tensor) -> torch.Tensor:
         return A
 
-    def propose(self, A: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def propose(self, A: torch.Tensor, memory: torch.Tensor, r: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         c = torch.linalg.solve(A, r)
         noise = torch.randn(r.shape, generator=self.generator, dtype=r.dtype)
-        return c + self.error * c.norm(dim=-1, keepdim=True) * noise / r.shape[-1] ** 0.5, A
+        return c + self.error * c.norm(dim=-1, keepdim=True) * noise / r.shape[-1] ** 0.5, memory
 
 
 @pytest.mark.parametrize(("error", "fewer"), [(0.1, True), (100.0, False), (np.nan, False)])

@@ -18,11 +18,15 @@ For least squares it is A^T (b - A x) that is judged. With a residual computed w
 product with A^T is computed with an error of at most
 
     gamma_{k+2} |A^T| |r| + |A^T| e + underflow.
+
+For an eigenpair it is A v - theta v, a sum of k + 1 products, relative to |v|. If A is symmetric, an eigenvalue lies
+no farther from theta than |A v - theta v| / |v|.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -60,13 +64,48 @@ def certify(A: Operator, b: Tensor, x: Tensor, tolerance: Tensor, adjoint: Opera
     >>> mean.r.tolist(), mean.g.tolist(), bool(mean.holds)
     ([[-1.0, 1.0]], [[0.0]], True)
     """
-    r = _residual(A, b, x, sharp=False)
-    found = _judged(r, r if adjoint is None else _product(adjoint, r, sharp=False), tolerance)
+
+    def evaluate(at: Tensor | slice, sharp: bool) -> tuple[_Evaluated, _Evaluated]:
+        own = A if isinstance(at, slice) else A.take(at)
+        r = _residual(own, b[at], x[at], sharp)
+        if adjoint is None:
+            return r, r
+        return r, _product(adjoint if isinstance(at, slice) else adjoint.take(at), r, sharp)
+
+    return _decided(evaluate, x, tolerance, A.terms > 0)
+
+
+def certify_eigenpair(A: Operator, value: Tensor, v: Tensor, tolerance: Tensor) -> Certificate:
+    """Judge |A v - value v| / |v| of every lane; value (m,), v (m, n).
+
+    >>> from nlaformer.solvers.operators import DenseOperator
+    >>> A = DenseOperator(torch.tensor([[[2.0, 1.0], [1.0, 2.0]]], dtype=torch.float64), 1)
+    >>> found = certify_eigenpair(A, torch.tensor([3.0]).double(), torch.ones(1, 2).double(), torch.tensor([1e-14]))
+    >>> found.norm.item(), bool(found.bound < 1e-14), bool(found.holds)
+    (0.0, True, True)
+    """
+    length = norm_lower(v)
+    product, lost = _two_product(-value[:, None].expand_as(v), v)
+
+    def evaluate(at: Tensor | slice, sharp: bool) -> tuple[_Evaluated, _Evaluated]:
+        own = A if isinstance(at, slice) else A.take(at)
+        # The residual b - A (-v) with b = -value v, a sum with one term more.
+        r = _residual(own, product[at], -v[at], sharp, lost[at], extra=1)
+        return r, r
+
+    found = _decided(evaluate, v, tolerance * length * (1 - 4 * UNIT), A.terms > 0)
+    return found._replace(norm=found.norm / length, bound=found.bound / length * (1 + 4 * UNIT))
+
+
+def _decided(
+    evaluate: Callable[[Tensor | slice, bool], tuple[_Evaluated, _Evaluated]], x: Tensor, tolerance: Tensor, known: bool
+) -> Certificate:
+    """Judge by an evaluation in float64, and, where only its bound is in the way and entries are known, a sharp one."""
+    found = _judged(*evaluate(slice(None), False), tolerance)
     close = torch.isfinite(found.bound) & (found.norm <= tolerance) & ~found.holds
-    if A.terms and bool(close.any()):
+    if known and bool(close.any()):
         at = close.nonzero()[:, 0]
-        r = _residual(A.take(at), b[at], x[at], sharp=True)
-        again = _judged(r, r if adjoint is None else _product(adjoint.take(at), r, sharp=True), tolerance[at])
+        again = _judged(*evaluate(at, True), tolerance[at])
         fit = torch.isfinite(again.bound)
         found = Certificate(*(own.clone() for own in found))
         for own, new in zip(found, again, strict=True):
@@ -89,14 +128,18 @@ def _judged(r: _Evaluated, g: _Evaluated, tolerance: Tensor) -> Certificate:
     return Certificate(r.value, g.value, norm, bound, holds)
 
 
-def _residual(A: Operator, b: Tensor, x: Tensor, sharp: bool) -> _Evaluated:
-    """The residual b - A x; ``sharp`` sums in twice the precision."""
+def _residual(A: Operator, b: Tensor, x: Tensor, sharp: bool, lost: Tensor | None = None, extra: int = 0) -> _Evaluated:
+    """The residual b - A x; ``sharp`` sums in twice the precision.
+
+    ``lost`` is what b lacks of a product that it stands for, an ``extra`` term of the sum.
+    """
+    terms = A.terms + 2 + extra
     size, underflow = A.absolute(x.abs()) + b.abs(), _underflow(A, x)
     if not sharp:
-        error = _gamma(A.terms + 2) * size + underflow
+        error = _gamma(terms) * size + underflow
         return _Evaluated(b - A.apply(x), error, error)
-    r = _accurate(A, b, x)
-    error = UNIT * r.abs() + 2 * _gamma(A.terms + 2) ** 2 * size + underflow
+    r = _accurate(A, b, x, lost)
+    error = UNIT * r.abs() + 2 * _gamma(terms) ** 2 * size + underflow
     return _Evaluated(r, error, _likely(A) * size + underflow)
 
 
@@ -119,6 +162,7 @@ def _likely(A: Operator) -> float:
 
 
 def _underflow(A: Operator, x: Tensor) -> Tensor:
+    """What products may lose; twice as many terms as A has cover the scaling of its entries, and a further product."""
     return _TINY * (A.terms + 2) * (1 + x.abs().sum(-1, keepdim=True))
 
 
@@ -151,9 +195,9 @@ def _gamma(k: int) -> float:
     return k * UNIT / (1 - k * UNIT) * (1 + 2.0**-40)
 
 
-def _accurate(A: Operator, b: Tensor, x: Tensor) -> Tensor:
+def _accurate(A: Operator, b: Tensor, x: Tensor, lost: Tensor | None = None) -> Tensor:
     """The residual b - A x as if summed in twice the precision of float64, rounded once (Ogita, Rump and Oishi)."""
-    total, lost = b.clone(), torch.zeros_like(b)
+    total, lost = b.clone(), torch.zeros_like(b) if lost is None else lost.clone()
     for a, factor, rows in A.products(-x):
         product, error = _two_product(a, factor)
         at = slice(None) if rows is None else rows
