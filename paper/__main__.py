@@ -94,8 +94,9 @@ def _list(results: Results) -> int:
         (entry.name, entry.paper, f"{count} missing" if count else "all there", entry.title)
         for entry, count in zip(ARTEFACTS, gone, strict=True)
     )
-    runs = plan.runs().values()
-    note = f"{len(runs) - len(missing(runs, results))} of the {len(runs)} training runs are there."
+    known = {"training runs": plan.runs(), "runs of protocol.md": plan.confirmatory()}
+    there = (f"{len(r) - len(missing(r.values(), results))} of the {len(r)} {name}" for name, r in known.items())
+    note = f"{' and '.join(there)} are there."
     print_sheets([Sheet("Tables and figures", ("name", "in the paper", "numbers", "what"), lines, note, words=True)])
     return 0
 

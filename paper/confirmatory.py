@@ -16,7 +16,7 @@ import torch
 from scipy import stats
 
 from paper import plan
-from paper.curves import geometric_mean
+from paper.curves import geometric_mean, overtaken
 from paper.results import Record, Results
 from paper.run import crossings
 
@@ -275,6 +275,9 @@ def _h5(runs: _Find) -> Numbers:
         classical = {who: crossing(cg_taught[0].own[who], 1e-4) for who in ("cg", "pcg")}
         found[f"{sigma}.cg"] = interval([t / classical["cg"] for t in tau["cg"]])
         found[f"{sigma}.pcg"] = interval([classical["pcg"] / t for t in tau["pcg"]])
+        for name, records in (("cg", cg_taught), ("pcg", pcg_taught)):
+            overtakes = [overtaken(errors(record), record.own[name]) for record in records]
+            found[f"{sigma}.{name}.overtaken"] = [min(overtakes), max(overtakes)]
         saved.append([1 - p / c for p, c in zip(tau["pcg"], tau["cg"], strict=False)])
     return found | {"saved": interval([fmean(column) for column in zip(*saved, strict=True)], logarithm=False)}
 
