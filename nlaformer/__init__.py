@@ -32,6 +32,7 @@ _HOMES = {
     "nlaformer.learn.trainer": ("train",),
     "nlaformer.microscope.battery": ("Microscopy", "microscope"),
     "nlaformer.microscope.extraction": ("Extraction", "extract"),
+    "nlaformer.microscope.patching": ("patch",),
     "nlaformer.microscope.recording": ("Trace", "trace"),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
@@ -78,6 +79,7 @@ if TYPE_CHECKING:
     from nlaformer.microscope.battery import microscope as microscope
     from nlaformer.microscope.extraction import Extraction as Extraction
     from nlaformer.microscope.extraction import extract as extract
+    from nlaformer.microscope.patching import patch as patch
     from nlaformer.microscope.recording import Trace as Trace
     from nlaformer.microscope.recording import trace as trace
     from nlaformer.solvers.result import SolveResult as SolveResult

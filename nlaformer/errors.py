@@ -57,6 +57,14 @@ class UnfamiliarWarning(UserWarning):
     """A trained model was given systems unlike those of its training."""
 
 
+class UnusedPatchWarning(UserWarning):
+    """A patch named a pass that no run came to, so it changed nothing."""
+
+
+class SampleWarning(UserWarning):
+    """A statistic was asked for of fewer systems than it needs."""
+
+
 class FileError(NLAFormerError, ValueError):
     """A file is missing, damaged, or not of the expected kind."""
 

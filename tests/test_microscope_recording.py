@@ -19,6 +19,14 @@ N = 4
 SMALL = nf.recipe("quickstart", n=N, d=16, heads=2, T=3)
 
 
+def solver(**options):
+    """A solver with random weights; the probes of an untrained one are 0."""
+    model, generator = initial(SMALL.replace(**options)), torch.Generator().manual_seed(1)
+    for probe in (model.probe_x, model.probe_rd):
+        probe.weight.data = torch.randn(probe.weight.shape, generator=generator)
+    return model
+
+
 @cache
 def subject(kind: str):
     """A model and a run of it."""
@@ -31,11 +39,11 @@ def subject(kind: str):
     if kind == "compiled, float32":
         return nf.algorithm("cg", n=N, verify=False, dtype="float32"), {"iterations": 3}
     if kind == "trained":
-        return initial(SMALL), {}
+        return solver(), {}
     if kind == "trained, no shared layers":
-        return initial(SMALL.replace(shared=False)), {}
+        return solver(shared=False), {}
     if kind == "trained, prompt injected":
-        return initial(SMALL.replace(inject=True, pre_layers=0, post_layers=0)), {}
+        return solver(inject=True, pre_layers=0, post_layers=0), {}
     program = initial_program(SMALL, GuidedCG())
     return (nf.compile(program, verify=False), {"iterations": 2}) if kind == "mixed" else (program, {"iterations": 3})
 
@@ -148,9 +156,9 @@ def test_registers_iterates_probes_and_features_are_those_of_the_run():
     record, run = nf.trace(model, *given, **options), model.run(*given, **options)
     assert all(torch.equal(record.registers[name], value) for name, value in run.state.items())
     assert torch.equal(record.iterates, run.x)
-    solver, _ = subject("trained")
-    record = nf.trace(solver, *given)
-    x, rd = solver(*(value.float() for value in given))
+    trained, _ = subject("trained")
+    record = nf.trace(trained, *given)
+    x, rd = trained(*(value.float() for value in given))
     assert record.features.shape == (3, 4, 16) and torch.equal(record.iterates, x.double())
     assert torch.equal(torch.cat([record.probes["r"], record.probes["d"]], -1), rd)
     last = [record[name][..., -1] for name in ("pre.layer[0].output", "loop[1].layer[0].output")]

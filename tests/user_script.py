@@ -73,5 +73,7 @@ def main() -> None:
     print(record["loop[0].layer[0].output"] + 1, record.registers["x"], record.names, record.memory, record.output)
     taken: nf.Extraction = nf.extract(model, family=nf.problems.SPD(n=20), programs=[Damped()], until=3)
     print(taken.fits[0].r2, taken.fits[0].constants["omega"], taken.fits[0].program.run(A, b).x, taken.to_json())
+    with nf.patch(compiled, {"registers.x[1]": y, "loop[0].layer[0].attention": 0}):
+        print(compiled.run(S, y, iterations=2).x)
     seen: nf.Microscopy = nf.microscope(model, family=nf.problems.SPD(n=20), quick=True)
     print(seen.named, seen.until, seen.explanations[0].ratio, seen.errors["model"].median, seen.to_json())

@@ -13,16 +13,18 @@ import copy
 import math
 import os
 import textwrap
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
+from nlaformer.compiler import states
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.deviation import STEP, without_networks
 from nlaformer.compiler.diagnose import Making, instructions
@@ -33,6 +35,7 @@ from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.judge import Checks
 from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, judged_run, take_inputs
 from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
+from nlaformer.compiler.states import per_system
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import DomainError
 from nlaformer.express.construction import Cost
@@ -40,6 +43,7 @@ from nlaformer.prompt import Layout, exponent, scale
 from nlaformer.transformer import NLAFormer
 
 LARGEST_BOUND = 2.0**20
+Changes: TypeAlias = Mapping[str, Callable[[Tensor], Tensor]]
 _TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "post block (finish)"}
 
 
@@ -128,6 +132,8 @@ class Algorithm:
     def __init__(self, config: AlgorithmConfig, model: NLAFormer):
         self.config, self.model = config, model
         self.layout = Layout(tuple((name, height) for name, height in config.registers), tokens=config.n + 1)
+        # Called before a run with the exponents of the powers of two that its values are scaled by, for each system.
+        self.observers: list[Callable[[dict[str, Tensor]], None]] = []
 
     @property
     def name(self) -> str:
@@ -254,13 +260,15 @@ class Algorithm:
         count = check_iterations(iterations, kinds, flat)
         exponents = self._exponents(flat)
         P = self._prompt(flat, exponents)
+        powers = {name: self._exponent_of(name, exponents) for name in (*self.config.state, ANSWER)}
+        for observer in self.observers:
+            observer(powers)
         tokens = self.layout.tokens
         widest = max((layer.width(tokens) for layer in self.model.loop), default=1)  # type: ignore[operator]
         with torch.no_grad(), threads_for(len(P) * tokens * widest):
             pieces = [self._iterate(part, count) for (part,) in self.model.pieces(*P.shape[-2:], P)]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
-        powers = {name: self._exponent_of(name, exponents) for name in raw}
-        values = {name: scale(value, _per_system(powers[name], value)) for name, value in raw.items()}
+        values = {name: scale(value, per_system(powers[name], value)) for name, value in raw.items()}
         units = {name: torch.exp2(e.double().clamp(-1000, 1000)) for name, e in powers.items()}
         making = Making(self.name, units, instructions(self.config.schedule, self.config.state, self.config.answer))
         return judged_run(values, flat, batch, self._checks, library, making)
@@ -305,17 +313,27 @@ class Algorithm:
         values = {name: self._value(Q, place) for name, place in self.config.state.items()}
         return values | {ANSWER: self._value(P, self.config.answer)}
 
+    @property
+    def _column(self) -> slice | None:
+        """The token that holds the vectors, in the paper's form."""
+        return None
+
     def _value(self, P: Tensor, place: dict[str, Any]) -> Tensor:
-        kind, rows = place["kind"], [self.layout.read(P, name) for name in place["rows"]]
-        if len(rows) == 2:  # of versions 0.1 and 0.2: a signed scalar as two logarithms
-            plus, minus = (_exponential(row[..., 0, 0]) for row in rows)
-            return plus - minus
-        value = rows[0].mT if kind == "matrix" else rows[0][..., 0, :] if kind == "vector" else rows[0][..., 0, 0]
-        if place.get("logarithm", kind == "scalar"):
-            return _exponential(value)
-        if place["scale"] is not None:
-            value = value * _per_system(_exponential(self.layout.read(P, place["scale"])[..., 0, 0]), value)
-        return value
+        return states.read(self.layout, P, place, self._column)
+
+    def with_states(self, P: Tensor, powers: Mapping[str, Tensor], changes: Changes) -> Tensor:
+        """P (systems, rows, tokens) after a pass with some states changed: functions of the values that stand there.
+
+        ``powers`` are those that ``observers`` are told, so that values are in the units of what the run was given.
+        """
+        values = {}
+        for name, change in changes.items():
+            held = self._value(P, self.config.state[name])
+            power = per_system(powers[name], held)
+            back = scale(held, power)
+            value = change(back)
+            values[name] = torch.where(value == back, held, scale(value, -power))
+        return states.replaced(self.layout, P, self.config.state, values, self._column)
 
     def _prompt(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
         count = len(next(iter(inputs.values())))
@@ -325,7 +343,7 @@ class Algorithm:
             if name in self.config.scales:
                 normal, log = self.config.scales[name]
                 e = exponent(size(value, self.config.kinds[name])).to(torch.int64)
-                self._write(P, name, normal, scale(value, -_per_system(e, value)))
+                self._write(P, name, normal, scale(value, -per_system(e, value)))
                 difference = math.log(2.0) * (e - self._exponent_of(name, exponents)).to(self.dtype)
                 self.layout.write(P, log, difference[:, None, None].expand(-1, 1, self.n))
             if name in self.layout.names:
@@ -340,7 +358,7 @@ class Algorithm:
         self.layout.write(P, register, value.mT if kind == "matrix" else value[:, None, :])
 
     def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
-        return scale(value, -_per_system(self._exponent_of(name, exponents), value))
+        return scale(value, -per_system(self._exponent_of(name, exponents), value))
 
     def _exponents(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
         """The powers of two that A and b are divided by; multiples of what makes every state's exponent whole."""
@@ -386,16 +404,6 @@ class Algorithm:
         given = padded(self.name, given, config.kinds, self.n, config.rectangular)
         inputs = take_inputs(self.name, config.kinds, given, self.n, self.dtype, self.device)
         return array_library(*given.values()), {name: value.detach() for name, value in inputs.items()}
-
-
-def _per_system(numbers: Tensor, value: Tensor) -> Tensor:
-    """One number for each system, in a shape that multiplies their values."""
-    return numbers.reshape(-1, *[1] * (value.dim() - 1))
-
-
-def _exponential(log: Tensor) -> Tensor:
-    """e^log, at most the largest number: a state that was taken to zero must not become 0 times infinity."""
-    return torch.exp(log).clamp(max=torch.finfo(log.dtype).max)
 
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:

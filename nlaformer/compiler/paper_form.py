@@ -210,8 +210,9 @@ class PaperAlgorithm(Algorithm):
         self.layout.write(P, "x", x0[:, :, None], last)
         return P
 
-    def _value(self, P: Tensor, place: dict[str, Any]) -> Tensor:
-        return self.layout.read(P, place["rows"][0], slice(self.n, self.n + 1))[..., 0]
+    @property
+    def _column(self) -> slice:
+        return slice(self.n, self.n + 1)
 
 
 def _config(traced: TracedProgram, target: Target, layout: Layout, ffn: str, fit: dict[str, Any]) -> AlgorithmConfig:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -55,6 +55,8 @@ class TrainedProgram(nn.Module):
         super().__init__()
         self.config, self.program = config, program
         self.networks = nn.ModuleDict(networks)
+        # Each is given the number of steps taken and the values there, and gives those states that it changes.
+        self.interventions: list[Callable[[int, Mapping[str, Tensor]], dict[str, Tensor]]] = []
 
     @property
     def stacked(self) -> int:
@@ -83,9 +85,15 @@ class TrainedProgram(nn.Module):
 
     def _iterate(self, inputs: Mapping[str, Tensor], iterations: int) -> Iterator[dict[str, Tensor]]:
         """The values of the program, its parts filled in, after its start and after each of its steps."""
-        yield (values := self.first(inputs))
-        for _ in range(iterations):
-            yield (values := self.next(inputs, self.program.carried(values)))
+        yield (values := self._changed(0, inputs, self.first(inputs)))
+        for t in range(1, iterations + 1):
+            yield (values := self._changed(t, inputs, self.next(inputs, self.program.carried(values))))
+
+    def _changed(self, t: int, inputs: Mapping[str, Tensor], values: dict[str, Tensor]) -> dict[str, Tensor]:
+        for change in self.interventions:
+            values = values | change(t, values)
+            values |= self.program.finish({**inputs, **values})
+        return values
 
     def first(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Every state after the program's start, and its answer."""

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -156,30 +156,28 @@ class _Clock:
 
 
 @contextmanager
-def watching(model: object, wanted: Mapping[str, object] | set[str], see: See) -> Iterator[None]:
-    """While this runs, ``see`` is called with every wanted intermediate; nothing is left behind, whatever happens."""
-    parts = {_stem(name) for name in wanted}
+def watching(model: object, names: Iterable[str], see: See) -> Iterator[None]:
+    """While this runs, ``see`` is called with every intermediate that has one of the names in some pass.
+
+    Nothing is left behind, whatever happens.
+    """
+    parts = {_stem(name) for name in names}
     each = isinstance(model, Algorithm)
     with ExitStack() as stack:
         clocks = {prefix: _Clock(each) for prefix in transformers(model)}
         for prefix, transformer in transformers(model).items():
             transformer.observers.append(clocks[prefix])
-            stack.callback(_remove, transformer.observers, clocks[prefix])
+            stack.callback(transformer.observers.remove, clocks[prefix])
         for place in places(model):
             if _stem(place.name(place.block)) in parts:
-                hook = _hook(place, clocks[place.prefix], wanted, see)
+                hook = _hook(place, clocks[place.prefix], see)
                 stack.callback(place.point.register_forward_hook(hook).remove)
         yield
 
 
-def _hook(
-    place: Place, clock: _Clock, wanted: Mapping[str, object] | set[str], see: See
-) -> Callable[[object, object, Tensor], Tensor | None]:
+def _hook(place: Place, clock: _Clock, see: See) -> Callable[[object, object, Tensor], Tensor | None]:
     def hook(point: object, given: object, value: Tensor) -> Tensor | None:
-        name = place.name(clock.where)
-        if name not in wanted:
-            return None
-        other = see(name, place.turned(value))
+        other = see(place.name(clock.where), place.turned(value))
         return None if other is None else place.turned(other)
 
     return hook
@@ -188,7 +186,3 @@ def _hook(
 def _stem(name: str) -> str:
     """A name without the number of its pass."""
     return re.sub(r"(loop|post)\[\d+\]\.", r"\1.", name, count=1)
-
-
-def _remove(observers: list[Callable[[str], None]], clock: _Clock) -> None:
-    observers[:] = [observer for observer in observers if observer is not clock]

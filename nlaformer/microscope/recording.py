@@ -6,6 +6,7 @@ of the ordinary run to the last bit. A batch runs in one piece, so that a name h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -23,6 +24,8 @@ from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.microscope.places import Model, fits, matching, places, transformers, unknown_place, watching
 from nlaformer.transformer import Layer, NLAFormer
+
+REGISTER = re.compile(r"registers\.(.+)\[(\d+)\]")
 
 
 class Named(dict[str, ArrayT]):
@@ -42,6 +45,7 @@ class Trace(Generic[ArrayT]):
 
     ``trace[name]`` is an array with the leading dimensions of what was given, in its kind. A name with ``*`` stands for
     all that match, stacked along a new axis after the leading dimensions: ``trace["loop[*].layer[0].output"]``.
+    ``trace["registers.r[3]"]`` is the state r of a program after three steps, as in ``trace.registers["r"]``.
 
     Attributes
     ----------
@@ -70,6 +74,10 @@ class Trace(Generic[ArrayT]):
     def __getitem__(self, name: str) -> ArrayT:
         if name in self.kept:
             return self._given(self.kept[name])
+        if register := REGISTER.fullmatch(name):
+            state: Any = self.registers[register[1]]
+            value: ArrayT = state[(slice(None),) * len(self.batch) + (int(register[2]),)]
+            return value
         chosen = [value for known, value in self.kept.items() if "*" in name and fits(name, known)]
         if not chosen:
             raise unknown_place(name, self.kept)
@@ -144,7 +152,11 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
     _check_memory(model, subject, wanted)
     kept: dict[str, Tensor] = {}
 
-    with watching(model, wanted, kept.__setitem__):
+    def see(name: str, value: Tensor) -> None:
+        if name in wanted:
+            kept[name] = value
+
+    with watching(model, wanted, see):
         found = subject.run()
     return Trace(
         found.output,

@@ -1,0 +1,104 @@
+"""How the states of a program stand in the rows of P: read from them, and written into them.
+
+A vector stands in a row, entry j at token j; a matrix in n rows, row j at token j; a scalar in a row, the same at every
+token. A positive scalar stands as its logarithm. States of one scale group (``scaling``) stand as mantissas of size
+about 1 and one row with the common logarithm of their scale. In the paper's form a vector stands in n rows of the last
+token.
+
+``place`` is the entry of ``AlgorithmConfig.state`` for a state: its kind, its rows, the row of its scale, and whether
+it stands as a logarithm. Values are scaled, as in P.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.errors import DomainError, OptionError
+from nlaformer.prompt import Layout
+
+Places = Mapping[str, Mapping[str, Any]]
+
+
+def read(layout: Layout, P: Tensor, place: Mapping[str, Any], column: slice | None = None) -> Tensor:
+    """A state, (systems[, n[, n]]), from P (systems, rows, tokens); ``column`` is the token of the paper's form."""
+    if column is not None:
+        return layout.read(P, place["rows"][0], column)[..., 0]
+    kind, rows = place["kind"], [layout.read(P, name) for name in place["rows"]]
+    if len(rows) == 2:  # of versions 0.1 and 0.2: a signed scalar as two logarithms
+        plus, minus = (exponential(row[..., 0, 0]) for row in rows)
+        return plus - minus
+    value = rows[0].mT if kind == "matrix" else rows[0][..., 0, :] if kind == "vector" else rows[0][..., 0, 0]
+    if place.get("logarithm", kind == "scalar"):
+        return exponential(value)
+    if place["scale"] is not None:
+        value = value * per_system(exponential(layout.read(P, place["scale"])[..., 0, 0]), value)
+    return value
+
+
+def replaced(
+    layout: Layout, P: Tensor, places: Places, values: Mapping[str, Tensor], column: slice | None = None
+) -> Tensor:
+    """P with other values of some states, and the rows that depend on them encoded anew.
+
+    Where a state changes, the common scale of its group does, so that the largest mantissa keeps its size; the other
+    states of the group are then divided by the new scale. A system whose values are those that stand there already
+    stays as it is, bit for bit.
+    """
+    held = {name: read(layout, P, place, column) for name, place in places.items()}
+    result = P.clone()
+    groups: dict[str, list[str]] = {}
+    for name, place in places.items():
+        if column is None and place["scale"] is not None:
+            groups.setdefault(place["scale"], []).append(name)
+    for scale, members in groups.items():
+        if values.keys() & set(members):
+            before, after = ({m: new.get(m, held[m]) for m in members} for new in ({}, values))
+            log = _moved(layout.read(P, scale)[..., 0, 0], before, after)
+            layout.write(result, scale, log[:, None, None].expand(-1, 1, layout.tokens - 1))
+            for m, value in after.items():
+                _write(layout, result, m, places[m], value * per_system(torch.exp(-log), value))
+    for name, value in values.items():
+        place = places[name]
+        if column is not None:
+            layout.write(result, place["rows"][0], value[..., None], column)
+        elif place["scale"] is None:
+            _write(layout, result, name, place, value)
+    same = torch.stack([(value == held[name]).reshape(len(P), -1).all(1) for name, value in values.items()]).all(0)
+    return torch.where(same[:, None, None], P, result)
+
+
+def _moved(log: Tensor, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Tensor:
+    """The logarithm of a group's scale, moved as the largest of its states is; as it was where all are 0."""
+    sizes = [
+        torch.stack([value.reshape(len(value), -1).norm(dim=1) for value in states.values()]).amax(0)
+        for states in (before, after)
+    ]
+    moved = log + torch.log(sizes[1]) - torch.log(sizes[0])
+    return torch.where((sizes[0] > 0) & (sizes[1] > 0), moved, log)
+
+
+def _write(layout: Layout, P: Tensor, name: str, place: Mapping[str, Any], value: Tensor) -> None:
+    """A value into its rows, in place."""
+    if len(place["rows"]) == 2:
+        raise OptionError(f"the state {name} is stored as in version 0.2; compile the program again to replace it")
+    if place.get("logarithm", place["kind"] == "scalar"):
+        if not bool((value > 0).all()):
+            raise DomainError(f"the state {name} stands in P as a logarithm; replace it by positive numbers")
+        value = torch.log(value)
+    if place["kind"] == "scalar":
+        value = value[:, None].expand(-1, layout.tokens - 1)
+    layout.write(P, place["rows"][0], value.mT if place["kind"] == "matrix" else value[:, None, :])
+
+
+def per_system(numbers: Tensor, value: Tensor) -> Tensor:
+    """One number for each system, in a shape that multiplies their values."""
+    return numbers.reshape(-1, *[1] * (value.dim() - 1))
+
+
+def exponential(log: Tensor) -> Tensor:
+    """e^log, at most the largest number: a state that was taken to zero must not become 0 times infinity."""
+    return torch.exp(log).clamp(max=torch.finfo(log.dtype).max)

@@ -1,0 +1,203 @@
+"""nf.patch: replace, scale, exchange or zero any named intermediate while a model runs.
+
+The names are those of a recording (``places``), and ``registers.NAME[t]``: a state of a program after t steps. Of a
+compiled algorithm the value is decoded, in the units of the run's input, and encoded again, with the rows that depend
+on it (``compiler/states.py``); other states stay as they are. Where a change leaves an entry as it was, nothing
+changes, to the last bit.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.arrays import to_tensor
+from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.compiler.trace import ANSWER
+from nlaformer.errors import OptionError, ShapeError, UnusedPatchWarning, unknown_name
+from nlaformer.learn.programs import TrainedProgram
+from nlaformer.microscope.places import Model, fits, matching, transformers, watching
+
+# A number or an array in place of the value, or a function of it, (systems, ...).
+Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64 | np.float32]]
+Change: TypeAlias = float | Tensor | Array | Callable[[Tensor], Tensor]
+_Change = Callable[[Tensor], Tensor]
+_REGISTER = re.compile(r"registers\.(.+)\[(\d+|\*)\]")
+
+
+def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager[None]:
+    """Change intermediates of every run of a model inside a ``with`` statement.
+
+    Parameters
+    ----------
+    model : as in ``nf.trace``
+    changes : for each name, or pattern with ``*``, what takes the place of the value: a number (0 zeroes it), an array
+        (of one system, or with leading dimensions for all systems), or a function. A function gets a tensor
+        (systems, ...), leading dimensions as one, in the orientation of ``nf.trace``, and returns the new value: it
+        scales with ``lambda v: 2 * v`` and exchanges systems with ``lambda v: v[[1, 0]]``. A name comes before a
+        pattern that fits it. ``registers.r[3]`` is the state r of a program after three steps
+
+    Returns
+    -------
+    context manager; afterwards the model is as before, also after an exception. Patches may be nested: an inner one
+    changes what the outer one has left. A batch runs in one piece inside. A change that no run came to gives an
+    UnusedPatchWarning.
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> A, b = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
+    >>> cg = nf.algorithm("cg", n=2, verify=False)
+    >>> with nf.patch(cg, {"registers.d[1]": lambda d: 0 * d}):  # no direction, so x stays where it is
+    ...     run = cg.run(A, b, iterations=2)
+    >>> run.x.round(6)[1:]
+    array([[0.25, 0.5 ],
+           [0.25, 0.5 ]])
+    """
+    given = {name: _function(name, change) for name, change in changes.items()}
+    registers = {name: change for name, change in given.items() if name.startswith("registers.")}
+    plain = [name for name in given if name not in registers]
+    patterns = sorted(plain, key=lambda name: "*" in name)
+    passes = sorted({0, *(int(number) for name in patterns for number in re.findall(r"\[(\d+)\]", name))})
+    names = matching(model, patterns, passes)
+    chosen = _registers(model, registers)
+    return _patched(model, {name: given[name] for name in patterns}, list(names), chosen)
+
+
+@contextmanager
+def _patched(
+    model: Model, changes: dict[str, _Change], names: Sequence[str], registers: dict[str, tuple[str, str, _Change]]
+) -> Iterator[None]:
+    used: set[str] = set()
+    runs: list[str] = []
+
+    def see(name: str, value: Tensor) -> Tensor | None:
+        pattern = next((pattern for pattern in changes if fits(pattern, name)), None)
+        if pattern is None:
+            return None
+        used.add(pattern)
+        return changes[pattern](value)
+
+    with ExitStack() as stack:
+        for transformer in transformers(model).values():
+            transformer.observers.append(runs.append)
+            stack.callback(transformer.observers.remove, runs.append)
+        stack.enter_context(watching(model, names, see))
+        if registers and isinstance(model, TrainedProgram):
+            stack.enter_context(_patched_program(model, registers, used))
+        elif registers and isinstance(model, Algorithm):
+            stack.enter_context(_patched_algorithm(model, registers, used))
+        yield
+    if runs and (unused := [name for name in (*changes, *registers) if name not in used]):
+        warnings.warn(
+            f"no run came to {', '.join(unused)}, so nothing was changed there", UnusedPatchWarning, stacklevel=3
+        )
+
+
+# --- registers ---
+
+
+def _registers(model: Model, changes: Mapping[str, _Change]) -> dict[str, tuple[str, str, _Change]]:
+    """For each name of a register: the state, the number of steps or ``*``, and the change."""
+    found = {}
+    for name, change in changes.items():
+        parts = _REGISTER.fullmatch(name)
+        if not isinstance(model, (Algorithm, TrainedProgram)):
+            raise OptionError(
+                f"{name}: this model has no registers, which the states of a program are; nf.probe finds what can be "
+                "read from the state of a trained model"
+            )
+        kinds = model.config.state if isinstance(model, Algorithm) else model.program.kinds
+        states = [state for state in kinds if state != ANSWER]
+        if parts is None or parts[1] not in states:
+            raise unknown_name("register", name, [f"registers.{state}[t]" for state in states])
+        if isinstance(model, Algorithm) and parts[2] == "0" and not len(model.model.pre):
+            raise OptionError(
+                f"{name}: this algorithm has no pre block, so its first states are its inputs; change those"
+            )
+        found[name] = (parts[1], parts[2], change)
+    return found
+
+
+def _at(registers: dict[str, tuple[str, str, _Change]], t: int, used: set[str]) -> dict[str, _Change]:
+    """The changes of states after t steps."""
+    chosen = {name: entry for name, entry in registers.items() if entry[1] in (str(t), "*")}
+    used.update(chosen)
+    return {state: change for state, _, change in chosen.values()}
+
+
+@contextmanager
+def _patched_program(
+    model: TrainedProgram, registers: dict[str, tuple[str, str, _Change]], used: set[str]
+) -> Iterator[None]:
+    def change(t: int, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {state: function(values[state]) for state, function in _at(registers, t, used).items()}
+
+    model.interventions.append(change)
+    try:
+        yield
+    finally:
+        model.interventions.remove(change)
+
+
+@contextmanager
+def _patched_algorithm(
+    model: Algorithm, registers: dict[str, tuple[str, str, _Change]], used: set[str]
+) -> Iterator[None]:
+    """States stand in P after the last layer of a pass."""
+    powers: dict[str, Tensor] = {}
+    first, last = len(model.model.pre) - 1, len(model.model.loop) - 1
+
+    def see(name: str, P: Tensor) -> Tensor | None:
+        passed = re.match(r"loop\[(\d+)\]", name)
+        changes = _at(registers, int(passed[1]) + 1 if passed else 0, used)
+        return model.with_states(P, powers, changes) if changes else None
+
+    model.observers.append(powers.update)
+    try:
+        with watching(model, [f"pre.layer[{first}].output", f"loop.layer[{last}].output"], see):
+            yield
+    finally:
+        model.observers.remove(powers.update)
+
+
+# --- values ---
+
+
+def _function(name: str, change: Change) -> _Change:
+    """A change as a function of the value, which checks the shape of what it gives."""
+
+    def changed(value: Tensor) -> Tensor:
+        if not callable(change):
+            return _fitted(name, given, value)
+        result = change(value.clone())
+        if result is None:
+            raise OptionError(f"the function for {name} returned nothing; it must return the new value")
+        return _fitted(name, to_tensor(name, result), value)
+
+    given = torch.empty(0) if callable(change) else to_tensor(name, change)
+    return changed
+
+
+def _fitted(name: str, given: Tensor, value: Tensor) -> Tensor:
+    """What was given, in the shape, precision and place of the value (systems, ...)."""
+    own = value.shape[1:]
+    if given.is_complex():
+        raise OptionError(f"{name} was given complex numbers; the models compute with real ones")
+    if given.dim() > len(own):
+        given = given.reshape(-1, *given.shape[given.dim() - len(own) :])
+    try:
+        if given.dim() > len(own) and len(given) != len(value):
+            raise RuntimeError
+        return given.to(value).expand(value.shape)
+    except RuntimeError:
+        raise ShapeError(
+            f"{name} has shape {tuple(own)} for each of {len(value)} systems; given {tuple(given.shape)}"
+        ) from None
