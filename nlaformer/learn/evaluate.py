@@ -187,7 +187,9 @@ def sets(config: Config, count: int, seed: int = SEED) -> Iterator[tuple[str, Sy
     yield "A and b times 2", Systems(2 * A, 2 * b, x)
     yield "b times 4", Systems(A, 4 * b, 4 * x)
     for name in problems.families():
-        if name not in ("spd", "matrix-market", config.family) and not problems.complaints(name, n=config.n):
+        if not problems.FAMILIES[name].definite or name in ("spd", "matrix-market", config.family):
+            continue
+        if not problems.complaints(name, n=config.n):
             yield name, problems.family(name, n=config.n).sample(count, seed)
 
 

@@ -41,6 +41,14 @@ _RECIPES: dict[str, tuple[str, Config]] = {
         "A network reads A once and writes a preconditioner, a diagonal plus one column; the rest is PCG.",
         _PROGRAM.replace(program="learned-pcg", T=6, pre_layers=2, steps=16_000),
     ),
+    "guided-gcr": (
+        "Nonsymmetric systems: GCR with a network that proposes the direction in every loop; its rival is GMRES.",
+        _PROGRAM.replace(program="guided-gcr", family="nonsymmetric", T=8, steps=20_000),
+    ),
+    "guided-nonlinear": (
+        "A x + x^3 = b: nonlinear CG with a network that proposes the direction in every loop.",
+        _PROGRAM.replace(program="guided-nonlinear", family="cubic", T=8, steps=20_000),
+    ),
     "guided-quickstart": (
         "guided-cg in two minutes on a laptop, on systems of eight unknowns.",
         _SMALL.replace(lr=2e-3, steps=1500, warmup=100, threads=1),

@@ -1,4 +1,4 @@
-"""Families of linear systems A x = b: batched, seeded, on any device.
+"""Families of problems, most of them linear systems A x = b: batched, seeded, on any device.
 
 ``SPD`` is the paper's family; the gallery has others. Each is a small frozen object with
 ``sample(count, seed, device, dtype)`` for evaluation and ``stream(count, generator, dtype)`` for training.
@@ -12,14 +12,19 @@ from nlaformer.errors import look_up
 from nlaformer.problems.base import Family, Rival, Systems, refuse
 from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, RBFKernel
 from nlaformer.problems.matrix_market import MatrixMarket, from_matrix_market, read_matrix_market
+from nlaformer.problems.nonlinear import Cubic
+from nlaformer.problems.nonsymmetric import Convection, Nonsymmetric
 from nlaformer.problems.random_matrices import PrescribedSpectrum, RotatedSPD, TwoClusters, Wishart
 from nlaformer.problems.spd import SPD
 
 __all__ = [
     "SPD",
+    "Convection",
+    "Cubic",
     "Family",
     "GraphLaplacian",
     "MatrixMarket",
+    "Nonsymmetric",
     "Poisson1D",
     "Poisson2D",
     "PrescribedSpectrum",
@@ -47,6 +52,9 @@ _KINDS: tuple[type[Family], ...] = (
     TwoClusters,
     Wishart,
     RotatedSPD,
+    Nonsymmetric,
+    Convection,
+    Cubic,
     MatrixMarket,
 )
 FAMILIES = {kind.name: kind for kind in _KINDS}

@@ -105,6 +105,7 @@ class Family:
     """
 
     name: ClassVar[str]
+    definite: ClassVar[bool] = True  # whether these are systems A x = b with a symmetric positive definite A
     measure: ClassVar[str] = "squared relative error"  # what ``error`` measures, in words
     n: int
 

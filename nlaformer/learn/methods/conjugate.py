@@ -1,7 +1,6 @@
-"""Methods with a learned part, each as one would write it on a page.
+"""Symmetric positive definite systems: conjugate gradient methods with a network in the preconditioner's place.
 
-Both are conjugate gradient methods with a network in the preconditioner's place. What it writes, a diagonal plus a
-column or more, is symmetric positive definite whatever it says. In ``GuidedCG`` it speaks in every loop: M changes with
+What it writes, a diagonal plus a column or more, is symmetric positive definite whatever it says. In ``GuidedCG`` it speaks in every loop: M changes with
 the residual and with what the network remembers. No step increases the error in the norm of A; with c = M r the step
 along c alone would decrease it, and the step along d is the best one in the plane of c and the direction before. -c
 gives the same step as c. In ``LearnedPCG`` the network reads A once and writes M; the rest is the preconditioned method
@@ -14,7 +13,6 @@ from typing import Any
 
 from nlaformer.compiler.language import Program, dot, norm, zeros_like
 from nlaformer.compiler.learned import Learned
-from nlaformer.errors import look_up
 
 _States = dict[str, Any]
 
@@ -58,15 +56,3 @@ class LearnedPCG(Program):
         z = M @ r
         rho_next = dot(r, z)
         return dict(x=x + alpha * d, r=r, d=z + (rho_next / rho) * d, rho=rho_next, M=M)
-
-
-METHODS: dict[str, type[Program]] = {"guided-cg": GuidedCG, "learned-pcg": LearnedPCG}
-
-
-def method(name: str) -> Program:
-    """The method of a name.
-
-    >>> method("guided-cg").precondition
-    Learned('diagonal + rank 1', memory=True)
-    """
-    return look_up("method", name, METHODS)()

@@ -1,0 +1,135 @@
+"""Learned methods for other problems than symmetric systems, beside their rivals, and whether they keep what is asked.
+
+    python -m benchmarks.outlook runs/guided-gcr/seed=* --out outlook.json
+
+For every model: mean and median errors of 2,048 problems that no training has seen, iteration by iteration beside the
+rivals of its family, the failures, the error at four times the T of the training; then the same on families that it was
+not trained on. An iteration is a product with A. A GPU is used where there is one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from nlaformer.learn import compare
+from nlaformer.learn.checkpoint import MANIFEST, read_manifest
+from nlaformer.learn.compare import Comparison
+from nlaformer.learn.models import load_model
+from nlaformer.learn.programs import TrainedProgram
+from nlaformer.provenance import provenance
+
+SEED = 8_100_000  # of the problems; the families' `stream`, which trains, has other numbers altogether
+COUNT = 2048
+_ELSEWHERE = 512  # problems of each family that it was not trained on
+
+
+@dataclass(frozen=True)
+class Asked:
+    """At most this share of the rival's iterations, to the errors 10^-first, ..., 10^-last; and what is aimed at."""
+
+    share: float
+    first: int
+    last: int
+    aim: int
+    iterations: int = 40
+
+
+ASKED = {
+    "guided-gcr": Asked(1 / 2, 2, 6, aim=10),
+    "guided-nonlinear": Asked(1 / 2, 2, 6, aim=10),
+    "guided-cgls": Asked(1 / 2, 2, 6, aim=10),
+    "guided-cg": Asked(1 / 2, 2, 6, aim=10, iterations=120),  # on grids
+    "learned-pcg": Asked(1 / 2, 2, 6, aim=10, iterations=120),
+    "guided-eigen": Asked(2 / 3, 1, 8, aim=8),
+}
+
+
+def measure(model: TrainedProgram, count: int) -> dict[str, Any]:
+    """Everything about one model, as JSON takes it."""
+    asked = ASKED[str(model.config.program)]
+    family = model.config.make_family()
+    iterations = max(asked.iterations, compare.BEYOND * model.config.T)
+
+    def row(label: str, family: Any, count: int) -> Comparison:
+        return compare.compare(model, label, family.sample(count, SEED), iterations, family)
+
+    own = row(model.config.family, family, count)
+    rows = [own, *(row(label, other, min(count, _ELSEWHERE)) for label, other in family.others().items())]
+    kept, aims = _judged(own, asked)
+    return {
+        "config": model.config.to_json(),
+        "kept": kept,
+        "aims": aims,
+        "families": {row.label: row.to_json() for row in rows},
+    }
+
+
+def _judged(own: Comparison, asked: Asked) -> tuple[dict[str, bool], dict[str, bool]]:
+    """Whether each line that is asked for holds, and each that is aimed at."""
+    counts = own.iterations_to()
+    lines = {}
+    for k in range(asked.first, asked.aim + 1):
+        mine, theirs = counts["learned"][k - 1], counts[own.rival][k - 1]
+        text = f"1e-{k} in {mine}, {own.rival} in {theirs}"
+        lines[k, text] = mine is not None and (theirs is None or mine <= asked.share * theirs)
+    last, beyond = (own.mean["learned"][t] for t in (own.T, compare.BEYOND * own.T))
+    kept = {text: held for (k, text), held in lines.items() if k <= asked.last}
+    kept[f"error {last:.1e} at T = {own.T}, {beyond:.1e} at 4T"] = beyond <= last
+    return kept, {text: held for (k, text), held in lines.items() if k > asked.last}
+
+
+def _print(name: str, found: dict[str, Any]) -> None:
+    """The figures of one model, for reading."""
+    print(f"== {name}", flush=True)
+    for label, row in found["families"].items():
+        T, last = row["T"], len(row["mean"]["learned"]) - 1
+        shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 64, 120) if t <= last]
+        print(f"{label}: {row['measure']} at t = {', '.join(map(str, shown))}; T = {T}")
+        for method in row["mean"]:
+            for of in ("mean", "median") if method == "learned" else ("mean",):
+                errors = " ".join(f"{row[of][method][t]:.0e}" for t in shown)
+                print(f"  {method + ', ' + of:24s} {errors}")
+        print(f"  failures of {row['count']} at t = {last}: {json.dumps(row['failures'])}")
+    for claim, held in found["kept"].items():
+        print(f"  {'kept  ' if held else 'BROKEN'} {claim}")
+    for claim, held in found["aims"].items():
+        print(f"  {'aim   ' if held else 'missed'} {claim}")
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Measure, print, write; 1 if something that is asked for does not hold."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.outlook", description=__doc__)
+    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs, or of saved models")
+    parser.add_argument("--out", type=Path, help="write all figures to this file")
+    parser.add_argument("--count", type=int, default=COUNT, help="problems of the family of the training")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
+    chosen = parser.parse_args(given)
+    models: dict[str, Any] = {}
+    for folder in chosen.folders:
+        model = load_model(folder).to(chosen.device)
+        if not isinstance(model, TrainedProgram) or model.config.program not in ASKED:
+            parser.error(f"{folder} holds none of {', '.join(ASKED)}")
+        models[str(folder)] = found = measure(model, chosen.count)
+        if (folder / MANIFEST).exists():
+            about = read_manifest(folder)
+            found["training"] = {key: about.get(key) for key in ("seconds_in_all", "device", "engine", "processes")}
+        _print(str(folder), found)
+    document = {"provenance": provenance(chosen.commit), "seed": SEED, "count": chosen.count, "models": models}
+    if chosen.out:
+        chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
+    claims = [held for found in models.values() for held in found["kept"].values()]
+    print(f"{sum(claims)} of {len(claims)} hold")
+    return 0 if all(claims) else 1
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,177 @@
+"""Problems beyond symmetric systems: their families, the classical methods they face, and the methods that learn."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import root
+from scipy.sparse import linalg
+from typer.testing import CliRunner
+
+import nlaformer as nf
+from benchmarks import outlook
+from nlaformer import problems
+from nlaformer.cli import app
+from nlaformer.learn import compare
+from nlaformer.learn.config import check_stack
+from nlaformer.learn.cuda.compiled import CompiledEngine
+from nlaformer.learn.engine import PlainEngine
+from nlaformer.learn.models import untrained
+from nlaformer.problems.nonlinear import Cubic
+from nlaformer.problems.nonsymmetric import Nonsymmetric, bicgstab, gmres
+from tests.training import equal, final, interrupt_at, train
+
+SIZES = {"n": 4, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 8, "warmup": 2, "chunk": 4}
+RECIPES = ("guided-gcr", "guided-nonlinear")
+KINDS = pytest.mark.parametrize("recipe", RECIPES)
+
+
+def energy(A, b, x):
+    return ((x @ A.mT) * x).sum(-1) / 2 + (x**4).sum(-1) / 4 - (b[:, None] * x).sum(-1)
+
+
+# The rivals -------------------------------------------------------------------------------------------------------
+
+
+def test_gmres_has_scipys_iterates():
+    A, b, _ = Nonsymmetric(n=7).sample(2, seed=3)
+    found = gmres(A, b, 10).numpy()
+    for k in range(2):
+        for t in (1, 3, 6, 7):
+            theirs, _ = linalg.gmres(A[k].numpy(), b[k].numpy(), rtol=0, atol=0, restart=t, maxiter=1)
+            np.testing.assert_allclose(found[k, t], theirs, atol=1e-12)
+        np.testing.assert_allclose(found[k, 8:], np.tile(found[k, 7], (3, 1)), atol=1e-12)
+
+
+def test_bicgstab_has_scipys_iterates_after_every_second_product():
+    A, b, _ = Nonsymmetric(n=7).sample(1, seed=3)
+    found = bicgstab(A, b, 6)[0].numpy()
+    for steps in (1, 2, 3):
+        theirs, _ = linalg.bicgstab(A[0].numpy(), b[0].numpy(), rtol=0, atol=0, maxiter=steps)
+        np.testing.assert_allclose(found[2 * steps], theirs, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("name", list(Cubic().rivals()))
+def test_rivals_of_the_nonlinear_task_lower_its_energy_to_the_root_that_scipy_finds(name):
+    A, b, _ = Cubic(n=5).sample(4, seed=2)
+    found = Cubic(n=5).rivals()[name](A, b, 60)
+    theirs = [root(lambda u, k=k: A[k].numpy() @ u + u**3 - b[k].numpy(), np.zeros(5), tol=1e-13).x for k in range(4)]
+    np.testing.assert_allclose(found[:, -1].numpy(), theirs, atol=1e-8)
+    if name != "Newton-CG":  # whose inner iterates are no minima along a line
+        assert (energy(A, b, found).diff(dim=-1) <= 1e-12).all()
+
+
+@pytest.mark.parametrize("family", [Nonsymmetric(n=4), Cubic(n=4)], ids=lambda family: family.name)
+def test_rivals_stay_at_the_answer_of_a_solved_problem(family):
+    A = family.sample(3, seed=0).A
+    for name, rival in family.rivals().items():
+        assert (rival(A, torch.zeros(3, 4), 9) == 0).all(), name
+
+
+# The methods ------------------------------------------------------------------------------------------------------
+
+
+def loud(recipe, scale):
+    """An untrained model of six unknowns whose proposals are of another size, or nothing at all."""
+    model = untrained(nf.recipe(recipe, **(SIZES | {"n": 6})))
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(scale)
+    return model
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 0.0, float("nan")])
+def test_no_step_of_guided_gcr_increases_the_residual(scale):
+    A, b, _ = Nonsymmetric(n=6).sample(64, seed=1)
+    run = loud("guided-gcr", scale).run(A, b, iterations=30)
+    norms = run.residual_norms
+    assert (norms.diff(dim=-1) <= 1e-12 * norms[:, :1]).all() and run.x.isfinite().all()
+    torch.testing.assert_close(run.state["r"], b[:, None] - run.x @ A.mT, atol=1e-10, rtol=0)
+    assert scale != 1.0 or (norms[:, -1] / norms[:, 0]).median() < 0.7  # the proposals do move it
+
+
+@pytest.mark.parametrize("scale", [1.0, 30.0, 0.0, float("nan")])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 30.0])
+def test_no_step_of_the_guided_nonlinear_method_increases_the_energy(scale, size):
+    A, b, _ = Cubic(n=6, scale=size).sample(64, seed=1)
+    x = loud("guided-nonlinear", scale).run(A, b, iterations=30).x
+    values = energy(A, b, x)
+    assert (values.diff(dim=-1) <= 1e-12 * values.abs().amax(-1, keepdim=True)).all() and x.isfinite().all()
+
+
+def test_the_search_of_the_guided_nonlinear_method_ends_where_the_derivative_vanishes():
+    A, b, _ = Cubic(n=6, scale=3.0).sample(64, seed=1)
+    run = loud("guided-nonlinear", 1.0).run(A, b, iterations=20)
+    r = b[:, None] - run.x @ A.mT - run.x**3
+    d = run.state["d"]
+    slope = (r * d).sum(-1)[:, 1:].abs() / (r.norm(dim=-1) * d.norm(dim=-1))[:, 1:]
+    assert slope.max() < 1e-9
+
+
+# Training and evaluation ------------------------------------------------------------------------------------------
+
+
+@KINDS
+def test_a_task_resumes_to_the_same_bits_and_is_evaluated_beside_its_rivals(recipe, tmp_path, monkeypatch):
+    config = nf.recipe(recipe, **SIZES)
+    train(config, tmp_path / "undisturbed")
+    with monkeypatch.context() as patch, pytest.raises(SystemExit):
+        interrupt_at(5, patch)
+        train(config, tmp_path / "run")
+    train(config, tmp_path / "run")
+    assert equal(final(tmp_path / "run"), final(tmp_path / "undisturbed"))
+    outcome = CliRunner().invoke(app, ["evaluate", str(tmp_path / "run"), "--count", "4"])
+    assert outcome.exit_code == 0, outcome.output
+    family = config.make_family()
+    words = [word for label in (config.family, *family.rivals(), *family.others()) for word in label.split()]
+    assert all(word in outcome.stdout for word in words)
+
+
+@KINDS
+def test_training_lowers_the_loss_of_a_task(recipe):
+    engine = PlainEngine([nf.recipe(recipe, **(SIZES | {"steps": 80, "lr": 3e-3, "d": 16, "batch": 16}))])
+    engine.step(0)
+    before = engine.report().loss.item()
+    for number in range(1, 60):
+        engine.step(number)
+    engine.step(0)
+    assert engine.report().loss.item() < before - 0.2
+
+
+@KINDS
+def test_the_engine_of_cuda_takes_the_step_of_the_plain_one_on_a_task(recipe):
+    members = [nf.recipe(recipe, **SIZES, seed=seed) for seed in (0, 1)]
+    fast, plain = CompiledEngine(members, "cpu", compiled=False), PlainEngine(members)
+    for number in range(5):
+        fast.step(number)
+        plain.step(number)
+    assert fast.report().loss.tolist() == pytest.approx(plain.report().loss.tolist(), rel=1e-4)
+
+
+@KINDS
+def test_the_benchmark_judges_every_line_that_is_asked_for(recipe, tmp_path, capsys):
+    untrained(nf.recipe(recipe, **SIZES)).save(tmp_path)
+    assert outlook.main([str(tmp_path), "--count=8", "--device=cpu", "--out", str(tmp_path / "found.json")]) == 1
+    assert "BROKEN" in capsys.readouterr().out and (tmp_path / "found.json").exists()
+
+
+def test_a_line_that_is_asked_for_holds_only_at_the_share_or_below():
+    curve = (1.0, *(10.0**-k for k in range(1, 41)))
+    late = tuple(10.0 ** -(k / 2) for k in range(41))
+    row = compare.Comparison("", 1, 8, {"learned": curve, "rival": late}, {}, {}, {}, "", {})
+    kept, aims = outlook._judged(row, outlook.Asked(1 / 2, 2, 6, aim=10))
+    assert len(kept) == 6 and len(aims) == 4 and all(kept.values()) and all(aims.values())
+    slower = compare.Comparison("", 1, 8, {"learned": (1.0, *curve), "rival": late}, {}, {}, {}, "", {})
+    kept, aims = outlook._judged(slower, outlook.Asked(1 / 2, 2, 6, aim=10))
+    assert sum(kept.values()) == 1 and not any(aims.values())
+
+
+def test_solvers_that_imitate_are_not_evaluated_on_problems_that_are_not_definite():
+    assert all(problems.FAMILIES[name].definite for name in problems.families()[:9])
+    assert not any(problems.FAMILIES[name].definite for name in ("nonsymmetric", "cubic"))
+
+
+def test_members_of_a_stack_share_an_error_measure():
+    one = nf.recipe("guided-gcr", **SIZES)
+    check_stack([one, one.replace(family="convection")])
