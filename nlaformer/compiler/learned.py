@@ -11,7 +11,8 @@ of A where it has learned well: with z_0 and k further numbers for each unknown,
 
     M = (diag(1 / D) + U U^T)^-1,    D_i = e^z_i0 / a_i,    U_ij = z_ij sqrt(a_i).
 
-With these bounds M stays positive definite in the arithmetic of float64, whatever the network says.
+With these bounds M stays positive definite in the arithmetic of float64, whatever the network says. "dimensionless
+diagonal + rank k" is the same with a_i = 1: a program that has another scale than the diagonal of A multiplies by it.
 
 M is never formed: by the formula of Sherman, Morrison and Woodbury, one column after the other,
 
@@ -34,7 +35,7 @@ from nlaformer.errors import OptionError, unknown_name
 
 _ValueT = TypeVar("_ValueT", bound=Any)
 _GIVES = ("vector", "scalar", "positive scalar", "positive diagonal", "diagonal + rank 1")
-_RANKED = re.compile(r"diagonal \+ rank ([1-9]\d*)")
+_RANKED = re.compile(r"(?:dimensionless )?diagonal \+ rank ([1-9]\d*)")
 _EXPONENT = 8.0  # the largest |z| of e^z
 _COLUMN = 64.0  # the largest entry of a column
 
@@ -68,6 +69,11 @@ class PartSpec:
         return int(found[1]) if found else 0
 
     @property
+    def dimensionless(self) -> bool:
+        """Whether M has no unit: the diagonal of A is then left out of it."""
+        return self.gives.startswith("dimensionless")
+
+    @property
     def outputs(self) -> dict[str, str]:
         """The names of the tensors that it gives, with their kinds; its memory apart."""
         if self.rank:
@@ -98,7 +104,8 @@ class Learned:
     ----------
     gives : "vector", "scalar", "positive scalar", "positive diagonal" (a vector of positive numbers) or
         "diagonal + rank k": a symmetric positive definite M in place of A's inverse, to be used as ``M @ r``. M may be
-        returned as a state
+        returned as a state. "dimensionless diagonal + rank k" is an M without a unit, in place of the inverse of a
+        matrix with ones on its diagonal
     memory : whether the part, in ``step``, keeps a hidden state from loop to loop
 
     Examples
@@ -185,7 +192,7 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
     said = {name: Value(node) for name, node in call.said.items()}
     if not spec.rank:
         return exp(_bounded(said["value"], _EXPONENT)) if spec.gives.startswith("positive") else said["value"]
-    D, *U = factors(said, positive(diag(Value(nodes[0]))))
+    D, *U = factors(said, 1.0 if spec.dimensionless else positive(diag(Value(nodes[0]))))
     M = LowRank(D, ())
     for u in U:
         w = M @ u
@@ -227,8 +234,8 @@ def _call(spec: PartSpec, graph: Graph, nodes: tuple[Node, ...]) -> Call:
     return Call(spec, nodes, memory, said)
 
 
-def factors(said: Mapping[str, _ValueT], a: _ValueT) -> list[_ValueT]:
-    """D and the columns of U, from what the network says and the diagonal entries of A; traced values or tensors."""
+def factors(said: Mapping[str, _ValueT], a: Any) -> list[_ValueT]:
+    """D and the columns of U, from what the network says and the diagonal entries of A, or 1; traced or tensors."""
     z, *columns = said.values()
     return [exp(_bounded(z, _EXPONENT)) / a, *(_bounded(column, _COLUMN) * sqrt(a) for column in columns)]
 

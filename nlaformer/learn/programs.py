@@ -157,6 +157,8 @@ class TrainedProgram(nn.Module):
     def role(self) -> str:
         """What this program gives a solver: "directions", a "preconditioner", or, if neither, nothing."""
         parts = [network.part for network in self._parts.values()]
+        if any(part.dimensionless for part in parts):  # the program scales it in its own way
+            return ""
         if len(parts) == 1 and parts[0].method == "start" and parts[0].rank:
             return "preconditioner"
         spoken = [part for part in parts if part.method == "step" and (part.rank or part.gives == "vector")]
@@ -200,7 +202,7 @@ class TrainedProgram(nn.Module):
         if not all_finite(matrices):
             raise DomainError("A holds NaN or infinity; every entry must be finite")
         network = self._only("start")
-        if not network.part.rank:
+        if self.role != "preconditioner":
             raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
         D, U = _usable(factors(network.start(matrices), matrices.diagonal(dim1=-2, dim2=-1)))
         return give(D, kind_of(A)), give(U, kind_of(A))

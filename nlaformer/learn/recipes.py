@@ -46,8 +46,16 @@ _RECIPES: dict[str, tuple[str, Config]] = {
         _PROGRAM.replace(program="guided-gcr", family="nonsymmetric", T=8, steps=20_000),
     ),
     "guided-nonlinear": (
-        "A x + x^3 = b: nonlinear CG with a network that proposes the direction in every loop.",
+        "A x + x^3 = b: nonlinear CG with a network that writes a preconditioner in every loop.",
         _PROGRAM.replace(program="guided-nonlinear", family="cubic", T=8, steps=20_000),
+    ),
+    "guided-cgls": (
+        "Least squares: CGLS with a network that writes a preconditioner in every loop.",
+        _PROGRAM.replace(program="guided-cgls", family="least-squares", T=6, steps=20_000),
+    ),
+    "guided-eigen": (
+        "The smallest eigenpair: conjugate directions, preconditioned by a network in every loop.",
+        _PROGRAM.replace(program="guided-eigen", family="smallest-eigenpair", T=10, steps=20_000),
     ),
     "guided-quickstart": (
         "guided-cg in two minutes on a laptop, on systems of eight unknowns.",

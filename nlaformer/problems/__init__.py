@@ -10,7 +10,9 @@ from typing import Any
 
 from nlaformer.errors import look_up
 from nlaformer.problems.base import Family, Rival, Systems, refuse
+from nlaformer.problems.eigen import SmallestEigenpair
 from nlaformer.problems.gallery import GraphLaplacian, Poisson1D, Poisson2D, RBFKernel
+from nlaformer.problems.least_squares import LeastSquares
 from nlaformer.problems.matrix_market import MatrixMarket, from_matrix_market, read_matrix_market
 from nlaformer.problems.nonlinear import Cubic
 from nlaformer.problems.nonsymmetric import Convection, Nonsymmetric
@@ -23,6 +25,7 @@ __all__ = [
     "Cubic",
     "Family",
     "GraphLaplacian",
+    "LeastSquares",
     "MatrixMarket",
     "Nonsymmetric",
     "Poisson1D",
@@ -31,6 +34,7 @@ __all__ = [
     "RBFKernel",
     "Rival",
     "RotatedSPD",
+    "SmallestEigenpair",
     "Systems",
     "TwoClusters",
     "Wishart",
@@ -55,6 +59,8 @@ _KINDS: tuple[type[Family], ...] = (
     Nonsymmetric,
     Convection,
     Cubic,
+    LeastSquares,
+    SmallestEigenpair,
     MatrixMarket,
 )
 FAMILIES = {kind.name: kind for kind in _KINDS}

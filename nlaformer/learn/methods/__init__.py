@@ -9,16 +9,20 @@ from __future__ import annotations
 from nlaformer.compiler.language import Program
 from nlaformer.errors import look_up
 from nlaformer.learn.methods.conjugate import GuidedCG, LearnedPCG
+from nlaformer.learn.methods.eigen import GuidedEigen
+from nlaformer.learn.methods.least_squares import GuidedCGLS
 from nlaformer.learn.methods.nonlinear import GuidedNonlinear
 from nlaformer.learn.methods.nonsymmetric import GuidedGCR
 
-__all__ = ["METHODS", "GuidedCG", "GuidedGCR", "GuidedNonlinear", "LearnedPCG", "method"]
+__all__ = ["METHODS", "GuidedCG", "GuidedCGLS", "GuidedEigen", "GuidedGCR", "GuidedNonlinear", "LearnedPCG", "method"]
 
 METHODS: dict[str, type[Program]] = {
     "guided-cg": GuidedCG,
     "learned-pcg": LearnedPCG,
     "guided-gcr": GuidedGCR,
     "guided-nonlinear": GuidedNonlinear,
+    "guided-cgls": GuidedCGLS,
+    "guided-eigen": GuidedEigen,
 }
 
 

@@ -1,8 +1,9 @@
-"""Nonlinear systems A x + x^3 = b, A positive definite: nonlinear conjugate gradients with a network's directions.
+"""Nonlinear systems A x + x^3 = b, A positive definite: nonlinear conjugate gradients preconditioned by a network.
 
-They minimize f(x) = x . A x / 2 + sum x_i^4 / 4 - b . x, whose gradient is -r = A x + x^3 - b. The proposal is made
-conjugate to the last direction with the Hessian at x, A + 3 diag(x^2); then f is minimized along it, exactly. So no
-step increases f, whatever the network proposes. A step takes one product with A.
+They minimize f(x) = x . A x / 2 + sum x_i^4 / 4 - b . x, whose gradient is -r = A x + x^3 - b. The proposal is
+c = W M W r, where W is the diagonal of the Hessian A + 3 diag(x^2) to the power -1/2 and M is symmetric positive
+definite, whatever the network says: f falls along it. It is made conjugate to the last direction with the Hessian; then
+f is minimized along it, exactly. So no step increases f. A step takes one product with A.
 
 The search is in closed form. With s = (x . d^3) / (d^2 . d^2) the line is x + a d = (x - s d) + t d with t = s + a, and
 the derivative of f along it is, up to a constant and the factor d^2 . d^2, the odd and increasing
@@ -24,13 +25,13 @@ _States = dict[str, Any]
 
 
 class GuidedNonlinear(Program):
-    """Nonlinear conjugate gradients with an exact line search for A x + x^3 = b; a network proposes the direction.
+    """Nonlinear conjugate gradients with an exact line search; a network writes the preconditioner of a loop.
 
     The network is also given how much of the Hessian's diagonal comes from x, as a logarithm.
     """
 
     positive_definite = True
-    propose = Learned("vector", memory=True)
+    precondition = Learned("dimensionless diagonal + rank 1", memory=True)
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         linear = b - A @ x0
@@ -38,8 +39,10 @@ class GuidedNonlinear(Program):
 
     def step(self, A: Any, x: Any, linear: Any, d: Any, q: Any) -> _States:
         r = linear - x * x * x
-        c = self.propose(A, r / norm(r), log(1.0 + 3.0 * (x * x) / diag(A)))
-        h = q + 3.0 * (x * x) * d
+        a, curved = diag(A), 3.0 * (x * x)
+        w = 1.0 / sqrt(a + curved)
+        c = w * (self.precondition(A, r / norm(r), log(1.0 + curved / a)) @ (w * r))
+        h = q + curved * d
         d = c - (dot(c, h) / dot(d, h)) * d
         q = A @ d
         a = _search(x, r, d, dot(d, q))
