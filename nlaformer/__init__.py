@@ -35,6 +35,7 @@ _HOMES = {
     "nlaformer.microscope.patching": ("patch",),
     "nlaformer.microscope.recording": ("Trace", "trace"),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
+    "nlaformer.solvers.eigen": ("EigenResult", "eigenpair"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
     "nlaformer": ("errors", "problems"),
 }  # fmt: skip
@@ -82,6 +83,8 @@ if TYPE_CHECKING:
     from nlaformer.microscope.patching import patch as patch
     from nlaformer.microscope.recording import Trace as Trace
     from nlaformer.microscope.recording import trace as trace
+    from nlaformer.solvers.eigen import EigenResult as EigenResult
+    from nlaformer.solvers.eigen import eigenpair as eigenpair
     from nlaformer.solvers.result import SolveResult as SolveResult
     from nlaformer.solvers.result import Status as Status
     from nlaformer.solvers.solve import cg as cg

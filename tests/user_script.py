@@ -63,6 +63,8 @@ def main() -> None:
         print(result.status, result.residual_norm, result.residual_bound, result.tolerance, result.trajectory)
     for array in (nf.solve(A, b, rtol=1e-8), nf.cg(A, b), nf.pcg(A, b, M="jacobi")):
         print(array.x + b, array.x64.shape, array.residuals, array.info, array.seconds, op.error_bound(A, A).shape)
+    pair: nf.EigenResult[Tensor] = nf.eigenpair(S, which="largest")
+    print(pair.value + 1.0, pair.vector @ y, pair.enclosure[0], pair.residual_bound, nf.eigenpair(A).vector + b)
     model = nf.load("cg-accelerated")
     assert isinstance(model, nf.Solver) and not isinstance(model, (nf.Operation, nf.Algorithm))
     print(model.iterates(S, y), model.iterates(A, b) - b, nf.Cost(1, 2, 3, 4, 5), nf.RunStatus.CONVERGED.value)

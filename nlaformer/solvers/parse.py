@@ -100,7 +100,7 @@ _SQUARE = ("cg", "pcg", "gmres")
 
 def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto") -> Problem:
     """Check what was given and make lanes of it; A chooses between CG, GMRES and least squares where ``method`` not."""
-    rtol, atol = _tolerance("rtol", rtol), _tolerance("atol", atol)
+    rtol, atol = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
     matrices, right = read_matrix("A", A, square=method in _SQUARE), read_real("b", b)
     shape, columns = _shape(matrices, right)
     device = _device(A, matrices, right)
@@ -263,7 +263,8 @@ def _result_dtype(*dtypes: Any) -> torch.dtype:
     return functools.reduce(torch.promote_types, found)
 
 
-def _tolerance(name: str, value: Any) -> float:
+def read_tolerance(name: str, value: Any) -> float:
+    """A finite number from 0 on, or an OptionError."""
     number = plain(value)
     try:
         found = float(number) if isinstance(number, (Real, Decimal)) and not isinstance(number, bool) else math.nan

@@ -24,12 +24,12 @@ class Status(enum.Enum):
     CONVERGED = "converged: the residual, recomputed in float64 from the returned answer, is within the tolerance"
     MAXITER = "iterations ran out: the residual is still above the tolerance; raise maxiter, or give a preconditioner M"
     STAGNATED = (
-        "stagnated: the residual stopped falling above the tolerance; either (a) A is singular or nearly so, or "
-        "(b) the tolerance is below what float64 can reach or prove for this system: raise rtol or atol"
+        "stagnated: the residual stopped falling above the tolerance; either (a) the matrix, or the Jacobian, is "
+        "singular or nearly so, or (b) the tolerance is below what float64 can reach or prove: raise rtol or atol"
     )
     PRECISION = (
-        "precision: the float64 answer, result.x64, meets the tolerance, but rounded to the precision of the input it "
-        "does not: use result.x64, give float64 input, or raise rtol"
+        "precision: the float64 answer, result.x64 (vector64 of an eigenpair), meets the tolerance, but rounded to the "
+        "precision of the input it does not: use that, give float64 input, or raise rtol"
     )
     NOT_SPD = (
         "not symmetric positive definite: the matrix (or the preconditioner) is not what conjugate gradients need, so "
@@ -39,13 +39,23 @@ class Status(enum.Enum):
         "not linear: the LinearOperator is not the same matrix in all its products, so the answer must not be used; "
         "check its matvec, and its rmatvec where A is not square"
     )
+    NOT_SYMMETRIC = (
+        "not symmetric: an eigenvalue is enclosed for symmetric matrices alone, so the answer must not be used; if A "
+        "is symmetric up to rounding, pass (A + A.T) / 2"
+    )
     NONFINITE = "not finite: the input holds NaN or infinity, or the answer leaves the range of the numbers"
 
     def __str__(self) -> str:
         return self.value
 
 
-_INFO = {Status.CONVERGED: 0, Status.NOT_SPD: -1, Status.NONFINITE: -2, Status.NOT_LINEAR: -3}
+INFO = {
+    Status.CONVERGED: 0,
+    Status.NOT_SPD: -1,
+    Status.NONFINITE: -2,
+    Status.NOT_LINEAR: -3,
+    Status.NOT_SYMMETRIC: -4,
+}
 
 
 @dataclass(frozen=True)
@@ -135,7 +145,7 @@ class SolveResult(Generic[ArrayT]):
     def info(self) -> Counts:
         """As in SciPy: 0 converged, above 0 the iterations without convergence, below 0 a breakdown."""
         counts = np.atleast_1d(self.iterations).ravel()
-        values = [_INFO.get(s, max(int(k), 1)) for s, k in zip(self._statuses, counts, strict=True)]
+        values = [INFO.get(s, max(int(k), 1)) for s, k in zip(self._statuses, counts, strict=True)]
         return values[0] if isinstance(self.status, Status) else np.reshape(values, np.shape(self.status))
 
     @property

@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import time
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -18,11 +17,12 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, full_precision, give, whole
-from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
+from nlaformer.errors import OptionError, unknown_name
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import Direction, conjugate_gradients
 from nlaformer.solvers.guided import METHODS, Guidance, guide
 from nlaformer.solvers.minimal import minimal_residuals
+from nlaformer.solvers.outcome import CHECKS, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, scale_towards
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, Preconditioner, read_preconditioner, role_of
 from nlaformer.solvers.proposers import Preconditioned, Proposer, read_model
@@ -30,7 +30,6 @@ from nlaformer.solvers.result import KeptSteps, SolveResult
 from nlaformer.solvers.state import SolveState
 
 _METHODS = ("cg", "pcg", "gmres", "cgls", *METHODS)
-_CHECKS = ("warn", "raise", "ignore")
 _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64
 
 
@@ -202,8 +201,8 @@ class _Request:
         """Refuse options that do not exist or contradict each other, in words that suit the command line too."""
         if self.method not in _METHODS:
             raise unknown_name("method", self.method, _METHODS)
-        if self.check not in _CHECKS:
-            raise unknown_name("check", self.check, _CHECKS)
+        if self.check not in CHECKS:
+            raise unknown_name("check", self.check, CHECKS)
         if self.method == "cg" and self.M is not None:
             raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
         if self.model is None and self.method in METHODS and self.method not in ("auto", "guided"):
@@ -242,7 +241,8 @@ def _solve(request: _Request) -> SolveResult:
         _go_on(state, M, [])
     state.finish()
     result = _result(request, state, guidance, begun)
-    _warn_or_raise(result, request.check)
+    # The user's line is above this one, two decorators and solve.
+    warn_or_raise(result, request.check, above=5)
     return result
 
 
@@ -336,14 +336,3 @@ def _trajectory(state: SolveState, like_x: bool) -> KeptSteps | None:
         together = scale(torch.stack(steps, -2), e[:, None, None])
         parts.append(give(together.reshape(*problem.shape, *together.shape[1:]), problem.kind))
     return KeptSteps(*parts)
-
-
-def _warn_or_raise(result: SolveResult, check: str) -> None:
-    """Report that a system did not converge."""
-    if result.converged or check == "ignore":
-        return
-    message = result.explain()
-    if check == "raise":
-        raise ConvergenceError(message, result)
-    # The user's line is above _warn_or_raise, _solve, its two decorators and solve.
-    warnings.warn(message, ConvergenceWarning, stacklevel=6)

@@ -1,0 +1,87 @@
+"""What a certified computation returns beside its answer, and how the lack of convergence is reported."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Protocol
+
+from nlaformer.arrays import FloatArray
+from nlaformer.errors import ConvergenceError, ConvergenceWarning
+from nlaformer.solvers.result import INFO, Contribution, Status
+
+CHECKS = ("warn", "raise", "ignore")
+
+
+class _Ended(Protocol):
+    @property
+    def converged(self) -> bool: ...
+
+    def explain(self) -> str: ...
+
+
+def warn_or_raise(result: _Ended, check: str, above: int) -> None:
+    """Report that something did not converge; the user's line is so many calls above."""
+    if result.converged or check == "ignore":
+        return
+    if check == "raise":
+        raise ConvergenceError(result.explain(), result)
+    warnings.warn(result.explain(), ConvergenceWarning, stacklevel=above + 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How a computation ended, and what was measured.
+
+    Attributes
+    ----------
+    status : how it ended
+    detail : what is known beyond the status, a sentence or nothing
+    iterations : steps taken, those of the model included
+    residuals : the norm of the residual from the start on, (iterations + 1,)
+    residual_norm : that of the returned answer, recomputed
+    residual_bound : proven to be no less than the exact one
+    tolerance : what the bound must not exceed
+    evaluations : products with A, or values of F, outside the model, those of the certificate included
+    method : what was done, in words
+    model : what the model contributed, or None without one
+    seconds : the whole time
+    """
+
+    status: Status
+    detail: str
+    iterations: int
+    residuals: FloatArray
+    residual_norm: float
+    residual_bound: float
+    tolerance: float
+    evaluations: int
+    method: str
+    model: Contribution | None
+    seconds: float
+
+    @property
+    def converged(self) -> bool:
+        """Whether the certificate holds."""
+        return self.status is Status.CONVERGED
+
+    @property
+    def info(self) -> int:
+        """0 converged, above 0 the iterations without convergence, below 0 a breakdown."""
+        return INFO.get(self.status, max(self.iterations, 1))
+
+    def explain(self) -> str:
+        """The status, with what is known beyond it."""
+        return f"{self.status} ({self.detail})" if self.detail else str(self.status)
+
+    def __str__(self) -> str:
+        rows = {
+            "status": self.explain(),
+            "residual": f"{self.residual_norm:.2e}, at most {self.residual_bound:.2e} by the certificate; "
+            f"tolerance {self.tolerance:.2e}",
+            "method": self.method,
+            "work": f"{self.iterations:,} iterations, {self.evaluations:,} evaluations",
+            "model": str(self.model) if self.model else "none",
+            "time": f"{self.seconds:.3g} s",
+        }
+        return "\n".join(f"{name:<10}{value}" for name, value in rows.items())

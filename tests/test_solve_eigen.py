@@ -1,0 +1,170 @@
+"""nf.eigenpair: certified eigenpairs of symmetric matrices, with and without a model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+import scipy.sparse.linalg as spla
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import ConvergenceWarning, OptionError, ShapeError, UnknownNameError
+
+Status = nf.Status
+
+
+def symmetric(values: Any, seed: int = 0) -> np.ndarray:
+    """A matrix with these eigenvalues."""
+    n = len(values)
+    Q = np.linalg.qr(np.random.default_rng(seed).standard_normal((n, n)))[0]
+    A = (Q * np.asarray(values)) @ Q.T
+    return (A + A.T) / 2
+
+
+def exact_residual(A: np.ndarray, value: float, v: np.ndarray) -> float:
+    """|A v - value v| / |v| in extended precision."""
+    A, v = A.astype(np.longdouble), np.asarray(v).astype(np.longdouble)
+    r = (A * v).sum(-1) - np.longdouble(value) * v
+    return float(np.sqrt((r**2).sum() / (v**2).sum()))
+
+
+@pytest.mark.parametrize("which", ["smallest", "largest"])
+@pytest.mark.parametrize("n", [1, 2, 7, 60, 120])
+def test_the_wanted_eigenvalue_is_found_and_enclosed(n: int, which: str) -> None:
+    for seed in range(3):
+        A = symmetric(np.random.default_rng(seed).uniform(-1, 3, n), seed)
+        result = nf.eigenpair(A, which=which, rtol=1e-9)
+        true = np.linalg.eigvalsh(A)[0 if which == "smallest" else -1]
+        low, high = result.enclosure
+        assert result.converged and low <= true + 1e-13 and high >= true - 1e-13 and high - low < 1e-7
+        assert exact_residual(A, result.value, result.vector) <= result.residual_bound * (1 + 1e-6)
+        assert result.residual_norm <= result.residual_bound <= result.tolerance <= 1e-9 * np.linalg.norm(A, 2)
+        value, vector = result
+        assert value == result.value and np.linalg.norm(vector) == pytest.approx(1)
+
+
+def test_lanczos_takes_no_more_products_than_scipys() -> None:
+    A = symmetric(np.geomspace(1, 100, 80))
+    result, products = nf.eigenpair(A, which="largest", rtol=1e-8), [0]
+
+    def counted(v: np.ndarray) -> np.ndarray:
+        products[0] += 1
+        return A @ v
+
+    operator = spla.LinearOperator((80, 80), matvec=counted, dtype=float)
+    theirs = spla.eigsh(operator, k=1, which="LA", tol=1e-8, return_eigenvectors=False)
+    assert result.value == pytest.approx(theirs[0], rel=1e-8) and result.evaluations <= products[0] + 3
+
+
+def test_every_kind_of_matrix_gives_the_same_pair() -> None:
+    A = symmetric([1.0, 3.0, 4.0, 9.0, 12.0])
+    for form in (A, sp.csr_array(A), torch.from_numpy(A), torch.from_numpy(A).to_sparse(), spla.aslinearoperator(A)):
+        result = nf.eigenpair(form)
+        assert result.converged and result.value == pytest.approx(1.0)
+        assert isinstance(result.vector, torch.Tensor if isinstance(form, torch.Tensor) else np.ndarray)
+    single = nf.eigenpair(A.astype(np.float32))
+    assert single.converged and single.vector.dtype == np.float32
+    fine = nf.eigenpair(A.astype(np.float32), rtol=1e-9, check="ignore")
+    assert fine.status is Status.PRECISION
+    assert exact_residual(A.astype(np.float32), fine.value, fine.vector64) <= 1e-9 * 12.1
+
+
+@pytest.mark.parametrize("size", [1e-300, 1e-20, 1e20, 1e300])
+def test_matrices_of_any_scale_have_the_scaled_eigenvalue(size: float) -> None:
+    A = symmetric([1.0, 2.0, 5.0, 7.0]) * size
+    result = nf.eigenpair((A + A.T) / 2 if size < 1 else A, which="largest", rtol=1e-10)
+    assert result.converged and result.value / size == pytest.approx(7.0)
+    assert result.enclosure[0] / size <= 7.000001 and result.enclosure[1] / size >= 6.999999
+
+
+def test_clusters_and_multiple_eigenvalues_are_enclosed() -> None:
+    for values in ([1.0, 1.0, 1.0, 2.0], [1.0] * 6, [0.0] * 3 + [1.0], [1.0, 1.0 + 1e-13, 1.0 + 1e-9, 50.0, 51.0]):
+        A = symmetric(values)
+        result = nf.eigenpair(A, rtol=1e-10, check="ignore")
+        true = np.linalg.eigvalsh(A)
+        assert result.converged and np.any(
+            (result.enclosure[0] <= true + 1e-14) & (true - 1e-14 <= result.enclosure[1])
+        )
+    zero = nf.eigenpair(np.zeros((3, 3)))
+    assert zero.converged and zero.value == zero.residual_bound == 0.0
+
+
+def test_an_eigenvector_as_start_gives_its_own_eigenvalue_not_the_smallest() -> None:
+    result = nf.eigenpair(np.diag([1.0, 2.0, 3.0]), x0=np.array([0.0, 0.0, 1.0]))
+    assert result.converged and result.value == 3.0 and result.enclosure[0] <= 3.0 <= result.enclosure[1]
+
+
+def test_statuses_say_what_is_wrong() -> None:
+    A = symmetric(np.geomspace(1, 1e6, 60))
+    for status, given, options in (
+        (Status.NOT_SYMMETRIC, np.triu(np.ones((3, 3))), {}),
+        (Status.NOT_SYMMETRIC, sp.csr_array(np.triu(np.ones((3, 3)))), {}),
+        (Status.NOT_SYMMETRIC, spla.aslinearoperator(np.triu(np.ones((3, 3)))), {}),
+        (Status.NONFINITE, np.full((2, 2), np.nan), {}),
+        (Status.NONFINITE, spla.LinearOperator((2, 2), matvec=lambda v: v * np.nan, dtype=float), {}),
+        (Status.NONFINITE, np.full((4, 4), 1.7e308), dict(which="largest")),
+        (Status.MAXITER, A, dict(maxiter=3)),
+        (Status.STAGNATED, A, dict(rtol=0.0)),
+    ):
+        result = nf.eigenpair(given, check="ignore", **options)
+        assert result.status is status and result.info != 0 and not result.converged
+    with pytest.warns(ConvergenceWarning) as caught:
+        nf.eigenpair(A, maxiter=3)
+    assert caught[0].filename == __file__
+    unfinished = nf.eigenpair(A, maxiter=3, check="ignore")
+    true = np.linalg.eigvalsh(A)
+    assert np.any((unfinished.enclosure[0] <= true) & (true <= unfinished.enclosure[1]))
+
+
+def test_a_preconditioner_saves_products_and_the_callback_sees_every_step() -> None:
+    A = symmetric(np.geomspace(1e-2, 1e3, 80))
+    seen: list[np.ndarray] = []
+    plain = nf.eigenpair(A, rtol=1e-9, callback=seen.append)
+    near = nf.eigenpair(A, rtol=1e-9, M=np.linalg.inv(A + 1e-2 * np.eye(80)))
+    assert near.converged and near.evaluations < plain.evaluations / 2
+    assert len(seen) == plain.iterations == len(plain.residuals) - 1 and seen[-1].shape == (80,)
+
+
+def test_bad_arguments_are_refused() -> None:
+    A = np.eye(3)
+    for error, options in (
+        (UnknownNameError, dict(which="middle")),
+        (UnknownNameError, dict(check="shout")),
+        (ShapeError, dict(x0=np.ones(4))),
+        (ShapeError, dict(x0=np.ones((3, 2)))),
+        (OptionError, dict(x0=np.zeros(3))),
+        (OptionError, dict(rtol=-1.0)),
+        (OptionError, dict(maxiter=-1)),
+        (OptionError, dict(callback=3)),
+        (OptionError, dict(model=3)),
+        (OptionError, dict(model="cg-accelerated")),
+        (OptionError, dict(M="learned-preconditioner")),
+    ):
+        with pytest.raises(error):
+            nf.eigenpair(A, **options)  # type: ignore[arg-type]
+    with pytest.raises(ShapeError, match="one matrix"):
+        nf.eigenpair(np.stack([A, A]))
+    with pytest.raises(ShapeError, match="square"):
+        nf.eigenpair(np.ones((2, 3)))
+    with pytest.raises(OptionError, match="LinearOperator"):
+        nf.eigenpair(spla.aslinearoperator(A), model=lambda A, v: v)
+
+
+def test_a_function_helps_or_costs_nothing_but_products() -> None:
+    A = symmetric(np.geomspace(1, 1e3, 60))
+    plain = nf.eigenpair(A, rtol=1e-9)
+    shifted = np.linalg.inv(A - 0.99 * np.eye(60))
+
+    def inverse_iteration(A: np.ndarray, v: np.ndarray) -> np.ndarray:
+        return shifted @ v
+
+    helped = nf.eigenpair(A, rtol=1e-9, model=inverse_iteration)
+    assert helped.converged and helped.model is not None and helped.model.accepted > 1
+    assert helped.evaluations < plain.evaluations / 2 and "model" in helped.method
+    for useless in (lambda A, v: v * np.nan, lambda A, v: v[:-1], lambda A, v: 1 / 0, lambda A, v: np.ones_like(v)):
+        result = nf.eigenpair(A, rtol=1e-9, model=useless)
+        assert result.converged and result.value == pytest.approx(plain.value)
+        assert result.evaluations <= 1.1 * plain.evaluations and result.model is not None and result.model.reasons
