@@ -211,6 +211,22 @@ class Craig(Program):
         return dict(x=x + alpha * d, r=r, d=A.T @ r + (rho_next / rho) * d, rho=rho_next)
 
 
+class BiConjugateGradient(Program):
+    """Nonsymmetric systems: Fletcher's method, a second residual carried along with A^T."""
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        r = b - A @ x0
+        return dict(x=x0, r=r, shadow=r, d=r, e=r, rho=r @ r)
+
+    def step(self, A: Any, x: Any, r: Any, shadow: Any, d: Any, e: Any, rho: Any) -> _States:
+        q = A @ d
+        alpha = rho / (e @ q)
+        r, shadow = r - alpha * q, shadow - alpha * (A.T @ e)
+        rho_next = shadow @ r
+        beta = rho_next / rho
+        return dict(x=x + alpha * d, r=r, shadow=shadow, d=r + beta * d, e=shadow + beta * e, rho=rho_next)
+
+
 class BiConjugateGradientStabilized(Program):
     """Nonsymmetric systems: van der Vorst's method, no products with A^T."""
 
@@ -333,6 +349,7 @@ RECORDS = (
     Record("cgls", LeastSquaresConjugateGradient, least_squares, columns),
     Record("lsqr", LSQR, least_squares, columns),
     Record("craig", Craig, nonsymmetric),
+    Record("bicg", BiConjugateGradient, nonsymmetric, _few),
     Record("bicgstab", BiConjugateGradientStabilized, nonsymmetric, _few),
     Record("gmres", GMRES, nonsymmetric, particular=True),
     Record("lanczos", Lanczos, symmetric_reduction, lambda n: n - 1, particular=True),

@@ -139,6 +139,39 @@ class SignDescent(Program):
         return dict(x=x - rate * np.sign(A @ x - b), rate=self.decay * rate)
 
 
+class BFGS(Program):
+    """Smooth minimization: Broyden, Fletcher, Goldfarb and Shanno's inverse Hessian H, exact line searches."""
+
+    positive_definite = True
+
+    def start(self, A: Any, b: Any, x0: Any) -> _States:
+        return dict(x=x0, g=A @ x0 - b, H=np.eye(len(A)) / np.linalg.norm(A))
+
+    def step(self, A: Any, x: Any, g: Any, H: Any) -> _States:
+        p = -(H @ g)
+        q = A @ p  # the change of the gradient along p
+        curvature = p @ q
+        alpha = -(g @ p) / curvature
+        E = np.eye(len(A)) - np.outer(p, q) / curvature
+        return dict(x=x + alpha * p, g=g + alpha * q, H=E @ H @ E.T + np.outer(p, p) / curvature)
+
+
+class DFP(Program):
+    """Smooth minimization: Davidon, Fletcher and Powell's update of H, the first of its kind; as bfgs otherwise."""
+
+    positive_definite = True
+    start = BFGS.start
+
+    def step(self, A: Any, x: Any, g: Any, H: Any) -> _States:
+        p = -(H @ g)
+        q = A @ p
+        w = H @ q
+        curvature = p @ q
+        alpha = -(g @ p) / curvature
+        H = H + np.outer(p, p) / curvature - np.outer(w, w) / positive(q @ w)
+        return dict(x=x + alpha * p, g=g + alpha * q, H=H)
+
+
 class Broyden(Program):
     """Nonlinear systems without derivatives, here A x + x³ / 10 = b: Broyden's good update of an inverse Jacobian."""
 
@@ -243,6 +276,8 @@ RECORDS = (
     Record("rmsprop", RMSProp, problems.moderate, bound=16.0, particular=True),
     Record("adagrad", AdaGrad, problems.moderate, bound=16.0, particular=True),
     Record("sign_descent", SignDescent, problems.moderate, bound=16.0),
+    Record("bfgs", BFGS, problems.definite, lambda n: n + 4),
+    Record("dfp", DFP, problems.definite, lambda n: n + 4),
     Record("broyden", Broyden, problems.cubic, lambda n: 12, bound=16.0, particular=True),
     Record("scalar_newton", ScalarNewton, problems.exponential, lambda n: 20),
     Record("secular_newton", SecularNewton, problems.trust_region, lambda n: 10, bound=16.0, particular=True),
