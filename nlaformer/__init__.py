@@ -33,6 +33,7 @@ _HOMES = {
     "nlaformer.microscope.battery": ("Microscopy", "microscope"),
     "nlaformer.microscope.extraction": ("Extraction", "extract"),
     "nlaformer.microscope.patching": ("patch",),
+    "nlaformer.microscope.probes": ("Probing", "probe"),
     "nlaformer.microscope.recording": ("Trace", "trace"),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
     "nlaformer.solvers.eigen": ("EigenResult", "eigenpair"),
@@ -81,6 +82,8 @@ if TYPE_CHECKING:
     from nlaformer.microscope.extraction import Extraction as Extraction
     from nlaformer.microscope.extraction import extract as extract
     from nlaformer.microscope.patching import patch as patch
+    from nlaformer.microscope.probes import Probing as Probing
+    from nlaformer.microscope.probes import probe as probe
     from nlaformer.microscope.recording import Trace as Trace
     from nlaformer.microscope.recording import trace as trace
     from nlaformer.solvers.eigen import EigenResult as EigenResult

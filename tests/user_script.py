@@ -73,6 +73,8 @@ def main() -> None:
     print(nf.Status.CONVERGED, nf.errors.NLAFormerError("message"))
     record: nf.Trace[Tensor] = nf.trace(compiled, S, y, iterations=2, keep="*.output")
     print(record["loop[0].layer[0].output"] + 1, record.registers["x"], record.names, record.memory, record.output)
+    read: nf.Probing = nf.probe(model, nf.problems.SPD(n=20), targets=["cg.r", "cg.alpha"], systems=100)
+    print(read["cg.r"]["model"].r2, read["cg.r"]["input"].mean_low, read.beyond_controls("cg.r"), read.fitted)
     taken: nf.Extraction = nf.extract(model, family=nf.problems.SPD(n=20), programs=[Damped()], until=3)
     print(taken.fits[0].r2, taken.fits[0].constants["omega"], taken.fits[0].program.run(A, b).x, taken.to_json())
     with nf.patch(compiled, {"registers.x[1]": y, "loop[0].layer[0].attention": 0}):

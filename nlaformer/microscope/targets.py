@@ -1,0 +1,99 @@
+"""What a probe looks for: states of known methods on the same systems, by name or by function.
+
+``"cg.r"`` is the state r of the program cg of the library; so are ``"chebyshev.d"``, ``"newton_schulz.X"`` and every
+state of ``nf.algorithms()``, and ``alpha`` and ``beta`` of cg and pcg: of the step that led to iterate t, 0 at t = 0.
+``METHOD.x`` is the method's iterate, X_t b where a method gives a matrix, and ``METHOD.r`` its residual b - A x where
+there is no state r. ``"solution"`` is x. A pair of an ``nf.Program`` and the name of one of its states, or a function
+(A, b) -> array (systems, [T + 1,] ...), is a target under any name of one's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from torch import Tensor
+
+from nlaformer.arrays import to_tensor
+from nlaformer.compiler import library
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.library.krylov import ConjugateGradient, PreconditionedConjugateGradient
+from nlaformer.compiler.trace import trace_program
+from nlaformer.errors import OptionError, ShapeError, shown, unknown_name
+from nlaformer.problems import Systems
+
+Target: TypeAlias = str | tuple[Program, str] | Callable[[Tensor, Tensor], object]
+_SOLUTION = "solution"
+
+
+def _with_coefficients(method: type[Program]) -> Program:
+    """Conjugate gradients, plain or preconditioned, with alpha and beta as further states."""
+
+    class Described(method):  # type: ignore[misc, valid-type]
+        def start(self, A: Any, b: Any, x0: Any) -> dict[str, Any]:
+            states: dict[str, Any] = super().start(A, b, x0)
+            return states | dict(alpha=0.0 * states["rho"], beta=0.0 * states["rho"])
+
+        def step(self, A: Any, x: Any, r: Any, d: Any, rho: Any) -> dict[str, Any]:
+            states: dict[str, Any] = super().step(A, x, r, d, rho)
+            return states | dict(alpha=rho / (d @ (A @ d)), beta=states["rho"] / rho)
+
+    described: Program = Described()
+    return described
+
+
+def values(targets: Sequence[str] | Mapping[str, Target], systems: Systems, T: int) -> dict[str, np.ndarray]:
+    """Every target at every iterate, (systems, T + 1, numbers), in float64."""
+    named = dict(targets) if isinstance(targets, Mapping) else {name: name for name in targets}
+    if isinstance(targets, str) or not named:
+        raise OptionError(f"targets is {shown(targets)}; expected names such as ['cg.x', 'cg.r'], or a mapping of them")
+    runs: dict[Any, dict[str, Tensor]] = {}
+    return {name: _value(name, target, systems, T, runs) for name, target in named.items()}
+
+
+def _value(name: str, target: Target, systems: Systems, T: int, runs: dict[Any, dict[str, Tensor]]) -> np.ndarray:
+    A, b, x = systems
+    if target == _SOLUTION:
+        found = x[:, None].expand(-1, T + 1, -1)
+    elif isinstance(target, str):
+        method, _, state = target.rpartition(".")
+        if method not in library.algorithms():
+            raise unknown_name("target", target, [_SOLUTION, *(f"{each}.x" for each in library.algorithms())])
+        found = _state(_program(method, state), state, systems, T, runs, method)
+    elif isinstance(target, tuple) and len(target) == 2 and isinstance(target[0], Program):
+        found = _state(*target, systems, T, runs, target[0])
+    elif callable(target):
+        found = to_tensor(name, target(A, b))
+        found = found if found.dim() > 2 or found.shape[:2] == (len(b), T + 1) else found[:, None]
+    else:
+        raise OptionError(
+            f"the target {name} is {shown(target)}; expected a name, (program, state) or a function (A, b)"
+        )
+    if len(found) != len(b) or found.shape[1] not in (1, T + 1):
+        raise ShapeError(f"the target {name} has shape {tuple(found.shape)}; expected ({len(b)}, {T + 1}, ...)")
+    array: np.ndarray = found.expand(len(b), T + 1, *found.shape[2:]).reshape(len(b), T + 1, -1).double().numpy()
+    return array
+
+
+def _program(method: str, state: str) -> Program:
+    if method in ("cg", "pcg") and state in ("alpha", "beta"):
+        return _with_coefficients(ConjugateGradient if method == "cg" else PreconditionedConjugateGradient)
+    return library.program(method)
+
+
+def _state(
+    program: Program, state: str, systems: Systems, T: int, runs: dict[Any, dict[str, Tensor]], key: object
+) -> Tensor:
+    """A state of a program on these systems; programs run once."""
+    key = (key, program.name)  # cg with and without its coefficients
+    if key not in runs:
+        A, b, _ = systems
+        takes = trace_program(program, A.shape[-1]).inputs
+        given = {name: value for name, value in (("A", A), ("b", b)) if name in takes}
+        run = program.run(**given, iterations=T)
+        iterates = run.x if run.x.dim() == 3 else (run.x @ b[:, None, :, None])[..., 0]
+        runs[key] = {"x": iterates, "r": b[:, None] - iterates @ A.mT} | run.state
+    if state not in runs[key]:
+        raise unknown_name(f"state of {program.name}", state, runs[key])
+    return runs[key][state]
