@@ -347,11 +347,16 @@ class Builder:
 
     # --- scalars ---
 
-    def _dot_of(self, u: Combination, v: Combination, ordered: bool = False, spread: bool = True) -> int:
-        """Their dot. ``ordered``: u stands in the score; ``spread``: no few entries make up most of its norm."""
+    def _dot_of(
+        self, u: Combination, v: Combination, ordered: bool = False, spread: bool = True, room: float = 1.0
+    ) -> int:
+        """Their dot. ``ordered``: u stands in the score; ``spread``: no few entries make up most of its norm.
+
+        ``room``: how far u is expected to exceed its size.
+        """
         key, value = (u, v) if ordered else sorted((u, v), key=self._unruly)
         typical = 2 * self._bound(key) / HEADROOM / math.sqrt(self.n) if spread else 0.7 * self._size(key)
-        lin = design(self.n, self.target.dtype, typical, order=self.target.order, summands=self.n)
+        lin = design(self.n, self.target.dtype, room * typical, order=self.target.order, summands=self.n)
         row = self.emit(
             "dot", [key, value], (), (lin,), bound=self._bound(u) * self._bound(v), size=self._size(u) * self._size(v)
         )

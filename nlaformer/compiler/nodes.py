@@ -31,6 +31,7 @@ from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.express.linearize import design, design_product
 
+_GROWTH = 2.0
 _LEAVES = ("input", "constant", "zeros", "ones", "identity")
 
 
@@ -451,8 +452,10 @@ class Nodes(Scaling):
         calm = [self._is_calm(source, argument) for source, _, argument in sides]
         if all(calm) or u is v:
             (first, e), (second, f) = (self._calmed(*side) for side in sides)
-            spread = self._is_owned(u) and self._is_owned(v)
-            return (Term(1.0, self._dot_of(first, second, spread=spread), combine((1.0, e), (1.0, f))),)
+            owned, definite = self._is_owned(u) and self._is_owned(v), self.traced.program.positive_definite
+            # Without a definite A, residuals may grow tenfold in a step.
+            row = self._dot_of(first, second, spread=owned and definite, room=1.0 if definite or not owned else _GROWTH)
+            return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
         if calm[1]:
             sides.reverse()
         (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
