@@ -47,7 +47,7 @@ ASKED = {
     "guided-cgls": Asked(1 / 2, 2, 6, aim=10),
     "guided-cg": Asked(1 / 2, 2, 6, aim=10, iterations=120),  # on grids
     "learned-pcg": Asked(1 / 2, 2, 6, aim=10, iterations=120),
-    "guided-eigen": Asked(2 / 3, 1, 8, aim=8),
+    "guided-eigen": Asked(2 / 3, 8, 8, aim=10),
 }
 
 

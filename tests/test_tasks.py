@@ -23,10 +23,12 @@ from nlaformer.problems.eigen import SmallestEigenpair
 from nlaformer.problems.least_squares import LeastSquares, cgls, lsqr
 from nlaformer.problems.nonlinear import Cubic
 from nlaformer.problems.nonsymmetric import Nonsymmetric, bicgstab, gmres
+from nlaformer.problems.preconditioners import incomplete_cholesky
 from tests.training import equal, final, interrupt_at, train
 
 SIZES = {"n": 4, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 8, "warmup": 2, "chunk": 4}
 RECIPES = ("guided-gcr", "guided-nonlinear", "guided-cgls", "guided-eigen")
+DIFFUSION = ("guided-diffusion", "learned-preconditioner-diffusion")
 FAMILIES = (Nonsymmetric(n=4), Cubic(n=4), LeastSquares(n=4), SmallestEigenpair(n=4))
 KINDS = pytest.mark.parametrize("recipe", RECIPES)
 
@@ -99,6 +101,25 @@ def test_the_error_of_an_eigenvector_is_the_relative_gap_of_its_rayleigh_quotien
     smallest = torch.linalg.eigvalsh(systems.A)[:, :1]
     torch.testing.assert_close(family.error(x, systems), (rho - smallest) / rho)
     assert (family.error(torch.zeros_like(x), systems) == 1).all()
+
+
+def test_incomplete_factors_have_the_pattern_of_the_matrix_and_agree_with_it_there():
+    A = problems.Poisson2D(n=16).sample(3, seed=0).A
+    L = incomplete_cholesky(A)
+    pattern = A != 0
+    assert (L[~pattern] == 0).all() and (L.triu(1) == 0).all()
+    torch.testing.assert_close((L @ L.mT)[pattern], A[pattern])
+    assert not torch.allclose(L @ L.mT, A)
+
+
+@pytest.mark.parametrize("name", list(problems.Poisson2D().rivals()))
+def test_rivals_on_grids_find_the_solution(name):
+    family = problems.Poisson2D(n=16)
+    systems = family.sample(3, seed=0)
+    errors = family.error(family.rivals()[name](systems.A, systems.b, 30), systems)
+    assert errors[:, -1].max() < 1e-15
+    if name == "PCG, IC(0)":
+        assert errors[:, 5].mean() < family.error(family.rivals()["PCG, Jacobi"](*systems[:2], 5), systems)[:, 5].mean()
 
 
 @pytest.mark.parametrize("family", FAMILIES[:3], ids=lambda family: family.name)
@@ -189,7 +210,7 @@ def test_a_task_resumes_to_the_same_bits_and_is_evaluated_beside_its_rivals(reci
     assert all(word in outcome.stdout for word in words)
 
 
-@KINDS
+@pytest.mark.parametrize("recipe", RECIPES + DIFFUSION)
 def test_training_lowers_the_loss_of_a_task(recipe):
     engine = PlainEngine([nf.recipe(recipe, **(SIZES | {"steps": 50, "lr": 3e-3, "d": 16, "batch": 16}))])
     engine.step(0)
@@ -210,7 +231,7 @@ def test_the_engine_of_cuda_takes_the_step_of_the_plain_one_on_a_task(recipe):
     assert fast.report().loss.tolist() == pytest.approx(plain.report().loss.tolist(), rel=1e-4)
 
 
-@KINDS
+@pytest.mark.parametrize("recipe", RECIPES + DIFFUSION)
 def test_the_benchmark_judges_every_line_that_is_asked_for(recipe, tmp_path, capsys):
     untrained(nf.recipe(recipe, **SIZES)).save(tmp_path)
     assert outlook.main([str(tmp_path), "--count=8", "--device=cpu", "--out", str(tmp_path / "found.json")]) == 1

@@ -57,6 +57,16 @@ _RECIPES: dict[str, tuple[str, Config]] = {
         "The smallest eigenpair: conjugate directions, preconditioned by a network in every loop.",
         _PROGRAM.replace(program="guided-eigen", family="smallest-eigenpair", T=10, steps=20_000),
     ),
+    "guided-diffusion": (
+        "guided-cg for diffusion with variable coefficients on a grid of 8 x 8; for 16 x 16, n=256.",
+        _PROGRAM.replace(program="guided-cg", family="poisson-2d", n=64, T=10, chunk=16, steps=20_000),
+    ),
+    "learned-preconditioner-diffusion": (
+        "A preconditioner of a diagonal plus eight columns, for diffusion on a grid of 8 x 8; for 16 x 16, n=256.",
+        _PROGRAM.replace(program="learned-pcg", program_options={"rank": 8}, family="poisson-2d", n=64, T=10).replace(
+            pre_layers=3, chunk=16, steps=20_000
+        ),
+    ),
     "guided-quickstart": (
         "guided-cg in two minutes on a laptop, on systems of eight unknowns.",
         _SMALL.replace(lr=2e-3, steps=1500, warmup=100, threads=1),

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from nlaformer.errors import shown
-from nlaformer.problems.base import Draws, Family, as_whole, real, symmetric, whole
+from nlaformer.problems.base import Draws, Family, Rival, as_whole, real, symmetric, whole
+from nlaformer.problems.preconditioners import on_grids
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,12 @@ class Poisson2D(Family):
         line, eye = _differences(side), torch.eye(side, dtype=torch.float64)
         B = torch.cat([torch.kron(line, eye), torch.kron(eye, line)])  # (2 side (side + 1), n)
         return _stiffness(B, torch.exp(self.sigma * draw.normal("edges", count, len(B))))
+
+    def rivals(self) -> Mapping[str, Rival]:
+        return on_grids()
+
+    def others(self) -> Mapping[str, Family]:
+        return {f"sigma {sigma:g}": Poisson2D(self.n, sigma) for sigma in (0.0, 0.5, 2.0)}
 
 
 @dataclass(frozen=True)
