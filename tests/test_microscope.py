@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -16,7 +19,7 @@ from nlaformer.cli.microscope import sheets
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError, ShapeError
 from nlaformer.learn.model import initial
-from nlaformer.microscope import extraction, short_programs
+from nlaformer.microscope import extraction, interchange, short_programs
 from nlaformer.microscope.battery import Effort, Microscopy
 from nlaformer.microscope.candidates import ALGORITHMS, POLYNOMIAL, candidates
 from nlaformer.microscope.measures import iterations_of_same_error, krylov, krylov_basis
@@ -27,6 +30,7 @@ from nlaformer.problems import SPD, Systems
 from .command import run_command
 
 SIZES = (4, 6, 8)
+PAGE = Path(nf.__file__).parents[1] / "docs" / "battery.md"
 TINY = Effort(count=12, matrices=2, right_hand_sides=40, fitting=24)
 
 
@@ -169,6 +173,30 @@ def test_a_module_of_a_user_is_taken_as_it_is():
     assert (found.model, found.n, found.T, found.beyond) == ("Momentum", 5, 3, {})
     assert found.symmetries["rotation"]["model"].defect.median[2] < 1e-9
     assert found.symmetries["A and b times 2"]["model"].defect.median[2] > 1e-3
+
+
+def test_the_example_of_the_page_runs(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("nlaformer.microscope.battery.QUICK", TINY)
+    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert block.count("\n") <= 22
+    scope: dict[str, Any] = {}
+    exec(block, scope)
+    found = scope["seen"]
+    assert found.named is None and max(map(abs, found.operators["model"].off_diagonal)) < 1e-9
+    assert found.additivity["model"].median[2] < 1e-9 < found.symmetries["A and b times 2"]["model"].defect.median[2]
+
+
+def test_an_exchange_of_the_whole_state_gives_the_other_system_and_of_nothing_gives_this_one():
+    network = initial(nf.recipe("quickstart", n=4, d=16, heads=2))
+    torch.nn.init.normal_(network.probe_x.weight)
+    pair = interchange._Pair.of(SPD(n=4).sample(6, seed=2))
+    run = interchange._Run.of(network, 2, pair)
+    theirs = network.iterates(pair.A, pair.other, 6, normalize=False)[:, :6]
+    run = replace(run, target=theirs)
+    assert run.share(run.P + run.difference) == pytest.approx((1, 1, 1), abs=1e-6)
+    assert run.share(run.P) == pytest.approx((0, 0, 0), abs=1e-6)
+    assert run.within(torch.eye(16, dtype=torch.float64)) == pytest.approx((1, 1, 1), abs=1e-6)
+    assert run.within(torch.eye(16, dtype=torch.float64)[:, :1])[0] < 0.9
 
 
 def test_what_cannot_be_looked_at_is_refused():

@@ -37,6 +37,9 @@ def microscope(
     extract: Annotated[
         bool, typer.Option("--extract", help="Instead, fit short programs to its first six iterates.")
     ] = False,
+    exchange: Annotated[
+        bool, typer.Option("--exchange", help="Instead, exchange parts of its state between two right-hand sides.")
+    ] = False,
     out: Annotated[Path | None, typer.Option(help="Write a page with the figures to this .html file.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -55,8 +58,11 @@ def microscope(
         raise FileError(f"cannot write {out}; expected the name of an .html file in a folder that exists")
     subject, size = _subject(model, n)
     family = None if sigma is None else nf.problems.SPD(n=size, sigma=(sigma,))
-    if extract:
-        _show_extraction(model, subject, family, seed, as_json)
+    if extract and exchange:
+        raise OptionError("--extract and --exchange were both given; choose one")
+    if extract or exchange:
+        show = _show_extraction if extract else _show_interchange
+        show(model, subject, family, seed, as_json)
         return
     start = SEED if seed is None else seed
     with stages() as say:
@@ -107,6 +113,33 @@ def _show_extraction(given: str, subject: object, family: Family | None, seed: i
             Sheet("The programs", ("program", "lines", "constants"), known, words=True),
         ]
     )
+
+
+def _show_interchange(given: str, subject: object, family: Family | None, seed: int | None, as_json: bool) -> None:
+    from nlaformer.learn.model import Solver
+    from nlaformer.learn.progress import stages
+    from nlaformer.microscope.interchange import SEED, interchange
+    from nlaformer.provenance import provenance
+
+    if not isinstance(subject, Solver):
+        raise OptionError(f"--exchange takes a trained solver; {given} is none, see nf.patch for its registers")
+    with stages() as say:
+        start = SEED if seed is None else seed
+        found = interchange(subject, family, seed=start, say=lambda name: say(f"{given}: {name}"))
+    if as_json:
+        print_json({"given": given, **found.to_json(), "provenance": provenance()})
+        return
+    for each in found.exchanges:
+        lines = tuple((name, *(f"{value:.2f}" for value in shares)) for name, shares in each.shares.items())
+        variance = ", ".join(f"{value:.2f}" for value in each.variance)
+        correlation = ", ".join(f"{name} {value:.2f}" for name, value in each.correlation.items())
+        note = (
+            f"Variance of the principal directions: {variance}. Chosen: {each.chosen}; correlation of its component "
+            f"with CG's vectors: {correlation}."
+        )
+        after = _headings([each.loop + k + 1 for k in range(len(lines[0]) - 1)])
+        title = f"Exchanged after {each.loop} loops: how far the iterates follow CG's for the other b"
+        print_sheets([Sheet(title, ("exchanged", *after), lines, note)])
 
 
 def _subject(name: str, n: int | None) -> tuple[object, int]:

@@ -93,7 +93,7 @@ def _lines(axes: Axes, curves: dict[str, Sequence[float]], start: int) -> None:
     """The model's curve in front, thick; each control in its colour."""
     for k, (name, values) in enumerate(curves.items()):
         ts = range(start, start + len(values))
-        shown = [value if value is not None and value > 1e-30 else float("nan") for value in values]
+        shown = [value if value is not None and value > 1e-18 else float("nan") for value in values]
         if name == "model":
             axes.plot(ts, shown, color=INK, linewidth=2.4, zorder=5, label=name)
         elif name == "untrained":

@@ -1,0 +1,197 @@
+"""Interchange: which part of a network's state carries the iteration, by exchanging it between two systems.
+
+Two systems with one A and two right-hand sides b, b' run side by side. After t loops, P + Q Q^T (P' - P) takes the
+place of P: the components in the span of Q, at every token, are those of the other system. If the span of Q carries the
+state, the next iterates are those of the other system, as CG would go on if its (x, r, d) were exchanged. With the
+patched iterates y and CG's own iterates x' for b',
+
+    share(k) = 1 - sum |y_(t+k) - x'_(t+k)|^2 / sum |x_(t+k) - x'_(t+k)|^2
+
+is 0 where nothing follows, and nearly 1 where all does; an exchange of the whole state gives its largest value. The
+directions are the principal ones of P' - P over systems and tokens. The one that moves most alone is chosen on the
+systems that the directions come from; every share is of fresh systems. Controls are a random direction, every direction
+but the chosen one, and what the probe of x reads from the last token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler import library
+from nlaformer.errors import OptionError
+from nlaformer.learn.model import Solver
+from nlaformer.microscope.patching import patch
+from nlaformer.microscope.recording import trace
+from nlaformer.problems import Family, Systems
+
+SEED = 18_200_000
+_LOOPS = (2, 4)  # where the state is exchanged
+_AFTER = 3  # iterates that are looked at
+_PRINCIPAL = 4  # directions that are tried alone
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """What an exchange after t loops moves; the shares are those of x_(t+1), x_(t+2), x_(t+3)."""
+
+    loop: int
+    variance: tuple[float, ...]
+    """Share of the variance of P' - P in each of the principal directions."""
+    chosen: int
+    """Index of the chosen direction among them, from 1 on."""
+    shares: dict[str, tuple[float, ...]]
+    correlation: dict[str, float]
+    """Of the chosen component with CG's x, r, d and with b, over the equations; mean size over the systems."""
+
+
+@dataclass(frozen=True)
+class Interchange:
+    """The exchanges of a model."""
+
+    model: str
+    n: int
+    family: str
+    seed: int
+    count: int
+    exchanges: tuple[Exchange, ...]
+
+    def to_json(self) -> dict[str, object]:
+        """Everything as plain data."""
+        return asdict(self)
+
+
+def interchange(
+    model: Solver,
+    family: Family | None = None,
+    *,
+    count: int = 96,
+    seed: int = SEED,
+    say: Callable[[str], None] = lambda name: None,
+) -> Interchange:
+    """Exchange parts of a trained solver's state between two right-hand sides, and see which iterates follow.
+
+    Parameters
+    ----------
+    model : a trained solver
+    family : the systems; by default those of its training
+    count : systems that the directions come from, and as many that the shares are measured on
+    seed : of the systems
+    say : called with the name of each step
+
+    Examples
+    --------
+    >>> import nlaformer as nf
+    >>> from nlaformer.learn.model import initial
+    >>> untrained = initial(nf.recipe("quickstart", n=4, d=16, heads=2))
+    >>> [each.loop for each in interchange(untrained, count=8).exchanges]
+    [2, 4]
+    """
+    if not isinstance(model, Solver):
+        raise OptionError("states are exchanged in a trained solver; those of a program have names, see nf.patch")
+    own = family or model.config.make_family()
+    fitting, fresh = (_Pair.of(own.sample(count, seed + k)) for k in range(2))
+    found = []
+    for t in _LOOPS:
+        say(f"exchanging after {t} loops")
+        found.append(_exchange(model, t, fitting, fresh, seed))
+    return Interchange(model.config.recipe, own.n, repr(own), seed, count, tuple(found))
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """Matrices with two right-hand sides each."""
+
+    A: Tensor
+    b: Tensor
+    other: Tensor
+
+    @classmethod
+    def of(cls, systems: Systems) -> _Pair:
+        A, b, x = systems
+        return cls(A, b, (A @ x.roll(1, 0)[..., None])[..., 0])
+
+
+@dataclass(frozen=True)
+class _Run:
+    """A pair of runs up to x_(t+3): their states after t loops, (count, row, token), and the first one's iterates."""
+
+    model: Solver
+    t: int
+    pair: _Pair
+    P: Tensor
+    difference: Tensor
+    x: Tensor
+    target: Tensor  # CG's iterates for the other right-hand side
+
+    @classmethod
+    def of(cls, model: Solver, t: int, pair: _Pair) -> _Run:
+        # One loop more than is looked at: the last iterate is read after the post block.
+        first, second = (
+            trace(model, pair.A, b, keep=_place(t), iterations=t + _AFTER + 1, normalize=False)
+            for b in (pair.b, pair.other)
+        )
+        P, P_other = first[_place(t)].double(), second[_place(t)].double()
+        target = library.program("cg").run(pair.A, pair.other, iterations=t + _AFTER).x
+        assert first.iterates is not None
+        return cls(model, t, pair, P, P_other - P, first.iterates, target)
+
+    def share(self, P: Tensor) -> tuple[float, ...]:
+        """How far the next iterates follow the other system if P is the state after t loops."""
+        with patch(self.model, {_place(self.t): P.to(self.model.positions)}):
+            y = self.model.iterates(self.pair.A, self.pair.b, self.t + _AFTER + 1, normalize=False)
+        after = range(self.t + 1, self.t + _AFTER + 1)
+        far, near = ((each - self.target)[:, after].square().sum((0, 2)) for each in (self._cut(self.x), self._cut(y)))
+        return tuple(float(1 - a / b) for a, b in zip(near, far, strict=True))
+
+    def _cut(self, iterates: Tensor) -> Tensor:
+        return iterates[:, : self.t + _AFTER + 1]
+
+    def within(self, Q: Tensor) -> tuple[float, ...]:
+        """The share where the components in the span of Q, (row, k), are exchanged at every token."""
+        return self.share(self.P + Q @ (Q.mT @ self.difference))
+
+
+def _place(t: int) -> str:
+    return f"loop[{t}].layer[0].input"
+
+
+def _exchange(model: Solver, t: int, fitting: _Pair, fresh: _Pair, seed: int) -> Exchange:
+    fitted, run = _Run.of(model, t, fitting), _Run.of(model, t, fresh)
+    rows = fitted.difference[:, :, 1:].movedim(1, -1).flatten(0, 1)  # the tokens of the equations
+    _, sizes, principal = torch.linalg.svd(rows, full_matrices=False)
+    directions = [direction[:, None] for direction in principal[:_PRINCIPAL]]
+    alone = [sum(fitted.within(direction)) for direction in directions]
+    k = max(range(len(alone)), key=alone.__getitem__)
+    Q = directions[k]
+    generator = torch.Generator().manual_seed(seed)
+    random = torch.linalg.qr(torch.randn(len(Q), 1, generator=generator, dtype=Q.dtype)).Q
+    shares = {"the whole state": run.share(run.P + run.difference)}
+    shares |= {f"principal direction {j + 1}": run.within(each) for j, each in enumerate(directions)}
+    shares["every direction but the chosen"] = run.share(run.P + run.difference - Q @ (Q.mT @ run.difference))
+    shares["a random direction"] = run.within(random)
+    shares["what the probe of x reads"] = run.share(_with_probed(run))
+    variance = sizes.square() / sizes.square().sum()
+    return Exchange(t, tuple(variance[:_PRINCIPAL].tolist()), k + 1, shares, _correlations(run, Q))
+
+
+def _with_probed(run: _Run) -> Tensor:
+    """The state with the last token's components in the rows of the probe of x exchanged."""
+    rows = torch.linalg.qr(run.model.probe_x.weight.detach().double().mT).Q  # (row, n)
+    P = run.P.clone()
+    P[..., -1:] += rows @ (rows.mT @ run.difference[..., -1:])
+    return P
+
+
+def _correlations(run: _Run, Q: Tensor) -> dict[str, float]:
+    """Of the chosen component's difference with that of CG's vectors, over the equations of a system."""
+    component = (Q.mT @ run.difference)[:, 0, 1:]  # (count, n)
+    one, other = (library.program("cg").run(run.pair.A, b, iterations=run.t) for b in (run.pair.b, run.pair.other))
+    vectors = {name: (other.state[name] - one.state[name])[:, run.t] for name in ("x", "r", "d")}
+    vectors["b"] = run.pair.other - run.pair.b
+    return {
+        name: float(torch.cosine_similarity(component, vector, dim=-1).abs().mean()) for name, vector in vectors.items()
+    }
