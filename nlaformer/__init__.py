@@ -37,6 +37,7 @@ _HOMES = {
     "nlaformer.microscope.recording": ("Trace", "trace"),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
     "nlaformer.solvers.eigen": ("EigenResult", "eigenpair"),
+    "nlaformer.solvers.nonlinear": ("NonlinearResult", "solve_nonlinear"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
     "nlaformer": ("errors", "problems"),
 }  # fmt: skip
@@ -88,6 +89,8 @@ if TYPE_CHECKING:
     from nlaformer.microscope.recording import trace as trace
     from nlaformer.solvers.eigen import EigenResult as EigenResult
     from nlaformer.solvers.eigen import eigenpair as eigenpair
+    from nlaformer.solvers.nonlinear import NonlinearResult as NonlinearResult
+    from nlaformer.solvers.nonlinear import solve_nonlinear as solve_nonlinear
     from nlaformer.solvers.result import SolveResult as SolveResult
     from nlaformer.solvers.result import Status as Status
     from nlaformer.solvers.solve import cg as cg

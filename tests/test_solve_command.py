@@ -448,7 +448,7 @@ def test_damaged_archives_do_not_crash_the_process(tmp_path: Path):
 def test_the_examples_of_docs_solve_run():
     guide = (Path(__file__).parents[1] / "docs" / "solve.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
-    assert len(blocks) == 11
+    assert len(blocks) == 12
     said: list[str] = []
     scope: dict = {"print": lambda *values: said.append(" ".join(map(str, values)))}
     exec(compile("\n".join(blocks), "docs/solve.md", "exec"), scope)

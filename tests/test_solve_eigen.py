@@ -12,6 +12,8 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import ConvergenceWarning, OptionError, ShapeError, UnknownNameError
+from nlaformer.learn.methods import method
+from nlaformer.learn.programs import initial
 
 Status = nf.Status
 
@@ -151,6 +153,21 @@ def test_bad_arguments_are_refused() -> None:
         nf.eigenpair(np.ones((2, 3)))
     with pytest.raises(OptionError, match="LinearOperator"):
         nf.eigenpair(spla.aslinearoperator(A), model=lambda A, v: v)
+
+
+@pytest.mark.parametrize("how", ["as drawn", "nan"])
+def test_a_program_runs_before_lanczos_and_costs_no_answer(how: str) -> None:
+    A = symmetric(np.geomspace(1, 1e2, 8))
+    model = initial(nf.recipe("quickstart", n=8), method("guided-eigen"))
+    for parameter in model.parameters():
+        parameter.data = parameter.data * (np.nan if how == "nan" else 1.0)
+    result = nf.eigenpair(A, model=model, rtol=1e-9)
+    assert result.converged and result.value == pytest.approx(1.0) and result.model is not None
+    assert result.model.applications >= 1
+    with pytest.raises(OptionError, match="smallest"):
+        nf.eigenpair(A, model=model, which="largest")
+    with pytest.raises(OptionError, match="eigenvector"):
+        nf.eigenpair(A, model=initial(nf.recipe("quickstart", n=8), method("guided-cg")))
 
 
 def test_a_function_helps_or_costs_nothing_but_products() -> None:

@@ -65,6 +65,8 @@ def main() -> None:
         print(array.x + b, array.x64.shape, array.residuals, array.info, array.seconds, op.error_bound(A, A).shape)
     pair: nf.EigenResult[Tensor] = nf.eigenpair(S, which="largest")
     print(pair.value + 1.0, pair.vector @ y, pair.enclosure[0], pair.residual_bound, nf.eigenpair(A).vector + b)
+    root: nf.NonlinearResult[Tensor] = nf.solve_nonlinear(Damped(), y, A=S, b=y)
+    print(root.x @ y, root.info, root.residual_bound, root.converged, nf.solve_nonlinear(Damped(), b, A=A, b=b).x + b)
     model = nf.load("cg-accelerated")
     assert isinstance(model, nf.Solver) and not isinstance(model, (nf.Operation, nf.Algorithm))
     print(model.iterates(S, y), model.iterates(A, b) - b, nf.Cost(1, 2, 3, 4, 5), nf.RunStatus.CONVERGED.value)

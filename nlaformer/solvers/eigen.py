@@ -192,7 +192,7 @@ def _check_program(model: Any, which: str) -> None:
     """Refuse a program that does not look for the smallest eigenvalue."""
     A = torch.diag(torch.arange(1.0, 4.0, dtype=torch.float64))
     first, other = torch.eye(3, dtype=torch.float64)[0], torch.ones(3, dtype=torch.float64)
-    zero, far = (residual_of(model, {"A": A, "b": other, "x": x}) for x in (first, other))
+    zero, far = (residual_of(model, {"A": A, "b": other}, x) for x in (first, other))
     if zero is None or far is None or bool(zero.any()) or not bool(far.any()):
         raise OptionError(f"the model {model.program.name} does not look for an eigenvector: see its residual")
     if which != "smallest":

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
+from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import OptionError
 from nlaformer.loading import load
 from nlaformer.solvers.result import Contribution
@@ -108,13 +109,13 @@ def loaded(model: Any) -> Any:
     return load(model) if isinstance(model, str | os.PathLike) else model
 
 
-def residual_of(model: Any, values: Mapping[str, Tensor]) -> Tensor | None:
+def residual_of(model: Any, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor | None:
     """The residual that a trained program is judged by, at an answer x; None if it has none, or of other inputs."""
     expression = getattr(getattr(model, "program", None), "residual", None)
     if not expression or not hasattr(expression, "outputs"):
         return None
     try:
-        found = expression(dict(values))["residual"]
+        found = expression({**inputs, ANSWER: x})["residual"]
     except KeyError:
         return None
     return found if isinstance(found, Tensor) else None

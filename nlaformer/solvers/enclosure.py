@@ -1,0 +1,165 @@
+r"""Values of an ``Expression`` with a bound on their rounding errors: a running error analysis.
+
+Every node has a computed value v and an error e with |v - exact| <= e for the exact inputs. From the arguments u and w
+with their errors, and with u = 2^-53 the unit of rounding, among others (Higham, section 3.3)
+
+    u + w        e = e_u + e_w + u |v|
+    u * w        e = |u| e_w + e_u (|w| + e_w) + u |v|
+    u / w        e = (e_u + |v| e_w) / (|w| - e_w) + u |v|
+    M @ w        e = |M| e_w + e_M (|w| + e_w) + gamma_k |M| |w|
+    sqrt(u)      e = min(e_u / sqrt(u), sqrt(e_u)) + u |v|
+    exp(u)       e = v (exp(e_u) - 1) + 4 u |v|          log(u)    e = e_u / (u - e_u) + 4 u (1 + |v|)
+
+and underflow. The library's exp and log are taken to err by no more than two units in the last place. What cannot be
+bounded (a quotient by what may be zero, the root of what may be negative) has an infinite error. The bounds are
+themselves computed in float64; a factor of 1 + 2^-30 a node covers that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import AXES
+from nlaformer.solvers.certificate import UNIT
+
+_UPWARDS = 1 + 2.0**-30
+_TINY = 2.0**-1070  # more than a rounded product loses by underflow
+
+
+def enclose(expression: Expression, values: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
+    """One value of an expression in float64 and a bound on its error, entry by entry; the inputs are exact.
+
+    >>> tenth = torch.tensor([0.1, 0.2], dtype=torch.float64)
+    >>> square = Expression([["input", [], "b", "vector"], ["multiply", [0, 0], None, "vector"]], {"x": 1})
+    >>> value, error = enclose(square, {"b": tenth}, "x")
+    >>> bool((error < 2 * UNIT * value).all() and (error > 0).all())
+    True
+    """
+    results = expression.results(values)
+    errors: list[Tensor] = []
+    for k, (op, arguments, _, _) in enumerate(expression.nodes):
+        value = results[k]
+        if op not in _RULES:  # inputs and constants, which are exact
+            errors.append(torch.zeros_like(value))
+            continue
+        kinds = [expression.nodes[a][3] for a in arguments]
+        args, errs = ([part[a] for a in arguments] for part in (results, errors))
+        error = _RULES[op](_Node(expression.nodes[k], kinds, value), args, errs) * _UPWARDS
+        errors.append(torch.where(torch.isnan(error), torch.inf, error).expand(value.shape))
+    at = expression.outputs[name]
+    return results[at], errors[at]
+
+
+class _Node:
+    def __init__(self, node: Any, kinds: Sequence[str], value: Tensor) -> None:
+        self.extra, self.kinds, self.value = node[2], kinds, value
+        self.rounding = UNIT * value.abs() + _TINY
+
+    def aligned(self, parts: Sequence[Tensor]) -> list[Tensor]:
+        """Arguments of different kinds, with axes of length one where one has fewer."""
+        widest = max(AXES[kind] for kind in self.kinds)
+        return [p.reshape((*p.shape, *[1] * (widest - AXES[k]))) for p, k in zip(parts, self.kinds, strict=True)]
+
+
+_Rule = Callable[[_Node, Sequence[Tensor], Sequence[Tensor]], Tensor]
+
+
+def _add(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    e, f = node.aligned(errs)
+    return e + f + node.rounding
+
+
+def _multiply(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    (u, w), (e, f) = node.aligned(args), node.aligned(errs)
+    return u.abs() * f + e * (w.abs() + f) + node.rounding
+
+
+def _divide(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    (u, w), (e, f) = node.aligned(args), node.aligned(errs)
+    away = w.abs() - f  # from zero
+    error = (e + node.value.abs() * f) / torch.where(away > 0, away, 0.0) + node.rounding
+    nothing = (u == 0) & (e == 0) & (w == 0) & (f == 0)  # 0 / 0 is 0
+    return torch.where(nothing, 0.0, torch.where(away > 0, error, torch.inf))
+
+
+def _sums(product: Callable[[_Node, Tensor, Tensor], Tensor]) -> _Rule:
+    """The rule of a sum of products."""
+
+    def rule(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+        (u, w), (e, f) = args, errs
+        terms = w.shape[-1] ** AXES[node.kinds[1]] + 2
+        size = product(node, u.abs(), w.abs())
+        inherited = product(node, u.abs(), f) + product(node, e, w.abs() + f)
+        return inherited + terms * (UNIT * size + _TINY) + node.rounding
+
+    return rule
+
+
+def _sum(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    (u,), (e,) = args, errs
+    return e.sum() + (u.numel() + 2) * (UNIT * u.abs().sum() + _TINY)
+
+
+def _mean(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    return _sum(node, args, errs) / args[0].numel() + 2 * node.rounding
+
+
+def _sqrt(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    (u,), (e,) = args, errs
+    near = torch.minimum(torch.where(u > 0, e / u.sqrt(), torch.inf), e.sqrt())
+    return torch.where(u - e >= 0, near + node.rounding, torch.inf)
+
+
+def _exp(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    v = node.value.abs()
+    return v * (torch.expm1(errs[0]) + 4 * UNIT) * (1 + 8 * UNIT) + _TINY
+
+
+def _log(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    (u,), (e,) = args, errs
+    return torch.where(u - e > 0, e / (u - e) + 4 * UNIT * (1 + node.value.abs()), torch.inf)
+
+
+def _sign(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    (u,), (e,) = args, errs
+    return torch.where((u.abs() > e) | (e == 0), 0.0, 2.0)
+
+
+def _matmul(node: _Node, u: Tensor, w: Tensor) -> Tensor:
+    return u @ w
+
+
+def _triangle(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    side, k = node.extra
+    return errs[0].tril(k) if side == "lower" else errs[0].triu(k)
+
+
+_RULES: dict[str, _Rule] = {
+    "add": _add,
+    "multiply": _multiply,
+    "divide": _divide,
+    "matmul": _sums(_matmul),
+    "dot": _sums(lambda node, u, w: (u * w).sum()),
+    "outer": lambda node, args, errs: (
+        args[0].abs()[:, None] * errs[1] + errs[0][:, None] * (args[1].abs() + errs[1]) + node.rounding
+    ),
+    "sum": _sum,
+    "mean": _mean,
+    "sqrt": _sqrt,
+    "exp": _exp,
+    "log": _log,
+    "sign": _sign,
+    # These move or select entries, or have the slope 1 at most.
+    "transpose": lambda node, args, errs: errs[0].mT,
+    "diag": lambda node, args, errs: errs[0].diagonal(),
+    "diagonal": lambda node, args, errs: torch.diag_embed(errs[0]),
+    "triangle": _triangle,
+    "roll": lambda node, args, errs: errs[0].roll(node.extra, 0),
+    "positive": lambda node, args, errs: errs[0],
+    "relu": lambda node, args, errs: errs[0],
+}

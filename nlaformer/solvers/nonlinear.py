@@ -1,0 +1,390 @@
+r"""nf.solve_nonlinear: F(x) = 0, with a certificate of |F(x)|.
+
+Newton's method with Krylov steps: J d = -F is solved by GMRES to a share of its right-hand side that falls with |F|
+(Eisenstat and Walker 1996), and x + t d is taken for the first t = 1, 1/2, 1/4, ... that lowers |F|. Products with the
+Jacobian J are differences of F; of an ``nf.Program``, J is its derivative.
+
+What is judged is F at the x that is returned. Of a function, its value there is taken as exact: nothing is known of its
+rounding errors. The residual of a program is an ``Expression``, whose rounding errors are bounded (``enclosure``).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.arrays import ArrayT, full_precision, give, kind_of, to_tensor, whole
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.graph import KINDS
+from nlaformer.compiler.inputs import size_of
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.result import take_any_size
+from nlaformer.compiler.trace import ANSWER, trace_program
+from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
+from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
+from nlaformer.solvers.enclosure import enclose
+from nlaformer.solvers.outcome import CHECKS, Outcome, warn_or_raise
+from nlaformer.solvers.parse import read_real, read_tolerance
+from nlaformer.solvers.result import Status
+from nlaformer.solvers.runner import PAYS, Runner, loaded, read_runner, residual_of
+from nlaformer.solvers.solve import solve
+
+_DECREASE = 1e-4  # of t |F| that a step must gain
+_SHORTEST = 40  # halvings of a step before it is given up
+_INNER = 60  # steps of GMRES within one of Newton's
+_STEPS = 200
+
+
+@dataclass(frozen=True)
+class NonlinearResult(Outcome, Generic[ArrayT]):
+    """A root with its certificate; unpacks as ``x, info``.
+
+    ``residual_norm``, ``residual_bound`` and ``tolerance`` are of |F(x)|, and ``evaluations`` counts values of F and
+    derivatives of its components.
+
+    Attributes
+    ----------
+    x : the answer, in the kind and precision of x0; without convergence, the iterate of the smallest |F(x)|
+    """
+
+    x: ArrayT
+
+    def __iter__(self) -> Iterator[ArrayT | int]:
+        return iter((self.x, self.info))
+
+    def __repr__(self) -> str:
+        return f"<NonlinearResult: {self.explain()}>"
+
+
+@torch.no_grad()
+@full_precision()
+def solve_nonlinear(
+    F: Any,
+    x0: ArrayT,
+    *,
+    A: Any = None,
+    b: Any = None,
+    model: Any = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    callback: Callable[[Any], Any] | None = None,
+    check: str = "warn",
+    **further: Any,
+) -> NonlinearResult[ArrayT]:
+    """Solve F(x) = 0 for n unknowns.
+
+    CONVERGED means that |F(x)| <= max(rtol |F(x0)|, atol) holds for the x that is returned. For the residual of an
+    ``nf.Program`` it is proven, rounding errors included; the values of a function are taken as exact.
+
+    Parameters
+    ----------
+    F : function, nf.Program or trained program
+        A function x -> F(x) of arrays (n,) of the kind and precision of x0; or a program, whose residual is F.
+    x0 : array
+        Where to start, (n,).
+    A, b, further : arrays
+        The inputs of the program, by name.
+    model : trained program, its folder or name, or function, optional
+        A program that lowers the same residual, such as ``guided-nonlinear``, or a function x -> x. It is run again
+        while each run halves |F|; then Newton's method goes on. A trained program as F is its own model.
+    rtol, atol : float
+        The tolerance.
+    maxiter : int, optional
+        The maximum number of Newton's steps, 200 by default.
+    callback : function, optional
+        Called as callback(x) after every step.
+    check : {"warn", "raise", "ignore"}
+        What happens without convergence: a ConvergenceWarning, a ConvergenceError, or nothing.
+
+    Returns
+    -------
+    NonlinearResult : x, the status, and what was measured; unpacks as x, info
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> result = nf.solve_nonlinear(lambda x: x**3 - np.array([1.0, 8.0]), np.array([2.0, 3.0]), rtol=1e-12)
+    >>> result.x.round(6), result.status.name
+    (array([1., 2.]), 'CONVERGED')
+    >>> nf.solve_nonlinear(lambda x: x**2 + 1, np.array([3.0]), check="ignore").status.name  # there is no root
+    'STAGNATED'
+    """
+    begun = time.perf_counter()
+    if check not in CHECKS:
+        raise unknown_name("check", check, CHECKS)
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback is a {type(callback).__name__}; expected a function of x")
+    tolerances = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
+    limit = _STEPS if maxiter is None else whole("maxiter", maxiter, 0)
+    start = read_real("x0", x0)
+    if start.dim() != 1 or not len(start):
+        raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected one vector (n,)")
+    kind = "torch" if kind_of(x0) == "torch" else "numpy"
+    dtype = start.dtype if start.dtype in (torch.float32, torch.float64) else torch.float64
+    given = {name: value for name, value in {"A": A, "b": b, **further}.items() if value is not None}
+    equations = _read(F, given, start.to(dtype), kind)
+    model = loaded(model if model is not None or not hasattr(F, "program") else F)
+    search = _Search(equations, start.to(dtype), kind, tolerances, limit, callback)
+    runner = _runner(model, equations, start, kind)
+    search.run(runner)
+    result: NonlinearResult[ArrayT] = search.result(runner, begun)
+    warn_or_raise(result, check, above=4)  # two decorators
+    return result
+
+
+# What F is
+
+
+class _Value(NamedTuple):
+    """F at a point, with a bound on the error of each component."""
+
+    f: Tensor  # (n,) float64
+    error: Tensor
+
+    @property
+    def norm(self) -> float:
+        return float(norm_upper(self.f[None]))
+
+    @property
+    def bound(self) -> float:
+        return (self.norm + float(norm_upper(self.error[None]))) * (1 + 4 * UNIT)
+
+
+class _Function:
+    """A function of a user's, called with arrays of the user's kind and precision."""
+
+    inputs: Mapping[str, Tensor] = {}
+
+    def __init__(self, function: Callable[[Any], Any], kind: str) -> None:
+        self._function, self._kind, self.evaluations = function, kind, 0
+
+    def value(self, x: Tensor) -> _Value:
+        self.evaluations += 1
+        found = to_tensor("what F returned", self._function(give(x.clone(), self._kind))).detach()
+        if found.is_complex():
+            raise DTypeError("F returned complex numbers; only real equations can be solved")
+        if found.shape != x.shape:
+            raise ShapeError(f"F returned shape {tuple(found.shape)} for x of shape {tuple(x.shape)}; expected as many")
+        f = found.to(x.device, torch.float64, copy=True)
+        return _Value(f, torch.zeros_like(f))
+
+    def product(self, x: Tensor, f: Tensor, v: Tensor) -> Tensor:
+        """J v, by a difference of F."""
+        length = float(norm_upper(v[None]))
+        if not 0 < length < math.inf:
+            return torch.zeros_like(v)
+        size = float(norm_upper(x.double()[None])) or 1.0
+        step = math.sqrt(torch.finfo(x.dtype).eps) * size
+        moved = (x.double() + step * (v / length)).to(x.dtype)
+        return (self.value(moved).f - f) / step * length
+
+
+class _Residual:
+    """The residual of a program, and its derivatives."""
+
+    def __init__(self, expression: Expression, inputs: Mapping[str, Tensor]) -> None:
+        self._expression, self.inputs, self.evaluations = expression, inputs, 0
+        self._jacobian: tuple[Tensor, Tensor] | None = None  # the last one, and where it was
+
+    def value(self, x: Tensor) -> _Value:
+        self.evaluations += 1
+        f, error = enclose(self._expression, {**self.inputs, ANSWER: x.double()}, "residual")
+        return _Value(f, error)
+
+    def product(self, x: Tensor, f: Tensor, v: Tensor) -> Tensor:
+        """J v; the Jacobian of each x is made once, from a derivative of every component."""
+
+        def residual(at: Tensor) -> Tensor:
+            return self._expression({**self.inputs, ANSWER: at})["residual"]
+
+        if self._jacobian is None or self._jacobian[0] is not x:
+            self.evaluations += len(x)
+            self._jacobian = x, torch.autograd.functional.jacobian(residual, x.double())
+        return self._jacobian[1] @ v
+
+
+def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function | _Residual:
+    """The equations that a user gave."""
+    if isinstance(F, type):
+        raise OptionError(f"F is the class {F.__name__}; pass an object of it, {F.__name__}()")
+    if isinstance(F, Program):
+        program = Reference.of(trace_program(F, size_of({**given, "x0": x0}, KINDS | dict(F.inputs))))
+    elif isinstance(getattr(F, "program", None), Reference):
+        program = F.program
+    elif callable(F) and not hasattr(F, "error_bound") and not (hasattr(F, "pre") and hasattr(F, "loop")):
+        if given:
+            raise OptionError(f"{next(iter(given))} was given, but F is a function, which knows its own data; omit it")
+        return _Function(F, kind)
+    else:
+        raise OptionError(f"F is a {type(F).__name__}; expected a function x -> F(x) or an nf.Program")
+    if not program.residual or program.residual.kinds["residual"] != "vector":
+        raise OptionError(f"{program.name} has no residual that is a vector; write a method residual(self, ..., x)")
+    wanted = {name: kind for name, kind in program.inputs.items() if name != "x0"}
+    if not bool(torch.isfinite(x0).all()):
+        x0 = torch.zeros_like(x0)  # the search will say so
+    inputs = take_any_size(program.name, {**wanted, "x0": "vector"}, {**given, "x0": x0}, torch.float64, x0.device)
+    return _Residual(program.residual, inputs)
+
+
+def _runner(model: Any, equations: _Function | _Residual, x0: Tensor, kind: str) -> Runner | None:
+    """The runner of a model that lowers the same residual."""
+    if model is None:
+        return None
+    if hasattr(model, "program"):
+        # A point at which different equations have different values.
+        x = torch.linspace(0.5, 1.5, len(x0), dtype=torch.float64, device=x0.device)
+        own = equations.value(x.to(x0.dtype)).f
+        theirs = residual_of(model, equations.inputs, x.to(x0.dtype).double())
+        near = 1e-6 * float(own.abs().max())
+        if theirs is None or not any(bool(((theirs - sign * own).abs() <= near).all()) for sign in (1.0, -1.0)):
+            raise OptionError(
+                f"the model {model.program.name} lowers another residual than that of these equations; omit it"
+            )
+    given = {name: value for name, value in equations.inputs.items() if name != "x0"}
+    return read_runner(model, given, ("x0",), kind, lambda x: model(x))
+
+
+# The search
+
+
+class _Search:
+    """The iterate, and how the search ended. Every x is one that could be returned: in the user's precision."""
+
+    def __init__(
+        self,
+        equations: _Function | _Residual,
+        x0: Tensor,
+        kind: str,
+        tolerances: tuple[float, float],
+        limit: int,
+        callback: Callable[[Any], Any] | None,
+    ) -> None:
+        self.equations, self.kind, self.limit, self.callback = equations, kind, limit, callback
+        self.x, self.steps = x0, 0
+        self.status: Status | None = None
+        self.detail = ""
+        self.tolerance = math.nan
+        nowhere = torch.full(x0.shape, math.nan, dtype=torch.float64, device=x0.device)
+        self.at = _Value(nowhere, nowhere)
+        if bool(torch.isfinite(x0).all()):
+            self.at = equations.value(x0)
+            self.tolerance = self._tolerance(*tolerances)
+        self.norms = [self.at.norm]
+        if not math.isfinite(self.at.norm):
+            self.end(Status.NONFINITE, "x0 holds NaN or infinity, or F(x0) does")
+
+    def _tolerance(self, rtol: float, atol: float) -> float:
+        """At most max(rtol |F(x0)|, atol)."""
+        known = float(norm_lower(self.at.f[None])) - float(norm_upper(self.at.error[None]))
+        return max(rtol * max(known, 0.0) * (1 - 4 * UNIT), atol) if math.isfinite(known) else atol
+
+    def holds(self, at: _Value) -> bool:
+        """Whether F is proven small enough, in this evaluation and any other in float64."""
+        return (at.bound + float(norm_upper(at.error[None]))) * (1 + 4 * UNIT) <= self.tolerance
+
+    def run(self, runner: Runner | None) -> None:
+        """Let the model run while that pays, then take Newton's steps until the end."""
+        if runner is not None and self.status is None and not self.holds(self.at):
+            self._follow(runner)
+        share, before = 0.5, math.inf
+        while self.status is None:
+            if self.holds(self.at):
+                self.end(Status.CONVERGED, "")
+            elif self.steps >= self.limit + (runner.accepted if runner else 0):
+                self.end(Status.MAXITER, "")
+            elif self.at.norm == 0:
+                self.end(Status.STAGNATED, "F is 0 in float64, but its rounding errors exceed the tolerance")
+            else:
+                if math.isfinite(before):
+                    share = min(0.5, max(1e-6, 0.9 * (self.at.norm / before) ** 2))
+                before = self.at.norm
+                self._newton(share)
+
+    def _follow(self, runner: Runner) -> None:
+        """Let a model run from x while each run halves |F|."""
+        while runner.applications <= self.limit and not self.holds(self.at):
+            found = runner.ask(self.x.double())
+            if found is None:
+                return
+            before, at = self.at.norm, self.equations.value(found.to(self.x.dtype))
+            if not math.isfinite(at.norm):
+                runner.refused["F is not finite at its answer"] += 1
+                return
+            if runner.pays(before, at.norm):
+                self._move(found.to(self.x.dtype), at)
+            if not at.norm <= PAYS * before:
+                return
+
+    def _newton(self, share: float) -> None:
+        """One step of Newton's method; the search ends where none lowers |F|."""
+        d = self._direction(share)
+        if d is None:
+            self.end(Status.STAGNATED, "the Jacobian gives no direction")
+            return
+        for k in range(_SHORTEST):
+            t = 0.5**k
+            x = (self.x.double() + t * d).to(self.x.dtype)
+            if torch.equal(x, self.x):
+                break
+            if not bool(torch.isfinite(x).all()):
+                continue
+            at = self.equations.value(x)
+            if at.norm <= (1 - _DECREASE * t) * self.at.norm:  # false for NaN
+                self._move(x, at)
+                return
+        self.end(Status.STAGNATED, "no step along Newton's direction lowers |F|")
+
+    def _direction(self, share: float) -> Tensor | None:
+        """The d with |J d + F| <= share |F|, or the best that GMRES finds."""
+        from scipy.sparse.linalg import LinearOperator
+
+        x, f, n, size = self.x, self.at.f, len(self.x), self.at.norm
+        unit = float(norm_upper(x.double()[None])) or 1.0
+
+        def product(v: Any) -> Any:  # |x| J v / |F|: numbers of any unit come near 1
+            given = torch.from_numpy(np.array(v, dtype=np.float64).ravel()).to(f.device)
+            return (self.equations.product(x, f, given) / size * unit).cpu().numpy()
+
+        J = LinearOperator((n, n), matvec=product, dtype=np.float64)
+        right = (-f / size).cpu().numpy()
+        found = solve(J, right, method="gmres", rtol=share, maxiter=min(n, _INNER), check="ignore")
+        d = torch.from_numpy(found.x).to(f.device) * unit
+        return d if bool(torch.isfinite(d).all()) and bool(d.any()) else None
+
+    def _move(self, x: Tensor, at: _Value) -> None:
+        self.x, self.at, self.steps = x, at, self.steps + 1
+        self.norms.append(at.norm)
+        if self.callback is not None:
+            self.callback(give(x.clone(), self.kind))
+
+    def end(self, status: Status, detail: str) -> None:
+        self.status, self.detail = status, detail
+
+    def result(self, runner: Runner | None, begun: float) -> NonlinearResult[Any]:
+        """What is returned."""
+        words = "Newton-GMRES"
+        if runner is not None:
+            words = f"runs of the model, then {words}" if runner.accepted else f"{words}; the model was of no use"
+        return NonlinearResult(
+            status=self.status or Status.STAGNATED,
+            detail=self.detail,
+            iterations=self.steps,
+            residuals=np.array(self.norms),
+            residual_norm=self.at.norm,
+            residual_bound=self.at.bound,
+            tolerance=self.tolerance,
+            evaluations=self.equations.evaluations,
+            method=words,
+            model=None if runner is None else runner.contribution(),
+            seconds=time.perf_counter() - begun,
+            x=give(self.x, self.kind),
+        )

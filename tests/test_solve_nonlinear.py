@@ -1,0 +1,207 @@
+"""nf.solve_nonlinear: certified roots of functions and of the residuals of programs, with and without a model."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer.errors import ConvergenceWarning, DTypeError, OptionError, ShapeError, UnknownNameError
+from nlaformer.learn.methods import method
+from nlaformer.learn.programs import initial
+from nlaformer.solvers.enclosure import enclose
+
+Status = nf.Status
+
+
+def cubic(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """A, b and the solution of A x + x^3 = b."""
+    rng = np.random.default_rng(seed)
+    Q = rng.standard_normal((n, n))
+    A, x = Q @ Q.T / n + np.eye(n), rng.standard_normal(n)
+    return A, A @ x + x**3, x
+
+
+class Cubic(nf.Program):
+    def start(self, x0: Any) -> dict[str, Any]:
+        return dict(x=x0)
+
+    def step(self, A: Any, b: Any, x: Any) -> dict[str, Any]:
+        return dict(x=x + 0.01 * (b - A @ x - x * x * x))
+
+    def residual(self, A: Any, b: Any, x: Any) -> Any:
+        return A @ x + x * x * x - b
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy])
+def test_functions_and_programs_have_the_same_root(kind: Any) -> None:
+    A, b, x = (kind(v) for v in cubic(8))
+    start = kind(np.zeros(8))
+    by_values = nf.solve_nonlinear(lambda v: A @ v + v**3 - b, start, rtol=1e-12)
+    by_program = nf.solve_nonlinear(Cubic(), start, A=A, b=b, rtol=1e-12)
+    for result in (by_values, by_program):
+        assert result.converged and type(result.x) is type(x) and np.allclose(np.asarray(result.x), x, atol=1e-9)
+        assert result.residual_norm <= result.residual_bound <= result.tolerance
+        assert result.tolerance == pytest.approx(1e-12 * np.linalg.norm(np.asarray(b)))
+        assert tuple(result)[1] == 0 and len(result.residuals) == result.iterations + 1
+    assert by_values.residual_bound == pytest.approx(by_values.residual_norm, rel=1e-14)
+
+
+def test_the_bound_of_a_programs_residual_is_proven() -> None:
+    """Against exact arithmetic, at points near and far from a root."""
+    A, b, x = cubic(5)
+    exact = np.vectorize(Fraction, otypes=[object])
+    for at in (x, x * (1 + 1e-15), np.zeros(5), 1e8 * x, 1e-8 * x):
+        result = nf.solve_nonlinear(Cubic(), at, A=A, b=b, maxiter=0, check="ignore")
+        v = exact(at)
+        r = exact(A) @ v + v * v * v - exact(b)
+        assert (r * r).sum() <= Fraction(result.residual_bound) ** 2
+        assert result.residual_bound <= 1e-8 + 1.01 * result.residual_norm
+
+
+def test_the_errors_of_every_operation_are_bounded() -> None:
+    from nlaformer.compiler.expression import _OPERATIONS
+    from nlaformer.solvers.enclosure import _RULES
+
+    leaves = {"constant", "zeros", "ones", "identity"}
+    assert _OPERATIONS.keys() - _RULES.keys() == leaves
+
+    class All(nf.Program):
+        def start(self, x0: Any) -> dict[str, Any]:
+            return dict(x=x0)
+
+        def step(self, A: Any, b: Any, x: Any) -> dict[str, Any]:
+            return dict(x=x)
+
+        def residual(self, A: Any, b: Any, x: Any) -> Any:
+            M = np.tril(A) @ A.T + np.outer(b, x)
+            v = nf.exp(x / 7.0) + nf.log(nf.exp(b) + 1.0) * nf.sqrt(x * x + 0.3) + nf.relu(b) * nf.sign(x)
+            return M @ v + nf.dot(b, x) * np.roll(x, 1) + (x.sum() + b.mean()) * nf.diag(A) / (2.0 + x * x)
+
+    from nlaformer.compiler.reference import Reference
+    from nlaformer.compiler.trace import ANSWER, trace_program
+
+    expression = Reference.of(trace_program(All(), 4)).residual
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(5):
+        A, b, x = (torch.randn(*size, dtype=torch.float64, generator=generator) for size in ((4, 4), (4,), (4,)))
+        value, error = enclose(expression, {"A": A, "b": b, ANSWER: x}, "residual")
+        A, b, x = (v.numpy().astype(np.longdouble) for v in (A, b, x))
+        M = np.tril(A) @ A.T + np.outer(b, x)
+        v = np.exp(x / 7) + np.log(np.exp(b) + 1) * np.sqrt(x * x + np.longdouble(0.3)) + np.maximum(b, 0) * np.sign(x)
+        true = M @ v + (b @ x) * np.roll(x, 1) + (x.sum() + b.mean()) * np.diag(A) / (2 + x * x)
+        assert np.all(np.abs(value.numpy() - true) <= error.numpy()) and np.all(error.numpy() < 1e-12)
+
+
+def test_what_cannot_be_bounded_is_not_called_converged() -> None:
+    class Quotient(nf.Program):
+        def start(self, x0: Any) -> dict[str, Any]:
+            return dict(x=x0)
+
+        def step(self, b: Any, x: Any) -> dict[str, Any]:
+            return dict(x=x)
+
+        def residual(self, b: Any, x: Any) -> Any:
+            return x / ((b + 1e-17) - b)  # 0 / 0 is 0, but the divisor is a rounding error
+
+    result = nf.solve_nonlinear(Quotient(), np.zeros(1), b=np.array([0.1]), atol=1.0, check="ignore")
+    assert not result.converged and result.residual_bound == np.inf
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@pytest.mark.parametrize(
+    ("F", "x0", "status"),
+    [
+        (lambda x: x**2 + 1, [3.0], Status.STAGNATED),
+        (lambda x: x * np.nan, [1.0], Status.NONFINITE),
+        (lambda x: np.sign(x) + 0.5, [1.0], Status.STAGNATED),
+        (lambda x: np.ones_like(x), [1.0, 2.0], Status.STAGNATED),
+        (lambda x: np.array([x[0] + x[1], x[0] + x[1] - 1]), [0.0, 0.0], Status.STAGNATED),
+        (lambda x: x, [np.nan], Status.NONFINITE),
+        (lambda x: np.sqrt(x - 1), [5.0], Status.CONVERGED),
+        (lambda x: 1e300 * (x - 1), [7.0], Status.CONVERGED),
+        (lambda x: 1e-300 * (x**3 - 8), [7.0], Status.CONVERGED),
+        (lambda x: x - 1e300, [3e300], Status.CONVERGED),
+        (lambda x: np.where(x > 2, np.nan, x**3 - 1), [1.9], Status.CONVERGED),
+    ],
+)
+def test_statuses_say_how_it_ended(F: Any, x0: list[float], status: Status) -> None:
+    result = nf.solve_nonlinear(F, np.array(x0), check="ignore")
+    assert result.status is status and (result.info == 0) == result.converged
+    if result.converged:
+        assert abs(F(result.x)[0]) <= 1e-5 * abs(F(np.array(x0))[0])
+
+
+def test_limits_callbacks_and_precisions() -> None:
+    A, b, x = cubic(6)
+    seen: list[np.ndarray] = []
+
+    def spoiling(v: np.ndarray) -> np.ndarray:
+        found = A @ v + v**3 - b
+        v[...] = np.nan
+        return found
+
+    def watch(v: np.ndarray) -> None:
+        seen.append(v.copy())
+        v[...] = np.nan
+
+    result = nf.solve_nonlinear(spoiling, np.zeros(6), rtol=1e-10, callback=watch)
+    assert result.converged and len(seen) == result.iterations and np.array_equal(seen[-1], result.x)
+    assert nf.solve_nonlinear(Cubic(), np.zeros(6), A=A, b=b, maxiter=1, check="ignore").status is Status.MAXITER
+    assert nf.solve_nonlinear(Cubic(), x, A=A, b=b, atol=1e-9).iterations == 0
+    single = nf.solve_nonlinear(Cubic(), np.zeros(6, np.float32), A=A, b=b)
+    assert single.converged and single.x.dtype == np.float32
+    v = single.x.astype(float)
+    assert np.linalg.norm(A @ v + v**3 - b) <= 1e-5 * np.linalg.norm(b)
+    with pytest.warns(ConvergenceWarning) as caught:
+        nf.solve_nonlinear(lambda v: v**2 + 1, np.ones(2))
+    assert caught[0].filename == __file__
+
+
+def test_a_trained_program_is_its_own_model_and_costs_no_answer() -> None:
+    A, b, x = cubic(8)
+    model = initial(nf.recipe("quickstart", n=8), method("guided-nonlinear"))
+    for F, options in (
+        (model, {}),
+        (Cubic(), {"model": model}),
+        (Cubic(), {"model": lambda v: v * np.nan}),
+    ):
+        result = nf.solve_nonlinear(F, np.zeros(8), A=A, b=b, rtol=1e-10, **options)
+        assert result.converged and np.allclose(result.x, x, atol=1e-7) and result.model is not None
+    for parameter in model.parameters():
+        parameter.data.fill_(torch.nan)
+    broken = nf.solve_nonlinear(model, np.zeros(8), A=A, b=b, rtol=1e-10)
+    assert broken.converged and np.allclose(broken.x, x, atol=1e-7)
+    other = initial(nf.recipe("quickstart", n=8), method("guided-cg"))
+    with pytest.raises(OptionError, match="another residual"):
+        nf.solve_nonlinear(Cubic(), np.zeros(8), A=A, b=b, model=other)
+    halved = nf.solve_nonlinear(lambda v: v - 1, np.zeros(3), model=lambda v: (v + 1) / 2, rtol=1e-3)
+    assert halved.converged and halved.model is not None and halved.model.accepted > 1
+
+
+def test_bad_arguments_are_refused() -> None:
+    A, b, _ = cubic(3)
+    for error, F, x0, options in (
+        (OptionError, Cubic, np.zeros(3), {}),
+        (OptionError, 3, np.zeros(3), {}),
+        (OptionError, nf.operation("add", n=3), np.zeros(3), {}),
+        (OptionError, lambda x: x, np.zeros(3), dict(A=A)),
+        (OptionError, lambda x: x, np.zeros(3), dict(rtol=-1)),
+        (OptionError, lambda x: x, np.ones(3), dict(model=3)),
+        (OptionError, lambda x: x, np.ones(3), dict(callback=3)),
+        (UnknownNameError, lambda x: x, np.ones(3), dict(check="shout")),
+        (ShapeError, lambda x: x, np.zeros((2, 3)), {}),
+        (ShapeError, lambda x: x, np.zeros(0), {}),
+        (ShapeError, lambda x: x[:-1], np.zeros(3), {}),
+        (ShapeError, Cubic(), np.zeros(3), dict(A=A)),
+        (ShapeError, Cubic(), np.zeros(4), dict(A=A, b=b)),
+        (DTypeError, lambda x: x * 1j, np.zeros(3), {}),
+        (DTypeError, lambda x: "a", np.zeros(3), {}),
+        (DTypeError, lambda x: x, np.zeros(3) * 1j, {}),
+    ):
+        with pytest.raises(error):
+            nf.solve_nonlinear(F, x0, **options)  # type: ignore[arg-type]
