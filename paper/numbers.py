@@ -417,11 +417,16 @@ def _learned_parts() -> Numbers:
         numbers["kept"] = [sum(sum(model["kept"].values()) for model in models), sum(len(m["kept"]) for m in models)]
         for label, family in first["families"].items():
             row, key = family["comparison"], re.sub(r"\W+", "-", label)
-            for t in (*range(1, 11), 12, 14, 20):
+            for t in (*range(1, 11), 12, 14, 20, 40):
                 numbers[f"{key}.t{t}"] = [curve[t] for curve in row["mean"].values()]
             for of in ("median", "largest"):
                 numbers[f"{key}.{of}"] = [row[of]["learned"][t] for t in (5, 10)]
             numbers[f"{key}.residual"] = list(row["to_residual"].values())
+            for method in ("learned", "CG"):
+                if None not in (iterations := row["iterations_to"]["mean"][method]):  # all thresholds were reached
+                    numbers[f"{key}.iterations.{method.lower()}"] = iterations
+            if (products := family.get("products")) is not None:
+                numbers[f"{key}.products"] = [products[k] for k in ("mean", "cg_mean", "more", "most_more", "failures")]
             curves = [model["families"][label]["comparison"]["mean"]["learned"] for model in models]
             numbers |= {f"{key}.seeds.t{t}": _range(curve[t] for curve in curves) for t in (5, 10)}
         found |= {f"{name}.{key}": value for key, value in numbers.items()}

@@ -15,6 +15,7 @@ from paper.plan import BUNDLED, SIGMAS
 from paper.results import HOME, Results
 
 RESULTS = Results()
+PROGRAMS = ("guided-cg", "learned-preconditioner")
 FRESH = 20_261_116  # a seed nobody has used
 
 
@@ -24,7 +25,7 @@ def record_of(name):
 
 
 def test_all_bundled_models_are_here_or_none():
-    assert set(pretrained.names()) in (set(), {*BUNDLED, "learned-preconditioner"})
+    assert set(pretrained.names()) in (set(), {*BUNDLED, *PROGRAMS})
 
 
 def test_the_results_on_fresh_systems_are_of_the_bundled_models():
@@ -59,10 +60,11 @@ def test_fresh_systems_give_the_committed_errors(name, sigma):
 
 
 @pytest.mark.parametrize("sigma", SIGMAS)
-def test_fresh_systems_give_the_filed_errors_of_the_learned_preconditioner(sigma):
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_fresh_systems_give_the_filed_errors_of_a_program(name, sigma):
     """Medians of 256 and of 4,096 systems within a half, at the iterates where rounding plays no part."""
-    model, filed = nf.load("learned-preconditioner"), Results(HOME.parents[1] / "benchmarks" / "results")
-    (first, *_) = filed.document("learned-preconditioner")["models"].values()
+    model, filed = nf.load(name), Results(HOME.parents[1] / "benchmarks" / "results")
+    (first, *_) = filed.document(name)["models"].values()
     kept = first["families"][f"spd, sigma {sigma:g}"]["comparison"]["median"]["learned"]
     assert first["config"] == model.config.to_json()
     systems = nf.problems.SPD(n=20, sigma=(sigma,)).sample(256, FRESH)

@@ -142,11 +142,14 @@ def test_the_numbers_of_solving_and_training_are_those_on_file():
     assert f"torch.compile and a CUDA graph {compiled:.1f} ms in float32" in _row("a training step")
 
 
-def test_the_numbers_of_the_learned_preconditioner_are_those_on_file():
+def test_the_numbers_of_the_learned_parts_are_those_on_file():
     row, learned = _row("learned-preconditioner"), numbers()
     key = "learned_parts.learned-preconditioner.spd-sigma-1-2"
     (mine, cg, _, by_hand), (mine_10, cg_10, _, by_hand_10) = learned[f"{key}.t5"], learned[f"{key}.t10"]
     for pair in ((mine, mine_10), (cg, cg_10), (by_hand, by_hand_10)):
         assert ", ".join(_short(value) for value in pair) in row
+    key, row = "learned_parts.guided-cg.spd-sigma-1-2.iterations", _row("guided-cg")
+    mine, cg = (", ".join(map(str, learned[f"{key}.{method}"][:12])) for method in ("learned", "cg"))
+    assert f"| {mine}; CG's {cg} |" in row
     seconds = learned["learned_parts.learned-preconditioner.seconds"]
     assert f"{seconds:.0f} s on an H200" in README
