@@ -107,5 +107,7 @@ def test_what_cannot_be_probed_is_refused():
         nf.probe(model, targets=["cg.alpha"], iterations=1, systems=200)
     with pytest.raises(OptionError, match="names"):
         nf.probe(model, at="layer[99].output")
+    with pytest.raises(OptionError, match="SPD"):
+        nf.probe(model, "spd")
     with pytest.raises(OptionError, match="targets"):
         nf.probe(model, targets="cg.r", iterations=1, systems=200)

@@ -176,6 +176,24 @@ def test_leading_dimensions_and_the_kind_of_array_are_kept():
     assert many["loop[*].layer[0].input"].shape == (3, 2, 3, *single["loop[0].layer[0].input"].shape)
 
 
+def test_an_array_that_is_changed_leaves_the_recording_as_it_is():
+    model, options = subject("compiled")
+    record = nf.trace(model, *(value.numpy() for value in systems("compiled")), **options)
+    record["loop[1].layer[0].output"][:] = 7.0
+    assert not np.array_equal(record["loop[1].layer[1].input"], 7.0 + 0 * record["loop[1].layer[0].output"])
+    assert not np.any(record["loop[1].layer[0].output"][..., -1, :] == 7.0)
+    assert list(record.attention)[:2] == ["pre.layer[2]", "pre.layer[3]"]  # the first that have heads
+
+
+def test_a_compiled_layer_has_no_trace_of_the_points_and_the_same_result():
+    layer, X = solver().blocks.loop[0], torch.ones(2, N + 1, 16)
+    graphs: list[torch.fx.GraphModule] = []
+    compiled = torch.compile(layer, fullgraph=True, backend=lambda graph, _: graphs.append(graph) or graph)
+    assert torch.equal(compiled(X), layer(X)) and torch.equal(compiled(2 * X), layer(2 * X))
+    (graph,) = graphs
+    assert not any("point" in str(node.target).lower() or node.op == "call_module" for node in graph.graph.nodes)
+
+
 def test_only_what_a_pattern_names_is_kept_and_its_memory_is_stated():
     model, options = subject("compiled")
     record = nf.trace(model, *systems("compiled"), keep=["loop[1].layer[1].ffn", "*.layer[3].output"], **options)

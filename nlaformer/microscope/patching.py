@@ -63,12 +63,9 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
     """
     given = {name: _function(name, change) for name, change in changes.items()}
     registers = {name: change for name, change in given.items() if name.startswith("registers.")}
-    plain = [name for name in given if name not in registers]
-    patterns = sorted(plain, key=lambda name: "*" in name)
-    passes = sorted({0, *(int(number) for name in patterns for number in re.findall(r"\[(\d+)\]", name))})
-    names = matching(model, patterns, passes)
-    chosen = _registers(model, registers)
-    return _patched(model, {name: given[name] for name in patterns}, list(names), chosen)
+    plain = {name: change for name, change in given.items() if name not in registers}
+    passes = sorted({0, *(int(number) for name in plain for number in re.findall(r"\[(\d+)\]", name))})
+    return _patched(model, plain, list(matching(model, plain, passes)), _registers(model, registers))
 
 
 @contextmanager
@@ -77,13 +74,14 @@ def _patched(
 ) -> Iterator[None]:
     used: set[str] = set()
     runs: list[str] = []
+    patterns = [name for name in changes if "*" in name]
 
     def see(name: str, value: Tensor) -> Tensor | None:
-        pattern = next((pattern for pattern in changes if fits(pattern, name)), None)
-        if pattern is None:
+        known = name if name in changes else next((pattern for pattern in patterns if fits(pattern, name)), None)
+        if known is None:
             return None
-        used.add(pattern)
-        return changes[pattern](value)
+        used.add(known)
+        return changes[known](value)
 
     with ExitStack() as stack:
         for transformer in transformers(model).values():

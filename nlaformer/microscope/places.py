@@ -110,11 +110,11 @@ def matching(model: object, patterns: Iterable[str], passes: Sequence[int]) -> d
     A pattern that matches nothing is refused.
     """
     each = isinstance(model, Algorithm)
-    names = [name for place in places(model) for name in place.names(passes, each)]
+    names = dict.fromkeys(name for place in places(model) for name in place.names(passes, each))
     found: dict[str, str] = {}
     for pattern in patterns:
         expression = _expression(pattern)
-        matched = [name for name in names if expression.fullmatch(name)]
+        matched = [pattern] if pattern in names else [name for name in names if expression.fullmatch(name)]
         if not matched:
             raise unknown_place(pattern, names)
         found = dict.fromkeys(matched, pattern) | found

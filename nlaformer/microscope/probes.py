@@ -26,7 +26,7 @@ import torch
 
 from nlaformer.arrays import FloatArray, full_precision, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.errors import OptionError, SampleWarning, unknown_name
+from nlaformer.errors import OptionError, SampleWarning, shown, unknown_name
 from nlaformer.learn.model import Solver, initial
 from nlaformer.learn.parts import PartNetwork
 from nlaformer.learn.programs import TrainedProgram
@@ -161,6 +161,8 @@ def probe(
         raise OptionError(
             f"nf.probe takes trained models, programs and compiled algorithms, not {type(model).__name__}"
         )
+    if not isinstance(family, Family | None):
+        raise OptionError(f"family is {shown(family)}; expected one of nf.problems, such as nf.problems.SPD(n=20)")
     of = subject(model, family, None if iterations is None else whole("iterations", iterations, 1))
     token = _default_token(model) if token is None else token
     sources = _sources(model, of.T, controls, of.family.n, at, token)
@@ -250,7 +252,7 @@ def _names(model: Probed, at: str, T: int) -> list[str | None]:
 
 def _tokens(value: torch.Tensor, token: int | str) -> np.ndarray:
     """The chosen token of an intermediate (systems, ..., token) as numbers; every equation's own as (n, systems, p)."""
-    array = value.double().numpy()
+    array = value.double().cpu().numpy()
     if token == "own":
         return np.moveaxis(array[..., 1:], -1, 0).reshape(array.shape[-1] - 1, len(array), -1)
     if token == "all":

@@ -97,10 +97,9 @@ class Trace(Generic[ArrayT]):
         return name in self.kept
 
     @property
-    def attention(self) -> Named[ArrayT]:
+    def attention(self) -> Attention[ArrayT]:
         """The attention weights of every layer: ``trace.attention["loop[3].layer[0]"]``, (..., head, query, key)."""
-        end = ".attention.weights"
-        return Named("recorded attention", {n.removesuffix(end): self[n] for n in self.kept if n.endswith(end)})
+        return Attention(self)
 
     @property
     def memory(self) -> int:
@@ -111,8 +110,27 @@ class Trace(Generic[ArrayT]):
         return f"<trace of {len(self.kept):,} intermediates, {self.memory / 1e6:,.1f} MB>"
 
     def _given(self, value: Tensor) -> ArrayT:
-        result: ArrayT = give(value.reshape(*self.batch, *value.shape[1:]), self.kind)
+        # A copy: one layer's output is the next one's input.
+        result: ArrayT = give(value.reshape(*self.batch, *value.shape[1:]).clone(), self.kind)
         return result
+
+
+class Attention(Mapping[str, ArrayT]):
+    """The attention weights of a recording by layer."""
+
+    end = ".attention.weights"
+
+    def __init__(self, record: Trace[ArrayT]):
+        self.record = record
+
+    def __getitem__(self, where: str) -> ArrayT:
+        return self.record[f"{where}{self.end}"]
+
+    def __iter__(self) -> Iterator[str]:
+        return (name.removesuffix(self.end) for name in self.record if name.endswith(self.end))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
 
 
 @torch.no_grad()
