@@ -2,6 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -17,6 +24,7 @@ from nlaformer.errors import OptionError
 from nlaformer.learn import compare
 from nlaformer.learn.config import check_stack
 from nlaformer.learn.cuda.compiled import CompiledEngine
+from nlaformer.learn.data import Stream
 from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.models import untrained
 from nlaformer.problems.eigen import SmallestEigenpair
@@ -24,7 +32,9 @@ from nlaformer.problems.least_squares import LeastSquares, cgls, lsqr
 from nlaformer.problems.nonlinear import Cubic
 from nlaformer.problems.nonsymmetric import Nonsymmetric, bicgstab, gmres
 from nlaformer.problems.preconditioners import incomplete_cholesky
-from tests.training import equal, final, interrupt_at, train
+from tests.training import equal, final, imported, interrupt_at, train
+
+ROOT = Path(__file__).parent.parent
 
 SIZES = {"n": 4, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 8, "warmup": 2, "chunk": 4}
 RECIPES = ("guided-gcr", "guided-nonlinear", "guided-cgls", "guided-eigen")
@@ -247,6 +257,46 @@ def test_a_line_that_is_asked_for_holds_only_at_the_share_or_below():
     slower = compare.Comparison("", 1, 8, {"learned": (1.0, *curve), "rival": late}, {}, {}, {}, "", {})
     kept, aims = outlook._judged(slower, outlook.Asked(1 / 2, 2, 6, aim=10))
     assert sum(kept.values()) == 1 and not any(aims.values())
+
+
+def test_the_page_on_a_task_of_ones_own_does_what_it_says(tmp_path):
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8").partition("## A task of your own")[2]
+    blocks = re.findall(r"^```(?:python|)\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)
+    own, commands, script = blocks
+    (tmp_path / "chain.py").write_text(own)
+    few = ["--set", "steps=6", "--set", "warmup=2", "--set", "d=16", "--set", "heads=2", "--set", "batch=4"]
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+
+    def run(*words):
+        done = subprocess.run([sys.executable, *words], cwd=tmp_path, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    training, evaluation = (shlex.split(line)[1:] for line in commands.splitlines())
+    assert "Share of the energy" in run("-m", "nlaformer", *training, *few)
+    shown = run("-m", "nlaformer", *evaluation, "--count=4")
+    assert all(word in shown for word in ("chain:Chain", "steepest", "Jacobi", "spread 2"))
+    assert run("-c", script).startswith("steepest descent")
+
+
+def test_the_loss_and_the_evaluation_of_ones_own_task_are_its_own_error(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "tasks.md").read_text(encoding="utf-8").partition("## A task of your own")[2]
+    text = re.findall(r"^```python\n(.*?)^```", page, flags=re.MULTILINE | re.DOTALL)[0]
+    for chain in imported("chain", text, tmp_path, monkeypatch):
+        config = nf.recipe("guided-quickstart", family=chain.Chain(n=4), **(SIZES | {"power": 1.0}))
+        batch = Stream(config).batch(0)
+        with torch.no_grad():
+            x = untrained(config)(batch.A, batch.b)
+        e = x - batch.x_true[:, None]
+        energies = [torch.einsum("bti,bij,btj->bt", v, batch.A, v) for v in (e, batch.x_true[:, None])]
+        engine = PlainEngine([config])
+        engine.step(0)
+        assert engine.report().loss.item() == pytest.approx(float((energies[0] / energies[1]).mean()), rel=1e-4)
+        systems = chain.Chain(n=4).sample(8, seed=0)
+        row = compare.compare(untrained(config), "", systems, family=chain.Chain(n=4))
+        descent = chain.SteepestDescent().run(systems.A, systems.b, iterations=12).x
+        error = chain.Chain(n=4).error(descent, systems).mean(0)
+        assert row.mean["steepest descent"] == pytest.approx(error.tolist()) and row.rival == "steepest descent"
 
 
 def test_solvers_that_imitate_are_not_evaluated_on_problems_that_are_not_definite():
