@@ -18,7 +18,7 @@ from scipy import stats
 
 from nlaformer.learn.evaluate import THRESHOLDS as ALL_THRESHOLDS
 from nlaformer.learn.recipes import Config
-from paper import bundled, confirmatory, plan
+from paper import bundled, confirmatory, microscope, plan
 from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
 from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
 from paper.imitation import ANNEALED, late_errors
@@ -44,6 +44,7 @@ def numbers() -> Numbers:
         _learned_operations, _learned_parts, _note,
     )  # fmt: skip
     found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
+    found |= {f"microscope.{key}": value for key, value in microscope.numbers(RESULTS).items()}
     found |= confirmatory.numbers(RESULTS) | {
         f"h0.{key}": value for key, value in confirmatory.progress(RESULTS).items()
     }

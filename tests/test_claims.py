@@ -94,7 +94,10 @@ def counts(page: str) -> dict[str, float]:
 
 
 KNOWN = numbers() | counts(PAGE)
-every_page = pytest.mark.parametrize("page", [PAGE, NOTE, *CARDS.values()], ids=["claims", "note", *CARDS])
+LEARNED = (PAPER.parent / "docs" / "what-it-learned.md").read_text(encoding="utf-8")
+every_page = pytest.mark.parametrize(
+    "page", [PAGE, NOTE, LEARNED, *CARDS.values()], ids=["claims", "note", "what-it-learned", *CARDS]
+)
 
 
 @every_page
