@@ -7,6 +7,9 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer.compiler import library
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import OptionError, ShapeError, UnknownNameError, UnusedPatchWarning
 from nlaformer.microscope.places import places, transformers
 from tests.test_microscope_recording import KINDS, N, ordinary, subject, systems
@@ -101,6 +104,24 @@ def test_a_changed_register_of_compiled_cg_gives_the_iterates_of_numpy_with_the_
         assert np.linalg.norm(found.x[t] - expected[t]) <= 1e-8 * scale
         changed = t > 3 or new.keys() != {"r"}  # r enters the next x by rho, which is a state of its own
         assert (np.linalg.norm(untouched[t] - expected[t]) > 1e-3 * scale) == changed
+
+
+@pytest.mark.parametrize(
+    "name", ("cg", "pcg", "steepest_descent", "richardson", "chebyshev", "newton_schulz", "conjugate_residual")
+)
+def test_a_changed_register_has_the_effect_that_the_program_says(name: str):
+    model, program = nf.algorithm(name, n=N, verify=False), library.program(name)
+    given = {key: torch.as_tensor(value) for key, value in library.record(name).problems(N, 3, 1)[0].items()}
+    reference = Reference.of(trace_program(program, N))
+    inputs = {key: given.get(key, torch.zeros(3, N, dtype=torch.float64)) for key in reference.inputs}
+    first = reference.next(inputs, reference.carried(reference.first(inputs)))
+    for state in model.config.state:
+        with nf.patch(model, {f"registers.{state}[1]": lambda value: 1.25 * value}):
+            found = model.run(**given, iterations=2)
+        expected = reference.next(inputs, reference.carried(first) | {state: 1.25 * first[state]})
+        for other, value in found.state.items():
+            wanted = expected[other].expand(value[:, 2].shape)
+            assert (value[:, 2] - wanted).abs().max() <= 1e-8 * wanted.abs().max(), (state, other)
 
 
 def test_the_recorded_register_in_its_own_place_changes_no_bit():

@@ -49,6 +49,7 @@ def replaced(
     stays as it is, bit for bit.
     """
     held = {name: read(layout, P, place, column) for name, place in places.items()}
+    same = {name: (value == held[name]).reshape(len(P), -1).all(1) for name, value in values.items()}  # (systems,) each
     result = P.clone()
     groups: dict[str, list[str]] = {}
     for name, place in places.items():
@@ -60,15 +61,20 @@ def replaced(
             log = _moved(layout.read(P, scale)[..., 0, 0], before, after)
             layout.write(result, scale, log[:, None, None].expand(-1, 1, layout.tokens - 1))
             for m, value in after.items():
-                _write(layout, result, m, places[m], value * per_system(torch.exp(-log), value))
+                _write(layout, result, places[m], value * per_system(torch.exp(-log), value))
     for name, value in values.items():
         place = places[name]
         if column is not None:
             layout.write(result, place["rows"][0], value[..., None], column)
+        elif place.get("logarithm", place["kind"] == "scalar"):
+            if not bool(((value > 0) | same[name]).all()):
+                raise DomainError(f"the state {name} stands in P as a logarithm; replace it by positive numbers")
+            _write(
+                layout, result, place, torch.where(same[name], layout.read(P, place["rows"][0])[:, 0, 0], value.log())
+            )
         elif place["scale"] is None:
-            _write(layout, result, name, place, value)
-    same = torch.stack([(value == held[name]).reshape(len(P), -1).all(1) for name, value in values.items()]).all(0)
-    return torch.where(same[:, None, None], P, result)
+            _write(layout, result, place, value)
+    return torch.where(torch.stack(list(same.values())).all(0)[:, None, None], P, result)
 
 
 def _moved(log: Tensor, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Tensor:
@@ -81,14 +87,10 @@ def _moved(log: Tensor, before: Mapping[str, Tensor], after: Mapping[str, Tensor
     return torch.where((sizes[0] > 0) & (sizes[1] > 0), moved, log)
 
 
-def _write(layout: Layout, P: Tensor, name: str, place: Mapping[str, Any], value: Tensor) -> None:
+def _write(layout: Layout, P: Tensor, place: Mapping[str, Any], value: Tensor) -> None:
     """A value into its rows, in place."""
     if len(place["rows"]) == 2:
-        raise OptionError(f"the state {name} is stored as in version 0.2; compile the program again to replace it")
-    if place.get("logarithm", place["kind"] == "scalar"):
-        if not bool((value > 0).all()):
-            raise DomainError(f"the state {name} stands in P as a logarithm; replace it by positive numbers")
-        value = torch.log(value)
+        raise OptionError("a signed scalar is stored as in version 0.2; compile the program again to replace it")
     if place["kind"] == "scalar":
         value = value[:, None].expand(-1, layout.tokens - 1)
     layout.write(P, place["rows"][0], value.mT if place["kind"] == "matrix" else value[:, None, :])

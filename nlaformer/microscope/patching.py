@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -65,13 +65,11 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
     registers = {name: change for name, change in given.items() if name.startswith("registers.")}
     plain = {name: change for name, change in given.items() if name not in registers}
     passes = sorted({0, *(int(number) for name in plain for number in re.findall(r"\[(\d+)\]", name))})
-    return _patched(model, plain, list(matching(model, plain, passes)), _registers(model, registers))
+    return _patched(model, plain, matching(model, plain, passes), _registers(model, registers))
 
 
 @contextmanager
-def _patched(
-    model: Model, changes: dict[str, _Change], names: Sequence[str], registers: dict[str, tuple[str, str, _Change]]
-) -> Iterator[None]:
+def _patched(model: Model, changes: dict[str, _Change], names: set[str], registers: _Registers) -> Iterator[None]:
     used: set[str] = set()
     runs: list[str] = []
     patterns = [name for name in changes if "*" in name]
@@ -102,8 +100,18 @@ def _patched(
 # --- registers ---
 
 
-def _registers(model: Model, changes: Mapping[str, _Change]) -> dict[str, tuple[str, str, _Change]]:
-    """For each name of a register: the state, the number of steps or ``*``, and the change."""
+class _Register(NamedTuple):
+    """A state, the number of steps after which it changes or ``*``, and how."""
+
+    state: str
+    step: str
+    change: _Change
+
+
+_Registers: TypeAlias = dict[str, _Register]
+
+
+def _registers(model: Model, changes: Mapping[str, _Change]) -> _Registers:
     found = {}
     for name, change in changes.items():
         parts = _REGISTER.fullmatch(name)
@@ -120,21 +128,22 @@ def _registers(model: Model, changes: Mapping[str, _Change]) -> dict[str, tuple[
             raise OptionError(
                 f"{name}: this algorithm has no pre block, so its first states are its inputs; change those"
             )
-        found[name] = (parts[1], parts[2], change)
+        found[name] = _Register(parts[1], parts[2], change)
     return found
 
 
-def _at(registers: dict[str, tuple[str, str, _Change]], t: int, used: set[str]) -> dict[str, _Change]:
+def _at(registers: _Registers, t: int, used: set[str]) -> dict[str, _Change]:
     """The changes of states after t steps."""
-    chosen = {name: entry for name, entry in registers.items() if entry[1] in (str(t), "*")}
-    used.update(chosen)
-    return {state: change for state, _, change in chosen.values()}
+    found: dict[str, _Change] = {}
+    for step in ("*", str(t)):  # the number comes before the pattern
+        chosen = {name: entry for name, entry in registers.items() if entry.step == step}
+        used.update(chosen)
+        found |= {entry.state: entry.change for entry in chosen.values()}
+    return found
 
 
 @contextmanager
-def _patched_program(
-    model: TrainedProgram, registers: dict[str, tuple[str, str, _Change]], used: set[str]
-) -> Iterator[None]:
+def _patched_program(model: TrainedProgram, registers: _Registers, used: set[str]) -> Iterator[None]:
     def change(t: int, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
         return {state: function(values[state]) for state, function in _at(registers, t, used).items()}
 
@@ -146,9 +155,7 @@ def _patched_program(
 
 
 @contextmanager
-def _patched_algorithm(
-    model: Algorithm, registers: dict[str, tuple[str, str, _Change]], used: set[str]
-) -> Iterator[None]:
+def _patched_algorithm(model: Algorithm, registers: _Registers, used: set[str]) -> Iterator[None]:
     """States stand in P after the last layer of a pass."""
     powers: dict[str, Tensor] = {}
     first, last = len(model.model.pre) - 1, len(model.model.loop) - 1

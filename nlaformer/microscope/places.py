@@ -104,20 +104,17 @@ def places(model: object) -> list[Place]:
     return found
 
 
-def matching(model: object, patterns: Iterable[str], passes: Sequence[int]) -> dict[str, str]:
-    """The names in these passes that match, each with its first pattern.
-
-    A pattern that matches nothing is refused.
-    """
+def matching(model: object, patterns: Iterable[str], passes: Sequence[int]) -> set[str]:
+    """The names in these passes that match. A pattern that matches nothing is refused."""
     each = isinstance(model, Algorithm)
     names = dict.fromkeys(name for place in places(model) for name in place.names(passes, each))
-    found: dict[str, str] = {}
+    found: set[str] = set()
     for pattern in patterns:
         expression = _expression(pattern)
         matched = [pattern] if pattern in names else [name for name in names if expression.fullmatch(name)]
         if not matched:
             raise unknown_place(pattern, names)
-        found = dict.fromkeys(matched, pattern) | found
+        found.update(matched)
     return found
 
 

@@ -1,7 +1,8 @@
 """nf.trace: one run of a model, with every intermediate by name (``places``).
 
-Nothing is computed anew: what is recorded are the tensors of the ordinary run, seen by hooks, and the results are those
-of the ordinary run to the last bit. A batch runs in one piece, so that a name has one array.
+What is recorded are the tensors of the ordinary run, seen by hooks; what a part adds to P is computed beside the sum,
+from the same numbers. The results are those of the ordinary run to the last bit. A batch runs in one piece, so that a
+name has one array.
 """
 
 from __future__ import annotations
@@ -306,7 +307,7 @@ def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str
 # --- memory ---
 
 
-def _check_memory(model: Model, subject: _Subject, wanted: Mapping[str, str]) -> None:
+def _check_memory(model: Model, subject: _Subject, wanted: set[str]) -> None:
     """Refuse a recording that cannot be held. The input of a layer is the output of the one before."""
     found = transformers(model)
     weights = (tensor for transformer in found.values() for tensor in transformer.state_dict().values())
