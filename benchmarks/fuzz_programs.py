@@ -91,6 +91,7 @@ class Value:
     text: str
     terms: str
     kind: str
+    is_number: bool = False
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ class Generator:
                 return leaves[self.rng.integers(len(leaves))]
             if kind == "s":
                 number = str(float(self.rng.choice(_CONSTANTS)))
-                return Value(f"({number})", f"np.abs({number})", "s")
+                return Value(f"({number})", f"np.abs({number})", "s", is_number=True)
         rules = [rule for rule in RULES if rule.gives == kind]
         if depth == 0:
             rules = [rule for rule in rules if not rule.takes] or rules
@@ -248,5 +249,14 @@ class Generator:
         used.add(rule.name)
         texts = [argument.text for argument in args]
         text = "(" + rule.text.format(*texts) + ")"
-        terms = "(" + rule.terms.format(*texts, self=text, **{f"t{k}": a.terms for k, a in enumerate(args)}) + ")"
-        return Value(text, terms, kind)
+        terms = _terms(rule, args).format(*texts, self=text, **{f"t{k}": a.terms for k, a in enumerate(args)})
+        return Value(text, f"({terms})", kind)
+
+
+def _terms(rule: Rule, args: list[Value]) -> str:
+    """The text of a rule's terms; a constant factor leaves the operation before it the last one."""
+    if rule.name.startswith("multiply") and args[0].is_number:
+        return "np.abs({0}) * {t1}"
+    if rule.name in ("multiply", "divide") and args[1].is_number:
+        return "{t0} * np.abs({1})" if rule.name == "multiply" else "{t0} / np.abs({1})"
+    return rule.terms
