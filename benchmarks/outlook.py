@@ -1,6 +1,7 @@
 """Learned methods for other problems than symmetric systems, beside their rivals, and whether they keep what is asked.
 
-    python -m benchmarks.outlook runs/guided-gcr/seed=* --out outlook.json
+    python -m benchmarks.outlook runs/guided-gcr/seed=* --out guided-gcr.json --figure guided-gcr.svg
+    python -m benchmarks.outlook --read guided-gcr.json --figure guided-gcr.svg
 
 For every model: mean and median errors of 2,048 problems that no training has seen, iteration by iteration beside the
 rivals of its family, the failures, the error at four times the T of the training; then the same on families that it was
@@ -24,6 +25,7 @@ from nlaformer.learn.compare import Comparison
 from nlaformer.learn.models import load_model
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.provenance import provenance
+from nlaformer.report.figure import FAINT, curve, panels, reference, save, tidy
 
 SEED = 8_100_000  # of the problems; the families' `stream`, which trains, has other numbers altogether
 COUNT = 2048
@@ -85,6 +87,49 @@ def _judged(own: Comparison, asked: Asked) -> tuple[dict[str, bool], dict[str, b
     return kept, {text: held for (k, text), held in lines.items() if k > asked.last}
 
 
+def finding(document: dict[str, Any]) -> str:
+    """What the models of one recipe do, in one sentence: the title of their figure."""
+    shares, missed = [], []
+    for found in document["models"].values():
+        own = next(iter(found["families"].values()))
+        asked = ASKED[found["config"]["program"]]
+        rival, counts = list(own["mean"])[1], own["iterations_to"]["mean"]
+        for k in range(asked.first - 1, asked.last):
+            mine, theirs = counts["learned"][k], counts[rival][k]
+            if mine is None:
+                missed.append(k + 1)
+            elif theirs is not None:
+                shares.append(mine / theirs)
+    recipe = found["config"]["recipe"]
+    if missed or not shares:
+        return f"{recipe} does not reach {' and '.join(f'1e-{k}' for k in sorted(set(missed)))} in the mean"
+    low, high = (f"{round(100 * value)}%" for value in (min(shares), max(shares)))
+    lines = f"1e-{asked.first} ... 1e-{asked.last}" if asked.first < asked.last else f"1e-{asked.last}"
+    part = low if low == high else f"{low} to {high}"
+    return f"{recipe}: {part} of the iterations of {rival} to {lines}"
+
+
+def draw(document: dict[str, Any]) -> Any:
+    """The mean errors of every model of one recipe and of the rivals, over the iterations."""
+    figure, (axes,) = panels(1, width=6.4, height=3.8)
+    rows = [next(iter(found["families"].values())) for found in document["models"].values()]
+    for k, (folder, row) in enumerate(zip(document["models"], rows, strict=True)):
+        curve(axes, _visible(row["mean"]["learned"]), Path(folder).name, k)
+    for (name, values), style in zip(list(rows[0]["mean"].items())[1:], ("--", ":", "-.", (0, (1, 3))), strict=False):
+        reference(axes, _visible(values), name, style)  # type: ignore[arg-type]
+    axes.axvline(rows[0]["T"], color=FAINT, linewidth=0.8)
+    axes.annotate("T", (rows[0]["T"], 1.0), xycoords=("data", "axes fraction"), fontsize=8, color=FAINT)
+    tidy(axes, finding(document), "iteration, a product with A", f"{rows[0]['measure']}, mean")
+    axes.set_yscale("log")
+    axes.set_ylim(1e-16, 3.0)
+    axes.legend(fontsize=8, frameon=False)
+    return figure
+
+
+def _visible(values: Sequence[float]) -> list[float]:
+    return [max(value, 1e-17) for value in values]
+
+
 def _print(name: str, found: dict[str, Any]) -> None:
     """The figures of one model, for reading."""
     print(f"== {name}", flush=True)
@@ -106,12 +151,30 @@ def _print(name: str, found: dict[str, Any]) -> None:
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, write; 1 if something that is asked for does not hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.outlook", description=__doc__)
-    parser.add_argument("folders", nargs="+", type=Path, help="folders of runs, or of saved models")
+    parser.add_argument("folders", nargs="*", type=Path, help="folders of runs, or of saved models")
+    parser.add_argument("--read", type=Path, help="draw and judge what was written to this file instead")
+    parser.add_argument("--figure", type=Path, help="draw the curves of the models, all of one recipe, to this file")
     parser.add_argument("--out", type=Path, help="write all figures to this file")
     parser.add_argument("--count", type=int, default=COUNT, help="problems of the family of the training")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
     chosen = parser.parse_args(given)
+    if bool(chosen.folders) == bool(chosen.read):
+        parser.error("give folders to measure, or --read and a file")
+    document = json.loads(chosen.read.read_text()) if chosen.read else _measured(parser, chosen)
+    if chosen.out:
+        chosen.out.parent.mkdir(parents=True, exist_ok=True)
+        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
+    if chosen.figure:
+        save(draw(document), chosen.figure)
+    print(finding(document))
+    claims = [held for found in document["models"].values() for held in found["kept"].values()]
+    print(f"{sum(claims)} of {len(claims)} hold")
+    return 0 if all(claims) else 1
+
+
+def _measured(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> dict[str, Any]:
+    """The figures of all folders, printed as they come."""
     models: dict[str, Any] = {}
     for folder in chosen.folders:
         model = load_model(folder).to(chosen.device)
@@ -122,13 +185,7 @@ def main(given: Sequence[str] | None = None) -> int:
             about = read_manifest(folder)
             found["training"] = {key: about.get(key) for key in ("seconds_in_all", "device", "engine", "processes")}
         _print(str(folder), found)
-    document = {"provenance": provenance(chosen.commit), "seed": SEED, "count": chosen.count, "models": models}
-    if chosen.out:
-        chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
-    claims = [held for found in models.values() for held in found["kept"].values()]
-    print(f"{sum(claims)} of {len(claims)} hold")
-    return 0 if all(claims) else 1
+    return {"provenance": provenance(chosen.commit), "seed": SEED, "count": chosen.count, "models": models}
 
 
 if __name__ == "__main__":

@@ -244,8 +244,11 @@ def test_the_engine_of_cuda_takes_the_step_of_the_plain_one_on_a_task(recipe):
 @pytest.mark.parametrize("recipe", RECIPES + DIFFUSION)
 def test_the_benchmark_judges_every_line_that_is_asked_for(recipe, tmp_path, capsys):
     untrained(nf.recipe(recipe, **SIZES)).save(tmp_path)
-    assert outlook.main([str(tmp_path), "--count=8", "--device=cpu", "--out", str(tmp_path / "found.json")]) == 1
-    assert "BROKEN" in capsys.readouterr().out and (tmp_path / "found.json").exists()
+    found, figure = str(tmp_path / "found.json"), tmp_path / "figure.svg"
+    assert outlook.main([str(tmp_path), "--count=8", "--device=cpu", "--out", found]) == 1
+    assert "BROKEN" in capsys.readouterr().out
+    assert outlook.main(["--read", found, "--figure", str(figure)]) == 1
+    assert recipe in figure.read_text() and str(capsys.readouterr().out).startswith(recipe)
 
 
 def test_a_line_that_is_asked_for_holds_only_at_the_share_or_below():

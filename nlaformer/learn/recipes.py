@@ -51,7 +51,7 @@ _RECIPES: dict[str, tuple[str, Config]] = {
     ),
     "guided-cgls": (
         "Least squares: CGLS with a network that writes a preconditioner in every loop.",
-        _PROGRAM.replace(program="guided-cgls", family="least-squares", T=6, steps=20_000),
+        _PROGRAM.replace(program="guided-cgls", family="least-squares", n=40, T=10, steps=20_000),
     ),
     "guided-eigen": (
         "The smallest eigenpair: conjugate directions, preconditioned by a network in every loop.",

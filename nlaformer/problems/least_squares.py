@@ -48,7 +48,7 @@ class LeastSquares(Family):
 
     name: ClassVar[str] = "least-squares"
     definite: ClassVar[bool] = False
-    n: int = whole(20, least=1)
+    n: int = whole(40, least=1)
     columns: int = whole(0, least=0)
     sigma: float = real(1.0)
     noise: float = real(0.5)

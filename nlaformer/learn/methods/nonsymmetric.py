@@ -1,7 +1,7 @@
 """Nonsymmetric systems: a generalized conjugate residual method with a network in the preconditioner's place.
 
-The direction d is the proposal c made such that q = A d is orthogonal to the last q; the step along it has the smallest
-residual. So no step increases |r|, whatever the network proposes. A step takes one product with A.
+The direction d is the proposal c made such that q = A d is orthogonal to the last three q; the step along it has the
+smallest residual. So no step increases |r|, whatever the network proposes. A step takes one product with A.
 """
 
 from __future__ import annotations
@@ -15,17 +15,19 @@ _States = dict[str, Any]
 
 
 class GuidedGCR(Program):
-    """Generalized conjugate residuals with one orthogonalization (GCR(1)); a network proposes the direction."""
+    """Generalized conjugate residuals with three orthogonalizations, ORTHOMIN(3); a network proposes the direction."""
 
     propose = Learned("vector", memory=True)
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
-        return dict(x=x0, r=b - A @ x0, d=zeros_like(b), q=zeros_like(b))
+        none = zeros_like(b)
+        return dict(x=x0, r=b - A @ x0, d1=none, q1=none, d2=none, q2=none, d3=none, q3=none)
 
-    def step(self, A: Any, x: Any, r: Any, d: Any, q: Any) -> _States:
-        c = self.propose(A, r / norm(r))
-        p = A @ c
-        beta = dot(p, q) / dot(q, q)
-        d, q = c - beta * d, p - beta * q
+    def step(self, A: Any, x: Any, r: Any, d1: Any, q1: Any, d2: Any, q2: Any, d3: Any, q3: Any) -> _States:
+        d = self.propose(A, r / norm(r))
+        q = A @ d
+        for d_before, q_before in ((d1, q1), (d2, q2), (d3, q3)):
+            beta = dot(q, q_before) / dot(q_before, q_before)
+            d, q = d - beta * d_before, q - beta * q_before
         alpha = dot(r, q) / dot(q, q)
-        return dict(x=x + alpha * d, r=r - alpha * q, d=d, q=q)
+        return dict(x=x + alpha * d, r=r - alpha * q, d1=d, q1=q, d2=d1, q2=q1, d3=d2, q3=q2)
