@@ -7,9 +7,11 @@ import pytest
 
 import nlaformer as nf
 from nlaformer.errors import OptionError, SampleWarning, UnknownNameError
+from nlaformer.learn.methods import LearnedPCG
+from nlaformer.learn.programs import initial as initial_program
 from nlaformer.microscope import probes
 from nlaformer.microscope.targets import values
-from tests.test_microscope_recording import N, solver, subject
+from tests.test_microscope_recording import SMALL, N, solver, subject
 
 
 class Halved(nf.Program):
@@ -89,6 +91,16 @@ def test_networks_and_programs_with_a_learned_part_are_probed_at_any_part(kind: 
             found = nf.probe(model, targets=["solution"], at=at, token=token, systems=40, iterations=2)
         assert set(found["solution"]) == set(probes.SOURCES)
         assert np.isfinite(found["solution"]["model"].r2[1:]).all(), at
+
+
+def test_a_part_that_is_read_once_is_probed_there_and_so_are_its_controls():
+    model = initial_program(SMALL, LearnedPCG())
+    targets = {"diagonal of A": lambda A, b: A.diagonal(dim1=-2, dim2=-1)}  # n numbers, and n = T + 1
+    found = nf.probe(model, targets=targets, token="own", systems=200)
+    for source in probes.SOURCES:
+        r2 = found["diagonal of A"][source].r2
+        assert np.isfinite(r2[0]) and np.isnan(r2[1:]).all() and r2[0] == found["diagonal of A"][source].mean
+    assert found["diagonal of A"]["input"].mean_low > 0.4 > 0.1 > found["diagonal of A"]["permuted"].mean_high
 
 
 def test_the_sample_is_chosen_by_what_a_probe_reads():

@@ -167,18 +167,19 @@ def probe(
     token = _default_token(model) if token is None else token
     sources = _sources(model, of.T, controls, of.family.n, at, token)
     first = of.family.sample(2, seed=seed)
-    width = max(read(first)[-1].shape[-1] for read in sources.values())
-    count = _count(systems, width)
+    count = _count(systems, max(X.shape[-1] for read in sources.values() for X in read(first) if X is not None))
     drawn = of.family.sample(count, seed=seed)
     fitted = 3 * count // 4
     Y = {name: _unit(value) for name, value in values(targets, drawn, of.T).items()}
     if token == "own" and (wrong := [name for name, value in Y.items() if value.shape[-1] != of.family.n]):
         raise OptionError(f"{', '.join(wrong)} has no entry for each token; read it with token=0 or token='all'")
+    own = _read(sources["model"], drawn)
     scores: dict[str, dict[str, Score]] = {name: {} for name in Y}
     for source, read in sources.items():
-        order = np.arange(count) if source != "permuted" else np.roll(np.arange(count), 1)
-        states = _read(read, drawn)
-        for name, score in _scores(states, {name: value[order] for name, value in Y.items()}, fitted, seed).items():
+        # A control is scored at the iterates at which the model has a state.
+        states = own if read is sources["model"] else _where(own, _read(read, drawn))
+        wanted = {name: np.roll(value, source == "permuted", 0) for name, value in Y.items()}
+        for name, score in _scores(states, wanted, fitted, seed).items():
             scores[name][source] = score
     return Probing(scores, fitted, count - fitted, at, token, of.family)
 
@@ -277,6 +278,11 @@ def _read(read: _Source, systems: Systems) -> _States:
     """The states of all systems, some at a time."""
     pieces = [read(Systems(*piece)) for piece in zip(*(part.split(_AT_ONCE) for part in systems), strict=True)]
     return [None if parts[0] is None else np.concatenate(parts, -2) for parts in zip(*pieces, strict=True)]
+
+
+def _where(own: _States, states: _States) -> _States:
+    """The states at the iterates at which there are others."""
+    return [None if other is None else X for other, X in zip(own, states, strict=True)]
 
 
 # --- the probe ---

@@ -4,7 +4,8 @@
 state of ``nf.algorithms()``, and ``alpha`` and ``beta`` of cg and pcg: of the step that led to iterate t, 0 at t = 0.
 ``METHOD.x`` is the method's iterate, X_t b where a method gives a matrix, and ``METHOD.r`` its residual b - A x where
 there is no state r. ``"solution"`` is x. A pair of an ``nf.Program`` and the name of one of its states, or a function
-(A, b) -> array (systems, [T + 1,] ...), is a target under any name of one's own.
+of (A, b), is a target under any name of one's own. A function gives (systems, numbers), the same at all iterates, or
+(systems, T + 1, numbers).
 """
 
 from __future__ import annotations
@@ -65,13 +66,13 @@ def _value(name: str, target: Target, systems: Systems, T: int, runs: dict[Any, 
         found = _state(*target, systems, T, runs, target[0])
     elif callable(target):
         found = to_tensor(name, target(A, b))
-        found = found if found.dim() > 2 or found.shape[:2] == (len(b), T + 1) else found[:, None]
+        found = found if found.dim() > 2 else found.reshape(len(found), 1, -1)
     else:
         raise OptionError(
             f"the target {name} is {shown(target)}; expected a name, (program, state) or a function (A, b)"
         )
     if len(found) != len(b) or found.shape[1] not in (1, T + 1):
-        raise ShapeError(f"the target {name} has shape {tuple(found.shape)}; expected ({len(b)}, {T + 1}, ...)")
+        raise ShapeError(f"the target {name} has shape {tuple(found.shape)}; expected ({len(b)}, {T + 1}, numbers)")
     array: np.ndarray = found.expand(len(b), T + 1, *found.shape[2:]).reshape(len(b), T + 1, -1).double().numpy()
     return array
 
