@@ -13,6 +13,8 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import OptionError, ShapeError
+from nlaformer.learn.methods import method
+from nlaformer.learn.programs import initial
 
 Status = nf.Status
 
@@ -168,6 +170,22 @@ def test_a_model_of_another_kind_is_refused(model: Any) -> None:
         nf.solve(np.eye(2), np.ones(2), model=model)
 
 
+def test_a_program_for_least_squares_is_a_model_of_them() -> None:
+    A, b = rectangular(7, 4, count=3)
+    model = initial(nf.recipe("quickstart", n=8), method("guided-cgls"))
+    result = nf.solve(A, b, model=model, rtol=1e-9)
+    assert result.converged and np.all(result.model.accepted > 0)
+    assert all(optimality(A[k], b[k], result.x[k]) <= 1e-9 for k in range(3))
+    large = nf.solve(*rectangular(9, 4), model=model, rtol=1e-9)
+    assert large.converged and large.model.applications == 0 and "9 rows" in large.model.reasons[0]
+    for name in ("guided-nonlinear", "guided-eigen"):
+        with pytest.raises(OptionError, match="another problem"):
+            nf.solve(np.eye(8), np.ones(8), model=initial(nf.recipe("quickstart", n=8), method(name)))
+    gcr = initial(nf.recipe("quickstart", n=8), method("guided-gcr"))
+    A, b = nonsymmetric(8, count=3)
+    assert nf.solve(A, b, model=gcr, rtol=1e-9).converged
+
+
 def test_a_model_of_square_systems_is_refused_for_least_squares() -> None:
     A, b = (v[0] for v in rectangular(5, 3))
     for model in (Speaker(3, 0.1), "cg-accelerated"):
@@ -206,9 +224,9 @@ def test_least_squares_take_every_kind_of_matrix_columns_and_x0() -> None:
     assert jacobi.converged and jacobi.iterations <= plain.iterations == len(seen)
     with pytest.raises(ShapeError, match="x0"):
         nf.solve(A, b, x0=np.zeros(9))
-    for method in ("cg", "gmres"):
+    for classical in ("cg", "gmres"):
         with pytest.raises(ShapeError, match="square"):
-            nf.solve(A, b, method=method)
+            nf.solve(A, b, method=classical)
 
 
 @pytest.mark.parametrize("exponents", [(0, 0), (150, -150), (-150, 3), (140, 140), (-140, -140)])

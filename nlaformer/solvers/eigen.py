@@ -27,7 +27,7 @@ from torch import Tensor
 from nlaformer.arrays import ArrayT, FloatArray, full_precision, give, whole
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.prompt import scale
-from nlaformer.solvers.certificate import Certificate, certify_eigenpair, norm_of
+from nlaformer.solvers.certificate import Certificate, certify_eigenpair, norm_of, norm_upper
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
 from nlaformer.solvers.outcome import CHECKS, Outcome, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, read_matrix, read_tolerance, scale_towards
@@ -108,7 +108,8 @@ def eigenpair(
         The end of the spectrum, by value and not by absolute value.
     model : trained program, its folder or name, or function, optional
         A program of A and a start b whose answer is an eigenvector, such as ``guided-eigen``, or a function
-        (A, v) -> v. It is run again while each run halves the residual; then Lanczos' method goes on.
+        (A, v) -> v. It is run again while each run halves the residual; then Lanczos' method goes on, and, should that
+        fail, once more from the start.
     x0 : array, optional
         The start, (n,); by default one drawn with a fixed seed.
     M : optional
@@ -150,9 +151,11 @@ def eigenpair(
     preconditioner = read_preconditioner(M, problem)
     if isinstance(preconditioner, DiagonalPlusRank):
         raise OptionError("a learned preconditioner stands for the inverse of A, not of A - theta; pass another M")
-    search = _Search(problem, preconditioner, which, (rtol, atol), limit, callback)
     runner = _runner(loaded(model), problem, which)
+    search = _Search(problem, preconditioner, which, (rtol, atol), limit, callback)
     search.run(runner)
+    if runner is not None and runner.applications and search.status is not Status.CONVERGED:
+        search = search.without_model(_Search(problem, preconditioner, which, (rtol, atol), limit, callback))
     result: EigenResult[ArrayT] = search.result(runner, begun)
     warn_or_raise(result, check, above=4)  # two decorators
     return result
@@ -266,7 +269,7 @@ class _Search:
         self.theta = self.sign * float(values[0])
         self.v, w = Y[:, 0] @ self.V, Y[:, 0] @ self.W
         self.r = w - self.theta * self.v
-        norm = float(norm_of(self.r))
+        norm = float(norm_upper(self.r[None]))
         if self.best is None or norm < self.best[0]:
             self.best = (norm, self.theta, self.v)
         return norm
@@ -290,6 +293,13 @@ class _Search:
                 self._follow(runner)
             self._lanczos()
 
+    def without_model(self, fresh: _Search) -> _Search:
+        """The search from the start as if there had been no model; its steps are counted with those before them."""
+        fresh.run(None)
+        fresh.steps, fresh.norms = self.steps + fresh.steps, self.norms + fresh.norms[1:]
+        fresh.matvecs += self.matvecs
+        return fresh
+
     def _asymmetric(self) -> bool:
         A = self.problem.A
         if isinstance(A, DenseOperator):
@@ -299,12 +309,14 @@ class _Search:
     def _follow(self, runner: Runner) -> None:
         """Let a model run from the best vector while each run halves the residual."""
         norm = self.norms[-1]
-        while runner.applications < self.limit and norm > self.tolerance():
+        most = self.limit
+        while runner.applications < most and norm > self.tolerance():
             found = runner.ask(self.v)
             if found is None or not self.add(found):
                 return
             before, norm = norm, self.ritz()
             self._count(norm)
+            self.limit += 1  # of the steps without a model
             runner.pays(before, norm)
             if not norm <= PAYS * before:
                 return
@@ -334,7 +346,9 @@ class _Search:
         c = self.M.apply(self.r[None])[0]
         if not self.add(c) and self.status is None:
             # Nothing new in the residual: a random direction tells whether the subspace is all there is to find.
-            draw = torch.randn(self.r.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(self.steps))
+            draw = torch.randn(
+                self.r.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1 + self.steps)
+            )
             if not self.add(draw.to(self.r)) and self.status is None:
                 self.end(Status.STAGNATED, "no new direction is left")
         if self.status is not None:
@@ -369,7 +383,8 @@ class _Search:
             A = A.in_units(torch.zeros_like(e))
         self.matvecs += 1
         returned = v.to(dtype or self.problem.dtype).double()
-        return certify_eigenpair(A, value, returned[None], torch.tensor([self.tolerance()], device=v.device))
+        tolerance = torch.tensor([self.tolerance()], dtype=torch.float64, device=v.device)
+        return certify_eigenpair(A, value, returned[None], tolerance)
 
     def end(self, status: Status, detail: str) -> None:
         if self.status is None:

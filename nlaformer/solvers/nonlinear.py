@@ -95,7 +95,8 @@ def solve_nonlinear(
         The inputs of the program, by name.
     model : trained program, its folder or name, or function, optional
         A program that lowers the same residual, such as ``guided-nonlinear``, or a function x -> x. It is run again
-        while each run halves |F|; then Newton's method goes on. A trained program as F is its own model.
+        while each run halves |F|; then Newton's method goes on, and, should that fail, once more from x0. A trained
+        program as F is its own model.
     rtol, atol : float
         The tolerance.
     maxiter : int, optional
@@ -133,9 +134,11 @@ def solve_nonlinear(
     given = {name: value for name, value in {"A": A, "b": b, **further}.items() if value is not None}
     equations = _read(F, given, start.to(dtype), kind)
     model = loaded(model if model is not None or not hasattr(F, "program") else F)
-    search = _Search(equations, start.to(dtype), kind, tolerances, limit, callback)
     runner = _runner(model, equations, start, kind)
+    search = _Search(equations, start.to(dtype), kind, tolerances, limit, callback)
     search.run(runner)
+    if runner is not None and runner.accepted and search.status is not Status.CONVERGED:
+        search = search.without_model(_Search(equations, start.to(dtype), kind, tolerances, limit, callback))
     result: NonlinearResult[ArrayT] = search.result(runner, begun)
     warn_or_raise(result, check, above=4)  # two decorators
     return result
@@ -308,6 +311,12 @@ class _Search:
                     share = min(0.5, max(1e-6, 0.9 * (self.at.norm / before) ** 2))
                 before = self.at.norm
                 self._newton(share)
+
+    def without_model(self, fresh: _Search) -> _Search:
+        """The search from x0 as if there had been no model; its steps are counted with those before them."""
+        fresh.run(None)
+        fresh.steps, fresh.norms = self.steps + fresh.steps, self.norms + fresh.norms[1:]
+        return fresh
 
     def _follow(self, runner: Runner) -> None:
         """Let a model run from x while each run halves |F|."""

@@ -126,7 +126,8 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     if adjoint is None:
         tolerance = _tolerances(norm_lower(y), exponent_b, rtol, atol)
     else:
-        tolerance = _tolerances(product_lower(adjoint, y), exponent_a + exponent_b, rtol, atol)
+        own = adjoint.in_units(exponent_b) if isinstance(adjoint, ImplicitOperator) else adjoint
+        tolerance = _tolerances(product_lower(own, y), exponent_a + exponent_b, rtol, atol)
     return Problem(
         A=operator,
         adjoint=adjoint,

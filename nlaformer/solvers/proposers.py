@@ -36,6 +36,7 @@ from nlaformer.solvers.blocks import Blocks, unreadable
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, role_of
+from nlaformer.solvers.runner import residual_of
 
 _ENOUGH = 10  # iterations of a model trained towards the solution
 LARGEST_CALL = 4096  # systems that a trained model is shown at once, which bounds its memory
@@ -106,8 +107,6 @@ class Answers(Proposer):
         diagonal: float | None = None,
     ) -> None:
         super().__init__(problem, size or problem.unknowns)
-        if size is not None:
-            _refuse_least_squares(problem)
         self._function, self._size = function, size
         if not self.possible:
             return
@@ -115,12 +114,25 @@ class Answers(Proposer):
         self._square = problem.adjoint is None
         rows = None if self._square else torch.arange(problem.b.shape[-1], device=problem.b.device)[None]
         self._A = problem.A.blocks(self._blocks.index, rows)  # (m or 1, k, s, s); of least squares (m or 1, 1, rows, n)
-        if size is None:
+        if size is not None and not self._square:
+            self._pad(problem, size)
+        elif size is None:
             self._A = scale(self._A, problem.exponent_a[: len(self._A), None, None, None])
             self._back = scale(torch.ones_like(self._A[..., :1, 0]), problem.exponent_a[: len(self._A), None, None])
             self._length = norm_of(scale(problem.b, problem.exponent_b[:, None]))
         else:
             self._A, self._back = _in_size(self._A, size, diagonal)
+
+    def _pad(self, problem: Problem, size: int) -> None:
+        """Fill the rectangular A up with zeros to a square, as programs for least squares take it."""
+        rows, n = self._A.shape[-2:]
+        if max(rows, n) > size:
+            self.unfit = f"the systems have {rows} rows and {n} unknowns, it was made for {size}"
+            self.possible = False
+            return
+        full = self._A.new_zeros(*self._A.shape[:2], size, size)
+        full[..., :rows, :n] = self._A
+        self._A, self._back = full, torch.ones_like(full[..., :1, 0])
 
     def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
         A, back = (v if len(v) == 1 else v[lanes] for v in (self._A, self._back))
@@ -237,17 +249,22 @@ def read_model(model: Any, problem: Problem) -> Proposer:
         model = load(model)
     if getattr(model, "stacked", 0):
         raise OptionError("a stack of models cannot solve; take one of its members")
-    role = role_of(model)
+    role, program = role_of(model), hasattr(model, "program")
+    if program:
+        _refuse_other_residuals(model, problem)
     if role == "preconditioner":
         return Preconditioned(DiagonalPlusRank.learned(model, problem), problem)
     if role == "directions":
         return Directions(model, problem)
     if hasattr(model, "iterates") and not hasattr(model, "run"):
+        _refuse_least_squares(problem)
         # Scaled here, by a rule of this module.
         function = partial(model.iterates, iterations=iterations_per_call(model.config), normalize=False)
         return Answers(function, problem, model.config.n, usual_diagonal(model.config))
     if hasattr(model, "run") and hasattr(model, "config"):
         _refuse_other_problems(model)
+        if not program:
+            _refuse_least_squares(problem)
         return Answers(lambda A, b: model.run(A, b).x, problem, model.config.n)
     if callable(model) and not (kind := _other_kind(model)):
         return Answers(model, problem)
@@ -272,6 +289,22 @@ def _other_kind(model: Any) -> str:
     except ValueError:  # a built-in function that does not tell its arguments
         pass
     return ""
+
+
+def _refuse_other_residuals(model: Any, problem: Problem) -> None:
+    """Refuse a trained program that solves other problems than these, as its residual shows."""
+    generator = torch.Generator().manual_seed(0)
+    A, b, x = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((3, 3), (3,), (3,)))
+    found = residual_of(model, {"A": A, "b": b, "x0": x}, x)
+    r = b - A @ x
+
+    def is_residual(own: Tensor) -> bool:
+        return found is not None and any(torch.allclose(found, sign * own) for sign in (1.0, -1.0))
+
+    if problem.adjoint is not None and not is_residual(A.mT @ r):
+        _refuse_least_squares(problem)
+    if not is_residual(r) and not is_residual(A.mT @ r):
+        raise OptionError(f"the model {model.program.name} solves another problem than A x = b: see its residual")
 
 
 def _refuse_least_squares(problem: Problem) -> None:
