@@ -30,7 +30,8 @@ def numbers(results: Results) -> dict[str, Any]:
     for name in MODELS:
         _add(found, name, results.document(f"{FOLDER}/{name}"))
         _add(found, f"{name}.programs", results.document(f"{FOLDER}/{name}-programs"))
-        _add(found, f"{name}.exchange", results.document(f"{FOLDER}/{name}-exchange"))
+        if results.has(f"{FOLDER}/{name}-exchange"):  # of solvers
+            _add(found, f"{name}.exchange", results.document(f"{FOLDER}/{name}-exchange"))
         found[f"{name}.mean_deviation"] = fmean(found[f"{name}.explanations.cg.deviation"])
         for other in ("cg", "fixed-polynomial"):
             found[f"{name}.filter_difference.{other}"] = _difference(found, name, other)

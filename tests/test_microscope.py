@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 import nlaformer as nf
+from nlaformer import problems
 from nlaformer.cli.microscope import sheets
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError, ShapeError
@@ -25,7 +26,7 @@ from nlaformer.microscope.candidates import ALGORITHMS, POLYNOMIAL, candidates
 from nlaformer.microscope.measures import iterations_of_same_error, krylov, krylov_basis
 from nlaformer.microscope.naming import Explanation, explain, named
 from nlaformer.microscope.subject import subject
-from nlaformer.problems import SPD, Systems
+from nlaformer.problems import SPD, Family, Systems
 
 from .command import run_command
 
@@ -145,6 +146,7 @@ def test_additivity_tells_fixed_coefficients_from_others(seen: Microscopy):
 
 def test_failures_and_longer_runs_are_counted(seen: Microscopy):
     assert seen.elsewhere["rbf"]["model"].failures[-1] == 0
+    assert all(problems.FAMILIES[name].definite for name in seen.elsewhere if name in problems.FAMILIES)
     assert seen.elsewhere["rbf"]["untrained"].failures[-1] > 0.2
     assert len(seen.beyond["model"].mean) == 4
 
@@ -152,6 +154,14 @@ def test_failures_and_longer_runs_are_counted(seen: Microscopy):
 def test_iterations_of_the_same_error_lie_between_whole_ones():
     found = iterations_of_same_error([1.0, 1e-3, 1e-9], [1.0, 1e-2, 1e-4])
     assert found == (0.0, pytest.approx(1.5), None)
+
+
+@dataclass(frozen=True)
+class Triangular(Family):
+    n: int = 3
+
+    def matrices(self, draw: Any, count: int) -> Tensor:
+        return draw.uniform("A", count, 3, 3).triu() + torch.eye(3)
 
 
 class Momentum(torch.nn.Module):
@@ -204,6 +214,9 @@ def test_what_cannot_be_looked_at_is_refused():
         nf.microscope(Momentum())
     with pytest.raises(OptionError, match="int"):
         nf.microscope(3)
+    for family in (Triangular(), problems.family("cubic", n=4)):
+        with pytest.raises(OptionError, match="symmetric"):
+            nf.microscope(Momentum(), family=family, effort=TINY)
     with pytest.raises(ShapeError, match="T \\+ 1"):
         nf.microscope(lambda A, b: b, family=SPD(n=3), effort=TINY)
 

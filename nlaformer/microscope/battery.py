@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from nlaformer import problems
+from nlaformer.errors import OptionError
 from nlaformer.microscope import naming
 from nlaformer.microscope.candidates import UNTRAINED, candidates, untrained
 from nlaformer.microscope.measures import (
@@ -143,6 +144,8 @@ def microscope(
     of = subject(model, family, iterations)
     size = effort or (QUICK if quick else FULL)
     systems, fitting = of.family.sample(size.count, seed), of.family.sample(size.fitting, seed + 1)
+    if not of.family.definite or not torch.allclose(systems.A, systems.A.mT):
+        raise OptionError(f"the tests are for symmetric positive definite systems; {of.family!r} draws others")
     say("errors and explanations")
     everyone = (of.renamed(MODEL), *candidates(of, fitting), untrained(of, fitting))
     A, b, x = systems
@@ -274,7 +277,8 @@ def _others(of: Subject, own: Systems, seed: int) -> Iterator[tuple[str, Systems
     usual, n = own.A.flatten(1).norm(dim=-1).median(), of.family.n
     kinds: dict[str, Family] = {f"spd, sigma {sigma:g}": problems.SPD(n=n, sigma=(sigma,)) for sigma in (0.8, 1.8)}
     for name in problems.families():
-        if name not in ("spd", "matrix-market") and not problems.complaints(name, n=n):
+        definite = problems.FAMILIES[name].definite
+        if definite and name not in ("spd", "matrix-market") and not problems.complaints(name, n=n):
             kinds[name] = problems.family(name, n=n)
     for label, kind in kinds.items():
         if kind == of.family:

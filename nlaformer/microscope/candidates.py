@@ -72,15 +72,14 @@ def _legendre(A: Tensor, b: Tensor, count: int) -> Tensor:
 @torch.no_grad()
 def untrained(of: Subject, fitting: Systems) -> Subject:
     """A network of the subject's sizes with random weights, whose read-out is fitted to the solutions."""
-    config = _sizes(of)
-    network = initial(config)
-    features = network.features(fitting.A.to(network.positions), fitting.b.to(network.positions)).double()
-    rows = features[:, 1:].flatten(0, 1)
-    wanted = fitting.x[:, None].expand(-1, config.T, -1).flatten(0, 1)
+    network = initial(_sizes(of))
+    A, b = (value.to(network.positions) for value in fitting[:2])
+    rows = network.features(A, b, of.T)[:, 1:].double().flatten(0, 1)
+    wanted = fitting.x[:, None].expand(-1, of.T, -1).flatten(0, 1)
     ridge = 1e-6 * len(rows) * torch.eye(rows.shape[-1], dtype=rows.dtype)
     read_out = torch.linalg.solve(rows.mT @ rows + ridge, rows.mT @ wanted)  # (d, n)
     network.probe_x = Dense(read_out.mT.to(network.positions).contiguous())
-    return subject(network, of.family).renamed(UNTRAINED)
+    return subject(network, of.family, of.T).renamed(UNTRAINED)
 
 
 def _sizes(of: Subject) -> Config:

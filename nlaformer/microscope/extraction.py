@@ -88,8 +88,8 @@ def extract(
     Parameters
     ----------
     model, family : as in ``nf.microscope``
-    programs : programs whose float attributes are the constants to fit; by default four short ones
-    until : the last iterate that is fitted
+    programs : programs whose float attributes are the constants to fit; by default CG, PCG and three short ones
+    until : the last iterate that is fitted, at most T
     count : systems, half of them for the fit and all of another draw for the numbers
     seed : of the systems
     say : called with the name of each program before it is fitted
@@ -111,6 +111,7 @@ def extract(
     0.05
     """
     of = subject(model, family, None)
+    until = min(until, of.T)
     fitting, fresh = of.family.sample(max(count // 2, 1), seed), of.family.sample(count, seed + 1)
     wanted, held_out = (of.iterates(each.A, each.b, until) for each in (fitting, fresh))
     fits = []
