@@ -109,6 +109,23 @@ def finding(document: dict[str, Any]) -> str:
     return f"{recipe}: {part} of the iterations of {rival} to {lines}"
 
 
+def table(document: dict[str, Any]) -> str:
+    """Iterations to each error in the mean, of every model and of the rivals, and the failures, in Markdown."""
+    rows = {Path(folder).name: next(iter(found["families"].values())) for folder, found in document["models"].items()}
+    first = next(iter(rows.values()))
+    last = len(first["mean"]["learned"]) - 1
+    places = (1, 2, 4, 6, 8, 10, 12)
+    head = ["", *(f"1e-{k}" for k in places), f"failures of {first['count']:,} at t = {last}"]
+
+    def line(name: str, row: dict[str, Any], method: str) -> list[str]:
+        counts = row["iterations_to"]["mean"][method]
+        return [name, *(str(counts[k - 1] or "-") for k in places), str(row["failures"][method])]
+
+    body = [line(f"learned, {name}", row, "learned") for name, row in rows.items()]
+    body += [line(name, first, name) for name in list(first["mean"])[1:]]
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---", *["---:"] * (len(head) - 1)], *body))
+
+
 def draw(document: dict[str, Any]) -> Any:
     """The mean errors of every model of one recipe and of the rivals, over the iterations."""
     figure, (axes,) = panels(1, width=6.4, height=3.8)
@@ -167,7 +184,7 @@ def main(given: Sequence[str] | None = None) -> int:
         chosen.out.write_text(json.dumps(document, indent=1) + "\n")
     if chosen.figure:
         save(draw(document), chosen.figure)
-    print(finding(document))
+    print(f"{table(document)}\n{finding(document)}")
     claims = [held for found in document["models"].values() for held in found["kept"].values()]
     print(f"{sum(claims)} of {len(claims)} hold")
     return 0 if all(claims) else 1

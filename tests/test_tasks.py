@@ -248,7 +248,7 @@ def test_the_benchmark_judges_every_line_that_is_asked_for(recipe, tmp_path, cap
     assert outlook.main([str(tmp_path), "--count=8", "--device=cpu", "--out", found]) == 1
     assert "BROKEN" in capsys.readouterr().out
     assert outlook.main(["--read", found, "--figure", str(figure)]) == 1
-    assert recipe in figure.read_text() and str(capsys.readouterr().out).startswith(recipe)
+    assert recipe in figure.read_text() and recipe in capsys.readouterr().out
 
 
 def test_a_line_that_is_asked_for_holds_only_at_the_share_or_below():

@@ -240,9 +240,12 @@ def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
         found = row.iterations_to(of)[name]
         return tuple("-" if found[k] is None else str(found[k]) for k in places)
 
-    shown = ("learned", own.rival)
     counts = [(f"{name}, {of}", *reached(own, of, name)) for of in ("mean", "median") for name in own.mean]
-    elsewhere = [(f"{row.label}, {name}", *reached(row, "mean", name)) for row in rows[1:] for name in shown]
+    elsewhere = [
+        (f"{row.label}, {name}", *reached(row, "mean", name), str(row.failures[name]))
+        for row in rows[1:]
+        for name in ("learned", row.rival)
+    ]
     title = f"{own.measure.capitalize()}, mean of {own.count} systems ({own.label}); trained for T = {T}"
     failed = ", ".join(f"{name} {number}" for name, number in own.failures.items())
     failures = f"Above {FAILED:.0e} after {BEYOND * T} iterations, of {own.count} systems: {failed}."
@@ -250,7 +253,7 @@ def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
         Sheet(title, ("t", *own.mean), errors, summary(own)),
         Sheet(f"Iterations to a {own.measure} of ({own.label})", ("", *bounds), tuple(counts), failures),
     ]
-    others = [Sheet("Other systems, iterations to a mean of", ("systems", *bounds), tuple(elsewhere))]
+    others = [Sheet("Other systems, iterations to a mean of", ("systems", *bounds, "failures"), tuple(elsewhere))]
     return sheets + (others if elsewhere else [])
 
 
