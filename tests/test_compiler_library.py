@@ -244,7 +244,7 @@ def test_printing_shows_the_schedule():
         (lambda: nf.operation({}, n=3), UnknownNameError, "named {}"),
         (lambda: nf.recipe([]), UnknownNameError, "named []"),
         (lambda: nf.compile(Jacobi(), n=2.0), OptionError, "n is 2.0"),
-        (lambda: nf.compile(Jacobi, n=3), OptionError, "Name()"),
+        (lambda: nf.compile(Jacobi, n=3), OptionError, "Jacobi()"),
         (lambda: nf.compile(Jacobi(), n=3, bound=-1), OptionError, "bound"),
         (lambda: nf.algorithm("cg", n=3, verify=False).run(np.eye(4), np.ones(4)), ShapeError, "(..., 3, 3)"),
         (lambda: nf.algorithm("cg", n=3, verify=False).run(np.eye(3)), ShapeError, "b"),

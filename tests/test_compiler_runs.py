@@ -8,7 +8,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.library import program
-from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
+from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError
 from tests.systems import with_eigenvalues
 
 I3, ones = np.eye(3), np.ones(3)
@@ -334,3 +334,52 @@ def test_a_constant_start_that_keeps_A_unscaled_loses_no_digits():
 def test_a_run_on_tensors_prints_plain_shapes():
     run = nf.algorithm("richardson", n=3).run(torch.eye(3).double(), torch.ones(3).double(), iterations=2)
     assert "x (3, 3)" in str(run) and "torch" not in str(run)
+
+
+def test_a_diagnosis_names_the_division_by_zero_of_the_program_itself():
+    class Reciprocal(nf.Program):
+        def start(self, b):
+            return dict(x=1 / b)
+
+        def step(self, x):
+            return dict(x=x)
+
+    run = nf.compile(Reciprocal(), 2).run(b=np.array([1.0, 0.0]), iterations=1)
+    assert run.status is nf.RunStatus.NONFINITE and "1/b" in str(run.diagnose())
+    assert not nf.compile(Reciprocal(), 2).run(b=np.array([1.0, 2.0]), iterations=1).diagnose().lost
+
+
+def test_a_program_without_a_finite_value_is_not_verified_in_silence():
+    class Pole(nf.Program):
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, b, x):
+            return dict(x=b / (x - x * np.eye(len(b))[0] * len(b) / len(b)))  # 0 in the first entry
+
+    with pytest.warns(UserWarning, match="nothing was compared"):
+        nf.compile(Pole(), 3)
+
+
+@pytest.mark.parametrize("name", ["cg", "craig", "cgls"])
+@pytest.mark.parametrize("n", [1, 2, 3])
+def test_methods_that_converge_within_a_few_steps_compile_for_small_systems(name, n):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert nf.algorithm(name, n).run(np.eye(n), np.ones(n), iterations=3).status is nf.RunStatus.CONVERGED
+
+
+def test_a_conversion_to_the_own_precision_compiles_and_to_another_is_refused():
+    class Converted(nf.Program):
+        kind = "float64"
+
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, b, x):
+            return dict(x=x.astype(self.kind) + b)
+
+    nf.compile(Converted(), 3)
+    Converted.kind = "float32"
+    with pytest.raises(CompileError, match="dtype="):
+        nf.compile(Converted(), 3)

@@ -8,6 +8,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks import library as benchmark
+from benchmarks import library_table
 from nlaformer.compiler.library.measuring import measure, stored
 
 # What misses 1e-10 in a step, with a bound on what it reaches; docs/algorithms.md has the figures.
@@ -53,6 +54,17 @@ def test_the_benchmark_prints_a_table_and_writes_the_numbers(tmp_path, capsys):
     document = json.loads(path.read_text())
     assert [row["name"] for row in document["algorithms"]] == [row.name for row in rows] and document["provenance"]
     assert {row.dtype for row in rows} == {"float64", "float32"}
+
+
+def test_the_page_has_a_line_for_every_algorithm_and_names_what_misses(tmp_path):
+    rows = [replace(row, n=n, step={"step x": error}) for row in stored()[0] for n, error in ((4, 1e-12), (20, 3e-9))]
+    numbers, page = tmp_path / "library.json", tmp_path / "page.md"
+    benchmark._write(numbers, rows, stored()[1])
+    page.write_text("# Library\n\n## Measured\n\nformer figures\n\n## Rest\n\nkept\n")
+    library_table.main([str(numbers), "--into", str(page)])
+    text = page.read_text()
+    assert "former figures" not in text and "kept" in text and f"0 of {len(nf.algorithms())} " in text
+    assert all(f"| `{name}` | " in text and f"| `{name}` | 20 | step x | 3.0e-09 |" in text for name in nf.algorithms())
 
 
 def test_rows_and_numbers_of_the_benchmark_do_not_depend_on_the_processes(capsys):

@@ -271,7 +271,7 @@ class Algorithm:
         values = {name: scale(value, per_system(powers[name], value)) for name, value in raw.items()}
         units = {name: torch.exp2(e.double().clamp(-1000, 1000)) for name, e in powers.items()}
         making = Making(self.name, units, instructions(self.config.schedule, self.config.state, self.config.answer))
-        return judged_run(values, flat, batch, self._checks, library, making)
+        return judged_run(values, flat, batch, self.checks, library, making)
 
     @full_precision()
     def prompt(
@@ -286,7 +286,8 @@ class Algorithm:
     # --- inside ---
 
     @property
-    def _checks(self) -> Checks:
+    def checks(self) -> Checks:
+        """What its runs are judged by."""
         config = self.config
         return Checks(
             None if config.residual is None else Expression.read(config.residual),

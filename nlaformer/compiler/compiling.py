@@ -112,7 +112,8 @@ def _size(filled: FilledProgram, n: Any) -> int:
 
 def _validate(program: Any, n: Any, order: Any, dtype: Any, bound: Any) -> Target:
     if not isinstance(program, Program):
-        hint = "; call it: Name()" if isinstance(program, type) and issubclass(program, Program) else ""
+        is_class = isinstance(program, type) and issubclass(program, Program)
+        hint = f"; make an object of the class: {program.__name__}()" if is_class else ""
         raise OptionError(f"compile takes an nf.Program or a trained program; {program!r} was given{hint}")
     return _target(n, order, dtype, bound)
 

@@ -55,12 +55,14 @@ class Diagnosis:
     ----------
     deviation, allowed : "start x" (..., 1), "step x" (..., T) and "finish()" (..., T + 1), arrays each
     strays : of each system that has one, the first value that deviates by more than is allowed
+    lost : a sentence about the first value of the program itself that is not finite, where there is one
     """
 
     name: str
     deviation: dict[str, np.ndarray]
     allowed: dict[str, np.ndarray]
     strays: tuple[Stray, ...]
+    lost: str = ""
 
     @property
     def first(self) -> Stray | None:
@@ -68,7 +70,8 @@ class Diagnosis:
         return min(self.strays, key=lambda stray: stray.step, default=None)
 
     def __str__(self) -> str:
-        lines = [f"{self.name}: " + ("no value strays" if self.first is None else str(self.first))]
+        strays = "no value strays" if self.first is None else str(self.first)
+        lines = [f"{self.name}: {strays}" + (f"; {self.lost}" if self.lost else "")]
         for name, deviation in self.deviation.items():
             if not deviation.size:
                 continue
@@ -123,7 +126,28 @@ class Evidence:
 
         errors = {name: torch.where(d.lost, 0.0, d.error) for name, d in found.items()}
         allowed = {name: d.allowed for name, d in found.items()}
-        return Diagnosis(self.making.name, arrays(errors), arrays(allowed), self._strays(found))
+        return Diagnosis(self.making.name, arrays(errors), arrays(allowed), self._strays(found), self._lost(found))
+
+    def _lost(self, found: Mapping[str, Deviation]) -> str:
+        """Which operation of the program itself first gives a number that is not finite."""
+        events = [
+            (float(event_times(name, deviation.error)[column]), name, system, column)
+            for name, deviation in found.items()
+            for system, column in deviation.lost.nonzero().tolist()
+        ]
+        if not events:
+            return ""
+        time, name, system, column = min(events)
+        one = self.found.pick(torch.tensor([system]))
+        values = {**one.inputs, **{state: value[:, column : column + 1] for state, value in one.states.items()}}
+        results = [bool(torch.isfinite(value).all()) for value in self.program.results(values, self.parts)]
+        for number in sorted(self.program.below(name)):
+            op, arguments, _, _ = self.program.nodes[number]
+            if not results[number] and all(results[k] for k in arguments):
+                what = "divides by 0" if op == "divide" else "is not finite"
+                when = "finish" if name == ANSWER else f"step {int(time)}" if time >= 1 else "start"
+                return f"in {when} of the program itself, {self.program.spelled(number)} {what}"
+        return ""
 
     def _strays(self, found: Mapping[str, Deviation]) -> tuple[Stray, ...]:
         """The first stray of every system that has one; of several at one time, the one that exceeds most."""

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.graph import AXES, Node, reachable
+from nlaformer.compiler.graph import AXES, Graph, Node, Place, describe, reachable
 
 # What fills a learned part: its inputs in the order of the call -> its outputs by name.
 Part = Callable[..., Mapping[str, Tensor]]
@@ -149,6 +149,13 @@ class Expression:
             found |= open_
             open_ = {argument for number in open_ for argument in self.nodes[number][1]} - found
         return found
+
+    def spelled(self, number: int) -> str:
+        """A node as a user would type it."""
+        made: list[Node] = []
+        for op, arguments, extra, kind in self.nodes[: number + 1]:
+            made.append(Node(Graph(), op, tuple(made[k] for k in arguments), extra, kind, Place("", 0)))
+        return describe(made[number])
 
     def __bool__(self) -> bool:
         return bool(self.outputs)

@@ -333,9 +333,14 @@ def copy(v: Value) -> Value:
 
 @_named("astype")
 def astype(v: Value, dtype: Any) -> Value:
-    if dtype not in (float, np.float64, np.float32):
-        return v.refuse(f"a conversion to {dtype!r:.30}; all numbers are floating-point", v.kind)
-    return +v
+    try:
+        kind = np.dtype(dtype)
+    except TypeError:
+        kind = None  # one of torch's, say
+    if kind == np.float64:
+        return +v
+    remedy = "numbers are floating-point throughout, and their precision is dtype= of nf.compile: omit it"
+    return v.refuse(f"a conversion to {dtype!r:.30}; {remedy}", v.kind)
 
 
 @_named("item")

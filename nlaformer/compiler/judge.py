@@ -30,7 +30,8 @@ class RunStatus(enum.Enum):
     RUNNING = "not converged yet: the residual was still falling when the iterations ran out; ask for more iterations"
     STAGNATED = (
         "stagnated: the residual stopped falling before it was small; the system may be singular or too badly "
-        "conditioned for this method, or a constant of the program does not suit it"
+        "conditioned for this method, or a constant of the program does not suit it; a program that does not solve "
+        "A x = b is judged by its own residual if it defines one: def residual(self, A, b, x)"
     )
     NOT_POSITIVE = (
         "not positive: a value the program takes to be positive was not, so the answer must not be used; for the "
@@ -42,8 +43,8 @@ class RunStatus(enum.Enum):
     )
     DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
     NONFINITE = (
-        "not finite: a value of the program itself, or its residual, left the range of the numbers; the answer must "
-        "not be used"
+        "not finite: a value of the program itself, or its residual, left the range of the numbers, as in a division "
+        "by 0; the answer must not be used. print(run.diagnose()) of a run of weights names the value"
     )
     FINISHED = "finished: this program has no residual to judge by; compare the last iterates"
 
@@ -82,13 +83,9 @@ class Judgement:
 
 def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgement:
     """The status of each system of a run; ``known`` tells where promises were broken, (systems, T + 1)."""
-    norms, goal, terms = _residual_norms(found, checks)
+    found, norms, goal, small = with_settled(found, checks)
     status = np.full(len(found.answer), RunStatus.FINISHED, dtype=object)
-    small = torch.zeros_like(found.settled)
     if norms is not None:
-        small = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
-        start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
-        found = replace(found, settled=small | ((norms <= Tolerance.of(found.dtype).settled * start) & (start > 0)))
         status[...] = _by_residual(norms, goal, small)
     wrong, lost = _first_deviations(found, checks)
     broken = _first_broken(found, checks, small, known)
@@ -99,6 +96,17 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
         first = (time < torch.inf) & (time <= torch.minimum(until, wrong))
         status[first.cpu().numpy()] = meaning
     return Judgement(norms, status, found.settled, until)
+
+
+def with_settled(found: Found, checks: Checks) -> tuple[Found, Tensor | None, Tensor, Tensor]:
+    """What was found with the times at which its residual is small; the norms, their goal, and where they reach it."""
+    norms, goal, terms = _residual_norms(found, checks)
+    if norms is None:
+        return found, norms, goal, torch.zeros_like(found.settled)
+    small = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
+    start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
+    settled = small | ((norms <= Tolerance.of(found.dtype).settled * start) & (start > 0))
+    return replace(found, settled=settled), norms, goal, small
 
 
 def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor, Tensor]:
