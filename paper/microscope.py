@@ -13,7 +13,7 @@ from typing import Any
 
 from paper.results import Results
 
-MODELS = ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated")
+MODELS = ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated", "guided-cg")
 FOLDER = "microscope"
 SHOWN = (1, 2, 4, 6, 8)
 # Subjects of the tables that the page does not speak of; the documents have them.
