@@ -131,6 +131,13 @@ def test_truncation_without_injection_is_refused():
         Config(truncate=True, window=5).validate()
 
 
+def test_truncation_before_a_window_of_all_iterates_is_refused():
+    config = Config(T=8, inject=True)
+    with pytest.raises(OptionError, match="truncate"):
+        config.replace(truncate=True, window=9)
+    assert config.replace(truncate=True, window=8).truncate
+
+
 def test_a_bad_config_is_refused_before_its_folder_is_made(tmp_path):
     with pytest.raises(OptionError, match="d=30"):
         nf.train(nf.recipe("quickstart", d=30), out=tmp_path / "run")

@@ -16,7 +16,7 @@ import torch
 import nlaformer as nf
 from benchmarks import foreign
 from nlaformer import problems
-from nlaformer.errors import OptionError, UnknownNameError
+from nlaformer.errors import OptionError, UnfamiliarWarning, UnknownNameError
 from nlaformer.learn.methods import GuidedCG, LearnedPCG
 from nlaformer.learn.programs import TrainedProgram, initial
 from nlaformer.solvers.blocks import Blocks
@@ -324,3 +324,13 @@ def test_systems_that_are_not_definite_are_not_called_converged_wrongly_by_guide
             for k, status in enumerate(result.status):
                 holds = np.linalg.norm(b[k] - A[k] @ result.x[k]) <= 1e-5 * np.linalg.norm(b[k])
                 assert holds if status is nf.Status.CONVERGED else status.name in ("NOT_SPD", "STAGNATED", "MAXITER")
+
+
+def test_a_matrix_that_is_not_definite_gets_no_learned_preconditioner_and_spoils_no_other():
+    A, b = sampled(problems.SPD(n=20), count=2)
+    model = initial(nf.recipe("quickstart", n=20, d=16, heads=2), LearnedPCG())
+    with pytest.warns(UnfamiliarWarning, match="diagonal") as caught:
+        model.preconditioner(-A)
+    assert caught[0].filename == __file__
+    result = nf.solve(np.stack([A[0], -A[1]]), b, M=model, rtol=1e-8, check="ignore")
+    assert [status.name for status in result.status] == ["CONVERGED", "NOT_SPD"]

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any, Literal
 
 from nlaformer import problems
+from nlaformer.arrays import is_whole
 from nlaformer.compiler.language import Program
 from nlaformer.errors import NLAFormerError, OptionError, shown, unknown_name
 from nlaformer.learn import sources, teachers
@@ -197,6 +198,11 @@ class Config:
         """T_0 = max(T - K + 1, 0), the first iterate of the window."""
         return 0 if self.window is None else max(self.T - self.window + 1, 0)
 
+    @property
+    def _first_is_0(self) -> bool:
+        """Whether the window holds all iterates; False for values that ``validate`` will refuse."""
+        return self.window is None or (is_whole(self.window) and is_whole(self.T) and self.first == 0)
+
     def replace(self, /, **changes: Any) -> Config:
         """A copy with some fields changed. Values are checked; a setting without effect is refused.
 
@@ -231,7 +237,7 @@ class Config:
             "lambda_": (self.supervision != "step+solution", "it weighs the solution in the loss step+solution only"),
             "floor": (not self.power < 1, "it goes with a power below 1"),
             "program_options": (self.program is None, "there is no program"),
-            "truncate": (self.window is None, "it cuts the gradient before the window; set window too"),
+            "truncate": (self._first_is_0, "it cuts the gradient before the window; set a window of at most T too"),
         }
         if self.program is not None:
             solver = "it is of the solver that imitates; a program has none of it"

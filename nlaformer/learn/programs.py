@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import os
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 from pathlib import Path
@@ -26,7 +27,7 @@ from nlaformer.compiler.learned import factors
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, trace_program
-from nlaformer.errors import DomainError, FileError, OptionError, ShapeError
+from nlaformer.errors import DomainError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing_weights
 from nlaformer.learn.parts import PartNetwork
@@ -194,13 +195,16 @@ class TrainedProgram(nn.Module):
         """D (..., n) and U (..., n, k) in float64, with M^-1 = diag(1/D) + U U^T; D is positive, and so is M.
 
         Arrays of the kind of A, (..., n, n). A matrix whose diagonal is not positive is not positive definite; it gets
-        M = 1.
+        M = 1, with an UnfamiliarWarning.
         """
         matrices = to_tensor("A", A).to(self.device, torch.float64)
         if matrices.dim() < 2 or matrices.shape[-1] != matrices.shape[-2]:
             raise ShapeError(f"A has shape {tuple(matrices.shape)}; expected square matrices (..., n, n)")
         if not all_finite(matrices):
             raise DomainError("A holds NaN or infinity; every entry must be finite")
+        if bool((matrices.diagonal(dim1=-2, dim2=-1) <= 0).any()):
+            message = "A has entries on its diagonal that are not positive: it is not positive definite, and gets M = 1"
+            warnings.warn(message, UnfamiliarWarning, stacklevel=3)  # above the decorator
         network = self._only("start")
         if self.role != "preconditioner":
             raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")

@@ -97,6 +97,9 @@ class DiagonalPlusRank:
         begun = time.perf_counter()
         blocks = Blocks.of(problem, model.config.n)
         A = problem.A.blocks(blocks.index)  # (m or 1, k, s, s)
+        # A block that cannot be positive definite is not shown: its system ends by itself, the others go on.
+        definite = (A.diagonal(dim1=-2, dim2=-1) > 0).all(-1)[..., None, None]
+        A = torch.where(definite, A, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device))
         pieces = [model.preconditioner(piece) for piece in A.flatten(0, 1).split(_LARGEST_CALL)]
         D, U = (torch.cat(parts).to(problem.b) for parts in zip(*pieces, strict=True))
         D, U = (v.reshape(*A.shape[:2], *v.shape[1:]) for v in (D, U))
