@@ -171,6 +171,7 @@ def test_leading_dimensions_and_the_kind_of_array_are_kept():
     many = nf.trace(model, A.reshape(3, 1, N, N), np.stack([b, 2 * b], 1), **options)
     single = nf.trace(model, A[1], b[1], **options)
     name = "loop[2].layer[0].attention.weights"
+    assert np.array_equal(nf.trace(model, A[1].tolist(), b[1].tolist(), **options)[name], single[name])
     assert isinstance(single[name], np.ndarray) and many[name].shape == (3, 2, *single[name].shape)
     assert np.allclose(many[name][1, 0], single[name], atol=1e-12)
     assert many["loop[*].layer[0].input"].shape == (3, 2, 3, *single["loop[0].layer[0].input"].shape)

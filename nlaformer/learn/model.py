@@ -38,7 +38,7 @@ from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, Sh
 from nlaformer.learn.config import Config
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
 from nlaformer.prompt import Layout, scale
-from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
+from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Point
 
 _Model = TypeVar("_Model", bound=nn.Module)
 
@@ -76,6 +76,11 @@ class Solver(nn.Module):
     def stacked(self) -> int:
         """E, or 0 for one model without the leading axis."""
         return self.positions.shape[0] if self.positions.dim() == 3 else 0
+
+    @property
+    def hooks(self) -> dict[str, Point]:
+        """Every place of the forward pass by name, as in ``NLAFormer.hooks``."""
+        return self.blocks.hooks
 
     def entries(self, systems: int) -> int:
         """Entries of the token matrices of so many systems."""

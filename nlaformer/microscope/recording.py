@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, check_memory, common_kind, full_precision, give, to_tensor, whole
+from nlaformer.arrays import ArrayT, check_memory, full_precision, give, to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.result import Run
+from nlaformer.compiler.result import Run, array_library
 from nlaformer.errors import OptionError, ShapeError, look_up
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
@@ -142,8 +142,8 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
     Parameters
     ----------
     model : an operation, a compiled algorithm, a trained model, a program with a learned part, or an ``nf.NLAFormer``
-    operands : what the model takes, such as A and b: NumPy in, NumPy out; torch in, torch out. An ``nf.NLAFormer``
-        takes P, (..., rows, tokens)
+    operands : what the model takes, such as A and b: torch in, torch out; otherwise the intermediates are NumPy's. An
+        ``nf.NLAFormer`` takes P, (..., rows, tokens)
     keep : names or patterns of what is kept, for example ``"loop[*].attention.weights"`` or ``["*.input", "*.output"]``
     options : what else the run takes: ``iterations``, ``x0`` and further inputs of a program, ``normalize`` of a
         trained solver, ``loops`` of an ``nf.NLAFormer``
@@ -184,7 +184,7 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
         Named("probe", found.probes),
         found.features,
         subject.batch,
-        common_kind([value for value in (*operands, *options.values()) if not isinstance(value, int)]),
+        array_library(*operands, *options.values()),
         kept,
     )
 
@@ -262,7 +262,7 @@ def _of_solver(model: Solver, operands: Sequence[Any], options: dict[str, Any]) 
         batch = np.shape(x)[:-2]
         (last,) = seen
         read = model.probe_rd(last)
-        kind = common_kind(operands)
+        kind = array_library(*operands)
         names = config.probe or ("r", "d")
         split = read.split(config.n, -1) if read.shape[-1] == config.n * len(names) else ()
         probes = {name: give(v.reshape(*batch, *v.shape[1:]), kind) for name, v in zip(names, split, strict=False)}
@@ -299,7 +299,7 @@ def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str
 
     def run() -> _Found:
         output = model(flat, passes)
-        return _Found(give(output.reshape(*batch, *output.shape[1:]), common_kind(operands)))
+        return _Found(give(output.reshape(*batch, *output.shape[1:]), array_library(*operands)))
 
     return _Subject(tuple(batch), rows, tokens, passes, run)
 
