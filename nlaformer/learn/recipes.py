@@ -59,7 +59,9 @@ _RECIPES: dict[str, tuple[str, Config]] = {
     ),
     "guided-diffusion": (
         "guided-cg for diffusion with variable coefficients on a grid of 8 x 8; for 16 x 16, n=256.",
-        _PROGRAM.replace(program="guided-cg", family="poisson-2d", n=64, T=10, chunk=16, steps=20_000),
+        _PROGRAM.replace(program="guided-cg", program_options={"rank": 8}, family="poisson-2d", n=64, T=10).replace(
+            chunk=16, steps=20_000
+        ),
     ),
     "learned-preconditioner-diffusion": (
         "A preconditioner of a diagonal plus eight columns, for diffusion on a grid of 8 x 8; for 16 x 16, n=256.",

@@ -21,7 +21,10 @@ class GuidedCG(Program):
     """Flexible conjugate gradients with one conjugation (Notay 2000); a network writes the preconditioner of a loop."""
 
     positive_definite = True
-    precondition = Learned("diagonal + rank 1", memory=True)
+
+    def __init__(self, rank: int = 1):
+        self.rank = rank
+        self.precondition = Learned(f"diagonal + rank {rank}", memory=True)
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         return dict(x=x0, r=b - A @ x0, d=zeros_like(b), q=zeros_like(b))

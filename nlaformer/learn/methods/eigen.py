@@ -22,7 +22,10 @@ class GuidedEigen(Program):
     """The eigenvector of A's smallest eigenvalue from a start b; a network writes the preconditioner of a loop."""
 
     positive_definite = True
-    precondition = Learned("diagonal + rank 1", memory=True)
+
+    def __init__(self, rank: int = 1):
+        self.rank = rank
+        self.precondition = Learned(f"diagonal + rank {rank}", memory=True)
 
     def start(self, A: Any, b: Any) -> _States:
         x = b / norm(b)

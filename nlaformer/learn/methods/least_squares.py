@@ -21,7 +21,10 @@ class GuidedCGLS(Program):
     """Conjugate gradients for least squares with one conjugation; a network writes the preconditioner of a loop."""
 
     rectangular = True
-    precondition = Learned("dimensionless diagonal + rank 1", memory=True)
+
+    def __init__(self, rank: int = 1):
+        self.rank = rank
+        self.precondition = Learned(f"dimensionless diagonal + rank {rank}", memory=True)
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         squares = positive(diag(A.T @ A))

@@ -31,7 +31,10 @@ class GuidedNonlinear(Program):
     """
 
     positive_definite = True
-    precondition = Learned("dimensionless diagonal + rank 1", memory=True)
+
+    def __init__(self, rank: int = 1):
+        self.rank = rank
+        self.precondition = Learned(f"dimensionless diagonal + rank {rank}", memory=True)
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         linear = b - A @ x0
