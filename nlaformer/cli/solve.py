@@ -52,7 +52,7 @@ def solve(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Solve A x = b, or least squares where A is not square, certified.
+    """Solve A x = b, or a least-squares problem, certified.
 
     The residual of the returned x is proven. Without b, the right-hand side is the array b beside A in an .npz file, or
     random. Exit code 0: every system converged; 1: one did not; 2: invalid input; 130: interrupted.
@@ -139,7 +139,7 @@ def _plain(value: Any) -> Any:
 
 
 def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The residual norms of CG and PCG (Jacobi unless there is an M), and of the methods that use a model.
+    """The residual norms of the classical method, without and with M (by default Jacobi), and of those with a model.
 
     For systems much larger than the model, which it solves block by block, only "auto" is compared.
     """
@@ -148,10 +148,9 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
     from nlaformer.solvers.preconditioners import role_of
 
     M, always = options.pop("M"), options | {"check": "ignore"}
-    classical = {
-        "CG": nf.cg(A, b, **always).residuals,
-        "PCG": nf.pcg(A, b, M="jacobi" if M is None else M, **always).residuals,
-    }
+    plain, preconditioned = (nf.solve(A, b, M=own, **always) for own in (None, "jacobi" if M is None else M))
+    names = ("CG", "PCG") if plain.method == "conjugate gradients" else (plain.method, f"{plain.method} with M")
+    classical = dict(zip(names, (plain.residuals, preconditioned.residuals), strict=True))
     small = model is not None and A.shape[-1] <= _LARGEST * model.config.n
     known = ("guided",) if role_of(model) else tuple(POLICIES)
     methods = () if model is None else known if small else ("auto",)
@@ -182,7 +181,7 @@ class SolveProgress(ExitStack):
         self._A, self._vectors = A, b.ndim < A.ndim
         self._b = b[..., None] if self._vectors else b
         with np.errstate(all="ignore"):  # squares of huge numbers overflow; then the residual shown is infinite or NaN
-            size = np.linalg.norm(self._b, axis=-2)
+            size = np.linalg.norm(self._judged(self._b), axis=-2)
             self._unit = np.where(size > 0, size, 1.0)
             self._wanted = float(np.min(np.maximum(rtol * size, atol) / self._unit))
         self._iteration, self._due = 0, time.monotonic() + _PATIENCE
@@ -207,4 +206,10 @@ class SolveProgress(ExitStack):
 
         product = self._A @ (x[..., None] if self._vectors else x)
         with np.errstate(all="ignore"):
-            return float(np.max(np.linalg.norm(self._b - product, axis=-2) / self._unit))
+            return float(np.max(np.linalg.norm(self._judged(self._b - product), axis=-2) / self._unit))
+
+    def _judged(self, r: Any) -> Any:
+        """What the tolerance is for: r, or, of least squares, A^T r."""
+        if self._A.shape[-1] == self._A.shape[-2]:
+            return r
+        return (self._A.T if hasattr(self._A, "nnz") else self._A.swapaxes(-1, -2)) @ r

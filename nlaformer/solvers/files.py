@@ -30,14 +30,14 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
     """A matrix, or a batch of them, and right-hand sides; without a file for b, b is standard normal."""
     matrix = _read_array("A", A)
     shape = matrix.shape
-    if len(shape) < 2 or shape[-1] != shape[-2] or 0 in shape:
-        raise ShapeError(f"{A} holds an array of shape {shape}; a linear system needs square matrices (..., n, n)")
+    if len(shape) < 2 or 0 in shape:
+        raise ShapeError(f"{A} holds an array of shape {shape}; a linear system needs matrices (..., m, n)")
     if _is_sparse(matrix):
         matrix = _by_rows(A, matrix)
     if b is None:
         return matrix, np.random.default_rng(seed).standard_normal(shape[:-1])
     right = _read_array("b", b)
-    n, rows = shape[-1], right.shape
+    n, rows = shape[-2], right.shape
     if n not in (rows[:1] if _is_sparse(right) else rows[-2:]):
         raise ShapeError(
             f"{b} holds an array of shape {rows}; A {shape} needs (..., {n}), or (..., {n}, k) for k columns"
