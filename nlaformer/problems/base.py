@@ -237,6 +237,12 @@ def real(default: float, positive: bool = False) -> Any:
     return option(default, expected, lambda v: is_finite(v) and (v > 0 if positive else v >= 0), as_real)
 
 
+def sigmas(default: float) -> Any:
+    """An option that is one or more finite numbers from 0 on, each the sigma of some of the systems."""
+    expected = "one or more finite numbers from 0 on"
+    return option((default,), expected, lambda v: is_reals(v, lambda s: s >= 0), as_reals)
+
+
 def as_whole(value: Any) -> Any:
     """A whole number of any library's kind as Python's own; anything else as it is."""
     number = plain(value)

@@ -20,7 +20,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nlaformer.problems.base import Draws, Family, Rival, Systems, as_reals, is_reals, option, whole
+from nlaformer.problems.base import Draws, Family, Rival, Systems, option, sigmas, whole
 from nlaformer.problems.gallery import Poisson1D
 from nlaformer.problems.nonsymmetric import divided, dot, product
 from nlaformer.problems.random_matrices import Wishart
@@ -51,9 +51,7 @@ class SmallestEigenpair(Family):
     definite: ClassVar[bool] = False
     measure: ClassVar[str] = "relative gap of the Rayleigh quotient"
     n: int = whole(20, least=1)
-    sigma: tuple[float, ...] = option(
-        (1.2,), "one or more finite numbers from 0 on", lambda v: is_reals(v, lambda s: s >= 0), as_reals
-    )
+    sigma: tuple[float, ...] = sigmas(1.2)
     of: str = option("spd", "spd, wishart or poisson-1d", lambda v: v in ("spd", "wishart", "poisson-1d"), str)
 
     def systems(self, draw: Draws, count: int) -> Systems:

@@ -20,7 +20,7 @@ from typing import ClassVar, NamedTuple
 import torch
 from torch import Tensor
 
-from nlaformer.problems.base import Draws, Family, Rival, Systems, as_reals, is_reals, option, real, whole
+from nlaformer.problems.base import Draws, Family, Rival, Systems, real, sigmas, whole
 from nlaformer.problems.nonsymmetric import divided, dot, product
 from nlaformer.problems.spd import SPD
 
@@ -48,9 +48,7 @@ class Cubic(Family):
     name: ClassVar[str] = "cubic"
     definite: ClassVar[bool] = False
     n: int = whole(20, least=1)
-    sigma: tuple[float, ...] = option(
-        (1.2,), "one or more finite numbers from 0 on", lambda v: is_reals(v, lambda s: s >= 0), as_reals
-    )
+    sigma: tuple[float, ...] = sigmas(1.2)
     scale: float = real(1.0, positive=True)
 
     def systems(self, draw: Draws, count: int) -> Systems:

@@ -16,7 +16,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from nlaformer.problems.base import Draws, Family, Rival, as_reals, is_reals, option, real, whole
+from nlaformer.problems.base import Draws, Family, Rival, real, sigmas, whole
 from nlaformer.problems.spd import SPD
 
 
@@ -40,9 +40,7 @@ class Nonsymmetric(Family):
     name: ClassVar[str] = "nonsymmetric"
     definite: ClassVar[bool] = False
     n: int = whole(20, least=1)
-    sigma: tuple[float, ...] = option(
-        (1.2,), "one or more finite numbers from 0 on", lambda v: is_reals(v, lambda s: s >= 0), as_reals
-    )
+    sigma: tuple[float, ...] = sigmas(1.2)
     skew: float = real(0.7)
 
     def matrices(self, draw: Draws, count: int) -> Tensor:

@@ -12,7 +12,19 @@ from torch import Tensor
 
 from nlaformer.arrays import is_whole
 from nlaformer.errors import shown
-from nlaformer.problems.base import Draws, Family, as_real, as_reals, as_whole, is_reals, option, real, symmetric, whole
+from nlaformer.problems.base import (
+    Draws,
+    Family,
+    as_real,
+    as_reals,
+    as_whole,
+    is_reals,
+    option,
+    real,
+    sigmas,
+    symmetric,
+    whole,
+)
 from nlaformer.problems.spd import SPD
 
 
@@ -133,9 +145,7 @@ class RotatedSPD(Family):
 
     name: ClassVar[str] = "rotated"
     n: int = whole(20, least=1)
-    sigma: tuple[float, ...] = option(
-        (1.2,), "one or more finite numbers from 0 on", lambda v: is_reals(v, lambda s: s >= 0), as_reals
-    )
+    sigma: tuple[float, ...] = sigmas(1.2)
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
         Q = _rotations(draw, count, self.n)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.problems.base import Draws, Family, as_reals, is_reals, option, symmetric, whole
+from nlaformer.problems.base import Draws, Family, sigmas, symmetric, whole
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,7 @@ class SPD(Family):
 
     name: ClassVar[str] = "spd"
     n: int = whole(20, least=1)
-    sigma: tuple[float, ...] = option(
-        (1.2,), "one or more finite numbers from 0 on", lambda v: is_reals(v, lambda s: s >= 0), as_reals
-    )
+    sigma: tuple[float, ...] = sigmas(1.2)
 
     def matrices(self, draw: Draws, count: int) -> Tensor:
         U = _singular_vectors(draw.uniform("G", count, self.n, self.n), draw.uniform("sign", count, self.n))
