@@ -166,7 +166,7 @@ def _judge(seed: int, written: Written, given: dict[str, Any], run: One, dtype: 
         count.fail("false CONVERGED", seed, written, given)
     elif run.status is nf.RunStatus.INACCURATE and not wrong:
         count.numbers["INACCURATE within the margin"] += 1
-    elif run.status is nf.RunStatus.NONFINITE and not judge.nonfinite:
+    elif run.status is nf.RunStatus.NONFINITE and not (judge.nonfinite or judge.nonfinite_inside):
         count.fail("NONFINITE of finite values", seed, written, f"{given}")
     else:
         count.numbers["right" if not wrong else "said to be wrong"] += 1
@@ -181,7 +181,7 @@ class Judge:
         self.plain, self.most, self.settled_at = (1e-6, 1e4, 1e-6) if dtype == "float64" else (1e-2, 10.0, 1e-3)
         self.tiny = 1e-38 if dtype == "float64" else 1e-28
         self.rng = np.random.default_rng(0)
-        self.vague = False
+        self.vague = self.nonfinite_inside = False
         self.states = {name: np.asarray(value, "float64") for name, value in run.state.items()}
         self.answers = np.asarray(run.x, "float64")
         self.norms, self.terms = self._residuals()
@@ -206,7 +206,10 @@ class Judge:
             if "finish" in self.written.asks:
                 calls.append(("finish", self.values_at(t), {"answer": self.answers[t]}))
             for method, values, got in calls:
-                wanted, terms = self._call(method, values), self._call(f"terms_of_{method}", values)
+                # -inf inside, as log(0), may leave the result finite: max(x, log(0)) is x.
+                with np.errstate(divide="call", over="call", invalid="call", call=self._note_nonfinite):
+                    wanted = self._call(method, values)
+                terms = self._call(f"terms_of_{method}", values)
                 self.vague |= self.own.start.__globals__["np"].vague
                 if self.vague:
                     return ""
@@ -218,6 +221,9 @@ class Judge:
                         size = np.abs(np.asarray(terms[name], "float64")).max()
                         return f"{method} {t}, {name}: {value} for {wanted[name]} (terms {size:.1e})"
         return ""
+
+    def _note_nonfinite(self, *_: object) -> None:
+        self.nonfinite_inside = True
 
     def _agrees(self, method: str, name: str, values: dict[str, Any], found: Any, wanted: Any, terms: Any) -> bool:
         wanted, terms = np.asarray(wanted, "float64"), np.asarray(terms, "float64")

@@ -143,7 +143,7 @@ class _Numpy:
 
     def sign(self, v: Any) -> Any:
         size = np.abs(v)
-        self.vague |= bool((size <= 1e-6 * max(1.0, float(np.max(size)))).any())
+        self.vague |= bool((size <= 1e-9 * max(1.0, float(np.max(size)))).any())
         return np.sign(v)
 
     def clip(self, v: Any, low: float, high: float) -> Any:
