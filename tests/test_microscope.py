@@ -19,13 +19,16 @@ from nlaformer import problems
 from nlaformer.cli.microscope import sheets
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError, ShapeError
+from nlaformer.learn.methods import GuidedCG
 from nlaformer.learn.model import initial
+from nlaformer.learn.programs import initial as initial_program
 from nlaformer.microscope import extraction, interchange, short_programs
 from nlaformer.microscope.battery import Effort, Microscopy
 from nlaformer.microscope.candidates import ALGORITHMS, POLYNOMIAL, candidates
 from nlaformer.microscope.measures import iterations_of_same_error, krylov, krylov_basis
 from nlaformer.microscope.naming import Explanation, explain, named
 from nlaformer.microscope.subject import subject
+from nlaformer.microscope.untrained import before_training
 from nlaformer.problems import SPD, Family, Systems
 
 from .command import run_command
@@ -127,7 +130,13 @@ def test_error_operators_are_diagonal_for_polynomials_alone(seen: Microscopy):
 
 
 def test_symmetries_are_those_of_the_method(seen: Microscopy):
-    for label, held in (("A and b times 2", True), ("b times 4", True), ("permutation", True), ("rotation", False)):
+    for label, held in (
+        ("A and b times 3", True),
+        ("A and b times 2", True),
+        ("b times 4", True),
+        ("permutation", True),
+        ("rotation", False),
+    ):
         assert (seen.symmetries[label]["model"].defect.median[2] < 1e-9) == held, label
         assert seen.symmetries[label]["cg"].defect.median[2] < 1e-9
         assert seen.symmetries[label]["untrained"].defect.median[2] > 1e-3
@@ -203,13 +212,41 @@ def test_an_exchange_of_the_whole_state_gives_the_other_system_and_of_nothing_gi
     run = interchange._Run.of(network, 2, pair)
     theirs = network.iterates(pair.A, pair.other, 6, normalize=False)[:, :6]
     run = replace(run, target=theirs)
-    assert run.share(run.P + run.difference) == pytest.approx((1, 1, 1), abs=1e-6)
-    assert run.share(run.P) == pytest.approx((0, 0, 0), abs=1e-6)
-    assert run.within(torch.eye(16, dtype=torch.float64)) == pytest.approx((1, 1, 1), abs=1e-6)
-    assert run.within(torch.eye(16, dtype=torch.float64)[:, :1])[0] < 0.9
+    assert run.effect(run.P + run.difference).share == pytest.approx((1, 1, 1), abs=1e-6)
+    assert run.effect(run.P).share == pytest.approx((0, 0, 0), abs=1e-6)
+    ours, after = network.iterates(pair.A, pair.b, 6, normalize=False), slice(3, 6)
+    moved = (theirs - ours[:, :6])[:, after].square().sum((0, 2)) / ours[:, after].square().sum((0, 2))
+    assert run.effect(run.P + run.difference).moved == pytest.approx(moved.tolist(), rel=1e-4)
+    assert run.effect(run.P).moved == pytest.approx((0, 0, 0), abs=1e-6)
+    assert run.within(torch.eye(16, dtype=torch.float64)).share == pytest.approx((1, 1, 1), abs=1e-6)
+    assert run.within(torch.eye(16, dtype=torch.float64)[:, :1]).share[0] < 0.9
+
+
+def test_the_control_of_a_program_is_the_same_program_before_its_training():
+    config = nf.recipe("quickstart", n=4, d=16, heads=2, T=3)
+    model = initial_program(config, GuidedCG())
+    assert before_training(model, 4, 3).state_dict().keys() == model.state_dict().keys()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.add_(0.1)  # stands for a training
+    found = nf.extract(model, programs=[Shifted()], until=2, count=8)
+    untouched = nf.extract(initial_program(config, GuidedCG()), programs=[Shifted()], until=2, count=8)
+    assert found.before_training[0].r2 == untouched.fits[0].r2 == untouched.before_training[0].r2
+    assert found.before_training[0].r2 != found.fits[0].r2
+
+
+@pytest.mark.parametrize("chosen", ["--extract", "--exchange"])
+@pytest.mark.parametrize("option", [("--quick",), ("--iterations", "4"), ("--out", "page.html")])
+def test_options_of_the_battery_are_refused_where_it_does_not_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], chosen: str, option: tuple[str, ...]
+):
+    code, said = run_command(monkeypatch, capsys, "microscope", "cg-imitation", chosen, *option)
+    assert code == 2 and option[0] in said.err and not said.out
 
 
 def test_what_cannot_be_looked_at_is_refused():
+    with pytest.raises(OptionError, match="until"):
+        nf.extract(Shifted(), SPD(n=3), until=0)
     with pytest.raises(OptionError, match="family="):
         nf.microscope(Momentum())
     with pytest.raises(OptionError, match="int"):

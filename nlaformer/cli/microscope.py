@@ -14,10 +14,10 @@ from nlaformer.errors import FileError, OptionError
 
 if TYPE_CHECKING:
     from nlaformer.microscope.battery import Microscopy
+    from nlaformer.microscope.extraction import Extraction
+    from nlaformer.microscope.interchange import Exchange
     from nlaformer.microscope.measures import Spread
     from nlaformer.problems import Family
-
-_ITERATES = (1, 2, 4, 6, 8)
 
 
 def microscope(
@@ -54,12 +54,14 @@ def microscope(
     from nlaformer.provenance import provenance
     from nlaformer.report.microscope import page
 
+    if extract and exchange:
+        raise OptionError("--extract and --exchange were both given; choose one")
+    if extract or exchange:
+        _refuse("--extract" if extract else "--exchange", quick=quick, iterations=iterations, out=out)
     if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
         raise FileError(f"cannot write {out}; expected the name of an .html file in a folder that exists")
     subject, size = _subject(model, n)
     family = None if sigma is None else nf.problems.SPD(n=size, sigma=(sigma,))
-    if extract and exchange:
-        raise OptionError("--extract and --exchange were both given; choose one")
     if extract or exchange:
         show = _show_extraction if extract else _show_interchange
         show(model, subject, family, seed, as_json)
@@ -82,6 +84,13 @@ def microscope(
         raise typer.Exit(1)
 
 
+def _refuse(chosen: str, **options: object) -> None:
+    """Options of the battery that a run without it has no use for."""
+    for name, value in options.items():
+        if value:
+            raise OptionError(f"--{name} belongs to the battery; {chosen} runs instead of it and has no use for it")
+
+
 def _show_extraction(given: str, subject: object, family: Family | None, seed: int | None, as_json: bool) -> None:
     import nlaformer as nf
     from nlaformer.learn.progress import stages
@@ -94,25 +103,34 @@ def _show_extraction(given: str, subject: object, family: Family | None, seed: i
     if as_json:
         print_json({"given": given, **found.to_json(), "provenance": provenance()})
         return
-    by_t = _headings(list(range(1, len(found.solution_r2) + 1)))
-    r2 = [(fit.name, *(f"{value:.4f}" for value in fit.r2)) for fit in found.fits]
-    r2.append((f"{found.fits[0].name}, compiled", *(f"{value:.4f}" for value in found.compiled_r2)))
-    r2.append(("the solution", *(f"{value:.4f}" for value in found.solution_r2)))
-    shares = tuple((fit.name, *(f"{value:.2f}" for value in fit.error_share)) for fit in found.fits)
-    steps = tuple((fit.name, *(f"{value:.3f}" for value in fit.step_r2)) for fit in found.fits)
+    print_sheets(_extraction(found))
+
+
+def _extraction(found: Extraction) -> list[Sheet]:
+    """The tables of fitted programs."""
+    headings = ("program", *_headings(list(range(1, len(found.solution_r2) + 1))))
+    best = found.fits[0].name
+
+    def line(name: str, values: Iterable[float], form: str) -> tuple[str, ...]:
+        return (name, *(f"{value:{form}}" for value in values))
+
+    r2 = [line(fit.name, fit.r2, ".4f") for fit in found.fits]
+    r2 += [line(f"{best}, compiled", found.compiled_r2, ".4f"), line("the solution", found.solution_r2, ".4f")]
+    everything = [(fit.name, fit) for fit in found.fits]
+    everything += [(f"{fit.name}, untrained network", fit) for fit in found.before_training]
+    shares = tuple(line(name, fit.error_share, ".3g") for name, fit in everything)
+    steps = tuple(line(name, fit.step_r2, ".3f") for name, fit in everything)
     known = tuple(
         (fit.name, str(fit.lines), ", ".join(f"{name} {value:.4g}" for name, value in fit.constants.items()))
         for fit in found.fits
     )
     about = f"{found.model}, n = {found.n}, {found.count} systems of {found.family}, which nothing was fitted on."
-    print_sheets(
-        [
-            Sheet("R^2 of the iterates of fitted programs", ("program", *by_t), tuple(r2), about),
-            Sheet("Share of the model's own error that they explain", ("program", *by_t), shares),
-            Sheet("R^2 of the model's steps, each program started at the model's x_(t-1)", ("program", *by_t), steps),
-            Sheet("The programs", ("program", "lines", "constants"), known, words=True),
-        ]
-    )
+    return [
+        Sheet("R^2 of the iterates of fitted programs", headings, tuple(r2), about),
+        Sheet("Share of the model's own error that they explain", headings, shares),
+        Sheet("R^2 of the model's steps, each program started at the model's x_(t-1)", headings, steps),
+        Sheet("The programs", ("program", "lines", "constants"), known, words=True),
+    ]
 
 
 def _show_interchange(given: str, subject: object, family: Family | None, seed: int | None, as_json: bool) -> None:
@@ -130,16 +148,27 @@ def _show_interchange(given: str, subject: object, family: Family | None, seed: 
         print_json({"given": given, **found.to_json(), "provenance": provenance()})
         return
     for each in found.exchanges:
-        lines = tuple((name, *(f"{value:.2f}" for value in shares)) for name, shares in each.shares.items())
-        variance = ", ".join(f"{value:.2f}" for value in each.variance)
-        correlation = ", ".join(f"{name} {value:.2f}" for name, value in each.correlation.items())
-        note = (
-            f"Variance of the principal directions: {variance}. Chosen: {each.chosen}; correlation of its component "
-            f"with CG's vectors: {correlation}."
-        )
-        after = _headings([each.loop + k + 1 for k in range(len(lines[0]) - 1)])
-        title = f"Exchanged after {each.loop} loops: how far the iterates follow CG's for the other b"
-        print_sheets([Sheet(title, ("exchanged", *after), lines, note)])
+        print_sheets(_exchange(each))
+
+
+def _exchange(each: Exchange) -> list[Sheet]:
+    """The tables of the exchanges after some loops."""
+    variance = ", ".join(f"{value:.2f}" for value in each.variance)
+    cosine = ", ".join(f"{name} {value:.2f} ({each.cosine_of_b[name]:.2f})" for name, value in each.cosine.items())
+    note = (
+        f"Variance of the principal directions: {variance}. Chosen: {each.chosen}; mean absolute cosine of its "
+        f"component with CG's vectors, in brackets that of b: {cosine}."
+    )
+    headings = ("exchanged", *_headings([each.loop + k + 1 for k in range(len(each.shares["the whole state"]))]))
+    shares, moved = (
+        tuple((name, *(f"{value:.2f}" for value in values)) for name, values in table.items())
+        for table in (each.shares, each.moved)
+    )
+    title = f"Exchanged after {each.loop} loops: how far the iterates "
+    return [
+        Sheet(f"{title}follow CG's for the other b", headings, shares),
+        Sheet(f"{title}move at all, |y - x|^2 / |x|^2", headings, moved, note),
+    ]
 
 
 def _subject(name: str, n: int | None) -> tuple[object, int]:
@@ -160,7 +189,9 @@ def _subject(name: str, n: int | None) -> tuple[object, int]:
 
 def sheets(found: Microscopy) -> list[Sheet]:
     """The tables of every test."""
-    ts = [t for t in _ITERATES if t <= found.T]
+    from nlaformer.microscope.battery import SHOWN
+
+    ts = [t for t in SHOWN if t <= found.T]
     to_the_end = sorted({*ts, found.T})
     defects = {label: {k: v.defect for k, v in table.items()} for label, table in found.symmetries.items()}
     afterwards = {label: {k: v.error for k, v in table.items()} for label, table in found.symmetries.items()}

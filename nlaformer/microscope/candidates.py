@@ -1,4 +1,4 @@
-"""What a model is compared with: classical methods, the best fixed polynomial, a network that was not trained.
+"""What a model is compared with: classical methods and the best fixed polynomial.
 
 The classical methods are the library's own programs. The best fixed polynomial is
 
@@ -6,8 +6,7 @@ The classical methods are the library's own programs. The best fixed polynomial 
 
 with the coefficients that make the mean squared relative error smallest over systems of the family: what a method can
 do that uses t products and does not look at A or b. It is written in Legendre's polynomials on [0, 1], where the
-eigenvalues of A / s lie. The untrained network has random weights, and a read-out fitted to the solutions by least
-squares: what the architecture gives without learning.
+eigenvalues of A / s lie.
 """
 
 from __future__ import annotations
@@ -16,18 +15,14 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler import library
-from nlaformer.learn.config import Config
-from nlaformer.learn.model import initial
-from nlaformer.learn.recipes import recipe
-from nlaformer.microscope.subject import Method, Subject, program_method, subject
+from nlaformer.microscope.subject import Method, Subject, program_method
 from nlaformer.problems import Systems
-from nlaformer.transformer import Dense
 
 ALGORITHMS = (
     "cg", "pcg", "conjugate_residual", "steepest_descent", "minimal_residual", "richardson", "chebyshev",
     "newton_schulz",
 )  # fmt: skip
-POLYNOMIAL, UNTRAINED = "fixed polynomial", "untrained"
+POLYNOMIAL = "fixed polynomial"
 
 
 def candidates(of: Subject, fitting: Systems) -> tuple[Subject, ...]:
@@ -67,23 +62,3 @@ def _legendre(A: Tensor, b: Tensor, count: int) -> Tensor:
     for k in range(1, count):
         terms.append(((2 * k + 1) * shifted(terms[k]) - k * terms[k - 1]) / (k + 1))
     return torch.stack(terms[:count], 1) if count else b.new_zeros(len(b), 0, b.shape[-1])
-
-
-@torch.no_grad()
-def untrained(of: Subject, fitting: Systems) -> Subject:
-    """A network of the subject's sizes with random weights, whose read-out is fitted to the solutions."""
-    network = initial(_sizes(of))
-    A, b = (value.to(network.positions) for value in fitting[:2])
-    rows = network.features(A, b, of.T)[:, 1:].double().flatten(0, 1)
-    wanted = fitting.x[:, None].expand(-1, of.T, -1).flatten(0, 1)
-    ridge = 1e-6 * len(rows) * torch.eye(rows.shape[-1], dtype=rows.dtype)
-    read_out = torch.linalg.solve(rows.mT @ rows + ridge, rows.mT @ wanted)  # (d, n)
-    network.probe_x = Dense(read_out.mT.to(network.positions).contiguous())
-    return subject(network, of.family, of.T).renamed(UNTRAINED)
-
-
-def _sizes(of: Subject) -> Config:
-    """The config of a network like the subject, or a small one where the subject has none."""
-    if of.config is not None and of.config.program is None:
-        return of.config.replace(start=None)
-    return recipe("quickstart", n=of.family.n, T=of.T)

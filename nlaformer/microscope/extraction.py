@@ -7,8 +7,10 @@ With the model's x_t, the program's p_t and the solutions x, over systems that n
     R^2 of the step(t) = 1 - sum |x_t - q_t|^2 / sum |x_t - x_(t-1)|^2,
 
 where q_t is one step of the program from the model's own x_(t-1). The solution itself has a large R^2 where the model
-is accurate, and explains none of its error: that is the control. The constants minimize the sum of the squared
-deviations for t = 1, ..., ``until``.
+is accurate, and explains none of its error: that is one control. The other is the same fit to the network before its
+training (``untrained``): what a program explains there is the architecture's, not what was learned. A negative share
+says that the program is further from the model's iterate than the solution is. The constants minimize the sum of the
+squared deviations for t = 1, ..., ``until``.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ import torch
 from scipy.optimize import least_squares
 from torch import Tensor
 
+from nlaformer.arrays import whole
 from nlaformer.compiler import library
 from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.language import Program
 from nlaformer.microscope.measures import numbers
 from nlaformer.microscope.short_programs import DiagonalRefinement, Momentum, RankOneRefinement
-from nlaformer.microscope.subject import program_method, subject
+from nlaformer.microscope.subject import Subject, program_method, subject
+from nlaformer.microscope.untrained import untrained
 from nlaformer.problems import Family, Systems
 
 SEED = 18_100_000
@@ -66,11 +70,13 @@ class Extraction:
     """The control: R^2 of the solution, which explains nothing of the model's error."""
     compiled_r2: tuple[float, ...]
     """R^2 of the best program as a compiled transformer."""
+    before_training: tuple[Fit, ...]
+    """The same programs fitted to the network before its training; empty where the model is no trained network."""
 
     def to_json(self) -> dict[str, object]:
         """The numbers as plain data."""
-        own = {key: value for key, value in vars(self).items() if key != "fits"}
-        return own | {"fits": [fit.to_json() for fit in self.fits]}
+        lists = {"fits": self.fits, "before_training": self.before_training}
+        return {**vars(self), **{name: [fit.to_json() for fit in fits] for name, fits in lists.items()}}
 
 
 def extract(
@@ -89,8 +95,8 @@ def extract(
     ----------
     model, family : as in ``nf.microscope``
     programs : programs whose float attributes are the constants to fit; by default CG, PCG and three short ones
-    until : the last iterate that is fitted, at most T
-    count : systems, half of them for the fit and all of another draw for the numbers
+    until : the last iterate that is fitted; T where T is less
+    count : systems of the numbers; half as many others are fitted on
     seed : of the systems
     say : called with the name of each program before it is fitted
 
@@ -111,28 +117,41 @@ def extract(
     0.05
     """
     of = subject(model, family, None)
-    until = min(until, of.T)
-    fitting, fresh = of.family.sample(max(count // 2, 1), seed), of.family.sample(count, seed + 1)
-    wanted, held_out = (of.iterates(each.A, each.b, until) for each in (fitting, fresh))
-    fits = []
-    for template in _programs() if programs is None else programs:
-        say(template.name)
-        fitted = _fitted(template, fitting, wanted)
-        fits.append(_judged(fitted, fresh, held_out))
-    fits.sort(key=lambda fit: -sum(fit.r2))
+    until = min(whole("until", until, 1), of.T)
+    size = whole("count", count, 2)
+    fitting, fresh = of.family.sample(size // 2, seed), of.family.sample(size, seed + 1)
+    templates = _programs() if programs is None else tuple(programs)
+    fits = _fits(of, templates, fitting, fresh, until, say)
+    held_out = of.iterates(fresh.A, fresh.b, until)
     say("compiling the best")
     transformer = compile(fits[0].program, of.family.n, verify=False)
     compiled = program_method(transformer)(fresh.A, fresh.b, until)
+    before: tuple[Fit, ...] = ()
+    if of.model is not None:
+        before = _fits(untrained(of, fitting), templates, fitting, fresh, until, lambda name: say(f"{name}, untrained"))
     return Extraction(
         of.name,
         of.family.n,
         repr(of.family),
         seed,
         count,
-        tuple(fits),
+        fits,
         solution_r2=_r2(fresh.x[:, None], held_out),
         compiled_r2=_r2(compiled, held_out),
+        before_training=before,
     )
+
+
+def _fits(
+    of: Subject, templates: Sequence[Program], fitting: Systems, fresh: Systems, until: int, say: Callable[[str], None]
+) -> tuple[Fit, ...]:
+    """Every program fitted to a subject on one set of systems and judged on another, the best first."""
+    wanted, held_out = (of.iterates(each.A, each.b, until) for each in (fitting, fresh))
+    found = []
+    for template in templates:
+        say(template.name)
+        found.append(_judged(_fitted(template, fitting, wanted), fresh, held_out))
+    return tuple(sorted(found, key=lambda fit: -sum(fit.r2)))
 
 
 def _programs() -> tuple[Program, ...]:

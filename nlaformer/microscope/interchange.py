@@ -7,16 +7,25 @@ patched iterates y and CG's own iterates x' for b',
 
     share(k) = 1 - sum |y_(t+k) - x'_(t+k)|^2 / sum |x_(t+k) - x'_(t+k)|^2
 
-is 0 where nothing follows, and nearly 1 where all does; an exchange of the whole state gives its largest value. The
-directions are the principal ones of P' - P over systems and tokens. The one that moves most alone is chosen on the
-systems that the directions come from; every share is of fresh systems. Controls are a random direction, every direction
-but the chosen one, and what the probe of x reads from the last token.
+is 0 where nothing follows, and nearly 1 where all does; an exchange of the whole state gives its largest value. A share
+near 0 does not say that the exchange has no effect: the iterates may move elsewhere. How far they move at all is
+
+    moved(k) = sum |y_(t+k) - x_(t+k)|^2 / sum |x_(t+k)|^2.
+
+The directions are the principal ones of P' - P over systems and tokens. The one that moves most alone is chosen on the
+systems that the directions come from; all numbers are of fresh systems. Controls are a random direction, every
+direction but the chosen one, and what the probe of x reads from the last token.
+
+What the chosen component is like: its difference between the two systems, a number for each equation, is compared with
+the differences of b and of CG's x, r and d by the absolute cosine, averaged over the systems. These differences are
+alike themselves, so the cosine of each with the difference of b stands beside it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,6 +33,7 @@ from torch import Tensor
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import Solver
+from nlaformer.microscope.measures import numbers
 from nlaformer.microscope.patching import patch
 from nlaformer.microscope.recording import trace
 from nlaformer.problems import Family, Systems
@@ -34,9 +44,16 @@ _AFTER = 3  # iterates that are looked at
 _PRINCIPAL = 4  # directions that are tried alone
 
 
+class Effect(NamedTuple):
+    """What an exchange does to x_(t+1), x_(t+2), x_(t+3)."""
+
+    share: tuple[float, ...]
+    moved: tuple[float, ...]
+
+
 @dataclass(frozen=True)
 class Exchange:
-    """What an exchange after t loops moves; the shares are those of x_(t+1), x_(t+2), x_(t+3)."""
+    """The exchanges after t loops; shares and what they moved by what was exchanged."""
 
     loop: int
     variance: tuple[float, ...]
@@ -44,8 +61,11 @@ class Exchange:
     chosen: int
     """Index of the chosen direction among them, from 1 on."""
     shares: dict[str, tuple[float, ...]]
-    correlation: dict[str, float]
-    """Of the chosen component with CG's x, r, d and with b, over the equations; mean size over the systems."""
+    moved: dict[str, tuple[float, ...]]
+    cosine: dict[str, float]
+    """Of the chosen component with CG's x, r, d and with b; of their differences, absolute, mean over the systems."""
+    cosine_of_b: dict[str, float]
+    """The same with b in place of the component: what any number that follows b would have."""
 
 
 @dataclass(frozen=True)
@@ -139,20 +159,18 @@ class _Run:
         assert first.iterates is not None
         return cls(model, t, pair, P, P_other - P, first.iterates, target)
 
-    def share(self, P: Tensor) -> tuple[float, ...]:
-        """How far the next iterates follow the other system if P is the state after t loops."""
+    def effect(self, P: Tensor) -> Effect:
+        """What the next iterates do if P is the state after t loops."""
         with patch(self.model, {_place(self.t): P.to(self.model.positions)}):
             y = self.model.iterates(self.pair.A, self.pair.b, self.t + _AFTER + 1, normalize=False)
-        after = range(self.t + 1, self.t + _AFTER + 1)
-        far, near = ((each - self.target)[:, after].square().sum((0, 2)) for each in (self._cut(self.x), self._cut(y)))
-        return tuple(float(1 - a / b) for a, b in zip(near, far, strict=True))
+        after = slice(self.t + 1, self.t + _AFTER + 1)
+        x, y, target = self.x[:, after], y[:, after], self.target[:, after]
+        far, near, moved, size = (each.square().sum((0, 2)) for each in (x - target, y - target, y - x, x))
+        return Effect(numbers(1 - near / far), numbers(moved / size))
 
-    def _cut(self, iterates: Tensor) -> Tensor:
-        return iterates[:, : self.t + _AFTER + 1]
-
-    def within(self, Q: Tensor) -> tuple[float, ...]:
-        """The share where the components in the span of Q, (row, k), are exchanged at every token."""
-        return self.share(self.P + Q @ (Q.mT @ self.difference))
+    def within(self, Q: Tensor) -> Effect:
+        """The effect where the components in the span of Q, (row, k), are exchanged at every token."""
+        return self.effect(self.P + Q @ (Q.mT @ self.difference))
 
 
 def _place(t: int) -> str:
@@ -164,18 +182,28 @@ def _exchange(model: Solver, t: int, fitting: _Pair, fresh: _Pair, seed: int) ->
     rows = fitted.difference[:, :, 1:].movedim(1, -1).flatten(0, 1)  # the tokens of the equations
     _, sizes, principal = torch.linalg.svd(rows, full_matrices=False)
     directions = [direction[:, None] for direction in principal[:_PRINCIPAL]]
-    alone = [sum(fitted.within(direction)) for direction in directions]
+    alone = [sum(fitted.within(direction).share) for direction in directions]
     k = max(range(len(alone)), key=alone.__getitem__)
     Q = directions[k]
     generator = torch.Generator().manual_seed(seed)
     random = torch.linalg.qr(torch.randn(len(Q), 1, generator=generator, dtype=Q.dtype)).Q
-    shares = {"the whole state": run.share(run.P + run.difference)}
-    shares |= {f"principal direction {j + 1}": run.within(each) for j, each in enumerate(directions)}
-    shares["every direction but the chosen"] = run.share(run.P + run.difference - Q @ (Q.mT @ run.difference))
-    shares["a random direction"] = run.within(random)
-    shares["what the probe of x reads"] = run.share(_with_probed(run))
+    effects = {"the whole state": run.effect(run.P + run.difference)}
+    effects |= {f"principal direction {j + 1}": run.within(each) for j, each in enumerate(directions)}
+    effects["every direction but the chosen"] = run.effect(run.P + run.difference - Q @ (Q.mT @ run.difference))
+    effects["a random direction"] = run.within(random)
+    effects["what the probe of x reads"] = run.effect(_with_probed(run))
     variance = sizes.square() / sizes.square().sum()
-    return Exchange(t, tuple(variance[:_PRINCIPAL].tolist()), k + 1, shares, _correlations(run, Q))
+    vectors = _differences(run)
+    component = (Q.mT @ run.difference)[:, 0, 1:]  # (count, n)
+    return Exchange(
+        t,
+        numbers(variance[:_PRINCIPAL]),
+        k + 1,
+        shares={name: effect.share for name, effect in effects.items()},
+        moved={name: effect.moved for name, effect in effects.items()},
+        cosine=_cosines(component, vectors),
+        cosine_of_b=_cosines(vectors["b"], vectors),
+    )
 
 
 def _with_probed(run: _Run) -> Tensor:
@@ -186,12 +214,13 @@ def _with_probed(run: _Run) -> Tensor:
     return P
 
 
-def _correlations(run: _Run, Q: Tensor) -> dict[str, float]:
-    """Of the chosen component's difference with that of CG's vectors, over the equations of a system."""
-    component = (Q.mT @ run.difference)[:, 0, 1:]  # (count, n)
+def _differences(run: _Run) -> dict[str, Tensor]:
+    """CG's vectors after t steps and b, those of the other system less those of the first, (count, n)."""
     one, other = (library.program("cg").run(run.pair.A, b, iterations=run.t) for b in (run.pair.b, run.pair.other))
-    vectors = {name: (other.state[name] - one.state[name])[:, run.t] for name in ("x", "r", "d")}
-    vectors["b"] = run.pair.other - run.pair.b
-    return {
-        name: float(torch.cosine_similarity(component, vector, dim=-1).abs().mean()) for name, vector in vectors.items()
-    }
+    found = {name: (other.state[name] - one.state[name])[:, run.t] for name in ("x", "r", "d")}
+    return found | {"b": run.pair.other - run.pair.b}
+
+
+def _cosines(of: Tensor, vectors: dict[str, Tensor]) -> dict[str, float]:
+    """The absolute cosine with each of the vectors, mean over the systems."""
+    return {name: float(torch.cosine_similarity(of, vector, dim=-1).abs().mean()) for name, vector in vectors.items()}

@@ -9,7 +9,7 @@ chosen by leave-one-out errors on these, scored on other systems,
 scored systems. Vectors are scaled to length one first, or a few systems with large right-hand sides would count alone.
 
 A probe is fitted, so it reads whatever is a linear function of anything the state retains. Three controls say what an
-R^2 is worth: the same probe on a network of the same sizes with random weights; on the input itself, b and A and the
+R^2 is worth: the same probe on the network before its training (``untrained``); on the input itself, b and A and the
 products of a first step, A b, diag(A) b and b / diag(A); and on the state of the model with the targets of other
 systems, which is 0 but for the size of the sample.
 """
@@ -27,14 +27,13 @@ import torch
 from nlaformer.arrays import FloatArray, full_precision, whole
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.errors import OptionError, SampleWarning, shown, unknown_name
-from nlaformer.learn.model import Solver, initial
-from nlaformer.learn.parts import PartNetwork
+from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.learn.recipes import recipe
 from nlaformer.microscope.places import transformers
 from nlaformer.microscope.recording import trace
 from nlaformer.microscope.subject import subject
 from nlaformer.microscope.targets import Target, values
+from nlaformer.microscope.untrained import before_training
 from nlaformer.problems import Family, Systems
 
 Probed: TypeAlias = Solver | TrainedProgram | Algorithm
@@ -43,11 +42,10 @@ _AT_ONCE = 256  # systems that run through a model together
 _FITTED_FOR_EACH = 5  # systems for each number that a probe reads
 _FEWEST = 2
 _LEAST = 400
-_UNTRAINED_SEED = 101
 _RESAMPLES = 400
 SOURCES = {
     "model": "the model's state",
-    "untrained": "a network with random weights",
+    "untrained": "the network before its training",
     "input": "b, A, A b, diag(A) b, b / diag(A)",
     "permuted": "the model's state, targets of other systems",
 }
@@ -135,7 +133,7 @@ def probe(
     family : the systems, as in ``nf.problems``; those of its training by default
     targets : names such as "cg.r", "pcg.d", "cg.alpha", "solution" (any state of any of ``nf.algorithms()``), or a
         mapping from names of your own to such names, to (program, state), or to functions of (A, b)
-    controls : also probe a network with random weights, the input, and the model with the targets of other systems
+    controls : also probe the network before its training, the input, and the model with the targets of other systems
     at : the part of the last layer before each iterate that is read, "output" or another one of ``nf.trace``; that of
         a certain layer with "layer[0].ffn.hidden"
     token : the token that is read, a number, "all", or "own": entry i of a vector from the token of equation i. The
@@ -178,7 +176,7 @@ def probe(
     for source, read in sources.items():
         # A control is scored at the iterates at which the model has a state.
         states = own if read is sources["model"] else _where(own, _read(read, drawn))
-        wanted = {name: np.roll(value, source == "permuted", 0) for name, value in Y.items()}
+        wanted = Y if source != "permuted" else {name: np.roll(value, 1, axis=0) for name, value in Y.items()}
         for name, score in _scores(states, wanted, fitted, seed).items():
             scores[name][source] = score
     return Probing(scores, fitted, count - fitted, at, token, of.family)
@@ -198,21 +196,10 @@ def _default_token(model: Probed) -> int | str:
 def _sources(model: Probed, T: int, controls: bool, n: int, at: str, token: int | str) -> dict[str, _Source]:
     found: dict[str, _Source] = {"model": _state_source(model, T, at, token)}
     if controls:
-        found["untrained"] = _state_source(_untrained(model, n, T), T, *_same_place(model, at, token))
+        found["untrained"] = _state_source(before_training(model, n, T), T, *_same_place(model, at, token))
         found["input"] = lambda systems: [_inputs(systems, token == "own")] * (T + 1)
         found["permuted"] = found["model"]
     return found
-
-
-def _untrained(model: Probed, n: int, T: int) -> Probed:
-    """A network with random weights of the same sizes; for an algorithm, which has none, a small one."""
-    if isinstance(model, Solver):
-        return initial(model.config.replace(seed=_UNTRAINED_SEED, start=None))
-    if isinstance(model, TrainedProgram):
-        generator = torch.Generator().manual_seed(_UNTRAINED_SEED)
-        parts = {part.name: PartNetwork.initial(part, model.config, generator) for part in model.program.parts}
-        return TrainedProgram(model.config, model.program, parts)
-    return initial(recipe("quickstart", n=n, T=T, seed=_UNTRAINED_SEED))
 
 
 def _same_place(model: Probed, at: str, token: int | str) -> tuple[str, int | str]:
@@ -235,9 +222,9 @@ def _state_source(model: Probed, T: int, at: str, token: int | str) -> _Source:
 
 def _names(model: Probed, at: str, T: int) -> list[str | None]:
     """The names of a part at every iterate."""
-    ((prefix, transformer),) = list(transformers(model).items())[:1]
-    if len(transformers(model)) > 1:
+    if len(parts := transformers(model)) > 1:
         raise OptionError("this program has several learned parts; nf.probe reads programs with one. See nf.trace")
+    ((prefix, transformer),) = parts.items()
     posts = isinstance(model, Solver) and len(transformer.post) > 0
     blocks = ["pre", *["loop"] * (T - posts), *["post"] * posts]
     known = transformer.hooks

@@ -17,7 +17,6 @@ from nlaformer.arrays import to_tensor
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.language import Program
 from nlaformer.errors import OptionError, ShapeError
-from nlaformer.learn.config import Config
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import SPD, Family
@@ -37,7 +36,7 @@ class Subject:
     T : its iterations, as trained or as asked for
     family : the systems it is meant for
     longer : whether it can run for more than T iterations
-    config : of its training, if it has one
+    model : the trained network, if it is one
     """
 
     name: str
@@ -45,7 +44,7 @@ class Subject:
     T: int
     family: Family
     longer: bool = True
-    config: Config | None = None
+    model: Solver | TrainedProgram | None = None
 
     @torch.no_grad()
     def iterates(self, A: Tensor, b: Tensor, until: int | None = None) -> Tensor:
@@ -65,7 +64,7 @@ def subject(model: object, family: Family | None = None, iterations: int | None 
         own = family or config.make_family()
         T = iterations or config.T
         method = _solver(model, T) if isinstance(model, Solver) else _trained(model)
-        return Subject(config.recipe, method, T, own, config=config)
+        return Subject(config.recipe, method, T, own, model=model)
     if isinstance(model, Algorithm | Program):
         own = family or SPD(n=model.n if isinstance(model, Algorithm) else 20)
         return Subject(model.name, program_method(model), iterations or own.n, own)
@@ -98,9 +97,14 @@ def program_method(program: Program | Algorithm) -> Method:
 
     def method(A: Tensor, b: Tensor, iterations: int) -> Tensor:
         run = program.run(A, b, iterations=iterations) if takes_b else program.run(A, iterations=iterations)
-        return run.x if run.x.dim() == 3 else (run.x @ b[:, None, :, None])[..., 0]
+        return answers(run.x, b)
 
     return method
+
+
+def answers(x: Tensor, b: Tensor) -> Tensor:
+    """Iterates (count, T + 1, n) of what a run gave: x itself, or X_t b where it gave matrices."""
+    return x if x.dim() == 3 else (x @ b[:, None, :, None])[..., 0]
 
 
 def _asked(program: Program) -> set[str]:

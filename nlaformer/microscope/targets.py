@@ -22,6 +22,7 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.library.krylov import ConjugateGradient, PreconditionedConjugateGradient
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import OptionError, ShapeError, shown, unknown_name
+from nlaformer.microscope.subject import answers
 from nlaformer.problems import Systems
 
 Target: TypeAlias = str | tuple[Program, str] | Callable[[Tensor, Tensor], object]
@@ -93,7 +94,7 @@ def _state(
         takes = trace_program(program, A.shape[-1]).inputs
         given = {name: value for name, value in (("A", A), ("b", b)) if name in takes}
         run = program.run(**given, iterations=T)
-        iterates = run.x if run.x.dim() == 3 else (run.x @ b[:, None, :, None])[..., 0]
+        iterates = answers(run.x, b)
         runs[key] = {"x": iterates, "r": b[:, None] - iterates @ A.mT} | run.state
     if state not in runs[key]:
         raise unknown_name(f"state of {program.name}", state, runs[key])
