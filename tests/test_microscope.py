@@ -244,6 +244,18 @@ def test_options_of_the_battery_are_refused_where_it_does_not_run(
     assert code == 2 and option[0] in said.err and not said.out
 
 
+def test_the_exchange_of_x_alone_is_that_of_a_patched_register_of_cg():
+    pair = interchange._Pair.of(SPD(n=4).sample(6, seed=2))
+    run = interchange._Run.of(initial(nf.recipe("quickstart", n=4, d=16, heads=2)), 2, pair)
+    cg = nf.algorithm("cg", n=4, verify=False)
+    x = cg.run(pair.A, pair.b, iterations=5).x
+    with nf.patch(cg, {"registers.x[2]": run.target[:, 2]}):
+        y = cg.run(pair.A, pair.b, iterations=5).x
+    expected = interchange.Effect.of(x[:, 3:], y[:, 3:], run.target[:, 3:])
+    assert interchange._x_alone(run).share == pytest.approx(expected.share, abs=1e-6)
+    assert interchange._x_alone(run).moved == pytest.approx(expected.moved, abs=1e-6)
+
+
 def test_what_cannot_be_looked_at_is_refused():
     with pytest.raises(OptionError, match="until"):
         nf.extract(Shifted(), SPD(n=3), until=0)

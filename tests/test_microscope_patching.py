@@ -133,6 +133,14 @@ def test_the_recorded_register_in_its_own_place_changes_no_bit():
             assert torch.equal(ordinary(kind), record.output), kind
 
 
+def test_a_pattern_of_registers_changes_them_after_every_step_but_where_a_name_says_otherwise():
+    model, options = subject("compiled")
+    with nf.patch(model, {"registers.d[*]": 0, "registers.d[0]": lambda d: d}):
+        record = nf.trace(model, *systems("compiled"), **options)
+    assert record["registers.d[0]"].any() and not record["registers.d[1]"].any()
+    assert torch.equal(record["registers.x[3]"], record["registers.x[1]"])  # no direction after the first
+
+
 def test_a_changed_state_of_a_program_with_a_learned_part_goes_on_from_there():
     model, _ = subject("program")
     A, b = systems("program")

@@ -165,6 +165,23 @@ def test_registers_iterates_probes_and_features_are_those_of_the_run():
     assert torch.equal(torch.stack(last, 1), record.features[:, [0, 2]])
 
 
+def test_registers_are_names_like_all_others():
+    for kind in ("compiled", "program", "mixed"):
+        model, options = subject(kind)
+        record = nf.trace(model, *systems(kind), **options)
+        T = options["iterations"]
+        names = {f"registers.{state}[{t}]" for state in record.registers for t in range(T + 1)}
+        assert names == {name for name in record if name.startswith("registers.")}, kind
+        assert torch.equal(record["registers.r[*]"], record.registers["r"])
+        assert torch.equal(record["registers.r[1]"], record.registers["r"][:, 1])
+        small = nf.trace(model, *systems(kind), keep="registers.r[1]", **options)
+        assert small.names == ("registers.r[1]",) and torch.equal(small["registers.r[1]"], record["registers.r[1]"])
+    with pytest.raises(UnknownNameError, match=r"registers\.r\[1\]"):
+        small["registers.r[7]"]
+    with pytest.raises(UnknownNameError, match=r"registers\.r\[2\]"):
+        nf.trace(model, *systems(kind), keep="registers.r[9]", **options)
+
+
 def test_leading_dimensions_and_the_kind_of_array_are_kept():
     model, options = subject("compiled")
     A, b = (value.numpy() for value in systems("compiled"))
@@ -174,6 +191,7 @@ def test_leading_dimensions_and_the_kind_of_array_are_kept():
     assert np.array_equal(nf.trace(model, A[1].tolist(), b[1].tolist(), **options)[name], single[name])
     assert isinstance(single[name], np.ndarray) and many[name].shape == (3, 2, *single[name].shape)
     assert np.allclose(many[name][1, 0], single[name], atol=1e-12)
+    assert many["registers.r[2]"].shape == (3, 2, N) and single["registers.rho[2]"].shape == ()
     assert many["loop[*].layer[0].input"].shape == (3, 2, 3, *single["loop[0].layer[0].input"].shape)
 
 

@@ -18,6 +18,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -47,6 +48,8 @@ MODEL = "model"
 SHOWN = (1, 2, 4, 6, 8)  # of the error operators, and what tables show
 _SHORT = 8  # iterations of the tests that are over soon
 _BEYOND = 4  # times T
+_Everyone = tuple[Subject, ...]  # the model first
+_Runs = dict[str, Tensor]  # iterates by subject
 
 
 @dataclass(frozen=True)
@@ -150,38 +153,23 @@ def microscope(
         raise OptionError(f"the tests are for symmetric positive definite systems; {of.family!r} draws others")
     say("errors and explanations")
     everyone = (of.renamed(MODEL), *candidates(of, fitting), untrained(of, fitting))
-    A, b, x = systems
-    runs = {each.name: each.iterates(A, b) for each in everyone}
-    explanations = naming.explain(runs[MODEL], {k: run for k, run in runs.items() if k not in (MODEL, UNTRAINED)}, x)
+    runs = {each.name: each.iterates(systems.A, systems.b) for each in everyone}
+    known = {name: run for name, run in runs.items() if name not in (MODEL, UNTRAINED)}
+    explanations = naming.explain(runs[MODEL], known, systems.x)
     accepted = naming.named(explanations)
-    errors = {name: _errors(found, x) for name, found in runs.items()}
-    # CG for longer: a better model may be ahead by more than T.
-    reference = _errors(program_method(library.program("cg"))(A, b, _BEYOND * of.T), x)
-    say("Krylov spaces")
-    basis = krylov_basis(A, b)
-    spaces = {name: krylov(basis, found, x) for name, found in runs.items()}
-    say("error operators")
-    operators = _operators(everyone, of.family, size, seed + 2)
-    say("symmetries")
-    symmetries = {
-        label: {each.name: _symmetry(each, change, back, runs[each.name], x) for each in everyone}
-        for label, change, back in _transformations(systems, seed + 3)
-    }
-    say("termination and additivity")
-    termination = {
-        label: {each.name: _errors(each.iterates(few.A, few.b, min(of.T, _SHORT)), few.x) for each in everyone}
-        for label, few in _few_eigenvalues(systems)
-    }
-    additivity = {each.name: _additivity(each, systems, runs[each.name]) for each in everyone}
-    say("other systems")
-    elsewhere = {
-        label: {each.name: _errors(each.iterates(*other[:2])[:, -1:], other.x) for each in everyone}
-        for label, other in _others(of, systems, seed)
-    }
-    beyond = {}
-    if of.longer:
-        say("more iterations")
-        beyond = {each.name: _errors(each.iterates(A, b, _BEYOND * of.T)[:, of.T :: of.T], x) for each in everyone}
+    errors = {name: _errors(run, systems.x) for name, run in runs.items()}
+    tests: dict[str, dict[str, Any]] = {}
+    for field, label, measure in (
+        ("krylov", "Krylov spaces", lambda: _krylov(systems, runs)),
+        ("operators", "error operators", lambda: _operators(everyone, of.family, size, seed + 2)),
+        ("symmetries", "symmetries", lambda: _symmetries(everyone, systems, runs, seed + 3)),
+        ("termination", "few eigenvalues", lambda: _termination(everyone, systems)),
+        ("additivity", "additivity", lambda: {each.name: _additivity(each, systems, runs) for each in everyone}),
+        ("elsewhere", "other systems", lambda: _elsewhere(everyone, systems, seed)),
+        ("beyond", "more iterations", lambda: _beyond(everyone, systems) if of.longer else {}),
+    ):
+        say(label)
+        tests[field] = measure()
     return Microscopy(
         model=of.name,
         n=of.family.n,
@@ -193,15 +181,40 @@ def microscope(
         until=accepted.until if accepted else 0,
         explanations=explanations,
         errors=errors,
-        cg_iterations=iterations_of_same_error(errors[MODEL].mean, reference.mean),
-        krylov=spaces,
-        operators=operators,
-        symmetries=symmetries,
-        termination=termination,
-        additivity=additivity,
-        elsewhere=elsewhere,
-        beyond=beyond,
+        cg_iterations=_iterations_of_cg(errors[MODEL], systems, of.T),
+        **tests,
     )
+
+
+def _krylov(systems: Systems, runs: _Runs) -> dict[str, Krylov]:
+    basis = krylov_basis(systems.A, systems.b)
+    return {name: krylov(basis, found, systems.x) for name, found in runs.items()}
+
+
+def _iterations_of_cg(errors: Spread, systems: Systems, T: int) -> tuple[float | None, ...]:
+    """CG runs for longer than the model: a better one may be ahead by more than T."""
+    A, b, x = systems
+    reference = _errors(program_method(library.program("cg"))(A, b, _BEYOND * T), x)
+    return iterations_of_same_error(errors.mean, reference.mean)
+
+
+def _termination(everyone: _Everyone, systems: Systems) -> dict[str, dict[str, Spread]]:
+    return {
+        label: {each.name: _errors(each.iterates(few.A, few.b, min(each.T, _SHORT)), few.x) for each in everyone}
+        for label, few in _few_eigenvalues(systems)
+    }
+
+
+def _elsewhere(everyone: _Everyone, systems: Systems, seed: int) -> dict[str, dict[str, Spread]]:
+    return {
+        label: {each.name: _errors(each.iterates(other.A, other.b)[:, -1:], other.x) for each in everyone}
+        for label, other in _others(everyone[0].family, systems, seed)
+    }
+
+
+def _beyond(everyone: _Everyone, systems: Systems) -> dict[str, Spread]:
+    A, b, x = systems
+    return {each.name: _errors(each.iterates(A, b, _BEYOND * each.T)[:, each.T :: each.T], x) for each in everyone}
 
 
 def _short(value: object) -> object:
@@ -216,7 +229,7 @@ def _errors(iterates: Tensor, x: Tensor) -> Spread:
     return Spread.of(squared(iterates - x[:, None], x))
 
 
-def _operators(everyone: tuple[Subject, ...], family: Family, size: Effort, seed: int) -> dict[str, ErrorOperator]:
+def _operators(everyone: _Everyone, family: Family, size: Effort, seed: int) -> dict[str, ErrorOperator]:
     """The error operators of every subject, on the same matrices and right-hand sides."""
     T = everyone[0].T
     at = tuple(t for t in SHOWN if t <= T)
@@ -250,6 +263,13 @@ def _transformations(systems: Systems, seed: int) -> Iterator[tuple[str, Systems
         yield label, turned, partial(torch.matmul, other=U)
 
 
+def _symmetries(everyone: _Everyone, systems: Systems, runs: _Runs, seed: int) -> dict[str, dict[str, Symmetry]]:
+    return {
+        label: {each.name: _symmetry(each, change, back, runs[each.name], systems.x) for each in everyone}
+        for label, change, back in _transformations(systems, seed)
+    }
+
+
 def _symmetry(each: Subject, changed: Systems, back: _Back, before: Tensor, x: Tensor) -> Symmetry:
     after = each.iterates(changed.A, changed.b)
     return Symmetry(Spread.of(squared(back(after) - before, x)), _errors(after[:, -1:], changed.x))
@@ -267,26 +287,26 @@ def _few_eigenvalues(systems: Systems) -> Iterator[tuple[str, Systems]]:
         yield label, Systems(A, (A @ systems.x[..., None])[..., 0], systems.x)
 
 
-def _additivity(each: Subject, systems: Systems, first: Tensor) -> Spread:
+def _additivity(each: Subject, systems: Systems, runs: _Runs) -> Spread:
     """The defect of x_t((b + b') / sqrt 2); the root keeps the sum as long as b is."""
     A, b, x = systems
     other = x.roll(1, 0)  # the solution of another system is as likely as any
     right, until = (A @ other[..., None])[..., 0], min(each.T, _SHORT)
     together = each.iterates(A, (b + right) / math.sqrt(2), until)
-    apart = (first[:, : until + 1] + each.iterates(A, right, until)) / math.sqrt(2)
+    apart = (runs[each.name][:, : until + 1] + each.iterates(A, right, until)) / math.sqrt(2)
     return Spread.of(squared(together - apart, (x + other) / math.sqrt(2)))
 
 
-def _others(of: Subject, own: Systems, seed: int) -> Iterator[tuple[str, Systems]]:
+def _others(family: Family, own: Systems, seed: int) -> Iterator[tuple[str, Systems]]:
     """Other families with the size that the matrices of the model's own have in the median."""
-    usual, n = own.A.flatten(1).norm(dim=-1).median(), of.family.n
+    usual, n = own.A.flatten(1).norm(dim=-1).median(), family.n
     kinds: dict[str, Family] = {f"spd, sigma {sigma:g}": problems.SPD(n=n, sigma=(sigma,)) for sigma in (0.8, 1.8)}
     for name in problems.families():
         definite = problems.FAMILIES[name].definite
         if definite and name not in ("spd", "matrix-market") and not problems.complaints(name, n=n):
             kinds[name] = problems.family(name, n=n)
     for label, kind in kinds.items():
-        if kind == of.family:
+        if kind == family:
             continue
         A, b, x = kind.sample(len(own.b), seed)
         c = usual / A.flatten(1).norm(dim=-1)

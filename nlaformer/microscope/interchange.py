@@ -14,7 +14,8 @@ near 0 does not say that the exchange has no effect: the iterates may move elsew
 
 The directions are the principal ones of P' - P over systems and tokens. The one that moves most alone is chosen on the
 systems that the directions come from; all numbers are of fresh systems. Controls are a random direction, every
-direction but the chosen one, and what the probe of x reads from the last token.
+direction but the chosen one, what the probe of x reads from the last token, and CG itself with its x exchanged and its
+r and d left as they are: a share that is no larger does not show that more than x is carried.
 
 What the chosen component is like: its difference between the two systems, a number for each equation, is compared with
 the differences of b and of CG's x, r and d by the absolute cosine, averaged over the systems. These differences are
@@ -49,6 +50,12 @@ class Effect(NamedTuple):
 
     share: tuple[float, ...]
     moved: tuple[float, ...]
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, target: Tensor) -> Effect:
+        """Of iterates x that became y, on the way to the target; (count, iterates, n) each."""
+        far, near, moved, size = (each.square().sum((0, 2)) for each in (x - target, y - target, y - x, x))
+        return cls(numbers(1 - near / far), numbers(moved / size))
 
 
 @dataclass(frozen=True)
@@ -164,9 +171,7 @@ class _Run:
         with patch(self.model, {_place(self.t): P.to(self.model.positions)}):
             y = self.model.iterates(self.pair.A, self.pair.b, self.t + _AFTER + 1, normalize=False)
         after = slice(self.t + 1, self.t + _AFTER + 1)
-        x, y, target = self.x[:, after], y[:, after], self.target[:, after]
-        far, near, moved, size = (each.square().sum((0, 2)) for each in (x - target, y - target, y - x, x))
-        return Effect(numbers(1 - near / far), numbers(moved / size))
+        return Effect.of(self.x[:, after], y[:, after], self.target[:, after])
 
     def within(self, Q: Tensor) -> Effect:
         """The effect where the components in the span of Q, (row, k), are exchanged at every token."""
@@ -192,6 +197,7 @@ def _exchange(model: Solver, t: int, fitting: _Pair, fresh: _Pair, seed: int) ->
     effects["every direction but the chosen"] = run.effect(run.P + run.difference - Q @ (Q.mT @ run.difference))
     effects["a random direction"] = run.within(random)
     effects["what the probe of x reads"] = run.effect(_with_probed(run))
+    effects["x alone, in CG itself"] = _x_alone(run)
     variance = sizes.square() / sizes.square().sum()
     vectors = _differences(run)
     component = (Q.mT @ run.difference)[:, 0, 1:]  # (count, n)
@@ -204,6 +210,13 @@ def _exchange(model: Solver, t: int, fitting: _Pair, fresh: _Pair, seed: int) ->
         cosine=_cosines(component, vectors),
         cosine_of_b=_cosines(vectors["b"], vectors),
     )
+
+
+def _x_alone(run: _Run) -> Effect:
+    """The effect in CG itself of an exchange of x, with r and d as they are: all later iterates shift by x' - x."""
+    x = library.program("cg").run(run.pair.A, run.pair.b, iterations=run.t + _AFTER).x
+    shift, after = (run.target - x)[:, run.t, None], slice(run.t + 1, None)
+    return Effect.of(x[:, after], x[:, after] + shift, run.target[:, after])
 
 
 def _with_probed(run: _Run) -> Tensor:

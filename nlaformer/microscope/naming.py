@@ -14,14 +14,12 @@ step, since at the start slow methods agree with x = 0.
    ended: how long and how closely it follows.
 4. That candidate is named if it explains the model up to t = 3 or further. Otherwise no algorithm is named.
 
-The 1/2 and the 3 are set by the compiled algorithms. On the paper's family, for n = 4, 8, 12, 20, any two candidates
-are further than 1/2 apart by t = 3, but for two pairs, each a method with the smallest error in the norm of A and its
-twin with the smallest residual: CG and conjugate residuals, steepest descent and minimal residuals. Within a pair the
-ratios are 0.1 to 0.4, and the score tells the two apart. So a ratio above 0.1 does not exclude a twin that is not a
-candidate. Chebyshev's method, which is a fixed polynomial in A / |A|_F, may come within 1/2 of the best one. Tests show
-that a compiled algorithm is named right, that other methods and an untrained network are not named, and that without
-its own candidate an algorithm gets at most the name of such a twin. The rule was fixed before it was applied to a
-learned model.
+The 1/2 and the 3 are set by the compiled algorithms. Two pairs of candidates are close, each a method with the smallest
+error in the norm of A and its twin with the smallest residual: CG and conjugate residuals, steepest descent and minimal
+residuals. Chebyshev's method, a fixed polynomial in A / |A|_F, is close to the best one. The score tells such twins
+apart where both are candidates; a twin that is none is not excluded. Tests show, for n = 4, 6, 8 on the paper's family,
+that a compiled algorithm gets its own name, and without its own candidate at most the name of its twin; and that other
+methods and an untrained network are not named. The rule was fixed before it was applied to a learned model.
 """
 
 from __future__ import annotations

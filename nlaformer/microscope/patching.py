@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -20,16 +20,25 @@ from torch import Tensor
 
 from nlaformer.arrays import to_tensor
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.trace import ANSWER
-from nlaformer.errors import OptionError, ShapeError, UnusedPatchWarning, unknown_name
+from nlaformer.errors import OptionError, ShapeError, UnusedPatchWarning
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.microscope.places import Model, fits, matching, transformers, watching
+from nlaformer.microscope.places import (
+    Model,
+    fits,
+    matching,
+    names,
+    register,
+    register_names,
+    registers,
+    transformers,
+    watching,
+)
 
 # A number or an array in place of the value, or a function of it, (systems, ...).
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64 | np.float32]]
 Change: TypeAlias = float | Tensor | Array | Callable[[Tensor], Tensor]
 _Change = Callable[[Tensor], Tensor]
-_REGISTER = re.compile(r"registers\.(.+)\[(\d+|\*)\]")
+_Changes: TypeAlias = Mapping[str, _Change]
 
 
 def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager[None]:
@@ -42,7 +51,8 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
         (of one system, or with leading dimensions for all systems), or a function. A function gets a tensor
         (systems, ...), leading dimensions as one, in the orientation of ``nf.trace``, and returns the new value: it
         scales with ``lambda v: 2 * v`` and exchanges systems with ``lambda v: v[[1, 0]]``. A name comes before a
-        pattern that fits it. ``registers.r[3]`` is the state r of a program after three steps
+        pattern that fits it. ``registers.r[3]`` is the state r of a program after three steps; patterns of registers
+        begin with ``registers.``
 
     Returns
     -------
@@ -62,90 +72,78 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
            [0.25, 0.5 ]])
     """
     given = {name: _function(name, change) for name, change in changes.items()}
-    registers = {name: change for name, change in given.items() if name.startswith("registers.")}
-    plain = {name: change for name, change in given.items() if name not in registers}
-    passes = sorted({0, *(int(number) for name in plain for number in re.findall(r"\[(\d+)\]", name))})
-    return _patched(model, plain, matching(model, plain, passes), _registers(model, registers))
+    states = {name: change for name, change in given.items() if name.startswith("registers.")}
+    plain = {name: change for name, change in given.items() if name not in states}
+    _check_registers(model, states)
+    return _patched(model, plain, matching(plain, names(model, _numbers(plain))), states)
+
+
+def _numbers(changes: Iterable[str]) -> list[int]:
+    """Passes or steps that names may be of: 0, and the numbers in them."""
+    return sorted({0, *(int(number) for name in changes for number in re.findall(r"\[(\d+)\]", name))})
 
 
 @contextmanager
-def _patched(model: Model, changes: dict[str, _Change], names: set[str], registers: _Registers) -> Iterator[None]:
+def _patched(model: Model, plain: _Changes, watched: set[str], states: _Changes) -> Iterator[None]:
     used: set[str] = set()
     runs: list[str] = []
-    patterns = [name for name in changes if "*" in name]
 
     def see(name: str, value: Tensor) -> Tensor | None:
-        known = name if name in changes else next((pattern for pattern in patterns if fits(pattern, name)), None)
-        if known is None:
-            return None
-        used.add(known)
-        return changes[known](value)
+        change = _of(name, plain, used)
+        return None if change is None else change(value)
 
     with ExitStack() as stack:
         for transformer in transformers(model).values():
             transformer.observers.append(runs.append)
             stack.callback(transformer.observers.remove, runs.append)
-        stack.enter_context(watching(model, names, see))
-        if registers and isinstance(model, TrainedProgram):
-            stack.enter_context(_patched_program(model, registers, used))
-        elif registers and isinstance(model, Algorithm):
-            stack.enter_context(_patched_algorithm(model, registers, used))
+        stack.enter_context(watching(model, watched, see))
+        if states and isinstance(model, TrainedProgram):
+            stack.enter_context(_patched_program(model, states, used))
+        elif states and isinstance(model, Algorithm):
+            stack.enter_context(_patched_algorithm(model, states, used))
         yield
-    if runs and (unused := [name for name in (*changes, *registers) if name not in used]):
+    if runs and (unused := [name for name in (*plain, *states) if name not in used]):
         warnings.warn(
             f"no run came to {', '.join(unused)}, so nothing was changed there", UnusedPatchWarning, stacklevel=3
         )
 
 
+def _of(name: str, changes: _Changes, used: set[str]) -> _Change | None:
+    """The change of a name: its own, or that of the first pattern that fits; ``used`` gets what it was given under."""
+    known = name if name in changes else next((each for each in changes if "*" in each and fits(each, name)), None)
+    if known is None:
+        return None
+    used.add(known)
+    return changes[known]
+
+
 # --- registers ---
 
 
-class _Register(NamedTuple):
-    """A state, the number of steps after which it changes or ``*``, and how."""
-
-    state: str
-    step: str
-    change: _Change
-
-
-_Registers: TypeAlias = dict[str, _Register]
-
-
-def _registers(model: Model, changes: Mapping[str, _Change]) -> _Registers:
-    found = {}
-    for name, change in changes.items():
-        parts = _REGISTER.fullmatch(name)
-        if not isinstance(model, (Algorithm, TrainedProgram)):
-            raise OptionError(
-                f"{name}: this model has no registers, which the states of a program are; nf.probe finds what can be "
-                "read from the state of a trained model"
-            )
-        kinds = model.config.state if isinstance(model, Algorithm) else model.program.kinds
-        states = [state for state in kinds if state != ANSWER]
-        if parts is None or parts[1] not in states:
-            raise unknown_name("register", name, [f"registers.{state}[t]" for state in states])
-        if isinstance(model, Algorithm) and parts[2] == "0" and not len(model.model.pre):
+def _check_registers(model: Model, changes: _Changes) -> None:
+    if changes and not registers(model):
+        raise OptionError(
+            f"{', '.join(changes)}: this model has no registers, which the states of a program are; nf.probe finds "
+            "what can be read from the state of a trained model"
+        )
+    matching(changes, register_names(model, _numbers(changes)))
+    if isinstance(model, Algorithm) and not len(model.model.pre):
+        for name in changes.keys() & set(register_names(model, [0])):
             raise OptionError(
                 f"{name}: this algorithm has no pre block, so its first states are its inputs; change those"
             )
-        found[name] = _Register(parts[1], parts[2], change)
-    return found
 
 
-def _at(registers: _Registers, t: int, used: set[str]) -> dict[str, _Change]:
+def _at(model: Model, changes: _Changes, t: int, used: set[str]) -> dict[str, _Change]:
     """The changes of states after t steps."""
-    found: dict[str, _Change] = {}
-    for step in ("*", str(t)):  # the number comes before the pattern
-        chosen = {name: entry for name, entry in registers.items() if entry.step == step}
-        used.update(chosen)
-        found |= {entry.state: entry.change for entry in chosen.values()}
-    return found
+    found = {state: _of(register(state, t), changes, used) for state in registers(model)}
+    return {state: change for state, change in found.items() if change is not None}
 
 
 @contextmanager
-def _patched_program(model: TrainedProgram, registers: _Registers, used: set[str]) -> Iterator[None]:
+def _patched_program(model: TrainedProgram, states: _Changes, used: set[str]) -> Iterator[None]:
     def change(t: int, values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {state: function(values[state]) for state, function in _at(registers, t, used).items()}
+        return {state: function(values[state]) for state, function in _at(model, states, t, used).items()}
 
     model.interventions.append(change)
     try:
@@ -155,14 +153,14 @@ def _patched_program(model: TrainedProgram, registers: _Registers, used: set[str
 
 
 @contextmanager
-def _patched_algorithm(model: Algorithm, registers: _Registers, used: set[str]) -> Iterator[None]:
+def _patched_algorithm(model: Algorithm, states: _Changes, used: set[str]) -> Iterator[None]:
     """States stand in P after the last layer of a pass."""
     powers: dict[str, Tensor] = {}
     first, last = len(model.model.pre) - 1, len(model.model.loop) - 1
 
     def see(name: str, P: Tensor) -> Tensor | None:
         passed = re.match(r"loop\[(\d+)\]", name)
-        changes = _at(registers, int(passed[1]) + 1 if passed else 0, used)
+        changes = _at(model, states, int(passed[1]) + 1 if passed else 0, used)
         return model.with_states(P, powers, changes) if changes else None
 
     model.observers.append(powers.update)

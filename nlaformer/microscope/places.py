@@ -17,6 +17,8 @@ ffn                 what the FFN adds to P
 output              P after the layer: middle + ffn
 ==================  ================================================================================
 
+``registers.STATE[t]`` is a state of a program after t steps, decoded.
+
 In a pattern, ``*`` stands for any characters. Rows come first, as in the paper; inside, tensors are (..., token, row).
 """
 
@@ -32,6 +34,7 @@ from typing import TypeAlias
 from torch import Tensor
 
 from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import OptionError, UnknownNameError, shown
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
@@ -104,27 +107,44 @@ def places(model: object) -> list[Place]:
     return found
 
 
-def matching(model: object, patterns: Iterable[str], passes: Sequence[int]) -> set[str]:
-    """The names in these passes that match. A pattern that matches nothing is refused."""
+def names(model: object, passes: Sequence[int]) -> list[str]:
+    """The names of all places in these passes."""
     each = isinstance(model, Algorithm)
-    names = dict.fromkeys(name for place in places(model) for name in place.names(passes, each))
+    return list(dict.fromkeys(name for place in places(model) for name in place.names(passes, each)))
+
+
+def registers(model: object) -> list[str]:
+    """The states of a program; a model that is none has no registers."""
+    if isinstance(model, Algorithm):
+        return [state for state in model.config.state if state != ANSWER]
+    return [state for state in model.program.kinds if state != ANSWER] if isinstance(model, TrainedProgram) else []
+
+
+def register(state: str, step: int) -> str:
+    """The name of a state after so many steps."""
+    return f"registers.{state}[{step}]"
+
+
+def register_names(model: object, steps: Sequence[int]) -> list[str]:
+    """The names of all registers after these numbers of steps."""
+    return [register(state, t) for state in registers(model) for t in steps]
+
+
+def matching(patterns: Iterable[str], known: Iterable[str]) -> set[str]:
+    """The names that match. A pattern that matches nothing is refused."""
+    known = dict.fromkeys(known)
     found: set[str] = set()
     for pattern in patterns:
-        expression = _expression(pattern)
-        matched = [pattern] if pattern in names else [name for name in names if expression.fullmatch(name)]
+        matched = [pattern] if pattern in known else [name for name in known if fits(pattern, name)]
         if not matched:
-            raise unknown_place(pattern, names)
+            raise unknown_place(pattern, known)
         found.update(matched)
     return found
 
 
-def _expression(pattern: str) -> re.Pattern[str]:
-    return re.compile(".*".join(map(re.escape, pattern.split("*"))))
-
-
 def fits(pattern: str, name: str) -> bool:
     """Whether a name matches a pattern."""
-    return bool(_expression(pattern).fullmatch(name))
+    return bool(re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name))
 
 
 def unknown_place(given: object, names: Iterable[str]) -> UnknownNameError:

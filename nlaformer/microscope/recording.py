@@ -7,7 +7,6 @@ name has one array.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
@@ -23,10 +22,19 @@ from nlaformer.errors import OptionError, ShapeError, look_up
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.microscope.places import Model, fits, matching, places, transformers, unknown_place, watching
+from nlaformer.microscope.places import (
+    Model,
+    fits,
+    matching,
+    names,
+    places,
+    register,
+    register_names,
+    transformers,
+    unknown_place,
+    watching,
+)
 from nlaformer.transformer import Layer, NLAFormer
-
-REGISTER = re.compile(r"registers\.(.+)\[(\d+)\]")
 
 
 class Named(dict[str, ArrayT]):
@@ -46,11 +54,12 @@ class Trace(Generic[ArrayT]):
 
     ``trace[name]`` is an array with the leading dimensions of what was given, in its kind. A name with ``*`` stands for
     all that match, stacked along a new axis after the leading dimensions: ``trace["loop[*].layer[0].output"]``.
-    ``trace["registers.r[3]"]`` is the state r of a program after three steps, as in ``trace.registers["r"]``.
+    ``trace["registers.r[3]"]`` is the state r of a program after three steps, as in ``trace.registers["r"]``, which is
+    there whatever is kept.
 
     Attributes
     ----------
-    names : the names that were kept, in the order of the run
+    names : the names that were kept, in the order of the run; then the registers
     output : what the run gave: an operation's result, the answer after every iteration, or P of an ``nf.NLAFormer``
     iterates : the answers after each iteration, (..., T + 1, n); None for an operation
     registers : the states of a program by name, decoded, (..., T + 1[, n[, n]]); empty where there are none
@@ -75,10 +84,6 @@ class Trace(Generic[ArrayT]):
     def __getitem__(self, name: str) -> ArrayT:
         if name in self.kept:
             return self._given(self.kept[name])
-        if register := REGISTER.fullmatch(name):
-            state: Any = self.registers[register[1]]
-            value: ArrayT = state[(slice(None),) * len(self.batch) + (int(register[2]),)]
-            return value
         chosen = [value for known, value in self.kept.items() if "*" in name and fits(name, known)]
         if not chosen:
             raise unknown_place(name, self.kept)
@@ -112,7 +117,7 @@ class Trace(Generic[ArrayT]):
 
     def _given(self, value: Tensor) -> ArrayT:
         # A copy: one layer's output is the next one's input.
-        result: ArrayT = give(value.reshape(*self.batch, *value.shape[1:]).clone(), self.kind)
+        result: ArrayT = give(value.reshape((*self.batch, *value.shape[1:])).clone(), self.kind)
         return result
 
 
@@ -166,9 +171,10 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
     True
     """
     patterns = [keep] if isinstance(keep, str) else list(keep)
-    subject = _subject(model, operands, options)
-    wanted = matching(model, patterns, range(subject.passes))
-    _check_memory(model, subject, wanted)
+    run = _run(model, operands, options)
+    known = [*names(model, range(run.passes)), *register_names(model, range(run.passes + 1))]
+    wanted = matching(patterns, known)
+    _check_memory(model, run, wanted)
     kept: dict[str, Tensor] = {}
 
     def see(name: str, value: Tensor) -> None:
@@ -176,17 +182,28 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
             kept[name] = value
 
     with watching(model, wanted, see):
-        found = subject.run()
+        found = run.start()
+    kept |= _registers(found.registers, run.batch, wanted)
     return Trace(
         found.output,
         found.iterates,
         Named("register", found.registers),
         Named("probe", found.probes),
         found.features,
-        subject.batch,
+        run.batch,
         array_library(*operands, *options.values()),
         kept,
     )
+
+
+def _registers(states: Mapping[str, Any], batch: tuple[int, ...], wanted: set[str]) -> dict[str, Tensor]:
+    """The registers that are wanted, by name, (systems, ...)."""
+    found: dict[str, Tensor] = {}
+    for state, value in states.items():
+        tensor = to_tensor(state, value)
+        steps = tensor.reshape(-1, *tensor.shape[len(batch) :]).unbind(1)
+        found |= {name: each for t, each in enumerate(steps) if (name := register(state, t)) in wanted}
+    return found
 
 
 # --- models ---
@@ -204,22 +221,22 @@ class _Found:
 
 
 @dataclass(frozen=True)
-class _Subject:
-    """A model and its inputs: the shape of its systems and of a prompt, the passes of its loop, and how to run it."""
+class _Run:
+    """A run to come: the shape of its systems and of a prompt, the passes of its loop, and how to start it."""
 
     batch: tuple[int, ...]
     rows: int
     tokens: int
     passes: int
-    run: Callable[[], _Found]
+    start: Callable[[], _Found]
 
 
-def _subject(model: Model, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+def _run(model: Model, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     transformers(model)  # refuses what is none
     if isinstance(model, Operation):
         _refuse(options, ())
         *batch, rows, tokens = np.shape(model.prompt(*operands))
-        return _Subject(tuple(batch), rows, tokens, 0, lambda: _Found(model(*operands)))
+        return _Run(tuple(batch), rows, tokens, 0, lambda: _Found(model(*operands)))
     if isinstance(model, Algorithm):
         return _of_algorithm(model, operands, options)
     if isinstance(model, Solver):
@@ -234,18 +251,18 @@ def _refuse(options: Mapping[str, Any], known: Sequence[str]) -> None:
         raise OptionError(f"{name}= is not an option of this run; it takes {', '.join(known) or 'none'}")
 
 
-def _of_algorithm(model: Algorithm, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+def _of_algorithm(model: Algorithm, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     passes = whole("iterations", options.get("iterations", 30), 0)
     inputs = {name: value for name, value in options.items() if name != "iterations"}
     *batch, rows, tokens = np.shape(model.prompt(*operands, **inputs))
-    return _Subject(tuple(batch), rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
+    return _Run(tuple(batch), rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
 
 
 def _of_run(run: Run[Any]) -> _Found:
     return _Found(run.x, run.x, run.state)
 
 
-def _of_solver(model: Solver, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+def _of_solver(model: Solver, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     _refuse(options, ("iterations", "normalize"))
     if len(operands) != 2:
         raise ShapeError(f"a trained solver takes A and b; {len(operands)} arrays were given")
@@ -269,7 +286,7 @@ def _of_solver(model: Solver, operands: Sequence[Any], options: dict[str, Any]) 
         return _Found(x, x, {}, probes, give(last.reshape(*batch, *last.shape[1:]), kind))
 
     loops = max(iterations - (len(model.blocks.post) > 0), 0)
-    return _Subject(_batch(*operands), config.d, config.n + 1, loops, run)
+    return _Run(_batch(*operands), config.d, config.n + 1, loops, run)
 
 
 def _batch(A: Any, b: Any) -> tuple[int, ...]:
@@ -280,15 +297,15 @@ def _batch(A: Any, b: Any) -> tuple[int, ...]:
         return ()  # the run refuses them
 
 
-def _of_program(model: TrainedProgram, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+def _of_program(model: TrainedProgram, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     passes = whole("iterations", options.get("iterations", model.config.T), 0)
     named = dict(zip(("A", "b", "x0"), operands, strict=False)) | options
     batch = _batch(named.get("A", 0.0), named.get("b", 0.0))
     rows, tokens = model.config.d, model.config.n + 1
-    return _Subject(batch, rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
+    return _Run(batch, rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
 
 
-def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str, Any]) -> _Subject:
+def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     _refuse(options, ("loops",))
     if len(operands) != 1 or to_tensor("P", operands[0]).dim() < 2:
         raise ShapeError("an nf.NLAFormer takes one array, P (..., rows, tokens), and loops=")
@@ -301,14 +318,17 @@ def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str
         output = model(flat, passes)
         return _Found(give(output.reshape(*batch, *output.shape[1:]), array_library(*operands)))
 
-    return _Subject(tuple(batch), rows, tokens, passes, run)
+    return _Run(tuple(batch), rows, tokens, passes, run)
 
 
 # --- memory ---
 
 
-def _check_memory(model: Model, subject: _Subject, wanted: set[str]) -> None:
-    """Refuse a recording that cannot be held. The input of a layer is the output of the one before."""
+def _check_memory(model: Model, run: _Run, wanted: set[str]) -> None:
+    """Refuse a recording that cannot be held.
+
+    The input of a layer is the output of the one before; registers are part of every run's result.
+    """
     found = transformers(model)
     weights = (tensor for transformer in found.values() for tensor in transformer.state_dict().values())
     like = next(filter(torch.is_floating_point, weights), None)
@@ -317,9 +337,9 @@ def _check_memory(model: Model, subject: _Subject, wanted: set[str]) -> None:
     each: dict[str, int] = {}
     for place in places(model):
         blocks: list[Layer] = list(getattr(found[place.prefix], place.block))
-        for name in place.names(range(subject.passes), isinstance(model, Algorithm)):
-            each[name] = _entries(blocks[place.layer], place.part, subject.rows, subject.tokens)
-    needed = like.element_size() * int(np.prod(subject.batch)) * sum(each[name] for name in wanted)
+        for name in place.names(range(run.passes), isinstance(model, Algorithm)):
+            each[name] = _entries(blocks[place.layer], place.part, run.rows, run.tokens)
+    needed = like.element_size() * int(np.prod(run.batch)) * sum(each[name] for name in wanted & each.keys())
     check_memory(f"keeping {len(wanted):,} intermediates", needed, like.device, ". Keep fewer with keep=")
 
 
