@@ -195,3 +195,46 @@ def test_a_function_helps_or_costs_nothing_but_products() -> None:
         result = nf.eigenpair(A, rtol=1e-9, model=useless)
         assert result.converged and result.value == pytest.approx(plain.value)
         assert result.evaluations <= 1.1 * plain.evaluations and result.model is not None and result.model.reasons
+
+
+def close_to_the_smallest(A: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """A step of inverse iteration near the eigenvalue 1."""
+    return np.linalg.solve(A - 0.999 * np.eye(len(A)), v)
+
+
+def test_without_convergence_the_pair_of_the_smallest_residual_is_returned() -> None:
+    A = np.diag(np.arange(1.0, 101.0))
+    result = nf.eigenpair(A, model=close_to_the_smallest, maxiter=1, rtol=1e-12, check="ignore")
+    assert result.status is Status.MAXITER and len(result.residuals) == result.iterations + 1
+    assert result.residual_norm == pytest.approx(result.residuals.min()) and result.residual_norm < 1e-2
+    assert result.value == pytest.approx(1.0, abs=1e-5)
+    assert result.residual_bound < 1e-2 and result.enclosure[0] <= 1.0 <= result.enclosure[1]
+
+
+def test_the_method_says_whether_the_model_or_lanczos_found_the_pair() -> None:
+    A = np.diag(np.arange(1.0, 31.0))
+    misleading = nf.eigenpair(A, model=lambda A, v: np.eye(30)[15], maxiter=4, rtol=1e-13, check="ignore")
+    alone = nf.eigenpair(A, maxiter=4, rtol=1e-13, check="ignore")
+    leading = nf.eigenpair(A, model=close_to_the_smallest, maxiter=30, rtol=1e-8)
+    unasked = nf.eigenpair(A, model=close_to_the_smallest, maxiter=0, check="ignore")
+    plain = nf.eigenpair(A, maxiter=0, check="ignore")
+    assert leading.converged and leading.model is not None and leading.iterations == leading.model.accepted
+    assert "Lanczos" not in leading.method
+    assert unasked.model is not None and unasked.model.applications == 0 and plain.method in unasked.method
+    assert misleading.model is not None and misleading.model.accepted == 1
+    assert misleading.residual_norm == alone.residual_norm and misleading.iterations > alone.iterations
+    assert misleading.method.startswith(alone.method) and misleading.method != unasked.method
+
+
+@pytest.mark.parametrize("form", [np.asarray, torch.from_numpy, sp.csr_array])
+def test_a_function_sees_A_as_it_was_given(form: Any) -> None:
+    A, seen = symmetric([100.0, 300.0, 400.0, 900.0]), []
+
+    def watch(given: Any, v: Any) -> Any:
+        seen.append(np.asarray(given).copy())
+        given *= 0  # its own copy
+        found = np.linalg.solve(A - 99.0 * np.eye(4), np.asarray(v))
+        return torch.from_numpy(found) if isinstance(v, torch.Tensor) else found
+
+    nf.eigenpair(form(A), model=watch, rtol=1e-10)
+    assert len(seen) > 1 and all(np.array_equal(given, A) for given in seen)

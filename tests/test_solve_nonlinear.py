@@ -205,3 +205,53 @@ def test_bad_arguments_are_refused() -> None:
     ):
         with pytest.raises(error):
             nf.solve_nonlinear(F, x0, **options)  # type: ignore[arg-type]
+
+
+def cube(x: np.ndarray) -> np.ndarray:
+    return x**3 - 27.0
+
+
+def test_without_convergence_the_point_of_the_smallest_residual_is_returned() -> None:
+    result = nf.solve_nonlinear(
+        cube, np.array([1e3]), model=lambda x: np.array([3.5]), maxiter=1, rtol=1e-15, check="ignore"
+    )
+    assert result.status is Status.MAXITER and result.model is not None and result.model.accepted == 1
+    assert len(result.residuals) == result.iterations + 1
+    assert result.residual_norm == result.residuals.min() < abs(cube(3.5))
+    assert abs(cube(result.x)[0]) == pytest.approx(result.residual_norm)
+
+
+def test_the_method_says_what_found_the_root() -> None:
+    def solved(model: Any, **options: Any) -> nf.NonlinearResult[np.ndarray]:
+        return nf.solve_nonlinear(cube, np.array([4.0]), model=model, check="ignore", **options)
+
+    leading = solved(lambda x: np.array([3.0]))
+    assert leading.converged and leading.iterations == 1 and "Newton" not in leading.method
+    first = solved(lambda x: x - 0.7)
+    assert first.converged and "model" in first.method and "Newton" in first.method
+
+    def with_trap(x: np.ndarray) -> np.ndarray:  # |F| has a minimum that is no root near x = 0
+        return np.where(x < 1.0, 1.0 + x**2, cube(x))
+
+    trapped = nf.solve_nonlinear(with_trap, np.array([4.0]), model=lambda x: np.array([0.5]), rtol=1e-12)
+    plain = nf.solve_nonlinear(with_trap, np.array([4.0]), rtol=1e-12)
+    assert trapped.converged and trapped.x == pytest.approx(3.0) and trapped.x == plain.x
+    assert trapped.iterations > plain.iterations and trapped.method not in (plain.method, first.method)
+
+
+@pytest.mark.parametrize("limit", [0, 1, 3])
+def test_a_model_runs_no_more_often_than_maxiter(limit: int) -> None:
+    """One rule for roots and eigenpairs."""
+    calls: list[str] = []
+
+    def halving(x: np.ndarray) -> np.ndarray:
+        calls.append("root")
+        return (x + 1) / 2
+
+    def inverse_iteration(A: np.ndarray, v: np.ndarray) -> np.ndarray:
+        calls.append("pair")
+        return np.linalg.solve(A - 0.9 * np.eye(len(A)), v)
+
+    nf.solve_nonlinear(lambda x: x - 1, np.zeros(3), model=halving, maxiter=limit, rtol=1e-12, check="ignore")
+    nf.eigenpair(np.diag(np.arange(1.0, 101.0)), model=inverse_iteration, maxiter=limit, rtol=1e-15, check="ignore")
+    assert calls.count("root") == calls.count("pair") == limit

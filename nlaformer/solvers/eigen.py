@@ -27,13 +27,14 @@ from torch import Tensor
 from nlaformer.arrays import ArrayT, FloatArray, full_precision, give, whole
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.prompt import scale
-from nlaformer.solvers.lanczos import Search
+from nlaformer.solvers.lanczos import EigenSearch
 from nlaformer.solvers.operators import ImplicitOperator
-from nlaformer.solvers.outcome import CHECKS, Outcome, warn_or_raise
+from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, read_matrix, read_tolerance, scale_towards
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, read_preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, loaded, read_runner, residual_of
+from nlaformer.solvers.search import search_with
 
 _ENDS = ("smallest", "largest")
 
@@ -90,7 +91,8 @@ def eigenpair(
 
     CONVERGED means that |A v - theta v| <= max(rtol |A|, atol) |v| is proven for the theta and v that are returned.
     Then an eigenvalue lies within ``result.enclosure``. It is the wanted one unless the start was orthogonal to its
-    eigenvectors, or nearly so; that is likely and not proven. |A| is measured from below, by the largest Ritz value.
+    eigenvectors, or nearly so, or a model ended at another eigenvector; that is likely and not proven. |A| is measured
+    from below, by the largest Ritz value.
 
     Parameters
     ----------
@@ -101,8 +103,8 @@ def eigenpair(
         The end of the spectrum, by value and not by absolute value.
     model : trained program, its folder or name, or function, optional
         A program of A and a start b whose answer is an eigenvector, such as ``guided-eigen``, or a function
-        (A, v) -> v. It is run again while each run halves the residual; then Lanczos' method goes on, and, should that
-        fail, once more from the start.
+        (A, v) -> v, which sees A as it was given. It is run again while each run halves the residual, maxiter times at
+        most; then Lanczos' method goes on, and, should that fail, once more from the start.
     x0 : array, optional
         The start, (n,); by default one drawn with a fixed seed.
     M : optional
@@ -110,7 +112,7 @@ def eigenpair(
     rtol, atol : float
         The tolerance.
     maxiter : int, optional
-        The maximum number of steps; 20 n by default, at least 1,000.
+        The maximum number of steps of Lanczos' method; 20 n by default, at least 1,000.
     callback : function, optional
         Called as callback(v) after every step.
     check : {"warn", "raise", "ignore"}
@@ -133,10 +135,7 @@ def eigenpair(
     begun = time.perf_counter()
     if which not in _ENDS:
         raise unknown_name("end of the spectrum", which, _ENDS)
-    if check not in CHECKS:
-        raise unknown_name("check", check, CHECKS)
-    if callback is not None and not callable(callback):
-        raise OptionError(f"callback is a {type(callback).__name__}; expected a function of v")
+    check_reporting(check, callback)
     rtol, atol = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
     problem = _read(A, x0)
     n = problem.unknowns
@@ -145,10 +144,7 @@ def eigenpair(
     if isinstance(preconditioner, DiagonalPlusRank):
         raise OptionError("a learned preconditioner stands for the inverse of A, not of A - theta; pass another M")
     runner = _runner(loaded(model), problem, which)
-    search = Search(problem, preconditioner, which, (rtol, atol), limit, callback)
-    search.run(runner)
-    if runner is not None and runner.applications and search.status is not Status.CONVERGED:
-        search = search.without_model(Search(problem, preconditioner, which, (rtol, atol), limit, callback))
+    search = search_with(runner, lambda: EigenSearch(problem, preconditioner, which, (rtol, atol), limit, callback))
     result: EigenResult[ArrayT] = _result(search, runner, begun)
     warn_or_raise(result, check, above=4)  # two decorators
     return result
@@ -164,6 +160,8 @@ def _read(A: Any, x0: Any) -> Problem:
         x0 = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         x0 = x0.to(torch.float32) if "float32" in str(matrix.dtype) else x0  # the precision of the result is A's
         x0 = x0.to(A.device) if isinstance(A, Tensor) else x0.numpy()
+    # Only the scaled A and start are of use. "gmres" takes any square A: the search itself decides whether it is
+    # symmetric, more strictly than nf.solve. Without an x0 and a tolerance, nothing of a linear system is computed.
     problem = read(A, x0, None, 0.0, 0.0, "gmres")
     if problem.b.shape != (1, n) or problem.columns:
         raise ShapeError(f"x0 has another shape than ({n},), that of a vector for A")
@@ -181,7 +179,11 @@ def _runner(model: Any, problem: Problem, which: str) -> Runner | None:
     if hasattr(model, "program"):
         _check_program(model, which)
     A = problem.A.blocks(torch.arange(problem.unknowns, device=problem.b.device)[None])[0, 0]
-    return read_runner(model, {"A": A}, ("b", "x0"), problem.kind, lambda v: model(give(A.clone(), problem.kind), v))
+
+    def of_function(v: Any) -> Any:  # as in nf.solve, a function sees A as it was given
+        return model(give(scale(A, problem.exponent_a), problem.kind), v)
+
+    return read_runner(model, {"A": A}, ("b", "x0"), problem.kind, of_function)
 
 
 def _check_program(model: Any, which: str) -> None:
@@ -195,7 +197,7 @@ def _check_program(model: Any, which: str) -> None:
         raise OptionError("programs look for the smallest eigenvalue; negate A, or omit the model")
 
 
-def _result(search: Search, runner: Runner | None, begun: float) -> EigenResult[Any]:
+def _result(search: EigenSearch, runner: Runner | None, begun: float) -> EigenResult[Any]:
     """What is returned; a search that ended without convergence is judged at its best vector."""
     problem, status, detail = search.problem, search.status or Status.STAGNATED, search.detail
     theta, v = (math.nan, torch.full_like(search.v, math.nan)) if search.best is None else search.best[1:]
@@ -221,17 +223,10 @@ def _result(search: Search, runner: Runner | None, begun: float) -> EigenResult[
         residual_bound=in_units(found.bound[0], math.inf),
         tolerance=in_units(search.tolerance(), 0.0),
         evaluations=search.matvecs,
-        method=_in_words(search, runner),
+        method=search.in_words("Lanczos" if isinstance(search.M, Identity) else "Davidson", runner),
         model=None if runner is None else runner.contribution(),
         seconds=time.perf_counter() - begun,
         value=value,
         vector=give(v.to(problem.dtype), problem.kind),
         vector64=give(v, problem.kind),
     )
-
-
-def _in_words(search: Search, runner: Runner | None) -> str:
-    own = "Lanczos" if isinstance(search.M, Identity) else "Davidson"
-    if runner is None:
-        return own
-    return f"runs of the model, then {own}" if runner.accepted else f"{own}; the model was of no use"

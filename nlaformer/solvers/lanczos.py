@@ -16,7 +16,8 @@ from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseO
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.preconditioners import Preconditioner
 from nlaformer.solvers.result import Status
-from nlaformer.solvers.runner import PAYS, Runner
+from nlaformer.solvers.runner import Runner
+from nlaformer.solvers.search import Search
 
 _LONGEST = 48  # directions before a restart
 _KEPT = 12  # of them after it
@@ -27,7 +28,7 @@ _LOWER = 1 - 2.0**-30  # more than a Ritz value loses to rounding, so that it is
 _SKEW = 1e-3  # of |A|: how much products may contradict the symmetry of A
 
 
-class Search:
+class EigenSearch(Search):
     """The subspace, the best vector so far, and how the search ended."""
 
     def __init__(
@@ -39,7 +40,8 @@ class Search:
         limit: int,
         callback: Callable[[Any], Any] | None,
     ) -> None:
-        self.problem, self.M, self.limit, self.callback = problem, M, limit, callback
+        super().__init__(limit)
+        self.problem, self.M, self.callback = problem, M, callback
         self.sign = 1.0 if which == "smallest" else -1.0
         self.rtol, self.atol = tolerances
         n, self.e = problem.unknowns, problem.exponent_a
@@ -48,10 +50,7 @@ class Search:
         self.theta, self.v, self.r = 0.0, problem.b[0], problem.b[0]
         self.reach = 0.0  # the largest |Ritz value| so far
         self.skew = 0.0  # how much products contradict the symmetry of A
-        self.norms: list[float] = []
-        self.matvecs = self.steps = 0
-        self.status: Status | None = None
-        self.detail = ""
+        self.matvecs = 0
         self.best: tuple[float, float, Tensor] | None = None  # the smallest residual, with theta and v
         self.proof: Certificate | None = None  # of what converged
 
@@ -107,7 +106,6 @@ class Search:
     # The search
 
     def run(self, runner: Runner | None) -> None:
-        """Search until the certificate holds, or the search ends without."""
         if not bool(self.problem.finite.all()):
             self.end(Status.NONFINITE, "A or x0 holds NaN or infinity")
         elif self._asymmetric():
@@ -115,15 +113,14 @@ class Search:
         if self.status is None and self.add(self.problem.b[0]):
             self.norms.append(self.ritz())
             if runner is not None:
-                self._follow(runner)
+                self.follow(runner)
             self._lanczos()
 
-    def without_model(self, fresh: Search) -> Search:
-        """The search from the start as if there had been no model; its steps are counted with those before them."""
-        fresh.run(None)
-        fresh.steps, fresh.norms = self.steps + fresh.steps, self.norms + fresh.norms[1:]
-        fresh.matvecs += self.matvecs
-        return fresh
+    def join(self, fresh: Search) -> bool:
+        assert isinstance(fresh, EigenSearch)
+        self.matvecs = fresh.matvecs = self.matvecs + fresh.matvecs
+        self.reach = fresh.reach = max(self.reach, fresh.reach)  # both are no more than |A|
+        return super().join(fresh)
 
     def _asymmetric(self) -> bool:
         A = self.problem.A
@@ -131,20 +128,18 @@ class Search:
             return not torch.equal(A.A, A.A.mT)
         return isinstance(A, SparseOperator) and bool((A.A != A.A.T).nnz)
 
-    def _follow(self, runner: Runner) -> None:
-        """Let a model run from the best vector while each run halves the residual."""
-        norm = self.norms[-1]
-        most = self.limit
-        while runner.applications < most and norm > self.tolerance():
-            found = runner.ask(self.v)
-            if found is None or not self.add(found):
-                return
-            before, norm = norm, self.ritz()
-            self._count(norm)
-            self.limit += 1  # of the steps without a model
-            runner.pays(before, norm)
-            if not norm <= PAYS * before:
-                return
+    def here(self) -> Tensor:
+        return self.v
+
+    def near(self) -> bool:
+        return self.norms[-1] <= self.tolerance()
+
+    def take(self, answer: Tensor) -> str:
+        """Add the answer to the subspace, where it is of use even if the residual rises at first."""
+        if not self.add(answer):
+            return "its answer adds nothing to the vectors before it"
+        self._count(self.ritz())
+        return ""
 
     def _lanczos(self) -> None:
         """Take steps along residuals until the end."""
@@ -154,15 +149,15 @@ class Search:
                 found = self.judge(self.theta, self.v)
                 if bool(found.holds[0]):
                     self.best, self.proof = (norm, self.theta, self.v), found
-                    self.end(Status.CONVERGED, "")
+                    self.end(Status.CONVERGED)
                     return
                 strikes, target = strikes + 1, 0.5 * target
             if strikes > _STRIKES or len(self.V) >= self.problem.unknowns:
-                self.end(Status.STAGNATED, "")
+                self.end(Status.STAGNATED)
             elif self.skew > _SKEW * self.reach:
                 self.end(Status.NOT_SYMMETRIC, "u.(A v) is not v.(A u) for two vectors")
             elif self.steps >= self.limit:
-                self.end(Status.MAXITER, "")
+                self.end(Status.MAXITER)
             else:
                 norm = self._step(norm)
 
@@ -210,7 +205,3 @@ class Search:
         returned = v.to(dtype or self.problem.dtype).double()
         tolerance = torch.tensor([self.tolerance()], dtype=torch.float64, device=v.device)
         return certify_eigenpair(A, value, returned[None], tolerance)
-
-    def end(self, status: Status, detail: str) -> None:
-        if self.status is None:
-            self.status, self.detail = status, detail

@@ -28,13 +28,14 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import take_any_size
 from nlaformer.compiler.trace import ANSWER, trace_program
-from nlaformer.errors import DTypeError, OptionError, ShapeError, unknown_name
+from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.enclosure import enclose
-from nlaformer.solvers.outcome import CHECKS, Outcome, warn_or_raise
+from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
 from nlaformer.solvers.parse import read_real, read_tolerance
 from nlaformer.solvers.result import Status
-from nlaformer.solvers.runner import PAYS, Runner, loaded, read_runner, residual_of
+from nlaformer.solvers.runner import Runner, loaded, read_runner, residual_of
+from nlaformer.solvers.search import Search, search_with
 from nlaformer.solvers.solve import solve
 
 _DECREASE = 1e-4  # of t |F| that a step must gain
@@ -95,8 +96,8 @@ def solve_nonlinear(
         The inputs of the program, by name.
     model : trained program, its folder or name, or function, optional
         A program that lowers the same residual, such as ``guided-nonlinear``, or a function x -> x. It is run again
-        while each run halves |F|; then Newton's method goes on, and, should that fail, once more from x0. A trained
-        program as F is its own model.
+        while each run halves |F|, maxiter times at most; then Newton's method goes on, and, should that fail, once
+        more from x0. A trained program as F is its own model.
     rtol, atol : float
         The tolerance.
     maxiter : int, optional
@@ -120,10 +121,7 @@ def solve_nonlinear(
     'STAGNATED'
     """
     begun = time.perf_counter()
-    if check not in CHECKS:
-        raise unknown_name("check", check, CHECKS)
-    if callback is not None and not callable(callback):
-        raise OptionError(f"callback is a {type(callback).__name__}; expected a function of x")
+    check_reporting(check, callback)
     tolerances = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
     limit = _STEPS if maxiter is None else whole("maxiter", maxiter, 0)
     start = read_real("x0", x0)
@@ -135,10 +133,7 @@ def solve_nonlinear(
     equations = _read(F, given, start.to(dtype), kind)
     model = loaded(model if model is not None or not hasattr(F, "program") else F)
     runner = _runner(model, equations, start, kind)
-    search = _Search(equations, start.to(dtype), kind, tolerances, limit, callback)
-    search.run(runner)
-    if runner is not None and runner.accepted and search.status is not Status.CONVERGED:
-        search = search.without_model(_Search(equations, start.to(dtype), kind, tolerances, limit, callback))
+    search = search_with(runner, lambda: _RootSearch(equations, start.to(dtype), kind, tolerances, limit, callback))
     result: NonlinearResult[ArrayT] = search.result(runner, begun)
     warn_or_raise(result, check, above=4)  # two decorators
     return result
@@ -259,7 +254,7 @@ def _runner(model: Any, equations: _Function | _Residual, x0: Tensor, kind: str)
 # The search
 
 
-class _Search:
+class _RootSearch(Search):
     """The iterate, and how the search ended. Every x is one that could be returned: in the user's precision."""
 
     def __init__(
@@ -271,10 +266,8 @@ class _Search:
         limit: int,
         callback: Callable[[Any], Any] | None,
     ) -> None:
-        self.equations, self.kind, self.limit, self.callback = equations, kind, limit, callback
-        self.x, self.steps = x0, 0
-        self.status: Status | None = None
-        self.detail = ""
+        super().__init__(limit)
+        self.equations, self.kind, self.callback, self.x = equations, kind, callback, x0
         self.tolerance = math.nan
         nowhere = torch.full(x0.shape, math.nan, dtype=torch.float64, device=x0.device)
         self.at = _Value(nowhere, nowhere)
@@ -295,15 +288,14 @@ class _Search:
         return (at.bound + float(norm_upper(at.error[None]))) * (1 + 4 * UNIT) <= self.tolerance
 
     def run(self, runner: Runner | None) -> None:
-        """Let the model run while that pays, then take Newton's steps until the end."""
-        if runner is not None and self.status is None and not self.holds(self.at):
-            self._follow(runner)
+        if runner is not None and self.status is None:
+            self.follow(runner)
         share, before = 0.5, math.inf
         while self.status is None:
             if self.holds(self.at):
-                self.end(Status.CONVERGED, "")
-            elif self.steps >= self.limit + (runner.accepted if runner else 0):
-                self.end(Status.MAXITER, "")
+                self.end(Status.CONVERGED)
+            elif self.steps >= self.limit:
+                self.end(Status.MAXITER)
             elif self.at.norm == 0:
                 self.end(Status.STAGNATED, "F is 0 in float64, but its rounding errors exceed the tolerance")
             else:
@@ -312,26 +304,19 @@ class _Search:
                 before = self.at.norm
                 self._newton(share)
 
-    def without_model(self, fresh: _Search) -> _Search:
-        """The search from x0 as if there had been no model; its steps are counted with those before them."""
-        fresh.run(None)
-        fresh.steps, fresh.norms = self.steps + fresh.steps, self.norms + fresh.norms[1:]
-        return fresh
+    def here(self) -> Tensor:
+        return self.x.double()
 
-    def _follow(self, runner: Runner) -> None:
-        """Let a model run from x while each run halves |F|."""
-        while runner.applications <= self.limit and not self.holds(self.at):
-            found = runner.ask(self.x.double())
-            if found is None:
-                return
-            before, at = self.at.norm, self.equations.value(found.to(self.x.dtype))
-            if not math.isfinite(at.norm):
-                runner.refused["F is not finite at its answer"] += 1
-                return
-            if runner.pays(before, at.norm):
-                self._move(found.to(self.x.dtype), at)
-            if not at.norm <= PAYS * before:
-                return
+    def near(self) -> bool:
+        return self.holds(self.at)
+
+    def take(self, answer: Tensor) -> str:
+        x = answer.to(self.x.dtype)
+        at = self.equations.value(x)
+        if not at.norm < self.at.norm:  # true for NaN
+            return "F at its answer is not smaller" if math.isfinite(at.norm) else "F is not finite at its answer"
+        self._move(x, at)
+        return ""
 
     def _newton(self, share: float) -> None:
         """One step of Newton's method; the search ends where none lowers |F|."""
@@ -375,14 +360,8 @@ class _Search:
         if self.callback is not None:
             self.callback(give(x.clone(), self.kind))
 
-    def end(self, status: Status, detail: str) -> None:
-        self.status, self.detail = status, detail
-
     def result(self, runner: Runner | None, begun: float) -> NonlinearResult[Any]:
         """What is returned."""
-        words = "Newton-GMRES"
-        if runner is not None:
-            words = f"runs of the model, then {words}" if runner.accepted else f"{words}; the model was of no use"
         return NonlinearResult(
             status=self.status or Status.STAGNATED,
             detail=self.detail,
@@ -392,7 +371,7 @@ class _Search:
             residual_bound=self.at.bound,
             tolerance=self.tolerance,
             evaluations=self.equations.evaluations,
-            method=words,
+            method=self.in_words("Newton-GMRES", runner),
             model=None if runner is None else runner.contribution(),
             seconds=time.perf_counter() - begun,
             x=give(self.x, self.kind),

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from nlaformer.arrays import FloatArray
-from nlaformer.errors import ConvergenceError, ConvergenceWarning
+from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.solvers.result import INFO, Contribution, Status
 
-CHECKS = ("warn", "raise", "ignore")
+_CHECKS = ("warn", "raise", "ignore")
 
 
 class _Ended(Protocol):
@@ -18,6 +18,14 @@ class _Ended(Protocol):
     def converged(self) -> bool: ...
 
     def explain(self) -> str: ...
+
+
+def check_reporting(check: Any, callback: Any) -> None:
+    """Refuse a way to report that does not exist, and a callback that cannot be called."""
+    if check not in _CHECKS:
+        raise unknown_name("check", check, _CHECKS)
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback is a {type(callback).__name__}; expected a function of the iterate")
 
 
 def warn_or_raise(result: _Ended, check: str, above: int) -> None:

@@ -23,7 +23,7 @@ from nlaformer.errors import OptionError
 from nlaformer.loading import load
 from nlaformer.solvers.result import Contribution
 
-PAYS = 0.5  # a run must leave no more than this of the residual, or it was the last one
+_PAYS = 0.5  # a run must leave no more than this of the residual, or it was the last one
 
 
 class Runner:
@@ -32,7 +32,7 @@ class Runner:
     def __init__(self, call: Callable[[Tensor], Any]) -> None:
         self._call = call
         self.refused = Counter[str]()
-        self.applications = self.accepted = self.steps = 0
+        self.applications = self.accepted = 0
         self.begun = self.ended = 1.0  # the residual where its part began and ended
         self.seconds = 0.0
 
@@ -42,7 +42,6 @@ class Runner:
         begun = time.perf_counter()
         try:
             found = to_tensor("its answer", self._call(x.clone())).detach()
-            steps = found.shape[-2] - 1 if found.dim() == x.dim() + 1 else 1
             found = (found[..., -1, :] if found.dim() == x.dim() + 1 else found).to(x)
         except Exception as error:  # whatever a model raises, the classical method goes on without it
             last = traceback.format_exception_only(error)[-1].split("\n")[0]
@@ -55,19 +54,18 @@ class Runner:
         elif not bool(torch.isfinite(found).all()):
             self.refused["its answer is not finite"] += 1
         else:
-            self._steps = steps
             return found
         return None
 
     def pays(self, before: float, after: float) -> bool:
-        """Whether the last answer, which takes the residual from one norm to another, is used; and counted."""
+        """Count an answer that was used and took the residual from one norm to another; whether to ask again."""
         if not self.accepted:
-            self.begun = self.ended = before
-        if after < before:
-            self.accepted, self.steps, self.ended = self.accepted + 1, self.steps + self._steps, after
-        if not after <= PAYS * before:
-            self.refused["a run no longer halves the residual"] += 1
-        return after < before
+            self.begun = before
+        self.accepted, self.ended = self.accepted + 1, after
+        if after <= _PAYS * before:
+            return True
+        self.refused["a run no longer halves the residual"] += 1
+        return False
 
     def contribution(self) -> Contribution:
         """What the model did."""

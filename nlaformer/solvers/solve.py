@@ -22,7 +22,7 @@ from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import Direction, conjugate_gradients
 from nlaformer.solvers.guided import METHODS, Guidance, guide
 from nlaformer.solvers.minimal import minimal_residuals
-from nlaformer.solvers.outcome import CHECKS, warn_or_raise
+from nlaformer.solvers.outcome import check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, scale_towards
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, Preconditioner, read_preconditioner, role_of
 from nlaformer.solvers.proposers import Preconditioned, Proposer, read_model
@@ -201,16 +201,13 @@ class _Request:
         """Refuse options that do not exist or contradict each other, in words that suit the command line too."""
         if self.method not in _METHODS:
             raise unknown_name("method", self.method, _METHODS)
-        if self.check not in CHECKS:
-            raise unknown_name("check", self.check, CHECKS)
+        check_reporting(self.check, self.callback)
         if self.method == "cg" and self.M is not None:
             raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
         if self.model is None and self.method in METHODS and self.method not in ("auto", "guided"):
             raise OptionError(f"the method {self.method} needs a model, and none was given; give one, or use auto")
         if self.model is not None and self.method not in METHODS:
             raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(METHODS)}, or omit it")
-        if self.callback is not None and not callable(self.callback):
-            raise OptionError(f"callback is a {type(self.callback).__name__}; expected a function of x")
 
     @property
     def preconditioner(self) -> Any:
