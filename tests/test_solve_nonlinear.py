@@ -255,3 +255,11 @@ def test_a_model_runs_no_more_often_than_maxiter(limit: int) -> None:
     nf.solve_nonlinear(lambda x: x - 1, np.zeros(3), model=halving, maxiter=limit, rtol=1e-12, check="ignore")
     nf.eigenpair(np.diag(np.arange(1.0, 101.0)), model=inverse_iteration, maxiter=limit, rtol=1e-15, check="ignore")
     assert calls.count("root") == calls.count("pair") == limit
+
+
+def test_a_models_answer_beyond_single_precision_is_no_root() -> None:
+    result = nf.solve_nonlinear(
+        lambda x: 1 / x, np.ones(1, np.float32), model=lambda x: np.full(1, 1e300), maxiter=2, check="ignore"
+    )
+    assert np.isfinite(result.x).all() and not result.converged
+    assert result.model is not None and result.model.accepted == 0

@@ -312,6 +312,8 @@ class _RootSearch(Search):
 
     def take(self, answer: Tensor) -> str:
         x = answer.to(self.x.dtype)
+        if not bool(torch.isfinite(x).all()):
+            return "its answer is beyond the largest number of the precision of x0"
         at = self.equations.value(x)
         if not at.norm < self.at.norm:  # true for NaN
             return "F at its answer is not smaller" if math.isfinite(at.norm) else "F is not finite at its answer"
