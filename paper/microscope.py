@@ -18,7 +18,7 @@ FOLDER = "microscope"
 SHOWN = (1, 2, 4, 6, 8)
 # Subjects of the tables that the page does not speak of; the documents have them.
 _LEFT_OUT = {"provenance", "conjugate_residual", "steepest_descent", "minimal_residual", "richardson", "chebyshev",
-             "newton_schulz", "untrained"}  # fmt: skip
+             "newton_schulz"}  # fmt: skip
 # Lists that begin with t = 1; all others begin with t = 0, or have no t.
 _FROM_ONE = {"ratio", "deviation", "relative_deviation", "distance", "solution", "products", "r2", "error_share",
              "step_r2", "solution_r2", "compiled_r2"}  # fmt: skip
