@@ -238,3 +238,9 @@ def test_a_function_sees_A_as_it_was_given(form: Any) -> None:
 
     nf.eigenpair(form(A), model=watch, rtol=1e-10)
     assert len(seen) > 1 and all(np.array_equal(given, A) for given in seen)
+
+
+def test_a_callback_that_changes_its_vector_changes_nothing_else() -> None:
+    A = symmetric(np.arange(1.0, 9.0))
+    plain, changed = nf.eigenpair(A), nf.eigenpair(A, callback=lambda v: v.fill(9.0))
+    assert changed.status is Status.CONVERGED and np.array_equal(plain.vector, changed.vector)

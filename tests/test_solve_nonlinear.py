@@ -263,3 +263,9 @@ def test_a_models_answer_beyond_single_precision_is_no_root() -> None:
     )
     assert np.isfinite(result.x).all() and not result.converged
     assert result.model is not None and result.model.accepted == 0
+
+
+def test_an_answer_has_memory_of_its_own() -> None:
+    x0 = np.zeros(3)
+    nf.solve_nonlinear(lambda x: x**2 + 1.0, x0, check="ignore").x[:] = 5.0
+    assert not x0.any()

@@ -95,6 +95,8 @@ class Probing:
     def beyond_controls(self, target: str) -> bool:
         """Whether the model's interval of the mean R^2 lies above those of all controls."""
         scores = self[target]
+        if len(scores) == 1:
+            raise OptionError("this was read without controls; nf.probe(..., controls=True) has them")
         return all(scores["model"].mean_low > score.mean_high for name, score in scores.items() if name != "model")
 
     def __str__(self) -> str:

@@ -183,7 +183,7 @@ class EigenSearch(Search):
         self.steps += 1
         self.norms.append(norm)
         if self.callback is not None:
-            self.callback(give(self.v.to(self.problem.dtype), self.problem.kind))
+            self.callback(give(self.v.to(self.problem.dtype, copy=True), self.problem.kind))
 
     # The end
 

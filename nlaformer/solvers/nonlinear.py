@@ -124,7 +124,7 @@ def solve_nonlinear(
     check_reporting(check, callback)
     tolerances = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
     limit = _STEPS if maxiter is None else whole("maxiter", maxiter, 0)
-    start = read_real("x0", x0)
+    start = read_real("x0", x0).clone()  # which may be returned
     if start.dim() != 1 or not len(start):
         raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected one vector (n,)")
     kind = "torch" if kind_of(x0) == "torch" else "numpy"
