@@ -158,7 +158,7 @@ def summary(own: Comparison) -> str:
         if mine is not None and theirs
     ]
     if not pairs:
-        return f"It reaches none of the errors that {rival} reaches: it has learned nothing yet."
+        return f"No {own.measure} of 1e-01 or below is reached by both it and {rival}."
     share = [mine / theirs for mine, theirs in pairs]
     bound = THRESHOLDS[len(pairs) - 1]
     least, most = (f"{round(100 * value)}%" for value in (min(share), max(share)))
