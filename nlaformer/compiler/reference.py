@@ -108,10 +108,8 @@ class Reference:
         """The states alone, which the next step starts from."""
         return {name: values[name] for name in self.step.outputs if name not in self.promises}
 
-    def iterate(
-        self, inputs: Mapping[str, Tensor], iterations: int, start: Parts | None = None, step: Parts | None = None
-    ) -> Iterator[dict[str, Tensor]]:
-        """The values after ``start`` and after each of the iterations; what fills the parts in the two methods."""
-        yield (values := self.first(inputs, start))
+    def iterate(self, inputs: Mapping[str, Tensor], iterations: int) -> Iterator[dict[str, Tensor]]:
+        """The values of a program without learned parts after ``start`` and after each of the iterations."""
+        yield (values := self.first(inputs))
         for _ in range(iterations):
-            yield (values := self.next(inputs, self.carried(values), step))
+            yield (values := self.next(inputs, self.carried(values)))

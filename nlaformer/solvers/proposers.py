@@ -208,7 +208,7 @@ class Directions(Proposer):
         unit = torch.where(length > 0, parts / torch.where(length > 0, length, 1.0), 0.0)
         at = lanes.to(self._memory.device)
         memory = self._memory[at]
-        A = self._A.expand(len(self._problem.b), *self._A.shape[1:])[lanes]
+        A = self._matrices(lanes).expand(len(lanes), *self._A.shape[1:])
         pieces = zip(*(value.flatten(0, 1).split(LARGEST_CALL) for value in (A, memory, unit)), strict=True)
         answers = [self._model.propose(a.to(memory.device), h, u.to(memory.device)) for a, h, u in pieces]
         self._memory[at] = torch.cat([h for _, h in answers]).reshape(memory.shape).to(memory)
@@ -220,12 +220,15 @@ class Directions(Proposer):
             )
         return self._blocks.join(self._in_length(lanes, c.to(r).reshape(unit.shape), parts))
 
+    def _matrices(self, lanes: Tensor) -> Tensor:
+        """The blocks of A of some lanes, (lanes or 1, k, s, s); one matrix for all lanes is not repeated."""
+        return self._A if len(self._A) == 1 else self._A[lanes]
+
     def _in_length(self, lanes: Tensor, c: Tensor, r: Tensor) -> Tensor:
         """Each block of c at its best length; a single one as it is."""
         if c.shape[1] == 1:
             return c
-        A = self._A if len(self._A) == 1 else self._A[lanes]
-        curvature = (c * (A @ c[..., None])[..., 0]).sum(-1)
+        curvature = (c * (self._matrices(lanes) @ c[..., None])[..., 0]).sum(-1)
         length = (r * c).sum(-1) / torch.where(curvature > 0, curvature, 1.0)
         return torch.where((curvature > 0) & torch.isfinite(length), length, 0.0)[..., None] * c
 
