@@ -44,7 +44,7 @@ class Operator(Protocol):
         """A x, one term of every sum at a time: factors a and x, and the components they add to (None: all)."""
 
     def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
-        """The entries of A at (rows x index) of every lane: index (k, s) -> (m or 1, k, s, s); rows are the index."""
+        """The entries of A at (rows x index) of every matrix: index (k, s) -> (G, k, s, s); rows are the index."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,8 @@ class DenseOperator:
     def take(self, lanes: Tensor) -> DenseOperator:
         if len(self.A) == 1:
             return DenseOperator(self.A, len(lanes))
+        if len(lanes) == len(self.A) * self.shared and bool((lanes == torch.arange(len(lanes)).to(lanes)).all()):
+            return self  # all of them: the lanes of a matrix keep sharing it
         return DenseOperator(self.A[lanes // self.shared], 1)
 
     def products(self, X: Tensor) -> _Terms:
@@ -83,8 +85,7 @@ class DenseOperator:
             yield a.flatten(0, 1), X[..., j, None].expand_as(a).flatten(0, 1), None
 
     def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
-        found = self.A[:, (index if rows is None else rows)[:, :, None], index[:, None, :]]
-        return found if len(self.A) == 1 else found.repeat_interleave(self.shared, 0)
+        return self.A[:, (index if rows is None else rows)[:, :, None], index[:, None, :]]
 
 
 @dataclass(frozen=True)

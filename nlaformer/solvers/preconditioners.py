@@ -96,7 +96,7 @@ class DiagonalPlusRank:
             raise OptionError("a learned preconditioner is one of square systems; for least squares pass another M")
         begun = time.perf_counter()
         blocks = Blocks.of(problem, model.config.n)
-        A = problem.A.blocks(blocks.index)  # (m or 1, k, s, s)
+        A = problem.A.blocks(blocks.index)  # (G, k, s, s): each matrix is shown once, however many lanes share it
         # A block that cannot be positive definite is not shown: its system ends by itself, the others go on.
         definite = (A.diagonal(dim1=-2, dim2=-1) > 0).all(-1)[..., None, None]
         A = torch.where(definite, A, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device))
@@ -104,6 +104,9 @@ class DiagonalPlusRank:
         D, U = (torch.cat(parts).to(problem.b) for parts in zip(*pieces, strict=True))
         D, U = (v.reshape(*A.shape[:2], *v.shape[1:]) for v in (D, U))
         found = cls.of(D, U, A.diagonal(dim1=-2, dim2=-1), blocks, model.config.n)
+        if len(A) > 1:
+            shared = len(problem.b) // len(A)
+            found = replace(found, **{name: getattr(found, name).repeat_interleave(shared, 0) for name in ("D", "W")})
         return replace(found, seconds=time.perf_counter() - begun)
 
     @classmethod

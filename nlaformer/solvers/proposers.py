@@ -113,12 +113,14 @@ class Answers(Proposer):
         self._blocks = Blocks.of(problem, size or problem.unknowns)
         self._square = problem.adjoint is None
         rows = None if self._square else torch.arange(problem.b.shape[-1], device=problem.b.device)[None]
-        self._A = problem.A.blocks(self._blocks.index, rows)  # (m or 1, k, s, s); of least squares (m or 1, 1, rows, n)
+        self._A = problem.A.blocks(self._blocks.index, rows)  # (G, k, s, s); of least squares (G, 1, rows, n)
+        self._shared = len(problem.b) // len(self._A)  # lanes to a matrix
         if size is not None and not self._square:
             self._pad(problem, size)
         elif size is None:
-            self._A = scale(self._A, problem.exponent_a[: len(self._A), None, None, None])
-            self._back = scale(torch.ones_like(self._A[..., :1, 0]), problem.exponent_a[: len(self._A), None, None])
+            exponent = problem.exponent_a[:: self._shared, None, None]
+            self._A = scale(self._A, exponent[..., None])
+            self._back = scale(torch.ones_like(self._A[..., :1, 0]), exponent)
             self._length = norm_of(scale(problem.b, problem.exponent_b[:, None]))
         else:
             self._A, self._back = _in_size(self._A, size, diagonal)
@@ -135,7 +137,7 @@ class Answers(Proposer):
         self._A, self._back = full, torch.ones_like(full[..., :1, 0])
 
     def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
-        A, back = (v if len(v) == 1 else v[lanes] for v in (self._A, self._back))
+        A, back = (v if len(v) == 1 else v[lanes // self._shared] for v in (self._A, self._back))
         A = A.expand(len(lanes), -1, -1, -1)
         parts = self._blocks.split(r) if self._square else r[:, None]  # (lanes, k, s)
         length = norm_of(parts)[..., None]
@@ -193,12 +195,13 @@ class Directions(Proposer):
         """Show the model the matrices, once; its memory, (m, k, ...)."""
         problem = self._problem
         self._blocks = Blocks.of(problem, self._model.config.n)
-        self._A = problem.A.blocks(self._blocks.index)  # (m or 1, k, s, s)
+        self._A = problem.A.blocks(self._blocks.index)  # (G, k, s, s)
+        self._shared = len(problem.b) // len(self._A)  # lanes to a matrix
         place = _device(self._model, self._A.device)
         pieces = self._A.flatten(0, 1).split(LARGEST_CALL)
         memory = torch.cat([self._model.begin(piece.to(place)) for piece in pieces])
         memory = memory.reshape(*self._A.shape[:2], *memory.shape[1:])
-        return memory.expand(len(problem.b), *memory.shape[1:]).clone()
+        return memory.repeat_interleave(self._shared, 0)
 
     def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
         if self._memory is None:
@@ -222,7 +225,7 @@ class Directions(Proposer):
 
     def _matrices(self, lanes: Tensor) -> Tensor:
         """The blocks of A of some lanes, (lanes or 1, k, s, s); one matrix for all lanes is not repeated."""
-        return self._A if len(self._A) == 1 else self._A[lanes]
+        return self._A if len(self._A) == 1 else self._A[lanes // self._shared]
 
     def _in_length(self, lanes: Tensor, c: Tensor, r: Tensor) -> Tensor:
         """Each block of c at its best length; a single one as it is."""

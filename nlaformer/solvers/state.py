@@ -89,9 +89,8 @@ class SolveState:
         claims = lanes[norm_of(self.g[lanes]) <= problem.tolerance[lanes]]
         if len(claims):
             self.judge(claims)
-        for lane in self.going():
-            if problem.complaint[lane]:
-                self.end(lane[None], Status.NOT_SPD, problem.complaint[lane])
+        for lane in [lane for lane in self.going().tolist() if problem.complaint[lane]]:
+            self.end(torch.tensor([lane], device=self.x.device), Status.NOT_SPD, problem.complaint[lane])
 
     # Reading
 
