@@ -74,10 +74,10 @@ class TestRun:
         assert not np.allclose(compiled.run(A, b, iterations=3).x, other.run(A, b, iterations=3).x, rtol=1e-3)
 
     def test_trained_layers_normalize_their_own_rows_alone(self, model: TrainedProgram, compiled: nf.Algorithm) -> None:
-        rows = compiled.layout[f"{model.program.parts[0].name}.memory"]
+        (part,) = model.program.parts
+        rows = [compiled.layout[f"{part.name}.{name}"] for name in ("memory", "memory" if part.memory else "hidden")]
         trained = [layer for layer in (*compiled.model.pre, *compiled.model.loop) if layer.rows is not None]
-        assert [layer.rows for layer in trained] == [(rows.start, rows.stop)] * len(trained)
-        assert len(trained) == 2  # one of each block
+        assert [layer.rows for layer in trained] == [(each.start, each.stop) for each in rows]  # one of each block
         assert compiled.cost.loop.layers == compiled.lower_bound["loop"]
 
     def test_saved_one_runs_as_before(self, compiled: nf.Algorithm, tmp_path: Path) -> None:

@@ -75,8 +75,8 @@ class _Emitter(Rows):
         layers = [build.assemble(self.layout, heads, units) for heads, units in parts]
         for i in (i for instructions in self.blocks.layers[block] for i in instructions if i.op == "network"):
             part, own, k = i.parameters
-            trained, memory = getattr(self.selection.networks[part], own)[k], self.rows(self.selection.memories[part])
-            layers[i.layer] = beside(layers[i.layer], trained, memory[0], self.layout.rows)
+            trained, hidden = getattr(self.selection.networks[part], own)[k], self.selection.hidden[part][block]
+            layers[i.layer] = beside(layers[i.layer], trained, self.rows(hidden)[0], self.layout.rows)
         return layers
 
     def _ending(self, block: Block) -> list[Unit]:

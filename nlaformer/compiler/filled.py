@@ -1,11 +1,13 @@
 """A program whose learned parts are filled in, on its way to weights: trained layers beside compiled ones.
 
 The network of a part (its tokens, its layers, what it is given and says: ``learn/parts.py``) has d rows of P of
-its own, its memory h, over all n + 1 tokens, the sink included. No compiled instruction but these reads or writes them:
+its own, its memory h, over all n + 1 tokens, the sink included. A part in ``step`` without a memory has 2 d: h stays as
+the pre block has left it, and every loop works on a copy. No compiled instruction but these reads or writes them:
 
 =========  ==========================================================================  ====================
 read in    h_i = R (n a_i) + p_i, h_sink = p_0: every token sees itself                1 head, pre block
-tell       h_i += w v_i at token i; h_sink += sum_i W_i v_i, from rows diag(v)         2 heads
+tell       h_i += w v_i at token i, or the copy is h_i + w v_i;
+           h_sink += sum_i W_i v_i, from rows diag(v)                                  2 heads
 network    a trained layer; its normalization covers the d rows, and only them         its own heads and FFN
 hear       a vector: the n numbers of the probe, read from the sink by all tokens;
            token i keeps number i, by a mask, which is exact                           1 head, FFN
@@ -123,11 +125,10 @@ def refuse_unknown(filled: FilledProgram, analysis: Analysis) -> None:
     """Raise CompileError where there are no weights for a part."""
     for part in filled.reference.parts:
         name, network = f"{filled.reference.name}: the learned part {part.name}", filled.networks[part.name]
-        if "scalar" in part.gives or (part.method == "step" and not part.memory):
+        if "scalar" in part.gives:
             raise CompileError(
-                f"{name} gives {part.gives!r} in {part.method}{' with' if part.memory else ' without'} memory; there "
-                "are weights for a part that gives a vector, a diagonal or a diagonal plus columns, in step with a "
-                "memory. The model itself runs it"
+                f"{name} gives {part.gives!r}; there are weights for a part that gives a vector, a diagonal or a "
+                "diagonal plus columns. The model itself runs it"
             )
         if any(layer.causal for layer in (*network.pre, *network.loop)):
             raise CompileError(f"{name} has causal attention, which would hide the later tokens from compiled heads")
@@ -145,11 +146,15 @@ def refuse_unknown(filled: FilledProgram, analysis: Analysis) -> None:
 
 def speak(builder: Builder, network: Network, given: Sequence[Combination], symmetric: bool, output: str) -> int:
     """The register of a vector that a part says, from what it is given in rows."""
-    part, n = network.part, builder.n
+    part, n, hidden = network.part, builder.n, builder.out.hidden
     builder.out.networks[part.name] = network
-    if part.name not in builder.out.memories:
-        memory = builder._register(f"{part.name}.memory", "input", height=network.width, tame=False)
-        builder.out.memories[part.name] = memory
+    copied = part.method == "step" and not part.memory
+    if part.name not in hidden:
+        rows = {"height": network.width, "tame": False}
+        memory = work = builder._register(f"{part.name}.memory", "input", **rows)
+        if copied:
+            work = builder._register(f"{part.name}.hidden", builder.block, **rows)
+        hidden[part.name] = {"pre": memory, builder.block: work}
     with builder.within("pre"):
         # Token i holds row i of A; the network reads columns.
         A: Combination = ((builder.normal["A"], 1.0),)
@@ -158,12 +163,14 @@ def speak(builder: Builder, network: Network, given: Sequence[Combination], symm
         state = builder.emit("read in", [A], (), (part.name,), height=0)
         if part.method == "step":
             state = _through(builder, network, "pre", state)
-    if part.inputs:
+    if part.inputs or copied:
         vectors = [v for v, kind in zip(given, part.inputs, strict=True) if kind == "vector"]
         spread: list[Combination] = [
             ((builder.emit("diagonal", [v], half=BY_FFN, writes=BY_FFN, height=n, tame=False), 1.0),) for v in vectors
         ]
-        state = builder.emit("tell", [((state, 1.0),), *given, *spread], (), (part.name,), height=0)
+        sources = [((state, 1.0),), *given, *spread]
+        copy = (hidden[part.name][builder.block],) if copied else ()
+        state = builder.emit("tell", sources, (), (part.name,), extra=copy, height=0)
     state = _through(builder, network, "loop" if part.method == "step" else "pre", state)
     numbers = n if part.gives == "vector" else 1
     heard = builder._work(f"heard {output}", part.name, height=numbers, tame=False)

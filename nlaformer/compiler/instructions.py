@@ -178,9 +178,9 @@ class Selection:
     # Of inputs that the run does not scale: the rows of size 1 and of the logarithm of their scale.
     scales: dict[str, tuple[int, int]] = field(default_factory=dict)
     inputs: dict[str, int] = field(default_factory=dict)
-    # Of learned parts that are filled in: the network, and the register of its memory.
+    # Of learned parts that are filled in: the network, and the registers in which the layers of a block work.
     networks: dict[str, Network] = field(default_factory=dict)
-    memories: dict[str, int] = field(default_factory=dict)
+    hidden: dict[str, dict[Block, int]] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
 
     def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:

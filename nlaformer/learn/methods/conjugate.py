@@ -1,10 +1,10 @@
 """Symmetric positive definite systems: conjugate gradient methods with a network in the preconditioner's place.
 
 What it writes, a diagonal plus a column or more, is symmetric positive definite whatever it says. In ``GuidedCG`` it
-speaks in every loop: M changes with the residual and with what the network remembers. No step increases the error in
-the norm of A; with c = M r the step along c alone would decrease it, and the step along d is the best one in the plane
-of c and the direction before. -c gives the same step as c. In ``LearnedPCG`` the network reads A once and writes M; the
-rest is the preconditioned method with all its theory: in exact arithmetic it ends in at most n steps.
+speaks in every loop: M changes with the residual alone, so that it cannot drift in a long run. No step increases the
+error in the norm of A; with c = M r the step along c alone would decrease it, and the step along d is the best one in
+the plane of c and the direction before. -c gives the same step as c. In ``LearnedPCG`` the network reads A once and
+writes M; the rest is the preconditioned method with all its theory: in exact arithmetic it ends in at most n steps.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class GuidedCG(Program):
 
     def __init__(self, rank: int = 1):
         self.rank = rank
-        self.precondition = Learned(f"diagonal + rank {rank}", memory=True)
+        self.precondition = Learned(f"diagonal + rank {rank}")
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         return dict(x=x0, r=b - A @ x0, d=zeros_like(b), q=zeros_like(b))

@@ -25,7 +25,7 @@ class GuidedEigen(Program):
 
     def __init__(self, rank: int = 1):
         self.rank = rank
-        self.precondition = Learned(f"diagonal + rank {rank}", memory=True)
+        self.precondition = Learned(f"diagonal + rank {rank}")
 
     def start(self, A: Any, b: Any) -> _States:
         x = b / norm(b)

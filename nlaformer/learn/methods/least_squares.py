@@ -24,7 +24,7 @@ class GuidedCGLS(Program):
 
     def __init__(self, rank: int = 1):
         self.rank = rank
-        self.precondition = Learned(f"dimensionless diagonal + rank {rank}", memory=True)
+        self.precondition = Learned(f"dimensionless diagonal + rank {rank}")
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         squares = positive(diag(A.T @ A))

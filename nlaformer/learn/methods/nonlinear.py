@@ -34,7 +34,7 @@ class GuidedNonlinear(Program):
 
     def __init__(self, rank: int = 1):
         self.rank = rank
-        self.precondition = Learned(f"dimensionless diagonal + rank {rank}", memory=True)
+        self.precondition = Learned(f"dimensionless diagonal + rank {rank}")
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         linear = b - A @ x0
