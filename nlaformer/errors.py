@@ -69,6 +69,10 @@ class FileError(NLAFormerError, ValueError):
     """A file is missing, damaged, or not of the expected kind."""
 
 
+class MissingPackageError(NLAFormerError, ImportError):
+    """Something needs a package that is not installed."""
+
+
 def shown(value: object) -> str:
     """The repr of a value for a message, cut short; Python refuses to print integers of very many digits."""
     try:

@@ -390,6 +390,17 @@ class NLAFormer(nn.Module):
             if name != "post":
                 X = Y
 
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import panel, table
+
+        lines = []
+        for block in ("pre", "loop", "post"):
+            layers = list(cast(Sequence[Layer], getattr(self, block)))
+            heads = sum(layer.heads.count for layer in layers if layer.heads is not None)
+            hidden = sum(layer.ffn.width for layer in layers if layer.ffn is not None)
+            lines.append((block, f"{len(layers):,}", f"{heads:,}", f"{hidden:,}"))
+        return panel("NLAFormer", table(("block", "layers", "heads in all", "hidden units in all"), lines))
+
     def through(self, block: Literal["pre", "loop", "post"], X: Tensor) -> Tensor:
         """One pass of a block on tokens X (..., token, row), for a program that computes between the passes."""
         self._tell(block)

@@ -201,6 +201,19 @@ class Algorithm:
     def __str__(self) -> str:
         return self.schedule()
 
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import folded, panel, rows, table
+
+        config, cost = self.config, self.cost
+        told = {name: f"{len(getattr(self.model, block))} layers" for block, name in _TITLES.items()}
+        told |= {"largest layer": f"{cost.loop.heads} heads, FFN width {cost.loop.ffn_width} (loop block)"}
+        told |= {"P": f"{self.layout.rows} rows x {self.layout.tokens} tokens", "states": ", ".join(config.state)}
+        told |= {f"note {k}": warning for k, warning in enumerate(config.warnings, start=1)}
+        lines = [(f"{block} {k}", "; ".join(map(in_words, assignments)))
+                 for block in BLOCKS for k, assignments in enumerate(config.schedule[block])]  # fmt: skip
+        schedule = folded("what each layer computes", table(("layer", "computes"), lines, words=True))
+        return panel(f"Algorithm {self.name}, n = {self.n}, {config.dtype}", rows(told), schedule)
+
     def schedule(self, width: int = 118) -> str:
         """What each layer computes, with its heads and its FFN width, in lines of up to ``width`` characters."""
         config, loop = self.config, len(self.model.loop)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Generic
+from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 
 from nlaformer.arrays import (
     ArrayT,
+    FloatArray,
     ObjectArray,
     check_memory,
     common_kind,
@@ -34,6 +35,9 @@ from nlaformer.compiler.judge import Checks, RunStatus, judge
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
 from nlaformer.errors import OptionError, ShapeError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 # The values of a program after its start and after each of so many steps.
 _Iteration = Callable[[Mapping[str, Tensor], int], Iterable[dict[str, Tensor]]]
@@ -74,6 +78,61 @@ class Run(Generic[ArrayT]):
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {tuple(np.shape(value))}" for name, value in {"x": self.x, **self.state}.items())
         return f"<run: {shapes}; {self.status}>"
+
+    @property
+    def finding(self) -> str:
+        """How it ended, after how many iterations, with which residual; of several systems, how many ended how."""
+        from nlaformer.report.curves import outcome
+
+        residuals = [] if self.residual_norms is None else _numbers(self.residual_norms)[..., -1].ravel().tolist()
+        names = [status.name for status in np.ravel(np.asarray(self.status, dtype=object))]
+        count = np.shape(self.x)[self._axis] - 1
+        return outcome(names or ["no systems"], residuals, f"{count:,} iteration" + "s" * (count != 1))
+
+    def plot(self) -> Figure:
+        """Draw the residuals over the iterations; without a residual, how far the answer moves in each of them.
+
+        Returns
+        -------
+        matplotlib.figure.Figure : notebooks show it, ``savefig`` writes it
+
+        Examples
+        --------
+        >>> import numpy as np, nlaformer as nf
+        >>> run = nf.algorithm("cg", n=2, verify=False).run(np.diag([1.0, 2.0]), np.ones(2), iterations=4)
+        >>> run.plot().axes[0].get_title() == run.finding
+        True
+        """
+        from nlaformer.report.curves import history_figure
+
+        if self.residual_norms is not None:
+            return history_figure(_numbers(self.residual_norms), self.finding, "norm of the residual")
+        moved = np.diff(_numbers(self.x), axis=self._axis)
+        moved = np.linalg.norm(moved.reshape(*moved.shape[: self._axis + 1], -1), axis=-1)
+        return history_figure(moved, self.finding, "|x_(t+1) - x_t|")
+
+    @property
+    def _axis(self) -> int:
+        """The axis of the iterations, which comes after those of the systems."""
+        return 0 if isinstance(self.status, RunStatus) else self.status.ndim
+
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import panel, rows, spark
+
+        shapes = {name: str(tuple(np.shape(value))) for name, value in {"x": self.x, **self.state}.items()}
+        told = {"status": str(self.status)} if isinstance(self.status, RunStatus) else {}
+        told |= {"states": ", ".join(f"{name} {shape}" for name, shape in shapes.items())}
+        parts = [rows(told)]
+        if self.residual_norms is not None and not self._axis:
+            parts.append(
+                spark(_numbers(self.residual_norms).tolist(), "norm of the residual by iteration, logarithmic")
+            )
+        return panel(f"Run: {self.finding}", *parts)
+
+
+def _numbers(value: Any) -> FloatArray:
+    found: FloatArray = to_tensor("values", value).detach().double().cpu().numpy()
+    return found
 
 
 def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int) -> Run[Any]:

@@ -132,6 +132,18 @@ class Operation:
     def __repr__(self) -> str:
         return f"<operation {self.name!r}, n={self.n}: {self.cost}>"
 
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import panel, rows
+
+        registers = ", ".join(f"{name} {height}" for name, height in self.layout.registers)
+        told = {
+            "takes": ", ".join(f"{operand.name} {operand.shape(self.n)}" for operand in self._construction.operands)
+        }
+        told |= {"cost": str(self.cost), "rows of P": registers, "numbers": self.options.dtype}
+        if self.linearization is not None:
+            told["softmax"] = f"linearized with c = {self.linearization.c:.3g}, C = {self.linearization.C:.3g}"
+        return panel(f"Operation {self.name}, n = {self.n}", rows(told))
+
     @property
     def device(self) -> torch.device:
         return next(self.model.buffers()).device

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -22,6 +22,10 @@ from nlaformer.learn.config import Config
 from nlaformer.learn.evaluate import SEED
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import Family, Rival, Systems
+from nlaformer.report.html import tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 THRESHOLDS = tuple(10.0**-k for k in range(1, 15))
 BEYOND = 4  # times the iterations of the training
@@ -53,6 +57,26 @@ class Comparison:
     def rival(self) -> str:
         """The method to beat."""
         return list(self.mean)[1]
+
+    def plot(self) -> Figure:
+        """Draw the mean error of every iterate beside those of the rivals; a matplotlib figure."""
+        from nlaformer.report.curves import errors_figure
+
+        return errors_figure(self.mean, summary(self), f"{self.measure}, mean of {self.count:,}", trained=self.T)
+
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import panel, table
+
+        counts = self.iterations_to()
+        reached = [k for k in range(len(THRESHOLDS)) if any(found[k] is not None for found in counts.values())]
+        shown = sorted({*reached[::2], *reached[-1:]})
+        headings = ("iterations to", *(f"{THRESHOLDS[k]:.0e}" for k in shown), "not below 1e-06")
+        lines = [
+            (name, *("-" if found[k] is None else str(found[k]) for k in shown), f"{self.failures[name]:,}")
+            for name, found in counts.items()
+        ]
+        title = f"{self.measure.capitalize()}, mean of {self.count:,}: {self.label}"
+        return panel(title, table(headings, lines), tag("div", summary(self)))
 
     def iterations_to(self, of: str = "mean") -> dict[str, list[int | None]]:
         """The first iterate of each method at or below 1e-1, ..., 1e-14; None if there is none."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,6 +23,9 @@ from nlaformer.learn.data import Batch, with_teacher
 from nlaformer.learn.model import Solver
 from nlaformer.learn.models import Model
 from nlaformer.problems import Systems
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 7_000_000  # of the evaluation systems; training draws from `stream`, never from `sample`
 THRESHOLDS = tuple(10.0**-k for k in range(1, 7))
@@ -59,6 +62,13 @@ class Evaluation:
             name: [next((t for t, error in enumerate(curve) if error <= bound), None) for bound in THRESHOLDS]
             for name, curve in curves.items()
         }
+
+    def plot(self, teacher: str = "cg") -> Figure:
+        """Draw the mean error of every iterate beside CG and PCG; a matplotlib figure."""
+        from nlaformer.report.curves import errors_figure
+
+        curves = {"learned": self.model, "CG": self.cg, "PCG": self.pcg}
+        return errors_figure(curves, findings(self, teacher), f"squared relative error, mean of {self.count:,}")
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON takes it."""

@@ -36,6 +36,7 @@ from nlaformer.arrays import (
 )
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.config import Config
+from nlaformer.learn.panels import model_panel
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Point
@@ -81,6 +82,9 @@ class Solver(nn.Module):
     def hooks(self) -> dict[str, Point]:
         """Every place of the forward pass by name, as in ``NLAFormer.hooks``."""
         return self.blocks.hooks
+
+    def _repr_html_(self) -> str:
+        return model_panel("Solver", self.config, self)
 
     def entries(self, systems: int) -> int:
         """Entries of the token matrices of so many systems."""

@@ -30,6 +30,7 @@ from nlaformer.compiler.trace import ANSWER, trace_program
 from nlaformer.errors import DomainError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing_weights
+from nlaformer.learn.panels import model_panel
 from nlaformer.learn.parts import PartNetwork
 from nlaformer.transformer import NLAFormer
 
@@ -64,6 +65,10 @@ class TrainedProgram(nn.Module):
         """E, or 0 for one model without the leading axis."""
         positions = next(iter(self._parts.values())).positions
         return positions.shape[0] if positions.dim() == 3 else 0
+
+    def _repr_html_(self) -> str:
+        parts = (f"{part.name}: {part.gives} in {part.method}" for part in self.program.parts)
+        return model_panel(f"Program {self.program.name}", self.config, self, {"learned parts": "; ".join(parts)})
 
     @property
     def _parts(self) -> dict[str, PartNetwork]:

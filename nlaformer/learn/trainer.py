@@ -22,16 +22,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, overload
 
 import torch
 from torch import Tensor
 
 from nlaformer.arrays import check_memory, plain, threads_for, whole
-from nlaformer.errors import OptionError, shown
+from nlaformer.errors import FileError, OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
-from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
+from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, read_metrics, write_manifest
 from nlaformer.learn.config import Config, check_stack, shape_of
 from nlaformer.learn.data import targets
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
@@ -39,6 +39,9 @@ from nlaformer.learn.model import member
 from nlaformer.learn.models import Model, load_model
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _VALIDATION = 256  # systems
 
@@ -53,6 +56,50 @@ class TrainingRun:
     steps: int
     diverged: bool
     """The loss or its gradient stopped being finite; the weights are those of before."""
+
+    @property
+    def finding(self) -> str:
+        """The validation error of the last iterate before and after, from the metrics in the folder."""
+        errors = [last for _, (*_, last) in self._validations]
+        change = f": {self._measure} at t = {self.config.T} from {errors[0]:.2g} to {errors[-1]:.2g}" if errors else ""
+        return f"{self.config.recipe}{change} in {self.steps:,} steps" + ", diverged" * self.diverged
+
+    def plot(self) -> Figure:
+        """Draw the loss over the steps and the error of every iterate, from the metrics in the folder.
+
+        Returns
+        -------
+        matplotlib.figure.Figure : notebooks show it, ``savefig`` writes it
+        """
+        from nlaformer.report.curves import training_figure
+
+        lines = [line for line in read_metrics(self.folder) if line.get("loss") is not None]
+        if not lines and not self._validations:
+            raise FileError(
+                f"there are no metrics in {self.folder} to draw; a run writes them into metrics.jsonl there"
+            )
+        loss = [line["step"] for line in lines], [line["loss"] for line in lines]
+        return training_figure(loss, self._validations, self.finding, self._measure)
+
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import panel, rows, spark
+
+        told = {"folder": str(self.folder), "steps": f"{self.steps:,} of {self.config.steps:,}"}
+        curve = spark([errors[-1] for _, errors in self._validations], "validation error of the last iterate, by step")
+        return panel(f"Training run {self.finding}", rows(told), curve)
+
+    @property
+    def _measure(self) -> str:
+        return self.config.make_family().measure
+
+    @property
+    def _validations(self) -> list[tuple[int, list[float]]]:
+        """The steps at which the model was validated, and the mean error of every iterate there."""
+        found = [(line["step"], line["validation"]) for line in read_metrics(self.folder) if "validation" in line]
+        return [
+            (step, [math.nan if value is None else value for value in measured["squared_relative_error"]])
+            for step, measured in found
+        ]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,14 +18,14 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from nlaformer import problems
 from nlaformer.compiler import library
-from nlaformer.errors import OptionError
+from nlaformer.errors import OptionError, look_up
 from nlaformer.microscope import naming
 from nlaformer.microscope.candidates import candidates
 from nlaformer.microscope.measures import (
@@ -42,6 +42,11 @@ from nlaformer.microscope.naming import Explanation
 from nlaformer.microscope.subject import Subject, program_method, subject
 from nlaformer.microscope.untrained import UNTRAINED, untrained
 from nlaformer.problems import Family, Systems
+from nlaformer.report import microscope as drawn
+from nlaformer.report.html import panel, tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 18_000_000
 MODEL = "model"
@@ -106,6 +111,25 @@ class Microscopy:
     def to_json(self) -> dict[str, object]:
         """Everything as plain data, numbers to five digits."""
         return {name: _short(value) for name, value in asdict(self).items()}
+
+    def plot(self, test: str = "explanations") -> Figure:
+        """Draw one of the tests: "explanations", "errors", "krylov", "operators", "filters", "symmetries" and so on.
+
+        Returns
+        -------
+        matplotlib.figure.Figure : its title states what was measured
+        """
+        if test == "beyond" and not self.beyond:
+            raise OptionError("this model has no more than T iterations, so there is nothing to draw beyond them")
+        return look_up("test", test, drawn.FIGURES)(self.to_json())
+
+    def to_html(self) -> str:
+        """A page with every figure, complete in itself."""
+        return drawn.page(self.to_json() | {"given": self.model})
+
+    def _repr_html_(self) -> str:
+        found = self.to_json()
+        return panel(f"{self.model} under the microscope", tag("div", drawn.about(found)), drawn.table(found))
 
 
 def microscope(

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -32,6 +33,10 @@ from nlaformer.microscope.short_programs import DiagonalRefinement, Momentum, Ra
 from nlaformer.microscope.subject import Subject, program_method, subject
 from nlaformer.microscope.untrained import untrained
 from nlaformer.problems import Family, Systems
+from nlaformer.report.html import panel, table, tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 SEED = 18_100_000
 UNTIL = 6
@@ -72,6 +77,35 @@ class Extraction:
     """R^2 of the best program as a compiled transformer."""
     before_training: tuple[Fit, ...]
     """The same programs fitted to the network before its training; empty where the model is no trained network."""
+
+    @property
+    def finding(self) -> str:
+        """The best program with its least R^2, and that of the control."""
+        best, until = self.fits[0], len(self.solution_r2)
+        return (
+            f"{best.name} ({best.lines} lines): R^2 at least {min(best.r2):.4f} for t <= {until}, "
+            f"the solution {min(self.solution_r2):.4f}"
+        )
+
+    def plot(self) -> Figure:
+        """Draw 1 - R^2 of every program by iterate, beside that of the solution, which explains nothing.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+        """
+        from nlaformer.report.curves import errors_figure
+
+        curves = {fit.name: fit.r2 for fit in self.fits} | {"the solution": self.solution_r2}
+        missing = {name: [1 - value for value in r2] for name, r2 in curves.items()}
+        return errors_figure(missing, self.finding, "1 - R^2 of the model's iterates", start=1)
+
+    def _repr_html_(self) -> str:
+        headings = ("program", "lines", *(f"t = {t}" for t in range(1, len(self.solution_r2) + 1)))
+        lines = [(fit.name, str(fit.lines), *(f"{value:.4f}" for value in fit.r2)) for fit in self.fits]
+        lines.append(("the solution", "", *(f"{value:.4f}" for value in self.solution_r2)))
+        title = f"Short programs fitted to {self.model}: R^2 of the iterates"
+        return panel(title, table(headings, lines), tag("div", self.finding))
 
     def to_json(self) -> dict[str, object]:
         """The numbers as plain data."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -35,6 +35,10 @@ from nlaformer.microscope.subject import subject
 from nlaformer.microscope.targets import Target, values
 from nlaformer.microscope.untrained import before_training
 from nlaformer.problems import Family, Systems
+from nlaformer.report.html import panel, table, tag
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 Probed: TypeAlias = Solver | TrainedProgram | Algorithm
 _PENALTIES = np.logspace(-8, 4, 13)
@@ -98,6 +102,33 @@ class Probing:
         if len(scores) == 1:
             raise OptionError("this was read without controls; nf.probe(..., controls=True) has them")
         return all(scores["model"].mean_low > score.mean_high for name, score in scores.items() if name != "model")
+
+    def plot(self) -> Figure:
+        """Draw R^2 by iterate, a panel for each target, the model's state in front of the controls.
+
+        Returns
+        -------
+        matplotlib.figure.Figure : each title has the mean over t >= 1, and the largest of a control
+        """
+        from nlaformer.report.curves import scores_figure
+
+        titles = []
+        for name, scores in self.scores.items():
+            controls = [score.mean for source, score in scores.items() if source != "model"]
+            beside = f", controls up to {max(controls):.2f}" if controls else ""
+            titles.append(f"{name}: mean R^2 {scores['model'].mean:.2f}{beside}")
+        curves = {t: {source: s.r2.tolist() for source, s in scores.items()} for t, scores in self.scores.items()}
+        return scores_figure(curves, titles, "R^2")
+
+    def _repr_html_(self) -> str:
+        sources = list(next(iter(self.scores.values()), {}))
+        lines = [
+            (name, *(f"{s.mean:.2f} [{s.mean_low:.2f}, {s.mean_high:.2f}]" for s in scores.values()))
+            for name, scores in self.scores.items()
+        ]
+        note = f"Fitted on {self.fitted:,} systems, scored on {self.scored:,} others; {self.at}, token {self.token}"
+        title = "Probes: mean R^2 over t >= 1, with 95% intervals"
+        return panel(title, table(("target", *sources), lines), tag("div", note))
 
     def __str__(self) -> str:
         sources = list(next(iter(self.scores.values())))

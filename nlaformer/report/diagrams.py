@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from nlaformer.report.figure import BLUE, FAINT, GREEN, GREY, INK, ORANGE
+from nlaformer.report.figure import BLUE, FAINT, GREEN, GREY, INK, ORANGE, blank
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -240,9 +240,7 @@ def _range(values: list[int]) -> str:
 
 def _canvas(width: float, height: float, title: str) -> tuple[Figure, Axes]:
     """A figure without axes, 100 units wide, with a title at its top."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height))
+    figure = blank(width, height)
     axis = figure.add_axes((0, 0, 1, 1))
     top = 100 * height / width
     axis.set(xlim=(0, 100), ylim=(0, top))

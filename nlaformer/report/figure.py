@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nlaformer.errors import FileError
+from nlaformer.errors import FileError, MissingPackageError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -31,11 +31,18 @@ _LOOKS = {"compiled": (CURVES[0], 2.2, "-"), "paper": (CURVES[1], 1.4, "-"), "pa
 _EXPONENT = "exponent"  # the register of a power of two, which is not on the scale of the data
 
 
+def blank(width: float, height: float, **options: Any) -> Figure:
+    """An empty figure, in inches; notebooks show it."""
+    try:
+        from nlaformer.report.picture import Picture
+    except ImportError as error:
+        raise MissingPackageError(f"pictures need matplotlib: pip install matplotlib ({error})") from error
+    return Picture(figsize=(width, height), **options)
+
+
 def panels(count: int, width: float = 3.4, height: float = 3.0, share: bool = True) -> tuple[Figure, list[Axes]]:
     """A figure of ``count`` axes side by side, with one scale unless ``share`` is false."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(max(width * count, 5.2), height), layout="constrained")
+    figure = blank(max(width * count, 5.2), height, layout="constrained")
     grid = figure.subplots(1, count, squeeze=False, sharey=share)
     return figure, list(grid[0])
 
@@ -153,8 +160,6 @@ def prompt_figure(
     ``registers`` gives the names and heights of the rows from the top; ``sink`` says whether the first column is one.
     A register named "exponent" is written as a number.
     """
-    from matplotlib.figure import Figure
-
     names = [name for name, _ in registers]
     starts = np.cumsum([0, *(height for _, height in registers)])
     power = int(starts[names.index(_EXPONENT)]) if _EXPONENT in names else None
@@ -167,7 +172,7 @@ def prompt_figure(
     down = -(-len(states) // across)
     height = min(12.0, 2.2 + 0.09 * rows)
     width = min(4.0, 1.3 + height * tokens / rows)
-    figure = Figure(figsize=(1.6 + across * width, 0.3 + down * height), layout="constrained")
+    figure = blank(1.6 + across * width, 0.3 + down * height, layout="constrained")
     axes = figure.subplots(down, across, squeeze=False)
     for axis in axes.flat[len(states) :]:
         axis.axis("off")

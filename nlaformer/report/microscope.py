@@ -5,12 +5,14 @@ Each title states what was measured, in numbers.
 
 from __future__ import annotations
 
-import html
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, panels, tidy
+from nlaformer.report.html import Html, tag
+from nlaformer.report.html import page as whole_page
+from nlaformer.report.html import table as html_table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -18,67 +20,47 @@ if TYPE_CHECKING:
 
 Data = dict[str, Any]
 
-_PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><title>{title}</title>
-<style>body {{font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}}
-svg {{max-width: 100%; height: auto}} td, th {{padding: .1rem .8rem; text-align: right}}
-td:first-child, th:first-child {{text-align: left}} th {{border-bottom: 1px solid #8a8f98}}</style></head>
-<body><h1>{title}</h1>
-<p>{about}</p>
-{table}
-{figures}
-</body></html>
-"""
+_STYLE = """body {font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}
+svg {max-width: 100%; height: auto}"""
 
 
 def page(found: Data) -> str:
     """The whole page as HTML, with the figures in it."""
-    named = "no algorithm" if found["named"] is None else f"{found['named']} up to t = {found['until']}"
-    about = (
+    pictures = (_svg(figure) for figure in figures(found))
+    title = f"{found['given']} under the microscope"
+    return whole_page(title, tag("p", about(found)), table(found), *pictures, style=_STYLE)
+
+
+def about(found: Data) -> str:
+    """What was measured on, and the name that was found."""
+    return (
         f"n = {found['n']}, T = {found['T']}, {found['effort']['count']} systems of {found['family']}, seed "
-        f"{found['seed']}. Explained by {named}."
+        f"{found['seed']}. Explained by {_named(found)}."
     )
-    return _PAGE.format(
-        title=html.escape(f"{found['given']} under the microscope"),
-        about=html.escape(about),
-        table=_table(found),
-        figures="\n".join(_svg(figure) for figure in figures(found)),
-    )
+
+
+def _named(found: Data) -> str:
+    return "no algorithm" if found["named"] is None else f"{found['named']} up to t = {found['until']}"
 
 
 def figures(found: Data) -> Iterator[Figure]:
     """Every figure, in order."""
-    yield _explained(found)
-    yield _errors(found)
-    yield _krylov(found)
-    yield _operators(found)
-    yield _filters(found)
-    yield _symmetries(found)
-    yield _termination(found)
-    yield _additivity(found)
-    yield _elsewhere(found)
-    if found["beyond"]:
-        yield _beyond(found)
+    return (draw(found) for name, draw in FIGURES.items() if name != "beyond" or found["beyond"])
 
 
-def _table(found: Data) -> str:
+def table(found: Data) -> Html:
     """Which algorithm explains it best, up to which t."""
-    head = "<tr><th>candidate</th><th>explains up to t</th><th>compared up to</th><th>score</th></tr>"
-    rows = "".join(
-        f"<tr><td>{html.escape(e['candidate'])}</td><td>{e['until']}</td><td>{e['ended']}</td>"
-        f"<td>{e['score']:.2f}</td></tr>"
-        for e in found["explanations"]
-    )
-    return f"<table>{head}{rows}</table>"
+    lines = [(e["candidate"], str(e["until"]), str(e["ended"]), f"{e['score']:.2f}") for e in found["explanations"]]
+    return html_table(("candidate", "explains up to t", "compared up to", "score"), lines)
 
 
-def _svg(figure: Figure) -> str:
+def _svg(figure: Figure) -> Html:
     from matplotlib import rc_context
 
     with rc_context({"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}):
         written = io.StringIO()
         figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
-    return written.getvalue().partition("<svg")[1] + written.getvalue().partition("<svg")[2]
+    return Html("".join(written.getvalue().partition("<svg")[1:]))
 
 
 def _one(title: str, x: str, y: str, log: bool = True) -> tuple[Figure, Axes]:
@@ -106,8 +88,7 @@ def _lines(axes: Axes, curves: dict[str, Sequence[float]], start: int) -> None:
 
 
 def _explained(found: Data) -> Figure:
-    named = "no algorithm" if found["named"] is None else f"{found['named']} up to t = {found['until']}"
-    figure, axes = _one(f"Explained by {named}", "iteration", "ratio of the rule")
+    figure, axes = _one(f"Explained by {_named(found)}", "iteration", "ratio of the rule")
     _lines(axes, {e["candidate"]: e["ratio"][: e["ended"]] for e in found["explanations"]}, 1)
     axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
     axes.set_ylim(1e-4, 100)
@@ -218,3 +199,17 @@ def _beyond(found: Data) -> Figure:
     figure, axes = _one(title, f"iterations, in multiples of T = {T}", "squared relative error, median")
     _lines(axes, {name: each["median"] for name, each in found["beyond"].items()}, 1)
     return figure
+
+
+FIGURES: dict[str, Callable[[Data], Figure]] = {
+    "explanations": _explained,
+    "errors": _errors,
+    "krylov": _krylov,
+    "operators": _operators,
+    "filters": _filters,
+    "symmetries": _symmetries,
+    "termination": _termination,
+    "additivity": _additivity,
+    "elsewhere": _elsewhere,
+    "beyond": _beyond,
+}

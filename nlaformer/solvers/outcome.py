@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from nlaformer.arrays import FloatArray
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 from nlaformer.solvers.result import INFO, Contribution, Status
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _CHECKS = ("warn", "raise", "ignore")
 
@@ -82,8 +85,32 @@ class Outcome:
         """The status, with what is known beyond it."""
         return f"{self.status} ({self.detail})" if self.detail else str(self.status)
 
+    @property
+    def finding(self) -> str:
+        """How it ended, after how many evaluations, with which residual."""
+        from nlaformer.report.curves import outcome
+
+        work = f"{self.evaluations:,} evaluation" + "s" * (self.evaluations != 1)
+        return outcome([self.status.name], [self.residual_norm], work)
+
+    def plot(self) -> Figure:
+        """Draw the residuals over the iterations, and the tolerance; a matplotlib figure."""
+        from nlaformer.report.curves import history_figure
+
+        return history_figure(self.residuals, self.finding, "norm of the residual", level=("tolerance", self.tolerance))
+
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import panel, rows, spark
+
+        curve = spark(self.residuals.tolist(), "norm of the residual by iteration, logarithmic")
+        return panel(f"{type(self).__name__}: {self.finding}", rows(self._lines), curve)
+
     def __str__(self) -> str:
-        rows = {
+        return "\n".join(f"{name:<10}{value}" for name, value in self._lines.items())
+
+    @property
+    def _lines(self) -> dict[str, str]:
+        return {
             "status": self.explain(),
             "residual": f"{self.residual_norm:.2e}, at most {self.residual_bound:.2e} by the certificate; "
             f"tolerance {self.tolerance:.2e}",
@@ -92,4 +119,3 @@ class Outcome:
             "model": str(self.model) if self.model else "none",
             "time": f"{self.seconds:.3g} s",
         }
-        return "\n".join(f"{name:<10}{value}" for name, value in rows.items())

@@ -5,11 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nlaformer.arrays import ArrayT, FloatArray, IntArray, ObjectArray
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 __all__ = ["Contribution", "KeptSteps", "SolveResult", "Status"]
 
@@ -158,7 +161,11 @@ class SolveResult(Generic[ArrayT]):
 
     def __str__(self) -> str:
         """Six aligned lines."""
-        rows = {
+        return "\n".join(f"{name:<10}{value}" for name, value in self._lines.items())
+
+    @property
+    def _lines(self) -> dict[str, str]:
+        return {
             "status": self._status_line(),
             "residual": f"{_span(self.residual_norm)}, at most {_span(self.residual_bound)} by the certificate; "
             f"tolerance {_span(self.tolerance)}",
@@ -167,10 +174,49 @@ class SolveResult(Generic[ArrayT]):
             "model": str(self.model) if self.model else "none",
             "time": f"{self.seconds:.3g} s: model {self.model_seconds:.3g} s, classical {self.classical_seconds:.3g} s",
         }
-        return "\n".join(f"{name:<10}{value}" for name, value in rows.items())
 
     def __repr__(self) -> str:
         return f"<SolveResult: {self._status_line()}>"
+
+    @property
+    def finding(self) -> str:
+        """How it ended, after how many products with A, with which residual."""
+        from nlaformer.report.curves import outcome
+
+        names = [status.name for status in self._statuses]
+        return outcome(
+            names or ["no systems"], np.ravel(self.residual_norm).tolist(), _counted(self.matvecs, "product")
+        )
+
+    def plot(self) -> Figure:
+        """Draw the residuals over the iterations, and the tolerance; of several systems the median and the range.
+
+        Returns
+        -------
+        matplotlib.figure.Figure : notebooks show it, ``savefig`` writes it
+
+        Examples
+        --------
+        >>> import numpy as np, nlaformer as nf
+        >>> result = nf.solve(np.diag([1.0, 2.0]), np.ones(2))
+        >>> result.plot().axes[0].get_title() == result.finding
+        True
+        """
+        from nlaformer.report.curves import history_figure
+
+        known = np.ravel(self.tolerance)
+        level = (
+            ("tolerance" if known.size == 1 else "median tolerance", float(np.median(known))) if known.size else None
+        )
+        return history_figure(self.residuals, self.finding, "norm of the residual", level=level)
+
+    def _repr_html_(self) -> str:
+        from nlaformer.report.html import panel, rows, spark
+
+        told = [rows(self._lines)]
+        if isinstance(self.status, Status):
+            told.append(spark(np.ravel(self.residuals).tolist(), "norm of the residual by iteration, logarithmic"))
+        return panel(f"Solve: {self.finding}", *told)
 
     def explain(self) -> str:
         """Why systems did not converge: a line for a single one, else a count and each status that occurs."""
