@@ -5,7 +5,7 @@ RUN := $(VENV)/bin/python
 # Two processes, one BLAS thread each, or they would fight over the cores.
 TEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-gpu lint format wheel wheel-check clean
+.PHONY: demo test test-all test-gpu docs lint format wheel wheel-check clean
 
 demo: $(VENV)/installed
 	$(RUN) -m nlaformer demo
@@ -21,6 +21,11 @@ test-all: lint
 # What needs CUDA, in one process. It takes PYTHON with the torch that it has: a GPU machine often has a build of its own.
 test-gpu:
 	$(PYTHON) -m pytest tests/test_engine_cuda.py tests/test_kernels.py
+
+# The pages as a site in build/site, read from disk: no warning, no broken link, nothing from the network.
+docs: $(VENV)/with-docs
+	OMP_NUM_THREADS=1 $(RUN) -m sphinx -W --keep-going -q -d build/doctrees -c docs . build/site
+	$(RUN) docs/check_site.py build/site
 
 lint: $(VENV)/installed
 	$(RUN) -m ruff check .
@@ -47,6 +52,10 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nlaformer needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	touch $@
+
+$(VENV)/with-docs: $(VENV)/installed
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:
