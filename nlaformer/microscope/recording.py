@@ -22,6 +22,7 @@ from nlaformer.errors import OptionError, ShapeError, look_up
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
+from nlaformer.microscope.pages import About, trace_page, trace_panel
 from nlaformer.microscope.places import (
     Model,
     fits,
@@ -76,6 +77,7 @@ class Trace(Generic[ArrayT]):
     batch: tuple[int, ...]
     kind: str
     kept: dict[str, Tensor] = field(repr=False)
+    about: About = field(repr=False, default_factory=lambda: About("recording"))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -114,6 +116,28 @@ class Trace(Generic[ArrayT]):
 
     def __repr__(self) -> str:
         return f"<trace of {len(self.kept):,} intermediates, {self.memory / 1e6:,.1f} MB>"
+
+    def to_html(self, system: int = 0) -> str:
+        """A page of the run: P before and after each layer, the attention of each head, the registers at each step.
+
+        Parameters
+        ----------
+        system : which one of a batch, counted through all its dimensions
+
+        Returns
+        -------
+        str : a document complete in itself, which works from disk: ``Path("trace.html").write_text(trace.to_html())``
+
+        Examples
+        --------
+        >>> import numpy as np, nlaformer as nf
+        >>> nf.trace(nf.operation("matvec", n=2), np.eye(2), np.ones(2)).to_html()[:15]
+        '<!doctype html>'
+        """
+        return trace_page(self, system)
+
+    def _repr_html_(self) -> str:
+        return trace_panel(self)
 
     def _given(self, value: Tensor) -> ArrayT:
         # A copy: one layer's output is the next one's input.
@@ -193,6 +217,7 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
         run.batch,
         array_library(*operands, *options.values()),
         kept,
+        About.of(model),
     )
 
 
