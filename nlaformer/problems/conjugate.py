@@ -18,7 +18,7 @@ follows from the formula of Sherman and Morrison.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -114,31 +114,62 @@ def _rescaled(B: Tensor, u: Tensor) -> Tensor:
     return w / length * quotient.clamp(min=0.0).sqrt()
 
 
-def _by_hand(A: Tensor, b: Tensor, iterations: int) -> Tensor:
+def inverse_by_hand(A: Tensor) -> _Apply:
+    """The preconditioner of ``by_hand`` as a function of r, by the formula of Sherman and Morrison.
+
+    >>> A = torch.diag(torch.arange(1.0, 11.0)).double() + 1
+    >>> r = torch.ones(10).double()
+    >>> torch.allclose(inverse_by_hand(A)(r), torch.linalg.solve(A, r), rtol=1e-2)
+    True
+    """
     D, u = by_hand(A)
     w = u / D
     scale = 1 + (u * w).sum(-1, keepdim=True)
-    return pcg(A, b, iterations, M=lambda r: r / D - w * (w * r).sum(-1, keepdim=True) / scale).x
+    return lambda r: r / D - w * (w * r).sum(-1, keepdim=True) / scale
 
 
 CLASSICAL: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
     "CG": lambda A, b, iterations: cg(A, b, iterations).x,
     "PCG, Jacobi": lambda A, b, iterations: pcg(A, b, iterations).x,
-    "PCG, diagonal + rank 1 by hand": _by_hand,
+    "PCG, diagonal + rank 1 by hand": lambda A, b, iterations: pcg(A, b, iterations, M=inverse_by_hand(A)).x,
 }
 
 
+def last_iterate(A: Any, b: Any, iterations: int, M: Any = None) -> Tensor:
+    """The last iterate of ``cg``, or of ``pcg`` with M, from 0: (..., n), in the memory of a few vectors.
+
+    Matrices with k right-hand sides each are A (..., 1, n, n) and b (..., k, n).
+
+    >>> A, b = torch.tensor([[4.0, 1.0], [1.0, 3.0]]), torch.tensor([[1.0, 2.0], [5.0, 4.0]])
+    >>> last_iterate(A, b, iterations=2)
+    tensor([[0.0909, 0.6364],
+            [1.0000, 1.0000]], dtype=torch.float64)
+    """
+    A, b, x0 = as_system(A, b, None)
+    for step in _steps(A, (lambda r: r) if M is None else _preconditioner(M, A, b), b, x0, iterations):
+        x, _, _ = step
+    return x
+
+
 def _trajectory(A: Tensor, M: _Apply, b: Tensor, x: Tensor, iterations: int) -> Trajectory:
-    """The iteration from x on. A system that cannot take another step (0/0) keeps its state."""
+    return Trajectory(*(torch.stack(part, -2) for part in zip(*_steps(A, M, b, x, iterations), strict=True)))
+
+
+def _steps(A: Tensor, M: _Apply, b: Tensor, x: Tensor, iterations: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """x, r and d from x on. A system that cannot take another step (0/0) keeps its state."""
 
     def product(v: Tensor) -> Tensor:
         # Many right-hand sides of one matrix are one product of matrices, many matrices a batch of them.
-        return v @ A.mT if A.ndim == 2 else (A @ v[..., None])[..., 0]
+        if A.ndim == 2:
+            return v @ A.mT
+        if A.ndim > 3 and A.shape[-3] == 1:
+            return v @ A.squeeze(-3).mT
+        return (A @ v[..., None])[..., 0]
 
     r = b - product(x)
     d = M(r)
     rz = _dot(r, d)
-    states = [(x, r, d)]
+    yield x, r, d
     for _ in range(whole("iterations", iterations, 0)):
         q = product(d)
         curvature = _dot(d, q)
@@ -151,8 +182,7 @@ def _trajectory(A: Tensor, M: _Apply, b: Tensor, x: Tensor, iterations: int) -> 
         beta = rz_next / rz
         d = torch.where(going, z + beta * d, d)
         rz = torch.where(going, rz_next, rz)
-        states.append((x, r, d))
-    return Trajectory(*(torch.stack(part, -2) for part in zip(*states, strict=True)))
+        yield x, r, d
 
 
 def _dot(u: Tensor, v: Tensor) -> Tensor:

@@ -1,0 +1,185 @@
+"""Least squares to high precision, the task of arXiv:2503.12295: their figures, and ours on the same problems.
+
+    python -m benchmarks.literature --out benchmarks/results/literature.json --into docs/tasks.md    # four minutes
+    python -m benchmarks.literature --models runs/cgls --out benchmarks/results/literature.json --into docs/tasks.md
+
+The task (Liu, Grogan, Dugan, Rao, Arora, Rudra and Re, ICLR 2025; code at github.com/AndPotap/precision-ls): A is
+20 x 5 with independent standard normal entries, x in R^5 standard normal, b = A x without noise; given A and b, find x.
+The error is the mean of (x' - x)^2 over all entries and problems. Ours are programs compiled to softmax transformers,
+which no training has seen, in float64 and float32, and trained guided-cgls models, if there are any.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+
+import nlaformer as nf
+from benchmarks.sections import deliver
+from nlaformer.arrays import DTYPES
+from nlaformer.compiler.library.krylov import LeastSquaresConjugateGradient
+from nlaformer.problems import Family, Systems
+from nlaformer.problems.base import Draws
+from nlaformer.provenance import in_words, provenance
+
+HEADING = "## High-precision least squares, beside the literature"
+SEED = 8_300_000
+_TASK = """\
+Liu et al. (2025, [arXiv:2503.12295](https://arxiv.org/abs/2503.12295)) ask whether sequence models can learn least
+squares to machine precision. A is 20 x 5 with standard normal entries, x standard normal, b = A x; the error is the
+mean of (x' - x)^2 over all entries and problems. The same problems, solved by programs compiled to softmax
+transformers:"""
+_NOT_COMPARED = """\
+What this does not compare. Their networks are *trained*, ours are *constructed*: the table shows what softmax attention
+can express, not that training finds it. They plateau where training ends; softmax itself is no obstacle, since products
+are linearized with a bound (`docs/operations.md`). Their iterated networks take steps of gradient descent, as the first
+program does; the others are better algorithms, and CGLS ends after five steps in exact arithmetic. Their code
+works in float32, so our float32 rows are the ones beside theirs. Sizes, costs and their tests on other distributions
+are not compared; their figures are quoted, not measured again."""
+THEIRS = (
+    ("softmax transformers, trained end to end", "about 1e-5, a plateau", "the first author's abstract of 2024"),
+    (
+        "gated convolutions, trained to take steps of gradient descent, and iterated",
+        "1e-13",
+        "the README of their code",
+    ),
+)
+
+
+@dataclass(frozen=True)
+class Gaussian(Family):
+    """Their problems, padded with zero columns to n x n; ``family=benchmarks.literature:Gaussian`` trains on them.
+
+    >>> A, b, x = Gaussian(n=4, columns=2).sample(3, seed=0)
+    >>> torch.allclose(torch.linalg.lstsq(A[..., :2], b[..., None]).solution[..., 0], x[..., :2])
+    True
+    """
+
+    name: ClassVar[str] = "gaussian-least-squares"
+    definite: ClassVar[bool] = False
+    n: int = 20
+    columns: int = 5
+
+    def systems(self, draw: Draws, count: int) -> Systems:
+        A, x = draw.normal("A", count, self.n, self.n), draw.normal("x", count, self.n)
+        used = (torch.arange(self.n, device=A.device) < self.columns).to(A.dtype)
+        A, x = A * used, x * used
+        return Systems(A, (A @ x[..., None])[..., 0], x)
+
+
+class Descent(nf.Program):
+    """Gradient descent with their step: x - 0.5 A^T (A x - b) / 20."""
+
+    rectangular = True
+    rate = 0.5 / 20
+
+    def start(self, A: Any, b: Any, x0: Any) -> dict[str, Any]:
+        return dict(x=x0)
+
+    def step(self, A: Any, b: Any, x: Any) -> dict[str, Any]:
+        return dict(x=x + self.rate * (A.T @ (b - A @ x)))
+
+    def residual(self, A: Any, b: Any, x: Any) -> Any:
+        return A.T @ (b - A @ x)
+
+
+class Newton(nf.Program):
+    """The pseudoinverse by the iteration of Newton and Schulz, X + X (1 - A X), and its product with b."""
+
+    rectangular = True
+
+    def start(self, A: Any, b: Any) -> dict[str, Any]:
+        return dict(X=(1 / np.vdot(A, A)) * A.T)
+
+    def step(self, A: Any, X: Any) -> dict[str, Any]:
+        return dict(X=X + (X - X @ (A @ X)))
+
+    def finish(self, b: Any, X: Any) -> Any:
+        return X @ b
+
+    def residual(self, A: Any, b: Any, x: Any) -> Any:
+        return A.T @ (b - A @ x)
+
+
+# Each with the loops after which its error is looked at.
+METHODS: dict[str, tuple[nf.Program, tuple[int, ...]]] = {
+    "gradient descent": (Descent(), (16, 64, 128, 256)),
+    "Newton-Schulz": (Newton(), (4, 8, 12, 16)),
+    "CGLS": (LeastSquaresConjugateGradient(), (2, 4, 5, 6)),
+}
+_GUIDED = (2, 4, 5, 6)
+
+
+def error(x: Any, answer: Any) -> float:
+    """The mean of the squared differences over all entries and problems."""
+    return float(np.mean((np.asarray(x, dtype=np.float64)[..., : answer.shape[-1]] - answer) ** 2))
+
+
+def measure(name: str, A: np.ndarray, b: np.ndarray, x: np.ndarray) -> list[dict[str, Any]]:
+    """A program itself, and compiled in float64 and float32."""
+    program, loops = METHODS[name]
+    rows = [{"method": f"{name}, the program in NumPy"} | _errors(program, A, b, x, loops)]
+    for dtype in ("float64", "float32"):
+        compiled = nf.compile(program, n=A.shape[-2], dtype=DTYPES[dtype])
+        given = A.astype(dtype), b.astype(dtype)
+        about = {"method": f"{name}, compiled, {dtype}", "layers": compiled.cost.loop.layers}
+        rows.append(about | _errors(compiled, *given, x, loops))
+    return rows
+
+
+def _errors(method: Any, A: np.ndarray, b: np.ndarray, x: np.ndarray, loops: Sequence[int]) -> dict[str, Any]:
+    """The errors, and on how many problems the run itself says that its digits are lost."""
+    run = method.run(A, b, iterations=loops[-1])
+    said = sum(status.name == "INACCURATE" for status in np.ravel(run.status))
+    return {"errors": {str(t): error(run.x[:, t], x) for t in loops}, "said_inaccurate": int(said)}
+
+
+def section(document: dict[str, Any]) -> str:
+    """Their figures and ours, in Markdown."""
+    lines = [HEADING, "", _TASK, "", "| method | layers in a loop | mean squared error |", "|:--|--:|:--|"]
+    lines += [f"| theirs: {what} | - | {figure} ({source}) |" for what, figure, source in THEIRS]
+    for row in document["rows"]:
+        errors = ", ".join(f"{value:.0e} after {t}" for t, value in row["errors"].items())
+        said = f"; {row['said_inaccurate']} runs say INACCURATE" if row["said_inaccurate"] else ""
+        lines.append(f"| {row['method']} | {row.get('layers', '-')} | {errors}{said} |")
+    how = f"`python -m benchmarks.literature`: {document['count']:,} problems; *after t* is after t loops."
+    return "\n".join([*lines, "", f"{how} {in_words(document['provenance'])}.", "", _NOT_COMPARED]) + "\n"
+
+
+def main(given: Sequence[str] | None = None) -> None:
+    """Measure or read, write, and print the section or put it in place."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.literature", description=__doc__)
+    parser.add_argument("--models", nargs="*", type=Path, default=[], help="folders of trained guided-cgls models")
+    parser.add_argument("--count", type=int, default=256, help="problems")
+    parser.add_argument("--read", type=Path, help="measure nothing; read what was written before")
+    parser.add_argument("--out", type=Path, help="write all figures to this file")
+    parser.add_argument("--into", type=Path, help="the page whose section is replaced")
+    parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
+    chosen = parser.parse_args(given)
+    document = json.loads(chosen.read.read_text()) if chosen.read else _measured(chosen)
+    if chosen.out:
+        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
+    deliver(section(document), HEADING, chosen.into)
+
+
+def _measured(chosen: argparse.Namespace) -> dict[str, Any]:
+    problem = Gaussian()
+    A, b, x = (part.numpy() for part in problem.sample(chosen.count, SEED))
+    A, x = A[..., : problem.columns], x[..., : problem.columns]
+    rows = [row for name in METHODS for row in measure(name, A, b, x)]
+    for folder in chosen.models:
+        model: Any = nf.load(folder)
+        about = f"guided-cgls, trained on {model.config.family}, {folder.name}"
+        rows.append({"method": about} | _errors(model, A, b, x, _GUIDED))
+    return {"provenance": provenance(chosen.commit), "seed": SEED, "count": chosen.count, "rows": rows}
+
+
+if __name__ == "__main__":
+    main()
