@@ -25,12 +25,14 @@ _HOMES = {
     "nlaformer.compiler.library": ("algorithm", "algorithms"),
     "nlaformer.compiler.result": ("RunStatus",),
     "nlaformer.compiler.algorithm": ("Algorithm",),
+    "nlaformer.learn.compare": ("Comparison",),
     "nlaformer.learn.config": ("Config",),
     "nlaformer.learn.recipes": ("recipe", "recipes"),
     "nlaformer.learn.model": ("Solver",),
     "nlaformer.learn.programs": ("TrainedProgram",),
     "nlaformer.learn.trainer": ("train",),
     "nlaformer.microscope.battery": ("Microscopy", "microscope"),
+    "nlaformer.microscope.evaluation": ("evaluate",),
     "nlaformer.microscope.extraction": ("Extraction", "extract"),
     "nlaformer.microscope.patching": ("patch",),
     "nlaformer.microscope.probes": ("Probing", "probe"),
@@ -71,6 +73,7 @@ if TYPE_CHECKING:
     from nlaformer.express.operation import Operation as Operation
     from nlaformer.express.operation import operation as operation
     from nlaformer.express.operation import operations as operations
+    from nlaformer.learn.compare import Comparison as Comparison
     from nlaformer.learn.config import Config as Config
     from nlaformer.learn.model import Solver as Solver
     from nlaformer.learn.programs import TrainedProgram as TrainedProgram
@@ -80,6 +83,7 @@ if TYPE_CHECKING:
     from nlaformer.loading import load as load
     from nlaformer.microscope.battery import Microscopy as Microscopy
     from nlaformer.microscope.battery import microscope as microscope
+    from nlaformer.microscope.evaluation import evaluate as evaluate
     from nlaformer.microscope.extraction import Extraction as Extraction
     from nlaformer.microscope.extraction import extract as extract
     from nlaformer.microscope.patching import patch as patch

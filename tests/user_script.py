@@ -81,5 +81,10 @@ def main() -> None:
     print(taken.fits[0].r2, taken.fits[0].constants["omega"], taken.fits[0].program.run(A, b).x, taken.to_json())
     with nf.patch(compiled, {"registers.x[1]": y, "loop[0].layer[0].attention": 0}):
         print(compiled.run(S, y, iterations=2).x)
+    errors: nf.Comparison = nf.evaluate(compiled, family, iterations=3, count=4)
+    print(errors.mean["Damped"], errors.iterations_to()["CG"], nf.evaluate(model, (A, b)).median, errors.failures)
+    for figure in (errors.plot(), run.plot(), trained.plot(), array.plot(), pair.plot(), root.plot(), read.plot()):
+        figure.savefig("figure.png")
+    print(record.to_html(), record.about.title, run.finding, array.finding, trained.finding, taken.plot())
     seen: nf.Microscopy = nf.microscope(model, family=nf.problems.SPD(n=20), quick=True)
     print(seen.named, seen.until, seen.explanations[0].ratio, seen.errors["model"].median, seen.to_json())

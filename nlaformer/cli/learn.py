@@ -140,6 +140,9 @@ def evaluate(
     ],
     count: Annotated[int, typer.Option(help="Systems per evaluation.", min=1)] = _COUNT,
     seed: Annotated[int, typer.Option(help="Seed of the evaluation systems.", min=0)] = _SEED,
+    plot: Annotated[
+        Path | None, typer.Option(help="Draw the errors on systems like those of the training to this .svg or .png.")
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Squared relative error of each iterate beside CG and PCG.
@@ -149,14 +152,17 @@ def evaluate(
     """
     from nlaformer.learn.checkpoint import MANIFEST, model_step, read_manifest
     from nlaformer.learn.models import load_model
+    from nlaformer.solvers.files import check_output
 
+    if plot is not None:
+        check_output(plot, (".svg", ".png"))
     _must_exist(model)
     solver = load_model(model)
     step, steps = model_step(model), solver.config.steps
     if step is not None and step < steps and not as_json:
         lost = (Path(model) / MANIFEST).exists() and read_manifest(Path(model))["state"] == "diverged"
         print(f"This run {'diverged' if lost else 'is not finished'}: the model is that of step {step} of {steps}.\n")
-    _show_evaluation(solver, count, seed, as_json, {"model": model, "step": step, "steps": steps})
+    _show_evaluation(solver, count, seed, as_json, {"model": model, "step": step, "steps": steps}, plot)
 
 
 def _must_exist(model: str) -> None:
@@ -190,10 +196,13 @@ def _speaks() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _show_evaluation(model: Model, count: int, seed: int, as_json: bool, about: dict[str, Any]) -> None:
+def _show_evaluation(
+    model: Model, count: int, seed: int, as_json: bool, about: dict[str, Any], plot: Path | None = None
+) -> None:
     from nlaformer.learn.compare import evaluate_program
     from nlaformer.learn.model import Solver
     from nlaformer.learn.progress import stages
+    from nlaformer.report.figure import save
 
     rows: list[Any]
     if isinstance(model, Solver):
@@ -203,10 +212,14 @@ def _show_evaluation(model: Model, count: int, seed: int, as_json: bool, about: 
         with stages() as say:
             rows = list(evaluate_program(model, count, seed, lambda label: say(f"Solving {count} systems: {label}")))
         sheets = _comparison_sheets(rows)
+    if plot is not None:
+        about["plot"] = str(save(rows[0].plot(), plot))
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:
         print_sheets(sheets)
+        if plot is not None:
+            print(f"Drawn: {plot}")
 
 
 def _measured(solver: Solver, count: int, seed: int, shown: bool) -> list[Evaluation]:

@@ -36,22 +36,22 @@ FAILED = 1e-6  # an error above this after all iterations is a failure
 
 @dataclass(frozen=True)
 class Comparison:
-    """Errors of x_0, x_1, ... on one set of problems, by method; the model's is "learned", the rival's the next."""
+    """Errors of x_0, x_1, ... on one set of problems by method: the model, "learned" if it was trained, then rivals."""
 
     label: str
     count: int
     T: int
-    """Iterations of the training; the curves go on to four times as many."""
+    """Iterations of the training; the curves may go on, by default to four times as many."""
     mean: dict[str, tuple[float, ...]]
     median: dict[str, tuple[float, ...]]
     largest: dict[str, tuple[float, ...]]
     to_residual: dict[str, float]
     """Mean iterations to |b - A x_t| <= 1e-6 |b|, or what else the program's residual is; a problem that does not get
-    there counts with all of them."""
+    there counts with all of them. Empty where the model has no residual of its own."""
     measure: str
     """What an error is, in words."""
     failures: dict[str, int]
-    """Problems whose last error, at four times the T of the training, is above 1e-6 or not a number."""
+    """Problems whose last error is above 1e-6 or not a number."""
 
     @property
     def rival(self) -> str:
@@ -106,14 +106,30 @@ def compare(
     count = BEYOND * T if iterations is None else iterations
     pieces = zip(A.split(_AT_ONCE), b.split(_AT_ONCE), strict=True)
     runs = {"learned": torch.cat([model(A_k, b_k, iterations=count) for A_k, b_k in pieces])}
-    runs |= {name: _iterates(rival, A, b, count) for name, rival in family.rivals().items()}
+    residual, scale = model.program.residual, model.program.scale
+    return measured(label, systems, runs, family, T, residual, scale)
+
+
+def measured(
+    label: str,
+    systems: Systems,
+    model: dict[str, Tensor],
+    family: Family,
+    T: int,
+    residual: Expression | None = None,
+    scale: Expression | None = None,
+) -> Comparison:
+    """The iterates of a model, under its name, beside as many of each of the rivals of a family."""
+    A, b, _ = systems
+    ((_, own),) = model.items()
+    count = own.shape[-2] - 1
+    runs = model | {name: _iterates(rival, A, b, count) for name, rival in family.rivals().items()}
     errors = {name: family.error(found, systems).cpu() for name, found in runs.items()}
     statistics: dict[str, Callable[[Tensor], Tensor]] = {
         "mean": lambda error: error.mean(0),
         "median": lambda error: error.median(0).values,
         "largest": lambda error: error.amax(0),
     }
-    residual, scale = model.program.residual, model.program.scale
     return Comparison(
         label,
         len(A),
@@ -131,7 +147,7 @@ def _iterates(rival: Rival, A: Tensor, b: Tensor, iterations: int) -> Tensor:
     return found
 
 
-def _mean_iterations(residual: Expression, scale: Expression, A: Tensor, b: Tensor, x: Tensor) -> float:
+def _mean_iterations(residual: Expression, scale: Expression | None, A: Tensor, b: Tensor, x: Tensor) -> float:
     """Mean iterations until the residual is small beside its scale or, without one, beside the residual of 0."""
     values = {"A": A[:, None], "b": b[:, None], ANSWER: x}
     beside = _size(scale, values) if scale else _size(residual, values | {ANSWER: torch.zeros_like(x)})
@@ -178,7 +194,7 @@ def summary(own: Comparison) -> str:
     counts, rival = own.iterations_to(), own.rival
     pairs = [
         (mine, theirs)
-        for mine, theirs in zip(counts["learned"], counts[rival], strict=True)
+        for mine, theirs in zip(counts[next(iter(own.mean))], counts[rival], strict=True)
         if mine is not None and theirs
     ]
     if not pairs:
