@@ -44,7 +44,7 @@ html_additional_pages = {"index": "redirect.html"}  # the site opens at its root
 templates_path = ["templates"]
 
 SECTION = re.compile(r"^## (.+?)\n(.*?)(?=^## |\Z)", flags=re.MULTILINE | re.DOTALL)
-ITEM = re.compile(r"^- \[[^]]+\]\(([^)#]+\.md)\)", flags=re.MULTILINE)
+ITEM = re.compile(r"^- \[([^]]+)\]\(([^)#]+\.md)\)", flags=re.MULTILINE)
 NAME = re.compile(r"^- `nf\.([\w.]+)`.*$\n?", flags=re.MULTILINE)
 COLON = "\ue000"  # stands for a colon while Napoleon reads
 
@@ -52,7 +52,9 @@ COLON = "\ue000"  # stands for a colon while Napoleon reads
 def navigation(text: str) -> str:
     """The page with a hidden table of contents for every section that is a list of links."""
     trees = [
-        f"```{{toctree}}\n:caption: {title}\n:hidden:\n\n" + "\n".join(ITEM.findall(body)) + "\n```\n"
+        f"```{{toctree}}\n:caption: {title}\n:hidden:\n\n"
+        + "\n".join(f"{name} <{page}>" for name, page in ITEM.findall(body))
+        + "\n```\n"
         for title, body in SECTION.findall(text)
         if ITEM.search(body)
     ]

@@ -10,16 +10,32 @@ have a larger one, for what it does not know of x_t does not pull it back.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import plain_factor, worse_than_zero
 from nlaformer.report.figure import CURVES, FAINT, curve, panels, reference, tidy
 from paper import plan
-from paper.curves import OUTCOME, Curve, band, counted, errors, geometric_mean, length, outcome, positive, short, span
+from paper.curves import (
+    OUTCOME,
+    Curve,
+    band,
+    counted,
+    errors,
+    geometric_mean,
+    iterations,
+    length,
+    outcome,
+    positive,
+    shades,
+    short,
+    span,
+)
 from paper.results import Record, Results
 
 # --- runs over one parameter ---
@@ -39,16 +55,32 @@ _NOTE = (
 
 
 def sweep_figure(results: Results, sweep: Sweep, symbol: str) -> Figure:
-    """The squared relative error over the iterations, a curve for each value, and CG's."""
-    records = results.runs(sweep)
-    figure, (axes,) = panels(1, width=5.6, height=3.8)
-    for which, (value, record) in enumerate(records.items()):  # the colours repeat after six
-        curve(axes, record.own["model"], f"{symbol} = {value:g}", which, style="-" if which < 6 else ":")
-    reference(axes, next(iter(records.values())).own["cg"], "CG")
-    errors(axes)
-    tidy(axes, f"By the weight {symbol}, {length(records.values())}", "iteration t", "squared relative error (mean)")
-    axes.legend(frameon=False, fontsize=8, ncols=2)
+    """The squared relative error over the iterations, a shade for each value, and CG's; and the last error by value."""
+    records = dict(sorted(results.runs(sweep).items()))
+    figure, (left, right) = panels(2, width=4.6, height=3.7, share=False)
+    for (value, record), shade in zip(records.items(), shades(len(records)), strict=True):
+        left.plot(record.own["model"], color=shade, linewidth=1.3, label=f"{value:g}")
+        right.plot(value, record.own["model"][-1], "o", color=shade, markersize=6)
+    first = next(iter(records.values()))
+    reference(left, first.own["cg"], "CG")
+    errors(left, lowest=1e-6)
+    title = f"Iterations to 1e-3: {_range(records, 1e-3)}; CG's {iterations(first.own['cg'], 1e-3):g}"
+    tidy(left, title, "iteration t", "squared relative error (mean)")
+    left.legend(frameon=False, fontsize=7.5, ncols=2, title=symbol, title_fontsize=8)
+    right.set(xscale="log", yscale="log", xlim=(min(records) / 2, max(records) * 2), ylim=(1e-6, 1e-3))
+    ends = [record.own["model"][-1] for record in records.values()]
+    right.minorticks_off()
+    tidy(right, f"Error at t = {first.config.T}: {span(ends)}", symbol, "squared relative error (mean)")
+    figure.suptitle(f"By the weight {symbol}: {length(records.values())}", fontsize=10)
     return figure
+
+
+def _range(records: Mapping[Any, Record], bound: float) -> str:
+    """The least and the largest number of iterations to a bound."""
+    found = [iterations(record.own["model"], bound) for record in records.values()]
+    if math.isinf(min(found, default=math.inf)):
+        return "not reached"
+    return f"{min(found):g} or more, not all" if math.isinf(max(found)) else span(found, "g")
 
 
 def sweep_table(results: Results, sweep: Sweep, symbol: str, title: str) -> list[Sheet]:
@@ -63,24 +95,37 @@ def sweep_table(results: Results, sweep: Sweep, symbol: str, title: str) -> list
 
 
 def grid_figure(results: Results, grid: Grid, symbol: str, title: str) -> Figure:
-    """A row of panels for each teacher, a panel for each sigma, a curve for each value."""
+    """A row of panels for each teacher, a panel for each sigma, a curve for each value; the numbers above them."""
     records = results.runs(grid)
-    figure = Figure(figsize=(10.2, 6.2), layout="constrained")
+    figure = Figure(figsize=(9.6, 6.4), layout="constrained")
     rows = figure.subplots(2, 3, sharex=True, sharey=True)
     values = sorted({value for *_, value in grid})
     for teacher, row in zip(plan.TEACHERS, rows, strict=True):
         for sigma, axes in zip(plan.SIGMAS, row, strict=True):
             for which, value in enumerate(values):
                 own = records[teacher, sigma, value].own
-                remark = " (worse than x = 0)" if worse_than_zero(own["model"]) else ""
-                curve(axes, own["model"], f"{symbol} = {value}{remark}", which)
-            reference(axes, own[teacher], teacher.upper(), "--" if teacher == "cg" else ":")
-            errors(axes)
+                curve(axes, own["model"], f"{symbol} = {value}: {_reached(records, value)}", which)
+                if worse_than_zero(own["model"]):
+                    axes.text(
+                        0.98, 0.95, f"{symbol} = {value} is above", fontsize=8, ha="center", transform=axes.transAxes
+                    )
+            reference(axes, own[teacher], "the teacher")
+            errors(axes, lowest=1e-6)
             tidy(axes, f"taught by {teacher.upper()}, sigma = {sigma:g}", "iteration t" if teacher == "pcg" else "",
                  "squared relative error" if sigma == plan.SIGMAS[0] else "")  # fmt: skip
-            axes.legend(frameon=False, fontsize=7.5, loc="upper right")
-    figure.suptitle(f"{title}: mean of 512 systems, {length(records.values())}", fontsize=10)
+    about = f"{title}, and iterations to 1e-4: mean of 512 systems, {length(records.values())}"
+    shown = rows[0, 0].get_legend_handles_labels()
+    figure.legend(*shown, frameon=False, fontsize=9, loc="outside upper center", ncols=2, title=about)
     return figure
+
+
+def _reached(records: Mapping[tuple[str, float, int], Record], value: int) -> str:
+    """The iterations to a squared error of 1e-4 with a value, over teachers and sigmas, and how many runs failed."""
+    runs = {key: record for key, record in records.items() if key[-1] == value}
+    whole = {key: record for key, record in runs.items() if not worse_than_zero(record.own["model"])}
+    return _range(whole, 1e-4) + (
+        f"; {len(runs) - len(whole)} of {len(runs)} worse than x = 0" if len(whole) < len(runs) else ""
+    )
 
 
 def grid_table(results: Results, grid: Grid, symbol: str, title: str) -> list[Sheet]:
@@ -174,33 +219,47 @@ def typical_lead(record: Record) -> float:
 
 
 def lead_figure(results: Results) -> Figure:
-    """The lead over the iterations, and by lambda."""
+    """The lead over the iterations, a panel for each teacher; and by lambda."""
     models, sweep = results.runs(LEAD), results.runs(LAMBDA)
-    figure, (left, right) = panels(2, width=4.6, height=3.6, share=False)
-    for (teacher, stage), record in models.items():
-        label, which, style = f"{teacher.upper()}'s pupil, {stage}", list(_STAGES).index(stage), ":"
-        curve(left, lead(record)[1:], label, which, start=1, style="-" if teacher == "cg" else style)
-    for weight in sorted({record.config.lambda_ for record in models.values()}):
-        lead_of_minimizer = (1 + weight) ** 2
-        left.axhline(lead_of_minimizer, color=FAINT, linewidth=1, linestyle=":")
-        left.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, lead_of_minimizer), xytext=(0, 3),
-                      textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
-    left.set_yscale("log")
-    left.set_xlim(0.5, _LAST_DRAWN + 0.5)
-    left.set_ylim(0.3, 3e4)
-    title = f"On the way to the bundled models, sigma {_LEAD_SIGMA:g}"
-    tidy(left, title, "iteration t", "teacher's squared error / pupil's")
-    left.legend(frameon=False, fontsize=7, loc="lower left")
+    figure, (*pupils, right) = panels(3, width=3.7, height=3.7, share=False)
+    for teacher, axes in zip(plan.TEACHERS, pupils, strict=True):
+        largest = {}
+        for which, stage in enumerate(_STAGES):
+            found = lead(models[teacher, stage])[1:]
+            curve(axes, found, stage, which, start=1)
+            largest[stage] = max(found)
+        _draw_minimizers(axes, [models[teacher, stage].config.lambda_ for stage in _STAGES])
+        first, last = (plain_factor(largest[stage]) for stage in (next(iter(_STAGES)), list(_STAGES)[-1]))
+        title = f"{teacher.upper()}'s pupil: lambda = 10 leads by up to {first},\nas bundled by up to {last}"
+        tidy(axes, title, "iteration t", "teacher's squared error / pupil's" if teacher == plan.TEACHERS[0] else "")
+    pupils[0].legend(frameon=False, fontsize=7.5, loc="lower left")
     weights = sorted(sweep)
     right.plot(weights, [(1 + weight) ** 2 for weight in weights], color=FAINT, linestyle=":", label="(1 + lambda)^2")
     mean = f"geometric mean over t = {_LEAD_ITERATES.start}, ..., {_LEAD_ITERATES.stop - 1}"
     typical = [typical_lead(sweep[weight]) for weight in weights]
     right.plot(weights, typical, marker="o", linestyle="none", color=CURVES[0], label=mean)
-    right.set_xscale("log")
-    right.set_yscale("log")
-    tidy(right, f"The paper's loss, {length(sweep.values())}", "lambda", "CG's squared error / pupil's")
-    right.legend(frameon=False, fontsize=7)
+    right.set(xscale="log", yscale="log")
+    within = [weight for weight, found in zip(weights, typical, strict=True) if 0.8 < found / (1 + weight) ** 2 < 1.25]
+    title = (
+        f"Lead about (1 + lambda)^2\nfor lambda = {min(within):g} to {max(within):g}" if within else "Lead by lambda"
+    )
+    tidy(right, title, "lambda", "CG's squared error / pupil's")
+    right.legend(frameon=False, fontsize=7.5)
+    how = f"left, on the way to the bundled models; right, the paper's loss, {length(sweep.values())}"
+    figure.suptitle(f"sigma {_LEAD_SIGMA:g}: {how}", fontsize=10)
     return figure
+
+
+def _draw_minimizers(axes: Axes, weights: Sequence[float]) -> None:
+    """The leads that the minimizers of the losses have, and the scale of the picture."""
+    for weight in sorted(set(weights)):
+        lead_of_minimizer = (1 + weight) ** 2
+        axes.axhline(lead_of_minimizer, color=FAINT, linewidth=1, linestyle=":")
+        axes.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, lead_of_minimizer), xytext=(0, 3),
+                      textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
+    axes.set_yscale("log")
+    axes.set_xlim(0.5, _LAST_DRAWN + 0.5)
+    axes.set_ylim(0.3, 3e4)
 
 
 def lead_table(results: Results) -> list[Sheet]:

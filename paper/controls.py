@@ -17,6 +17,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
@@ -29,21 +30,15 @@ from nlaformer.learn import teachers
 from nlaformer.learn.model import Solver, initial, load_solver
 from nlaformer.learn.recipes import recipe
 from nlaformer.problems import Systems
-from nlaformer.report.figure import CURVES, MARKERS, curve, tidy
+from nlaformer.report.figure import CURVES, FAINT, INK, curve, tidy
 from paper.plan import BUNDLED
 from paper.results import Results
 
 FILE = "controls"
 _UNTRAINED_SEEDS = (101, 102)
 _OWN_TOKEN_ITERATES = (1, 2, 4, 8, 16)
-_LABELS = {
-    "trained": "trained network",
-    "untrained": "network with random weights",
-    "products": "b, A, A b, diag(A) b, b / diag(A)",
-    "inputs": "b, A",
-    "shuffled": "trained, vectors of other systems",
-}
-SOURCES = tuple(_LABELS)
+# The trained network; one with random weights; b, A, A b, diag(A) b and b / diag(A); b and A; vectors of other systems.
+SOURCES = ("trained", "untrained", "products", "inputs", "shuffled")
 _OTHERS = {"steepest descent": "steepest_descent", "Richardson": "richardson", "Chebyshev": "chebyshev",
            "Newton-Schulz": "newton_schulz"}  # fmt: skip
 _VECTORS = (
@@ -376,28 +371,39 @@ def sheets(found: dict[str, Any]) -> list[Sheet]:
 
 # --- the figure ---
 
+_BY_ITERATE = ("r of CG", "d of CG", "r of Richardson")
+
 
 def figure(results: Results) -> Figure:
-    """Above, the mean R^2 of every vector and source; below, by iterate, CG's vectors beside the others'."""
+    """Above, what is read in the trained state beside the best control; below, by iterate, CG's vectors and another."""
     models = results.document(FILE)["models"]
-    figure = Figure(figsize=(max(3.3 * len(models), 5) + 1.6, 8.6), layout="constrained")
-    axes = figure.subplots(2, len(models), squeeze=False, sharey="row", height_ratios=(1.35, 1))
+    figure = Figure(figsize=(max(3.0 * len(models), 5) + 1.6, 8.2), layout="constrained")
+    axes = figure.subplots(2, len(models), squeeze=False, sharey="row", height_ratios=(1.6, 1))
     for (name, model), above, below in zip(models.items(), *axes, strict=True):
-        tidy(above, name, "R^2, last token, mean over t = 1, ..., n-1")
-        for k, source in enumerate(SOURCES):
-            means = [average(model, source, vector) for vector in _VECTORS]
-            above.plot(means, range(len(_VECTORS)), MARKERS[k], color=CURVES[k], markersize=6 - k * 0.5, alpha=0.9,
-                       label=_LABELS[source])  # fmt: skip
-        above.set_xlim(-0.08, 1.02)
+        _draw_means(above, name, model)
         tidy(below, "", "iterate t")
-        for k, vector in enumerate(("r of CG", "d of CG", *(f"r of {method}" for method in _OTHERS))):
-            curve(below, model["r2"]["trained"][vector], vector, k, style="-" if k < 2 else ":")
+        for k, vector in enumerate(_BY_ITERATE):
+            curve(below, model["r2"]["trained"][vector], vector, k)
         below.set_ylim(-0.08, 1.02)
         below.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0, 0].set_yticks(range(len(_VECTORS)), _VECTORS)
     axes[0, 0].invert_yaxis()
-    axes[1, 0].set_ylabel("R^2, trained, last token", fontsize=9)
+    axes[1, 0].set_ylabel("R^2, trained network, last token", fontsize=9)
     upper, lower = (axes[row, 0].get_legend_handles_labels() for row in (0, 1))
-    figure.legend(*upper, frameon=False, fontsize=8.5, loc="outside upper center", ncols=3)
-    figure.legend(*lower, frameon=False, fontsize=8.5, loc="outside lower center", ncols=3)
+    figure.legend(*upper, frameon=False, fontsize=9, loc="outside upper center", ncols=2)
+    figure.legend(*lower, frameon=False, fontsize=9, loc="outside lower center", ncols=len(_BY_ITERATE))
     return figure
+
+
+def _draw_means(axes: Axes, name: str, model: dict[str, Any]) -> None:
+    """The trained network and the best of its controls, a line between them."""
+    trained = [average(model, "trained", vector) for vector in _VECTORS]
+    controls = [max(average(model, source, vector) for source in SOURCES if source != "trained") for vector in _VECTORS]
+    places = range(len(_VECTORS))
+    axes.hlines(places, controls, trained, color=FAINT, linewidth=1.2)
+    axes.plot(controls, places, "|", color=INK, markersize=9, label="the best control")
+    axes.plot(trained, places, "o", color=CURVES[0], markersize=5.5, label="trained network")
+    known, other = (average(model, "trained", vector) for vector in ("r of CG", "r of Richardson"))
+    title = f"{name}: R^2 of CG's r {known:.2f},\nof Richardson's {other:.2f}"
+    tidy(axes, title, "R^2, last token, mean over t")
+    axes.set_xlim(-0.05, 1.02)

@@ -106,6 +106,13 @@ def band(axes: Axes, curves: Sequence[Curve], label: str, which: int) -> None:
         axes.fill_between(range(len(columns)), lowest, highest, color=CURVES[which], alpha=0.18, linewidth=0)
 
 
+def shades(count: int) -> list[tuple[float, ...]]:
+    """Colours for the values of an ordered quantity, from dark to light; they remain distinct without colour."""
+    from matplotlib import colormaps
+
+    return [colormaps["viridis"](0.88 * k / max(count - 1, 1)) for k in range(count)]
+
+
 def errors(axes: Axes, lowest: float = 1e-8) -> None:
     """Squared relative errors on a logarithmic scale, down to about the accuracy of float32."""
     axes.set_yscale("log")

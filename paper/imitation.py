@@ -50,15 +50,24 @@ _LATE = 2 / 3  # of a run: from here on its learning rate falls a hundredfold
 def error_figure(results: Results) -> Figure:
     """The squared relative error over the iterations, and the distance from CG's own iterate."""
     kinds = results.kinds(KINDS)
-    figure, (left, right) = panels(2, width=4.4, height=3.6)
+    figure, (left, right) = panels(2, width=4.6, height=3.7, share=False)
     for which, (kind, records) in enumerate(kinds.items()):
         band(left, [record.own["model"] for record in records], kind, which)
         band(right, [record.own["deviation"] for record in records], kind, which)
-    reference(left, kinds["result"][0].own["cg"], "CG")
-    errors(left)
-    tidy(left, f"Error of the iterates, {length(*kinds.values())}", "iteration t", "squared relative error (mean)")
-    tidy(right, "Distance from CG's own iterate", "iteration t", "|NLAF_x - x_t|^2 / |x|^2 (mean)")
+    everyone = [record.own for records in kinds.values() for record in records]
+    cg = everyone[0]["cg"]
+    reference(left, cg, "CG")
+    errors(left, lowest=1e-7)
+    together = next((t for t in range(len(cg)) for own in everyone if own["model"][t] > 2 * cg[t]), len(cg)) - 1
+    ends, farthest = [own["model"][-1] for own in everyone], max(max(own["deviation"]) for own in everyone)
+    tidy(left, f"CG's error up to t = {together}, {span(ends, '.1g')} in the end", "iteration t",
+         "squared relative error (mean)")  # fmt: skip
+    right.set(yscale="log", ylim=(5e-6, 2e-2))
+    right.minorticks_off()
+    tidy(right, f"At most {short(farthest, '.1g')} of |x|^2 from CG's own iterate", "iteration t",
+         "squared distance / |x|^2 (mean)")  # fmt: skip
     left.legend(frameon=False, fontsize=8)
+    figure.suptitle(f"Result and joint supervision, {length(*kinds.values())}", fontsize=10)
     return figure
 
 
