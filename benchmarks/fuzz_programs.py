@@ -35,7 +35,7 @@ class Rule:
     terms: str = "np.abs({self})"
 
 
-_SUM = "(np.abs({0}) + np.abs({1}))"
+_SUM = "summed({0}, {1}, {t0}, {t1})"
 RULES = (
     *(Rule("add", k, k + k, "({0} + {1})", _SUM) for k in "svm"),
     *(Rule("subtract", k, k + k, "({0} - {1})", _SUM) for k in "svm"),
@@ -72,9 +72,9 @@ RULES = (
     Rule("relu", "v", "v", "np.maximum({0}, 0.0)", "{t0}"),
     Rule("abs", "v", "v", "np.abs({0})", "{t0}"),
     Rule("abs of a scalar", "s", "s", "np.abs({0})", "{t0}"),
-    Rule("maximum", "v", "vv", "np.maximum({0}, {1})", _SUM),
-    Rule("minimum", "v", "vv", "np.minimum({0}, {1})", _SUM),
-    Rule("clip", "v", "v", "np.clip({0}, -1.0, 1.0)", "(np.abs({0}) + 1.0)"),
+    Rule("maximum", "v", "vv", "np.maximum({0}, {1})", "np.where({0} >= {1}, {t0}, {t1})"),
+    Rule("minimum", "v", "vv", "np.minimum({0}, {1})", "np.where({0} <= {1}, {t0}, {t1})"),
+    Rule("clip", "v", "v", "np.clip({0}, -1.0, 1.0)", "np.where(np.abs({0}) <= 1.0, {t0}, 1.0)"),
     Rule("sign", "v", "v", "np.sign({0})"),
     Rule("square", "v", "v", "{0} ** 2"),
     Rule("cube of a scalar", "s", "s", "{0} ** 3"),
@@ -120,7 +120,7 @@ class Written:
     def in_numpy(self) -> Any:
         """The class computed by NumPy alone: 0 / 0 is 0, as the language says; ``vague`` marks signs of almost 0."""
         tree = ast.fix_missing_locations(_Quotients().visit(ast.parse(self.source)))
-        space: dict[str, Any] = {"nf": _Plain, "np": _Numpy(), "quotient": _quotient}
+        space: dict[str, Any] = {"nf": _Plain, "np": _Numpy(), "quotient": _quotient, "summed": _summed}
         exec(compile(tree, "<fuzz in NumPy>", "exec"), space)
         return space["Fuzz"]()
 
@@ -146,11 +146,6 @@ class _Numpy:
         self.vague |= bool((size <= 1e-9 * max(1.0, float(np.max(size)))).any())
         return np.sign(v)
 
-    def clip(self, v: Any, low: float, high: float) -> Any:
-        """As the language computes it, to digits relative to its bounds."""
-        below = high - np.maximum(high - v, 0.0)
-        return low + np.maximum(below - low, 0.0)
-
     def __getattr__(self, name: str) -> Any:
         return getattr(np, name)
 
@@ -167,6 +162,12 @@ def _quotient(u: Any, v: Any) -> Any:
     u, v = np.asarray(u), np.asarray(v)
     nothing = (v == 0) & (u * u == 0)
     return np.where(nothing, 0 * u, u / np.where(nothing, 1, v))
+
+
+def _summed(u: Any, v: Any, terms_of_u: Any, terms_of_v: Any) -> Any:
+    """The terms of u + v. To add exactly 0 rounds nothing: the operation before it is the last that does."""
+    terms = np.where(u == 0, np.where(v == 0, np.maximum(terms_of_u, terms_of_v), terms_of_v), np.abs(u) + np.abs(v))
+    return np.where((v == 0) & (u != 0), terms_of_u, terms)
 
 
 class Generator:

@@ -353,3 +353,76 @@ def test_a_counter_that_start_resets_is_found_wherever_it_is_kept(place):
     """It acts after the steps that verification compares, so only its print gives it away."""
     with pytest.raises(CompileError):
         nf.compile(_PLACES[place](), n=2)
+
+
+class Directed(nf.Program):
+    """A function that may lose digits, and the direction of what it gives."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def start(self, b):
+        return dict(x=self.function(b))
+
+    def step(self, x):
+        return dict(x=x)
+
+    def finish(self, x):
+        return x / nf.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [
+        (lambda b: np.minimum(b, 1.0), 1e-14),
+        (lambda b: np.maximum(b, -1e14), 1.0),
+        (lambda b: np.clip(b, -1.0, 1.0), 1e-14),
+        (np.expm1, 1e-14),
+        (np.tanh, 1e-14),
+        (np.sinh, 1e-14),
+        (lambda b: np.log1p(nf.positive(b)), 1e-14),
+        (lambda b: np.logaddexp(0.0, b - 36.0), 1.0),
+        (lambda b: np.hypot(b, 2 * b), 1e-170),
+    ],
+)
+def test_digits_that_numpy_keeps_are_kept_or_said_to_be_lost(function, size):
+    b = size * np.array([1.1, 0.3, 0.7])
+    wanted = function(b) / np.linalg.norm(function(b) / size) / size
+    np.testing.assert_allclose(Directed(function).run(b=b, iterations=1).state["x"][-1], function(b), rtol=1e-14)
+    run = nf.compile(Directed(function), n=3, verify=False).run(b=b, iterations=1)
+    assert run.status in SAYS or np.allclose(run.x[-1], wanted, rtol=0, atol=1e-6)
+
+
+class Cancelled(nf.Program):
+    """The root of what is left of 1."""
+
+    def start(self, b):
+        return dict(x=nf.sqrt(b * b))
+
+    def step(self, b, x):
+        return dict(x=nf.sqrt(b * b))
+
+    def finish(self, b, x):
+        return nf.sqrt(nf.positive(np.maximum(b, x) - x**2))
+
+
+def test_a_root_of_a_cancelled_difference_is_right_to_three_digits_or_said_to_be_wrong():
+    b = np.array([0.0, 0.5, 1.0])
+    run = nf.compile(Cancelled(), n=3, verify=False).run(b=b, iterations=2)
+    wanted = np.sqrt(np.maximum(np.maximum(b, run.state["x"]) - run.state["x"] ** 2, 0.0))
+    assert run.status in SAYS or np.allclose(run.x, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_a_value_that_the_weights_lose_to_underflow_is_said_to_be_wrong():
+    class Falling(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, A, x):
+            return dict(x=(A @ x) * np.exp(np.exp(x)))
+
+    A, b = np.float32(1e-7) * np.eye(3, dtype="float32"), np.full(3, 1e-14, "float32")
+    run = nf.compile(Falling(), n=3, dtype="float32", verify=False).run(A, b, iterations=4)
+    assert (b * np.float32(2.7e-7) ** 3 > np.finfo("float32").tiny).all()  # float32 itself holds it
+    wanted = (run.state["x"] @ A) * np.exp(np.exp(run.state["x"]))
+    assert run.status in SAYS or np.allclose(run.state["x"][1:], wanted[:-1], rtol=1e-2, atol=0)

@@ -196,3 +196,38 @@ def test_a_program_that_changes_its_attributes_is_refused_by_a_run():
 
     with pytest.raises(CompileError, match="count"):
         Counting().run(b=np.ones(2))
+
+
+FUNCTIONS = {
+    "expm1": (np.expm1, [1e-12, -0.3]),
+    "log1p": (np.log1p, [1e-12, 0.3]),
+    "sinh": (np.sinh, [1e-12, -0.3]),
+    "tanh": (np.tanh, [1e-12, 30.0]),
+    "softplus": (lambda v: np.logaddexp(0.0, v), [-40.0, 800.0]),
+}
+PAIRS = {"maximum": np.maximum, "minimum": np.minimum, "logaddexp": np.logaddexp, "hypot": np.hypot}
+
+
+@pytest.mark.parametrize("name", [*FUNCTIONS, *PAIRS])
+def test_functions_without_weights_are_numpys_own_and_have_gradients(name):
+    if name in FUNCTIONS:
+        function, numbers = FUNCTIONS[name]
+        given = [np.array(numbers)]
+    else:
+        function, given = PAIRS[name], [np.array([1e-14, -2e-170]), np.array([1.0, 1e-170])]
+    names = ["u", "v"][: len(given)]
+    nodes = [node for key in names for node in vector(key)]
+    expression = Expression([*nodes, [name, list(range(len(given))), None, "vector"]], {"x": len(given)})
+    values = {key: torch.tensor(value, requires_grad=True) for key, value in zip(names, given, strict=True)}
+    np.testing.assert_allclose(expression.value(values).detach().numpy(), function(*given), rtol=1e-15, atol=0)
+    plain = tuple(
+        torch.tensor([0.3, 0.9], dtype=torch.float64, requires_grad=True) * (k + 1) for k in range(len(given))
+    )
+    assert torch.autograd.gradcheck(lambda *v: expression.value(dict(zip(names, v, strict=True))), plain)
+
+
+def test_the_hypotenuse_of_zeros_has_the_gradient_zero():
+    expression = Expression([*vector("u"), *vector("v"), ["hypot", [0, 1], None, "vector"]], {"x": 2})
+    u, v = (torch.zeros(2, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    expression.value({"u": u, "v": v}).sum().backward()
+    assert u.grad.tolist() == v.grad.tolist() == [0.0, 0.0]

@@ -80,7 +80,9 @@ def test_the_errors_of_every_operation_are_bounded() -> None:
         def residual(self, A: Any, b: Any, x: Any) -> Any:
             M = np.tril(A) @ A.T + np.outer(b, x)
             v = nf.exp(x / 7.0) + nf.log(nf.exp(b) + 1.0) * nf.sqrt(x * x + 0.3) + nf.relu(b) * nf.sign(x)
-            return M @ v + nf.dot(b, x) * np.roll(x, 1) + (x.sum() + b.mean()) * nf.diag(A) / (2.0 + x * x)
+            w = np.expm1(x / 7.0) * np.log1p(b * b) + np.sinh(x) * np.tanh(b) + np.hypot(b, x) * np.logaddexp(b, x)
+            w = w * torch.nn.functional.softplus(x) + np.maximum(b, x) * np.minimum(0.5, b)
+            return M @ v + nf.dot(b, x) * np.roll(x, 1) + (x.sum() + b.mean()) * nf.diag(A) / (2.0 + x * x) + w
 
     from nlaformer.compiler.reference import Reference
     from nlaformer.compiler.trace import ANSWER, trace_program
@@ -93,7 +95,9 @@ def test_the_errors_of_every_operation_are_bounded() -> None:
         A, b, x = (v.numpy().astype(np.longdouble) for v in (A, b, x))
         M = np.tril(A) @ A.T + np.outer(b, x)
         v = np.exp(x / 7) + np.log(np.exp(b) + 1) * np.sqrt(x * x + np.longdouble(0.3)) + np.maximum(b, 0) * np.sign(x)
-        true = M @ v + (b @ x) * np.roll(x, 1) + (x.sum() + b.mean()) * np.diag(A) / (2 + x * x)
+        w = np.expm1(x / 7) * np.log1p(b * b) + np.sinh(x) * np.tanh(b) + np.hypot(b, x) * np.logaddexp(b, x)
+        w = w * np.logaddexp(x, np.longdouble(0)) + np.maximum(b, x) * np.minimum(np.longdouble(0.5), b)
+        true = M @ v + (b @ x) * np.roll(x, 1) + (x.sum() + b.mean()) * np.diag(A) / (2 + x * x) + w
         assert np.all(np.abs(value.numpy() - true) <= error.numpy()) and np.all(error.numpy() < 1e-12)
 
 

@@ -10,6 +10,9 @@ step size in ``x + 0.02 * (b - A @ x)`` has the unit 1/A, so A is then taken as 
 program declares, optimistically for states: assumed positive until a step shows otherwise. Whatever rests on a
 declaration becomes a *promise* that every run checks on its data. A scalar that is 0 or positive, such as relu(s), has
 a root, but is not kept as a logarithm.
+
+Both are facts about the lowered program (``lower.py``), which the weights are made from; promises are checked as the
+program states them.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import numpy as np
 
 from nlaformer.compiler.graph import Node, describe, is_input
 from nlaformer.compiler.learned import Call
+from nlaformer.compiler.lower import lower
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 
 # The exponent of a value: linear in those of A, b and the unknowns.
@@ -32,8 +36,12 @@ _KEEP_SIGN |= {"transpose", "diag", "diagonal", "triangle", "roll"}
 
 @dataclass(frozen=True)
 class Analysis:
-    """The result: units by name, which inputs may be scaled, signs, promises."""
+    """The result: the program that there are weights for, units by name, which inputs may be scaled, signs, promises.
 
+    ``lowered`` and ``positive`` belong together; ``promises`` are values of the program as it was traced.
+    """
+
+    lowered: TracedProgram
     units: dict[str, tuple[Fraction, Fraction]]
     scaled: frozenset[str]
     positive: frozenset[int]
@@ -45,11 +53,13 @@ class Analysis:
 
 def analyse(traced: TracedProgram) -> Analysis:
     """Units and signs of a program. Raises CompileError with everything that cannot be compiled."""
-    positive, promises = _infer_signs(traced)
-    refuse(traced.program, [*traced.problems, *_unknown_signs(traced, promises)])
+    promises = tuple(node for node in traced.nodes if _rests_on_promise(node, traced.program.positive_definite))
+    lowering = lower(traced)
+    lowered, promised = lowering.program, [lowering.image(node) for node in promises]
+    refuse(traced.program, [*lowered.problems, *_unknown_signs(lowered, promised)])
     refuse_changes(traced)
-    units, scaled = _solve_units(traced)
-    return Analysis(units, scaled, positive, promises)
+    units, scaled = _solve_units(lowered)
+    return Analysis(lowered, units, scaled, _positive_nodes(lowered, promised, vanishing=False), promises)
 
 
 def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
@@ -156,12 +166,6 @@ def _eliminate(equations: list[_Power]) -> tuple[dict[str, _Power], set[str]]:
     return solution, free
 
 
-def _infer_signs(traced: TracedProgram) -> tuple[frozenset[int], tuple[Node, ...]]:
-    """The nodes known to be positive, and the promises on which that rests."""
-    promises = [node for node in traced.nodes if _rests_on_promise(node, traced.program.positive_definite)]
-    return _positive_nodes(traced, promises, vanishing=False), tuple(promises)
-
-
 def _positive_nodes(traced: TracedProgram, promises: list[Node], vanishing: bool) -> frozenset[int]:
     """The nodes known to be positive; with ``vanishing``, also scalars that are known to be 0 or positive."""
     hopeful = set(traced.state)
@@ -178,9 +182,9 @@ def _positive_nodes(traced: TracedProgram, promises: list[Node], vanishing: bool
         hopeful -= wrong
 
 
-def _unknown_signs(traced: TracedProgram, promises: tuple[Node, ...]) -> list[str]:
+def _unknown_signs(traced: TracedProgram, promises: list[Node]) -> list[str]:
     """A problem for each logarithm and root of a value whose sign is not known."""
-    positive = _positive_nodes(traced, list(promises), vanishing=True)
+    positive = _positive_nodes(traced, promises, vanishing=True)
     return [
         f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
         "write nf.positive(...) around it if you know that it is positive"

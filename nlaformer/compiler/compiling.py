@@ -1,7 +1,7 @@
 """The compiler: validate, five stages in order, verify.
 
 trace     run the program on symbols: a graph of operations for start, step and finish
-analyse   kinds, units, signs and promises of every value
+analyse   kinds, units, signs and promises of every value, once maxima, tanh and their like are written out
 select    operations -> instructions on rows of the prompt, each with its heads and hidden units
 schedule  instructions -> layers
 emit      layers -> weights
@@ -80,7 +80,7 @@ def compile(
         analysis = analyse(traced)
         if filled is not None:
             refuse_unknown(filled, analysis)
-        selection = _selected(traced, analysis, target, {} if filled is None else filled.networks)
+        selection = _selected(analysis, target, {} if filled is None else filled.networks)
         layers = schedule(selection)
         try:
             weights = emit(selection, layers)
@@ -142,13 +142,13 @@ def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric")
     return whole("n", n, 1)
 
 
-def _selected(traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Selection:
+def _selected(analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Selection:
     try:
-        return select(traced, analysis, target, networks)
+        return select(analysis, target, networks)
     except RecursionError:
         raise CompileError(
-            f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last; let the "
-            "loop that does so be the iterations of a run, or shorten it"
+            f"{analysis.lowered.program.name}: a value of one block is made by hundreds of operations, each on the "
+            "last; let the loop that does so be the iterations of a run, or shorten it"
         ) from None
 
 

@@ -10,7 +10,7 @@ that nothing a method amplifies over its steps counts, and nothing that it damps
 
 *Allowed* is a tolerance (1e-6, in float32 1e-2) times what the program itself amplifies: its largest response to eight
 perturbations of its inputs and states by 1e-8 of each entry, at most 1e4 (in float32 10). What the rounding of the
-program's own arithmetic explains is allowed too: its largest change when they are perturbed by 64 units in the last
+program's own arithmetic explains is allowed too: its largest change when they are perturbed by 16 units in the last
 place.
 
 *Settled.* Where the residual is below 1e-6 (in float32 1e-3) of its first or of its own terms, it vouches for the
@@ -34,7 +34,7 @@ from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
 _PERTURBATION, _PERTURBATIONS = 1e-8, 8
-_ROUNDINGS = 64
+_ROUNDINGS = 16
 # A logarithm of -200 stands for 0, and one of -100 for its root, times what a step makes of them.
 _ZERO, _ROOT_OF_ZERO = math.exp(-190.0), math.exp(-90.0)
 
@@ -219,7 +219,7 @@ def _deviation(
         distance, lost = torch.where(noise, 0.0, distance), lost & ~noise
     # Compared with 0 there is no relative deviation: what stands for 0 in the weights passes, and what underflows.
     numbers = torch.finfo(found.dtype)
-    smallest = torch.where(scale == 0, _ROOT_OF_ZERO, numbers.tiny / numbers.eps)
+    smallest = torch.where(scale == 0, _ROOT_OF_ZERO, numbers.tiny)
     nothing = found.units[state][:, None] * smallest + numbers.tiny
     error = torch.where(distance <= nothing, 0.0, distance / scale)
     error = torch.where(torch.isfinite(length), error.nan_to_num(torch.inf, torch.inf), torch.inf)

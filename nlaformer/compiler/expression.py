@@ -130,8 +130,8 @@ class Expression:
         """The absolute terms that a node's last operation adds, summed: what its rounding is relative to.
 
         |u| + |v| for u + v, sum |u_i v_i| for dot(u, v). A constant factor and operations that only move or select
-        entries leave the operation before them the last one. The terms of a logarithm are 1 and itself, since a
-        relative error of its argument is an absolute one of the result.
+        entries leave the operation before them the last one; of the larger of two values it is that of this one. The
+        terms of a logarithm are 1 and itself, since a relative error of its argument is an absolute one of the result.
         """
         op, arguments, extra, _ = self.nodes[number]
         args = [results[k] for k in arguments]
@@ -140,6 +140,14 @@ class Expression:
             args[-1] = self.terms(arguments[-1], results)
         if op in _MOVES or op in _SUMS:
             return _OPERATIONS[op](use, *(argument.abs() for argument in args))
+        if op in _CHOICES:
+            u, v = use.aligned(*args)
+            first = u >= v if op == "maximum" else u <= v
+            of_u, of_v = use.aligned(*(self.terms(k, results) for k in arguments))
+            return torch.where(first, of_u, of_v)
+        if op == "logaddexp":  # max(u, v) + log1p(exp(-|u - v|))
+            larger = torch.maximum(*use.aligned(*args))
+            return larger.abs() + (results[number] - larger)
         return results[number].abs() + (1.0 if op == "log" else 0.0)
 
     def below(self, name: str) -> set[int]:
@@ -200,16 +208,6 @@ def _filled(number: float) -> Callable[[_Use], Tensor]:
     return lambda use: torch.full(use.shape, number, dtype=use.like.dtype, device=use.like.device)
 
 
-def _add(use: _Use, u: Tensor, v: Tensor) -> Tensor:
-    u, v = use.aligned(u, v)
-    return u + v
-
-
-def _multiply(use: _Use, u: Tensor, v: Tensor) -> Tensor:
-    u, v = use.aligned(u, v)
-    return u * v
-
-
 def _divide(use: _Use, u: Tensor, v: Tensor) -> Tensor:
     u, v = use.aligned(u, v)
     nothing = (v == 0) & (u * u == 0)
@@ -220,6 +218,16 @@ def _divide(use: _Use, u: Tensor, v: Tensor) -> Tensor:
 def _sqrt(use: _Use, v: Tensor) -> Tensor:
     nothing = v == 0
     return torch.where(nothing, 0.0, torch.where(nothing, 1.0, v).sqrt())
+
+
+def _hypot(use: _Use, u: Tensor, v: Tensor) -> Tensor:
+    u, v = use.aligned(u, v)
+    nothing = (u == 0) & (v == 0)
+    return torch.where(nothing, 0.0, torch.hypot(torch.where(nothing, 1.0, u), v))
+
+
+def _pairwise(function: Callable[[Tensor, Tensor], Tensor]) -> Callable[..., Tensor]:
+    return lambda use, u, v: function(*use.aligned(u, v))
 
 
 def _matmul(use: _Use, u: Tensor, v: Tensor) -> Tensor:
@@ -250,13 +258,15 @@ _INPUTS = ("input", "state", "A", "b", "x0")
 _SUMS = frozenset({"add", "multiply", "divide", "matmul", "dot", "sum", "mean", "outer"})
 # Operations that move or select entries.
 _MOVES = frozenset({"positive", "relu", "transpose", "diag", "diagonal", "triangle", "roll"})
+# Operations that give one of their arguments.
+_CHOICES = frozenset({"maximum", "minimum"})
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "constant": _constant,
     "zeros": _filled(0.0),
     "ones": _filled(1.0),
     "identity": lambda use: torch.eye(use.shape[0], dtype=use.like.dtype, device=use.like.device),
-    "add": _add,
-    "multiply": _multiply,
+    "add": _pairwise(torch.add),
+    "multiply": _pairwise(torch.multiply),
     "divide": _divide,
     "matmul": _matmul,
     "transpose": lambda use, M: M.mT,
@@ -274,6 +284,15 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "positive": lambda use, v: v,
     "relu": lambda use, v: v.relu(),
     "sign": lambda use, v: v.sign(),
+    "expm1": lambda use, v: v.expm1(),
+    "log1p": lambda use, v: v.log1p(),
+    "sinh": lambda use, v: v.sinh(),
+    "tanh": lambda use, v: v.tanh(),
+    "softplus": lambda use, v: torch.logaddexp(v, torch.zeros_like(v)),
+    "maximum": _pairwise(torch.maximum),
+    "minimum": _pairwise(torch.minimum),
+    "logaddexp": _pairwise(torch.logaddexp),
+    "hypot": _hypot,
 }
 
 

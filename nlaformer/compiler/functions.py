@@ -1,9 +1,10 @@
 """The names that NumPy and torch have for what a traced value can do, each written in the ops of the graph.
 
-    |v| = relu(v) + relu(-v)        max(u, v) = v + relu(u - v)        |v|_2 = sqrt(v . v)        trace A = sum(diag A)
+    |v| = relu(v) + relu(-v)        cosh v = (e^v + e^-v) / 2        |v|_2 = sqrt(v . v)        trace A = sum(diag A)
 
-A function stands under NumPy's name, and under torch's where that is another. Its arguments beyond the values are those
-that can be compiled: any other (``axis=`` of a norm, ``keepdims=``, ``where=``) is refused.
+Only what keeps all digits is written in terms of others here; for the weights, ``lower.py`` goes further. A function
+stands under NumPy's name, and under torch's where that is another. Its arguments beyond the values are those that can
+be compiled: any other (``axis=`` of a norm, ``keepdims=``, ``where=``) is refused.
 """
 
 from __future__ import annotations
@@ -110,15 +111,11 @@ FUNCTIONS["positive"] = lambda v: +v
 FUNCTIONS["reciprocal"] = lambda v: 1.0 / v
 FUNCTIONS["rsqrt"] = lambda v: 1.0 / sqrt(v)
 FUNCTIONS["square"] = lambda v: v * v
-FUNCTIONS["expm1"] = lambda v: exp(v) - 1.0
-FUNCTIONS["log1p"] = lambda v: log(1.0 + v)
+FUNCTIONS |= {name: _pointwise(name) for name in ("expm1", "log1p", "sinh", "tanh", "softplus")}
 FUNCTIONS["exp2"] = lambda v: exp(math.log(2.0) * v)
 FUNCTIONS["log2"] = lambda v: log(v) / math.log(2.0)
 FUNCTIONS["log10"] = lambda v: log(v) / math.log(10.0)
-FUNCTIONS["sinh"] = lambda v: 0.5 * (exp(v) - exp(-v))
 FUNCTIONS["cosh"] = lambda v: 0.5 * (exp(v) + exp(-v))
-FUNCTIONS["tanh"] = lambda v: 1.0 - 2.0 / (1.0 + exp(2.0 * v))
-FUNCTIONS["softplus"] = lambda v: log(1.0 + exp(v))
 FUNCTIONS["expit"] = FUNCTIONS["sigmoid"] = lambda v: 1.0 / (1.0 + exp(-v))
 
 
@@ -142,6 +139,12 @@ def divide(u: Any, v: Any) -> Value:
     return _apply("divide", u, v)
 
 
+def _pairwise(op: str, u: Any, v: Any) -> Value:
+    graph = graph_of(u, v)
+    assert graph is not None
+    return Value(graph.call(functools.partial(graph.pairwise, op), u, v))
+
+
 @_named("absolute", "abs", "fabs")
 def absolute(v: Value) -> Value:
     return relu(v) + relu(-v)
@@ -149,12 +152,12 @@ def absolute(v: Value) -> Value:
 
 @_named("maximum", "fmax", "clamp_min")
 def maximum(u: Any, v: Any) -> Value:
-    return add(v, relu(subtract(u, v)))
+    return _pairwise("maximum", u, v)
 
 
 @_named("minimum", "fmin", "clamp_max")
 def minimum(u: Any, v: Any) -> Value:
-    return subtract(v, relu(subtract(v, u)))
+    return _pairwise("minimum", u, v)
 
 
 @_named("clip", "clamp")
@@ -166,12 +169,12 @@ def clip(v: Value, a_min: Any = None, a_max: Any = None, *, min: Any = None, max
 
 @_named("hypot")
 def hypot(u: Any, v: Any) -> Value:
-    return sqrt(add(multiply(u, u), multiply(v, v)))
+    return _pairwise("hypot", u, v)
 
 
 @_named("logaddexp")
 def logaddexp(u: Any, v: Any) -> Value:
-    return log(sum((exp(w) if isinstance(w, Value) else np.exp(w) for w in (u, v)), 0.0))
+    return _pairwise("logaddexp", u, v)
 
 
 @_named("power", "float_power", "pow", "linalg.power")

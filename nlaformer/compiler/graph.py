@@ -12,6 +12,8 @@ An op, its arguments' kinds and what it gives (s scalar, v vector, m matrix; *an
     roll                      v -> v, m -> m, along axis 0; ``extra`` is the shift
     sum, mean                 v or m -> s
     sqrt, exp, log, positive, relu, sign                   any -> any, entry by entry
+    expm1, log1p, sinh, tanh, softplus                     the same, for which there are no weights (``lower.py``)
+    maximum, minimum, logaddexp, hypot                     s or any with any -> any, nor for these
     refused                   what cannot be compiled; whatever is computed from it is refused without a word
 
 Nodes are hash-consed: equal expressions are one node. Everything else that NumPy has is written in terms of these
@@ -40,9 +42,22 @@ _OF_NUMBERS: dict[str, Callable[[float], float]] = {
     "positive": lambda v: v,
     "relu": lambda v: max(v, 0.0),
     "sign": lambda v: float(np.sign(v)),
+    "expm1": math.expm1,
+    "log1p": math.log1p,
+    "sinh": math.sinh,
+    "tanh": math.tanh,
+    "softplus": lambda v: float(np.logaddexp(0.0, v)),
 }
+_OF_PAIRS: dict[str, Callable[[float, float], float]] = {
+    "maximum": max,
+    "minimum": min,
+    "logaddexp": lambda u, v: float(np.logaddexp(u, v)),
+    "hypot": math.hypot,
+}
+_OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
+_LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
 # Lines in these files and in these packages are never the user's.
-_MODULES = ("graph", "values", "functions", "language", "learned", "trace")
+_MODULES = ("graph", "values", "functions", "language", "learned", "trace", "lower")
 _OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in _MODULES}
 _PACKAGES = tuple(package.__path__[0] for package in (np, torch))
 
@@ -97,6 +112,7 @@ class Graph:
     visits: dict[Place, int] = field(default_factory=dict)
     method: str = ""  # that is being traced
     learned: dict[str, Any] = field(default_factory=dict)  # the calls of learned parts, by name
+    here: Place | None = None  # where nodes are made that no line of the user makes
 
     def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str | None) -> Node:
         key = (op, *map(id, args), extra, kind)
@@ -106,6 +122,8 @@ class Graph:
 
     def place(self) -> Place:
         """The innermost line that is not ours: where the user wrote it."""
+        if self.here is not None:
+            return self.here
         frame = sys._getframe(1)
         while frame.f_back is not None and (
             frame.f_code.co_filename in _OURS or frame.f_code.co_filename.startswith(_PACKAGES)
@@ -236,12 +254,23 @@ class Graph:
         return self.make("divide", (u, v), None, u.kind if v.kind == "scalar" else v.kind)
 
     def pointwise(self, op: str, v: Node) -> Node:
-        """sqrt, exp, log, positive, relu or sign."""
-        if _is_number(v) and not (op in ("log", "sqrt") and v.extra <= 0.0):
+        """A function of one value, entry by entry."""
+        if _is_number(v) and v.extra > _LEAST.get(op, -math.inf):
             return self.number(_OF_NUMBERS[op](v.extra))
-        if (v.op == "zeros" and op in ("relu", "sign", "sqrt")) or (v.op == op == "relu"):
+        if (v.op == "zeros" and op in _OF_ZERO) or (v.op == op == "relu"):
             return v
         return self.make(op, (v,), None, v.kind)
+
+    def pairwise(self, op: str, u: Node, v: Node) -> Node:
+        """A function of two values, entry by entry."""
+        if _is_number(u) and _is_number(v):
+            return self.number(_OF_PAIRS[op](u.extra, v.extra))
+        for one, other in ((u, v), (v, u)):
+            if op == "maximum" and one.is_zero and one.kind in (other.kind, "scalar"):
+                return self.pointwise("relu", other)
+        if {u.kind, v.kind} == {"vector", "matrix"}:
+            u, v = (self.outer(self.ones("vector"), w) if w.kind == "vector" else w for w in (u, v))
+        return self.make(op, (u, v), None, u.kind if v.kind == "scalar" else v.kind)
 
     # Products, parts and sums.
 

@@ -28,7 +28,6 @@ from nlaformer.compiler.instructions import (
     multiply,
 )
 from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
-from nlaformer.compiler.trace import TracedProgram
 from nlaformer.express.linearize import design, design_product
 
 _GROWTH = 2.0
@@ -38,9 +37,10 @@ _LEAVES = ("input", "constant", "zeros", "ones", "identity")
 class Nodes(Scaling):
     """The rows of inputs and states, and the value of every node."""
 
-    def __init__(self, traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network]):
+    def __init__(self, analysis: Analysis, target: Target, networks: Mapping[str, Network]):
         super().__init__(target)
-        self.traced, self.analysis, self.networks = traced, analysis, networks
+        self.traced = traced = analysis.lowered
+        self.analysis, self.networks = analysis, networks
         self.group, self.floating = scale_groups(traced)
         self.values: dict[tuple[Block, int], Value] = {}
         for name, node in traced.inputs.items():

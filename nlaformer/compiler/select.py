@@ -23,18 +23,17 @@ from nlaformer.compiler.instructions import (
     combine,
 )
 from nlaformer.compiler.nodes import Nodes
-from nlaformer.compiler.trace import TracedProgram, refuse
+from nlaformer.compiler.trace import refuse
 
 
-def select(
-    traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network] | None = None
-) -> Selection:
+def select(analysis: Analysis, target: Target, networks: Mapping[str, Network] | None = None) -> Selection:
     """Instructions for start, step and finish; ``networks`` fill the learned parts."""
+    traced = analysis.lowered
     without = [node for node in traced.nodes if not hasattr(_Selector, f"_{node.op}")]
     reason = "there are no weights for it; Program.run computes it"
     problems = [f"{node.place}\n    {describe(node)}: {reason}" for node in without]
     refuse(traced.program, problems)
-    return _Selector(traced, analysis, target, networks or {}).select()
+    return _Selector(analysis, target, networks or {}).select()
 
 
 class _Selector(Nodes):

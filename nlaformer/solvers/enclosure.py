@@ -9,10 +9,11 @@ with their errors, and with u = 2^-53 the unit of rounding, among others (Higham
     M @ w        e = |M| e_w + e_M (|w| + e_w) + gamma_k |M| |w|
     sqrt(u)      e = min(e_u / sqrt(u), sqrt(e_u)) + u |v|
     exp(u)       e = v (exp(e_u) - 1) + 4 u |v|          log(u)    e = e_u / (u - e_u) + 4 u (1 + |v|)
+    max(u, w)    e = max(e_u, e_w)                       tanh(u)   e = e_u + 4 u |v|
 
-and underflow. The library's exp and log are taken to err by no more than two units in the last place. What cannot be
-bounded (a quotient by what may be zero, the root of what may be negative) has an infinite error. The bounds are
-themselves computed in float64; a factor of 1 + 2^-30 a node covers that.
+and underflow. The library's exp, log and their like are taken to err by no more than two units in the last place. What
+cannot be bounded (a quotient by what may be zero, the root of what may be negative) has an infinite error. The bounds
+are themselves computed in float64; a factor of 1 + 2^-30 a node covers that.
 """
 
 from __future__ import annotations
@@ -125,6 +126,27 @@ def _log(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
     return torch.where(u - e > 0, e / (u - e) + 4 * UNIT * (1 + node.value.abs()), torch.inf)
 
 
+def _expm1(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    return args[0].exp() * torch.expm1(errs[0]) * (1 + 8 * UNIT) + 4 * node.rounding
+
+
+def _log1p(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    away = (1 + args[0]) * (1 - 2 * UNIT) - errs[0]  # from the pole
+    return torch.where(away > 0, errs[0] / away + 4 * node.rounding, torch.inf)
+
+
+def _sinh(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    return torch.cosh(args[0].abs() + errs[0]) * errs[0] * (1 + 8 * UNIT) + 4 * node.rounding
+
+
+def _logaddexp(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    return _choice(node, args, errs) + 4 * UNIT * (1 + torch.maximum(*node.aligned(args)).abs())
+
+
+def _choice(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
+    return torch.maximum(*node.aligned(errs))
+
+
 def _sign(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
     (u,), (e,) = args, errs
     return torch.where((u.abs() > e) | (e == 0), 0.0, 2.0)
@@ -154,6 +176,15 @@ _RULES: dict[str, _Rule] = {
     "exp": _exp,
     "log": _log,
     "sign": _sign,
+    "expm1": _expm1,
+    "log1p": _log1p,
+    "sinh": _sinh,
+    "tanh": lambda node, args, errs: errs[0] + 4 * node.rounding,
+    "softplus": lambda node, args, errs: errs[0] + 4 * node.rounding,
+    "logaddexp": _logaddexp,
+    "hypot": lambda node, args, errs: sum(node.aligned(errs), 4 * node.rounding),
+    "maximum": _choice,
+    "minimum": _choice,
     # These move or select entries, or have the slope 1 at most.
     "transpose": lambda node, args, errs: errs[0].mT,
     "diag": lambda node, args, errs: errs[0].diagonal(),
