@@ -18,10 +18,11 @@ from torch import Tensor
 from nlaformer import problems
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.trace import ANSWER
+from nlaformer.errors import OptionError, shown
 from nlaformer.learn.config import Config
 from nlaformer.learn.evaluate import SEED
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.problems import Family, Rival, Systems
+from nlaformer.problems import Family, Systems
 from nlaformer.report.html import tag
 
 if TYPE_CHECKING:
@@ -123,8 +124,11 @@ def measured(
     A, b, _ = systems
     ((_, own),) = model.items()
     count = own.shape[-2] - 1
-    runs = model | {name: _iterates(rival, A, b, count) for name, rival in family.rivals().items()}
-    errors = {name: family.error(found, systems).cpu() for name, found in runs.items()}
+    runs = model | family.rival_iterates(A, b, count)
+    errors = {
+        name: family.checked_error(found, Systems(*(value.clone() for value in systems))).cpu()
+        for name, found in runs.items()
+    }
     statistics: dict[str, Callable[[Tensor], Tensor]] = {
         "mean": lambda error: error.mean(0),
         "median": lambda error: error.median(0).values,
@@ -139,12 +143,6 @@ def measured(
         measure=family.measure,
         failures={name: int((~(error[:, -1] <= FAILED)).sum()) for name, error in errors.items()},
     )
-
-
-def _iterates(rival: Rival, A: Tensor, b: Tensor, iterations: int) -> Tensor:
-    """The iterates of a function, or of a program."""
-    found: Tensor = rival.run(A, b, iterations=iterations).x if hasattr(rival, "run") else rival(A, b, iterations)
-    return found
 
 
 def _mean_iterations(residual: Expression, scale: Expression | None, A: Tensor, b: Tensor, x: Tensor) -> float:
@@ -175,6 +173,8 @@ def evaluate_program(
     """
     rows = []
     for label, family in (*own_families(model.config), *model.config.make_family().others().items()):
+        if not isinstance(family, Family):
+            raise OptionError(f"{label}, of {model.config.family}.others, is {shown(family)}; expected a family")
         say(label)
         rows.append(compare(model, label, family.sample(count, seed), family=family))
     return rows

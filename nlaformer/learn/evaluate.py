@@ -152,7 +152,7 @@ def validation(model: Model, batch: Batch) -> dict[str, Any]:
     """The short evaluation during training: the errors and, of a solver, the discrepancy from its teacher."""
     if not isinstance(model, Solver):
         iterates = model(batch.A.to(model.device), batch.b.to(model.device)).cpu()
-        error = model.config.make_family().error(iterates, Systems(batch.A, batch.b, batch.x_true))
+        error = model.config.make_family().checked_error(iterates, Systems(batch.A, batch.b, batch.x_true))
         return {"squared_relative_error": _numbers(error.mean(0)), "median": _numbers(error.median(0).values)}
     learned, intermediate = _run(model, batch)
     error = squared_relative_errors(learned, batch.x_true).mean(0)

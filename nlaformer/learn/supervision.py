@@ -111,7 +111,7 @@ def relative_distances(x: Tensor, batch: Batch, family: Family) -> Tensor:
     """
     x_teacher, x_true = batch.x, batch.x_true
     size = x_true.square().sum(-1, keepdim=True)  # (E, B, 1)
-    solution = family.error(x, Systems(batch.A, batch.b, x_true)).mean(1)
+    solution = family.checked_error(x, Systems(batch.A, batch.b, x_true)).mean(1)
     nothing = torch.zeros_like(solution)
     step = ((x - x_teacher).square().sum(-1) / size).mean(1) if x_teacher.numel() else nothing
     return torch.stack([step, solution, nothing], 1)

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import check_memory, full_precision, is_finite, is_whole, numbers, plain, usable_device
-from nlaformer.errors import OptionError, shown, unknown_name
+from nlaformer.errors import DTypeError, OptionError, ShapeError, shown, unknown_name
 
 _LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
 _LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
@@ -141,7 +141,7 @@ class Family:
 
     def systems(self, draw: Draws, count: int) -> Systems:
         """The problems with their answers, from random numbers; by default linear systems with ``matrices``."""
-        A = self.matrices(draw, count)
+        A = _real_tensor(f"{self.name}.matrices", self.matrices(draw, count), (count, self.n, self.n))
         x = draw.normal("x", count, self.n)
         # Not a matrix product: in float32 that might be computed in tf32, and b would not be A x.
         return Systems(A, (A * x[:, None, :]).sum(-1), x)
@@ -163,6 +163,24 @@ class Family:
 
         return CLASSICAL
 
+    def checked_error(self, x: Tensor, systems: Systems) -> Tensor:
+        """What ``error`` gives, checked: one number for each iterate."""
+        return _real_tensor(f"{self.name}.error", self.error(x, systems), tuple(x.shape[:-1]))
+
+    def rival_iterates(self, A: Tensor, b: Tensor, iterations: int) -> dict[str, Tensor]:
+        """The iterates of every rival, (count, iterations + 1, n), checked. A rival may write into what it is given."""
+        rivals = self.rivals()
+        if not isinstance(rivals, Mapping) or not rivals:
+            raise OptionError(f"{self.name}.rivals gave {shown(rivals)}; expected methods by name, one at least")
+        found = {}
+        for name, rival in rivals.items():
+            what, given = f"the rival {name} of {self.name}", (A.clone(), b.clone())
+            if isinstance(rival, type) or not (hasattr(rival, "run") or callable(rival)):
+                raise OptionError(f"{what} is {shown(rival)}; expected a function (A, b, iterations) or an nf.Program")
+            run = rival.run(*given, iterations=iterations).x if hasattr(rival, "run") else rival(*given, iterations)
+            found[name] = _real_tensor(what, run, (len(b), iterations + 1, b.shape[-1])).to(A)
+        return found
+
     def others(self) -> Mapping[str, Family]:
         """Families by name that a model of this one is tried on besides; by default seven of linear systems."""
         from nlaformer.problems import unlike
@@ -181,8 +199,7 @@ class Family:
         _check_draw("sample", count, dtype, ("seed", seed, _WHOLE_0, _whole(seed, 0)))
         self._check_memory("sample", count, torch.float64, torch.device("cpu"))
         draw, place = _SeededDraws(seed), usable_device("cpu" if device is None else device)
-        parts = (self.systems(draw, size) for size in self._chunks(count))
-        return _join([Systems(*(array.to(device=place, dtype=dtype) for array in part)) for part in parts])
+        return _join([self._drawn(draw, size, place, dtype) for size in self._chunks(count)])
 
     def stream(self, count: int, generator: torch.Generator, dtype: torch.dtype = torch.float32) -> Systems:
         """Draw the next ``count`` systems of a generator, on its device; for training.
@@ -194,9 +211,23 @@ class Family:
         _check_draw("stream", count, dtype, ("generator", generator, expected, isinstance(generator, torch.Generator)))
         self._check_memory("stream", count, dtype, generator.device)
         draw = _DeviceDraws(generator, dtype)
-        return _join([self.systems(draw, size) for size in self._chunks(count)])
+        return _join([self._drawn(draw, size, generator.device, dtype) for size in self._chunks(count)])
+
+    def _drawn(self, draw: Draws, count: int, device: torch.device, dtype: torch.dtype) -> Systems:
+        """What ``systems`` gives, checked."""
+        found, sizes = self.systems(draw, count), (count, self.n)
+        if not isinstance(found, tuple) or len(found) != 3:
+            raise OptionError(f"{self.name}.systems gave {shown(found)}; expected Systems(A, b, x)")
+        shapes = {"A": (*sizes, self.n), "b": sizes, "x": sizes}
+        parts = (
+            _real_tensor(f"{name} of {self.name}.systems", part, shape)
+            for part, (name, shape) in zip(found, shapes.items(), strict=True)
+        )
+        return Systems(*(part.to(device=device, dtype=dtype) for part in parts))
 
     def _check_memory(self, method: str, count: int, dtype: torch.dtype, device: torch.device) -> None:
+        if not _whole(getattr(self, "n", None), 1):
+            raise OptionError(f"{self.name} has no size n from 1 on; expected a field such as n: int = 20")
         needed = dtype.itemsize * count * self.n**2
         check_memory(f"{method}: {shown(count)} systems of n = {shown(self.n)}", needed, device)
 
@@ -293,6 +324,16 @@ def _check_draw(method: str, count: Any, dtype: Any, source: tuple[str, Any, str
     refuse(
         method, [f"{name} must be {wanted}, not {shown(value)}" for name, value, wanted, valid in given if not valid]
     )
+
+
+def _real_tensor(what: str, found: Any, shape: tuple[int, ...]) -> Tensor:
+    """A tensor of real numbers in a shape, as a method of a user's should give it."""
+    if not isinstance(found, Tensor) or not found.is_floating_point():
+        given = f"a tensor of {found.dtype}" if isinstance(found, Tensor) else f"{type(found).__name__} {shown(found)}"
+        raise DTypeError(f"{what} gave {given}; expected a torch tensor of real numbers, shape {shape}")
+    if tuple(found.shape) != shape:
+        raise ShapeError(f"{what} gave a tensor of shape {tuple(found.shape)}; expected {shape}")
+    return found
 
 
 def _join(parts: list[Systems]) -> Systems:
