@@ -73,6 +73,18 @@ def whole(name: str, value: Any, least: int) -> int:
     return int(number)
 
 
+def flag(name: str, value: Any) -> bool:
+    """True or False of any library's kind as Python's own, or an OptionError.
+
+    >>> flag("quick", np.True_)
+    True
+    """
+    found = plain(value)
+    if not isinstance(found, bool):
+        raise OptionError(f"{name} is {shown(value)}; expected True or False")
+    return found
+
+
 def to_tensor(name: str, value: Any) -> Tensor:
     """Numbers in any rectangular array as a dense tensor, or a DTypeError."""
     if isinstance(value, Tensor):

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -18,7 +20,7 @@ import nlaformer as nf
 from nlaformer import problems
 from nlaformer.cli.microscope import sheets
 from nlaformer.compiler import library
-from nlaformer.errors import OptionError, ShapeError
+from nlaformer.errors import DomainError, NLAFormerError, OptionError, ShapeError
 from nlaformer.learn.methods import GuidedCG
 from nlaformer.learn.model import initial
 from nlaformer.learn.programs import initial as initial_program
@@ -327,3 +329,45 @@ def test_the_vector_in_A_is_found():
     # Off the diagonal alone, power iteration sees s s^T without its own diagonal, so it is near s and not equal to it.
     assert torch.nn.functional.cosine_similarity(run.state["s"][0], s, dim=0).abs() > 0.99
     assert (run.x[1] - torch.linalg.solve(A, b)).norm() < 0.3 * torch.linalg.solve(A, b).norm()
+
+
+def test_constants_are_those_of_the_object_its_class_and_the_classes_above():
+    class Set(Shifted):
+        second = 0.5
+
+        def __init__(self, omega: float) -> None:
+            self.omega = omega
+
+    assert extraction.constants(Set(0.2)) == {"omega": 0.2, "second": 0.5}
+    found = nf.extract(Set(0.35), SPD(n=4), programs=[Set(0.2)], until=3, count=8)
+    assert found.fits[0].constants["omega"] == pytest.approx(0.35, abs=1e-6)
+
+
+def test_iterates_that_are_not_finite_are_measured_and_no_program_is_fitted_to_them():
+    def lost(A: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.stack([0 * b, b, b * np.nan, b * np.nan], 1)
+
+    seen = nf.microscope(lost, SPD(n=4), quick=True)
+    assert seen.named is None and seen.errors["model"].failures == (0.0, *seen.errors["model"].failures[1:2], 1.0, 1.0)
+    assert not np.isnan(seen.operators["model"].off_diagonal[0]) and np.isnan(seen.operators["model"].off_diagonal[1])
+    with pytest.raises(DomainError):
+        nf.extract(lost, SPD(n=4), count=8)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: nf.microscope(library.program("cg"), SPD(n=3), iterations=0),
+        lambda: nf.microscope(library.program("cg"), SPD(n=3), quick="no"),  # type: ignore[arg-type]
+        lambda: nf.microscope(library.program("cg"), "spd"),  # type: ignore[arg-type]
+        lambda: nf.microscope(nf.Program, SPD(n=3)),
+        lambda: nf.microscope(lambda A: A, SPD(n=3)),
+        lambda: nf.microscope(lambda A, b: b[:, None], SPD(n=3)),
+        lambda: nf.microscope(lambda A, b: b[:, None].repeat(3, 1) * 1j, SPD(n=3)),
+        lambda: nf.extract(library.program("cg"), SPD(n=3), programs=[]),
+        lambda: nf.extract(library.program("cg"), SPD(n=3), programs=[Shifted]),  # type: ignore[list-item]
+    ],
+)
+def test_settings_without_effect_and_functions_of_another_kind_are_refused(call: Callable[[], object]):
+    with pytest.raises(NLAFormerError):
+        call()

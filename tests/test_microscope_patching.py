@@ -245,3 +245,22 @@ def test_values_of_another_shape_and_functions_without_a_result_are_refused():
         ordinary("compiled")
     with pytest.raises(nf.errors.DomainError), nf.patch(model, {"registers.rho[1]": -1.0}):
         ordinary("compiled")
+
+
+@pytest.mark.parametrize("kind", ["compiled", "program"])
+def test_a_function_may_run_the_model_itself(kind: str):
+    model, _ = subject(kind)
+    A, b = systems(kind)
+    plain, seen = model.run(A, b, iterations=3).x, []
+
+    def run_inside(value: torch.Tensor) -> torch.Tensor:
+        seen.append(model.run(A, 3 * b, iterations=1).x)
+        return value
+
+    first = next(name for name in nf.trace(model, A, b, iterations=3).names if "loop[1].layer[0].input" in name)
+    for changes in ({first: run_inside}, {"registers.x[1]": run_inside}):
+        with nf.patch(model, {"registers.x[2]": lambda x: 2 * x}):
+            doubled = model.run(A, b, iterations=3).x
+            with nf.patch(model, changes):
+                assert torch.equal(model.run(A, b, iterations=3).x, doubled) and not torch.equal(doubled, plain)
+    assert len(seen) == 2 and all(torch.equal(each, model.run(A, 3 * b, iterations=1).x) for each in seen)

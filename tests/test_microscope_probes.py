@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import nlaformer as nf
-from nlaformer.errors import OptionError, SampleWarning, UnknownNameError
+from nlaformer.errors import DTypeError, OptionError, SampleWarning, ShapeError, UnknownNameError
 from nlaformer.learn.methods import LearnedPCG
 from nlaformer.learn.programs import initial as initial_program
 from nlaformer.microscope import probes
@@ -123,3 +123,28 @@ def test_what_cannot_be_probed_is_refused():
         nf.probe(model, "spd")
     with pytest.raises(OptionError, match="targets"):
         nf.probe(model, targets="cg.r", iterations=1, systems=200)
+
+
+def test_a_target_may_write_into_what_it_gets_and_must_be_real():
+    model = subject("compiled")[0]
+
+    def spoiling(A, b):
+        found = (A @ b[..., None])[..., 0]
+        A.zero_(), b.zero_()
+        return found
+
+    targets = {"own": spoiling, "cg.r": "cg.r"}
+    alone = nf.probe(model, targets=["cg.r"], iterations=1, systems=200, controls=False)
+    both = nf.probe(model, targets=targets, iterations=1, systems=200, controls=False)
+    assert both["cg.r"]["model"].mean == pytest.approx(alone["cg.r"]["model"].mean, abs=1e-9)
+    for error, options in (
+        (DTypeError, dict(targets={"z": lambda A, b: b * 1j})),
+        (ShapeError, dict(targets={"z": lambda A, b: 3.0})),
+        (OptionError, dict(targets=3)),
+        (OptionError, dict(targets={3: "cg.r"})),
+        (OptionError, dict(token=True)),
+        (OptionError, dict(controls="yes")),
+        (OptionError, dict(at=3)),
+    ):
+        with pytest.raises(error):
+            nf.probe(model, **({"iterations": 1, "systems": 200} | options))

@@ -268,3 +268,17 @@ def test_a_transformer_of_ones_own_is_recorded_from_p():
     assert np.array_equal(op.read(record.output), op(*(value.numpy() for value in systems("operation"))))
     with pytest.raises(OptionError, match="load"):
         nf.trace(torch.nn.Linear(2, 2), P)
+
+
+def test_a_batch_of_starts_alone_is_a_batch():
+    (model, _), (A, b) = subject("program"), systems("program")
+    x0 = torch.stack([torch.full((N,), k, dtype=torch.float64) for k in (0.0, 1.0, 2.0)])
+    record = nf.trace(model, A[0], b[0], x0=x0, iterations=2)
+    name = next(name for name in record.names if "loop[1].layer[0].input" in name)
+    single = nf.trace(model, A[0], b[0], x0=x0[1], iterations=2)
+    assert record[name].shape[0] == 3 and torch.allclose(record[name][1], single[name], atol=1e-5)
+
+
+def test_more_names_than_can_be_told_are_refused_before_they_are_made():
+    with pytest.raises(OptionError):
+        nf.trace(subject("compiled")[0], *systems("compiled"), iterations=10**9)

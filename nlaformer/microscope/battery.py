@@ -24,8 +24,9 @@ import torch
 from torch import Tensor
 
 from nlaformer import problems
+from nlaformer.arrays import flag
 from nlaformer.compiler import library
-from nlaformer.errors import OptionError, look_up
+from nlaformer.errors import OptionError, look_up, shown
 from nlaformer.microscope import naming
 from nlaformer.microscope.candidates import candidates
 from nlaformer.microscope.measures import (
@@ -171,7 +172,9 @@ def microscope(
     ('steepest_descent', 6)
     """
     of = subject(model, family, iterations)
-    size = effort or (QUICK if quick else FULL)
+    if not isinstance(effort, Effort | None):
+        raise OptionError(f"effort is {shown(effort)}; expected an Effort, such as {QUICK}")
+    size = effort or (QUICK if flag("quick", quick) else FULL)
     systems, fitting = of.family.sample(size.count, seed), of.family.sample(size.fitting, seed + 1)
     if not of.family.definite or not torch.allclose(systems.A, systems.A.mT):
         raise OptionError(f"the tests are for symmetric positive definite systems; {of.family!r} draws others")

@@ -15,6 +15,7 @@ squared deviations for t = 1, ..., ``until``.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -28,6 +29,7 @@ from nlaformer.arrays import whole
 from nlaformer.compiler import library
 from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.language import Program
+from nlaformer.errors import DomainError, OptionError, shown
 from nlaformer.microscope.measures import numbers
 from nlaformer.microscope.short_programs import DiagonalRefinement, Momentum, RankOneRefinement
 from nlaformer.microscope.subject import Subject, program_method, subject
@@ -154,7 +156,9 @@ def extract(
     until = min(whole("until", until, 1), of.T)
     size = whole("count", count, 2)
     fitting, fresh = of.family.sample(size // 2, seed), of.family.sample(size, seed + 1)
-    templates = _programs() if programs is None else tuple(programs)
+    templates = _programs() if programs is None else programs
+    if not isinstance(templates, list | tuple) or not templates or not all(isinstance(p, Program) for p in templates):
+        raise OptionError(f"programs is {shown(programs)}; expected one or more nf.Program in a list")
     fits = _fits(of, templates, fitting, fresh, until, say)
     held_out = of.iterates(fresh.A, fresh.b, until)
     say("compiling the best")
@@ -181,6 +185,10 @@ def _fits(
 ) -> tuple[Fit, ...]:
     """Every program fitted to a subject on one set of systems and judged on another, the best first."""
     wanted, held_out = (of.iterates(each.A, each.b, until) for each in (fitting, fresh))
+    if not bool(wanted.isfinite().all() & held_out.isfinite().all()):
+        raise DomainError(
+            f"{of.name} gives iterates with NaN or infinity up to t = {until}; no program is fitted to those"
+        )
     found = []
     for template in templates:
         say(template.name)
@@ -193,15 +201,17 @@ def _programs() -> tuple[Program, ...]:
 
 
 def constants(program: Program) -> dict[str, float]:
-    """The float attributes of a program's class by name."""
-    return {name: value for name, value in vars(type(program)).items() if isinstance(value, float)}
+    """The float attributes of a program by name, those of its classes first, then its own."""
+    kinds = [kind for kind in reversed(type(program).__mro__) if issubclass(kind, Program)]
+    known = {name: getattr(program, name) for kind in (*kinds, program) for name in vars(kind)}
+    return {name: value for name, value in known.items() if isinstance(value, float)}
 
 
 def _with(program: Program, values: dict[str, float]) -> Program:
     """The same program with other constants."""
-    kind = type(program)
-    found = type(kind.__name__, (kind,), {**values, "__module__": kind.__module__})()
-    assert isinstance(found, Program)
+    found = copy.copy(program)
+    for name, value in values.items():
+        setattr(found, name, value)
     return found
 
 

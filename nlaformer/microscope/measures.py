@@ -53,7 +53,7 @@ class Krylov:
 
 @dataclass(frozen=True)
 class ErrorOperator:
-    """The error operator in A's eigenbasis, means over the matrices, at ``iterates``."""
+    """The error operator in A's eigenbasis, means over the matrices, at ``iterates``; NaN where one is not finite."""
 
     iterates: tuple[int, ...]
     off_diagonal: tuple[float, ...]
@@ -118,7 +118,9 @@ def error_operator(A: Tensor, x: Tensor, iterates: Tensor, at: Sequence[int]) ->
     vectors = torch.linalg.eigh(A).eigenvectors  # ascending eigenvalues
     off, filters = [], []
     for t in at:
-        kept = torch.linalg.lstsq(x, iterates[:, :, t]).solution.mT  # I - E
+        finite = iterates[:, :, t].isfinite().all((-2, -1))[:, None, None]  # or LAPACK refuses all of them
+        kept = torch.linalg.lstsq(x, torch.where(finite, iterates[:, :, t], 0.0)).solution.mT  # I - E
+        kept = torch.where(finite, kept, math.nan)
         E = vectors.mT @ (torch.eye(A.shape[-1], dtype=A.dtype) - kept) @ vectors
         diagonal = E.diagonal(dim1=-2, dim2=-1)
         off.append(float((1 - diagonal.square().sum(-1) / E.square().sum((-2, -1))).mean()))

@@ -31,6 +31,7 @@ from nlaformer.microscope.places import (
     register_names,
     registers,
     transformers,
+    unwatched,
     watching,
 )
 
@@ -57,8 +58,8 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
     Returns
     -------
     context manager; afterwards the model is as before, also after an exception. Patches may be nested: an inner one
-    changes what the outer one has left. A batch runs in one piece inside. A change that no run came to gives an
-    UnusedPatchWarning.
+    changes what the outer one has left. A batch runs in one piece inside. A run of the model that a function of
+    ``changes`` makes itself is not patched. A change that no run came to gives an UnusedPatchWarning.
 
     Examples
     --------
@@ -71,7 +72,7 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
     array([[0.25, 0.5 ],
            [0.25, 0.5 ]])
     """
-    given = {name: _function(name, change) for name, change in changes.items()}
+    given = {name: _function(model, name, change) for name, change in changes.items()}
     states = {name: change for name, change in given.items() if name.startswith("registers.")}
     plain = {name: change for name, change in given.items() if name not in states}
     _check_registers(model, states)
@@ -174,13 +175,14 @@ def _patched_algorithm(model: Algorithm, states: _Changes, used: set[str]) -> It
 # --- values ---
 
 
-def _function(name: str, change: Change) -> _Change:
+def _function(model: Model, name: str, change: Change) -> _Change:
     """A change as a function of the value, which checks the shape of what it gives."""
 
     def changed(value: Tensor) -> Tensor:
         if not callable(change):
             return _fitted(name, given, value)
-        result = change(value.clone())
+        with unwatched(model):
+            result = change(value.clone())
         if result is None:
             raise OptionError(f"the function for {name} returned nothing; it must return the new value")
         return _fitted(name, to_tensor(name, result), value)

@@ -29,7 +29,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
@@ -187,17 +187,37 @@ def watching(model: object, names: Iterable[str], see: See) -> Iterator[None]:
             stack.callback(transformer.observers.remove, clocks[prefix])
         for place in places(model):
             if _stem(place.name(place.block)) in parts:
-                hook = _hook(place, clocks[place.prefix], see)
+                hook = _hook(place, clocks[place.prefix], transformers(model)[place.prefix].observers, see)
                 stack.callback(place.point.register_forward_hook(hook).remove)
         yield
 
 
-def _hook(place: Place, clock: _Clock, see: See) -> Callable[[object, object, Tensor], Tensor | None]:
+def _hook(
+    place: Place, clock: _Clock, observers: Sequence[object], see: See
+) -> Callable[[object, object, Tensor], Tensor | None]:
     def hook(point: object, given: object, value: Tensor) -> Tensor | None:
+        if clock not in observers:  # a run inside of a function that is called during another run
+            return None
         other = see(place.name(clock.where), place.turned(value))
         return None if other is None else place.turned(other)
 
     return hook
+
+
+@contextmanager
+def unwatched(model: object) -> Iterator[None]:
+    """While this runs, runs of the model are as without patches and recordings, which do not notice them."""
+    lists: list[list[Any]] = [transformer.observers for transformer in transformers(model).values()]
+    lists += [model.observers] if isinstance(model, Algorithm) else []
+    lists += [model.interventions] if isinstance(model, TrainedProgram) else []
+    kept = [list(each) for each in lists]
+    try:
+        for each in lists:
+            each.clear()
+        yield
+    finally:
+        for each, before in zip(lists, kept, strict=True):
+            each[:] = before
 
 
 def _stem(name: str) -> str:

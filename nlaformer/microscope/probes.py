@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import torch
 
-from nlaformer.arrays import FloatArray, full_precision, whole
+from nlaformer.arrays import FloatArray, flag, full_precision, whole
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.errors import OptionError, SampleWarning, shown, unknown_name
 from nlaformer.learn.model import Solver
@@ -192,11 +192,9 @@ def probe(
         raise OptionError(
             f"nf.probe takes trained models, programs and compiled algorithms, not {type(model).__name__}"
         )
-    if not isinstance(family, Family | None):
-        raise OptionError(f"family is {shown(family)}; expected one of nf.problems, such as nf.problems.SPD(n=20)")
-    of = subject(model, family, None if iterations is None else whole("iterations", iterations, 1))
+    of = subject(model, family, iterations)
     token = _default_token(model) if token is None else token
-    sources = _sources(model, of.T, controls, of.family.n, at, token)
+    sources = _sources(model, of.T, flag("controls", controls), of.family.n, at, token)
     first = of.family.sample(2, seed=seed)
     count = _count(systems, max(X.shape[-1] for read in sources.values() for X in read(first) if X is not None))
     drawn = of.family.sample(count, seed=seed)
@@ -241,7 +239,7 @@ def _same_place(model: Probed, at: str, token: int | str) -> tuple[str, int | st
 
 
 def _state_source(model: Probed, T: int, at: str, token: int | str) -> _Source:
-    names = _names(model, at, T)
+    names = _names(model, at if isinstance(at, str) else shown(at), T)
     if not any(names):
         raise OptionError(f"at is {at!r}, which no layer of the model has; see nf.trace(model, A, b).names")
     options = {"normalize": False} if isinstance(model, Solver) else {}
@@ -278,7 +276,7 @@ def _tokens(value: torch.Tensor, token: int | str) -> np.ndarray:
         return np.moveaxis(array[..., 1:], -1, 0).reshape(array.shape[-1] - 1, len(array), -1)
     if token == "all":
         return array.reshape(len(array), -1)
-    if not isinstance(token, int) or not -array.shape[-1] <= token < array.shape[-1]:
+    if isinstance(token, bool) or not isinstance(token, int) or not -array.shape[-1] <= token < array.shape[-1]:
         raise OptionError(f"token is {token!r}; expected a number below {array.shape[-1]}, 'own' or 'all'")
     return array[..., token].reshape(len(array), -1)
 

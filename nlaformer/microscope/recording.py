@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nlaformer.arrays import ArrayT, check_memory, full_precision, give, to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.result import Run, array_library
+from nlaformer.compiler.result import Run, array_library, flatten, take_any_size
 from nlaformer.errors import OptionError, ShapeError, look_up
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
@@ -36,6 +36,8 @@ from nlaformer.microscope.places import (
     watching,
 )
 from nlaformer.transformer import Layer, NLAFormer
+
+_MOST_NAMES = 2**20
 
 
 class Named(dict[str, ArrayT]):
@@ -196,6 +198,10 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
     """
     patterns = [keep] if isinstance(keep, str) else list(keep)
     run = _run(model, operands, options)
+    if (count := len(places(model)) * run.passes) > _MOST_NAMES:
+        raise OptionError(
+            f"{run.passes:,} passes have {count:,} names, more than {_MOST_NAMES:,}; ask for fewer passes"
+        )
     known = [*names(model, range(run.passes)), *register_names(model, range(run.passes + 1))]
     wanted = matching(patterns, known)
     _check_memory(model, run, wanted)
@@ -324,8 +330,12 @@ def _batch(A: Any, b: Any) -> tuple[int, ...]:
 
 def _of_program(model: TrainedProgram, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     passes = whole("iterations", options.get("iterations", model.config.T), 0)
-    named = dict(zip(("A", "b", "x0"), operands, strict=False)) | options
-    batch = _batch(named.get("A", 0.0), named.get("b", 0.0))
+    if len(operands) > 3:
+        raise ShapeError(f"a program takes A, b and x0, and further inputs by name; {len(operands)} arrays were given")
+    further = {name: value for name, value in options.items() if name != "iterations"}
+    named = dict(zip(("A", "b", "x0"), operands, strict=False)) | further
+    inputs = take_any_size(model.program.name, model.program.inputs, named, torch.float64, model.device)
+    batch, _ = flatten(inputs, model.program.inputs)
     rows, tokens = model.config.d, model.config.n + 1
     return _Run(batch, rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
 

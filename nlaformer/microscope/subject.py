@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from nlaformer.arrays import to_tensor
+from nlaformer.arrays import to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.language import Program
-from nlaformer.errors import OptionError, ShapeError
+from nlaformer.errors import DTypeError, OptionError, ShapeError, shown
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import SPD, Family
@@ -59,6 +59,9 @@ class Subject:
 
 def subject(model: object, family: Family | None = None, iterations: int | None = None) -> Subject:
     """A model, an algorithm, a program or a function of (A, b) as a subject."""
+    iterations = None if iterations is None else whole("iterations", iterations, 1)
+    if family is not None and not isinstance(family, Family):
+        raise OptionError(f"family is {shown(family)}; expected one of nf.problems, such as nf.problems.SPD(n=20)")
     if isinstance(model, Solver | TrainedProgram):
         config = model.config
         own = family or config.make_family()
@@ -68,11 +71,11 @@ def subject(model: object, family: Family | None = None, iterations: int | None 
     if isinstance(model, Algorithm | Program):
         own = family or SPD(n=model.n if isinstance(model, Algorithm) else 20)
         return Subject(model.name, program_method(model), iterations or own.n, own)
-    if callable(model):
+    if callable(model) and not isinstance(model, type):
         return _function(model, family, iterations)
     raise OptionError(
         f"the microscope takes a model, an algorithm, an nf.Program or a function (A, b) -> iterates; given "
-        f"{type(model).__name__}"
+        f"a {type(model).__name__}, {shown(model)}"
     )
 
 
@@ -118,18 +121,27 @@ def _function(function: Callable[..., Any], family: Family | None, iterations: i
     name = getattr(function, "__name__", type(function).__name__)
     if family is None:
         raise OptionError(f"say which systems {name} is meant for: nf.microscope({name}, family=nf.problems.SPD(n=20))")
-    signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
+    try:
+        signature = inspect.signature(function.forward if isinstance(function, nn.Module) else function)
+        signature.bind("A", "b", **{"iterations": 1} if "iterations" in signature.parameters else {})
+    except (TypeError, ValueError) as error:
+        raise OptionError(f"{name} cannot be called with A and b: {error}") from error
     longer = "iterations" in signature.parameters
 
     def method(A: Tensor, b: Tensor, wanted: int | None) -> Tensor:
         given = _as_taken(function, A, b)
         x = to_tensor("iterates", function(*given, iterations=wanted) if longer else function(*given))
+        if x.is_complex():
+            raise DTypeError(f"{name} gave complex iterates; expected real numbers")
         if x.dim() != 3 or (x.shape[0], x.shape[2]) != tuple(b.shape):
             raise ShapeError(
                 f"{name} gave iterates of shape {tuple(x.shape)} for A {tuple(A.shape)}; expected "
                 f"(systems, T + 1, n), here ({b.shape[0]}, T + 1, {b.shape[1]})"
             )
-        return x[:, : x.shape[1] if wanted is None else wanted + 1]
+        least = 1 if wanted is None else wanted
+        if x.shape[1] <= least:
+            raise ShapeError(f"{name} gave {x.shape[1]} iterates; expected x_0, ..., x_{least}, {least + 1} of them")
+        return x if wanted is None else x[:, : wanted + 1]
 
     if iterations is None:
         A, b, _ = family.sample(1, seed=0)
@@ -142,4 +154,4 @@ def _as_taken(function: Callable[..., Any], A: Tensor, b: Tensor) -> tuple[Any, 
     if not isinstance(function, nn.Module):
         return A.numpy().copy(), b.numpy().copy()
     like = next((p for p in function.parameters() if p.is_floating_point()), torch.zeros(0))
-    return A.to(like), b.to(like)
+    return A.to(like, copy=True), b.to(like, copy=True)

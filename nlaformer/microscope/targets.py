@@ -21,7 +21,7 @@ from nlaformer.compiler import library
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.library.krylov import ConjugateGradient, PreconditionedConjugateGradient
 from nlaformer.compiler.trace import trace_program
-from nlaformer.errors import OptionError, ShapeError, shown, unknown_name
+from nlaformer.errors import DTypeError, OptionError, ShapeError, shown, unknown_name
 from nlaformer.microscope.subject import answers
 from nlaformer.problems import Systems
 
@@ -47,8 +47,9 @@ def _with_coefficients(method: type[Program]) -> Program:
 
 def values(targets: Sequence[str] | Mapping[str, Target], systems: Systems, T: int) -> dict[str, np.ndarray]:
     """Every target at every iterate, (systems, T + 1, numbers), in float64."""
-    named = dict(targets) if isinstance(targets, Mapping) else {name: name for name in targets}
-    if isinstance(targets, str) or not named:
+    several = isinstance(targets, list | tuple | set) and all(isinstance(name, str) for name in targets)
+    named = dict(targets) if isinstance(targets, Mapping) else {name: name for name in targets} if several else {}
+    if not named or not all(isinstance(name, str) for name in named):
         raise OptionError(f"targets is {shown(targets)}; expected names such as ['cg.x', 'cg.r'], or a mapping of them")
     runs: dict[Any, dict[str, Tensor]] = {}
     return {name: _value(name, target, systems, T, runs) for name, target in named.items()}
@@ -56,7 +57,7 @@ def values(targets: Sequence[str] | Mapping[str, Target], systems: Systems, T: i
 
 def _value(name: str, target: Target, systems: Systems, T: int, runs: dict[Any, dict[str, Tensor]]) -> np.ndarray:
     A, b, x = systems
-    if target == _SOLUTION:
+    if isinstance(target, str) and target == _SOLUTION:
         found = x[:, None].expand(-1, T + 1, -1)
     elif isinstance(target, str):
         method, _, state = target.rpartition(".")
@@ -66,7 +67,11 @@ def _value(name: str, target: Target, systems: Systems, T: int, runs: dict[Any, 
     elif isinstance(target, tuple) and len(target) == 2 and isinstance(target[0], Program):
         found = _state(*target, systems, T, runs, target[0])
     elif callable(target):
-        found = to_tensor(name, target(A, b))
+        found = to_tensor(name, target(A.clone(), b.clone()))
+        if found.is_complex():
+            raise DTypeError(f"the target {name} is complex; expected real numbers, such as real and imaginary parts")
+        if not found.dim():
+            found = found.expand(1)  # too few, as is said below
         found = found if found.dim() > 2 else found.reshape(len(found), 1, -1)
     else:
         raise OptionError(
