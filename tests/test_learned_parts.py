@@ -11,7 +11,7 @@ from nlaformer import problems
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import trace_program
-from nlaformer.errors import CompileError, FileError, NLAFormerError, OptionError, ShapeError
+from nlaformer.errors import CompileError, DTypeError, FileError, NLAFormerError, OptionError, ShapeError
 from nlaformer.learn.data import Batch
 from nlaformer.learn.methods import METHODS, GuidedCG, LearnedPCG
 from nlaformer.learn.model import member, stack
@@ -480,3 +480,16 @@ def test_a_step_and_its_gradient_are_one_graph(name):
     model.first = torch.compile(model.first, fullgraph=True, backend="eager")
     model.next = torch.compile(model.next, fullgraph=True, backend="eager")
     torch.testing.assert_close(model(A, b, iterations=2), expected)
+
+
+def test_matrices_residuals_and_memories_of_another_shape_are_refused():
+    model, A, r = initial(TINY, GuidedCG()), torch.eye(TINY.n), torch.ones(TINY.n)
+    memory = model.begin(A)
+    for wrong in (A[0], A[:-1], torch.eye(TINY.n + 1)):
+        with pytest.raises(ShapeError):
+            model.begin(wrong)
+    for arguments in ((A, memory, r[1:]), (A, memory[1:], r), (A[None], memory, r), (A, memory, r * 1j)):
+        with pytest.raises(ShapeError):
+            model.propose(*arguments)
+    with pytest.raises(DTypeError):
+        initial(TINY, LearnedPCG()).preconditioner(A * 1j)

@@ -156,7 +156,7 @@ def test_converged_holds_for_the_operator_as_it_treats_the_returned_x(name, size
 
 def test_an_affine_operator_does_not_converge_at_zero():
     shifted = LinearOperator((2, 2), matvec=lambda x: x + 1, dtype=float)
-    assert nf.solve(shifted, np.zeros(2), check="ignore").status is Status.NOT_SPD
+    assert nf.solve(shifted, np.zeros(2), check="ignore").status is Status.NOT_LINEAR
     assert not nf.solve(shifted, np.full(2, 3.0), check="ignore", maxiter=0).converged
 
 

@@ -445,6 +445,7 @@ def test_bad_systems_are_refused(A: object, b: object, error: type[Exception]) -
         dict(x0=np.ones(3)),
         dict(x0=np.ones((5, 2))),
         dict(callback=3),
+        dict(switch="no"),
         dict(method="refine"),
         dict(method="cg", model=lambda A, b: b),
         dict(model=3),

@@ -262,3 +262,23 @@ def test_the_bound_of_least_squares_is_never_below_their_residual() -> None:
         result = nf.solve(A, b, rtol=1e-8, check="ignore")
         exact = optimality(A, b, result.x) * np.linalg.norm(A.T @ b)
         assert exact <= result.residual_bound and (result.residual_bound <= result.tolerance or not result.converged)
+
+
+@pytest.mark.parametrize("scale", [1e-200, 1e160, 1e300])
+@pytest.mark.parametrize("rows", [4, 7])
+def test_operators_of_any_scale_are_solved(rows: int, scale: float) -> None:
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((rows, 4)), rng.standard_normal(rows)
+    wanted = np.linalg.lstsq(A, b, rcond=None)[0]
+    operator = spla.LinearOperator(
+        A.shape, matvec=lambda v: A @ v * scale, rmatvec=lambda v: A.T @ v * scale, dtype=float
+    )
+    result = nf.solve(operator, b, rtol=1e-9, method="auto" if rows > 4 else "gmres")
+    assert result.converged and np.allclose(result.x * scale, wanted, rtol=1e-7)
+
+
+@pytest.mark.parametrize("method", ["cg", "gmres"])
+def test_an_operator_that_is_not_linear_is_said_to_be_so_where_the_iteration_ends(method: str) -> None:
+    affine = spla.LinearOperator((4, 4), matvec=lambda v: np.arange(1.0, 5.0) * np.ravel(v) + 1, dtype=float)
+    result = nf.solve(affine, np.arange(4.0), method=method, check="ignore")
+    assert result.status is Status.NOT_LINEAR

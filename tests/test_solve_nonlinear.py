@@ -273,3 +273,36 @@ def test_an_answer_has_memory_of_its_own() -> None:
     x0 = np.zeros(3)
     nf.solve_nonlinear(lambda x: x**2 + 1.0, x0, check="ignore").x[:] = 5.0
     assert not x0.any()
+
+
+def test_a_program_without_a_residual_of_its_own_is_refused() -> None:
+    class Rooted(nf.Program):
+        def start(self, b: Any, x0: Any) -> dict[str, Any]:
+            return dict(x=x0)
+
+        def step(self, A: Any, b: Any, x: Any) -> dict[str, Any]:
+            return dict(x=x + 0.1 * (b - A @ x - x**3))
+
+    A, b, _ = cubic(3)
+    for F in (Rooted(), initial(nf.recipe("quickstart", n=3, d=8, heads=1), method("guided-cg"))):
+        with pytest.raises(OptionError, match="residual"):
+            nf.solve_nonlinear(F, np.zeros(3), A=A, b=b)
+
+
+@pytest.mark.parametrize(
+    ("F", "x0"),
+    [
+        (lambda x: np.exp(x) - 1.5, 1e-9),
+        (lambda x: np.cos(x) + x - 0.5, 1e-12),
+        (lambda x: x**3 - 1e-300, 2e-100),
+        (lambda x: x * 1e200 - 1, 1e-190),
+    ],
+)
+def test_a_start_near_zero_may_be_one_of_small_numbers_or_not(F: Any, x0: float) -> None:
+    result = nf.solve_nonlinear(F, np.array([x0, 1.1 * x0]), rtol=1e-8)
+    assert result.converged and result.iterations < 12 and result.evaluations < 60
+
+
+def test_a_complex_answer_of_a_model_is_not_used() -> None:
+    result = nf.solve_nonlinear(lambda x: x - 1, np.zeros(2), model=lambda x: x + 1 + 1j)
+    assert result.converged and result.model is not None and result.model.accepted == 0

@@ -20,7 +20,7 @@ import nlaformer as nf
 from benchmarks import outlook
 from nlaformer import problems
 from nlaformer.cli import app
-from nlaformer.errors import OptionError
+from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.learn import compare
 from nlaformer.learn.config import check_stack
 from nlaformer.learn.cuda.compiled import CompiledEngine
@@ -321,3 +321,67 @@ def test_members_of_a_stack_share_an_error_measure():
     check_stack([other, other.replace(seed=1)])
     with pytest.raises(OptionError, match="family"):
         check_stack([other, other.replace(family="spd")])
+
+
+@pytest.mark.parametrize("scale", [1e-155, 1e-165, 1e-200])
+def test_a_residual_whose_products_underflow_is_not_called_converged(scale):
+    model = untrained(nf.recipe("guided-cgls", n=4, d=16, heads=2))
+    A, b, _ = (value[0] for value in problems.SPD(n=4).sample(1, seed=0))
+    run = model.run(scale * A, scale * b, iterations=8)
+    assert run.status is nf.RunStatus.NONFINITE and bool(run.residual_norms.isnan().all())
+    assert model.run(scale * A, 0 * b, iterations=2).status is nf.RunStatus.CONVERGED  # x = 0 is the answer
+
+
+def test_an_eigenvector_is_where_the_guided_eigenpair_stays():
+    model = untrained(nf.recipe("guided-eigen", n=4, d=16, heads=2))
+    start = torch.eye(4, dtype=torch.float64)
+    run = model.run(torch.diag(torch.arange(1.0, 5.0)).double(), start, iterations=3)
+    assert torch.equal(run.x, start[:, None].expand(4, 4, 4))
+
+
+def own_task(**methods):
+    """A family of 2 I with methods of one's own."""
+    kind = type("Own", (problems.Family,), {"n": 3, "matrices": lambda self, draw, count: twice(count), **methods})
+    return kind()
+
+
+def twice(count, n=3):
+    return 2 * torch.eye(n, dtype=torch.float64).expand(count, n, n)
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "methods"),
+    [
+        (ShapeError, "Own.matrices", dict(matrices=lambda self, draw, count: twice(count, 4))),
+        (DTypeError, "Own.matrices", dict(matrices=lambda self, draw, count: twice(count).numpy())),
+        (OptionError, "Own.systems", dict(systems=lambda self, draw, count: (twice(count), 3))),
+        (ShapeError, "b of Own.systems", dict(systems=lambda self, draw, count: (twice(count),) * 3)),
+        (OptionError, "Own", dict(n="3")),
+        (ShapeError, "Own.error", dict(error=lambda self, x, systems: x.sum((-1, -2)))),
+        (OptionError, "Own.rivals", dict(rivals=lambda self: {})),
+        (ShapeError, "slow", dict(rivals=lambda self: {"slow": lambda A, b, iterations: b})),
+        (DTypeError, "slow", dict(rivals=lambda self: {"slow": lambda A, b, iterations: None})),
+        (OptionError, "slow", dict(rivals=lambda self: {"slow": nf.Program})),
+    ],
+)
+def test_what_ones_own_task_gives_wrongly_is_refused_by_its_name(error, words, methods):
+    model, family = untrained(nf.recipe("guided-quickstart", n=3, d=8, heads=1)), own_task(**methods)
+    with pytest.raises(error, match=words):
+        compare.compare(model, "own", family.sample(2, seed=0), 4, family)
+
+
+def test_a_rival_and_an_error_that_write_into_what_they_get_change_nothing_for_the_others():
+    def spoiling(A, b, iterations):
+        A.zero_()
+        return b.zero_()[:, None].repeat(1, iterations + 1, 1)
+
+    def error(self, x, systems):
+        found = problems.Family.error(self, x, systems)
+        systems.A.zero_(), systems.x.zero_()
+        return found
+
+    model, rivals = untrained(nf.recipe("guided-quickstart", n=3, d=8, heads=1)), own_task().rivals()
+    spoiled = own_task(rivals=lambda self: {"spoiling": spoiling, **rivals}, error=error)
+    systems = spoiled.sample(2, seed=0)
+    found, plain = (compare.compare(model, "own", systems, 4, each) for each in (spoiled, own_task()))
+    assert {name: found.mean[name] for name in plain.mean} == plain.mean and found.to_residual["CG"] == 1

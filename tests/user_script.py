@@ -18,6 +18,9 @@ class Damped(nf.Program):
         scale = nf.maximum(scale, nf.minimum(nf.relu(scale), nf.sign(scale))) + 0.0 * (nf.outer(b, b) @ x)
         return {"x": x + self.omega * (b - (A + 0.0 * nf.identity_like(A)) @ x) / scale / nf.norm(nf.dot(b, b))}
 
+    def residual(self, A: Tensor, b: Tensor, x: Tensor) -> Tensor:
+        return A @ x + x * x * x - b
+
 
 class Guided(nf.Program):
     positive_definite = True

@@ -145,7 +145,7 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
     """
     import nlaformer as nf
     from nlaformer.solvers.guided import POLICIES
-    from nlaformer.solvers.preconditioners import role_of
+    from nlaformer.solvers.models import role_of
 
     M, always = options.pop("M"), options | {"check": "ignore"}
     plain, preconditioned = (nf.solve(A, b, M=own, **always) for own in (None, "jacobi" if M is None else M))

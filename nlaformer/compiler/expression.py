@@ -150,6 +150,19 @@ class Expression:
             return larger.abs() + (results[number] - larger)
         return results[number].abs() + (1.0 if op == "log" else 0.0)
 
+    def underflows(self, results: Sequence[Tensor]) -> Tensor:
+        """Whether a product on the way to the values is lost below the smallest normal number; (...)."""
+        found = torch.zeros((), dtype=torch.bool, device=results[0].device)
+        for number, (op, arguments, extra, kind) in enumerate(self.nodes):
+            if op not in ("multiply", "matmul", "dot", "outer"):
+                continue
+            use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
+            sizes = [results[k].abs() for k in arguments]
+            terms, counts = (_OPERATIONS[op](use, *args) for args in (sizes, [(v > 0).to(v) for v in sizes]))
+            lost = (terms < torch.finfo(terms.dtype).smallest_normal) & (counts > 0)
+            found = found | (lost.flatten(-AXES[kind]).any(-1) if AXES[kind] else lost)
+        return found
+
     def below(self, name: str) -> set[int]:
         """The numbers of an output's node and of all that it is made of."""
         found, open_ = set(), {self.outputs[name]}

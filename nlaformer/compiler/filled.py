@@ -125,7 +125,7 @@ def refuse_unknown(filled: FilledProgram, analysis: Analysis) -> None:
     """Raise CompileError where there are no weights for a part."""
     for part in filled.reference.parts:
         name, network = f"{filled.reference.name}: the learned part {part.name}", filled.networks[part.name]
-        if "scalar" in part.gives:
+        if part.is_scalar:
             raise CompileError(
                 f"{name} gives {part.gives!r}; there are weights for a part that gives a vector, a diagonal or a "
                 "diagonal plus columns. The model itself runs it"
@@ -172,7 +172,7 @@ def speak(builder: Builder, network: Network, given: Sequence[Combination], symm
         copy = (hidden[part.name][builder.block],) if copied else ()
         state = builder.emit("tell", sources, (), (part.name,), extra=copy, height=0)
     state = _through(builder, network, "loop" if part.method == "step" else "pre", state)
-    numbers = n if part.gives == "vector" else 1
+    numbers = n if part.is_vector else 1
     heard = builder._work(f"heard {output}", part.name, height=numbers, tame=False)
     more: dict[str, Any] = {"writes": BY_FFN, "extra": (heard,), "tame": False, "bound": HEADROOM}
     return builder.emit("hear", [((state, 1.0),)], (), (part.name, list(part.outputs).index(output)), **more)

@@ -22,6 +22,8 @@ from nlaformer.compiler.expression import EMPTY, Expression, Part, size
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
 
+_SMALLEST = torch.finfo(torch.float64).smallest_normal / 1e-10  # of a goal: the residual that meets it is normal
+
 
 class RunStatus(enum.Enum):
     """How a run ended; the value is a sentence to print."""
@@ -129,9 +131,13 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
         # Compared with 0, with infinity or with NaN, nothing has converged.
         return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan), terms
     # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0.
-    zero = norm_of(checks.residual, {**values, ANSWER: torch.zeros_like(found.answer)})
+    at_zero = checks.residual.results({**values, ANSWER: torch.zeros_like(found.answer)})
+    zero = size(at_zero[number], checks.residual.kinds[name]).expand(shape)
     first = torch.where(torch.isfinite(norms[:, :1]), norms[:, :1], torch.nan)
-    return norms, torch.where((zero > 0) & torch.isfinite(zero), zero, first), terms
+    goal = torch.where((zero > 0) & torch.isfinite(zero), zero, first)
+    # A residual that is small because its products left the range of the numbers says nothing.
+    lost = (goal < _SMALLEST) & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
+    return torch.where(lost, torch.nan, norms), torch.where(lost, torch.nan, goal), terms
 
 
 def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:

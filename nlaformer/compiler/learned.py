@@ -74,11 +74,30 @@ class PartSpec:
         return self.gives.startswith("dimensionless")
 
     @property
+    def is_vector(self) -> bool:
+        """Whether it gives a vector of any numbers, which is read from one token."""
+        return self.gives == "vector"
+
+    @property
+    def is_scalar(self) -> bool:
+        return self.gives in ("scalar", "positive scalar")
+
+    @property
+    def by_token(self) -> bool:
+        """Whether it gives a diagonal, perhaps with columns: each token says its own entries."""
+        return not self.is_vector and not self.is_scalar
+
+    @property
+    def is_positive(self) -> bool:
+        """Whether what it says is the logarithm of what it gives."""
+        return self.gives.startswith("positive")
+
+    @property
     def outputs(self) -> dict[str, str]:
         """The names of the tensors that it gives, with their kinds; its memory apart."""
         if self.rank:
             return dict.fromkeys(["diagonal", *(f"column{j}" for j in range(1, self.rank + 1))], "vector")
-        return {"value": "scalar" if "scalar" in self.gives else "vector"}
+        return {"value": "scalar" if self.is_scalar else "vector"}
 
 
 @dataclass(frozen=True)
@@ -153,17 +172,32 @@ class Learned:
 
 
 class LowRank:
-    """M = diag(D) - sum_j w_j w_j^T while a program is traced; ``M @ v`` is all it can."""
+    """M = diag(D) - sum_j w_j w_j^T, traced or of tensors (..., n); ``M @ v`` is all it can.
+
+    >>> import torch
+    >>> M = LowRank.of(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 2.0]))  # (diag(1, 2) + u u^T)^-1
+    >>> (M @ torch.tensor([2.0, 2.0])).tolist()  # its first column, 2 and 2
+    [1.0, 0.0]
+    """
 
     def __init__(self, diagonal: Any, columns: tuple[Any, ...]):
         self.diagonal, self.columns = diagonal, columns
 
+    @classmethod
+    def of(cls, D: Any, *U: Any) -> LowRank:
+        """(diag(1 / D) + U U^T)^-1."""
+        M = cls(D, ())
+        for u in U:
+            w = M @ u
+            M = cls(D, (*M.columns, w / sqrt(positive(1.0 + _inner(u, w)))))
+        return M
+
     def __matmul__(self, v: Any) -> Any:
-        if not isinstance(v, Value) or v.kind not in ("vector", None):
+        if isinstance(self.diagonal, Value) and (not isinstance(v, Value) or v.kind not in ("vector", None)):
             raise TypeError(f"M @ {v!r:.40}; the M of a learned part can be multiplied by a vector")
         result = self.diagonal * v
         for w in self.columns:
-            result = result - dot(w, v) * w
+            result = result - _inner(w, v) * w
         return result
 
     def states(self, name: str) -> dict[str, Any]:
@@ -191,13 +225,8 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
     call = graph.learned[part.name] = _call(spec, graph, tuple(nodes))
     said = {name: Value(node) for name, node in call.said.items()}
     if not spec.rank:
-        return exp(_bounded(said["value"], _EXPONENT)) if spec.gives.startswith("positive") else said["value"]
-    D, *U = factors(said, 1.0 if spec.dimensionless else positive(diag(Value(nodes[0]))))
-    M = LowRank(D, ())
-    for u in U:
-        w = M @ u
-        M = LowRank(D, (*M.columns, w / sqrt(positive(1.0 + dot(u, w)))))
-    return M
+        return exp(_bounded(said["value"], _EXPONENT)) if spec.is_positive else said["value"]
+    return LowRank.of(*factors(said, 1.0 if spec.dimensionless else positive(diag(Value(nodes[0])))))
 
 
 def _problem(part: Learned, graph: Graph, nodes: list[Node]) -> str:
@@ -238,6 +267,11 @@ def factors(said: Mapping[str, _ValueT], a: Any) -> list[_ValueT]:
     """D and the columns of U, from what the network says and the diagonal entries of A, or 1; traced or tensors."""
     z, *columns = said.values()
     return [exp(_bounded(z, _EXPONENT)) / a, *(_bounded(column, _COLUMN) * sqrt(a) for column in columns)]
+
+
+def _inner(u: Any, v: Any) -> Any:
+    """The inner product; of tensors that of every row, (..., 1)."""
+    return dot(u, v) if isinstance(v, Value) else (u * v).sum(-1, keepdim=True)
 
 
 def _bounded(z: Any, bound: float) -> Any:

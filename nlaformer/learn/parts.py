@@ -63,11 +63,11 @@ class PartNetwork(nn.Module):
         weights = {
             "positions": 0.5 * torch.randn(n + 1, d, generator=generator),
             "read_in": normal(d, n, generator),
-            "probe": normal(_numbers(part, n), d, generator) * (_START if "diagonal" in part.gives else 1.0),
+            "probe": normal(_numbers(part, n), d, generator) * (_START if part.by_token else 1.0),
         }
         if m:
             weights |= {"each": normal(d, m, generator), "whole": normal(d, m * n, generator)}
-        if m and part.gives == "vector":
+        if m and part.is_vector:
             # What the sink holds of the first vector is read back: the part starts by proposing what it has been given.
             # In a method that is CG where r is proposed, training gains its first digits in half the steps.
             weights["probe"] = (m * n**1.5 / d) * weights["whole"][:, :n].mT.contiguous()
@@ -141,16 +141,16 @@ class PartNetwork(nn.Module):
 
     def _read(self, H: Tensor, size: int, dtype: torch.dtype) -> dict[str, Tensor]:
         """What the part says, from the hidden state, in the program's precision."""
-        if "diagonal" in self.part.gives:
+        if self.part.by_token:
             z = _finite(self.probe(H[..., 1 : size + 1, :])).to(dtype)  # (..., size, 1 + rank)
             return dict(zip(self.part.outputs, z.unbind(-1), strict=True))
         z = _finite(self.probe(H[..., :1, :]).squeeze(-2)).to(dtype)  # (..., numbers)
-        return {"value": z[..., :size] if self.part.gives == "vector" else z[..., 0]}
+        return {"value": z[..., :size] if self.part.is_vector else z[..., 0]}
 
 
 def _numbers(part: PartSpec, n: int) -> int:
     """How many numbers the probe reads from a token."""
-    return n if part.gives == "vector" else 1 + part.rank
+    return n if part.is_vector else 1 + part.rank
 
 
 def _finite(z: Tensor) -> Tensor:

@@ -23,11 +23,11 @@ from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram, Network
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.learned import factors
+from nlaformer.compiler.learned import LowRank, factors
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, trace_program
-from nlaformer.errors import DomainError, FileError, OptionError, ShapeError, UnfamiliarWarning
+from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing_weights
 from nlaformer.learn.panels import model_panel
@@ -167,13 +167,13 @@ class TrainedProgram(nn.Module):
             return ""
         if len(parts) == 1 and parts[0].method == "start" and parts[0].rank:
             return "preconditioner"
-        spoken = [part for part in parts if part.method == "step" and (part.rank or part.gives == "vector")]
+        spoken = [part for part in parts if part.method == "step" and (part.rank or part.is_vector)]
         return "directions" if len(parts) == len(spoken) == 1 and spoken[0].inputs == ["vector"] else ""
 
     @torch.no_grad()
     def begin(self, A: Tensor) -> Tensor:
         """The memory of the part that speaks in every loop, for matrices (..., n, n)."""
-        return self._only("step").begin(A.double())
+        return self._only("step").begin(self._matrices(A))
 
     @torch.no_grad()
     def propose(self, A: Tensor, memory: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
@@ -187,13 +187,22 @@ class TrainedProgram(nn.Module):
                 f"propose needs a part that is given a direction and gives one; {part.name} is given A and "
                 f"{', '.join(part.inputs) or 'nothing else'}, and gives {part.gives}"
             )
-        A, r = A.double(), r.double()
+        A, r, batch = self._matrices(A), to_tensor("r", r), A.shape[:-2]
+        for name, value, own in (("r", r, A.shape[-1:]), ("memory", memory, (self.config.n + 1, self.config.d))):
+            if value.shape != (*batch, *own) or value.is_complex():
+                raise ShapeError(
+                    f"{name} is {value.dtype} of shape {tuple(value.shape)} for A {tuple(A.shape)}; expected real "
+                    f"numbers of shape {(*batch, *own)}"
+                )
+        r = r.double()
         norm = size(r, "vector")[..., None]
         unit = torch.where(norm > 0, r / norm, 0.0)
         said = network.step(A, unit, memory)
         after = said.pop("memory")
-        c = _product(*_usable(factors(said, A.diagonal(dim1=-2, dim2=-1))), unit) if part.rank else said["value"]
-        return c, after if part.memory else memory
+        if not part.rank:
+            return said["value"], after if part.memory else memory
+        D, U = _usable(factors(said, A.diagonal(dim1=-2, dim2=-1)))
+        return LowRank.of(D, *U.unbind(-1)) @ unit, after if part.memory else memory
 
     @torch.no_grad()
     def preconditioner(self, A: ArrayT) -> tuple[ArrayT, ArrayT]:
@@ -202,9 +211,7 @@ class TrainedProgram(nn.Module):
         Arrays of the kind of A, (..., n, n). A matrix whose diagonal is not positive is not positive definite; it gets
         M = 1, with an UnfamiliarWarning.
         """
-        matrices = to_tensor("A", A).to(self.device, torch.float64)
-        if matrices.dim() < 2 or matrices.shape[-1] != matrices.shape[-2]:
-            raise ShapeError(f"A has shape {tuple(matrices.shape)}; expected square matrices (..., n, n)")
+        matrices = self._matrices(A).to(self.device)
         if not all_finite(matrices):
             raise DomainError("A holds NaN or infinity; every entry must be finite")
         if bool((matrices.diagonal(dim1=-2, dim2=-1) <= 0).any()):
@@ -215,6 +222,16 @@ class TrainedProgram(nn.Module):
             raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
         D, U = _usable(factors(network.start(matrices), matrices.diagonal(dim1=-2, dim2=-1)))
         return give(D, kind_of(A)), give(U, kind_of(A))
+
+    def _matrices(self, A: Any) -> Tensor:
+        """Real square matrices of at most the n of the config, in float64."""
+        matrices, largest = to_tensor("A", A), self.config.n
+        if matrices.is_complex():
+            raise DTypeError("A is complex; expected real matrices")
+        shape = tuple(matrices.shape)
+        if len(shape) < 2 or shape[-1] != shape[-2] or not 0 < shape[-1] <= largest:
+            raise ShapeError(f"A has shape {shape}; expected square matrices (..., n, n), n from 1 to {largest}")
+        return matrices.double()
 
     def _only(self, method: str) -> PartNetwork:
         """The part in a method of the program, if there is one such part."""
@@ -250,13 +267,6 @@ def _usable(found: list[Tensor]) -> tuple[Tensor, Tensor]:
     D, *columns = found
     usable = ((D > 0) & D.isfinite()).all(-1, keepdim=True)
     return torch.where(usable, D, 1.0), torch.where(usable[..., None], torch.stack(columns, -1), 0.0)
-
-
-def _product(D: Tensor, U: Tensor, v: Tensor) -> Tensor:
-    """(diag(1/D) + U U^T)^-1 v."""
-    V = D[..., None] * U
-    inner = torch.eye(U.shape[-1], dtype=U.dtype, device=U.device) + U.mT @ V
-    return D * v - (V @ torch.linalg.solve(inner, V.mT @ v[..., None]))[..., 0]
 
 
 def initial(config: Config, program: Program) -> TrainedProgram:

@@ -25,15 +25,17 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, FloatArray, full_precision, give, whole
+from nlaformer.compiler.reference import Reference
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.prompt import scale
 from nlaformer.solvers.lanczos import EigenSearch
+from nlaformer.solvers.models import loaded, program_of, residual_of
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, read_matrix, read_tolerance, scale_towards
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, read_preconditioner
 from nlaformer.solvers.result import Status
-from nlaformer.solvers.runner import Runner, loaded, read_runner, residual_of
+from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import search_with
 
 _ENDS = ("smallest", "largest")
@@ -172,27 +174,27 @@ def _read(A: Any, x0: Any) -> Problem:
 
 def _runner(model: Any, problem: Problem, which: str) -> Runner | None:
     """The runner of a model that finds eigenvectors of A, in the units of the problem."""
-    if model is not None and isinstance(problem.A, ImplicitOperator):
-        raise OptionError("the entries of a LinearOperator cannot be shown to a model; omit it")
     if model is None:
         return None
-    if hasattr(model, "program"):
-        _check_program(model, which)
+    if isinstance(problem.A, ImplicitOperator):
+        raise OptionError("the entries of a LinearOperator cannot be shown to a model; omit it")
+    if (program := program_of(model)) is not None:
+        _check_program(program, which)
     A = problem.A.blocks(torch.arange(problem.unknowns, device=problem.b.device)[None])[0, 0]
 
-    def of_function(v: Any) -> Any:  # as in nf.solve, a function sees A as it was given
-        return model(give(scale(A, problem.exponent_a), problem.kind), v)
+    def of_function(v: Tensor) -> Any:  # as in nf.solve, a function sees A as it was given
+        return model(give(scale(A, problem.exponent_a), problem.kind), give(v, problem.kind))
 
-    return read_runner(model, {"A": A}, ("b", "x0"), problem.kind, of_function)
+    return read_runner(model, {"A": A}, ("b", "x0"), of_function, "A", "v")
 
 
-def _check_program(model: Any, which: str) -> None:
+def _check_program(program: Reference, which: str) -> None:
     """Refuse a program that does not look for the smallest eigenvalue."""
     A = torch.diag(torch.arange(1.0, 4.0, dtype=torch.float64))
     first, other = torch.eye(3, dtype=torch.float64)[0], torch.ones(3, dtype=torch.float64)
-    zero, far = (residual_of(model, {"A": A, "b": other}, x) for x in (first, other))
+    zero, far = (residual_of(program, {"A": A, "b": other}, x) for x in (first, other))
     if zero is None or far is None or bool(zero.any()) or not bool(far.any()):
-        raise OptionError(f"the model {model.program.name} does not look for an eigenvector: see its residual")
+        raise OptionError(f"the model {program.name} does not look for an eigenvector: see its residual")
     if which != "smallest":
         raise OptionError("programs look for the smallest eigenvalue; negate A, or omit the model")
 
@@ -228,5 +230,5 @@ def _result(search: EigenSearch, runner: Runner | None, begun: float) -> EigenRe
         seconds=time.perf_counter() - begun,
         value=value,
         vector=give(v.to(problem.dtype), problem.kind),
-        vector64=give(v, problem.kind),
+        vector64=give(v.clone(), problem.kind),
     )

@@ -20,6 +20,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import norm_of, norm_upper
 from nlaformer.solvers.claims import Claims
 from nlaformer.solvers.conjugate import Direction
@@ -79,6 +80,8 @@ class _Steps:
         state.count_product(self.lanes)
         finite = torch.isfinite(c).all(-1) & torch.isfinite(q).all(-1)
         c, q = self._end(~finite, Status.NONFINITE, "a product with A or M is not finite", c, q)
+        e = exponent(_size(q))  # an operator may have any scale
+        c, q = scale(c, -e), scale(q, -e)
         if isinstance(self.A, ImplicitOperator) and not self.square:
             strange = self._contradicts(c, q)
             c, q = self._end(strange, Status.NOT_LINEAR, "c.(A^T r) is not (A c).r: rmatvec is another matrix", c, q)

@@ -31,10 +31,11 @@ from nlaformer.compiler.trace import ANSWER, trace_program
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.enclosure import enclose
+from nlaformer.solvers.models import RESIDUAL, linear_residual, loaded, no_function, program_of, residual_of
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
 from nlaformer.solvers.parse import read_real, read_tolerance
 from nlaformer.solvers.result import Status
-from nlaformer.solvers.runner import Runner, loaded, read_runner, residual_of
+from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import Search, search_with
 from nlaformer.solvers.solve import solve
 
@@ -42,6 +43,7 @@ _DECREASE = 1e-4  # of t |F| that a step must gain
 _SHORTEST = 40  # halvings of a step before it is given up
 _INNER = 60  # steps of GMRES within one of Newton's
 _STEPS = 200
+_AGREES = 0.1  # of a difference, by which the one with half the step may differ
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ def solve_nonlinear(
     dtype = start.dtype if start.dtype in (torch.float32, torch.float64) else torch.float64
     given = {name: value for name, value in {"A": A, "b": b, **further}.items() if value is not None}
     equations = _read(F, given, start.to(dtype), kind)
-    model = loaded(model if model is not None or not hasattr(F, "program") else F)
+    model = loaded(model if model is not None or program_of(F) is None else F)
     runner = _runner(model, equations, start, kind)
     search = search_with(runner, lambda: _RootSearch(equations, start.to(dtype), kind, tolerances, limit, callback))
     result: NonlinearResult[ArrayT] = search.result(runner, begun)
@@ -164,6 +166,7 @@ class _Function:
 
     def __init__(self, function: Callable[[Any], Any], kind: str) -> None:
         self._function, self._kind, self.evaluations = function, kind, 0
+        self._size: tuple[Tensor, float] | None = None  # the last x, and the size on which F varies there
 
     def value(self, x: Tensor) -> _Value:
         self.evaluations += 1
@@ -180,10 +183,26 @@ class _Function:
         length = float(norm_upper(v[None]))
         if not 0 < length < math.inf:
             return torch.zeros_like(v)
-        size = float(norm_upper(x.double()[None])) or 1.0
+        if self._size is None or self._size[0] is not x:
+            self._size = x, self._varying(x, f, v / length)
+        return self._difference(x, f, v / length, self._size[1]) * length
+
+    def _difference(self, x: Tensor, f: Tensor, u: Tensor, size: float) -> Tensor:
         step = math.sqrt(torch.finfo(x.dtype).eps) * size
-        moved = (x.double() + step * (v / length)).to(x.dtype)
-        return (self.value(moved).f - f) / step * length
+        return (self.value((x.double() + step * u).to(x.dtype)).f - f) / step
+
+    def _varying(self, x: Tensor, f: Tensor, u: Tensor) -> float:
+        """The size on which F varies: |x|, or one nearer to 1, if differences there do not agree with each other.
+
+        They do not where F(x + h) - F(x) is rounding error: an x near 0 need not be one of small numbers.
+        """
+        size = float(norm_upper(x.double()[None])) or 1.0
+        while not 1e-3 <= size <= 1e3:
+            one, two = (self._difference(x, f, u, factor * size) for factor in (1.0, 2.0))
+            if bool(norm_upper((one - two)[None]) < _AGREES * norm_upper(two[None])):  # false for NaN, and 0 twice
+                break
+            size = math.sqrt(size)
+        return size
 
 
 class _Residual:
@@ -212,20 +231,22 @@ class _Residual:
 
 def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function | _Residual:
     """The equations that a user gave."""
-    if isinstance(F, type):
-        raise OptionError(f"F is the class {F.__name__}; pass an object of it, {F.__name__}()")
+    program = program_of(F)
     if isinstance(F, Program):
         program = Reference.of(trace_program(F, size_of({**given, "x0": x0}, KINDS | dict(F.inputs))))
-    elif isinstance(getattr(F, "program", None), Reference):
-        program = F.program
-    elif callable(F) and not hasattr(F, "error_bound") and not (hasattr(F, "pre") and hasattr(F, "loop")):
+    if program is None:
+        if words := no_function(F, "x"):
+            raise OptionError(f"F is {words}; expected a function x -> F(x), an nf.Program or a trained program")
         if given:
             raise OptionError(f"{next(iter(given))} was given, but F is a function, which knows its own data; omit it")
         return _Function(F, kind)
-    else:
-        raise OptionError(f"F is a {type(F).__name__}; expected a function x -> F(x) or an nf.Program")
     if not program.residual or program.residual.kinds["residual"] != "vector":
         raise OptionError(f"{program.name} has no residual that is a vector; write a method residual(self, ..., x)")
+    if linear_residual(program, len(x0)) == RESIDUAL:
+        raise OptionError(
+            f"{program.name} has no residual but b - A x; write a method residual(self, ..., x) that returns F, or, if "
+            "it is A x = b that is to be solved, use nf.solve"
+        )
     wanted = {name: kind for name, kind in program.inputs.items() if name != "x0"}
     if not bool(torch.isfinite(x0).all()):
         x0 = torch.zeros_like(x0)  # the search will say so
@@ -237,18 +258,16 @@ def _runner(model: Any, equations: _Function | _Residual, x0: Tensor, kind: str)
     """The runner of a model that lowers the same residual."""
     if model is None:
         return None
-    if hasattr(model, "program"):
+    if (program := program_of(model)) is not None:
         # A point at which different equations have different values.
         x = torch.linspace(0.5, 1.5, len(x0), dtype=torch.float64, device=x0.device)
         own = equations.value(x.to(x0.dtype)).f
-        theirs = residual_of(model, equations.inputs, x.to(x0.dtype).double())
+        theirs = residual_of(program, equations.inputs, x.to(x0.dtype).double())
         near = 1e-6 * float(own.abs().max())
         if theirs is None or not any(bool(((theirs - sign * own).abs() <= near).all()) for sign in (1.0, -1.0)):
-            raise OptionError(
-                f"the model {model.program.name} lowers another residual than that of these equations; omit it"
-            )
+            raise OptionError(f"the model {program.name} lowers another residual than that of these equations; omit it")
     given = {name: value for name, value in equations.inputs.items() if name != "x0"}
-    return read_runner(model, given, ("x0",), kind, lambda x: model(x))
+    return read_runner(model, given, ("x0",), lambda x: model(give(x, kind)), "x")
 
 
 # The search

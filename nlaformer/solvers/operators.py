@@ -136,12 +136,21 @@ class ImplicitOperator:
     """
 
     A: Any
+    exponents: Tensor  # (m, 2) of A itself and of the vectors that it is applied to; 0 leaves them as they are
     terms: int = 0
-    exponent: Tensor | None = None  # (m,) of the user's units; None: vectors are passed as they are
+
+    @classmethod
+    def of(cls, A: Any, lanes: int) -> ImplicitOperator:
+        """The operator of some lanes, whose vectors are passed as they are."""
+        return cls(A, torch.zeros(lanes, 2, dtype=torch.int32))
+
+    def scaled(self, exponent: Tensor) -> ImplicitOperator:
+        """The operator of A / 2^e."""
+        return replace(self, exponents=torch.stack([exponent, self.exponents[:, 1]], -1))
 
     def in_units(self, exponent: Tensor) -> ImplicitOperator:
         """The operator that sees 2^e x of every lane, and divides what it gives by 2^e."""
-        return replace(self, exponent=exponent[:, None])
+        return replace(self, exponents=torch.stack([self.exponents[:, 0], exponent], -1))
 
     @property
     def unit(self) -> float:
@@ -154,7 +163,7 @@ class ImplicitOperator:
         return replace(self, A=self.A.T)
 
     def apply(self, X: Tensor) -> Tensor:
-        given = X if self.exponent is None else scale(X, self.exponent)
+        given = scale(X, self.exponents[:, 1:])
         try:
             found = _row_by_row(self.A, given) if len(X) == 1 else self._columns(given)
         except DTypeError:
@@ -168,7 +177,7 @@ class ImplicitOperator:
             raise ShapeError(
                 f"a product with the LinearOperator failed ({error}); it must take {n} numbers and return {rows}"
             ) from error
-        return found if self.exponent is None else scale(found, -self.exponent)
+        return scale(found, -self.exponents.sum(-1, keepdim=True))
 
     def _columns(self, X: Tensor) -> Tensor:
         columns = _real(self.A.matmat(X.cpu().numpy().T.copy()))
@@ -178,7 +187,7 @@ class ImplicitOperator:
         return X.new_zeros(len(X), self.A.shape[0])
 
     def take(self, lanes: Tensor) -> ImplicitOperator:
-        return self if self.exponent is None else replace(self, exponent=self.exponent[lanes])
+        return replace(self, exponents=self.exponents[lanes])
 
     def products(self, X: Tensor) -> _Terms:
         return iter(())

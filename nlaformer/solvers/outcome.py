@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from nlaformer.arrays import FloatArray
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
-from nlaformer.solvers.result import INFO, Contribution, Status
+from nlaformer.solvers.result import INFO, Contribution, Status, counted, in_lines, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -90,8 +90,7 @@ class Outcome:
         """How it ended, after how many evaluations, with which residual."""
         from nlaformer.report.curves import outcome
 
-        work = f"{self.evaluations:,} evaluation" + "s" * (self.evaluations != 1)
-        return outcome([self.status.name], [self.residual_norm], work)
+        return outcome([self.status.name], [self.residual_norm], counted(self.evaluations, "evaluation"))
 
     def plot(self) -> Figure:
         """Draw the residuals over the iterations, and the tolerance; a matplotlib figure."""
@@ -106,16 +105,9 @@ class Outcome:
         return panel(f"{type(self).__name__}: {self.finding}", rows(self._lines), curve)
 
     def __str__(self) -> str:
-        return "\n".join(f"{name:<10}{value}" for name, value in self._lines.items())
+        return in_lines(self._lines)
 
     @property
     def _lines(self) -> dict[str, str]:
-        return {
-            "status": self.explain(),
-            "residual": f"{self.residual_norm:.2e}, at most {self.residual_bound:.2e} by the certificate; "
-            f"tolerance {self.tolerance:.2e}",
-            "method": self.method,
-            "work": f"{self.iterations:,} iterations, {self.evaluations:,} evaluations",
-            "model": str(self.model) if self.model else "none",
-            "time": f"{self.seconds:.3g} s",
-        }
+        work = f"{counted(self.iterations, 'iteration')}, {counted(self.evaluations, 'evaluation')}"
+        return measured(self, self.explain(), work, f"{self.seconds:.3g} s")

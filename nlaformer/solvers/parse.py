@@ -118,6 +118,10 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     exponent_b = exponent(y.abs().amax(-1))
     y = scale(y, -exponent_b[:, None])
     start, n = None, matrices.shape[-1]
+    if least_squares and isinstance(operator, ImplicitOperator):
+        # Entries tell the size of other matrices. Products with A and A^T would leave the range of the numbers.
+        exponent_a, _ = _finite_exponent(operator.transposed.apply(y).abs().amax(-1))
+        operator = operator.scaled(exponent_a)
     if x0 is not None:
         start = as_lanes(_read_x0(x0, n, shape, columns))
         finite = finite & torch.isfinite(start).all(-1)
@@ -315,7 +319,7 @@ def _scaled(
 
     if isinstance(matrices, LinearOperator):
         e, finite = torch.zeros(lanes, dtype=torch.int32), torch.ones(lanes, dtype=torch.bool)
-        return ImplicitOperator(matrices), e, finite, [_Flaws()] * lanes
+        return ImplicitOperator.of(matrices, lanes), e, finite, [_Flaws()] * lanes
     operator: Operator
     square = matrices.shape[-2] == matrices.shape[-1]
     # The diagonal is measured before the scaling, which may take a small entry to zero.

@@ -13,9 +13,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
+from nlaformer.compiler.learned import LowRank
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.loading import bundled, load
 from nlaformer.solvers.blocks import Blocks, unreadable
+from nlaformer.solvers.models import is_solver, role_of, runs
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 from nlaformer.solvers.parse import Problem, read_matrix, read_real
 
@@ -73,7 +75,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class DiagonalPlusRank:
-    """M = (diag(1/D) + U U^T)^-1 on diagonal blocks, as D - W W^T with W = D U L^-T and L L^T = I + U^T D U (Woodbury).
+    """M = (diag(1/D) + U U^T)^-1 on diagonal blocks, as D - W W^T (``compiler.learned``).
 
     It is symmetric positive definite whatever a network says: a block for which D is not positive, an entry is not
     finite, or 1 + |U^T D U| is so large that the difference would be rounding error, becomes the Jacobi one. Blocks
@@ -112,13 +114,12 @@ class DiagonalPlusRank:
     @classmethod
     def of(cls, D: Tensor, U: Tensor, diagonal: Tensor, blocks: Blocks, size: int) -> DiagonalPlusRank:
         """From D (..., s) and U (..., s, rank), checked; ``diagonal`` is that of A."""
-        S = U.mT @ (D[..., None] * U)
+        update = (D[..., None] * U.square()).sum((-2, -1))  # the trace of U^T D U
         sound = (torch.isfinite(D) & (D > 0)).all(-1) & torch.isfinite(U).all((-2, -1))
-        sound &= S.diagonal(dim1=-2, dim2=-1).sum(-1) < _LARGEST_UPDATE  # false for NaN
+        sound &= update < _LARGEST_UPDATE  # false for NaN
         D = torch.where(sound[..., None], D, torch.where(diagonal > 0, 1 / diagonal, 1.0))
         U = torch.where(sound[..., None, None], U, 0.0)
-        S = torch.where(sound[..., None, None], S, 0.0) + torch.eye(U.shape[-1], dtype=U.dtype, device=U.device)
-        W = torch.linalg.solve_triangular(torch.linalg.cholesky(S), (D[..., None] * U).mT, upper=False).mT
+        W = torch.stack(LowRank.of(D, *U.unbind(-1)).columns, -1) if U.shape[-1] else U
         return cls(D, W, blocks, size, int((~sound).sum()))
 
     def apply(self, X: Tensor) -> Tensor:
@@ -132,16 +133,6 @@ class DiagonalPlusRank:
 
 
 Preconditioner: TypeAlias = Identity | _Diagonal | _Function | DiagonalPlusRank | Operator
-
-
-def role_of(model: Any) -> str:
-    """What a trained program gives a solver: "directions", a "preconditioner", or nothing of the kind."""
-    if hasattr(model, "role"):
-        return str(model.role)
-    return next((role for role, method in _ROLES.items() if hasattr(model, method)), "")
-
-
-_ROLES = {"directions": "propose", "preconditioner": "preconditioner"}
 
 
 def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
@@ -163,14 +154,16 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
         if role != "preconditioner":
             raise OptionError("M is a model that proposes directions, not a preconditioner; pass it as model=")
         return DiagonalPlusRank.learned(M, problem)
-    if hasattr(M, "iterates") or hasattr(M, "run"):
+    if is_solver(M) or runs(M):
         raise OptionError("M is a model that solves systems, not a preconditioner; pass it as model=")
     m, n = len(problem.b), problem.unknowns
     if scipy.sparse.issparse(M) or hasattr(M, "matvec"):
         matrix = read_matrix("M", M)
         if matrix.shape != (n, n):
             raise ShapeError(f"M has shape {matrix.shape} for systems of {n} unknowns; expected ({n}, {n})")
-        return SparseOperator(matrix.astype(np.float64)) if scipy.sparse.issparse(matrix) else ImplicitOperator(matrix)
+        if scipy.sparse.issparse(matrix):
+            return SparseOperator(matrix.astype(np.float64))
+        return ImplicitOperator.of(matrix, m)
     if callable(M):
         return _Function(M, problem, torch.arange(m, device=problem.b.device))
     return _from_array(M, problem)

@@ -16,8 +16,6 @@ Of a system larger than the model, each gets diagonal blocks (block Jacobi). Wha
 
 from __future__ import annotations
 
-import inspect
-import os
 import time
 import traceback
 from collections import Counter
@@ -30,13 +28,21 @@ from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
 from nlaformer.errors import NLAFormerError, OptionError
-from nlaformer.loading import load
 from nlaformer.prompt import scale
 from nlaformer.solvers.blocks import Blocks, unreadable
 from nlaformer.solvers.certificate import norm_of
+from nlaformer.solvers.models import (
+    GRADIENT,
+    is_solver,
+    linear_residual,
+    loaded,
+    no_function,
+    program_of,
+    role_of,
+    runs,
+)
 from nlaformer.solvers.parse import Problem
-from nlaformer.solvers.preconditioners import DiagonalPlusRank, role_of
-from nlaformer.solvers.runner import residual_of
+from nlaformer.solvers.preconditioners import DiagonalPlusRank
 
 _ENOUGH = 10  # iterations of a model trained towards the solution
 LARGEST_CALL = 4096  # systems that a trained model is shown at once, which bounds its memory
@@ -251,65 +257,40 @@ class Preconditioned(Proposer):
 
 def read_model(model: Any, problem: Problem) -> Proposer:
     """The proposer for what a user may give as the model: a trained model or program, an algorithm, or a function."""
-    if isinstance(model, str | os.PathLike):
-        model = load(model)
+    model = loaded(model)
     if getattr(model, "stacked", 0):
         raise OptionError("a stack of models cannot solve; take one of its members")
-    role, program = role_of(model), hasattr(model, "program")
+    role, program = role_of(model), program_of(model) is not None
     if program:
         _refuse_other_residuals(model, problem)
     if role == "preconditioner":
         return Preconditioned(DiagonalPlusRank.learned(model, problem), problem)
     if role == "directions":
         return Directions(model, problem)
-    if hasattr(model, "iterates") and not hasattr(model, "run"):
+    if is_solver(model):
         _refuse_least_squares(problem)
         # Scaled here, by a rule of this module.
         function = partial(model.iterates, iterations=iterations_per_call(model.config), normalize=False)
         return Answers(function, problem, model.config.n, usual_diagonal(model.config))
-    if hasattr(model, "run") and hasattr(model, "config"):
+    if runs(model):
         _refuse_other_problems(model)
         if not program:
             _refuse_least_squares(problem)
         return Answers(lambda A, b: model.run(A, b).x, problem, model.config.n)
-    if callable(model) and not (kind := _other_kind(model)):
-        return Answers(model, problem)
-    raise OptionError(
-        f"model is {kind if callable(model) else f'a {type(model).__name__}'}; expected a trained model, its folder or "
-        "its bundled name, a compiled algorithm, or a function (A, b) -> x"
-    )
-
-
-def _other_kind(model: Any) -> str:
-    """What something that can be called is, where it cannot be a function (A, b) -> x; or nothing."""
-    if isinstance(model, type):
-        return f"the class {model.__name__}, not an object of it"
-    if hasattr(model, "error_bound"):
-        return "an operation"
-    if hasattr(model, "pre") and hasattr(model, "loop"):
-        return "an NLAFormer without its read-out"
-    try:
-        inspect.signature(getattr(model, "forward", model)).bind("A", "b")
-    except TypeError as error:
-        return f"a function that cannot be called with A and b ({error})"
-    except ValueError:  # a built-in function that does not tell its arguments
-        pass
-    return ""
+    if kind := no_function(model, "A", "b"):
+        raise OptionError(
+            f"model is {kind}; expected a trained model, its folder or its bundled name, a compiled algorithm, or a "
+            "function (A, b) -> x"
+        )
+    return Answers(model, problem)
 
 
 def _refuse_other_residuals(model: Any, problem: Problem) -> None:
     """Refuse a trained program that solves other problems than these, as its residual shows."""
-    generator = torch.Generator().manual_seed(0)
-    A, b, x = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((3, 3), (3,), (3,)))
-    found = residual_of(model, {"A": A, "b": b, "x0": x}, x)
-    r = b - A @ x
-
-    def is_residual(own: Tensor) -> bool:
-        return found is not None and any(torch.allclose(found, sign * own) for sign in (1.0, -1.0))
-
-    if problem.adjoint is not None and not is_residual(A.mT @ r):
+    own = linear_residual(program_of(model), model.config.n)
+    if problem.adjoint is not None and own != GRADIENT:
         _refuse_least_squares(problem)
-    if not is_residual(r) and not is_residual(A.mT @ r):
+    if not own:
         raise OptionError(f"the model {model.program.name} solves another problem than A x = b: see its residual")
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -160,20 +160,13 @@ class SolveResult(Generic[ArrayT]):
         return iter((self.x, self.info))
 
     def __str__(self) -> str:
-        """Six aligned lines."""
-        return "\n".join(f"{name:<10}{value}" for name, value in self._lines.items())
+        return in_lines(self._lines)
 
     @property
     def _lines(self) -> dict[str, str]:
-        return {
-            "status": self._status_line(),
-            "residual": f"{_span(self.residual_norm)}, at most {_span(self.residual_bound)} by the certificate; "
-            f"tolerance {_span(self.tolerance)}",
-            "method": self.method,
-            "work": f"{_counted(self.iterations, 'iteration')}, {_counted(self.matvecs, 'product')} with A",
-            "model": str(self.model) if self.model else "none",
-            "time": f"{self.seconds:.3g} s: model {self.model_seconds:.3g} s, classical {self.classical_seconds:.3g} s",
-        }
+        work = f"{counted(self.iterations, 'iteration')}, {counted(self.matvecs, 'product')} with A"
+        time = f"{self.seconds:.3g} s: model {self.model_seconds:.3g} s, classical {self.classical_seconds:.3g} s"
+        return measured(self, self._status_line(), work, time)
 
     def __repr__(self) -> str:
         return f"<SolveResult: {self._status_line()}>"
@@ -184,9 +177,7 @@ class SolveResult(Generic[ArrayT]):
         from nlaformer.report.curves import outcome
 
         names = [status.name for status in self._statuses]
-        return outcome(
-            names or ["no systems"], np.ravel(self.residual_norm).tolist(), _counted(self.matvecs, "product")
-        )
+        return outcome(names or ["no systems"], np.ravel(self.residual_norm).tolist(), counted(self.matvecs, "product"))
 
     def plot(self) -> Figure:
         """Draw the residuals over the iterations, and the tolerance; of several systems the median and the range.
@@ -239,7 +230,43 @@ class SolveResult(Generic[ArrayT]):
         return f"{len(found):,} systems: " + ", ".join(words)
 
 
-def _counted(values: Counts, what: str) -> str:
+class _Measured(Protocol):
+    @property
+    def residual_norm(self) -> Numbers: ...
+    @property
+    def residual_bound(self) -> Numbers: ...
+    @property
+    def tolerance(self) -> Numbers: ...
+    @property
+    def method(self) -> str: ...
+    @property
+    def model(self) -> Contribution | None: ...
+
+
+def measured(result: _Measured, status: str, work: str, time: str) -> dict[str, str]:
+    """What is told of a result, by name."""
+    return {
+        "status": status,
+        "residual": f"{_span(result.residual_norm)}, at most {_span(result.residual_bound)} by the certificate; "
+        f"tolerance {_span(result.tolerance)}",
+        "method": result.method,
+        "work": work,
+        "model": str(result.model) if result.model else "none",
+        "time": time,
+    }
+
+
+def in_lines(rows: Mapping[str, str]) -> str:
+    """Names and values in aligned lines."""
+    return "\n".join(f"{name:<10}{value}" for name, value in rows.items())
+
+
+def counted(values: Counts, what: str) -> str:
+    """A number of things in words.
+
+    >>> counted(1, "step"), counted(2, "step")
+    ('1 step', '2 steps')
+    """
     text = _span(values)
     return f"{text} {what}" if text == "1" else f"{text} {what}s"
 

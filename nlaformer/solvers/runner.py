@@ -7,7 +7,6 @@ while every run halves the residual. Whatever fails, the classical method goes o
 
 from __future__ import annotations
 
-import os
 import time
 import traceback
 from collections import Counter
@@ -17,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import give, to_tensor
-from nlaformer.compiler.trace import ANSWER
+from nlaformer.arrays import to_tensor
 from nlaformer.errors import OptionError
-from nlaformer.loading import load
+from nlaformer.solvers.models import no_function, program_of
 from nlaformer.solvers.result import Contribution
 
 _PAYS = 0.5  # a run must leave no more than this of the residual, or it was the last one
@@ -42,6 +40,8 @@ class Runner:
         begun = time.perf_counter()
         try:
             found = to_tensor("its answer", self._call(x.clone())).detach()
+            if found.is_complex():
+                raise TypeError("its answer is complex")
             found = (found[..., -1, :] if found.dim() == x.dim() + 1 else found).to(x)
         except Exception as error:  # whatever a model raises, the classical method goes on without it
             last = traceback.format_exception_only(error)[-1].split("\n")[0]
@@ -75,45 +75,21 @@ class Runner:
 
 
 def read_runner(
-    model: Any, given: Mapping[str, Tensor], start: tuple[str, ...], kind: str, of_function: Callable[[Any], Any]
-) -> Runner | None:
-    """The runner of a trained program, its folder or name, or a function; None without a model.
+    model: Any, given: Mapping[str, Tensor], start: tuple[str, ...], of_function: Callable[[Tensor], Any], *names: str
+) -> Runner:
+    """The runner of a trained program, or of a function of some ``names``.
 
     ``given`` are the inputs that a program may ask for, ``start`` the names that the start goes by. A program whose
     residual is not the one to be lowered is refused by the caller.
     """
-    if model is None:
-        return None
-    program = getattr(model, "program", None)
-    if program is not None and hasattr(model, "run"):
-        names = list(program.inputs)
-        if unknown := [name for name in names if name not in given and name not in start]:
-            raise OptionError(f"the model {program.name} takes {', '.join(names)}; here there is no {unknown[0]}")
-
-        def call(x: Tensor) -> Any:
-            return model.run(**{name: x if name in start else given[name] for name in names}).x
-
-        return Runner(call)
-    if callable(model) and not isinstance(model, type) and not hasattr(model, "iterates") and not hasattr(model, "pre"):
-        return Runner(lambda x: of_function(give(x, kind)))
-    raise OptionError(
-        f"model is a {type(model).__name__}; expected a trained program for this problem, its folder or its bundled "
-        "name, or a function"
-    )
-
-
-def loaded(model: Any) -> Any:
-    """The model of a path or name; anything else as it is."""
-    return load(model) if isinstance(model, str | os.PathLike) else model
-
-
-def residual_of(model: Any, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor | None:
-    """The residual that a trained program is judged by, at an answer x; None if it has none, or of other inputs."""
-    expression = getattr(getattr(model, "program", None), "residual", None)
-    if not expression or not hasattr(expression, "outputs"):
-        return None
-    try:
-        found = expression({**inputs, ANSWER: x})["residual"]
-    except KeyError:
-        return None
-    return found if isinstance(found, Tensor) else None
+    if (program := program_of(model)) is not None:
+        inputs = list(program.inputs)
+        if unknown := [name for name in inputs if name not in given and name not in start]:
+            raise OptionError(f"the model {program.name} takes {', '.join(inputs)}; here there is no {unknown[0]}")
+        return Runner(lambda x: model.run(**{name: x if name in start else given[name] for name in inputs}).x)
+    if kind := no_function(model, *names):
+        raise OptionError(
+            f"model is {kind}; expected a trained program for this problem, its folder or its bundled name, or a "
+            f"function of {' and '.join(names)}"
+        )
+    return Runner(of_function)

@@ -79,7 +79,7 @@ class Search:
         if not runner.applications:
             return f"{own}; the model was not asked"
         if not runner.accepted:
-            return f"{own}; the model was of no use"
+            return f"{own}; no answer of the model was used"
         if self._again:
             return f"{own} from the start, after runs of the model that did not lead to the answer"
         found = self.steps if self.status is Status.CONVERGED else self.norms.index(min(self.norms))

@@ -16,15 +16,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, full_precision, give, whole
+from nlaformer.arrays import ArrayT, flag, full_precision, give, whole
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.prompt import scale
 from nlaformer.solvers.conjugate import Direction, conjugate_gradients
 from nlaformer.solvers.guided import METHODS, Guidance, guide
 from nlaformer.solvers.minimal import minimal_residuals
+from nlaformer.solvers.models import role_of
 from nlaformer.solvers.outcome import check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, scale_towards
-from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, Preconditioner, read_preconditioner, role_of
+from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, Preconditioner, read_preconditioner
 from nlaformer.solvers.proposers import Preconditioned, Proposer, read_model
 from nlaformer.solvers.result import KeptSteps, SolveResult
 from nlaformer.solvers.state import SolveState
@@ -202,6 +203,8 @@ class _Request:
         if self.method not in _METHODS:
             raise unknown_name("method", self.method, _METHODS)
         check_reporting(self.check, self.callback)
+        flag("switch", self.switch)
+        flag("trajectory", self.trajectory)
         if self.method == "cg" and self.M is not None:
             raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
         if self.model is None and self.method in METHODS and self.method not in ("auto", "guided"):
@@ -270,7 +273,7 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
 
     return SolveResult(
         x=problem.vectors(unscaled),
-        x64=problem.vectors(unscaled, torch.float64),
+        x64=problem.vectors(unscaled.clone(), torch.float64),
         status=problem.numbers(np.array(state.status, dtype=object)),
         detail=problem.numbers(state.detail),
         iterations=problem.numbers(state.iterations),
@@ -309,7 +312,7 @@ def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -
         return classical
     used = int(guidance.accepted.sum())
     if not used:
-        return f"{classical}; the model was of no use"
+        return f"{classical}; no answer of the model was used"
     steps = _STEPS["guided" if guidance.proposer.guided else request.method].format(" or ".join(kinds))
     if isinstance(guidance.proposer, Preconditioned):
         steps = f"{' or '.join(kinds)} preconditioned by the model"

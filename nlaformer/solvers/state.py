@@ -36,6 +36,8 @@ class SolveState:
         self.iterations = torch.zeros(m, dtype=torch.long, device=device)
         self.limit = torch.full_like(self.iterations, maxiter)
         self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
+        if problem.adjoint is not None:  # the tolerance took a product, the scale of an operator another one
+            self.matvecs += 2 if isinstance(problem.A, ImplicitOperator) else 1
         self.norm = torch.full((m,), torch.nan, dtype=torch.float64, device=device)  # of the x that was judged last
         self.bound = self.norm.clone()
         self.status: list[Status | None] = [None] * m
@@ -63,16 +65,18 @@ class SolveState:
         zero &= problem.finite
         self.x[zero], self.norm[zero], self.bound[zero] = 0.0, 0.0, 0.0
         self.end(zero.nonzero()[:, 0], Status.CONVERGED)
-        if isinstance(problem.A, ImplicitOperator) and bool(zero.any()):
-            at = zero.nonzero()[:, 0]
-            affine = at[(self.apply(at, self.x[at]) != 0).any(-1)]
-            for lane in affine:
-                status = Status.NOT_LINEAR if bool(problem.minimal[lane]) else Status.NOT_SPD
-                self.end(lane[None], status, "A applied to 0 is not 0: it is not linear")
+        self._end_affine(zero.nonzero()[:, 0])
         r, lanes = problem.b.clone(), self.going()
         if problem.x0 is not None and len(lanes):
             r[lanes] = problem.b[lanes] - self.apply(lanes, self.x[lanes])
         return r
+
+    def _end_affine(self, lanes: Tensor) -> None:
+        """End lanes with an operator that does not take 0 to 0."""
+        if not len(lanes) or not isinstance(self.problem.A, ImplicitOperator):
+            return
+        affine = (self.apply(lanes, torch.zeros_like(self.x[lanes])) != 0).any(-1)
+        self.end(lanes[affine], Status.NOT_LINEAR, "A applied to 0 is not 0")
 
     def _first_gradients(self) -> Tensor:
         """What is lowered, where the lanes begin; the residuals themselves unless these are least squares."""
@@ -214,16 +218,16 @@ class SolveState:
     def _certify(self, lanes: Tensor, x: Tensor) -> Certificate:
         """The certificate of an x for some lanes; a LinearOperator is applied to that x in the user's units."""
         problem = self.problem
-        A, adjoint = self._in_units(problem.A, lanes), None
+        A, adjoint = self._in_units(problem.A, lanes, problem.exponent_b - problem.exponent_a), None
         if problem.adjoint is not None:
-            adjoint = self._in_units(problem.adjoint, lanes)
+            adjoint = self._in_units(problem.adjoint, lanes, problem.exponent_b)
         for _ in range(1 if adjoint is None else 2):
             self.count_product(lanes)
         return certify(A, problem.b[lanes], x, problem.tolerance[lanes], adjoint)
 
-    def _in_units(self, A: Operator, lanes: Tensor) -> Operator:
+    def _in_units(self, A: Operator, lanes: Tensor, exponent: Tensor) -> Operator:
         own = A.take(lanes)
-        return own.in_units(self.problem.exponent_b[lanes]) if isinstance(own, ImplicitOperator) else own
+        return own.in_units(exponent[lanes]) if isinstance(own, ImplicitOperator) else own
 
     def end_unrounded(self, lanes: Tensor) -> None:
         """End lanes whose iterate holds, but not in the user's precision: PRECISION if it holds in float64."""
@@ -254,3 +258,6 @@ class SolveState:
             far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
             self.end(lanes[far], Status.NONFINITE, "the answer is beyond the largest float64")
             self.end_unrounded(lanes[exact.holds & ~done & ~far])
+            unclear = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD)
+            ended = [lane for lane in open_ended if self.status[lane] in unclear]
+            self._end_affine(torch.tensor(ended, dtype=torch.long, device=lanes.device))

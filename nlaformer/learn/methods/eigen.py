@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nlaformer.compiler.language import Program, dot, norm, sqrt, zeros_like
+from nlaformer.compiler.language import Program, dot, norm, sign, sqrt, zeros_like
 from nlaformer.compiler.learned import Learned
 
 _States = dict[str, Any]
@@ -43,7 +43,8 @@ class GuidedEigen(Program):
         g, half = dot(d, p), (dot(d, q) - rho) / 2.0
         first = half + sqrt(half * half + g * g)  # h - mu
         length = sqrt(first * first + g * g)
-        return dict(x=(first * x - g * d) / length, p=(first * p - g * q) / length, d=d, q=q)
+        here = 1.0 - sign(length)  # 1 at an eigenvector, from where no direction leads
+        return dict(x=(first * x - g * d) / length + here * x, p=(first * p - g * q) / length + here * p, d=d, q=q)
 
     def residual(self, A: Any, x: Any) -> Any:
         return A @ x - (dot(x, A @ x) / dot(x, x)) * x

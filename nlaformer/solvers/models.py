@@ -1,0 +1,92 @@
+"""What a user may give as a model, told apart by what it can do: the solvers know no classes of other rooms."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.trace import ANSWER
+from nlaformer.loading import load
+
+_ROLES = {"directions": "propose", "preconditioner": "preconditioner"}
+RESIDUAL, GRADIENT = "b - A x", "A^T (b - A x)"
+
+
+def loaded(model: Any) -> Any:
+    """The model of a path or name; anything else as it is."""
+    return load(model) if isinstance(model, str | os.PathLike) else model
+
+
+def program_of(model: Any) -> Reference | None:
+    """The program of a trained program; None of anything else."""
+    program = getattr(model, "program", None)
+    return program if isinstance(program, Reference) else None
+
+
+def role_of(model: Any) -> str:
+    """What a trained program gives a solver: "directions", a "preconditioner", or nothing of the kind."""
+    if isinstance(model, type):
+        return ""
+    if hasattr(model, "role"):
+        return str(model.role)
+    return next((role for role, method in _ROLES.items() if hasattr(model, method)), "")
+
+
+def is_solver(model: Any) -> bool:
+    """Whether it is a purely trained model, which answers with iterates."""
+    return not isinstance(model, type) and hasattr(model, "iterates") and not hasattr(model, "run")
+
+
+def runs(model: Any) -> bool:
+    """Whether it is a compiled algorithm or a trained program."""
+    return not isinstance(model, type) and hasattr(model, "run") and hasattr(model, "config")
+
+
+def no_function(value: Any, *arguments: str) -> str:
+    """What something is, in words, where it is no function of so many arguments; or nothing."""
+    if isinstance(value, type):
+        return f"the class {value.__name__}, not an object of it"
+    if is_solver(value) or runs(value):
+        return f"a {type(value).__name__}, which solves systems"
+    if hasattr(value, "error_bound"):
+        return "an operation"
+    if hasattr(value, "pre") and hasattr(value, "loop"):
+        return "an NLAFormer without its read-out"
+    if not callable(value):
+        return f"a {type(value).__name__}"
+    try:
+        inspect.signature(getattr(value, "forward", value)).bind(*arguments)
+    except TypeError as error:
+        return f"a function that cannot be called with {' and '.join(arguments)} ({error})"
+    except ValueError:  # a built-in function that does not tell its arguments
+        pass
+    return ""
+
+
+def residual_of(program: Reference | None, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor | None:
+    """The residual that a program is judged by, at an answer x; None if it has none, or not of these inputs."""
+    if program is None or not program.residual:
+        return None
+    try:
+        return program.residual({**inputs, ANSWER: x})["residual"]
+    except (KeyError, RuntimeError):
+        return None
+
+
+def linear_residual(program: Reference | None, n: int) -> str:
+    """``RESIDUAL`` or ``GRADIENT``, if that is the residual of a program up to its sign, for n unknowns; or nothing."""
+    if program is None or not {"A", "b"} <= program.inputs.keys():
+        return ""
+    generator = torch.Generator().manual_seed(0)
+    A, b, x = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((n, n), (n,), (n,)))
+    found, r = residual_of(program, {"A": A, "b": b, "x0": x}, x), b - A @ x
+    for name, own in ((RESIDUAL, r), (GRADIENT, A.mT @ r)):
+        if found is not None and any(torch.allclose(found, sign * own) for sign in (1.0, -1.0)):
+            return name
+    return ""
