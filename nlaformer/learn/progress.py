@@ -1,17 +1,17 @@
-"""Progress on standard error: a bar or a changing line on a terminal, plain lines elsewhere."""
+"""Progress: a bar or a changing line on a terminal, a changing line in a notebook, plain lines elsewhere."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Self
+from typing import Any, Self
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 _SECONDS = 5.0  # between plain lines
-_SECONDS_OF_BAR = 0.5  # between movements of the bar
+_SECONDS_OF_BAR = 0.5  # between movements of the bar, and of the line in a notebook
 _FIRST = 4  # steps before the first estimate of the speed; the very first step is not counted, it includes set-up
 _LONG = 600.0  # seconds above which a GPU is recommended
 
@@ -25,6 +25,7 @@ class TrainingProgress(ExitStack):
         self.title, self.steps, self.start, self.shown, self.on_cpu = title, steps, start, shown, on_cpu
         self._first_done = self._spoken = time.monotonic()
         self._bar: Progress | None = None
+        self._line = NotebookLine() if self.console.is_jupyter else None
         self._silent = True
 
     def __enter__(self) -> Self:
@@ -48,7 +49,7 @@ class TrainingProgress(ExitStack):
         if done == 1:
             self._first_done = now
             return self.shown and step == self.steps
-        pause = _SECONDS if self._bar is None else _SECONDS_OF_BAR
+        pause = _SECONDS if self._bar is None and self._line is None else _SECONDS_OF_BAR
         return self.shown and (done == _FIRST or step == self.steps or now - self._spoken >= pause)
 
     def update(self, step: int, loss: float) -> None:
@@ -61,8 +62,12 @@ class TrainingProgress(ExitStack):
         note = f"loss {loss:.4g}, {self._speed(step):.3g} steps/s"
         if self._bar is not None:
             self._bar.update(self._task, completed=step, note=note)
+            return
+        text = f"{self.title}: step {step}/{self.steps}, {note}, {duration(self._left(step))} left"
+        if self._line is not None:
+            self._line.show(text)
         else:
-            self.say(f"{self.title}: step {step}/{self.steps}, {note}, {duration(self._left(step))} left")
+            self.say(text)
 
     def _speed(self, step: int) -> float:
         return max(step - self.start - 1, 1) / max(time.monotonic() - self._first_done, 1e-9)
@@ -71,10 +76,29 @@ class TrainingProgress(ExitStack):
         return (self.steps - step) / self._speed(step)
 
 
+class NotebookLine:
+    """A line in the output of a notebook's cell that is replaced by the next one."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, text: str) -> None:
+        """Show the text in place of what was shown before."""
+        from IPython.display import display
+
+        if self._handle is None:
+            self._handle = display({"text/plain": text}, raw=True, display_id=True)
+        else:
+            self._handle.update({"text/plain": text}, raw=True)
+
+
 @contextmanager
 def stages(console: Console | None = None) -> Iterator[Callable[[str], None]]:
     """Give a function that shows the current stage of a longer computation."""
     console = console or Console(stderr=True)
+    if console.is_jupyter:
+        yield NotebookLine().show
+        return
     if not console.is_terminal:
         yield lambda stage: console.print(stage, highlight=False, markup=False, soft_wrap=True)
         return
