@@ -114,25 +114,51 @@ def convergence_figure(curves: Sequence[tuple[str, np.ndarray, str]], title: str
 def residual_figure(
     classical: Mapping[str, np.ndarray], learned: Mapping[str, np.ndarray], tolerance: np.ndarray, title: str
 ) -> Figure:
-    """Draw |b - A x_k| / |b| over k for every method; of several systems the median.
+    """Draw |b - A x_k| / |b| over k for every method; of several systems the median. The title compares two of them.
 
     Residual norms are (..., K + 1), NaN after the last iteration of a system, which then keeps its last value.
     ``tolerance`` is (...): the residual norm at which a system has converged.
     """
-    figure, (axes,) = panels(1, width=5.6, height=3.6)
-    for k, (name, residuals) in enumerate(classical.items()):
-        reference(axes, _median(residuals), name, ":" if k else "--")
-    for k, (name, residuals) in enumerate(learned.items()):
-        curve(axes, _median(residuals), name, k)
     start = _relative(next(iter(classical.values())))[1]
     wanted = float(np.median(np.ravel(tolerance) / start))
+    figure, (axes,) = panels(1, width=7.4, height=3.8)
+    counts: dict[str, str] = {}
+    for k, (names, values) in enumerate(_distinct(learned).items()):
+        counts[names] = _first(values, wanted)
+        curve(axes, values, f"{names}: {counts[names]}", k)
+    best = sorted((int(count), names) for names, count in counts.items() if count.isdigit())[:1]
+    for k, (names, values) in enumerate(_distinct(classical).items()):
+        counts[names] = _first(values, wanted)
+        reference(axes, values, f"{names}: {counts[names]}", ":" if k else "--")
+    compared = [*(names for _, names in best), *_distinct(classical)][:2]
+    title += "\nIterations to the tolerance: " + "; ".join(f"{names} {counts[names]}" for names in compared)
     if wanted > 0:
         axes.axhline(wanted, color=FAINT, linewidth=0.8)
+        axes.annotate("tolerance", (0, wanted), xytext=(0, 3), textcoords="offset points", fontsize=8, color=FAINT)
     tidy(axes, title, "iteration", "|b - A x| / |b|")
     axes.set_yscale("log")
     axes.minorticks_off()
-    axes.legend(fontsize=8, frameon=False)
+    axes.legend(fontsize=8, frameon=False, loc="center left", bbox_to_anchor=(1.0, 0.5), title_fontsize=8,
+                title="method: iterations", alignment="left")  # fmt: skip
     return figure
+
+
+def _distinct(curves: Mapping[str, np.ndarray]) -> dict[str, list[float]]:
+    """The medians of several methods; those of methods that took the same steps once, under all their names."""
+    found: dict[str, list[float]] = {}
+    for name, residuals in curves.items():
+        values = _median(residuals)
+        same = next((names for names, known in found.items() if np.array_equal(known, values)), None)
+        if same is not None:
+            found = {f"{same}, {name}" if names == same else names: known for names, known in found.items()}
+        else:
+            found[name] = values
+    return found
+
+
+def _first(values: Sequence[float], wanted: float) -> str:
+    """The first iteration at which a curve is not above a tolerance."""
+    return next((str(k) for k, value in enumerate(values) if value <= wanted), "not reached")
 
 
 def _median(residuals: np.ndarray) -> list[float]:
