@@ -5,18 +5,32 @@ RUN := $(VENV)/bin/python
 # Two processes, one BLAS thread each, or they would fight over the cores.
 TEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
-.PHONY: demo test test-all test-gpu docs lint format wheel wheel-check clean
+# Where the browser tests look for a browser, unless NLAFORMER_BROWSER names one.
+BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
+
+.PHONY: demo test browser test-all test-gpu docs lint format wheel wheel-check clean
 
 demo: $(VENV)/installed
 	$(RUN) -m nlaformer demo
 
 # What must pass before anything lands.
-test: lint
+test: lint browser
 	$(TEST) -m "not long"
 
 # The same with long fuzz and stress tests, and the wheel installed alone.
-test-all: lint
+test-all: lint browser
 	$(TEST)
+
+# The explorer is tested in a real browser: Debian's chromium, installed here where that is possible.
+browser:
+	@[ -z "$$NLAFORMER_BROWSER" ] || exit 0; \
+	for name in $(BROWSERS); do if command -v $$name >/dev/null 2>&1; then exit 0; fi; done; \
+	get="apt-get install -qq -y --no-install-recommends chromium fonts-liberation"; \
+	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \
+	  echo "Installing chromium for the tests of the explorer."; \
+	  { $$get || { apt-get update -qq && $$get; }; } >/dev/null 2>&1 && exit 0; \
+	fi; \
+	echo "No browser: the tests of the explorer are skipped. Install chromium, or name a browser: NLAFORMER_BROWSER=/path make test"
 
 # What needs CUDA, in one process. It takes PYTHON with the torch that it has: a GPU machine often has a build of its own.
 test-gpu:

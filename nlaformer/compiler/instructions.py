@@ -49,6 +49,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
+from nlaformer.compiler.graph import Place
 from nlaformer.express.linearize import Linearization, design, exponent_rounding
 
 if TYPE_CHECKING:
@@ -137,6 +138,7 @@ class Instruction:
     parameters: tuple[Any, ...] = ()
     extra: tuple[int, ...] = ()  # further registers it writes
     reads: frozenset[int] = frozenset()
+    place: Place | None = None  # the line of the program that it was first needed for
 
 
 @dataclass(frozen=True)
@@ -231,6 +233,7 @@ class Builder:
         self.normal: dict[str, int] = {}  # of inputs: the row of size 1
         self.sizes: set[int] = set()  # the logarithms of sizes found at run time
         self.interpolated: dict[int, int] = {}  # of a refined logarithm: the row it refines
+        self.place: Place | None = None  # of the node that is being selected
 
     # --- registers and instructions ---
 
@@ -268,17 +271,17 @@ class Builder:
             self.out.registers[other].time = (layer, ATTENTION)
         self.made[key] = target
         self.out.instructions[self.block].append(
-            Instruction(op, layer, target, tuple(sources), exponent, parameters, extra, frozenset(reads))
+            Instruction(op, layer, target, tuple(sources), exponent, parameters, extra, frozenset(reads), self.place)
         )
         return target
 
     @contextmanager
-    def within(self, block: Block) -> Iterator[None]:
-        previous, self.block = self.block, block
+    def within(self, block: Block, place: Place | None = None) -> Iterator[None]:
+        previous, self.block, self.place = (self.block, self.place), block, place or self.place
         try:
             yield
         finally:
-            self.block = previous
+            self.block, self.place = previous
 
     def _bound(self, source: Combination) -> float:
         return sum(abs(c) * self.out.registers[register].bound for register, c in source)

@@ -136,7 +136,7 @@ class Nodes(Scaling):
 
     def logarithm(self, node: Node, policy: str) -> tuple[float, Combination]:
         """(c, F) with node = c e^F, for a positive node; ``policy`` says where 0 goes (num: e^F = 0, den: e^-F = 0)."""
-        with self.within(self._home(node)):
+        with self.within(self._home(node), node.place):
             value = self.value(node)
             if len(value) == 1 and value[0].register == self.one and not value[0].operator and value[0].coefficient > 0:
                 return value[0].coefficient, value[0].exponent
@@ -189,7 +189,7 @@ class Nodes(Scaling):
         block = self._home(node)
         key = (block, id(node))
         if key not in self.values:
-            with self.within(block):
+            with self.within(block, node.place):
                 self.values[key] = getattr(self, f"_{node.op}")(node)
         return self.values[key]
 
@@ -238,7 +238,7 @@ class Nodes(Scaling):
 
     def _in_row(self, node: Node) -> tuple[Combination, Combination]:
         """A value in rows, without the exponent at which it is best kept there; and that exponent."""
-        with self.within(self._home(node)):
+        with self.within(self._home(node), node.place):
             value = self.value(node)
             exponent = self.common_exponent(value, node)
             return self.materialize(value, exponent), exponent

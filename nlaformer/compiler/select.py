@@ -62,7 +62,8 @@ class _Selector(Nodes):
                 for group in groups
                 if group in powers
             ]
-            self._write(self.out.state[name], node, combine((1.0, targets[home]), *tripped))
+            with self.within(block, node.place):
+                self._write(self.out.state[name], node, combine((1.0, targets[home]), *tripped))
 
     def _powers(self, node: Node) -> dict[int | None, float]:
         """The powers of the floating groups in a scalar: where a trip takes r to e^-k r, r . r must follow to e^-2k."""

@@ -1,0 +1,143 @@
+"""What the page holds: which operations, algorithms and models, in which sizes.
+
+Weights are for one n, so the page has a few sizes of each. Those of trained models are rounded, which a page of this
+size asks for; ``rounded_solver`` gives the model with the very weights that the page holds.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nlaformer.compiler.compiling import compile
+from nlaformer.compiler.instructions import Target
+from nlaformer.compiler.library import algorithm, record
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.schedule import BLOCKS
+from nlaformer.compiler.trace import trace_program
+from nlaformer.explorer import artefacts
+from nlaformer.explorer.lines import lines, source
+from nlaformer.explorer.store import Store, rounded
+from nlaformer.express.operation import operation
+from nlaformer.express.theorem import RECORDS
+from nlaformer.learn.methods import GuidedCG
+from nlaformer.learn.model import Solver, load_solver
+from nlaformer.learn.programs import TrainedProgram
+from nlaformer.loading import load
+
+OPERATIONS = tuple(name for name, entry in RECORDS.items() if entry.f is None)
+OPERATION_SIZES = (3, 6)
+# The last size of an algorithm is the one that the page begins with, unless it is too large to look at.
+ALGORITHMS: dict[str, tuple[int, ...]] = {
+    "cg": (2, 3, 4, 5, 6, 8, 20),
+    "pcg": (4, 8),
+    "conjugate_residual": (4, 8),
+    "steepest_descent": (4, 8),
+    "richardson": (4, 8),
+    "jacobi": (4, 8),
+    "chebyshev": (4, 8),
+    "minres": (4, 8),
+    "power": (4, 8),
+    "newton_schulz": (4, 8),
+}
+TITLES = {
+    "cg": "Conjugate gradients",
+    "pcg": "Preconditioned conjugate gradients (Jacobi)",
+    "conjugate_residual": "Conjugate residuals",
+    "steepest_descent": "Steepest descent",
+    "richardson": "Richardson",
+    "jacobi": "Jacobi",
+    "chebyshev": "Chebyshev",
+    "minres": "MINRES",
+    "power": "Power method",
+    "newton_schulz": "Newton–Schulz inverse",
+}
+# Significant bits of the weights; float32 has 24, float16 has 11.
+SOLVERS = {"cg-accelerated": 11, "cg-imitation": 9}
+GUIDED = "guided-cg"
+COMPILED_STORE = "compiled"
+
+
+def catalogue() -> tuple[dict[str, Any], dict[str, str]]:
+    """Everything the engine needs: the data, and the text of every store by name."""
+    stores = {COMPILED_STORE: Store(), GUIDED: Store(), **{name: Store() for name in SOLVERS}}
+    data = {
+        "operations": dict(_operations(stores[COMPILED_STORE])),
+        "algorithms": dict(_algorithms(stores[COMPILED_STORE])) | {GUIDED: _guided(stores[GUIDED])},
+        "solvers": {name: _solver(name, bits, stores[name]) for name, bits in SOLVERS.items()},
+    }
+    return data, {name: store.text() for name, store in stores.items()}
+
+
+def _operations(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name in OPERATIONS:
+        entry = RECORDS[name]
+        sizes = {n: artefacts.operation(operation(name, n=n), store) for n in OPERATION_SIZES}
+        yield name, {"store": COMPILED_STORE, "about": entry.result, "sizes": sizes}
+
+
+def _algorithms(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
+    for name, sizes in ALGORITHMS.items():
+        entry = record(name)
+        packed = {}
+        for n in sizes:
+            compiled = algorithm(name, n=n, verify=False)
+            target = Target(n, torch.float64, compiled.config.order, compiled.config.bound)
+            packed[n] = artefacts.algorithm(compiled, store, lines(entry.program, target))
+            packed[n]["program"] = Reference.of(trace_program(entry.program(), n)).data()
+        yield (
+            name,
+            {
+                "store": COMPILED_STORE,
+                "title": TITLES[name],
+                "about": entry.purpose,
+                "source": source(entry.program),
+                "sizes": packed,
+            },
+        )
+
+
+def guided() -> Any:
+    """The bundled guided-cg as one transformer: its weights are float32 and the page holds them as they are."""
+    model = load(GUIDED)
+    assert isinstance(model, TrainedProgram)
+    return compile(model, verify=False)
+
+
+def _guided(store: Store) -> dict[str, Any]:
+    compiled = guided()
+    # Its program is loaded as data, so that its instructions know no lines.
+    nowhere: dict[str, list[list[int]]]
+    nowhere = {block: [[-1] * len(layer) for layer in compiled.config.schedule[block]] for block in BLOCKS}
+    return {
+        "store": GUIDED,
+        "title": "Guided conjugate gradients (a trained network inside)",
+        "about": (inspect.getdoc(GuidedCG) or "").partition("\n")[0],
+        "source": source(GuidedCG),
+        "sizes": {compiled.n: artefacts.algorithm(compiled, store, nowhere)},
+    }
+
+
+def rounded_solver(name: str) -> Solver:
+    """A bundled model with its weights rounded as the page holds them, computing in float32.
+
+    >>> model = rounded_solver("cg-imitation")
+    >>> model.config.n
+    20
+    """
+    model = copy.deepcopy(load_solver(name))
+    with torch.no_grad():
+        for weights in model.parameters():
+            weights.copy_(rounded(weights, SOLVERS[name]))
+    return model
+
+
+def _solver(name: str, bits: int, store: Store) -> dict[str, Any]:
+    model = rounded_solver(name)
+    config = model.config
+    about = {"recipe": config.recipe, "sigma": list(config.sigma), "bits": bits, "heads": config.heads}
+    return {"store": name, **about, **artefacts.solver(model, store)}

@@ -1,0 +1,203 @@
+"""The page computes what the library computes, on the weights that it holds: layers, iterates, results."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+
+import nlaformer as nf
+from nlaformer import problems
+from nlaformer.compiler.library import program
+from nlaformer.explorer.catalogue import ALGORITHMS, OPERATION_SIZES, OPERATIONS, SOLVERS, guided, rounded_solver
+from nlaformer.explorer.store import Store, rounded
+from tests.browser import chromium, page_file, visit  # noqa: F401
+
+SYSTEMS = 20
+
+LAYERS = """async ([name, n, steps]) => {
+  const algorithm = await explorer.openAlgorithm(name, n);
+  return steps.map(([block, layer, rows, tokens, data]) => Array.from(explorer.applyLayer(
+    algorithm.model[block][layer], explorer.tokenMatrix(rows, tokens, Float64Array.from(data))).data));
+}"""
+RUN = """async ([name, n, inputs, iterations]) => {
+  const algorithm = await explorer.openAlgorithm(name, n);
+  return {
+    prompt: Array.from(explorer.algorithmPrompt(algorithm, inputs).P.data),
+    values: [...explorer.runAlgorithm(algorithm, inputs, iterations)],
+    program: algorithm.program ? [...explorer.runProgram(algorithm.program, inputs, iterations, n)] : null,
+  };
+}"""
+
+
+def _system(n, seed, names=("A", "b", "x0")):
+    A, b, _ = problems.SPD(n=n).sample(1, seed=seed)
+    given = {"A": A[0].numpy(), "b": b[0].numpy(), "x0": np.zeros(n)}
+    return {name: given[name] for name in names}
+
+
+def _plain(inputs):
+    return {name: value.ravel().tolist() for name, value in inputs.items()}
+
+
+def _largest_difference(found, expected):
+    expected = np.asarray(expected, dtype=float).ravel()
+    return np.abs(np.asarray(found, dtype=float).ravel() - expected).max() / max(1.0, np.abs(expected).max())
+
+
+def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(visit):  # noqa: F811
+    cg, page = nf.algorithm("cg", n=8, verify=False), visit()
+    for seed in range(SYSTEMS):
+        P = torch.from_numpy(cg.prompt(**_system(8, seed)))
+        states = list(cg.model.states(P, 5))
+        steps = [
+            [after.block, after.layer, *before.P.shape, before.P.contiguous().ravel().tolist()]
+            for before, after in pairwise(states)
+        ]
+        found = page.evaluate(LAYERS, "cg", 8, steps)
+        for data, state in zip(found, states[1:], strict=True):
+            where = (seed, state.block, state.iteration, state.layer)
+            assert _largest_difference(data, state.P.contiguous()) < 1e-9, where
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, name):  # noqa: F811
+    page = visit()
+    for n in ALGORITHMS[name]:
+        compiled = nf.algorithm(name, n=n, verify=False)
+        for seed in range(SYSTEMS if name == "cg" and n == 8 else 1):
+            inputs = _system(n, seed, compiled.config.inputs)
+            if name == "jacobi":
+                inputs["A"] = inputs["A"] + np.diag(np.abs(inputs["A"]).sum(1))
+            found = page.evaluate(RUN, name, n, _plain(inputs), 5)
+            assert _largest_difference(found["prompt"], compiled.prompt(**inputs)) == 0.0
+            run, plain = compiled.run(**inputs, iterations=5), program(name).run(**inputs, iterations=5)
+            of_library, of_program = run.state | {"finish()": run.x}, plain.state | {"finish()": plain.x}
+            for value, expected in of_library.items():
+                for t in range(6):
+                    # Methods of this kind amplify roundings: the page need not be nearer to the library than NumPy is.
+                    own = _largest_difference(of_program[value][t], expected[t])
+                    allowed = max(1e-9, own if np.isfinite(own) else 0.0)
+                    assert _largest_difference(found["values"][t][value]["data"], expected[t]) <= allowed, (n, seed, t)
+                    if np.isfinite(of_program[value][t]).all():  # the program divides 0 by 0 once it has converged
+                        data = found["program"][t][value]["data"]
+                        assert _largest_difference(data, of_program[value][t]) < 1e-9, (n, seed, t, value)
+
+
+def test_the_iterates_of_cg_equal_the_librarys_to_1e_minus_9_but_for_systems_that_amplify_more(visit):  # noqa: F811
+    cg, page, near = nf.algorithm("cg", n=8, verify=False), visit(), []
+    for seed in range(SYSTEMS):
+        inputs = _system(8, seed)
+        found = page.evaluate(RUN, "cg", 8, _plain(inputs), 5)["values"]
+        x = [values["finish()"]["data"] for values in found]
+        near.append(_largest_difference(x, cg.run(**inputs, iterations=5).x))
+    assert sum(difference < 1e-9 for difference in near) >= SYSTEMS - 1
+    assert max(near) < 1e-8
+
+
+def test_the_compiled_guided_cg_of_the_page_gives_the_librarys_iterates(visit):  # noqa: F811
+    page, compiled = visit(), guided()
+    for seed in range(2):
+        inputs = _system(20, seed)
+        found = page.evaluate(RUN, "guided-cg", 20, _plain(inputs), 5)
+        x = [values["finish()"]["data"] for values in found["values"]]
+        assert _largest_difference(x, compiled.run(**inputs, iterations=5).x) < 1e-9
+
+
+@pytest.mark.parametrize(("name", "systems"), [("cg-accelerated", 14), ("cg-imitation", 6)])
+def test_a_learned_model_of_the_page_gives_the_librarys_iterates(visit, name, systems):  # noqa: F811
+    assert name in SOLVERS
+    page, model = visit(), rounded_solver(name)
+    A, b, _ = problems.SPD(n=20).sample(systems, seed=5)
+    b = b * torch.logspace(-6, 6, systems, base=2, dtype=b.dtype)[:, None]  # some are scaled before the model sees them
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", nf.errors.UnfamiliarWarning)
+        expected = model.iterates(A, b)
+    for k in range(systems):
+        script = (
+            "async ([name, A, b]) => [...explorer.runSolver(await explorer.openSolver(name), A, b)].map((s) => s.x)"
+        )
+        found = page.evaluate(script, name, A[k].ravel().tolist(), b[k].tolist())
+        size = float(expected[k].abs().max())
+        assert _largest_difference(np.asarray(found) / size, expected[k] / size) < 1e-5
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_prompt_result_and_reference_of_an_operation_equal_the_librarys(visit, name):  # noqa: F811
+    page, rng = visit(), np.random.default_rng(1)
+    script = """async ([name, n, operands]) => {
+      const operation = await explorer.openOperation(name, n);
+      const states = [...explorer.traceOperation(operation, operands)];
+      return { prompt: Array.from(states[0].P.data), results: explorer.readResult(operation, states.at(-1).P),
+        reference: explorer.operationReference(name, n, operands) };
+    }"""
+    for n in OPERATION_SIZES:
+        op = nf.operation(name, n=n)
+        shapes = [(n, n) if operand.isupper() else (n,) for operand in _operands(op)]
+        given = [10.0 ** rng.integers(-3, 4) * rng.normal(size=shape) for shape in shapes]
+        found = page.evaluate(script, name, n, [value.ravel().tolist() for value in given])
+        results = op(*given)
+        results = results if isinstance(results, tuple) else (results,)
+        assert _largest_difference(found["prompt"], op.prompt(*given)) == 0.0
+        for result, plain, expected in zip(found["results"], found["reference"], results, strict=True):
+            assert tuple(result["shape"]) == np.shape(expected)
+            size = np.abs(expected).max()
+            assert _largest_difference(np.asarray(result["data"]) / size, expected / size) < 1e-9
+            assert _largest_difference(np.asarray(plain) / size, expected / size) < 1e-6
+
+
+def _operands(op):
+    return [operand["name"] for operand in _described(op)["operands"]]
+
+
+def _described(op):
+    from nlaformer.explorer.artefacts import operation
+
+    return operation(op, Store())
+
+
+def test_one_iteration_of_cg_and_a_call_of_a_learned_model_are_quick(visit):  # noqa: F811
+    page, inputs = visit(), _plain(_system(8, 0))
+    once = """async ([inputs]) => {
+      const algorithm = await explorer.openAlgorithm("cg", 8);
+      const times = [0, 1, 2, 3, 4].map(() => {
+        const start = performance.now();
+        [...explorer.runAlgorithm(algorithm, inputs, 10)];
+        return (performance.now() - start) / 10;
+      });
+      return Math.min(...times);
+    }"""
+    assert page.evaluate(once, inputs) < 100
+    whole = """async ([A, b]) => {
+      const solver = await explorer.openSolver("cg-accelerated");
+      const times = [0, 1, 2].map(() => {
+        const start = performance.now();
+        [...explorer.runSolver(solver, A, b)];
+        return performance.now() - start;
+      });
+      return Math.min(...times);
+    }"""
+    system = _system(20, 0)
+    assert page.evaluate(whole, system["A"].ravel().tolist(), system["b"].tolist()) < 2000
+
+
+def test_the_page_is_one_file_of_less_than_fifteen_megabytes(page_file):  # noqa: F811
+    assert page_file.stat().st_size < 15_000_000
+
+
+def test_a_store_gives_back_equal_arrays_once_and_no_markup():
+    store, rng = Store(), np.random.default_rng(0)
+    first = store.put(rng.normal(size=5000), "f8")
+    assert store.put(torch.arange(7), "i4") == ["i4", 0, 7]
+    assert store.put(np.random.default_rng(0).normal(size=5000), "f8") == first
+    assert not set("<&\"'\\/") & set(store.text())
+
+
+def test_rounding_keeps_the_significant_bits():
+    values = torch.randn(1000, dtype=torch.float64)
+    relative = ((rounded(values, 11) - values) / values).abs().max()
+    assert 2.0**-13 < relative <= 2.0**-11
+    assert torch.equal(rounded(rounded(values, 11), 11), rounded(values, 11))
