@@ -75,9 +75,10 @@ class TestRun:
 
     def test_trained_layers_normalize_their_own_rows_alone(self, model: TrainedProgram, compiled: nf.Algorithm) -> None:
         (part,) = model.program.parts
-        rows = [compiled.layout[f"{part.name}.{name}"] for name in ("memory", "memory" if part.memory else "hidden")]
+        own = "memory" if part.memory else "hidden"
+        rows = [compiled.layout[f"{part.name}.{name}"] for name in ("memory", own, own)]
         trained = [layer for layer in (*compiled.model.pre, *compiled.model.loop) if layer.rows is not None]
-        assert [layer.rows for layer in trained] == [(each.start, each.stop) for each in rows]  # one of each block
+        assert [layer.rows for layer in trained] == [(each.start, each.stop) for each in rows]  # pre, loop, read
         assert compiled.cost.loop.layers == compiled.lower_bound["loop"]
 
     def test_saved_one_runs_as_before(self, compiled: nf.Algorithm, tmp_path: Path) -> None:

@@ -73,11 +73,23 @@ class _Emitter(Rows):
         if parts:
             parts[-1][1].extend(self._ending(block))
         layers = [build.assemble(self.layout, heads, units) for heads, units in parts]
-        for i in (i for instructions in self.blocks.layers[block] for i in instructions if i.op == "network"):
-            part, own, k = i.parameters
-            trained, hidden = getattr(self.selection.networks[part], own)[k], self.selection.hidden[part][block]
-            layers[i.layer] = beside(layers[i.layer], trained, self.rows(hidden)[0], self.layout.rows)
+        for i in (i for instructions in self.blocks.layers[block] for i in instructions):
+            trained = self._trained(i, block)
+            if trained is not None and layers[i.layer].rows is None:
+                hidden = self.selection.hidden[i.parameters[0]][block]
+                layers[i.layer] = beside(layers[i.layer], trained, self.rows(hidden)[0], self.layout.rows)
         return layers
+
+    def _trained(self, i: Instruction, block: Block) -> Layer | None:
+        """What of a network stands in the layer of an instruction: one of its layers, or the last normalization."""
+        if i.op not in ("network", "hear"):
+            return None
+        network = self.selection.networks[i.parameters[0]]
+        if i.op == "network":
+            layer: Layer = getattr(network, block)[i.parameters[2]]
+            return layer
+        gain = network.weights.get("gain")
+        return None if gain is None else Layer(norm=(gain, gain.clone()))  # no unit of that layer reads them
 
     def _ending(self, block: Block) -> list[Unit]:
         """Write the state, clear the work rows."""

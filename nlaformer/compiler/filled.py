@@ -9,8 +9,8 @@ read in    h_i = R (n a_i) + p_i, h_sink = p_0: every token sees itself         
 tell       h_i += w v_i at token i, or the copy is h_i + w v_i;
            h_sink += sum_i W_i v_i, from rows diag(v)                                  2 heads
 network    a trained layer; its normalization covers the d rows, and only them         its own heads and FFN
-hear       a vector: the n numbers of the probe, read from the sink by all tokens;
-           token i keeps number i, by a mask, which is exact                           1 head, FFN
+hear       the d rows normalized; of a vector: the n numbers of the probe, read from
+           the sink by all tokens; token i keeps number i, by a mask, which is exact   1 head, FFN
            a diagonal or a column: token i reads its own number                        1 head, FFN
 =========  ==========================================================================  ====================
 

@@ -23,6 +23,7 @@ which are ordinary operations of the language. ``M @ v`` costs k inner products.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -98,6 +99,12 @@ class PartSpec:
         if self.rank:
             return dict.fromkeys(["diagonal", *(f"column{j}" for j in range(1, self.rank + 1))], "vector")
         return {"value": "scalar" if self.is_scalar else "vector"}
+
+    def bound(self, output: str) -> float:
+        """The largest absolute value that the program takes from what the network says."""
+        if output.startswith("column"):
+            return _COLUMN
+        return _EXPONENT if output == "diagonal" or self.gives.startswith("positive") else math.inf
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,21 @@ in ``step`` keeps the d rows over all n + 1 tokens as its hidden state h; in eve
     h_i += sum_k v_k,i w_k   at token i,      h_sink += W [v_1; ...; v_m] + W_s [s_1; ...]    at the sink,
 
 passes h through the layers of the loop block, and reads: a vector and a scalar from the sink, the diagonal and the
-columns token by token.
+columns token by token. What is read is normalized first: h grows in training, and what the network says would grow with
+it, faster than its learning rate is made for.
 
-What it says is finite: 0 stands for every number that is not. ``compiler/learned.py`` has what the program makes of it.
+What it says is finite: 0 stands for every number that is not. ``compiler/learned.py`` has what the program makes of it:
+it bounds the numbers. Beyond a bound the program has no derivative, and a network that has left it would never come
+back; so the numbers are bounded here as well, with a derivative of 1 wherever a step of descent leads back inside.
 
 The network computes in its own precision, float32; its inputs are rounded to it, its outputs widened to float64.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +34,7 @@ from nlaformer.errors import ShapeError
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import initial_layer, normal
 from nlaformer.prompt import exponent, scale
-from nlaformer.transformer import Dense, NLAFormer
+from nlaformer.transformer import Dense, NLAFormer, rms_norm
 
 _START = 0.1  # of the usual size: how a preconditioner's output layer starts, so that M starts near the Jacobi one
 
@@ -46,6 +51,7 @@ class PartNetwork(nn.Module):
         self.positions = nn.Parameter(weights["positions"])  # (n+1, d)
         self.read_in = Dense(weights["read_in"])  # (d, n)
         self.probe = Dense(weights["probe"])  # (numbers, d)
+        self.gain = nn.Parameter(weights["gain"]) if "gain" in weights else None  # (d,); none without normalization
         self.vectors, self.scalars = part.inputs.count("vector"), part.inputs.count("scalar")
         if self.vectors:
             self.each = Dense(weights["each"])  # (d, vectors): a vector's own entry at every token
@@ -65,6 +71,8 @@ class PartNetwork(nn.Module):
             "read_in": normal(d, n, generator),
             "probe": normal(_numbers(part, n), d, generator) * (_START if part.by_token else 1.0),
         }
+        if config.norm == "rms":
+            weights["gain"] = torch.ones(d)
         if m:
             weights |= {"each": normal(d, m, generator), "whole": normal(d, m * n, generator)}
         if m and part.is_vector:
@@ -141,11 +149,14 @@ class PartNetwork(nn.Module):
 
     def _read(self, H: Tensor, size: int, dtype: torch.dtype) -> dict[str, Tensor]:
         """What the part says, from the hidden state, in the program's precision."""
+        H = H if self.gain is None else rms_norm(H, self.gain)
         if self.part.by_token:
             z = _finite(self.probe(H[..., 1 : size + 1, :])).to(dtype)  # (..., size, 1 + rank)
-            return dict(zip(self.part.outputs, z.unbind(-1), strict=True))
-        z = _finite(self.probe(H[..., :1, :]).squeeze(-2)).to(dtype)  # (..., numbers)
-        return {"value": z[..., :size] if self.part.is_vector else z[..., 0]}
+            said = dict(zip(self.part.outputs, z.unbind(-1), strict=True))
+        else:
+            z = _finite(self.probe(H[..., :1, :]).squeeze(-2)).to(dtype)  # (..., numbers)
+            said = {"value": z[..., :size] if self.part.is_vector else z[..., 0]}
+        return {name: _bounded(value, self.part.bound(name)) for name, value in said.items()}
 
 
 def _numbers(part: PartSpec, n: int) -> int:
@@ -155,3 +166,23 @@ def _numbers(part: PartSpec, n: int) -> int:
 
 def _finite(z: Tensor) -> Tensor:
     return torch.where(z.isfinite(), z, 0.0)
+
+
+def _bounded(z: Tensor, bound: float) -> Tensor:
+    return z if math.isinf(bound) else _Bounded.apply(z, bound)  # type: ignore[no-any-return, no-untyped-call]
+
+
+class _Bounded(torch.autograd.Function):
+    """Numbers between -bound and bound; the derivative is 1, but 0 where descent would lead further out."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, bound: float) -> Tensor:
+        ctx.save_for_backward(z)
+        ctx.bound = bound
+        return z.clamp(-bound, bound)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # type: ignore[override]
+        (z,) = ctx.saved_tensors
+        outward = (z.abs() > ctx.bound) & (z * gradient < 0)
+        return torch.where(outward, 0.0, gradient), None

@@ -300,6 +300,9 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     found = TrainedProgram(known, program, networks)
     with torch.device("meta"):  # shapes alone
         expected = {part.name: PartNetwork.initial(part, known, torch.Generator()) for part in program.parts}
+    for name, network in networks.items():
+        if network.gain is None:  # files of version 0.2
+            expected[name].gain = None
     if differing := differing_weights(found, TrainedProgram(known, program, expected)):
         raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
     return found
