@@ -8,7 +8,7 @@ TEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist workste
 # Where the browser tests look for a browser, unless NLAFORMER_BROWSER names one.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: demo test browser test-all test-gpu docs lint format wheel wheel-check clean
+.PHONY: demo test browser test-all test-gpu docs notebooks lint format wheel wheel-check clean
 
 demo: $(VENV)/installed
 	$(RUN) -m nlaformer demo
@@ -40,6 +40,10 @@ test-gpu:
 docs: $(VENV)/with-docs
 	OMP_NUM_THREADS=1 $(RUN) -m sphinx -W --keep-going -q -d build/doctrees -c docs . build/site
 	$(RUN) docs/check_site.py build/site
+
+# The notebooks of examples/, from its scripts.
+notebooks: $(VENV)/installed
+	$(RUN) -m examples.notebooks
 
 lint: $(VENV)/installed
 	$(RUN) -m ruff check .

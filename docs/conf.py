@@ -23,6 +23,7 @@ extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 root_doc = "docs/index"
 include_patterns = [
     "docs/**.md", "*.md", "paper/*.md", "paper/tables/*.md", "benchmarks/README.md", "benchmarks/results/*.md",
+    "examples/README.md",
     "nlaformer/pretrained/*/README.md",
 ]  # fmt: skip
 exclude_patterns = [".*", "build", "dist", "runs", "out"]
