@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,27 @@ def run(
         print_sheets(sheets)
         print(in_words(where))
     return found
+
+
+def print_comparisons(
+    name: str, rows: Mapping[str, Any], kept: Mapping[str, bool], aims: Mapping[str, bool] | None = None
+) -> None:
+    """The figures of one model for reading: ``Comparison.to_json`` by family, and which claims hold."""
+    print(f"== {name}", flush=True)
+    for label, row in rows.items():
+        last = len(row["mean"]["learned"]) - 1
+        shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 24, 32, 40, 64, 120) if t <= last]
+        print(f"{label}: {row['measure']} at t = {', '.join(map(str, shown))}; T = {row['T']}")
+        for method in row["mean"]:
+            for of in ("mean", "median") if method == "learned" else ("mean",):
+                errors = " ".join(f"{row[of][method][t]:.0e}" for t in shown)
+                print(f"  {method + ', ' + of:38s} {errors}")
+        print(f"  failures of {row['count']} at t = {last}: {json.dumps(row['failures'])}")
+        print(f"  iterations to a residual of 1e-6: {json.dumps(row['to_residual'])}")
+    for claim, held in kept.items():
+        print(f"  {'kept  ' if held else 'BROKEN'} {claim}")
+    for claim, held in (aims or {}).items():
+        print(f"  {'aim   ' if held else 'missed'} {claim}")
 
 
 def _page(name: str, sheets: Sequence[Sheet], where: dict[str, Any]) -> bytes:

@@ -24,6 +24,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks import foreign
+from benchmarks.command import print_comparisons
 from nlaformer import problems
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
@@ -129,23 +130,6 @@ def speed(models: int, steps: int, device: str, **settings: Any) -> dict[str, An
     }
 
 
-def _print(name: str, found: dict[str, Any]) -> None:
-    """The figures of one model, for reading."""
-    print(f"== {name}", flush=True)
-    for label, row in found["families"].items():
-        curves = row["comparison"]
-        T = curves["T"]
-        shown = [1, 2, 3, 4, 5, 6, 8, 10, 12, 14, 16, 20, 4 * T]
-        print(f"{label}: squared relative errors at t = {', '.join(map(str, shown))}")
-        for method in curves["mean"]:
-            for of in ("mean", "median") if method == "learned" else ("mean",):
-                errors = " ".join(f"{curves[of][method][t]:.0e}" for t in shown)
-                print(f"  {method + ', ' + of:38s} {errors}")
-        print(f"  iterations to a residual of 1e-6: {json.dumps(curves['to_residual'])}")
-    for claim, held in found["kept"].items():
-        print(f"  {'kept  ' if held else 'BROKEN'} {claim}")
-
-
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, write; 1 if something that is asked for does not hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.guided", description=__doc__)
@@ -171,7 +155,8 @@ def main(given: Sequence[str] | None = None) -> int:
         if (folder / MANIFEST).exists():
             about = read_manifest(folder)
             found["training"] = {key: about.get(key) for key in ("seconds_in_all", "device", "engine", "processes")}
-        _print(str(folder), found)
+        rows = {label: row["comparison"] for label, row in found["families"].items()}
+        print_comparisons(str(folder), rows, found["kept"])
     if chosen.out:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         chosen.out.write_text(json.dumps(document, indent=1) + "\n")

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from benchmarks.command import print_comparisons
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
 from nlaformer.learn.compare import Comparison
@@ -147,24 +148,6 @@ def _visible(values: Sequence[float]) -> list[float]:
     return [max(value, 1e-17) for value in values]
 
 
-def _print(name: str, found: dict[str, Any]) -> None:
-    """The figures of one model, for reading."""
-    print(f"== {name}", flush=True)
-    for label, row in found["families"].items():
-        T, last = row["T"], len(row["mean"]["learned"]) - 1
-        shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 40, 64, 120) if t <= last]
-        print(f"{label}: {row['measure']} at t = {', '.join(map(str, shown))}; T = {T}")
-        for method in row["mean"]:
-            for of in ("mean", "median") if method == "learned" else ("mean",):
-                errors = " ".join(f"{row[of][method][t]:.0e}" for t in shown)
-                print(f"  {method + ', ' + of:24s} {errors}")
-        print(f"  failures of {row['count']} at t = {last}: {json.dumps(row['failures'])}")
-    for claim, held in found["kept"].items():
-        print(f"  {'kept  ' if held else 'BROKEN'} {claim}")
-    for claim, held in found["aims"].items():
-        print(f"  {'aim   ' if held else 'missed'} {claim}")
-
-
 def main(given: Sequence[str] | None = None) -> int:
     """Measure, print, write; 1 if something that is asked for does not hold."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.outlook", description=__doc__)
@@ -201,7 +184,7 @@ def _measured(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> di
         if (folder / MANIFEST).exists():
             about = read_manifest(folder)
             found["training"] = {key: about.get(key) for key in ("seconds_in_all", "device", "engine", "processes")}
-        _print(str(folder), found)
+        print_comparisons(str(folder), found["families"], found["kept"], found["aims"])
     return {"provenance": provenance(chosen.commit), "seed": SEED, "count": chosen.count, "models": models}
 
 
