@@ -331,6 +331,11 @@ def test_the_vector_in_A_is_found():
     assert (run.x[1] - torch.linalg.solve(A, b)).norm() < 0.3 * torch.linalg.solve(A, b).norm()
 
 
+def test_a_program_that_takes_no_start_has_no_r2_of_its_steps():
+    found = nf.extract(library.program("cg"), SPD(n=3), programs=[library.program("newton_schulz")], until=2, count=8)
+    assert all(map(math.isnan, found.fits[0].step_r2)) and all(map(math.isfinite, found.fits[0].r2))
+
+
 def test_constants_are_those_of_the_object_its_class_and_the_classes_above():
     class Set(Shifted):
         second = 0.5

@@ -245,6 +245,9 @@ def test_values_of_another_shape_and_functions_without_a_result_are_refused():
         ordinary("compiled")
     with pytest.raises(nf.errors.DomainError), nf.patch(model, {"registers.rho[1]": -1.0}):
         ordinary("compiled")
+    for changes in (None, [0.0], {3: 0.0}):
+        with pytest.raises(OptionError):
+            nf.patch(model, changes)
 
 
 @pytest.mark.parametrize("kind", ["compiled", "program"])

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import OptionError, UnknownNameError
+from nlaformer.errors import DTypeError, OptionError, ShapeError, UnknownNameError
 from nlaformer.learn.methods import GuidedCG
 from nlaformer.learn.model import initial
 from nlaformer.learn.programs import initial as initial_program
@@ -231,6 +231,25 @@ def test_an_unknown_name_is_refused_with_those_near():
         record["loop[3].layer[0].attention"]
     with pytest.raises(UnknownNameError, match="rho"):
         record.registers["rh"]
+    with pytest.raises(UnknownNameError):
+        record[3]
+    for keep in (3, None, [3]):
+        with pytest.raises(OptionError):
+            nf.trace(model, *systems("compiled"), keep=keep, **options)
+
+
+def test_arrays_that_a_run_does_not_take_are_refused():
+    A, b = systems("compiled")
+    for kind in ("compiled", "program"):
+        with pytest.raises(ShapeError):
+            nf.trace(subject(kind)[0], A, b, b, b)
+    with pytest.raises(OptionError):
+        nf.trace(subject("trained")[0], A, b, normalize="no")
+    transformer = subject("operation")[0].model
+    with pytest.raises(ShapeError):
+        nf.trace(transformer, A)
+    with pytest.raises(DTypeError):
+        nf.trace(transformer, A * 1j)
 
 
 def test_a_recording_beyond_the_memory_is_refused_before_it_runs(monkeypatch):

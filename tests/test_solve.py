@@ -441,6 +441,8 @@ def test_bad_systems_are_refused(A: object, b: object, error: type[Exception]) -
         dict(check="shout"),
         dict(method="cg", M="jacobi"),
         dict(M="ilu"),
+        dict(M=nf.Program),
+        dict(M=lambda A, r: r),
         dict(M=np.ones(3)),
         dict(x0=np.ones(3)),
         dict(x0=np.ones((5, 2))),

@@ -11,7 +11,7 @@ import scipy.sparse.linalg as spla
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import ConvergenceWarning, OptionError, ShapeError, UnknownNameError
+from nlaformer.errors import ConvergenceWarning, DTypeError, OptionError, ShapeError, UnknownNameError
 from nlaformer.learn.methods import method
 from nlaformer.learn.programs import initial
 
@@ -146,6 +146,7 @@ def test_bad_arguments_are_refused() -> None:
         (UnknownNameError, dict(which="middle")),
         (UnknownNameError, dict(check="shout")),
         (ShapeError, dict(x0=np.ones(4))),
+        (DTypeError, dict(x0=np.ones(3) * 1j)),
         (ShapeError, dict(x0=np.ones((3, 2)))),
         (OptionError, dict(x0=np.zeros(3))),
         (OptionError, dict(rtol=-1.0)),
@@ -157,6 +158,8 @@ def test_bad_arguments_are_refused() -> None:
     ):
         with pytest.raises(error):
             nf.eigenpair(A, **options)  # type: ignore[arg-type]
+    affine = spla.LinearOperator((3, 3), matvec=lambda v: np.arange(1.0, 4.0) * np.ravel(v) + 1e-3, dtype=float)
+    assert nf.eigenpair(affine, check="ignore").status is Status.NOT_LINEAR
     with pytest.raises(ShapeError, match="one matrix"):
         nf.eigenpair(np.stack([A, A]))
     with pytest.raises(ShapeError, match="square"):

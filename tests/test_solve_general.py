@@ -282,3 +282,16 @@ def test_an_operator_that_is_not_linear_is_said_to_be_so_where_the_iteration_end
     affine = spla.LinearOperator((4, 4), matvec=lambda v: np.arange(1.0, 5.0) * np.ravel(v) + 1, dtype=float)
     result = nf.solve(affine, np.arange(4.0), method=method, check="ignore")
     assert result.status is Status.NOT_LINEAR
+
+
+def test_an_answer_is_no_worse_than_the_start_where_running_residuals_stray() -> None:
+    Q, _ = np.linalg.qr(np.random.default_rng(0).standard_normal((6, 3)))
+    b = np.random.default_rng(1).standard_normal(6)
+    b -= Q @ (Q.T @ b)  # A^T b is nothing but rounding
+    result = nf.solve(spla.aslinearoperator(Q), b, check="ignore")
+    assert not result.converged and np.linalg.norm(Q.T @ (b - Q @ result.x)) < 1e-15
+
+
+def test_a_residual_of_zero_whose_tolerance_is_zero_ends_at_once() -> None:
+    result = nf.solve(np.eye(4, 2), np.array([0.0, 0.0, 1.0, 1.0]), check="ignore")
+    assert result.status is Status.STAGNATED and result.iterations < 8 and not result.x.any()

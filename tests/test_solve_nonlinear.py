@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import ConvergenceWarning, DTypeError, OptionError, ShapeError, UnknownNameError
+from nlaformer.errors import CompileError, ConvergenceWarning, DTypeError, OptionError, ShapeError, UnknownNameError
 from nlaformer.learn.methods import method
 from nlaformer.learn.programs import initial
 from nlaformer.solvers.enclosure import enclose
@@ -203,6 +203,8 @@ def test_bad_arguments_are_refused() -> None:
         (ShapeError, lambda x: x[:-1], np.zeros(3), {}),
         (ShapeError, Cubic(), np.zeros(3), dict(A=A)),
         (ShapeError, Cubic(), np.zeros(4), dict(A=A, b=b)),
+        (ShapeError, Cubic(), np.zeros(3), dict(A=np.stack([A, A]), b=b)),
+        (CompileError, type("Asks", (Cubic,), {"residual": lambda self, z, x: x * x})(), np.zeros(3), dict(A=A, b=b)),
         (DTypeError, lambda x: x * 1j, np.zeros(3), {}),
         (DTypeError, lambda x: "a", np.zeros(3), {}),
         (DTypeError, lambda x: x, np.zeros(3) * 1j, {}),

@@ -16,6 +16,7 @@ squared deviations for t = 1, ..., ``until``.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -32,7 +33,7 @@ from nlaformer.compiler.language import Program
 from nlaformer.errors import DomainError, OptionError, shown
 from nlaformer.microscope.measures import numbers
 from nlaformer.microscope.short_programs import DiagonalRefinement, Momentum, RankOneRefinement
-from nlaformer.microscope.subject import Subject, program_method, subject
+from nlaformer.microscope.subject import Subject, asked, program_method, subject
 from nlaformer.microscope.untrained import untrained
 from nlaformer.problems import Family, Systems
 from nlaformer.report.html import panel, table, tag
@@ -239,7 +240,9 @@ def _judged(program: Program, systems: Systems, wanted: Tensor) -> Fit:
 
 
 def _steps(program: Program, systems: Systems, wanted: Tensor) -> tuple[float, ...]:
-    """How well one step of the program, started at each of the model's iterates, gives the next."""
+    """How well one step of the program, started at each of the model's iterates, gives the next; NaN without an x0."""
+    if not {"b", "x0"} <= asked(program):
+        return (math.nan,) * (wanted.shape[1] - 1)
     found = []
     for before, after in zip(wanted.unbind(1)[:-1], wanted.unbind(1)[1:], strict=True):
         next_one = program.run(systems.A, systems.b, x0=before, iterations=1).x[:, 1]

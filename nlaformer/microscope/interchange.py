@@ -31,6 +31,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from nlaformer.arrays import whole
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError
 from nlaformer.learn.model import Solver
@@ -119,6 +120,7 @@ def interchange(
     """
     if not isinstance(model, Solver):
         raise OptionError("states are exchanged in a trained solver; those of a program have names, see nf.patch")
+    count = whole("count", count, 2)
     own = family or model.config.make_family()
     fitting, fresh = (_Pair.of(own.sample(count, seed + k)) for k in range(2))
     found = []

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nlaformer.arrays import to_tensor
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.errors import OptionError, ShapeError, UnusedPatchWarning
+from nlaformer.errors import OptionError, ShapeError, UnusedPatchWarning, shown
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.microscope.places import (
     Model,
@@ -72,6 +72,8 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
     array([[0.25, 0.5 ],
            [0.25, 0.5 ]])
     """
+    if not isinstance(changes, Mapping) or not all(isinstance(name, str) for name in changes):
+        raise OptionError(f"changes is {shown(changes)}; expected a value for each name: {{name: value}}")
     given = {name: _function(model, name, change) for name, change in changes.items()}
     states = {name: change for name, change in given.items() if name.startswith("registers.")}
     plain = {name: change for name, change in given.items() if name not in states}

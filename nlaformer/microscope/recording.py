@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, check_memory, full_precision, give, to_tensor, whole
+from nlaformer.arrays import ArrayT, check_memory, flag, full_precision, give, to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.result import Run, array_library, flatten, take_any_size
-from nlaformer.errors import OptionError, ShapeError, look_up
+from nlaformer.errors import DTypeError, OptionError, ShapeError, look_up, shown
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
@@ -88,7 +88,7 @@ class Trace(Generic[ArrayT]):
     def __getitem__(self, name: str) -> ArrayT:
         if name in self.kept:
             return self._given(self.kept[name])
-        chosen = [value for known, value in self.kept.items() if "*" in name and fits(name, known)]
+        chosen = [value for known, value in self.kept.items() if "*" in str(name) and fits(name, known)]
         if not chosen:
             raise unknown_place(name, self.kept)
         if len(shapes := {value.shape for value in chosen}) > 1:
@@ -196,7 +196,9 @@ def trace(model: Model, *operands: ArrayT, keep: str | Sequence[str] = "*", **op
     >>> bool(np.allclose(weights.sum(-1), 1))
     True
     """
-    patterns = [keep] if isinstance(keep, str) else list(keep)
+    patterns = [keep] if isinstance(keep, str) else keep
+    if not isinstance(patterns, list | tuple | set) or not all(isinstance(pattern, str) for pattern in patterns):
+        raise OptionError(f"keep is {shown(keep)}; expected a name or pattern, or several in a list")
     run = _run(model, operands, options)
     if (count := len(places(model)) * run.passes) > _MOST_NAMES:
         raise OptionError(
@@ -282,9 +284,15 @@ def _refuse(options: Mapping[str, Any], known: Sequence[str]) -> None:
         raise OptionError(f"{name}= is not an option of this run; it takes {', '.join(known) or 'none'}")
 
 
+def _refuse_many(operands: Sequence[Any]) -> None:
+    if len(operands) > 3:
+        raise ShapeError(f"a program takes A, b and x0, and further inputs by name; {len(operands)} arrays were given")
+
+
 def _of_algorithm(model: Algorithm, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     passes = whole("iterations", options.get("iterations", 30), 0)
     inputs = {name: value for name, value in options.items() if name != "iterations"}
+    _refuse_many(operands)
     *batch, rows, tokens = np.shape(model.prompt(*operands, **inputs))
     return _Run(tuple(batch), rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
 
@@ -299,6 +307,7 @@ def _of_solver(model: Solver, operands: Sequence[Any], options: dict[str, Any]) 
         raise ShapeError(f"a trained solver takes A and b; {len(operands)} arrays were given")
     config = model.config
     iterations = whole("iterations", options.get("iterations", config.T), 0)
+    flag("normalize", options.get("normalize", True))
     seen: list[Tensor] = []
 
     def run() -> _Found:
@@ -330,8 +339,7 @@ def _batch(A: Any, b: Any) -> tuple[int, ...]:
 
 def _of_program(model: TrainedProgram, operands: Sequence[Any], options: dict[str, Any]) -> _Run:
     passes = whole("iterations", options.get("iterations", model.config.T), 0)
-    if len(operands) > 3:
-        raise ShapeError(f"a program takes A, b and x0, and further inputs by name; {len(operands)} arrays were given")
+    _refuse_many(operands)
     further = {name: value for name, value in options.items() if name != "iterations"}
     named = dict(zip(("A", "b", "x0"), operands, strict=False)) | further
     inputs = take_any_size(model.program.name, model.program.inputs, named, torch.float64, model.device)
@@ -346,11 +354,16 @@ def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str
         raise ShapeError("an nf.NLAFormer takes one array, P (..., rows, tokens), and loops=")
     passes = whole("loops", options.get("loops", 0), 0)
     P = to_tensor("P", operands[0])
+    if not P.is_floating_point():
+        raise DTypeError(f"P is {P.dtype}; expected real numbers in floating point")
     *batch, rows, tokens = P.shape
     flat = P.reshape(-1, rows, tokens)
 
     def run() -> _Found:
-        output = model(flat, passes)
+        try:
+            output = model(flat, passes)
+        except RuntimeError as error:
+            raise ShapeError(f"this nf.NLAFormer does not take P of shape {tuple(P.shape)}: {error}") from error
         return _Found(give(output.reshape(*batch, *output.shape[1:]), array_library(*operands)))
 
     return _Run(tuple(batch), rows, tokens, passes, run)

@@ -96,7 +96,7 @@ def _trained(model: TrainedProgram) -> Method:
 
 def program_method(program: Program | Algorithm) -> Method:
     """The runs of a program or a compiled algorithm."""
-    takes_b = "b" in (program.config.inputs if isinstance(program, Algorithm) else _asked(program))
+    takes_b = "b" in (program.config.inputs if isinstance(program, Algorithm) else asked(program))
 
     def method(A: Tensor, b: Tensor, iterations: int) -> Tensor:
         run = program.run(A, b, iterations=iterations) if takes_b else program.run(A, iterations=iterations)
@@ -110,7 +110,7 @@ def answers(x: Tensor, b: Tensor) -> Tensor:
     return x if x.dim() == 3 else (x @ b[:, None, :, None])[..., 0]
 
 
-def _asked(program: Program) -> set[str]:
+def asked(program: Program) -> set[str]:
     """The arguments of a program's three methods."""
     methods = (program.start, program.step, program.finish)
     return {name for method in methods for name in inspect.signature(method).parameters}

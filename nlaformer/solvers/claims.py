@@ -48,7 +48,7 @@ class Claims:
         state = self._state
         exact, done, noise = state.judge(lanes, x)
         self._failures[at] += 1
-        self._strikes[at] += exact.norm > 0.5 * self._reached[at]
+        self._strikes[at] += exact.norm >= 0.5 * self._reached[at]  # 0 is no less than 0
         self._reached[at] = torch.fmin(self._reached[at], exact.norm)
         # Where only rounding to the user's precision is in the way, a smaller residual may leave room for it.
         rounding = ~done & exact.holds

@@ -32,7 +32,7 @@ from nlaformer.solvers.lanczos import EigenSearch
 from nlaformer.solvers.models import loaded, program_of, residual_of
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
-from nlaformer.solvers.parse import Problem, read, read_matrix, read_tolerance, scale_towards
+from nlaformer.solvers.parse import Problem, read, read_matrix, read_real, read_tolerance, scale_towards
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, read_preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, read_runner
@@ -162,11 +162,12 @@ def _read(A: Any, x0: Any) -> Problem:
         x0 = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         x0 = x0.to(torch.float32) if "float32" in str(matrix.dtype) else x0  # the precision of the result is A's
         x0 = x0.to(A.device) if isinstance(A, Tensor) else x0.numpy()
+    start = read_real("x0", x0)
+    if start.shape != (n,):
+        raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected ({n},), that of a vector for A")
     # Only the scaled A and start are of use. "gmres" takes any square A: the search itself decides whether it is
     # symmetric, more strictly than nf.solve. Without an x0 and a tolerance, nothing of a linear system is computed.
     problem = read(A, x0, None, 0.0, 0.0, "gmres")
-    if problem.b.shape != (1, n) or problem.columns:
-        raise ShapeError(f"x0 has another shape than ({n},), that of a vector for A")
     if bool(problem.finite.all()) and not bool(problem.b.any()):
         raise OptionError("x0 is 0, from where no direction leads; pass another start, or none")
     return problem
@@ -208,6 +209,11 @@ def _result(search: EigenSearch, runner: Runner | None, begun: float) -> EigenRe
         status, detail = Status.CONVERGED, ""
     elif status in (Status.MAXITER, Status.STAGNATED) and problem.dtype != torch.float64:
         status = Status.PRECISION if bool(search.judge(theta, v, torch.float64).holds[0]) else status
+
+    if status in (Status.MAXITER, Status.STAGNATED) and isinstance(problem.A, ImplicitOperator):
+        search.matvecs += 1
+        if bool(problem.A.apply(torch.zeros_like(problem.b)).any()):
+            status, detail = Status.NOT_LINEAR, "A applied to 0 is not 0"
 
     def in_units(value: Any, towards: float) -> float:
         return float(scale_towards(torch.as_tensor(value, dtype=torch.float64).cpu(), search.e.cpu()[0], towards))

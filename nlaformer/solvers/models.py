@@ -53,7 +53,7 @@ def no_function(value: Any, *arguments: str) -> str:
     if isinstance(value, type):
         return f"the class {value.__name__}, not an object of it"
     if is_solver(value) or runs(value):
-        return f"a {type(value).__name__}, which solves systems"
+        return f"a model of the type {type(value).__name__}, which solves systems"
     if hasattr(value, "error_bound"):
         return "an operation"
     if hasattr(value, "pre") and hasattr(value, "loop"):

@@ -27,7 +27,7 @@ from nlaformer.compiler.inputs import size_of
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import take_any_size
-from nlaformer.compiler.trace import ANSWER, trace_program
+from nlaformer.compiler.trace import ANSWER, refuse, refuse_changes, trace_program
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.enclosure import enclose
@@ -233,7 +233,10 @@ def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function 
     """The equations that a user gave."""
     program = program_of(F)
     if isinstance(F, Program):
-        program = Reference.of(trace_program(F, size_of({**given, "x0": x0}, KINDS | dict(F.inputs))))
+        traced = trace_program(F, size_of({**given, "x0": x0}, KINDS | dict(F.inputs)))
+        refuse(F, traced.problems)
+        refuse_changes(traced)
+        program = Reference.of(traced)
     if program is None:
         if words := no_function(F, "x"):
             raise OptionError(f"F is {words}; expected a function x -> F(x), an nf.Program or a trained program")
@@ -251,6 +254,8 @@ def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function 
     if not bool(torch.isfinite(x0).all()):
         x0 = torch.zeros_like(x0)  # the search will say so
     inputs = take_any_size(program.name, {**wanted, "x0": "vector"}, {**given, "x0": x0}, torch.float64, x0.device)
+    if inputs["x0"].dim() > 1:
+        raise ShapeError(f"{program.name} was given {len(inputs['x0'])} systems; expected one")
     return _Residual(program.residual, inputs)
 
 

@@ -120,7 +120,8 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     start, n = None, matrices.shape[-1]
     if least_squares and isinstance(operator, ImplicitOperator):
         # Entries tell the size of other matrices. Products with A and A^T would leave the range of the numbers.
-        exponent_a, _ = _finite_exponent(operator.transposed.apply(y).abs().amax(-1))
+        drawn = torch.randn(y.shape[-1], dtype=y.dtype, generator=torch.Generator().manual_seed(0)).expand_as(y)
+        exponent_a, _ = _finite_exponent(operator.transposed.apply(drawn).abs().amax(-1))
         operator = operator.scaled(exponent_a)
     if x0 is not None:
         start = as_lanes(_read_x0(x0, n, shape, columns))

@@ -17,7 +17,7 @@ from nlaformer.compiler.learned import LowRank
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.loading import bundled, load
 from nlaformer.solvers.blocks import Blocks, unreadable
-from nlaformer.solvers.models import is_solver, role_of, runs
+from nlaformer.solvers.models import is_solver, no_function, role_of, runs
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 from nlaformer.solvers.parse import Problem, read_matrix, read_real
 
@@ -165,6 +165,8 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
             return SparseOperator(matrix.astype(np.float64))
         return ImplicitOperator.of(matrix, m)
     if callable(M):
+        if kind := no_function(M, "r"):
+            raise OptionError(f"M is {kind}; expected a function of the residual r, or a matrix")
         return _Function(M, problem, torch.arange(m, device=problem.b.device))
     return _from_array(M, problem)
 

@@ -251,6 +251,11 @@ class SolveState:
             lanes = torch.tensor(open_ended, device=self.x.device)
             self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
             exact, done, _ = self.judge(lanes)
+            # Running residuals may have strayed: where the true one is larger than it was, the start is better.
+            worse = ~(exact.norm <= norm_of(self._start[2][lanes]) * (1 + 1e-10))
+            if bool(worse.any()):
+                self.x[lanes[worse]] = self._start[0][lanes[worse]]
+                exact, done, _ = self.judge(lanes)
             spent = torch.tensor([self.status[lane] in (Status.MAXITER, Status.STAGNATED) for lane in open_ended])
             unsure = spent.to(lanes.device) & ~exact.holds & (exact.bound <= self.problem.tolerance[lanes])
             detail = "the residual is proven to meet the tolerance, but other evaluations in float64 may not show it"
