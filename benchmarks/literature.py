@@ -135,10 +135,11 @@ def measure(name: str, A: np.ndarray, b: np.ndarray, x: np.ndarray) -> list[dict
 
 
 def _errors(method: Any, A: np.ndarray, b: np.ndarray, x: np.ndarray, loops: Sequence[int]) -> dict[str, Any]:
-    """The errors, and on how many problems the run itself says that its digits are lost."""
+    """The errors; how many runs say themselves that digits are lost, and the last error of the others."""
     run = method.run(A, b, iterations=loops[-1])
-    said = sum(status.name == "INACCURATE" for status in np.ravel(run.status))
-    return {"errors": {str(t): error(run.x[:, t], x) for t in loops}, "said_inaccurate": int(said)}
+    lost = np.array([status.name == "INACCURATE" for status in np.ravel(run.status)])
+    errors = {str(t): error(run.x[:, t], x) for t in loops}
+    return {"errors": errors, "inaccurate": int(lost.sum()), "others": error(run.x[~lost, -1], x[~lost])}
 
 
 def section(document: dict[str, Any]) -> str:
@@ -147,7 +148,9 @@ def section(document: dict[str, Any]) -> str:
     lines += [f"| theirs: {what} | - | {figure} ({source}) |" for what, figure, source in THEIRS]
     for row in document["rows"]:
         errors = ", ".join(f"{value:.0e} after {t}" for t, value in row["errors"].items())
-        said = f"; {row['said_inaccurate']} runs say INACCURATE" if row["said_inaccurate"] else ""
+        said = (
+            f"; {row['inaccurate']} runs say INACCURATE, the others: {row['others']:.0e}" if row["inaccurate"] else ""
+        )
         lines.append(f"| {row['method']} | {row.get('layers', '-')} | {errors}{said} |")
     how = f"`python -m benchmarks.literature`: {document['count']:,} problems; *after t* is after t loops."
     return "\n".join([*lines, "", f"{how} {in_words(document['provenance'])}.", "", _NOT_COMPARED]) + "\n"

@@ -59,6 +59,7 @@ _PROBE = 32  # matrices of a batch that are solved first, to see how long all wo
 _DISTINCT = 2**22  # entries of the matrices of a batch that are drawn; a larger batch repeats them
 _SHARE = 0.4  # of the memory that a cell may take
 _RAISES = 12  # of the iterations of the fixed form by a tenth, from those of solve, which keeps more conjugate
+_RAISES_GUIDED = 3  # a network that needs many more has stalled
 
 
 @dataclass(frozen=True)
@@ -168,7 +169,7 @@ def _cell(bench: Bench, plan: Plan, rows: list[Row], A: Tensor, before: list[Row
             rows[k],
             **counted,
             flops=bench.work(rows[k].method, answer),
-            setup=answer.setup,
+            setup=min(answer.setup, seconds[k]),
             seconds=seconds[k],
             repeats=max(len(times[k]), 1),
             failed=_failed(A, B, answer),
@@ -203,7 +204,8 @@ def _run(bench: Bench, row: Row, A: Tensor, B: Tensor) -> tuple[Answer, float]:
     """Run a method; a fixed number of iterations that is not enough for the worst right-hand side is raised."""
     answer, seconds = _timed(bench, row, A, B)
     key = row.family, row.n, row.method
-    for _ in range(_RAISES if row.form == "fixed" else 0):
+    raises = 0 if row.form != "fixed" else _RAISES_GUIDED if row.method == GUIDED else _RAISES
+    for _ in range(raises):
         if not _failed(A, B, answer):
             break
         bench.needed[key] += math.ceil(bench.needed[key] / 10)
