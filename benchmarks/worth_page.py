@@ -210,5 +210,6 @@ def _panel(axes: Any, rows: list[_Row]) -> None:
                 axes.plot(*zip(*own, strict=True), label=f"{method}, {form}", **look)
     axes.set_xscale("log")
     axes.set_yscale("log")
+    axes.minorticks_off()
     if not axes.get_legend_handles_labels()[0]:
         axes.text(0.5, 0.5, "left out", color=FAINT, fontsize=8, ha="center", transform=axes.transAxes)

@@ -16,6 +16,7 @@ import nlaformer as nf
 from benchmarks import literature, worth, worth_page
 from benchmarks.worth_methods import BY_HAND, GUIDED, PRECONDITIONER, Bench, residual
 from nlaformer import problems
+from nlaformer.learn.models import untrained
 from nlaformer.problems.conjugate import last_iterate, pcg
 
 ROOT = Path(__file__).parent.parent
@@ -139,8 +140,16 @@ def test_the_literatures_problems_are_consistent_and_their_error_is_the_mean_squ
 def test_the_literatures_programs_solve_least_squares() -> None:
     A, b, x = (part.numpy() for part in literature.Gaussian(n=8, columns=2).sample(3, seed=1))
     for program, loops in literature.METHODS.values():
-        found = program.run(A[..., :2], b, iterations=loops[-1]).x[:, -1]
+        found = program.run(A, b, iterations=loops[-1]).x[:, -1]
         assert literature.error(found, x) < 1e-12, program.name
+
+
+def test_a_trained_model_joins_the_literatures_table() -> None:
+    settings: dict[str, Any] = {"family": literature.Gaussian(n=8, columns=2), "d": 8, "heads": 2}
+    A, b, x = (part.numpy() for part in literature.Gaussian(n=8, columns=2).sample(3, seed=1))
+    found = literature._errors(untrained(nf.recipe("guided-cgls", **settings)), A, b, x[..., :2], (0, 8))
+    assert found["errors"]["0"] == pytest.approx(float((x[..., :2] ** 2).mean()))
+    assert found["errors"]["8"] < found["errors"]["0"]
 
 
 def test_the_literatures_table_is_that_of_the_filed_figures() -> None:
