@@ -70,7 +70,7 @@ class Plan:
     batches: tuple[int, ...] = (1, 1024)
     sides: tuple[int, ...] = (1, 10, 100, 1000)
     rounds: int = 5
-    budget: float = 0.4  # seconds of one method in one cell; what has taken longer is not timed again
+    budget: float = 0.3  # seconds of one method in one cell; what has taken longer is not timed again
     longest: float = 6.0  # seconds; what would take longer is left out
 
 
@@ -143,8 +143,8 @@ def _cell(bench: Bench, plan: Plan, rows: list[Row], A: Tensor, before: list[Row
     answers: dict[int, Answer] = {}
     times: dict[int, list[float]] = {}
     for k, row in enumerate(rows):
-        reason = _left_out(bench, plan, row, before[k] if before else None, A, B)
         try:
+            reason = _left_out(bench, plan, row, before[k] if before else None, A, B)
             if not reason:
                 answers[k], spent = _run(bench, row, A, B)
                 times[k] = [spent]
@@ -155,12 +155,7 @@ def _cell(bench: Bench, plan: Plan, rows: list[Row], A: Tensor, before: list[Row
             torch.cuda.empty_cache()
             reason = "memory: it ran out"
         rows[k] = replace(row, left_out=reason)
-    first = {k: own.pop() for k, own in times.items()}  # a warm-up, unless it is all there is time for
-    for _ in range(plan.rounds):
-        for k, own in times.items():
-            if first[k] + sum(own) < plan.budget:
-                own.append(_timed(bench, rows[k], A, B)[1])
-    seconds = {k: statistics.median(own or [first[k]]) for k, own in times.items()}
+    seconds = _in_turns(bench, plan, rows, times, A, B)
     for k, answer in answers.items():
         counted: dict[str, Any] = {}
         if rows[k].method not in DIRECT:
@@ -171,11 +166,24 @@ def _cell(bench: Bench, plan: Plan, rows: list[Row], A: Tensor, before: list[Row
             flops=bench.work(rows[k].method, answer),
             setup=min(answer.setup, seconds[k]),
             seconds=seconds[k],
-            repeats=max(len(times[k]), 1),
+            repeats=len(times[k]),
             failed=_failed(A, B, answer),
             against_cholesky=seconds[k] / seconds[0] if 0 in seconds else None,
         )
     return rows
+
+
+def _in_turns(
+    bench: Bench, plan: Plan, rows: list[Row], times: dict[int, list[float]], A: Tensor, B: Tensor
+) -> dict[int, float]:
+    """The median time of every method. Its first run is a warm-up, unless it is all there is time for."""
+    for _ in range(plan.rounds):
+        for k, own in times.items():
+            if sum(own) < plan.budget:
+                own.append(_timed(bench, rows[k], A, B)[1])
+    for k, own in times.items():
+        times[k] = own[1:] or own
+    return {k: statistics.median(own) for k, own in times.items()}
 
 
 def _left_out(bench: Bench, plan: Plan, row: Row, before: Row | None, A: Tensor, B: Tensor) -> str:
