@@ -370,6 +370,15 @@ def test_what_ones_own_task_gives_wrongly_is_refused_by_its_name(error, words, m
         compare.compare(model, "own", family.sample(2, seed=0), 4, family)
 
 
+def test_an_error_without_a_gradient_is_refused_where_training_needs_one():
+    family = own_task(error=lambda self, x, systems: x.detach().square().sum(-1))
+    x = torch.zeros(2, 5, 3, dtype=torch.float64, requires_grad=True)
+    with pytest.raises(OptionError, match=r"Own\.error"):
+        family.checked_error(x, family.sample(2, seed=0))
+    with torch.no_grad():
+        assert not family.checked_error(x, family.sample(2, seed=0)).any()
+
+
 def test_a_rival_and_an_error_that_write_into_what_they_get_change_nothing_for_the_others():
     def spoiling(A, b, iterations):
         A.zero_()

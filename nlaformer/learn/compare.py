@@ -8,7 +8,7 @@ not trained on, up to four times the T of the training. An iteration is a produc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -172,9 +172,10 @@ def evaluate_program(
     ('spd, sigma 1.2', ['CG', 'PCG, Jacobi'])
     """
     rows = []
-    for label, family in (*own_families(model.config), *model.config.make_family().others().items()):
-        if not isinstance(family, Family):
-            raise OptionError(f"{label}, of {model.config.family}.others, is {shown(family)}; expected a family")
+    others = model.config.make_family().others()
+    if not isinstance(others, Mapping) or not all(isinstance(family, Family) for family in others.values()):
+        raise OptionError(f"{model.config.family}.others gave {shown(others)}; expected families by name")
+    for label, family in (*own_families(model.config), *others.items()):
         say(label)
         rows.append(compare(model, label, family.sample(count, seed), family=family))
     return rows

@@ -164,8 +164,11 @@ class Family:
         return CLASSICAL
 
     def checked_error(self, x: Tensor, systems: Systems) -> Tensor:
-        """What ``error`` gives, checked: one number for each iterate."""
-        return _real_tensor(f"{self.name}.error", self.error(x, systems), tuple(x.shape[:-1]))
+        """What ``error`` gives, checked: one number for each iterate, with a gradient if x has one."""
+        found = _real_tensor(f"{self.name}.error", self.error(x, systems), tuple(x.shape[:-1]))
+        if x.requires_grad and torch.is_grad_enabled() and not found.requires_grad:
+            raise OptionError(f"{self.name}.error gave a tensor without a gradient; training needs one, so keep x's")
+        return found
 
     def rival_iterates(self, A: Tensor, b: Tensor, iterations: int) -> dict[str, Tensor]:
         """The iterates of every rival, (count, iterations + 1, n), checked. A rival may write into what it is given."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -230,28 +230,15 @@ class SolveResult(Generic[ArrayT]):
         return f"{len(found):,} systems: " + ", ".join(words)
 
 
-class _Measured(Protocol):
-    @property
-    def residual_norm(self) -> Numbers: ...
-    @property
-    def residual_bound(self) -> Numbers: ...
-    @property
-    def tolerance(self) -> Numbers: ...
-    @property
-    def method(self) -> str: ...
-    @property
-    def model(self) -> Contribution | None: ...
-
-
-def measured(result: _Measured, status: str, work: str, time: str) -> dict[str, str]:
-    """What is told of a result, by name."""
+def measured(result: Any, status: str, work: str, time: str) -> dict[str, str]:
+    """What is told of a SolveResult and of an Outcome, by name."""
+    norm, bound, limit = (_span(v) for v in (result.residual_norm, result.residual_bound, result.tolerance))
     return {
         "status": status,
-        "residual": f"{_span(result.residual_norm)}, at most {_span(result.residual_bound)} by the certificate; "
-        f"tolerance {_span(result.tolerance)}",
+        "residual": f"{norm}, at most {bound} by the certificate; tolerance {limit}",
         "method": result.method,
         "work": work,
-        "model": str(result.model) if result.model else "none",
+        "model": str(result.model or "none"),
         "time": time,
     }
 
