@@ -30,7 +30,8 @@ plain
 # %% [markdown]
 # ## With a model
 #
-# The bundled model takes the first steps, the classical method the rest. Fewer products with A are needed.
+# The bundled model takes the first steps, the classical method the rest. Fewer products with A are needed; what the
+# model itself computes is not counted among them.
 
 # %%
 guided = nf.solve(A[0], b[0], model="cg-accelerated", rtol=1e-10)

@@ -43,6 +43,8 @@ def test_a_trained_model_is_evaluated_on_its_own_family_by_default(make):
     drawn = model.config.make_family().sample(6, seed=1)
     assert found.mean["learned"] == pytest.approx(_errors(model.iterates(*drawn[:2]), drawn.x).mean(0), rel=1e-6)
     assert found.T == 5 and len(found.mean["learned"]) == 6
+    longer = nf.evaluate(model, count=6, seed=1, iterations=7)
+    assert longer.T == 5 and len(longer.mean["CG"]) == len(longer.mean["learned"]) == 8
     if isinstance(model, nf.Solver):  # the same as of the command
         assert found.mean["CG"] == pytest.approx(measure(model, "", drawn).cg, rel=1e-6, abs=1e-18)
 

@@ -42,7 +42,7 @@ class Comparison:
     label: str
     count: int
     T: int
-    """Iterations of the training; the curves may go on, by default to four times as many."""
+    """Iterations of the training, of a model that was trained; the curves may go on."""
     mean: dict[str, tuple[float, ...]]
     median: dict[str, tuple[float, ...]]
     largest: dict[str, tuple[float, ...]]

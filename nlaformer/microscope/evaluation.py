@@ -63,7 +63,8 @@ def evaluate(
     if name in of.family.rivals():
         name = "model"
     label = repr(of.family) if given is None else "given systems"
-    return measured(label, drawn, {name: _iterates(of, drawn)}, of.family, of.T)
+    trained = of.T if of.model is None else of.model.config.T
+    return measured(label, drawn, {name: _iterates(of, drawn)}, of.family, trained)
 
 
 def _iterates(of: Subject, systems: Systems) -> Tensor:
