@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import nlaformer as nf  # noqa: E402
+from nlaformer.explorer import write_page  # noqa: E402
 
 project, author, version = "nlaformer", "the authors of nlaformer", nf.__version__
 copyright = "Apache-2.0"
@@ -59,6 +60,7 @@ def navigation(text: str) -> str:
         for title, body in SECTION.findall(text)
         if ITEM.search(body)
     ]
+    text = text.replace("- The explorer", '- <a href="../explorer.html">The explorer</a>')  # which GitHub does not have
     return text + "\n" + "\n".join(trees)
 
 
@@ -106,7 +108,14 @@ def colons(app: Sphinx, what: str, name: str, value: object, options: object, li
     lines[:] = [line.replace(COLON, ":") for line in lines]
 
 
+def explorer(app: Sphinx, failure: Exception | None) -> None:
+    """The explorer beside the pages."""
+    if failure is None:
+        write_page(Path(app.outdir) / "explorer.html")
+
+
 def setup(app: Sphinx) -> None:
+    app.connect("build-finished", explorer)
     app.connect("source-read", read)
     app.connect("autodoc-process-docstring", docstring, priority=400)  # Napoleon's is 500
     app.connect("autodoc-process-docstring", colons, priority=600)

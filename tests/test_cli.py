@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
 from dataclasses import fields
 from pathlib import Path
 
@@ -17,8 +16,6 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer import pretrained
-from nlaformer.cli import demo
 from nlaformer.console import Sheet, to_text
 from nlaformer.express import accuracy
 from nlaformer.learn import recipes
@@ -45,10 +42,9 @@ def test_a_name_too_long_for_a_file_is_a_mistake_in_one_line(run):
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Operations of size 5 in the demo; quickstart, but of a hundred steps; few systems for the models."""
-    monkeypatch.setattr(demo, "SYSTEMS", 8)
-    monkeypatch.setattr(demo, "OPERATION_SIZE", 5)
-    short = recipes.recipe("quickstart", steps=100, warmup=10)
+    """The training of the demo, but of a few steps; the explorer, which has tests of its own, is not packed."""
+    monkeypatch.setattr("nlaformer.explorer.write_page", lambda path: path)
+    short = recipes.recipe("guided-quickstart", steps=10, warmup=2)
     monkeypatch.setattr(nf, "recipe", lambda name: short, raising=False)
 
 
@@ -200,11 +196,16 @@ def test_show_draws_and_says_where(run, tmp_path: Path):
     assert str(picture) in out
 
 
-def test_demo_shows_the_table_and_says_what_it_shows(run, small):
+def test_demo_shows_its_four_parts_in_order_with_a_picture_each(run, small, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     code, out, _ = run("demo")
     assert code == 0
-    for name in (*nf.operations(), *pretrained.names(), "nf.operation(", "PCG"):
-        assert name in out.replace("-\n", "-"), name
+    calls = ["nf.operation(", "nf.compile(", 'nf.load("cg-accelerated")', "nf.train(", "nf.solve("]
+    places = [out.index(call) for call in calls]
+    assert places == sorted(places)
+    drawn = sorted(path.name for path in Path("out").glob("*.png"))
+    assert [name[0] for name in drawn] == ["1", "2", "3", "3", "4"] and all(name in out for name in drawn)
+    assert nf.load("out/demo-model").config.steps == 10 and "out/explorer.html" in out
     assert "\x1b" not in out and max(len(line) for line in out.splitlines()) <= 80
 
 
@@ -283,16 +284,3 @@ def test_a_method_without_its_model_names_the_option_of_the_command(run, tmp_pat
     np.save(tmp_path / "A.npy", np.eye(3))
     code, _, err = run("solve", str(tmp_path / "A.npy"), "--method", "flexible")
     assert code == 2 and "flexible" in err and "model=" not in err
-
-
-def test_an_interrupted_demo_keeps_the_folder_it_names(monkeypatch: pytest.MonkeyPatch, capsys, tmp_path: Path):
-    def interrupted(config: object, out: str, **more: object) -> None:
-        (Path(out) / "checkpoint").touch()
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr(nf, "train", interrupted, raising=False)
-    with pytest.raises(KeyboardInterrupt):
-        demo.learning()
-    (kept,) = tmp_path.iterdir()
-    assert str(kept) in capsys.readouterr().err and (kept / "checkpoint").exists()

@@ -1,177 +1,216 @@
-"""The command ``demo``: what the package does, section by section.
+"""The command ``demo``: what the package does, in four parts with a picture each.
 
-A section is a function that runs something, prints it and says in plain sentences what it shows.
+A part is a few lines of Python, printed and run as they stand, and sentences that say what came out.
 """
 
 from __future__ import annotations
 
-import inspect
-import sys
 import textwrap
-from typing import Any
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
-from nlaformer.console import Sheet, console, print_sheets, say
+import typer
+
+from nlaformer.console import Sheet, output_folder, print_sheets, say
+
+if TYPE_CHECKING:
+    from nlaformer.learn.compare import Comparison
 
 __all__ = ["demo"]
 
-SYSTEMS = 512  # for the bundled models
-OPERATION_SIZE = 20
+
+def demo(
+    out: Annotated[Path, typer.Option(help="Folder for the pictures and the model that is trained.")] = Path("out"),
+) -> None:
+    """Show what there is, with real runs: about two minutes."""
+    output_folder(out)
+    for part in (operation, algorithm, learning, solving, afterwards):
+        part(out)
 
 
-def demo() -> None:
-    """Show what there is, with real runs: about three minutes."""
-    for section in SECTIONS:
-        section()
+def operation(out: Path) -> None:
+    """A product of matrices as a layer of attention."""
+    from nlaformer.cli.operations import draw_prompts
 
-
-def operations() -> None:
-    """The table of the operations, and what it shows."""
-    from nlaformer.cli.operations import measure_all, sheets
-
-    _heading("Operations: cost, error and proven bound")
-    rows = measure_all(OPERATION_SIZE, ("float64",))
-    found = {row["operation"]: row["accuracy"]["float64"] for row in rows if row["form"] == "accurate"}
-    worst = max(found, key=lambda name: found[name]["error"])
-    above = [name for name in found if found[name]["error"] > found[name]["bound"]]
-    outcome = f"ABOVE THE BOUND: {', '.join(above)}." if above else "No error exceeds its bound."
-    _tell(
-        "Each line is an ordinary softmax transformer. Its weights were written down, not trained, and it was run on "
-        f"random numbers. The least accurate, apart from the single FFNs, is {worst}, with a relative error of "
-        f"{found[worst]['error']:.0e}. {outcome}"
+    _heading("1. An operation: a product of matrices by one layer of softmax attention")
+    found = _shown(
+        """
+        A, B = np.random.default_rng(0).normal(size=(2, 6, 6))
+        product = nf.operation("matmul", n=6)  # product.model is a torch.nn.Module
+        error = abs(product(A, B) - A @ B)
+        bound = product.error_bound(A, B)  # proven, for each entry of this call
+        """
     )
-    print_sheets(sheets(rows))
-
-
-def python() -> None:
-    """The first lines a user types, run."""
-    _heading("In Python")
-    source = textwrap.dedent(inspect.getsource(example).partition("\n")[2].partition("return")[0])
-    print(textwrap.indent(source + "print(product.cost)", "    ") + "\n")
-    found = example()
-    print(f"    {found['cost']}\n")
-    _tell(f"The largest error of an entry is {found['error']:.1e}, the largest proven bound {found['bound']:.1e}.")
-
-
-def example() -> dict[str, Any]:
-    import numpy as np
-
-    import nlaformer as nf
-
-    A, B = np.random.default_rng(0).normal(size=(2, 20, 20))
-    product = nf.operation("matmul", n=20)
-    error = np.abs(product(A, B) - A @ B).max()
-    bound = product.error_bound(A, B).max()
-    return {"cost": str(product.cost), "error": float(error), "bound": float(bound)}
-
-
-def algorithms() -> None:
-    """A program, its schedule, and how it converges beside NumPy."""
-    import numpy as np
-
-    import nlaformer as nf
-    from nlaformer.compiler.library import example
-    from nlaformer.compiler.library.krylov import ConjugateGradient
-    from nlaformer.compiler.verify import converge
-
-    _heading("Algorithms: conjugate gradients, written as on paper, compiled into weights")
-    print(textwrap.indent(textwrap.dedent(inspect.getsource(ConjugateGradient)).rstrip(), "    ") + "\n")
-    cg = nf.algorithm("cg", n=20)
-    print(cg.schedule(width=console().width) + "\n")
-    _tell("CG amplifies every rounding error, NumPy's too: after about 12 steps the two differ, and both converge.")
-    inputs, exact = example("cg", n=20)
-    curves = converge(cg, ConjugateGradient(), inputs, exact, iterations=40)
-    found, theirs = (np.median(errors, axis=0) for errors in (curves.found, curves.reference))
+    cost, (error, bound) = found["product"].cost, (found[name].max() for name in ("error", "bound"))
+    picture = draw_prompts(found["product"], [found["A"], found["B"]], out / "1-operation.png")
     _tell(
-        f"After 40 iterations on {len(exact)} systems the median relative error of the transformer is {found[-1]:.0e}, "
-        f"that of CG in NumPy {theirs[-1]:.0e}; after 10 iterations they are {found[10]:.0e} and {theirs[10]:.0e}. "
-        "Nothing was trained. nlaformer algorithms shows more; docs/compile.md explains how to write one."
+        f"The weights were written down, not trained: {cost.heads} heads with opposite scores, whose difference is "
+        f"nearly a product. The largest error is {error:.0e}, the largest bound {bound:.0e}. The picture shows the "
+        f"matrix that the layer works on, {cost.rows} rows with names over {cost.tokens} tokens, before and after: "
+        f"{picture}"
     )
 
 
-def learning() -> None:
-    """The quickstart model trained before the user's eyes, and its iterates beside CG's."""
-    import shutil
-    import tempfile
+def algorithm(out: Path) -> None:
+    """Conjugate gradients as a looped transformer."""
+    _heading("2. An algorithm: conjugate gradients, written as on paper, compiled into weights")
+    found = _shown(
+        """
+        class Compiled(nf.Program):
+            positive_definite = True
 
-    import nlaformer as nf
-    from nlaformer.learn.evaluate import evaluate, findings
+            def start(self, A, b, x0):
+                r = b - A @ x0
+                return dict(x=x0, r=r, d=r, rho=r @ r)
 
-    _heading("Learning: a transformer that solves linear systems")
-    config = nf.recipe("quickstart")
-    _tell(f"Training the recipe quickstart: {config.steps} steps, systems of {config.n} unknowns, on the CPU.")
-    folder = tempfile.mkdtemp(prefix="nlaformer-demo-")
-    try:
-        solver = nf.train(config, out=folder, device="cpu").solver
-    except KeyboardInterrupt:  # the folder is kept: the run can be resumed
-        print(f"To resume this run: nlaformer train {config.recipe} --out {folder} --device cpu", file=sys.stderr)
-        raise
-    shutil.rmtree(folder)
-    own = evaluate(solver)[0]
-    lines = tuple((f"t = {t}", f"{own.model[t]:.2g}", f"{own.cg[t]:.2g}") for t in range(1, config.T + 1))
-    title = f"Squared relative error on {own.count} systems not seen in training"
+            def step(self, A, x, r, d, rho):
+                q = A @ d
+                alpha = rho / (d @ q)
+                r = r - alpha * q
+                beta = r @ r / rho
+                return dict(x=x + alpha * d, r=r, d=r + beta * d, rho=r @ r)
+
+        cg = nf.compile(Compiled(), n=20)
+        errors = nf.evaluate(cg, nf.problems.SPD(n=20), iterations=30, count=8)
+        """
+    )
+    loop, errors = found["cg"].cost.loop, found["errors"]
+    ours, theirs = errors.mean["Compiled"], errors.mean["CG"]
+    curves = {"compiled CG": ours, "CG in NumPy": theirs}
+    picture = _drawn(
+        errors, curves, f"Compiled CG ends at {ours[-1]:.0e}, CG at {theirs[-1]:.0e}", out / "2-algorithm.png"
+    )
+    _tell(
+        f"One step became a block of {loop.layers} layers; 30 passes of it are 30 iterations, and nothing was trained. "
+        f"On {errors.count} systems of 20 unknowns the mean squared relative error, |x_t - x|^2 / |x|^2, is "
+        f"{ours[10]:.0e} after 10 iterations and {ours[30]:.0e} after 30; CG in NumPy has {theirs[10]:.0e} and "
+        f"{theirs[30]:.0e}. {picture}"
+    )
+
+
+def learning(out: Path) -> None:
+    """A bundled model ahead of CG, and one that is trained here."""
+    _heading("3. Learned solvers: fewer iterations than conjugate gradients")
+    found = _shown(
+        """
+        model = nf.load("cg-accelerated")
+        errors = nf.evaluate(model, nf.problems.SPD(n=20), count=128)
+        """
+    )
+    errors = found["errors"]
+    _compared(errors, (1, 2, 4, 8, 12, 20))
+    ahead = max(theirs / ours for ours, theirs in zip(errors.mean["learned"], errors.mean["CG"], strict=True))
+    picture = _drawn(errors, errors.mean, f"cg-accelerated: ahead of CG by up to {ahead:,.0f}", out / "3-learned.png")
+    _tell(
+        "The bundled cg-accelerated is a transformer that was trained to be ahead of CG. On these systems, which are "
+        f"new to it, it is, by a factor of up to {ahead:,.0f}; then its error stays where it is. PCG is CG with a "
+        f"preconditioner: Jacobi's, or one made by hand for such matrices. {picture}"
+    )
+    _tell(
+        "Now a network is trained before your eyes, on systems of 8 unknowns. It proposes a preconditioner in every "
+        "iteration, and exact arithmetic does the rest, so that its error does not stay anywhere. The loss is a "
+        "logarithm of errors, so it is negative:"
+    )
+    model = str(out / "demo-model")
+    found = _shown(
+        f"""
+        config = nf.recipe("guided-quickstart")
+        nf.train(config, out={model!r}, device="cpu")
+        errors = nf.evaluate(nf.load({model!r}), count=512)
+        """
+    )
     print()  # after the lines of progress
-    print_sheets([Sheet(title, ("iterate", "learned", "CG"), lines)])
-    _tell(findings(own))
+    errors, last = found["errors"], found["config"].T
+    _compared(errors, tuple(range(1, last + 1)))
+    ahead = errors.mean["CG"][last] / errors.mean["learned"][last]
+    title = f"Trained here: {ahead:,.3g} times as accurate as CG after {last} iterations"
+    _tell(f"{title}. The model is kept in {model}. {_drawn(errors, errors.mean, title, out / '3-trained.png')}")
 
 
-def pretrained() -> None:
-    """The bundled models beside CG and PCG, on systems they have not seen."""
-    from nlaformer import pretrained as bundled
-    from nlaformer.learn import teachers
-    from nlaformer.learn.compare import compare, summary
-    from nlaformer.learn.evaluate import SEED, findings, measure, squared_relative_errors
-    from nlaformer.learn.model import Solver
-    from nlaformer.learn.models import load_model
-    from nlaformer.learn.progress import stages
-    from nlaformer.problems import SPD
+def solving(out: Path) -> None:
+    """A certified answer, with a good model and with a bad one."""
+    from nlaformer.report.figure import residual_figure, save
 
-    _heading("Bundled models: trained before, run here")
-    systems = SPD(n=20, sigma=(1.0, 1.2, 1.4)).sample(SYSTEMS, seed=SEED)
-    curves, words = {}, {}
-    with stages() as stage:
-        for name in bundled.names():
-            stage(f"Solving {SYSTEMS} systems: {name}")
-            model = load_model(name)
-            if isinstance(model, Solver):
-                row = measure(model, name, systems)
-                curves[name], words[name] = row.model, findings(row, model.config.teacher)
-            else:
-                found = compare(model, name, systems, iterations=20)
-                curves[name], words[name] = found.mean["learned"], summary(found)
-    for name, method in (("CG", teachers.cg), ("PCG", teachers.pcg)):
-        errors = squared_relative_errors(method(systems.A, systems.b, 20).x, systems.x)
-        curves[name] = tuple(errors.mean(0).tolist())
-    lines = tuple((f"t = {t}", *(f"{curve[t]:.1g}" for curve in curves.values())) for t in (1, 2, 3, 4, 6, 8, 12, 20))
-    headings = tuple(name.replace("-", "-\n") for name in curves)
-    title = f"Squared relative error, mean of {SYSTEMS} systems, sigma 1, 1.2 and 1.4"
-    print_sheets([Sheet(title, ("iterate", *headings), lines)])
-    for name, sentence in words.items():
-        _tell(f"{name}: {sentence}")
-
-
-def solving() -> None:
-    """One system of the paper's family, solved with a bundled model, and the certificate of its answer."""
-    import nlaformer as nf
-    from nlaformer.problems import SPD
-
-    _heading("Solving: a learned solver one can trust")
-    A, b, _ = (part[0].numpy() for part in SPD(n=20).sample(1, seed=0))
-    print('    model = nf.load("cg-accelerated")')
-    print('    nf.solve(A, b, model=model, method="flexible", rtol=1e-8)\n')
-    model = nf.load("cg-accelerated")
-    result, plain = nf.solve(A, b, model=model, method="flexible", rtol=1e-8), nf.cg(A, b, rtol=1e-8)
-    calls = result.model.applications if result.model else 0
-    say(f"{result}\n", indent=10)
+    _heading("4. Solving with a certificate: a learned solver that need not be trusted")
+    found = _shown(
+        """
+        A, b, x = (v[0].numpy() for v in nf.problems.SPD(n=20).sample(1, seed=0))
+        result = nf.solve(A, b, model="cg-accelerated", rtol=1e-8)
+        spoilt = nf.solve(A, b, model=lambda A, b: 1e9 * b, rtol=1e-8)  # no good
+        plain = nf.cg(A, b, rtol=1e-8)
+        """
+    )
+    result, spoilt, plain = (found[name] for name in ("result", "spoilt", "plain"))
+    curves = {"CG": plain.residuals}, {"with cg-accelerated": result.residuals}
+    picture = save(residual_figure(*curves, result.tolerance, "One system of 20 unknowns"), out / "4-solve.png")
     _tell(
-        f"With {calls} calls of the model the solve took {result.matvecs} products with A and {result.seconds:.2g} s, "
-        f"CG alone {plain.matvecs} and {plain.seconds:.2g} s. "
-        f"No answer is taken on trust: the residual is recomputed from x, and the exact |b - A x| is proven to be at "
-        f"most {result.residual_bound:.1e}, below the tolerance of {result.tolerance:.1e}. A wrong model costs time, "
-        "never the answer. docs/solve.md explains when a model pays; nlaformer solve reads files."
+        f"With the model the solve took {result.matvecs} products with A, without one {plain.matvecs}. (In time the "
+        f"model does not pay at this size: {result.seconds:.2g} s and {plain.seconds:.2g} s.) The exact |b - A x| of "
+        f"the returned x is proven to be at most {result.residual_bound:.1e}; the tolerance, 1e-8 |b|, is "
+        f"{result.tolerance:.1e}. The model that is no good {_ended(spoilt)} too, after {spoilt.matvecs} products: a "
+        f"model costs time, never the answer. {picture}"
     )
 
 
-SECTIONS = [python, operations, algorithms, learning, pretrained, solving]
+def afterwards(out: Path) -> None:
+    """The explorer, and what to try."""
+    from nlaformer.explorer import write_page
+    from nlaformer.learn.progress import stages
+
+    _heading("Where to go from here")
+    with stages() as stage:
+        stage("Packing the explorer")
+        page = write_page(out / "explorer.html")
+    _tell(
+        f"{page} is the explorer: open it in a browser. It needs no network. Watch compiled CG, and learned models, "
+        f"on a matrix of your own, layer by layer. The pictures of the parts above are in {out}. Try next:"
+    )
+    print(NEXT.format(out=out))
+
+
+NEXT = """\
+    nlaformer algorithms cg
+        what each layer of compiled CG computes
+    nlaformer microscope {out}/demo-model --quick --out page.html
+        what the network that was trained above has learned
+    nlaformer solve A.mtx b.mtx
+        a system of your own, from files
+    docs/first-steps.md, docs/tutorial.md, examples/
+        your own algorithm, your own family, your own model
+"""
+
+
+def _shown(code: str) -> dict[str, Any]:
+    """Print some lines of Python and run them: what they have named."""
+    import numpy as np
+
+    import nlaformer as nf
+
+    lines = textwrap.dedent(code).strip()
+    print(textwrap.indent(lines, "    ") + "\n")
+    scope: dict[str, Any] = {"np": np, "nf": nf, "__name__": "demo"}
+    exec(compile(lines, "<demo>", "exec"), scope)
+    return scope
+
+
+def _compared(errors: Comparison, iterates: tuple[int, ...]) -> None:
+    """A table of mean errors, a row for each iterate."""
+    rows = tuple((f"t = {t}", *(f"{curve[t]:.1g}" for curve in errors.mean.values())) for t in iterates)
+    title = f"Squared relative error, mean of {errors.count} systems"
+    print_sheets([Sheet(title, ("iterate", *errors.mean), rows)])
+
+
+def _drawn(errors: Comparison, curves: Mapping[str, Sequence[float]], title: str, path: Path) -> Path:
+    """A picture of mean errors by iterate."""
+    from nlaformer.report.curves import errors_figure
+    from nlaformer.report.figure import save
+
+    return save(errors_figure(curves, title, f"squared relative error, mean of {errors.count}"), path)
+
+
+def _ended(result: Any) -> str:
+    return "converged" if result.converged else "did not converge"
 
 
 def _heading(title: str) -> None:

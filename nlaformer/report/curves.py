@@ -24,6 +24,7 @@ _STYLES = ("--", ":", "-.")
 _FEW = 6  # curves that carry their names
 _LINE = 0.062  # height of a name, as a part of the axes
 _LETTERS = 78  # of a line of a title above 6.4 inches
+_BESIDE_NAMES = 52  # the same where long names at the ends of the curves take a third of them
 
 
 def outcome(statuses: Sequence[str], residuals: Sequence[float], work: str) -> str:
@@ -74,7 +75,7 @@ def errors_figure(
 ) -> Figure:
     """Draw errors by iterate, the first curve in front; ``trained`` marks the last iterate of the training."""
     figure, (axes,) = panels(1, width=6.4, height=3.6)
-    _titled(axes, title, "iteration", y)
+    _titled(axes, title, "iteration", y, letters=_BESIDE_NAMES)
     compared_curves(axes, curves, start)
     length = max(map(len, curves.values()), default=1)
     if trained is not None and trained < start + length - 1:
