@@ -135,9 +135,11 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
     zero = size(at_zero[number], checks.residual.kinds[name]).expand(shape)
     first = torch.where(torch.isfinite(norms[:, :1]), norms[:, :1], torch.nan)
     goal = torch.where((zero > 0) & torch.isfinite(zero), zero, first)
-    # A residual that is small because its products left the range of the numbers says nothing.
-    lost = (goal < _SMALLEST) & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
-    return torch.where(lost, torch.nan, norms), torch.where(lost, torch.nan, goal), terms
+    lost = goal < _SMALLEST
+    if bool(lost.any()):  # a residual that is small because its products left the range of the numbers says nothing
+        lost = lost & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
+        norms, goal = (torch.where(lost, torch.nan, value) for value in (norms, goal))
+    return norms, goal, terms
 
 
 def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
