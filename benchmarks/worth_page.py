@@ -94,7 +94,7 @@ def _compared(cells: dict[str, list[_Row]], method: str, rival: str) -> dict[str
 def _in_words(ratios: dict[str, float], method: str, rival: str) -> str:
     least, most = min(ratios, key=lambda cell: ratios[cell]), max(ratios, key=lambda cell: ratios[cell])
     faster = sum(ratio < 1 for ratio in ratios.values())
-    ends = f"{ratios[least]:.2g} (`{least}`) to {ratios[most]:.2g} (`{most}`)"
+    ends = f"{_number(ratios[least])} (`{least}`) to {_number(ratios[most])} (`{most}`)"
     return (
         f"{method} takes {ends} times the time of {rival}, both fixed, and is faster in {faster} of {len(ratios)} rows."
     )
@@ -113,13 +113,14 @@ def _work(document: dict[str, Any]) -> str:
                 continue
             many = [row["flops"] for row in found if row["sides"] == 100]
             counts = [_number(single[-1][name]) for name in ("iterations", "products", "calls")]
-            later = f"{many[-1] / 1e3:.3g}" if many else "-"
-            lines.append(_line([family, str(n), method, *counts, f"{flops / 1e3:.3g}", later]))
+            later = _number(many[-1] / 1e3 if many else None)
+            lines.append(_line([family, str(n), method, *counts, _number(flops / 1e3), later]))
     return "\n".join(lines)
 
 
 def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3g}"
+    """Three digits; whole numbers from 100 on."""
+    return "-" if value is None else f"{float(f'{value:.3g}'):,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def _times(rows: list[_Row]) -> str:
