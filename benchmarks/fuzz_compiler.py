@@ -180,6 +180,7 @@ class Judge:
         self.own = written.in_numpy()
         self.plain, self.most, self.settled_at = (1e-6, 1e4, 1e-6) if dtype == "float64" else (1e-2, 10.0, 1e-3)
         self.tiny = 1e-38 if dtype == "float64" else 1e-28
+        self.least = 1e-290 if dtype == "float64" else 1e-36  # float32 holds no digits of what is below 1e-38
         self.rng = np.random.default_rng(0)
         self.vague = self.nonfinite_inside = False
         self.states = {name: np.asarray(value, "float64") for name, value in run.state.items()}
@@ -235,7 +236,7 @@ class Judge:
         if not np.isfinite(distance):
             self.nonfinite = True
             return False
-        if distance <= max(self.plain * scale, 1e-290, self.tiny * (scale == 0)):
+        if distance <= max(self.plain * scale, self.least, self.tiny * (scale == 0)):
             return True
         response = 0.0
         for _ in range(8):

@@ -75,6 +75,13 @@ RULES = (
     Rule("maximum", "v", "vv", "np.maximum({0}, {1})", "np.where({0} >= {1}, {t0}, {t1})"),
     Rule("minimum", "v", "vv", "np.minimum({0}, {1})", "np.where({0} <= {1}, {t0}, {t1})"),
     Rule("clip", "v", "v", "np.clip({0}, -1.0, 1.0)", "np.where(np.abs({0}) <= 1.0, {t0}, 1.0)"),
+    Rule("expm1", "v", "v", "np.expm1({0})"),
+    Rule("log1p", "v", "v", "np.log1p({0} * {0})"),
+    Rule("sinh", "v", "v", "np.sinh({0})"),
+    Rule("cosh", "v", "v", "np.cosh({0})"),
+    Rule("tanh", "v", "v", "np.tanh({0})"),
+    Rule("hypot", "v", "vv", "np.hypot({0}, {1})"),
+    Rule("logaddexp", "v", "vv", "np.logaddexp({0}, {1})", "larger({0}, {1}, {self})"),
     Rule("sign", "v", "v", "np.sign({0})"),
     Rule("square", "v", "v", "{0} ** 2"),
     Rule("cube of a scalar", "s", "s", "{0} ** 3"),
@@ -120,7 +127,8 @@ class Written:
     def in_numpy(self) -> Any:
         """The class computed by NumPy alone: 0 / 0 is 0, as the language says; ``vague`` marks signs of almost 0."""
         tree = ast.fix_missing_locations(_Quotients().visit(ast.parse(self.source)))
-        space: dict[str, Any] = {"nf": _Plain, "np": _Numpy(), "quotient": _quotient, "summed": _summed}
+        space: dict[str, Any] = {"nf": _Plain, "np": _Numpy(), "quotient": _quotient}
+        space |= {"summed": _summed, "larger": _larger}
         exec(compile(tree, "<fuzz in NumPy>", "exec"), space)
         return space["Fuzz"]()
 
@@ -168,6 +176,11 @@ def _summed(u: Any, v: Any, terms_of_u: Any, terms_of_v: Any) -> Any:
     """The terms of u + v. To add exactly 0 rounds nothing: the operation before it is the last that does."""
     terms = np.where(u == 0, np.where(v == 0, np.maximum(terms_of_u, terms_of_v), terms_of_v), np.abs(u) + np.abs(v))
     return np.where((v == 0) & (u != 0), terms_of_u, terms)
+
+
+def _larger(u: Any, v: Any, total: Any) -> Any:
+    """The terms of logaddexp(u, v) = max(u, v) + log1p(exp(-|u - v|))."""
+    return np.abs(np.maximum(u, v)) + (total - np.maximum(u, v))
 
 
 class Generator:

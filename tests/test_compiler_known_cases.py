@@ -426,3 +426,11 @@ def test_a_value_that_the_weights_lose_to_underflow_is_said_to_be_wrong():
     assert (b * np.float32(2.7e-7) ** 3 > np.finfo("float32").tiny).all()  # float32 itself holds it
     wanted = (run.state["x"] @ A) * np.exp(np.exp(run.state["x"]))
     assert run.status in SAYS or np.allclose(run.state["x"][1:], wanted[:-1], rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("function", [np.tanh, np.sinh, np.expm1, lambda v: np.clip(v, -1.0, 1.0)])
+def test_functions_that_vanish_at_zero_are_exactly_zero_there(function):
+    zeros, ones = np.zeros(3), np.ones(3)
+    run = nf.compile(Directed(lambda b: function(b)), n=3, verify=False).run(b=zeros, iterations=1)
+    assert not run.state["x"].any() and run.status is nf.RunStatus.FINISHED
+    assert nf.compile(Directed(function), n=3).run(b=ones, iterations=1).status is nf.RunStatus.FINISHED

@@ -80,9 +80,9 @@ def compile(
         analysis = analyse(traced)
         if filled is not None:
             refuse_unknown(filled, analysis)
-        selection = _selected(analysis, target, {} if filled is None else filled.networks)
-        layers = schedule(selection)
         try:
+            selection = _selected(analysis, target, {} if filled is None else filled.networks)
+            layers = schedule(selection)
             weights = emit(selection, layers)
         except ArithmeticError as error:
             raise CompileError(

@@ -1,12 +1,15 @@
 """Lowering: functions for which there are no weights, in terms of those that have them.
 
-    max(u, v) = v + relu(u - v)          min(u, v) = v - relu(v - u)
-    expm1 v = e^v - 1                    log1p v = log(1 + v)
-    sinh v = (e^v - e^-v) / 2            tanh v = 1 - 2 / (1 + e^2v)
-    softplus v = log(1 + e^v)            logaddexp(u, v) = log(e^u + e^v)        hypot(u, v) = sqrt(u u + v v)
+    max(u, v) = v + relu(u - v)          min(u, v) = v - relu(v - u)            hypot(u, v) = sqrt(u u + v v)
+    log1p v = log(1 + v)                 softplus v = log(1 + e^v)              logaddexp(u, v) = log(e^u + e^v)
+    sinh v = (e^v - e^-v) / 2            expm1 v = e^v - e^0
+    tanh v = (e^-2 relu(-v) - e^-2 relu(v)) / (e^-2 relu(-v) + e^-2 relu(v))
+
+The 0 of expm1 is relu(v) - relu(-v) - v, which is exactly 0 whatever v is, and takes the way of v through the layers.
+So both terms of the differences have the same rounding errors at v = 0: sinh, expm1 and tanh of 0 are exactly 0.
 
 The right-hand sides lose digits where the left-hand ones, computed by themselves, do not: min(1e-14, 1) as 1 - (1 -
-1e-14), expm1 of 1e-10. So only the weights are made from them. The graph that a program is run, taught and checked by
+1e-14), expm1 of 1e-12. So only the weights are made from them. The graph that a program is run, taught and checked by
 keeps the functions themselves, and a run whose weights lost digits that matter is found to be inaccurate.
 """
 
@@ -21,13 +24,18 @@ from nlaformer.compiler.graph import Node, describe, reachable
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.compiler.values import Value
 
+
+def _tanh(up: Value, down: Value) -> Value:
+    return (up - down) / (up + down)
+
+
 _COMPOSITIONS: dict[str, Callable[..., Value]] = {
     "maximum": lambda u, v: add(v, relu(u - v)),
     "minimum": lambda u, v: v - relu(v - u),
-    "expm1": lambda v: exp(v) - 1.0,
+    "expm1": lambda v: exp(v) - exp(relu(v) - relu(-v) - v),
     "log1p": lambda v: log(1.0 + v),
     "sinh": lambda v: 0.5 * (exp(v) - exp(-v)),
-    "tanh": lambda v: 1.0 - 2.0 / (1.0 + exp(2.0 * v)),
+    "tanh": lambda v: _tanh(exp(-2.0 * relu(-v)), exp(-2.0 * relu(v))),
     "softplus": lambda v: log(1.0 + exp(v)),
     "logaddexp": lambda u, v: log(exp(u) + exp(v)),
     "hypot": lambda u, v: sqrt(add(multiply(u, u), multiply(v, v))),
