@@ -282,7 +282,8 @@ def test_the_command_writes_json_and_a_page(
     document = json.loads(said.out)
     assert (code, document["named"], document["given"]) == (1, None, "jacobi")
     assert document["provenance"]["commit"]
-    assert page.read_text(encoding="utf-8").count("<svg") == 10
+    written = page.read_text(encoding="utf-8")
+    assert written.count("<svg") == written.count("<h2>") == 10
 
 
 def test_the_tables_have_every_subject_and_every_test(seen: Microscopy):

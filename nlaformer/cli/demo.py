@@ -124,7 +124,7 @@ def learning(out: Path) -> None:
     errors, last = found["errors"], found["config"].T
     _compared(errors, tuple(range(1, last + 1)))
     ahead = errors.mean["CG"][last] / errors.mean["learned"][last]
-    title = f"Trained here: {ahead:,.3g} times as accurate as CG after {last} iterations"
+    title = f"At t = {last} CG's squared error is {ahead:,.3g} times that of the model trained here"
     _tell(f"{title}. The model is kept in {model}. {_drawn(errors, errors.mean, title, out / '3-trained.png')}")
 
 

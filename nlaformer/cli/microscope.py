@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from nlaformer.problems import Family
 
 
+_FIRST = 3  # tables of a command that writes a page: which algorithm it is, and the errors
+
+
 def microscope(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A bundled model, the folder of a run, or the name of an algorithm.")
@@ -77,9 +80,10 @@ def microscope(
     if as_json:
         print_json(document)
     else:
-        print_sheets(sheets(found))
+        tables = sheets(found)
+        print_sheets(tables if out is None else tables[:_FIRST])
         if out is not None:
-            print(f"The figures are in {out}.")
+            print(f"{out} shows every test. Without --out their tables are printed.")
     if found.named is None:
         raise typer.Exit(1)
 
@@ -205,7 +209,11 @@ def sheets(found: Microscopy) -> list[Sheet]:
         *(_spreads(f"{label}: squared relative error", table, ts) for label, table in found.termination.items()),
         _spreads("Additivity in b: squared defect", found.additivity, ts),
         _failures("Other systems", found.elsewhere),
-        *([_spreads("Squared relative error after T, 2 T, 3 T, 4 T", found.beyond, range(4))] if found.beyond else []),
+        *(
+            [_spreads("Squared relative error, longer than in training", found.beyond, range(4), found.T)]
+            if found.beyond
+            else []
+        ),
     ]
 
 
@@ -261,10 +269,12 @@ def _operators(found: Microscopy, ts: list[int]) -> list[Sheet]:
     ]
 
 
-def _spreads(title: str, table: dict[str, Spread], ts: Iterable[int]) -> Sheet:
-    ts = list(ts)
-    lines = tuple((name, *(f"{s.mean[t]:.1e} / {s.median[t]:.1e}" for t in ts)) for name, s in table.items())
-    return Sheet(f"{title}, mean / median", ("", *_headings(ts)), lines)
+def _spreads(title: str, table: dict[str, Spread], places: Iterable[int], T: int | None = None) -> Sheet:
+    """Means and medians at these places: iterates, or, with T, its multiples."""
+    places = list(places)
+    lines = tuple((name, *(f"{s.mean[k]:.1e} / {s.median[k]:.1e}" for k in places)) for name, s in table.items())
+    iterates = places if T is None else [(k + 1) * T for k in places]
+    return Sheet(f"{title}, mean / median", ("", *_headings(iterates)), lines)
 
 
 def _failures(title: str, tables: dict[str, dict[str, Spread]]) -> Sheet:

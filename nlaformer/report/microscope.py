@@ -6,7 +6,7 @@ Each title states what was measured, in numbers.
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, panels, tidy
@@ -21,14 +21,18 @@ if TYPE_CHECKING:
 Data = dict[str, Any]
 
 _STYLE = """body {font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}
-svg {max-width: 100%; height: auto}"""
+svg {max-width: 100%; height: auto} h2 {font-size: 1.15rem; margin-top: 2rem}"""
 
 
 def page(found: Data) -> str:
     """The whole page as HTML, with the figures in it."""
-    pictures = (_svg(figure) for figure in figures(found))
+    parts = [
+        tag("section", tag("h2", question), tag("p", reading), _svg(FIGURES[name](found)))
+        for name, (question, reading) in READINGS.items()
+        if name != "beyond" or found["beyond"]
+    ]
     title = f"{found['given']} under the microscope"
-    return whole_page(title, tag("p", about(found)), table(found), *pictures, style=_STYLE)
+    return whole_page(title, tag("p", about(found)), table(found), tag("p", _LEGEND), *parts, style=_STYLE)
 
 
 def about(found: Data) -> str:
@@ -41,11 +45,6 @@ def about(found: Data) -> str:
 
 def _named(found: Data) -> str:
     return "no algorithm" if found["named"] is None else f"{found['named']} up to t = {found['until']}"
-
-
-def figures(found: Data) -> Iterator[Figure]:
-    """Every figure, in order."""
-    return (draw(found) for name, draw in FIGURES.items() if name != "beyond" or found["beyond"])
 
 
 def table(found: Data) -> Html:
@@ -122,6 +121,8 @@ def _operators(found: Data) -> Figure:
     figure, axes = _one(title, "iteration", "share off the diagonal", log=False)
     for k, (name, each) in enumerate(found["operators"].items()):
         own_style = {"color": INK, "linewidth": 2.4, "zorder": 5} if name == "model" else {"color": CURVES[k % 6]}
+        if name == "untrained":
+            own_style = {"color": FAINT, "linestyle": ":"}
         axes.plot(
             each["iterates"], each["off_diagonal"], marker=MARKERS[k % 6], markersize=3.5, label=name, **own_style
         )
@@ -212,4 +213,55 @@ FIGURES: dict[str, Callable[[Data], Figure]] = {
     "additivity": _additivity,
     "elsewhere": _elsewhere,
     "beyond": _beyond,
+}
+
+_LEGEND = (
+    "Black is the model, the other curves are known algorithms on the same systems, and the dotted one is the same "
+    "network before its training: what is as good there was not learned. Errors and distances are squared and relative "
+    "to |x|^2; what is below 1e-18 is rounding, and is not drawn."
+)
+# How to read each figure: the question that it answers, and what is to be seen.
+READINGS = {
+    "explanations": (
+        "Is it a known algorithm?",
+        "How far the model is from each algorithm, over how far that one is from the solution or from its own last "
+        "iterate. Below the dotted line, 1/2, it explains that iterate; a name needs the first three.",
+    ),
+    "errors": ("How good is it?", "The lower, the better. Compare the slopes: a flat end is a plateau."),
+    "krylov": (
+        "Does it use more than t products with A?",
+        "Every method of t products with A stays in the Krylov space K_t, at a distance that is rounding. A model that "
+        "reads the entries of A, as a preconditioned method does, does not.",
+    ),
+    "operators": (
+        "Is x_t a polynomial in A times b?",
+        "The share of the error operator that is off the diagonal in A's eigenvectors: 0 for a polynomial with fixed "
+        "coefficients, near 0 for CG.",
+    ),
+    "filters": (
+        "Which eigenvalues does it solve first?",
+        "How much of the solution is found, by groups of eigenvalues: 1 is all of it. CG begins with the large ones.",
+    ),
+    "symmetries": (
+        "What does it take as given?",
+        "How much the answer changes when the system is scaled, permuted or rotated, and the answer is changed back. "
+        "An empty panel: not at all. A defect under permutation: the model knows the order of the unknowns; under "
+        "scaling: it knows the magnitude of its training.",
+    ),
+    "termination": (
+        "Does it end when there are few eigenvalues?",
+        "CG is exact after as many iterations as there are different eigenvalues, two and three here.",
+    ),
+    "additivity": (
+        "Do its coefficients depend on b?",
+        "x_t(b + c) - x_t(b) - x_t(c): zero for methods with fixed coefficients, such as Richardson's and Chebyshev's.",
+    ),
+    "elsewhere": (
+        "What does it do on other systems?",
+        "The share of systems whose squared error ends above 1, which is that of the answer 0.",
+    ),
+    "beyond": (
+        "What if it runs longer than in training?",
+        "After T, 2 T, 3 T and 4 T iterations: falling on, staying, or growing again.",
+    ),
 }
