@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import nlaformer
-from nlaformer.cli import algorithms, demo, info, learn, microscope, operations, report, solve
+from nlaformer.cli import algorithms, demo, explore, info, learn, microscope, operations, report, solve
 from nlaformer.console import run_command
 from nlaformer.errors import OptionError
 
@@ -26,6 +26,7 @@ app.command(cls=learn.WithKeys)(learn.sweep)
 app.command()(learn.evaluate)
 app.command()(solve.solve)
 app.command()(microscope.microscope)
+app.command()(explore.explore)
 app.add_typer(report.report, name="report")
 app.command()(info.info)
 

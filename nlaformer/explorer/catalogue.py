@@ -13,13 +13,14 @@ from typing import Any
 
 import torch
 
+import nlaformer
 from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.library import algorithm, record
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.schedule import BLOCKS
 from nlaformer.compiler.trace import trace_program
-from nlaformer.explorer import artefacts
+from nlaformer.explorer import artefacts, findings
 from nlaformer.explorer.lines import lines, source
 from nlaformer.explorer.store import Store, rounded
 from nlaformer.express.operation import operation
@@ -69,6 +70,9 @@ def catalogue() -> tuple[dict[str, Any], dict[str, str]]:
         "operations": dict(_operations(stores[COMPILED_STORE])),
         "algorithms": dict(_algorithms(stores[COMPILED_STORE])) | {GUIDED: _guided(stores[GUIDED])},
         "solvers": {name: _solver(name, bits, stores[name]) for name, bits in SOLVERS.items()},
+        "findings": findings.microscope(SOLVERS),
+        "claims": findings.claims(),
+        "version": nlaformer.__version__,
     }
     return data, {name: store.text() for name, store in stores.items()}
 

@@ -1,12 +1,115 @@
-// The page's own functions for those who look at it from outside: the browser's console, and the tests.
+// The page: its header, its views, the state they share.
 import { applyLayer, tokenMatrix } from "./transformer.js";
-import { prompt as algorithmPrompt, run as runAlgorithm, trace as traceAlgorithm } from "./algorithm.js";
+import { prompt as algorithmPrompt, run as runAlgorithm } from "./algorithm.js";
+import { button, el, put } from "./dom.js";
 import { catalogue, openAlgorithm, openOperation, openSolver } from "./engine.js";
-import { prompt as operationPrompt, read as readResult, reference as operationReference, trace as traceOperation } from "./operation.js";
+import { compareView } from "./compare.js";
+import { drawSystem } from "./systems.js";
+import { fromAddress, merged, toAddress, START } from "./state.js";
+import { isDark } from "./colour.js";
+import { learnedView } from "./learned.js";
+import { paperView } from "./paper.js";
+import { read as readResult, reference as operationReference, trace as traceOperation } from "./operation.js";
 import { run as runProgram } from "./program.js";
 import { run as runSolver } from "./solver.js";
+import { save } from "./panel.js";
+import { walk } from "./walk.js";
+import { watchView } from "./watch.js";
 
+const VIEWS = {
+  watch: ["Watch", () => watchView(state, changed, (model) => open("learned", { model }))],
+  compare: ["Compare", () => compareView(state, changed)],
+  learned: ["Learned", () => learnedView(state, changed)],
+  paper: ["Paper", () => paperView(state, changed)],
+};
+let state = structuredClone(fromAddress(location.hash));
+let current = null;
+let own = location.hash; // the address as the page wrote it
+
+function changed(view, patch) {
+  Object.assign(state[view], patch);
+  remember();
+}
+
+function remember() {
+  own = toAddress(state);
+  history.replaceState(null, "", own);
+}
+
+function open(view, patch) {
+  state = merged(state, { view, [view]: patch });
+  draw();
+}
+
+function draw() {
+  if (!(state.view in VIEWS)) state.view = "watch";
+  current?.stop();
+  current = VIEWS[state.view][1]();
+  put(document.getElementById("page"), current.root);
+  for (const link of document.querySelectorAll("nav [data-view]")) {
+    if (link.dataset.view === state.view) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  document.title = `${VIEWS[state.view][0]} · nlaformer explorer`;
+  remember();
+}
+
+// --- the header ---
+
+function header(tour) {
+  const said = el("span", { class: "said", role: "status" });
+  const say = (text) => {
+    said.textContent = text;
+    setTimeout(() => (said.textContent = ""), 4000);
+  };
+  const file = el("input", { type: "file", accept: ".json,application/json", hidden: true, "aria-label": "A saved state", onchange: () => restore(file, say) });
+  return el("header", { class: "top" },
+    el("h1", {}, "nlaformer"), el("p", {}, "Linear algebra inside a transformer"),
+    el("nav", { "aria-label": "Views" }, Object.entries(VIEWS).map(([view, [title]]) => button(title, () => open(view), { "data-view": view }))),
+    el("div", { class: "tools" },
+      button("Guided walk", () => tour.start(), { "data-walk": "" }),
+      button("Copy link", () => copyLink(say), { title: "The address holds everything you see" }),
+      button("Save", () => save("explorer.json", "application/json", JSON.stringify(state, null, 1)), { title: "Save what you see to a file" }),
+      button("Open", () => file.click(), { title: "Open a saved file" }), file,
+      button("Light / dark", () => {
+        document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+        current.redraw();
+      }), said));
+}
+
+async function copyLink(say) {
+  try {
+    await navigator.clipboard.writeText(location.href);
+    say("Copied.");
+  } catch {
+    say("Copy the address of the page.");
+  }
+}
+
+async function restore(file, say) {
+  try {
+    const given = JSON.parse(await file.files[0].text());
+    if (given === null || typeof given !== "object" || !("view" in given)) throw new TypeError();
+    state = merged(structuredClone(START), given);
+    draw();
+    say(`Opened ${file.files[0].name}.`);
+  } catch {
+    say(`${file.files[0].name} is not a file that this page saved.`);
+  }
+  file.value = "";
+}
+
+document.body.prepend(header(walk(open)));
+addEventListener("hashchange", () => {
+  if (location.hash === own) return;
+  state = structuredClone(fromAddress(location.hash));
+  draw();
+});
+matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => current.redraw());
+draw();
+
+// For the browser's console, and for the tests.
 window.explorer = {
-  catalogue, openAlgorithm, openOperation, openSolver, applyLayer, tokenMatrix, algorithmPrompt, runAlgorithm,
-  traceAlgorithm, operationPrompt, operationReference, readResult, traceOperation, runProgram, runSolver,
+  catalogue, openAlgorithm, openOperation, openSolver, applyLayer, tokenMatrix, algorithmPrompt, runAlgorithm, operationReference, readResult,
+  traceOperation, runProgram, runSolver, drawSystem,
 };

@@ -1,0 +1,169 @@
+// Compare: the errors of transformers and of classical methods, iteration by iteration.
+import { breathe, button, el, field, paused, put, select, slider } from "./dom.js";
+import { catalogue, openAlgorithm, openSolver } from "./engine.js";
+import { drawSystem, FAMILIES, relativeError } from "./systems.js";
+import { errorChart, legendSample } from "./chart.js";
+import { number } from "./format.js";
+import { panel } from "./panel.js";
+import { run as runAlgorithm } from "./algorithm.js";
+import { run as runProgram } from "./program.js";
+import { run as runSolver } from "./solver.js";
+
+const T = 24;
+// The look of each line, by its place.
+const STYLES = ["cg", "pcg", "cg-accelerated", "guided-cg", "cg-imitation", "compiled cg", "conjugate_residual", "steepest_descent", "chebyshev"];
+const FEW = 8; // systems that a slow transformer is run on, of many
+
+// Classical methods run as programs in plain arithmetic, for any n; transformers have the sizes the page holds.
+const classical = (name) => ({
+  title: catalogue.algorithms[name].title,
+  group: "Classical, plain arithmetic",
+  iterates: async (A, b, n) => [...runProgram(catalogue.algorithms[name].sizes[8].program, { A, b, x0: new Array(n).fill(0) }, T, n)].map((values) => values["finish()"].data),
+});
+
+const compiled = (name, title, iterations) => ({
+  title,
+  group: "Transformers",
+  sizes: Object.keys(catalogue.algorithms[name].sizes).map(Number),
+  slow: name === "guided-cg",
+  iterates: async (A, b, n) => [...runAlgorithm(await openAlgorithm(name, n), { A, b, x0: new Array(n).fill(0) }, iterations)].map((values) => values["finish()"].data),
+});
+
+const learned = (name) => ({
+  title: `${name} (learned)`,
+  group: "Transformers",
+  sizes: [catalogue.solvers[name].n],
+  slow: true,
+  iterates: async (A, b) => [...runSolver(await openSolver(name), A, b)].map(({ x }) => x),
+});
+
+export function methods() {
+  return {
+    cg: classical("cg"),
+    pcg: classical("pcg"),
+    conjugate_residual: classical("conjugate_residual"),
+    steepest_descent: classical("steepest_descent"),
+    chebyshev: classical("chebyshev"),
+    "compiled cg": compiled("cg", "CG as a transformer (compiled)", T),
+    "guided-cg": compiled("guided-cg", "guided-cg (compiled, a trained network inside)", 12),
+    ...Object.fromEntries(Object.keys(catalogue.solvers).map((name) => [name, learned(name)])),
+  };
+}
+
+// Squared relative errors by iteration: of one system the values, of many their medians and the band of the middle 80%.
+export function summary(errors) {
+  const length = Math.max(...errors.map((each) => each.length));
+  const column = (t) => errors.map((each) => each[t]).filter(Number.isFinite).sort((x, y) => x - y);
+  const quantile = (q) => Array.from({ length }, (_, t) => {
+    const sorted = column(t);
+    return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
+  });
+  return errors.length === 1 ? { values: errors[0] } : { values: quantile(0.5), low: quantile(0.1), high: quantile(0.9) };
+}
+
+export function compareView(state, changed) {
+  const own = () => state.compare;
+  const all = methods();
+  const known = new Map(); // errors by method, for the systems that are drawn
+  let round = 0;
+
+  const setup = el("section", { class: "setup", "aria-label": "Systems and methods" });
+  const chart = panel("Squared relative error of each iterate", { id: "panel-errors" });
+  const table = panel("Iterations to an error", { id: "panel-iterations", note: "The first iteration at which the squared relative error, or its median over the systems, is at most the given number." });
+  const message = el("p", { class: "message", role: "status" });
+  const root = el("div", { class: "view compare" }, setup, el("div", { class: "work" }, message, el("div", { class: "column" }, chart.section, table.section)));
+  const again = paused(() => compute(), 120);
+
+  function set(patch, systems = true) {
+    changed("compare", patch);
+    if (systems) known.clear();
+    again();
+  }
+
+  function drawSetup() {
+    const { family, n, sigma, condition, count, seed } = own();
+    const kinds = select(Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), family, (value) => set({ family: value }));
+    // A slider of a family chooses the family.
+    const turn = (name, patch) => {
+      kinds.value = name;
+      set({ family: name, ...patch });
+    };
+    const draw = el("input", { type: "number", id: "compare-seed", min: 0, max: 999999, value: seed, onchange: () => set({ seed: Math.floor(Number(draw.value)) || 0 }) });
+    const strengths = [
+      slider({ label: "sigma, of the paper's family", id: "compare-sigma", min: 0, max: 2, step: 0.1, value: sigma, shown: (x) => x.toFixed(1), oninput: (x) => turn("paper", { sigma: x }) }),
+      slider({ label: "Condition number", id: "compare-condition", min: 0, max: 6, step: 0.25, value: Math.log10(condition), shown: (x) => number(10 ** x, 2), oninput: (x) => turn("condition", { condition: 10 ** x }) }),
+    ];
+    put(setup,
+      field("Family", kinds),
+      strengths,
+      slider({ label: "n", id: "compare-n", min: 2, max: 20, step: 1, value: n, oninput: (x) => { set({ n: x }); drawMethods(); } }),
+      slider({ label: "Systems", id: "compare-count", min: 0, max: 7, step: 1, value: Math.log2(count), shown: (x) => String(2 ** x), oninput: (x) => set({ count: 2 ** x }) }),
+      field("Seed", draw), button("Draw others", () => { draw.value = own().seed + 1; set({ seed: own().seed + 1 }); }), list);
+    drawMethods();
+  }
+
+  const list = el("div", { class: "methods" });
+  const fits = (method) => !method.sizes || method.sizes.includes(own().n);
+
+  function drawMethods() {
+    const groups = [...new Set(Object.values(all).map(({ group }) => group))];
+    put(list, groups.map((group) => el("fieldset", {}, el("legend", {}, group), Object.entries(all).filter(([, method]) => method.group === group).map(([name, method], k) => {
+      const box = el("input", { type: "checkbox", id: `method-${group[0]}${k}`, checked: own().methods.includes(name), disabled: !fits(method), onchange: () => {
+        set({ methods: Object.keys(all).filter((each) => (each === name ? box.checked : own().methods.includes(each))) }, false);
+      } });
+      const why = fits(method) ? "" : ` — n = ${method.sizes.join(", ")}`;
+      return el("div", { class: "check" }, box, el("label", { for: box.id }, legendSample(style(name)), ` ${method.title}${why}`));
+    }))));
+  }
+
+  const style = (name) => STYLES.indexOf(name);
+
+  // --- the numbers ---
+
+  async function compute() {
+    const mine = ++round;
+    const { family, n, sigma, condition, count, seed } = own();
+    const systems = Array.from({ length: count }, (_, k) => drawSystem(family, n, { sigma, condition }, 1000 * seed + k));
+    for (const name of own().methods.filter((each) => all[each] && fits(all[each]))) {
+      if (known.has(name)) continue;
+      const taken = all[name].slow ? systems.slice(0, FEW) : systems;
+      const errors = [];
+      for (const [k, { A, b, x }] of taken.entries()) {
+        message.textContent = `${all[name].title}: system ${k + 1} of ${taken.length}`;
+        if (all[name].slow || k % 16 === 0) await breathe();
+        if (mine !== round) return;
+        errors.push((await all[name].iterates(A, b, n)).map((iterate) => relativeError(iterate, x)));
+        if (mine !== round) return;
+      }
+      known.set(name, errors);
+      draw();
+    }
+    draw();
+    message.textContent = notes();
+    root.dataset.round = String(mine);
+  }
+
+  function notes() {
+    const { count, methods: chosen } = own();
+    const few = count > FEW && chosen.some((name) => all[name]?.slow && known.has(name)) ? ` Learned networks ran on the first ${FEW}.` : "";
+    return (count > 1 ? `Medians of ${count} systems; the bands hold the middle 80%.${few}` : "One system.") + " The solution is known, since b = A x was computed from it.";
+  }
+
+  function draw() {
+    const lines = own().methods.filter((name) => known.has(name)).map((name) => ({ name: all[name].title, style: style(name), ...summary(known.get(name)) }));
+    if (!lines.length) return void put(chart.body, el("p", { class: "note" }, "Choose a method."));
+    put(chart.body, errorChart(lines, { width: 860, height: 430, yTitle: "squared relative error" }), el("p", { class: "legend" }, lines.map((line) => el("span", {}, legendSample(line.style), ` ${line.name}`))));
+    const levels = [1e-2, 1e-4, 1e-6, 1e-8, 1e-12];
+    const reached = (values, level) => {
+      const t = values.findIndex((v) => v <= level);
+      return t < 0 ? "—" : String(t);
+    };
+    put(table.body, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Iterations, scrollable" }, el("table", { class: "values" },
+      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "method"), levels.map((level) => el("th", { scope: "col" }, number(level, 2))), el("th", { scope: "col" }, "last"))),
+      el("tbody", {}, lines.map(({ name, values }) => el("tr", {}, el("th", { scope: "row" }, name), levels.map((level) => el("td", {}, reached(values, level))), el("td", {}, number(values.filter(Number.isFinite).at(-1), 3))))))));
+  }
+
+  drawSetup();
+  compute();
+  return { root, stop: () => (round = Infinity), redraw: () => { drawMethods(); draw(); } };
+}

@@ -1,0 +1,87 @@
+// Matrices as pictures: one pixel for each entry, enlarged without smoothing, inside an SVG.
+import { svg } from "./dom.js";
+import { number } from "./format.js";
+import { diverging, weight } from "./colour.js";
+
+// A picture of rows x columns; paint(row, column) gives red, green and blue.
+export function picture(rows, columns, paint) {
+  const canvas = document.createElement("canvas");
+  canvas.width = columns;
+  canvas.height = rows;
+  const context = canvas.getContext("2d");
+  const image = context.createImageData(columns, rows);
+  for (let r = 0; r < rows; r++) {
+    for (let c = 0; c < columns; c++) image.data.set([...paint(r, c), 255], 4 * (r * columns + c));
+  }
+  context.putImageData(image, 0, 0);
+  return canvas.toDataURL();
+}
+
+function placed(url, x, y, width, height) {
+  return svg("image", { href: url, x, y, width, height, preserveAspectRatio: "none", style: "image-rendering: pixelated" });
+}
+
+// The attention of one head: a row for each query, a column for each key. Colours run from its least to its largest
+// weight if `stretch`, else from 0 to 1.
+export function attentionMap(weights, tokens, { size = 110, stretch = true, title }) {
+  const [least, most] = extent(weights);
+  const [from, to] = stretch ? [least, most] : [0, 1];
+  const url = picture(tokens, tokens, (q, k) => weight(to > from ? (weights[q * tokens + k] - from) / (to - from) : 0.5));
+  const range = most - least < 1e-3 * most ? `${number(least, 6)} … +${number(most - least, 2)}` : `${number(least, 3)} … ${number(most, 3)}`;
+  return svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": `${title}: weights from ${number(least, 6)} to ${number(most, 6)}` },
+    svg("text", { x: 0, y: 10, class: "label" }, title),
+    placed(url, 0, 15, size, size),
+    svg("rect", { x: 0, y: 15, width: size, height: size, class: "frame" }),
+    svg("text", { x: 0, y: size + 26, class: "faint" }, range));
+}
+
+function extent(values) {
+  let [least, most] = [Infinity, -Infinity];
+  for (const x of values) {
+    least = Math.min(least, x);
+    most = Math.max(most, x);
+  }
+  return [least, most];
+}
+
+const isTemporary = (name) => /^(pre|loop|post) t\d+$/.test(name);
+const rowHeight = (height, name) => (height === 1 ? (isTemporary(name) ? 9 : 13) : height <= 8 ? 7 : height <= 48 ? 3 : 1);
+
+// The token matrix, register by register, each on a colour scale of its own; rows that differ from `before` are marked.
+export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 }) {
+  const left = 112;
+  const width = cell * P.tokens;
+  const children = [];
+  let y = 22;
+  for (let t = 0; t < P.tokens; t++) {
+    const name = layout.first === 1 && t === 0 ? "sink" : String(t + 1 - layout.first);
+    children.push(svg("text", { x: left + (t + 0.5) * cell, y: 14, class: "faint", "text-anchor": "middle" }, name));
+  }
+  for (const [name, { start, height }] of layout.rows) {
+    if (!height) continue;
+    const part = P.data.subarray(start * P.tokens, (start + height) * P.tokens);
+    const most = part.reduce((largest, x) => Math.max(largest, Math.abs(x)), 0) || 1;
+    const tall = height * rowHeight(height, name);
+    const url = picture(height, P.tokens, (r, t) => diverging(part[r * P.tokens + t] / most));
+    const changed = before && part.some((x, k) => x !== before.data[start * P.tokens + k]);
+    const group = svg("g", { class: `register${changed ? " changed" : ""}${picked === name ? " picked" : ""}`, role: "button", tabindex: 0, "data-register": name, "aria-label": `Register ${name}${changed ? ", written by this layer" : ""}` },
+      svg("rect", { x: 0, y: y - 1, width: left + width, height: tall + 2, class: "hit" }),
+      svg("text", { x: left - 14, y: y + tall / 2 + (isTemporary(name) ? 3 : 4), "text-anchor": "end", class: isTemporary(name) ? "minor" : "label" }, shortened(name)),
+      changed ? svg("path", { d: `M${left - 10} ${y + tall / 2 - 4} l6 4 l-6 4 z`, class: "mark" }) : null,
+      placed(url, left, y, width, tall),
+      svg("rect", { x: left, y, width, height: tall, class: "frame" }),
+      svg("title", {}, `${name}: largest ${number(most)}`));
+    group.addEventListener("click", () => onpick(name));
+    group.addEventListener("keydown", (event) => {
+      if (event.key === "Enter" || event.key === " ") {
+        event.preventDefault();
+        onpick(name);
+      }
+    });
+    children.push(group);
+    y += tall + 3;
+  }
+  return svg("svg", { viewBox: `0 0 ${left + width + 2} ${y}`, width: left + width + 2, height: y, role: "group", "aria-label": "The token matrix P" }, children);
+}
+
+const shortened = (name) => (name.length > 16 ? `${name.slice(0, 15)}…` : name);

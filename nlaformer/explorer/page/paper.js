@@ -1,0 +1,39 @@
+// Paper: every claim beside our figures and the verdict, as paper/claims.md has them.
+import { catalogue } from "./engine.js";
+import { el, field, put, select } from "./dom.js";
+
+// Text with `code` and **strong** parts, as elements.
+export function rich(text) {
+  return text.split(/(`[^`]*`|\*\*[^*]*\*\*)/).map((part) => {
+    if (part.startsWith("`")) return el("code", {}, part.slice(1, -1));
+    if (part.startsWith("**")) return el("strong", {}, part.slice(2, -2));
+    return part;
+  });
+}
+
+export function paperView(state, changed) {
+  const claims = catalogue.claims;
+  const list = el("div", { class: "claims" });
+  const root = el("div", { class: "view paper" });
+  if (!claims) {
+    put(root, el("div", { class: "work" }, el("h2", {}, "The paper's claims"), el("p", {}, "This page was packed without the repository. The claims, our figures and the verdicts stand in paper/claims.md there; a page that nlaformer explore writes in a checkout shows them.")));
+    return { root, stop() {}, redraw() {} };
+  }
+  const verdicts = [...new Set(claims.rows.map(({ verdict }) => verdict))];
+  const chosen = verdicts.includes(state.paper.verdict) ? state.paper.verdict : "all";
+  const count = (verdict) => claims.rows.filter((row) => row.verdict === verdict).length;
+
+  function draw(verdict) {
+    changed("paper", { verdict });
+    const shown = claims.rows.filter((row) => verdict === "all" || row.verdict === verdict);
+    const sections = [...new Set(shown.map(({ section }) => section))];
+    put(list, sections.map((section) => el("section", {}, el("h3", {}, section), shown.filter((row) => row.section === section).map(({ claim, found, verdict: judged }) => el("article", { class: "claim" },
+      el("p", { class: "said" }, rich(claim)), el("p", { class: "found" }, rich(found)), el("p", { class: "verdict", "data-verdict": judged }, judged))))));
+  }
+
+  const filter = select([["all", `all (${claims.rows.length})`], ...verdicts.map((verdict) => [verdict, `${verdict} (${count(verdict)})`])], chosen, draw);
+  put(root, el("section", { class: "setup", "aria-label": "Which claims" }, field("Verdict", filter), el("p", { class: "note" }, claims.about), el("dl", { class: "meanings" }, claims.meanings.map(([verdict, meaning]) => [el("dt", {}, verdict), el("dd", {}, meaning)]))),
+    el("div", { class: "work" }, el("h2", {}, "The paper’s claims, and what we found"), el("p", { class: "note" }, "NLAFormer: Transformers Learn Numerical Linear Algebra Operations, by Ma, Gao and Ng."), list));
+  draw(chosen);
+  return { root, stop() {}, redraw() {} };
+}

@@ -1,0 +1,38 @@
+// What the page shows, as plain data: kept in the address, saved to a file, restored from either.
+
+export const START = {
+  view: "watch",
+  watch: { what: "algorithm cg", n: 4, texts: { A: "4 1 0 0\n1 3 1 0\n0 1 2 1\n0 0 1 5", b: "1 2 3 4" }, at: 0, register: null, family: "paper", sigma: 1.2, condition: 100, seed: 1 },
+  compare: { family: "paper", n: 20, sigma: 1.2, condition: 100, count: 1, seed: 1, methods: ["cg", "pcg", "compiled cg"] },
+  learned: { model: "cg-accelerated", sigma: 1.2, seed: 1, t: 1 },
+  paper: { verdict: "all" },
+};
+
+// A copy of `known` with those values of `given` that have the same kind; anything else stays as it is known.
+export function merged(known, given) {
+  if (given === null || typeof given !== "object") return known;
+  const result = { ...known };
+  for (const name of Object.keys(known)) {
+    const [here, there] = [known[name], given[name]];
+    if (there === undefined) continue;
+    if (Array.isArray(here)) {
+      if (Array.isArray(there)) result[name] = there.filter((item) => typeof item === "string");
+    } else if (name === "texts") {
+      if (there && typeof there === "object") result[name] = Object.fromEntries(Object.entries(there).filter(([, text]) => typeof text === "string"));
+    } else if (here !== null && typeof here === "object") result[name] = merged(here, there);
+    else if (here === null || typeof here === typeof there) result[name] = there;
+  }
+  return result;
+}
+
+export function fromAddress(hash) {
+  try {
+    return merged(START, JSON.parse(decodeURIComponent(hash.slice(1))));
+  } catch {
+    return START;
+  }
+}
+
+export function toAddress(state) {
+  return `#${encodeURIComponent(JSON.stringify(state))}`;
+}

@@ -1,0 +1,263 @@
+// Watch: a transformer at work on a system of your own, layer by layer.
+import { attentionOf } from "./transformer.js";
+import { button, el, field, paused, put, select, slider } from "./dom.js";
+import { catalogue } from "./engine.js";
+import { attentionMap, tokenMatrixMap } from "./heatmap.js";
+import { chosen, completed, compute, readInputs, valuesAt, wanted } from "./watching.js";
+import { counted, number, tiny } from "./format.js";
+import { errorChart, legendSample } from "./chart.js";
+import { FAMILIES, drawSystem, matrixText, relativeError, uniforms, vectorText } from "./systems.js";
+import { panel } from "./panel.js";
+
+const OPERATION_NAMES = (name) => name.replaceAll("_", " ");
+
+export function watchView(state, changed, openLearned) {
+  const own = () => state.watch;
+  const update = (patch) => changed("watch", patch);
+  let run = null;
+  let timer = null;
+
+  const setup = el("section", { class: "setup", "aria-label": "What runs, and on what" });
+  const transport = el("div", { class: "transport", role: "group", "aria-label": "Steps of the run" });
+  const message = el("p", { class: "message", role: "status" });
+  const tokens = panel("Token matrix P", { id: "panel-p", note: "A column is a token, a group of rows a register. Blue is negative, orange positive; each register has its own scale. An arrow marks what this layer wrote." });
+  const layer = panel("This layer", { id: "panel-layer" });
+  const heads = panel("Attention of this layer", { id: "panel-attention", note: "Rows are queries, columns keys, the sink first. Colours run from the least to the largest weight of a head, which stand below it." });
+  const values = panel("Values", { id: "panel-values" });
+  const errors = panel("Error", { id: "panel-error" });
+  const stage = el("div", { class: "stage" }, tokens.section, el("div", { class: "column" }, layer.section, values.section, heads.section, errors.section));
+  const root = el("div", { class: "view watch" }, setup, el("div", { class: "work" }, transport, message, stage));
+
+  // --- set-up ---
+
+  function drawSetup() {
+    const choice = chosen(own().what);
+    const what = select(options(), own().what, (value) => {
+      if (value.startsWith("solver ")) return openLearned(value.slice(7));
+      stop();
+      update({ what: value, at: 0, register: null });
+      sample(sizeFor(chosen(value), own().n));
+    });
+    const inputs = wanted(choice).map(({ name, kind }) => {
+      const control = el("textarea", { id: `input-${name}`, rows: kind === "matrix" ? 5 : 2, spellcheck: "false", autocomplete: "off", oninput: paused(() => {
+        update({ texts: { ...own().texts, [name]: control.value }, at: 0 });
+        start();
+      }, 300) });
+      control.value = own().texts[name] ?? "";
+      return field(kind === "matrix" ? `Matrix ${name}` : `Vector ${name}`, control, kind === "matrix" ? "One row a line; spaces or commas between numbers." : null);
+    });
+    put(setup, field("What runs", what), el("p", { class: "note" }, choice.entry.about), inputs, drawFields(choice));
+  }
+
+  function options() {
+    const compiled = Object.entries(catalogue.algorithms).map(([name, { title }]) => [`algorithm ${name}`, title]);
+    return [
+      ["Compiled algorithms", compiled],
+      ["Learned models", Object.keys(catalogue.solvers).map((name) => [`solver ${name}`, name])],
+      ["Operations", Object.keys(catalogue.operations).map((name) => [`operation ${name}`, OPERATION_NAMES(name)])],
+    ];
+  }
+
+  function drawFields(choice) {
+    const size = select(choice.sizes.map((n) => [String(n), `n = ${n}`]), String(sizeFor(choice, own().n)), (value) => sample(Number(value)));
+    const seed = el("input", { type: "number", id: "watch-seed", min: 0, max: 999999, value: own().seed, onchange: () => sample(own().n, { seed: Math.floor(Number(seed.value)) || 0 }) });
+    if (choice.kind === "operation") return el("fieldset", {}, el("legend", {}, "Or draw numbers"), field("Size", size), field("Seed", seed));
+    const family = select(Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), own().family, (value) => {
+      sample(own().n, { family: value });
+      drawSetup();
+    });
+    const { parameter } = FAMILIES[own().family];
+    const strength = parameter === "sigma"
+      ? slider({ label: "sigma", id: "watch-sigma", min: 0, max: 2, step: 0.1, value: own().sigma, shown: (x) => x.toFixed(1), oninput: (x) => sample(own().n, { sigma: x }) })
+      : parameter === "condition"
+        ? slider({ label: "Condition number", id: "watch-condition", min: 0, max: 6, step: 0.25, value: Math.log10(own().condition), shown: (x) => number(10 ** x, 2), oninput: (x) => sample(own().n, { condition: 10 ** x }) })
+        : null;
+    return el("fieldset", {}, el("legend", {}, "Or draw a system"), field("Family", family), field("Size", size), strength, field("Seed", seed));
+  }
+
+  const sizeFor = (choice, n) => (choice.sizes.includes(n) ? n : choice.sizes.filter((size) => size <= 8).at(-1) ?? choice.sizes[0]);
+
+  // New numbers in all fields.
+  function sample(n, patch = {}) {
+    update(patch);
+    const { family, sigma, condition, seed } = own();
+    const choice = chosen(own().what);
+    const texts = {};
+    if (choice.kind === "operation") {
+      const uniform = uniforms(seed);
+      for (const { name, kind } of wanted(choice)) {
+        const data = Array.from({ length: kind === "matrix" ? n * n : n }, () => Math.round(40 * uniform() - 20) / 10 || 0.5);
+        texts[name] = kind === "matrix" ? matrixText(data, n) : vectorText(data);
+      }
+    } else {
+      const { A, b } = drawSystem(family, n, { sigma, condition }, seed);
+      Object.assign(texts, { A: matrixText(A, n), b: vectorText(b) });
+    }
+    update({ n, texts: { ...own().texts, ...texts }, at: 0 });
+    drawSetup();
+    start();
+  }
+
+  // --- the run ---
+
+  async function start() {
+    stop();
+    const choice = chosen(own().what);
+    const { problem, at, n, inputs } = readInputs(choice, own().texts);
+    for (const { name } of wanted(choice)) document.getElementById(`input-${name}`)?.toggleAttribute("aria-invalid", at === name);
+    message.textContent = problem ?? "";
+    message.classList.toggle("problem", Boolean(problem));
+    stage.classList.toggle("stale", Boolean(problem));
+    if (problem) return;
+    if (n !== own().n) update({ n });
+    try {
+      run = await compute(choice, n, inputs);
+    } catch (error) {
+      if (!(error instanceof RangeError)) throw error;
+      message.textContent = error.message;
+      message.classList.add("problem");
+      return;
+    }
+    message.textContent = run.remark;
+    show(Math.min(own().at, run.steps.length - 1));
+    root.dataset.ready = own().what;
+  }
+
+  function stop() {
+    clearInterval(timer);
+    timer = null;
+  }
+
+  function play() {
+    if (timer) stop();
+    else {
+      if (own().at >= run.steps.length - 1) show(0);
+      timer = setInterval(() => {
+        if (own().at >= run.steps.length - 1) stop();
+        else show(own().at + 1);
+        drawTransport();
+      }, matchMedia("(prefers-reduced-motion: reduce)").matches ? 1500 : 500);
+    }
+    drawTransport();
+  }
+
+  // The next or previous end of an iteration.
+  function iterate(direction) {
+    const ends = run.steps.map((_, k) => k).filter((k) => run.steps[k].layer === -1 || run.steps[k].layer === run.model[run.steps[k].block].length - 1);
+    const next = direction > 0 ? ends.find((k) => k > own().at) : ends.filter((k) => k < own().at).at(-1);
+    if (next !== undefined) show(next);
+  }
+
+  function show(at) {
+    update({ at });
+    drawTransport();
+    drawTokens(at);
+    drawLayer(at);
+    drawHeads(at);
+    drawValues(at);
+    drawErrors(at);
+  }
+
+  function drawTransport() {
+    const focused = document.activeElement?.dataset?.move;
+    const at = own().at;
+    const move = (label, name, action, disabled) => button(label, () => { stop(); action(); }, { "data-move": name, "aria-label": name, title: name, disabled });
+    const scrub = el("input", { type: "range", min: 0, max: run.steps.length - 1, value: at, "aria-label": "Step", "aria-valuetext": where(at), "data-move": "scrub", oninput: () => { stop(); show(Number(scrub.value)); } });
+    put(transport,
+      move("|‹", "First step", () => show(0), at === 0),
+      move("«", "Previous iteration", () => iterate(-1), at === 0),
+      move("‹", "Previous layer", () => show(at - 1), at === 0),
+      button(timer ? "Pause" : "Play", play, { class: "main", "data-move": "play" }),
+      move("›", "Next layer", () => show(at + 1), at === run.steps.length - 1),
+      move("»", "Next iteration", () => iterate(1), at === run.steps.length - 1),
+      scrub, el("strong", { class: "where", id: "where" }, where(at)));
+    if (focused) transport.querySelector(`[data-move="${focused}"]:not([disabled])`)?.focus();
+  }
+
+  function where(at) {
+    const { block, iteration, layer: k } = run.steps[at];
+    if (block === "input") return "The prompt";
+    const of = `layer ${k + 1} of ${run.model[block].length}`;
+    return block === "pre" ? (run.kind === "operation" ? `Layer ${k + 1} of ${run.model.pre.length}` : `Start, ${of}`) : `Iteration ${iteration}, ${of}`;
+  }
+
+  // --- the panels ---
+
+  function drawTokens(at) {
+    const { P } = run.steps[at];
+    const before = at > 0 ? run.steps[at - 1].P : null;
+    const picked = own().register;
+    const focused = document.activeElement?.dataset?.register;
+    const cell = Math.max(9, Math.min(46, Math.floor(280 / P.tokens)));
+    const drawing = tokenMatrixMap(P, before, run.layout, { picked, cell, onpick: (name) => {
+      update({ register: own().register === name ? null : name });
+      drawTokens(own().at);
+    } });
+    put(tokens.body, registerTable(P, picked), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The token matrix P, scrollable" }, drawing));
+    if (focused) drawing.querySelector(`[data-register="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
+  }
+
+  function registerTable(P, name) {
+    const rows = run.layout.rows.get(name);
+    if (!rows) return el("p", { class: "note" }, `${P.rows} rows × ${P.tokens} tokens. Choose a register to read its numbers.`);
+    const shown = Math.min(rows.height, 8);
+    const line = (r) => el("tr", {}, Array.from({ length: P.tokens }, (_, t) => el("td", {}, number(P.data[(rows.start + r) * P.tokens + t], 3))));
+    return el("div", { class: "scroll register-values", tabindex: 0, role: "region", "aria-label": `Numbers in register ${name}` }, el("table", {}, el("caption", {}, `Register ${name}${rows.height > shown ? `, first ${shown} of ${rows.height} rows` : ""}`), el("tbody", {}, Array.from({ length: shown }, (_, r) => line(r)))));
+  }
+
+  function drawLayer(at) {
+    const { block, layer: k } = run.steps[at];
+    if (block === "input") {
+      put(layer.body, el("p", {}, run.kind === "operation" ? "The operands stand in the prompt; the rows for the result are empty." : "The prompt holds A and b divided by powers of two, which is exact, a row of ones and the position of each token."), run.source ? program([]) : null);
+      return;
+    }
+    const part = run.model[block][k];
+    const size = `${counted(part.heads?.count ?? 0, "head")}, FFN of width ${part.ffn ? part.ffn.W_1.rows : 0}`;
+    if (run.kind === "operation") return void put(layer.body, el("p", {}, size));
+    const entries = run.schedule[block][k];
+    put(layer.body, el("p", { class: "size" }, size),
+      el("ul", { class: "instructions" }, entries.map(({ text }) => el("li", {}, el("code", {}, text)))),
+      program(entries.map(({ line }) => line)));
+  }
+
+  function program(lines) {
+    return el("pre", { class: "program", tabindex: 0, "aria-label": "The program; lines that this layer works on are marked" }, run.source.map((text, k) => {
+      const active = lines.includes(k);
+      return el("span", { class: active ? "line active" : "line", "aria-current": active ? "true" : undefined }, `${text}\n`);
+    }));
+  }
+
+  function drawHeads(at) {
+    const { block, layer: k } = run.steps[at];
+    const weights = block === "input" ? [] : attentionOf(run.model[block][k], run.steps[at - 1].P);
+    const n = run.steps[at].P.tokens;
+    put(heads.body, weights.length ? el("div", { class: "maps" }, weights.map((w, h) => attentionMap(w, n, { title: `head ${h + 1}`, size: 104 }))) : el("p", { class: "note" }, block === "input" ? "The prompt, before any layer." : "This layer has no heads; its FFN works token by token."));
+  }
+
+  function drawValues(at) {
+    const rows = valuesAt(run, at);
+    const t = run.kind === "algorithm" ? completed(run, at) : null;
+    values.heading.textContent = t === null ? "The result" : t < 0 ? "Values" : `Values after iteration ${t}`;
+    if (!rows.length) return void put(values.body, el("p", { class: "note" }, "There are none yet."));
+    const vector = (data) => (data ? data.slice(0, 8).map((x) => number(x, 5)).join("  ") + (data.length > 8 ? "  …" : "") : "—");
+    put(values.body, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Values, scrollable" }, el("table", { class: "values" },
+      el("thead", {}, el("tr", {}, ["", "in the transformer", "in plain arithmetic", "difference"].map((text) => el("th", { scope: "col" }, text)))),
+      el("tbody", {}, rows.map(({ name, found, plain, difference }) => el("tr", { "data-value": name },
+        el("th", { scope: "row" }, name), el("td", { "data-numbers": JSON.stringify(found) }, vector(found)), el("td", {}, plain ? vector(plain) : "a network's: —"), el("td", {}, difference === null ? "—" : tiny(difference))))))),
+      run.kind === "algorithm" && run.program ? el("p", { class: "note" }, "Plain arithmetic is the program itself in float64, what NumPy computes.") : null);
+  }
+
+  function drawErrors(at) {
+    errors.section.hidden = run.kind === "operation" || !run.exact;
+    if (errors.section.hidden) return;
+    const of = (list) => list.map((values) => Math.sqrt(relativeError(values[run.answer].data, run.exact)));
+    const lines = [{ name: "transformer", style: 2, values: of(run.values) }];
+    if (run.program) lines.unshift({ name: "plain arithmetic", style: 1, values: of(run.program) });
+    put(errors.body, errorChart(lines, { width: 560, height: 240, yTitle: "relative error of x", mark: Math.max(completed(run, at), 0) }),
+      el("p", { class: "legend" }, lines.map(({ name, style }) => el("span", {}, legendSample(style), ` ${name}`))));
+  }
+
+  drawSetup();
+  start();
+  return { root, stop, redraw: () => run && show(own().at) };
+}

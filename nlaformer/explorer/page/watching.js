@@ -1,0 +1,94 @@
+// What Watch computes, apart from how it looks: the inputs from their texts, the run, the values at a point of it.
+import { catalogue, openAlgorithm, openOperation } from "./engine.js";
+import { ANSWER, prompt, states, trace } from "./algorithm.js";
+import { read, reference, trace as traceOperation } from "./operation.js";
+import { run as runProgram } from "./program.js";
+import { parseMatrix, parseVector, remark, solve } from "./systems.js";
+
+const ITERATIONS = { cg: (n) => n + 2, pcg: (n) => n + 2, minres: (n) => n + 2, conjugate_residual: (n) => n + 2, "guided-cg": () => 10 };
+
+export function chosen(what) {
+  const [kind, name] = what.split(" ");
+  const entry = { algorithm: catalogue.algorithms, operation: catalogue.operations }[kind]?.[name];
+  return entry ? { kind, name, entry, sizes: Object.keys(entry.sizes).map(Number) } : chosen("algorithm cg");
+}
+
+// The inputs a user gives: [{ name, kind }]. x0 is zero.
+export function wanted({ kind, entry, sizes }) {
+  const any = entry.sizes[sizes[0]];
+  if (kind === "operation") return any.operands.map(({ name, kind: shape }) => ({ name, kind: shape === "matrix" ? "matrix" : "vector" }));
+  return Object.entries(any.inputs).filter(([name]) => name !== "x0").map(([name, shape]) => ({ name, kind: shape }));
+}
+
+// { n, inputs } by name, or { problem, at }: a sentence and the input that it is about.
+export function readInputs(choice, texts) {
+  const inputs = {};
+  let n = null;
+  for (const { name, kind } of wanted(choice)) {
+    const found = kind === "matrix" ? parseMatrix(texts[name] ?? "") : parseVector(texts[name] ?? "");
+    if (found.problem) return { problem: `${name}: ${found.problem}`, at: name };
+    n ??= found.n;
+    if (found.n !== n) return { problem: `${name} has ${found.n} entries; n is ${n}.`, at: name };
+    inputs[name] = found.data;
+  }
+  if (!choice.sizes.includes(n)) return { problem: `The page holds weights for n = ${choice.sizes.join(", ")}; this is n = ${n}.`, at: wanted(choice)[0].name };
+  return { n, inputs };
+}
+
+// A run: every P, and what is known about the values. Throws a RangeError, with a sentence, for inputs out of range.
+export async function compute(choice, n, inputs) {
+  return choice.kind === "operation" ? computeOperation(choice, n, inputs) : computeAlgorithm(choice, n, inputs);
+}
+
+async function computeAlgorithm({ name, entry }, n, given) {
+  const algorithm = await openAlgorithm(name, n);
+  const inputs = { x0: new Array(n).fill(0), ...given };
+  const iterations = ITERATIONS[name]?.(n) ?? 12;
+  const steps = [...trace(algorithm, inputs, iterations)];
+  const { exponents } = prompt(algorithm, inputs);
+  const ends = steps.filter(({ block, layer }) => block !== "input" && layer === algorithm.model[block].length - 1);
+  const values = ends.map(({ P }) => states(algorithm, P, exponents));
+  const program = algorithm.program ? [...runProgram(algorithm.program, inputs, iterations, n)] : null;
+  const exact = "b" in inputs ? solve(inputs.A, inputs.b) : null;
+  return {
+    kind: "algorithm", name, n, inputs, layout: algorithm.layout, model: algorithm.model, steps, values, program, exact, iterations,
+    schedule: algorithm.schedule, source: entry.source, answer: ANSWER,
+    remark: "b" in inputs && name !== "minres" ? remark(inputs.A, n) : "",
+  };
+}
+
+async function computeOperation({ name, entry }, n, given) {
+  const operation = await openOperation(name, n);
+  const operands = operation.operands.map((operand) => given[operand.name]);
+  const steps = [...traceOperation(operation, operands)];
+  return {
+    kind: "operation", name, n, inputs: given, layout: operation.layout, model: operation.model, steps, iterations: 0,
+    results: read(operation, steps.at(-1).P), plain: reference(name, n, operands), about: entry.about, remark: "",
+  };
+}
+
+// The iteration whose values stand in P at a step: those after the last whole pass; -1 inside the pre block.
+export function completed(run, at) {
+  const { block, iteration, layer } = run.steps[at];
+  if (block === "input") return -1;
+  const whole = layer === run.model[block].length - 1;
+  return block === "pre" ? (whole ? 0 : -1) : whole ? iteration : iteration - 1;
+}
+
+// [{ name, found, plain, difference }] at a step.
+export function valuesAt(run, at) {
+  if (run.kind === "operation") {
+    if (at < run.steps.length - 1) return [];
+    return run.results.map(({ data }, k) => ({ name: run.results.length > 1 ? `result ${k + 1}` : "result", found: data, plain: run.plain[k], difference: furthest(data, run.plain[k]) }));
+  }
+  const t = completed(run, at);
+  if (t < 0) return [];
+  return Object.entries(run.values[t]).filter(([name]) => name !== run.answer || !("x" in run.values[t])).map(([name, { data }]) => {
+    const plain = run.program?.[t][name]?.data ?? null;
+    return { name: name === run.answer ? "answer" : name, found: data, plain, difference: plain ? furthest(data, plain) : null };
+  });
+}
+
+function furthest(u, v) {
+  return u.reduce((most, x, k) => Math.max(most, Math.abs(x - v[k])), 0);
+}

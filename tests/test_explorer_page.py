@@ -1,0 +1,220 @@
+"""The explorer as a visitor meets it: the walk, a matrix of one's own, every slider, every view, no complaint."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+
+import nlaformer as nf
+from nlaformer.compiler.library import program
+from nlaformer.explorer import findings
+from tests.browser import DESKTOP, PHONE, chromium, page_file, visit  # noqa: F401
+
+VIEWS = ("Watch", "Compare", "Learned", "Paper")
+MATRIX = [[5.0, 1.0, -2.0], [1.0, 4.0, 0.5], [-2.0, 0.5, 6.0]]
+INJECTION = "<img src=x onerror=\"document.title='taken'\">"
+
+
+def _open(page, view: str) -> None:
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
+    _settled(page, view)
+
+
+def _settled(page, view: str) -> None:
+    """Wait until a view has computed what it shows."""
+    waiting = {"Watch": ".watch[data-ready]", "Compare": ".compare[data-round]", "Learned": ".learned[data-ready]"}
+    if view in waiting:
+        page.wait_for_selector(waiting[view])
+
+
+def _state(**views) -> str:
+    return "#" + quote(json.dumps(views))
+
+
+def _keep(page, name: str) -> None:
+    """A screenshot for the documentation, where NLAFORMER_SCREENSHOTS names a folder."""
+    if folder := os.environ.get("NLAFORMER_SCREENSHOTS"):
+        page.screenshot(path=Path(folder) / f"explorer-{name}.png")
+
+
+def test_the_guided_walk_has_eight_stops_that_show_what_they_speak_of(visit):  # noqa: F811
+    opened = visit()
+    page = opened.page
+    page.get_by_role("button", name="Guided walk").click()
+    titles = []
+    for stop in range(1, 9):
+        card = page.get_by_role("complementary", name="Guided walk")
+        assert f"{stop} of 8" in card.inner_text()
+        titles.append(card.get_by_role("heading").inner_text())
+        page.wait_for_selector(".pointed")
+        assert page.locator(".pointed").bounding_box()["height"] > 30
+        card.get_by_role("button", name="Done" if stop == 8 else "Next").click()
+    assert len(set(titles)) == 8
+    assert card.is_hidden()
+    assert not opened.complaints
+    assert not opened.elsewhere
+
+
+def test_a_typed_matrix_runs_and_the_values_on_the_page_are_the_librarys(visit):  # noqa: F811
+    opened = visit()
+    page, b = opened.page, [1.0, -2.0, 3.0]
+    page.get_by_label("Matrix A").fill("\n".join(" ".join(map(str, row)) for row in MATRIX))
+    page.get_by_label("Vector b").fill("1, -2, 3")
+    page.wait_for_function("document.querySelectorAll('#panel-p svg text.faint').length === 4")  # the sink and n = 3
+    run = nf.algorithm("cg", n=3, verify=False).run(np.array(MATRIX), np.array(b), iterations=3)
+    for t in range(4):
+        page.get_by_role("button", name="Next iteration").click()
+        for name, expected in {"x": run.x[t], **{state: run.state[state][t] for state in ("r", "d", "rho")}}.items():
+            shown = page.locator(f"[data-value='{name}'] [data-numbers]").get_attribute("data-numbers")
+            assert np.abs(np.array(json.loads(shown)) - np.ravel(expected)).max() < 1e-9, (t, name)
+    assert not opened.complaints
+
+
+def test_play_goes_on_by_itself_and_pauses(visit):  # noqa: F811
+    page = visit().page
+    _settled(page, "Watch")
+    before = page.locator("#where").inner_text()
+    page.get_by_role("button", name="Play").click()
+    page.wait_for_function("(before) => document.getElementById('where').innerText !== before", arg=before)
+    page.get_by_role("button", name="Pause").click()
+    assert page.get_by_role("button", name="Play").is_visible()
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_every_view_opens_every_slider_moves_and_nothing_complains(visit, viewport):  # noqa: F811
+    opened = visit(viewport)
+    page = opened.page
+    for view in VIEWS:
+        _open(page, view)
+        for k in range(page.locator("input[type=range]").count()):
+            slider = page.locator("input[type=range]").nth(k)
+            before = slider.input_value()
+            slider.press("ArrowLeft" if before == slider.get_attribute("max") else "ArrowRight")
+            assert page.locator("input[type=range]").nth(k).input_value() != before, (view, k)
+        _settled(page, view)
+        wide = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+        assert wide <= 0, f"{view} is {wide} pixels wider than the window"
+    assert not opened.complaints
+    assert not opened.elsewhere
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_no_serious_issue_of_accessibility(visit, scheme):  # noqa: F811
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
+    page = visit(color_scheme=scheme).page
+    for view in VIEWS:
+        _open(page, view)
+        found = axe.run(page).response["violations"]
+        serious = {v["id"]: v["nodes"][0]["html"] for v in found if v["impact"] in ("serious", "critical")}
+        assert not serious, (view, serious)
+
+
+@pytest.mark.parametrize(
+    "text", ["1 2\n3", "1 2 3\n4 5 6", "1 two\n3 4", "", "1 0 0 0 0 0 0\n" * 7, "1e400 0\n0 1", INJECTION]
+)
+def test_a_malformed_matrix_gets_a_sentence(visit, text):  # noqa: F811
+    opened = visit()
+    opened.page.get_by_label("Matrix A").fill(text)
+    opened.page.wait_for_selector(".message.problem")
+    sentence = opened.page.locator(".message.problem").inner_text()
+    assert re.search(r"\w.*\.$", sentence)
+    assert opened.page.locator("main img").count() == 0
+    assert opened.page.title() != "taken"
+    assert not opened.complaints
+
+
+def test_markup_in_an_address_or_a_file_is_shown_as_text(visit, tmp_path):  # noqa: F811
+    texts = {"A": INJECTION, "b": INJECTION}
+    opened = visit(fragment=_state(view=INJECTION, watch={"what": INJECTION, "texts": texts, "register": INJECTION}))
+    page = opened.page
+    page.wait_for_selector(".message.problem")
+    assert page.get_by_label("Matrix A").input_value() == INJECTION
+    named = tmp_path / "<img src=x onerror=alert(1)>.json"
+    named.write_text("{}")
+    page.locator("input[type=file]").set_input_files(named)
+    page.wait_for_function("document.querySelector('.said').textContent.includes('<img')")
+    assert page.locator("img").count() == 0
+    assert page.title() != "taken"
+    assert not opened.complaints
+
+
+def test_a_link_and_a_saved_file_restore_what_was_seen(visit, tmp_path):  # noqa: F811
+    first = visit()
+    page = first.page
+    page.get_by_label("Matrix A").fill("2 1\n1 3")
+    page.get_by_label("Vector b").fill("1 1")
+    page.wait_for_function("document.querySelectorAll('#panel-p svg text.faint').length === 3")
+    page.get_by_role("button", name="Next iteration").click()
+    page.get_by_role("button", name="Next iteration").click()
+    where, address = page.locator("#where").inner_text(), page.url
+    with page.expect_download() as download:
+        page.get_by_role("button", name="Save", exact=True).click()
+    download.value.save_as(tmp_path / "state.json")
+    again = visit(fragment="#" + address.partition("#")[2]).page
+    _settled(again, "Watch")
+    assert again.locator("#where").inner_text() == where
+    assert again.get_by_label("Matrix A").input_value() == "2 1\n1 3"
+    fresh = visit().page
+    fresh.locator("input[type=file]").set_input_files(tmp_path / "state.json")
+    fresh.wait_for_function("(where) => document.getElementById('where')?.innerText === where", arg=where)
+
+
+def test_every_panel_is_saved_as_an_svg_file_that_stands_alone(visit):  # noqa: F811
+    page = visit(fragment=_state(view="watch", watch={"at": 12})).page
+    for view in ("Watch", "Compare", "Learned"):
+        _open(page, view)
+        for name in page.locator("section.panel:visible").evaluate_all("(panels) => panels.map((p) => p.ariaLabel)"):
+            with page.expect_download() as download:
+                page.get_by_role("button", name=f"Save {name} as SVG").click()
+            root = ElementTree.parse(download.value.path()).getroot()
+            assert root.tag.endswith("svg")
+            assert len(list(root.iter())) > 3, (view, name)
+
+
+def test_the_errors_drawn_in_compare_are_those_of_the_program(visit):  # noqa: F811
+    page = visit(fragment=_state(view="compare", compare={"n": 5, "methods": ["cg"], "seed": 3}))
+    system = page.evaluate("async () => explorer.drawSystem('paper', 5, { sigma: 1.2 }, 3000)")
+    A, x = np.array(system["A"]).reshape(5, 5), np.array(system["x"])
+    assert np.allclose(A, A.T)
+    assert np.linalg.eigvalsh(A).min() > 0
+    run = program("cg").run(A, A @ x, iterations=5)
+    errors = ((run.x - x) ** 2).sum(-1) / (x**2).sum()
+    _settled(page.page, "Compare")
+    drawn = page.page.locator("#panel-iterations tbody td").all_inner_texts()
+    for level, shown in zip((1e-2, 1e-4, 1e-6, 1e-8), drawn[:4], strict=True):
+        reached = np.flatnonzero(errors <= level)
+        assert shown == (str(reached[0]) if len(reached) else "—")
+
+
+def test_the_page_tells_the_claims_of_the_repository_and_a_folder_without_them_has_none(tmp_path):
+    told = findings.claims()
+    verdicts = {meaning[0] for meaning in told["meanings"]}
+    assert len(told["rows"]) > 40
+    assert {row["verdict"] for row in told["rows"]} <= verdicts
+    assert not any("<!--" in row["found"] or "](" in row["found"] for row in told["rows"])
+    assert findings.claims(tmp_path) is None
+    assert findings.microscope(["cg-accelerated"], tmp_path) == {}
+
+
+def test_pictures_of_every_view_for_the_documentation(visit):  # noqa: F811
+    page = visit(fragment=_state(view="watch", watch={"at": 12})).page
+    _settled(page, "Watch")
+    _keep(page, "watch")
+    page.get_by_role("button", name="Guided walk").click()
+    for _ in range(7):
+        page.get_by_role("button", name="Next", exact=True).click()
+    page.wait_for_function("document.querySelectorAll('#panel-iterations tbody tr').length === 5")
+    page.get_by_role("button", name="Done").click()
+    _keep(page, "compare")
+    _open(page, "Learned")
+    _keep(page, "learned")
+    _open(page, "Paper")
+    _keep(page, "paper")
+    assert page.locator(".claim").count() > 40
