@@ -248,7 +248,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.worth", description=__doc__)
     parser.add_argument("--out", type=Path, help="write all rows to this file")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--threads", type=int, default=1, help="threads torch may use; default: 1")
+    parser.add_argument("--threads", type=int, default=1, help="of the CPU beside a GPU; alone it has one")
     parser.add_argument("--small", action="store_true", help="a few small cells, in seconds")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no cell after this time")
     parser.add_argument("--models", nargs=2, default=(PRECONDITIONER, GUIDED), help="a preconditioner and a guide")
@@ -271,7 +271,7 @@ def main(given: Sequence[str] | None = None) -> int:
 
 
 def _measured(chosen: argparse.Namespace) -> dict[str, Any]:
-    torch.set_num_threads(chosen.threads)
+    torch.set_num_threads(1 if chosen.device == "cpu" else chosen.threads)
     where = provenance(chosen.commit) | {"load": os.getloadavg()[0], "pyamg": versions(("pyamg",))["pyamg"]}
     models: list[Any] = [nf.load(name) for name in chosen.models]
     bench, begun = Bench(chosen.device, *(model.to(chosen.device) for model in models)), time.perf_counter()

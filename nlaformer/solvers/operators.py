@@ -74,8 +74,9 @@ class DenseOperator:
     def take(self, lanes: Tensor) -> DenseOperator:
         if len(self.A) == 1:
             return DenseOperator(self.A, len(lanes))
-        if len(lanes) == len(self.A) * self.shared and bool((lanes == torch.arange(len(lanes)).to(lanes)).all()):
-            return self  # all of them: the lanes of a matrix keep sharing it
+        every = torch.arange(len(self.A) * self.shared, device=lanes.device)
+        if len(lanes) == len(every) and bool((lanes == every).all()):
+            return self  # the lanes of a matrix keep sharing it
         return DenseOperator(self.A[lanes // self.shared], 1)
 
     def products(self, X: Tensor) -> _Terms:
