@@ -1,7 +1,7 @@
 """Figures of what a run, a solve, a training run or an evaluation gave, drawn from plain arrays.
 
 A title states what was found, in numbers, by a rule; text that users choose is never read as mathematics. The model is
-in front, in colour; what it is compared with is dark or dashed. Few curves carry their names at their right ends.
+in front, thick; what it is compared with is dashed. Few curves carry their names at their right ends, in their colours.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 _STYLES = ("--", ":", "-.")
 _FEW = 6  # curves that carry their names
 _LINE = 0.062  # height of a name, as a part of the axes
-_LETTERS = 78  # of a line of a title above 6.4 inches
+_LETTERS = 66  # of a line of a title above 6.4 inches
 _BESIDE_NAMES = 52  # the same where long names at the ends of the curves take a third of them
+_DECADES = 1e-18  # what lies further below the largest squared error is rounding
 
 
 def outcome(statuses: Sequence[str], residuals: Sequence[float], work: str) -> str:
@@ -83,19 +84,20 @@ def errors_figure(
         axes.text(trained, 0.99, " trained to here", fontsize=7.5, color=FAINT, va="top",
                   transform=axes.get_xaxis_transform())  # fmt: skip
     _logarithmic(axes)
+    low, high = axes.get_ylim()
+    axes.set_ylim(max(low, high * _DECADES), high)
     _name_ends(axes)
     return figure
 
 
 def compared_curves(axes: Axes, curves: Mapping[str, Sequence[float]], start: int = 0) -> None:
-    """The first curve in colour and thick, the others dark, each with a style of its own."""
+    """The first curve thick and with markers, the others dashed; each has its colour."""
     for k, (name, values) in enumerate(curves.items()):
         steps, shown = range(start, start + len(values)), _drawn(np.asarray(values, dtype=float))
         if k == 0:
             axes.plot(steps, shown, color=CURVES[0], marker="o", markersize=3.2, linewidth=2.0, zorder=5, label=name)
         else:
-            colour = INK if k <= len(_STYLES) else CURVES[k % 6]
-            axes.plot(steps, shown, color=colour, linewidth=1.1, linestyle=_STYLES[(k - 1) % 3], label=name)
+            axes.plot(steps, shown, color=CURVES[k % 6], linewidth=1.2, linestyle=_STYLES[(k - 1) % 3], label=name)
 
 
 def training_figure(
@@ -184,7 +186,7 @@ def _name_ends(axes: Axes) -> None:
     ends.sort(key=lambda end: end[0])
     places: list[float] = []
     for end, _ in ends:  # upwards, each above the one before
-        places.append(max(end, places[-1] + _LINE) if places else end)
+        places.append(max(end, places[-1] + _LINE if places else 0.0))
     excess = max(places[-1] - 1.0, 0.0) if places else 0.0
     for place, (_, line) in zip(places, ends, strict=True):
         axes.text(1.02, place - excess, str(line.get_label()), color=line.get_color(), fontsize=8, va="center",
