@@ -204,7 +204,7 @@ def _programs() -> tuple[Program, ...]:
 def constants(program: Program) -> dict[str, float]:
     """The float attributes of a program by name, those of its classes first, then its own."""
     kinds = [kind for kind in reversed(type(program).__mro__) if issubclass(kind, Program)]
-    known = {name: getattr(program, name) for kind in (*kinds, program) for name in vars(kind)}
+    known = {name: value for kind in (*kinds, program) for name, value in vars(kind).items()}
     return {name: value for name, value in known.items() if isinstance(value, float)}
 
 

@@ -357,13 +357,13 @@ def _of_transformer(model: NLAFormer, operands: Sequence[Any], options: dict[str
     if not P.is_floating_point():
         raise DTypeError(f"P is {P.dtype}; expected real numbers in floating point")
     *batch, rows, tokens = P.shape
+    layers: list[Layer] = [layer for block in (model.pre, model.loop, model.post) for layer in block]  # type: ignore[misc]
+    if wanted := {layer.heads.W_Q.shape[1] for layer in layers if layer.heads is not None} - {rows}:
+        raise ShapeError(f"P has {rows} rows; this nf.NLAFormer takes {wanted.pop()}")
     flat = P.reshape(-1, rows, tokens)
 
     def run() -> _Found:
-        try:
-            output = model(flat, passes)
-        except RuntimeError as error:
-            raise ShapeError(f"this nf.NLAFormer does not take P of shape {tuple(P.shape)}: {error}") from error
+        output = model(flat, passes)
         return _Found(give(output.reshape(*batch, *output.shape[1:]), array_library(*operands)))
 
     return _Run(tuple(batch), rows, tokens, passes, run)

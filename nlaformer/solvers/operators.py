@@ -141,9 +141,9 @@ class ImplicitOperator:
     terms: int = 0
 
     @classmethod
-    def of(cls, A: Any, lanes: int) -> ImplicitOperator:
-        """The operator of some lanes, whose vectors are passed as they are."""
-        return cls(A, torch.zeros(lanes, 2, dtype=torch.int32))
+    def of(cls, A: Any, lanes: int, device: torch.device | None = None) -> ImplicitOperator:
+        """The operator of some lanes, whose vectors, on a device, are passed as they are."""
+        return cls(A, torch.zeros(lanes, 2, dtype=torch.int32, device=device))
 
     def scaled(self, exponent: Tensor) -> ImplicitOperator:
         """The operator of A / 2^e."""

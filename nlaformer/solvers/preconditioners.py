@@ -163,7 +163,7 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
             raise ShapeError(f"M has shape {matrix.shape} for systems of {n} unknowns; expected ({n}, {n})")
         if scipy.sparse.issparse(matrix):
             return SparseOperator(matrix.astype(np.float64))
-        return ImplicitOperator.of(matrix, m)
+        return ImplicitOperator.of(matrix, m, problem.b.device)
     if callable(M):
         if kind := no_function(M, "r"):
             raise OptionError(f"M is {kind}; expected a function of the residual r, or a matrix")
