@@ -2,7 +2,7 @@
 
 The pages are ordinary Markdown and read the same on GitHub. The source folder is the repository, so their relative
 links hold in the site too. What Markdown cannot say is added while a page is read: the navigation from the lists of
-links in ``docs/index.md``, and the docstring of every name that is an item of ``docs/api.md``.
+links in ``docs/index.md``, the docstring of every name that is an item of ``docs/api.md``, and the commands' help.
 """
 
 import re
@@ -10,12 +10,14 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import typer.main
 from sphinx.application import Sphinx
 
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 import nlaformer as nf  # noqa: E402
+from nlaformer import cli  # noqa: E402
 from nlaformer.explorer import write_page  # noqa: E402
 
 project, author, version = "nlaformer", "the authors of nlaformer", nf.__version__
@@ -80,11 +82,25 @@ def documented(item: re.Match[str]) -> str:
     return f"```{{eval-rst}}\n.. {directive}:: {target}\n{members}```\n"
 
 
+def commands() -> str:
+    """The help of every command, as the terminal shows it."""
+    group, parts = typer.main.get_command(cli.app), []
+    top = typer.Context(group, info_name="nlaformer")
+    for name in group.list_commands(top):
+        command = group.get_command(top, name)
+        if not command.hidden:
+            inside = typer.Context(command, info_name=name, parent=top, max_content_width=100)
+            parts.append(f"## nlaformer {name}\n\n```text\n{command.get_help(inside)}\n```\n")
+    return "\n\n".join(parts)
+
+
 def read(app: Sphinx, page: str, source: list[str]) -> None:
     if page == root_doc:
         source[0] = navigation(source[0])
     elif page == "docs/api":
         source[0] = NAME.sub(documented, source[0])
+    elif page == "docs/commands":
+        source[0] += f"\n{commands()}"
 
 
 def docstring(app: Sphinx, what: str, name: str, value: object, options: object, lines: list[str]) -> None:
