@@ -35,7 +35,8 @@ _RECIPES: dict[str, tuple[str, Config]] = {
     ),
     "guided-cg": (
         "Conjugate gradients with a network that writes a preconditioner in every loop: half of CG's iterations.",
-        _PROGRAM.replace(program="guided-cg", T=10, steps=50_000),
+        # The rare systems with the widest diagonals make up the mean error at sigma 1.4; at 1.6 there are more of them.
+        _PROGRAM.replace(program="guided-cg", sigma=(1.0, 1.2, 1.4, 1.6), T=10, steps=40_000),
     ),
     "learned-preconditioner": (
         "A network reads A once and writes a preconditioner, a diagonal plus one column; the rest is PCG.",
