@@ -14,6 +14,7 @@ from nlaformer.errors import OptionError
 from nlaformer.learn.model import initial
 from nlaformer.learn.models import untrained
 from nlaformer.report import recording
+from tests.browser import DESKTOP, PHONE, Visit, chromium  # noqa: F401
 
 TINY = {"n": 3, "T": 3, "d": 8, "heads": 2}
 
@@ -84,3 +85,30 @@ def test_a_system_that_is_not_there_and_a_page_too_large_are_refused(systems, mo
     monkeypatch.setattr(recording, "_LARGEST", 1000)
     with pytest.raises(OptionError, match="MB"):
         record.to_html()
+
+
+@pytest.mark.parametrize("size", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_a_browser_shows_the_layers_and_the_values_of_the_recording(size, systems, chromium, tmp_path):  # noqa: F811
+    record = nf.trace(nf.algorithm("cg", n=3, verify=False), *(array[0] for array in systems), iterations=2)
+    (tmp_path / "trace.html").write_text(record.to_html(), encoding="utf-8")
+    visit = Visit(chromium, tmp_path / "trace.html", size, color_scheme="dark")
+    try:
+        page, names = visit.page, [layer["name"] for layer in _data(record.to_html())["layers"]]
+        wanted = "loop[1].layer[0]"
+        page.locator("#layer").focus()
+        for _ in range(names.index(wanted)):
+            page.keyboard.press("ArrowRight")
+        assert wanted in page.locator("#name").inner_text()
+        assert page.locator("#computes").inner_text() == record.about.computes(wanted)
+        assert page.locator("canvas").count() == 2 + len(record.attention[wanted])
+        (line,) = (text for text in page.locator("#states p").all_inner_texts() if text.startswith("r "))
+        assert np.allclose([float(word) for word in line.split()[1:]], record.registers["r"][1], rtol=1e-5)
+        box = page.locator("#before canvas").first.bounding_box()
+        page.mouse.move(box["x"] + box["width"] - 2, box["y"] + 3)  # row 0, the last token
+        read = float(page.locator("#reading").inner_text().rpartition(": ")[2])
+        assert read == pytest.approx(record[f"{wanted}.input"][0, -1], rel=1e-5)
+        page.locator("#scale").select_option("linear")
+        assert page.evaluate("document.documentElement.scrollWidth") <= size["width"]
+        assert visit.complaints == [] and visit.elsewhere == []
+    finally:
+        visit.context.close()
