@@ -6,6 +6,7 @@ in front, thick; what it is compared with is dashed. Few curves carry their name
 
 from __future__ import annotations
 
+import math
 import textwrap
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -52,7 +53,8 @@ def history_figure(
 
     A system that has ended, NaN from there on, keeps its last value. ``level`` is a named line to compare with.
     """
-    systems = _held(np.array(values, dtype=np.float64).reshape(-1, np.shape(values)[-1]))
+    *batch, length = np.shape(values)
+    systems = _held(np.array(values, dtype=np.float64).reshape(math.prod(batch), length))  # neither need be there
     figure, (axes,) = panels(1, width=6.4, height=3.6)
     _titled(axes, title, x, y)
     steps, one = range(systems.shape[1]), len(systems) == 1
