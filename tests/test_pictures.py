@@ -98,8 +98,8 @@ def results(trained) -> dict[str, object]:
     return _results(trained)
 
 
-NAMES = ("run", "runs", "without residual", "nothing", "program", "solve", "solves", "failed", "nothing finite", "eigenpair",
-         "root", "training", "evaluation", "comparison", "probes")  # fmt: skip
+NAMES = ("run", "runs", "without residual", "nothing", "program", "solve", "solves", "failed", "nothing finite",
+         "eigenpair", "root", "training", "evaluation", "comparison", "probes")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -108,7 +108,7 @@ class Run(Generic[ArrayT]):
         if self.residual_norms is not None:
             return history_figure(_numbers(self.residual_norms), self.finding, "norm of the residual")
         moved = np.diff(_numbers(self.x), axis=self._axis)
-        moved = np.linalg.norm(moved.reshape(*moved.shape[: self._axis + 1], -1), axis=-1)
+        moved = np.sqrt(np.square(moved).sum(axis=tuple(range(self._axis + 1, moved.ndim))))
         return history_figure(moved, self.finding, "|x_(t+1) - x_t|")
 
     @property
