@@ -332,6 +332,16 @@ def test_a_residual_whose_products_underflow_is_not_called_converged(scale):
     assert model.run(scale * A, 0 * b, iterations=2).status is nf.RunStatus.CONVERGED  # x = 0 is the answer
 
 
+def test_a_trained_program_for_least_squares_takes_rectangular_matrices():
+    model = untrained(nf.recipe("guided-cgls", n=5, d=16, heads=2))
+    A, b = np.random.default_rng(0).standard_normal((5, 3)), np.ones(5)
+    run, full = model.run(A, b, iterations=6), model.run(np.pad(A, ((0, 0), (0, 2))), b, iterations=6)
+    assert np.array_equal(run.x, full.x) and not run.x[:, 3:].any()
+    assert np.allclose(run.x[-1, :3], np.linalg.lstsq(A, b, rcond=None)[0], atol=1e-3)
+    with pytest.raises(ShapeError):
+        untrained(nf.recipe("guided-cg", n=5, d=16, heads=2)).run(A, b)
+
+
 def test_an_eigenvector_is_where_the_guided_eigenpair_stays():
     model = untrained(nf.recipe("guided-eigen", n=4, d=16, heads=2))
     start = torch.eye(4, dtype=torch.float64)

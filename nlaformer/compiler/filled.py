@@ -86,7 +86,7 @@ def retraced(filled: FilledProgram) -> TracedProgram:
     promised = [node for name, node in (*start.items(), *step.items()) if name in reference.promises]
     # What else rests on a promise says so itself: nf.positive(...).
     definite = any(node.op in ("dot", "diag") for node in promised)
-    kind = type(reference.name, (Program,), {"positive_definite": definite})
+    kind = type(reference.name, (Program,), {"positive_definite": definite, "rectangular": reference.rectangular})
     states = [name for name, kind in reference.kinds.items() if name != ANSWER]
     return TracedProgram(
         kind(),

@@ -33,6 +33,7 @@ class Reference:
     residual, scale : what a run is judged by; without outputs where the program has none
     promises : the kinds of the values that the program takes to be positive; start and step give them by name
     parts : its learned parts
+    rectangular : whether it takes rectangular matrices, padded with zeros
     """
 
     name: str
@@ -44,6 +45,7 @@ class Reference:
     scale: Expression = EMPTY
     promises: dict[str, str] = field(default_factory=dict)
     parts: tuple[PartSpec, ...] = ()
+    rectangular: bool = False
 
     @classmethod
     def of(cls, traced: TracedProgram, promises: Sequence[Node] = ()) -> Reference:
@@ -65,6 +67,7 @@ class Reference:
             Expression.of({} if traced.scale is None else {"scale": traced.scale}),
             {name: node.kind for name, node in named.items()},
             tuple(call.spec for call in traced.learned),
+            traced.program.rectangular,
         )
 
     def data(self) -> dict[str, Any]:
@@ -76,7 +79,7 @@ class Reference:
     def read(cls, data: Mapping[str, Any]) -> Reference:
         """The program of saved data."""
         values: dict[str, Any] = {**data, "parts": tuple(PartSpec(**part) for part in data["parts"])}
-        for name in data.keys() - {"name", "inputs", "promises", "parts"}:
+        for name in data.keys() - {"name", "inputs", "promises", "parts", "rectangular"}:
             values[name] = Expression.read(data[name])
         return cls(**values)
 

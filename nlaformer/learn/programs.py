@@ -22,6 +22,7 @@ from nlaformer.arrays import ArrayT, all_finite, full_precision, give, kind_of, 
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram, Network
+from nlaformer.compiler.inputs import padded, size_of
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import LowRank, factors
 from nlaformer.compiler.reference import Reference
@@ -133,10 +134,16 @@ class TrainedProgram(nn.Module):
         self._refuse_stack("run")
         count = self.config.T if iterations is None else iterations
         given = {"A": A, "b": b, "x0": x0} | further
-        inputs = take_any_size(self.program.name, self.program.inputs, given, torch.float64, self.device)
+        inputs = self.inputs(given)
         with threads_for(inputs["A"].shape[:-2].numel() * (self.config.n + 1) * self.config.d):
             library = array_library(*given.values())
             return run_reference(self.program, inputs, count, library, self._iterate, self._pieces)
+
+    def inputs(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
+        """The inputs of a run by name, in float64 and of one batch shape; rectangular ones are padded with zeros."""
+        name, kinds = self.program.name, self.program.inputs
+        square = padded(name, given, kinds, size_of(given, kinds), self.program.rectangular)
+        return take_any_size(name, kinds, square, torch.float64, self.device)
 
     def _pieces(self, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
         """A batch in pieces of as many systems as should run at once."""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from nlaformer.arrays import ArrayT, check_memory, flag, full_precision, give, to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.result import Run, array_library, flatten, take_any_size
+from nlaformer.compiler.result import Run, array_library, flatten
 from nlaformer.errors import DTypeError, OptionError, ShapeError, look_up, shown
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
@@ -342,8 +342,7 @@ def _of_program(model: TrainedProgram, operands: Sequence[Any], options: dict[st
     _refuse_many(operands)
     further = {name: value for name, value in options.items() if name != "iterations"}
     named = dict(zip(("A", "b", "x0"), operands, strict=False)) | further
-    inputs = take_any_size(model.program.name, model.program.inputs, named, torch.float64, model.device)
-    batch, _ = flatten(inputs, model.program.inputs)
+    batch, _ = flatten(model.inputs(named), model.program.inputs)
     rows, tokens = model.config.d, model.config.n + 1
     return _Run(batch, rows, tokens, passes, lambda: _of_run(model.run(*operands, **options)))
 
