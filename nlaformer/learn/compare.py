@@ -71,7 +71,7 @@ class Comparison:
         counts = self.iterations_to()
         reached = [k for k in range(len(THRESHOLDS)) if any(found[k] is not None for found in counts.values())]
         shown = sorted({*reached[::2], *reached[-1:]})
-        headings = ("iterations to", *(f"{THRESHOLDS[k]:.0e}" for k in shown), "not below 1e-06")
+        headings = ("iterations to", *(f"{THRESHOLDS[k]:.0e}" for k in shown), "failures")
         lines = [
             (name, *("-" if found[k] is None else str(found[k]) for k in shown), f"{self.failures[name]:,}")
             for name, found in counts.items()
@@ -202,5 +202,5 @@ def summary(own: Comparison) -> str:
         return f"No {own.measure} of 1e-01 or below is reached by both it and {rival}."
     share = [mine / theirs for mine, theirs in pairs]
     bound = THRESHOLDS[len(pairs) - 1]
-    least, most = (f"{round(100 * value)}%" for value in (min(share), max(share)))
-    return f"It takes {least} to {most} of the iterations of {rival} to a {own.measure} from 1e-01 to {bound:.0e}."
+    ends = dict.fromkeys(f"{round(100 * value)}%" for value in (min(share), max(share)))
+    return f"It takes {' to '.join(ends)} of the iterations of {rival} to a {own.measure} from 1e-01 to {bound:.0e}."

@@ -13,10 +13,12 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-_PANEL = "border:1px solid rgba(128,128,128,.45);border-radius:6px;padding:.5em .9em;margin:.3em 0;max-width:60em"
-_CELL = "padding:.1em .9em .1em 0;vertical-align:top;text-align:left;background:none"
-_NUMBER = "padding:.1em .9em .1em 0;vertical-align:top;text-align:right;background:none"
-_TABLE = "border-collapse:collapse;border:none;margin:.2em 0;font-size:.92em;background:none"
+_PANEL = "border:1px solid rgba(128,128,128,.45);border-radius:6px;padding:.5em .9em;margin:.3em 0;max-width:60em;"
+_PANEL += "overflow-x:auto"
+_PLAIN = "background:none;color:inherit"  # where a page has colours of its own for tables
+_CELL = f"padding:.1em .9em .1em 0;vertical-align:top;text-align:left;{_PLAIN}"
+_NUMBER = f"padding:.1em .9em .1em 0;vertical-align:top;text-align:right;white-space:nowrap;{_PLAIN}"
+_TABLE = f"border-collapse:collapse;border:none;margin:.2em 0;font-size:.92em;{_PLAIN}"
 _WIDTH, _HEIGHT = 220, 44  # of a small curve
 _LEAST = 1e-300
 
