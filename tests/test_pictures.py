@@ -202,6 +202,12 @@ def test_mathematics_in_a_name_does_not_break_a_figure():
     assert figure._repr_png_().startswith(b"\x89PNG")
 
 
+def test_scores_are_drawn_as_they_are_below_zero_too():
+    figure = curves.scores_figure({"r": {"model": [0.5, -0.1], "permuted": [0.0, float("nan")]}}, ["title"], "R^2")
+    model, permuted = (np.asarray(line.get_ydata()) for line in figure.axes[0].lines)
+    assert model.tolist() == [0.5, -0.1] and permuted[0] == 0 and np.isnan(permuted[1])
+
+
 def test_many_curves_get_a_legend_and_few_carry_their_names():
     few = curves.errors_figure({str(k): [1.0, 0.1] for k in range(3)}, "", "").axes[0]
     many = curves.errors_figure({str(k): [1.0, 0.1] for k in range(9)}, "", "").axes[0]

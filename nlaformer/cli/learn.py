@@ -213,7 +213,8 @@ def _show_evaluation(
             rows = list(evaluate_program(model, count, seed, lambda label: say(f"Solving {count} systems: {label}")))
         sheets = _comparison_sheets(rows)
     if plot is not None:
-        about["plot"] = str(save(rows[0].plot(), plot))
+        own = rows[0].plot(model.config.teacher) if isinstance(model, Solver) else rows[0].plot()
+        about["plot"] = str(save(own, plot))
     if as_json:
         print_json(about | {"evaluations": [row.to_json() for row in rows]})
     else:

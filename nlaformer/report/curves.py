@@ -79,7 +79,7 @@ def errors_figure(
     """Draw errors by iterate, the first curve in front; ``trained`` marks the last iterate of the training."""
     figure, (axes,) = panels(1, width=6.4, height=3.6)
     _titled(axes, title, "iteration", y, letters=_BESIDE_NAMES)
-    compared_curves(axes, curves, start)
+    compared_curves(axes, {name: _drawn(np.asarray(values, dtype=float)) for name, values in curves.items()}, start)
     length = max(map(len, curves.values()), default=1)
     if trained is not None and trained < start + length - 1:
         axes.axvline(trained, color=FAINT, linewidth=0.8, linestyle=":")
@@ -92,14 +92,14 @@ def errors_figure(
     return figure
 
 
-def compared_curves(axes: Axes, curves: Mapping[str, Sequence[float]], start: int = 0) -> None:
+def compared_curves(axes: Axes, curves: Mapping[str, Sequence[float] | np.ndarray], start: int = 0) -> None:
     """The first curve thick and with markers, the others dashed; each has its colour."""
     for k, (name, values) in enumerate(curves.items()):
-        steps, shown = range(start, start + len(values)), _drawn(np.asarray(values, dtype=float))
+        steps = range(start, start + len(values))
         if k == 0:
-            axes.plot(steps, shown, color=CURVES[0], marker="o", markersize=3.2, linewidth=2.0, zorder=5, label=name)
+            axes.plot(steps, values, color=CURVES[0], marker="o", markersize=3.2, linewidth=2.0, zorder=5, label=name)
         else:
-            axes.plot(steps, shown, color=CURVES[k % 6], linewidth=1.2, linestyle=_STYLES[(k - 1) % 3], label=name)
+            axes.plot(steps, values, color=CURVES[k % 6], linewidth=1.2, linestyle=_STYLES[(k - 1) % 3], label=name)
 
 
 def training_figure(
