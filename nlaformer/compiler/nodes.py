@@ -1,7 +1,8 @@
-"""Each node of the graph as a value: a method for each operation of the language.
+"""Each node of the graph as a value: a method for each operation, here those that are computed entry by entry.
 
 A value is a sum of terms (``instructions``). Sums, products with exponentials, quotients by positive values, powers and
-roots are arithmetic on terms; the rest puts its arguments into rows and emits an instruction.
+roots are arithmetic on terms; the rest puts its arguments into rows and emits an instruction. Products and parts of
+vectors and matrices are in ``products.py``.
 """
 
 from __future__ import annotations
@@ -28,14 +29,13 @@ from nlaformer.compiler.instructions import (
     multiply,
 )
 from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
-from nlaformer.express.linearize import design, design_product
+from nlaformer.express.linearize import design_product
 
-_GROWTH = 2.0
 _LEAVES = ("input", "constant", "zeros", "ones", "identity")
 
 
 class Nodes(Scaling):
-    """The rows of inputs and states, and the value of every node."""
+    """The rows of inputs and states, and the values of nodes."""
 
     def __init__(self, analysis: Analysis, target: Target, networks: Mapping[str, Network]):
         super().__init__(target)
@@ -379,132 +379,6 @@ class Nodes(Scaling):
         network, symmetric = self.networks[part], self.traced.program.positive_definite
         given = [self.materialize(self.value(a)) for a in node.args[1 : 1 + len(network.part.inputs)]]
         return (Term(1.0, speak(self, network, given, symmetric, output)),)
-
-    # --- products and parts of vectors and matrices ---
-
-    def _matmul(self, node: Node) -> Value:
-        left, right = node.args
-        transposed = left.op == "transpose"
-        inner = left.args[0] if transposed else left
-        if inner.op == "input":
-            return self._by_input(inner.extra, transposed, right)
-        if right.op == "ones" and right.kind == "vector" and not transposed:
-            return self._row_sums(inner)
-        (X, e), (Y, f) = self._factor(inner), self._side(right)
-        if not X or not Y:
-            return ()
-        # A matrix at fixed scale, an inverse say, may have entries far above 1, so c is small and the order high.
-        typical = 1.0 if e else 8.0
-        lin = design(self.n, self.target.dtype, typical, order=3, summands=self.n)
-        size = self._size(X) * self._size(Y)
-        more: dict[str, Any] = {"height": self._height(Y), "bound": HEADROOM * size, "size": size}
-        if right.kind == "vector":  # which may be far smaller than the norms of its factors
-            more["tame"] = False
-        row = self.emit("matmul", [X, Y], (), (lin, transposed), **more)
-        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
-
-    def _row_sums(self, node: Node) -> Value:
-        """X @ 1: token j holds row j."""
-        X, exponent = self._in_row(node)
-        if not X:
-            return ()
-        more: dict[str, Any] = {"bound": self._bound(X) * math.sqrt(self.n), "size": self._size(X), "tame": False}
-        return (Term(1.0, self.emit("row sums", [X], half=FFN, writes=FFN, **more), exponent),)
-
-    def _by_input(self, name: str, transposed: bool, right: Node) -> Value:
-        """The product with an input matrix, which is kept as logarithms."""
-        value = self.value(right)
-        plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
-        if not plain:
-            exponent = self.common_exponent(value, right)
-            value = tuple(Term(c, register, exponent) for register, c in self.materialize(value, exponent))
-        operator, scale = name + (".T" if transposed else ""), self._input_scale(name)
-        return tuple(Term(t.coefficient, t.register, combine((1.0, t.exponent), (1.0, scale)), operator) for t in value)
-
-    def _transpose(self, node: Node) -> Value:
-        (inner,) = node.args
-        if inner.op == "input":
-            return (Term(1.0, self.eye, self._input_scale(inner.extra), f"{inner.extra}.T"),)
-        X, exponent = self._in_row(inner)
-        if not X:
-            return ()
-        more: dict[str, Any] = {"height": self.n, "bound": self._bound(X)}
-        skewed = self.emit("skew", [X], half=FFN, writes=FFN, **more)
-        moved = self._work("moved", skewed, height=self.n)
-        row = self.emit("transpose", [((skewed, 1.0),)], writes=FFN, extra=(moved,), **more)
-        return (Term(1.0, row, exponent),)
-
-    def _outer(self, node: Node) -> Value:
-        (u, e), (v, f) = (self._factor(argument) for argument in node.args)
-        if not u or not v:
-            return ()
-        lin = design(self.n, self.target.dtype, 0.5 * self._size(u) * self._size(v), order=3)
-        row = self.emit("outer", [u, v], (), (lin,), height=self.n, bound=self._bound(u) * self._bound(v))
-        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
-
-    def _dot(self, node: Node) -> Value:
-        u, v = node.args
-        if u.kind == "matrix":
-            return self._matrix_dot(u, v)
-        sides = [(*self._side(argument), argument) for argument in (u, v)]
-        if not all(source for source, _, _ in sides):
-            return ()
-        calm = [self._is_calm(source, argument) for source, _, argument in sides]
-        if all(calm) or u is v:
-            (first, e), (second, f) = (self._calmed(*side) for side in sides)
-            owned, definite = self._is_owned(u) and self._is_owned(v), self.traced.program.positive_definite
-            # Without a definite A, residuals may grow tenfold in a step.
-            row = self._dot_of(first, second, spread=owned and definite, room=1.0 if definite or not owned else _GROWTH)
-            return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
-        if calm[1]:
-            sides.reverse()
-        (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
-        return (Term(1.0, self._dot_of(key, value, ordered=True, spread=False), combine((1.0, e), (1.0, f))),)
-
-    def _matrix_dot(self, u: Node, v: Node) -> Value:
-        if u is v and u.op == "input":
-            with self.within("pre"):
-                rows = self.emit("squares", [((self.one, 1.0),)], (), (u.extra,), also=self._encoded(u.extra))
-                total = self.emit("sum", [((rows, 1.0),)], bound=MATRIX_NORM**2)
-            return (Term(1.0, total, combine((2.0, self._input_scale(u.extra)))),)
-        (X, e), (Y, f) = self._factor(u), self._factor(v)
-        if not X or not Y:
-            return ()
-        return (Term(1.0, self._frobenius(X, Y), combine((1.0, e), (1.0, f))),)
-
-    def _frobenius(self, X: Combination, Y: Combination) -> int:
-        bound = self._bound(X) * self._bound(Y)
-        lin = design_product(self.target.dtype, min(bound, 32.0) / 8, order=3)
-        rows = self.emit("row dots", [X, Y], (), (lin,), bound=bound)
-        return self.emit("sum", [((rows, 1.0),)], bound=bound)
-
-    def _sum(self, node: Node) -> Value:
-        source, exponent = self._in_row(node.args[0])
-        if not source:
-            return ()
-        bound = self._bound(source) * math.sqrt(self.n * self._height(source))
-        return (Term(1.0, self.emit("sum", [source], bound=bound), exponent),)
-
-    def _mean(self, node: Node) -> Value:
-        count = self.n if node.args[0].kind == "vector" else self.n**2
-        return tuple(Term(t.coefficient / count, t.register, t.exponent) for t in self._sum(node))
-
-    def _roll(self, node: Node) -> Value:
-        source, exponent = self._in_row(node.args[0])
-        if not source:
-            return ()
-        more: dict[str, Any] = {"height": self._height(source), "bound": self._bound(source)}
-        more["size"] = self._size(source)
-        return (Term(1.0, self.emit("roll", [source], (), (node.extra % self.n,), **more), exponent),)
-
-    def _diag(self, node: Node) -> Value:
-        return self._by_ffn("diag", node, height=1)
-
-    def _diagonal(self, node: Node) -> Value:
-        return self._by_ffn("diagonal", node, height=self.n)
-
-    def _triangle(self, node: Node) -> Value:
-        return self._by_ffn("triangle", node, tuple(node.extra))
 
     def _own_scale(self, group: int) -> str | None:
         """A scalar state that is, after every step, a dot of two vectors of the group."""

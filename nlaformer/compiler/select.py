@@ -22,7 +22,7 @@ from nlaformer.compiler.instructions import (
     Term,
     combine,
 )
-from nlaformer.compiler.nodes import Nodes
+from nlaformer.compiler.products import Products
 from nlaformer.compiler.trace import refuse
 
 
@@ -36,7 +36,7 @@ def select(analysis: Analysis, target: Target, networks: Mapping[str, Network] |
     return _Selector(analysis, target, networks or {}).select()
 
 
-class _Selector(Nodes):
+class _Selector(Products):
     """One pass over start, step and finish."""
 
     # --- the blocks ---
