@@ -12,12 +12,14 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.errors import MissingPackageError
+from nlaformer.errors import MissingPackageError, UnknownNameError
 from nlaformer.learn.compare import compare
 from nlaformer.learn.evaluate import measure
 from nlaformer.learn.model import initial
 from nlaformer.learn.models import untrained
+from nlaformer.microscope.battery import Effort
 from nlaformer.report import curves
+from nlaformer.report import microscope as drawn
 from nlaformer.report.html import page, panel, script, spark, table, tag
 
 EVIL = '<img src=x onerror="alert(1)">$_{</script>'
@@ -70,6 +72,16 @@ class Halves(nf.Program):
         return dict(x=0.5 * x)
 
 
+class Damped(nf.Program):
+    omega = 0.03
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        return dict(x=x + self.omega * (b - A @ x))
+
+
 def _results(trained) -> dict[str, object]:
     cg = nf.algorithm("cg", n=3, verify=False)
     systems = nf.problems.SPD(n=3).sample(4, seed=0)
@@ -89,6 +101,8 @@ def _results(trained) -> dict[str, object]:
         "training": trained,
         "evaluation": measure(trained.solver, "own", systems),
         "comparison": compare(guided, EVIL, systems),
+        "microscope": nf.microscope(Damped(), nf.problems.SPD(n=4), iterations=3, effort=Effort(4, 1, 16, 16)),
+        "extraction": nf.extract(Damped(), nf.problems.SPD(n=4), programs=[Damped()], until=2, count=8),
         "probes": nf.probe(cg, targets=["cg.r"], iterations=2, systems=160, controls=False),
     }
 
@@ -99,7 +113,7 @@ def results(trained) -> dict[str, object]:
 
 
 NAMES = ("run", "runs", "without residual", "nothing", "program", "solve", "solves", "failed", "nothing finite",
-         "eigenpair", "root", "training", "evaluation", "comparison", "probes")  # fmt: skip
+         "eigenpair", "root", "training", "evaluation", "comparison", "microscope", "extraction", "probes")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -174,12 +188,8 @@ def test_a_model_shows_its_sizes_and_none_of_its_weights(make):
 
 
 def test_names_and_folders_are_shown_as_text(trained, results: dict):
-    class Named(nf.Program):
-        def start(self, x0):
-            return dict(x=x0)
-
-        def step(self, A, b, x):
-            return dict(x=x + 0.1 * (b - A @ x))
+    class Named(Damped):
+        pass
 
     Named.__name__ = EVIL
     compiled = nf.compile(Named(), n=3, verify=False)
@@ -206,6 +216,16 @@ def test_scores_are_drawn_as_they_are_below_zero_too():
     figure = curves.scores_figure({"r": {"model": [0.5, -0.1], "permuted": [0.0, float("nan")]}}, ["title"], "R^2")
     model, permuted = (np.asarray(line.get_ydata()) for line in figure.axes[0].lines)
     assert model.tolist() == [0.5, -0.1] and permuted[0] == 0 and np.isnan(permuted[1])
+
+
+def test_every_test_of_the_microscope_draws_a_figure(results: dict, monkeypatch: pytest.MonkeyPatch):
+    seen = results["microscope"]
+    for test in drawn.FIGURES:
+        assert seen.plot(test).axes, test
+    with pytest.raises(UnknownNameError, match="krylov"):
+        seen.plot("krilov")
+    monkeypatch.setattr(drawn, "FIGURES", {"errors": drawn.FIGURES["errors"]})  # all of them take seconds
+    assert seen.to_html().count("<svg") == 1
 
 
 def test_many_curves_get_a_legend_and_few_carry_their_names():
