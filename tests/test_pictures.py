@@ -224,8 +224,8 @@ def test_every_test_of_the_microscope_draws_a_figure(results: dict, monkeypatch:
         assert seen.plot(test).axes, test
     with pytest.raises(UnknownNameError, match="krylov"):
         seen.plot("krilov")
-    monkeypatch.setattr(drawn, "FIGURES", {"errors": drawn.FIGURES["errors"]})  # all of them take seconds
-    assert seen.to_html().count("<svg") == 1
+    monkeypatch.setattr(drawn, "_svg", lambda figure: tag("svg"))  # to write all of them takes seconds
+    assert seen.to_html().count("<svg") == len(drawn.FIGURES)
 
 
 def test_many_curves_get_a_legend_and_few_carry_their_names():
