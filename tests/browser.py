@@ -39,8 +39,9 @@ def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
         return path if path.exists() else write_page(path)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium() -> Iterator[Any]:
+    """A browser for the tests of one file: its driver keeps an event loop running, which other tests must not find."""
     playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install -e .[dev]")
     path = executable()
     if path is None:

@@ -14,7 +14,6 @@ from nlaformer import problems
 from nlaformer.compiler.library import program
 from nlaformer.explorer.catalogue import ALGORITHMS, OPERATION_SIZES, OPERATIONS, SOLVERS, guided, rounded_solver
 from nlaformer.explorer.store import Store, rounded
-from tests.browser import chromium, page_file, visit  # noqa: F401
 
 SYSTEMS = 20
 
@@ -48,7 +47,7 @@ def _largest_difference(found, expected):
     return np.abs(np.asarray(found, dtype=float).ravel() - expected).max() / max(1.0, np.abs(expected).max())
 
 
-def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(visit):  # noqa: F811
+def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(visit):
     cg, page = nf.algorithm("cg", n=8, verify=False), visit()
     for seed in range(SYSTEMS):
         P = torch.from_numpy(cg.prompt(**_system(8, seed)))
@@ -64,7 +63,7 @@ def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(vi
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, name):  # noqa: F811
+def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, name):
     page = visit()
     for n in ALGORITHMS[name]:
         compiled = nf.algorithm(name, n=n, verify=False)
@@ -87,7 +86,7 @@ def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, n
                         assert _largest_difference(data, of_program[value][t]) < 1e-9, (n, seed, t, value)
 
 
-def test_the_iterates_of_cg_equal_the_librarys_to_1e_minus_9_but_for_systems_that_amplify_more(visit):  # noqa: F811
+def test_the_iterates_of_cg_equal_the_librarys_to_1e_minus_9_but_for_systems_that_amplify_more(visit):
     cg, page, near = nf.algorithm("cg", n=8, verify=False), visit(), []
     for seed in range(SYSTEMS):
         inputs = _system(8, seed)
@@ -98,7 +97,7 @@ def test_the_iterates_of_cg_equal_the_librarys_to_1e_minus_9_but_for_systems_tha
     assert max(near) < 1e-8
 
 
-def test_the_compiled_guided_cg_of_the_page_gives_the_librarys_iterates(visit):  # noqa: F811
+def test_the_compiled_guided_cg_of_the_page_gives_the_librarys_iterates(visit):
     page, compiled = visit(), guided()
     for seed in range(2):
         inputs = _system(20, seed)
@@ -108,7 +107,7 @@ def test_the_compiled_guided_cg_of_the_page_gives_the_librarys_iterates(visit): 
 
 
 @pytest.mark.parametrize(("name", "systems"), [("cg-accelerated", 14), ("cg-imitation", 6)])
-def test_a_learned_model_of_the_page_gives_the_librarys_iterates(visit, name, systems):  # noqa: F811
+def test_a_learned_model_of_the_page_gives_the_librarys_iterates(visit, name, systems):
     assert name in SOLVERS
     page, model = visit(), rounded_solver(name)
     A, b, _ = problems.SPD(n=20).sample(systems, seed=5)
@@ -126,7 +125,7 @@ def test_a_learned_model_of_the_page_gives_the_librarys_iterates(visit, name, sy
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_prompt_result_and_reference_of_an_operation_equal_the_librarys(visit, name):  # noqa: F811
+def test_prompt_result_and_reference_of_an_operation_equal_the_librarys(visit, name):
     page, rng = visit(), np.random.default_rng(1)
     script = """async ([name, n, operands]) => {
       const operation = await explorer.openOperation(name, n);
@@ -159,7 +158,7 @@ def _described(op):
     return operation(op, Store())
 
 
-def test_one_iteration_of_cg_and_a_call_of_a_learned_model_are_quick(visit):  # noqa: F811
+def test_one_iteration_of_cg_and_a_call_of_a_learned_model_are_quick(visit):
     page, inputs = visit(), _plain(_system(8, 0))
     once = """async ([inputs]) => {
       const algorithm = await explorer.openAlgorithm("cg", 8);
@@ -184,7 +183,7 @@ def test_one_iteration_of_cg_and_a_call_of_a_learned_model_are_quick(visit):  # 
     assert page.evaluate(whole, system["A"].ravel().tolist(), system["b"].tolist()) < 2000
 
 
-def test_the_page_is_one_file_of_less_than_fifteen_megabytes(page_file):  # noqa: F811
+def test_the_page_is_one_file_of_less_than_fifteen_megabytes(page_file):
     assert page_file.stat().st_size < 15_000_000
 
 

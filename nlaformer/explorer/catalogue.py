@@ -11,6 +11,7 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 import nlaformer
@@ -60,18 +61,21 @@ TITLES = {
 # Significant bits of the weights; float32 has 24, float16 has 11.
 SOLVERS = {"cg-accelerated": 11, "cg-imitation": 9}
 GUIDED = "guided-cg"
-COMPILED_STORE = "compiled"
+COMPILED_STORE, FIGURES = "compiled", "figures"
 
 
 def catalogue() -> tuple[dict[str, Any], dict[str, str]]:
     """Everything the engine needs: the data, and the text of every store by name."""
-    stores = {COMPILED_STORE: Store(), GUIDED: Store(), **{name: Store() for name in SOLVERS}}
+    stores = {COMPILED_STORE: Store(), GUIDED: Store(), FIGURES: Store(), **{name: Store() for name in SOLVERS}}
+    told = findings.claims()
+    drawings = findings.figures(told).items()
     data = {
         "operations": dict(_operations(stores[COMPILED_STORE])),
         "algorithms": dict(_algorithms(stores[COMPILED_STORE])) | {GUIDED: _guided(stores[GUIDED])},
         "solvers": {name: _solver(name, bits, stores[name]) for name, bits in SOLVERS.items()},
         "findings": findings.microscope(SOLVERS),
-        "claims": findings.claims(),
+        "claims": told,
+        "figures": {name: stores[FIGURES].put(np.frombuffer(drawing, np.uint8), "u1") for name, drawing in drawings},
         "version": nlaformer.__version__,
     }
     return data, {name: store.text() for name, store in stores.items()}

@@ -19,6 +19,7 @@ _CLAIMS = "paper/claims.md"
 _MICROSCOPE = "paper/results/microscope"
 _LINK = re.compile(r"\[([^\]]*)\]\([^)]*\)")
 _KEY = re.compile(r"<!--.*?-->")
+_FIGURE = re.compile(r"\]\((figures/[\w-]+\.svg)\)")
 _AT = (1, 5, 10)  # the iterations that a sentence names
 
 
@@ -36,6 +37,7 @@ def claims(root: Path = _CHECKOUT) -> dict[str, Any] | None:
         if not line.startswith("|"):
             headings = []
             continue
+        figure = _FIGURE.search(line)
         cells = [_plain(cell) for cell in line.strip().strip("|").split("|")]
         if not headings:
             headings = cells
@@ -44,9 +46,17 @@ def claims(root: Path = _CHECKOUT) -> dict[str, Any] | None:
         elif headings == ["verdict", "meaning"]:
             meanings.append(cells)
         elif "claim" in headings and "verdict" in headings:
-            rows.append(_claim(section, dict(zip(headings, cells, strict=True))))
+            rows.append(
+                _claim(section, dict(zip(headings, cells, strict=True))) | {"figure": figure[1] if figure else ""}
+            )
     about = f"From {_CLAIMS}; a test of the repository checks every number in it against the stored results."
     return {"rows": rows, "meanings": meanings, "about": about}
+
+
+def figures(told: dict[str, Any] | None, root: Path = _CHECKOUT) -> dict[str, bytes]:
+    """The drawings that the claims name, by their place below ``paper/``."""
+    named = {row["figure"] for row in told["rows"]} - {""} if told else set()
+    return {name: (root / "paper" / name).read_bytes() for name in sorted(named) if (root / "paper" / name).is_file()}
 
 
 def _claim(section: str, cells: dict[str, str]) -> dict[str, str]:

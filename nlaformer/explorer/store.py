@@ -19,7 +19,7 @@ from torch import Tensor
 
 # Python's alphabet of base 85 has < and &; a comma and a full stop stand for them.
 _SAFE = bytes.maketrans(b"<&", b",.")
-_KINDS = {"f8": np.float64, "f4": np.float32, "i4": np.int32}
+_KINDS = {"f8": np.float64, "f4": np.float32, "i4": np.int32, "u1": np.uint8}
 
 
 @dataclass

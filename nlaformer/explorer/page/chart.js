@@ -71,6 +71,11 @@ function described(lines, yTitle) {
   return `${yTitle}: ${lines.map((line) => `${line.name} ends at ${last(line)?.toExponential(1)}`).join("; ")}`;
 }
 
+// The width of a drawing that fills a panel, so that its letters keep their size.
+export function fitting(body, widest) {
+  return Math.round(Math.min(Math.max(body.clientWidth || widest, 300), widest));
+}
+
 // The names of lines beside a sample of each.
 export function legendSample(style) {
   const look = LINES[style % LINES.length];

@@ -23,13 +23,14 @@ async function inflated(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array };
+const HEADER = 20; // five whole numbers: the length of the stream, and how many entries each kind has
+const KINDS = { f8: Float64Array, f4: Float32Array, i4: Int32Array, u1: Uint8Array };
 
 // A function from [kind, first entry, length] to the array.
 export async function openStore(text) {
   const bytes = fromBase85(text);
   const header = new DataView(bytes.buffer);
-  const content = await inflated(bytes.subarray(16, 16 + header.getUint32(0, true)));
+  const content = await inflated(bytes.subarray(HEADER, HEADER + header.getUint32(0, true)));
   const whole = {};
   let at = 0;
   Object.entries(KINDS).forEach(([kind, Kind], k) => {

@@ -2,7 +2,7 @@
 import { breathe, button, el, field, paused, put, select, slider } from "./dom.js";
 import { catalogue, openAlgorithm, openSolver } from "./engine.js";
 import { drawSystem, FAMILIES, relativeError } from "./systems.js";
-import { errorChart, legendSample } from "./chart.js";
+import { errorChart, fitting, legendSample } from "./chart.js";
 import { number } from "./format.js";
 import { panel } from "./panel.js";
 import { run as runAlgorithm } from "./algorithm.js";
@@ -152,7 +152,7 @@ export function compareView(state, changed) {
   function draw() {
     const lines = own().methods.filter((name) => known.has(name)).map((name) => ({ name: all[name].title, style: style(name), ...summary(known.get(name)) }));
     if (!lines.length) return void put(chart.body, el("p", { class: "note" }, "Choose a method."));
-    put(chart.body, errorChart(lines, { width: 860, height: 430, yTitle: "squared relative error" }), el("p", { class: "legend" }, lines.map((line) => el("span", {}, legendSample(line.style), ` ${line.name}`))));
+    put(chart.body, errorChart(lines, { width: fitting(chart.body, 940), height: 430, yTitle: "squared relative error" }), el("p", { class: "legend" }, lines.map((line) => el("span", {}, legendSample(line.style), ` ${line.name}`))));
     const levels = [1e-2, 1e-4, 1e-6, 1e-8, 1e-12];
     const reached = (values, level) => {
       const t = values.findIndex((v) => v <= level);

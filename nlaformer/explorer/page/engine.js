@@ -19,6 +19,11 @@ function once(key, make) {
   return opened.get(key);
 }
 
+// The text of a drawing, as it was stored.
+export async function openFigure(name) {
+  return new TextDecoder().decode((await store("figures"))(catalogue.figures[name]));
+}
+
 export function openAlgorithm(name, n) {
   const entry = catalogue.algorithms[name];
   return once(`algorithm ${name} ${n}`, async () => readAlgorithm(entry.sizes[n], await store(entry.store)));

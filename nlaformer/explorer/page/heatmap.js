@@ -28,11 +28,21 @@ export function attentionMap(weights, tokens, { size = 110, stretch = true, titl
   const [from, to] = stretch ? [least, most] : [0, 1];
   const url = picture(tokens, tokens, (q, k) => weight(to > from ? (weights[q * tokens + k] - from) / (to - from) : 0.5));
   const range = most - least < 1e-3 * most ? `${number(least, 6)} … +${number(most - least, 2)}` : `${number(least, 3)} … ${number(most, 3)}`;
-  return svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": `${title}: weights from ${number(least, 6)} to ${number(most, 6)}` },
+  const caption = svg("text", { x: 0, y: size + 26, class: "faint" }, range);
+  const map = svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": `${title}: weights from ${number(least, 6)} to ${number(most, 6)}` },
     svg("text", { x: 0, y: 10, class: "label" }, title),
     placed(url, 0, 15, size, size),
     svg("rect", { x: 0, y: 15, width: size, height: size, class: "frame" }),
-    svg("text", { x: 0, y: size + 26, class: "faint" }, range));
+    caption);
+  map.addEventListener("pointermove", (event) => {
+    const box = map.getBoundingClientRect();
+    const k = Math.floor((tokens * (event.clientX - box.left)) / box.width);
+    const q = Math.floor((tokens * (((event.clientY - box.top) * (size + 30)) / box.height - 15)) / size);
+    const inside = q >= 0 && q < tokens && k >= 0 && k < tokens;
+    caption.textContent = inside ? `${q} reads ${k}: ${number(weights[q * tokens + k], 4)}` : range;
+  });
+  map.addEventListener("pointerleave", () => (caption.textContent = range));
+  return map;
 }
 
 function extent(values) {
@@ -54,7 +64,9 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
   const children = [];
   let y = 22;
   for (let t = 0; t < P.tokens; t++) {
-    const name = layout.first === 1 && t === 0 ? "sink" : String(t + 1 - layout.first);
+    const place = t + 1 - layout.first;
+    const name = place === 0 ? "sink" : String(place);
+    if (cell < 22 && place % 5) continue; // no room for all
     children.push(svg("text", { x: left + (t + 0.5) * cell, y: 14, class: "faint", "text-anchor": "middle" }, name));
   }
   for (const [name, { start, height }] of layout.rows) {

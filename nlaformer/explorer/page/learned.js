@@ -2,9 +2,9 @@
 import { attentionMap } from "./heatmap.js";
 import { attentionOf } from "./transformer.js";
 import { catalogue, openSolver } from "./engine.js";
-import { drawSystem, relativeError } from "./systems.js";
+import { drawSystem, parseMatrix, parseVector, relativeError, solve } from "./systems.js";
 import { el, field, paused, put, select, slider, svg } from "./dom.js";
-import { errorChart, legendSample } from "./chart.js";
+import { errorChart, fitting, legendSample } from "./chart.js";
 import { familiarity, run as runSolver } from "./solver.js";
 import { LINES, lineColour } from "./colour.js";
 import { number } from "./format.js";
@@ -59,14 +59,39 @@ export function learnedView(state, changed) {
     })),
     el("p", { class: "note" }, `${about.n} unknowns, ${about.d} rows, ${about.heads} heads; trained for ${about.T} iterations with sigma ${about.sigma.join(", ")}. Its weights are rounded to ${about.bits} significant bits in this page (float32 has 24), so that late errors are larger than the model's own.`),
     slider({ label: "sigma", id: "learned-sigma", min: 0, max: 2, step: 0.1, value: own().sigma, shown: (x) => x.toFixed(1), oninput: (x) => set({ sigma: x }) }),
-    field("Seed", draw));
+    field("Seed", draw), ownSystem());
+  }
+
+  // Fields for a system of one's own; while A is empty, systems are drawn.
+  function ownSystem() {
+    const area = (name, label, rows) => {
+      const control = el("textarea", { id: `learned-${name}`, rows, spellcheck: "false", oninput: () => set({ texts: { ...own().texts, [name]: control.value } }) });
+      control.value = own().texts[name] ?? "";
+      return field(label, control);
+    };
+    return el("details", { open: Boolean(own().texts.A) }, el("summary", {}, "Or paste a system of your own"),
+      area("A", "Matrix A, 20 × 20", 4), area("b", "Vector b, 20 numbers", 2));
+  }
+
+  // { A, b, x }, or { problem }, a sentence.
+  function given(n) {
+    const { sigma, seed, texts } = own();
+    if (!texts.A?.trim()) return drawSystem("paper", n, { sigma }, seed);
+    const [A, b] = [parseMatrix(texts.A), parseVector(texts.b ?? "")];
+    if (A.problem) return { problem: `A: ${A.problem}` };
+    if (b.problem) return { problem: `b: ${b.problem}` };
+    if (A.n !== n || b.n !== n) return { problem: `This model solves systems of ${n} unknowns; A has ${A.n} and b ${b.n}.` };
+    const x = solve(A.data, b.data);
+    return x ? { A: A.data, b: b.data, x } : { problem: "A is singular; there is no solution to compare with." };
   }
 
   async function compute() {
     const mine = ++round;
     const solver = await openSolver(own().model);
     if (mine !== round) return;
-    const { A, b, x } = drawSystem("paper", solver.n, { sigma: own().sigma }, own().seed);
+    const { A, b, x, problem } = given(solver.n);
+    message.classList.toggle("problem", Boolean(problem));
+    if (problem) return void (message.textContent = problem);
     const iterates = [];
     for (const iterate of runSolver(solver, A, b)) {
       iterates.push(iterate);
@@ -96,11 +121,11 @@ export function learnedView(state, changed) {
     const { solver, iterates, cg, lines } = run;
     const { x, rd, block, before } = iterates[t];
     const n = solver.n;
-    put(errors.body, errorChart(lines, { width: 470, height: 260, yTitle: "squared relative error", mark: t }), el("p", { class: "legend" }, lines.map(({ name, style }) => el("span", {}, legendSample(style), ` ${name}`))));
+    put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 260, yTitle: "squared relative error", mark: t }), el("p", { class: "legend" }, lines.map(({ name, style }) => el("span", {}, legendSample(style), ` ${name}`))));
     put(probes.body, entries(`x at t = ${t}`, x, cg[t].x.data), entries("r", rd.slice(0, n), cg[t].r.data), entries("d", rd.slice(n), cg[t].d.data));
     const where = { pre: "the pre block", loop: `loop ${t}`, post: "the post block" }[block];
     attention.heading.textContent = `Attention in ${where}`;
-    put(attention.body, el("div", { class: "maps" }, attentionOf(solver.model[block][0], before).map((weights, h) => attentionMap(weights, n + 1, { title: `head ${h + 1}`, size: 118 }))));
+    put(attention.body, el("div", { class: "maps", tabindex: 0, role: "region", "aria-label": "Attention of every head, scrollable" }, attentionOf(solver.model[block][0], before).map((weights, h) => attentionMap(weights, n + 1, { title: `head ${h + 1}`, size: 118 }))));
   }
 
   function drawFindings() {

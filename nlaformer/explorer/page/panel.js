@@ -4,7 +4,7 @@ import { button, el, svg } from "./dom.js";
 export function panel(title, { note, id } = {}) {
   const body = el("div", { class: "panel-body" });
   const save = button("SVG", () => saveDrawings(title, body), { class: "quiet", "aria-label": `Save ${title} as SVG`, title: "Save as SVG" });
-  const heading = el("h3", {}, title);
+  const heading = el("h2", {}, title);
   const section = el("section", { class: "panel", id, "aria-label": title }, el("header", {}, heading, save), note ? el("p", { class: "note" }, note) : null, body);
   return { section, body, heading };
 }

@@ -1,6 +1,6 @@
 // Paper: every claim beside our figures and the verdict, as paper/claims.md has them.
-import { catalogue } from "./engine.js";
-import { el, field, put, select } from "./dom.js";
+import { button, el, field, put, select } from "./dom.js";
+import { catalogue, openFigure } from "./engine.js";
 
 // Text with `code` and **strong** parts, as elements.
 export function rich(text) {
@@ -9,6 +9,20 @@ export function rich(text) {
     if (part.startsWith("**")) return el("strong", {}, part.slice(2, -2));
     return part;
   });
+}
+
+// A claim; its figure is unpacked when it is asked for.
+function article({ claim, found, verdict, figure }) {
+  const drawing = el("div", { class: "figure", hidden: true });
+  const show = button("Figure", async () => {
+    drawing.hidden = !drawing.hidden;
+    show.setAttribute("aria-expanded", String(!drawing.hidden));
+    if (drawing.childElementCount) return;
+    const url = URL.createObjectURL(new Blob([await openFigure(figure)], { type: "image/svg+xml" }));
+    put(drawing, el("img", { src: url, alt: `${figure}, drawn by the repository: ${found}` }));
+  }, { class: "quiet", "aria-expanded": "false" });
+  return el("article", { class: "claim" }, el("p", { class: "said" }, rich(claim)), el("p", { class: "found" }, rich(found)),
+    el("p", { class: "judged" }, el("span", { class: "verdict", "data-verdict": verdict }, verdict), figure in catalogue.figures ? show : null), drawing);
 }
 
 export function paperView(state, changed) {
@@ -27,8 +41,7 @@ export function paperView(state, changed) {
     changed("paper", { verdict });
     const shown = claims.rows.filter((row) => verdict === "all" || row.verdict === verdict);
     const sections = [...new Set(shown.map(({ section }) => section))];
-    put(list, sections.map((section) => el("section", {}, el("h3", {}, section), shown.filter((row) => row.section === section).map(({ claim, found, verdict: judged }) => el("article", { class: "claim" },
-      el("p", { class: "said" }, rich(claim)), el("p", { class: "found" }, rich(found)), el("p", { class: "verdict", "data-verdict": judged }, judged))))));
+    put(list, sections.map((section) => el("section", {}, el("h3", {}, section), shown.filter((row) => row.section === section).map(article))));
   }
 
   const filter = select([["all", `all (${claims.rows.length})`], ...verdicts.map((verdict) => [verdict, `${verdict} (${count(verdict)})`])], chosen, draw);

@@ -4,7 +4,7 @@ export const START = {
   view: "watch",
   watch: { what: "algorithm cg", n: 4, texts: { A: "4 1 0 0\n1 3 1 0\n0 1 2 1\n0 0 1 5", b: "1 2 3 4" }, at: 0, register: null, family: "paper", sigma: 1.2, condition: 100, seed: 1 },
   compare: { family: "paper", n: 20, sigma: 1.2, condition: 100, count: 1, seed: 1, methods: ["cg", "pcg", "compiled cg"] },
-  learned: { model: "cg-accelerated", sigma: 1.2, seed: 1, t: 1 },
+  learned: { model: "cg-accelerated", sigma: 1.2, seed: 1, t: 1, texts: { A: "", b: "" } },
   paper: { verdict: "all" },
 };
 

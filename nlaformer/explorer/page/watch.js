@@ -5,10 +5,20 @@ import { catalogue } from "./engine.js";
 import { attentionMap, tokenMatrixMap } from "./heatmap.js";
 import { chosen, completed, compute, readInputs, valuesAt, wanted } from "./watching.js";
 import { counted, number, tiny } from "./format.js";
-import { errorChart, legendSample } from "./chart.js";
+import { errorChart, fitting, legendSample } from "./chart.js";
 import { FAMILIES, drawSystem, matrixText, relativeError, uniforms, vectorText } from "./systems.js";
 import { panel } from "./panel.js";
 
+// What words of the instructions mean.
+const NOTES = [
+  [/^(parts|log \||signs) ?/, "Attention multiplies by A through its kernel, an exponential: so A is kept as the logarithms and the signs of its entries."],
+  [/interpolated/, "A logarithm is first interpolated by the FFN, piece by piece; the next layer refines it."],
+  [/refined/, "g = s e^−l is near 1; adding log g to l corrects the interpolated logarithm to the last digits."],
+  [/ \. /, "An inner product: the softmax is linearized, with three pairs of heads."],
+  [/trip/, "A trip guards the end: once a square falls into rounding noise or below zero, this row grows without bound and takes the states that shrink, such as r and d, to zero; x then stays as it is."],
+  [/exp\(/, "A factor e^F, with F a sum of rows that hold logarithms: quotients and products of scalars cost nothing more."],
+  [/network/, "The trained network works on rows of its own, beside the compiled arithmetic."],
+];
 const OPERATION_NAMES = (name) => name.replaceAll("_", " ");
 
 export function watchView(state, changed, openLearned) {
@@ -22,7 +32,7 @@ export function watchView(state, changed, openLearned) {
   const message = el("p", { class: "message", role: "status" });
   const tokens = panel("Token matrix P", { id: "panel-p", note: "A column is a token, a group of rows a register. Blue is negative, orange positive; each register has its own scale. An arrow marks what this layer wrote." });
   const layer = panel("This layer", { id: "panel-layer" });
-  const heads = panel("Attention of this layer", { id: "panel-attention", note: "Rows are queries, columns keys, the sink first. Colours run from the least to the largest weight of a head, which stand below it." });
+  const heads = panel("Attention of this layer", { id: "panel-attention", note: "Rows are queries, columns keys, the sink first. Colours run from the least to the largest weight of a head, which stand below it; point at an entry to read it, token 0 being the sink." });
   const values = panel("Values", { id: "panel-values" });
   const errors = panel("Error", { id: "panel-error" });
   const stage = el("div", { class: "stage" }, tokens.section, el("div", { class: "column" }, layer.section, values.section, heads.section, errors.section));
@@ -217,6 +227,7 @@ export function watchView(state, changed, openLearned) {
     const entries = run.schedule[block][k];
     put(layer.body, el("p", { class: "size" }, size),
       el("ul", { class: "instructions" }, entries.map(({ text }) => el("li", {}, el("code", {}, text)))),
+      NOTES.filter(([word]) => entries.some(({ text }) => word.test(text))).map(([, note]) => el("p", { class: "note" }, note)),
       program(entries.map(({ line }) => line)));
   }
 
@@ -231,7 +242,7 @@ export function watchView(state, changed, openLearned) {
     const { block, layer: k } = run.steps[at];
     const weights = block === "input" ? [] : attentionOf(run.model[block][k], run.steps[at - 1].P);
     const n = run.steps[at].P.tokens;
-    put(heads.body, weights.length ? el("div", { class: "maps" }, weights.map((w, h) => attentionMap(w, n, { title: `head ${h + 1}`, size: 104 }))) : el("p", { class: "note" }, block === "input" ? "The prompt, before any layer." : "This layer has no heads; its FFN works token by token."));
+    put(heads.body, weights.length ? el("div", { class: "maps", tabindex: 0, role: "region", "aria-label": "Attention of every head, scrollable" }, weights.map((w, h) => attentionMap(w, n, { title: `head ${h + 1}`, size: 104 }))) : el("p", { class: "note" }, block === "input" ? "The prompt, before any layer." : "This layer has no heads; its FFN works token by token."));
   }
 
   function drawValues(at) {
@@ -243,8 +254,8 @@ export function watchView(state, changed, openLearned) {
     put(values.body, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Values, scrollable" }, el("table", { class: "values" },
       el("thead", {}, el("tr", {}, ["", "in the transformer", "in plain arithmetic", "difference"].map((text) => el("th", { scope: "col" }, text)))),
       el("tbody", {}, rows.map(({ name, found, plain, difference }) => el("tr", { "data-value": name },
-        el("th", { scope: "row" }, name), el("td", { "data-numbers": JSON.stringify(found) }, vector(found)), el("td", {}, plain ? vector(plain) : "a network's: —"), el("td", {}, difference === null ? "—" : tiny(difference))))))),
-      run.kind === "algorithm" && run.program ? el("p", { class: "note" }, "Plain arithmetic is the program itself in float64, what NumPy computes.") : null);
+        el("th", { scope: "row" }, name), el("td", { "data-numbers": JSON.stringify(found) }, vector(found)), el("td", {}, plain ? vector(plain) : "—"), el("td", {}, difference === null ? "—" : tiny(difference))))))),
+      run.kind === "operation" ? null : el("p", { class: "note" }, run.program ? "Plain arithmetic is the program itself in float64, what NumPy computes." : "A trained network is part of this program, so that there is no plain value beside it."));
   }
 
   function drawErrors(at) {
@@ -253,7 +264,7 @@ export function watchView(state, changed, openLearned) {
     const of = (list) => list.map((values) => Math.sqrt(relativeError(values[run.answer].data, run.exact)));
     const lines = [{ name: "transformer", style: 2, values: of(run.values) }];
     if (run.program) lines.unshift({ name: "plain arithmetic", style: 1, values: of(run.program) });
-    put(errors.body, errorChart(lines, { width: 560, height: 240, yTitle: "relative error of x", mark: Math.max(completed(run, at), 0) }),
+    put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 240, yTitle: "relative error of x", mark: Math.max(completed(run, at), 0) }),
       el("p", { class: "legend" }, lines.map(({ name, style }) => el("span", {}, legendSample(style), ` ${name}`))));
   }
 
