@@ -160,8 +160,9 @@ def sigma_figure(results: Results) -> Figure:
         reference(axes, own["cg"], "CG")
         reference(axes, own["pcg"], "PCG", ":")
         errors(axes)
-        most = max(len(kinds[teacher, sigma]) for teacher in plan.TEACHERS)
-        title = f"sigma = {sigma:g}" + (f", {most} seeds" if most > 1 else "")
+        pupils = {(teacher, run.name): run for teacher in plan.TEACHERS for run in kinds[teacher, sigma]}
+        theirs = ", ".join(f"{iterations(own[teacher], 1e-4):g}" for teacher in plan.TEACHERS)
+        title = f"sigma = {sigma:g}: 1e-4 at t = {_range(pupils, 1e-4)}\n(CG, PCG: {theirs})"
         tidy(axes, title, "iteration t", "squared relative error" if sigma == plan.SIGMAS[0] else "")
     grid[0].legend(frameon=False, fontsize=7.5)
     figure.suptitle(f"Mean of 512 systems, {length(*kinds.values())}", fontsize=10)
@@ -298,8 +299,9 @@ def architectures_figure(results: Results) -> Figure:
             band(axes, [record.own["model"] for record in kinds[task, architecture]], label, which)
         reference(axes, kinds[task, "nlaformer"][0].own["cg"], "CG")
         errors(axes)
-        how = length(kinds[task, architecture][0] for architecture in _LABELS)
-        tidy(axes, f"{task}, {how}", "iteration t", "squared relative error" if task == _TASKS[0] else "")
+        firsts = [kinds[task, architecture][0] for architecture in _LABELS]
+        found = f"{task}: {span([record.own['model'][-1] for record in firsts])} at the end"
+        tidy(axes, f"{found}\n{length(firsts)}", "iteration t", "squared relative error" if task == _TASKS[0] else "")
         axes.legend(frameon=False, fontsize=7.5)
     return figure
 
@@ -335,7 +337,10 @@ def loops_figure(results: Results) -> Figure:
     axes.axvline(first.config.T, color=FAINT, linewidth=1)
     axes.annotate("T of training", (first.config.T, 1.2), xytext=(4, 0), textcoords="offset points", fontsize=8)
     errors(axes)
-    tidy(axes, f"Looped beyond T, {length(*kinds.values())}", "iteration t", "squared relative error (mean)")
+    T = first.config.T
+    at = {t: span([run.own["loops"][t] for runs in kinds.values() for run in runs]) for t in (T, 2 * T)}
+    title = f"From {at[T]} at t = {T} to {at[2 * T]} at t = {2 * T}\n{length(*kinds.values())}"
+    tidy(axes, title, "iteration t", "squared relative error (mean)")
     axes.legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 

@@ -26,7 +26,7 @@ from nlaformer.learn.teachers import teacher as taught_by
 from nlaformer.problems import SPD
 from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
 from paper import plan
-from paper.curves import counted, errors, overtaken, positive, short, with_error
+from paper.curves import counted, errors, iterations, overtaken, positive, short, with_error
 from paper.results import Record, Results, restored
 
 FILE = "bundled-fresh"
@@ -120,7 +120,9 @@ def figure(results: Results) -> Figure:
         for teacher, style in zip(plan.TEACHERS, ("--", ":"), strict=True):
             reference(axes, measured.at(teacher, sigma)["mean"], teacher.upper(), style)
         errors(axes, lowest=1e-9)
-        tidy(axes, f"sigma {sigma:g}", "iteration t", "squared relative error" if axes is every[0] else "")
+        counts = [iterations(measured.at(method, sigma)["mean"], 1e-4) for method in ("cg-accelerated", "cg")]
+        title = "sigma {:g}: 1e-4 at t = {:g}, CG at t = {:g}".format(sigma, *counts)
+        tidy(axes, title, "iteration t", "squared relative error" if axes is every[0] else "")
     every[0].legend(frameon=False, fontsize=7, loc="upper right")
     title = f"The bundled models on {measured.count:,} fresh systems each: means; median to 90% quantile shaded"
     figure.suptitle(title, fontsize=10)

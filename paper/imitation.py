@@ -74,12 +74,14 @@ def error_figure(results: Results) -> Figure:
 def intermediate_figure(results: Results) -> Figure:
     """The error of r and d over the iterations, and that of the zero predictor."""
     kinds = results.kinds(KINDS)
-    figure, (axes,) = panels(1, width=5.6, height=3.8)
+    figure, (axes,) = panels(1, width=6.4, height=3.8)
     for which, (kind, records) in enumerate(kinds.items()):
         band(axes, [record.own["intermediate"] for record in records], kind, which)
     reference(axes, kinds["result"][0].own["silence"], "zero predictor", ":")
     axes.set_yscale("log")
-    tidy(axes, f"Error of r and d, {length(*kinds.values())}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
+    ends = ", ".join(f"{kind} {short(fmean(r.own['intermediate'][-1] for r in kinds[kind]))}" for kind in FIRST_SETTING)
+    title = f"r and d at the end: {ends}; zero predictor {short(kinds['result'][0].own['silence'][-1])}"
+    tidy(axes, f"{title}\n{length(*kinds.values())}", "iteration t", "|NLAF_in - (r_t, d_t)|^2 / n (mean)")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -124,14 +126,17 @@ def discrepancy_figure(results: Results) -> Figure:
     """The discrepancy during training, and that of the zero predictor."""
     names = {kind: seeds[0] for kind, seeds in (FIRST_SETTING | SECOND_SETTING).items() if kind in PAPER}
     records = results.runs(names)
-    figure, (axes,) = panels(1, width=5.6, height=3.8)
+    figure, (axes,) = panels(1, width=6.4, height=3.8)
     for which, (kind, record) in enumerate(records.items()):
         history, color = record.document["history"], CURVES[which]
         axes.plot(history["step"], history["discrepancy"], color=color, marker=MARKERS[which], markersize=3, label=kind)
         axes.axhline(PAPER[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
-    axes.axhline(_zero_predictor(records["joint"]), color=INK, linestyle=":", label="zero predictor")
+    nothing = _zero_predictor(records["joint"])
+    axes.axhline(nothing, color=INK, linestyle=":", label="zero predictor")
     axes.set_yscale("log")
-    tidy(axes, "Discrepancy of (r, d); thinly dotted: the paper's, after 100k", "training step", "discrepancy")
+    ends = ", ".join(f"{kind} {short(record.own['discrepancy'])}" for kind, record in records.items())
+    title = f"In the end {ends}; zero predictor {short(nothing)}\nthinly dotted: the paper's, after 100k"
+    tidy(axes, title, "training step", "discrepancy of (r, d)")
     axes.legend(frameon=False, fontsize=8)
     return figure
 
@@ -173,7 +178,9 @@ def learning_rate_figure(results: Results) -> Figure:
     for which, (name, record) in enumerate(annealed.items()):
         rates, ends = zip(*late_errors(record), strict=True)
         right.loglog(rates, ends, color=CURVES[which], marker=MARKERS[which], linestyle="none", label=name)
-    tidy(right, "The last third of 150k steps", "learning rate of Adam", "error at T")
+    last = [late_errors(record)[-1][1] for record in annealed.values() if late_errors(record)]
+    title = f"150k steps end at {span(last)}" if last else "The last third of 150k steps"
+    tidy(right, title, "learning rate of Adam", "error at T")
     for axes in (left, right):
         axes.legend(frameon=False, fontsize=8)
     return figure

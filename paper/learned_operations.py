@@ -235,8 +235,13 @@ def figure(results: Results) -> Figure:
     """Every operation on a line: learned errors with their range over the seeds, and the constructions'."""
     found = results.document(FILE)
     figure, (axes,) = panels(1, width=8.2, height=5.4)
-    tidy(axes, f"Learned and constructed, n = {found['budget']['n']}", "relative error on fresh inputs (1e-17: none)")
     names = [row["operation"] for row in found["constructed"]]
+    best = min(min(errors) for name in names for errors in _errors_by_variant(found, name))
+    worst = max(row["errors"]["order 1"] for row in found["constructed"])
+    title = (
+        f"Constructed layers err by at most {worst:.0e}, learned ones by {best:.0e} or more, n = {found['budget']['n']}"
+    )
+    tidy(axes, title, "relative error on fresh inputs (1e-17: none)")
     by_variant = zip(*(_errors_by_variant(found, name) for name in names), strict=True)
     for k, (variant, rows) in enumerate(zip(VARIANTS, by_variant, strict=True)):
         places = [line + 0.15 * (k - 1.5) for line in range(len(names))]
