@@ -104,12 +104,12 @@ def learning(out: Path) -> None:
     picture = _drawn(errors, errors.mean, f"cg-accelerated: ahead of CG by up to {ahead:,.0f}", out / "3-learned.png")
     _tell(
         "The bundled cg-accelerated is a transformer that was trained to be ahead of CG. On these systems, which are "
-        f"new to it, it is, by a factor of up to {ahead:,.0f}; then its error stays where it is. PCG is CG with a "
-        f"preconditioner: Jacobi's, or one made by hand for such matrices. {picture}"
+        f"new to it, its squared error is up to {ahead:,.0f} times smaller than CG's; then it stays there. PCG is "
+        f"CG with a preconditioner: Jacobi's, or one made by hand for such matrices. {picture}"
     )
     _tell(
         "Now a network is trained before your eyes, on systems of 8 unknowns. It proposes a preconditioner in every "
-        "iteration, and exact arithmetic does the rest, so that its error does not stay anywhere. The loss is a "
+        "iteration, and exact arithmetic does the rest, so that its error keeps falling. The loss is a "
         "logarithm of errors, so it is negative:"
     )
     model = str(out / "demo-model")
@@ -148,8 +148,8 @@ def solving(out: Path) -> None:
         f"With the model the solve took {result.matvecs} products with A, without one {plain.matvecs}. (In time the "
         f"model does not pay at this size: {result.seconds:.2g} s and {plain.seconds:.2g} s.) The exact |b - A x| of "
         f"the returned x is proven to be at most {result.residual_bound:.1e}; the tolerance, 1e-8 |b|, is "
-        f"{result.tolerance:.1e}. The model that is no good {_ended(spoilt)} too, after {spoilt.matvecs} products: a "
-        f"model costs time, never the answer. {picture}"
+        f"{result.tolerance:.1e}. With the model that is no good the solve {_ended(spoilt)} after "
+        f"{spoilt.matvecs} products: a model costs time, never the answer. {picture}"
     )
 
 

@@ -11,7 +11,10 @@ import typer
 def explore(
     out: Annotated[Path, typer.Option(help="The HTML file to write.")] = Path("explorer.html"),
 ) -> None:
-    """Write a page in which transformers carry out linear algebra on a matrix of your own; open it in a browser."""
+    """Write the explorer: transformers on a matrix of your own.
+
+    One page, without server or network, in which transformers carry out linear algebra; open it in a browser.
+    """
     from nlaformer.explorer import write_page
 
     print("Packing the weights takes about half a minute.", flush=True)
