@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -98,7 +98,8 @@ class Value:
     text: str
     terms: str
     kind: str
-    is_number: bool = False
+    is_number: bool = False  # it has the same value for all inputs, as np.exp(2.0) or the mean of ones
+    is_ones: bool = False
 
 
 @dataclass(frozen=True)
@@ -222,7 +223,7 @@ class Generator:
             kind = str(self.rng.choice(list("svm"), p=(0.4, 0.5, 0.1)))
             made = self._expression(kind, values, int(self.rng.integers(1, 3)), used)
             lines.append(f"t{k} = {made.text}")
-            values.append(Value(f"t{k}", made.terms, kind))
+            values.append(replace(made, text=f"t{k}"))
         results = {key: self._result(name, key, kind, values, used) for key, kind in wanted.items()}
         arguments = ", ".join(["self", *known])
         body = "".join(f"        {line}\n" for line in lines)
@@ -264,7 +265,9 @@ class Generator:
         texts = [argument.text for argument in args]
         text = "(" + rule.text.format(*texts) + ")"
         terms = _terms(rule, args).format(*texts, self=text, **{f"t{k}": a.terms for k, a in enumerate(args)})
-        return Value(text, f"({terms})", kind)
+        constant = set(rule.takes) == {"s"} and all(argument.is_number for argument in args)
+        constant |= rule.name == "mean" and args[0].is_ones
+        return Value(text, f"({terms})", kind, constant, rule.name == "ones")
 
 
 def _terms(rule: Rule, args: list[Value]) -> str:
