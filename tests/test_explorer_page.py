@@ -77,6 +77,36 @@ def test_a_typed_matrix_runs_and_the_values_on_the_page_are_the_librarys(visit):
     assert not opened.complaints
 
 
+def test_every_algorithm_and_operation_of_the_list_runs_in_watch(visit):
+    opened = visit()
+    page = opened.page
+    _settled(page, "Watch")
+    choices = (
+        page.get_by_label("What runs", exact=True)
+        .locator("option")
+        .evaluate_all("(all) => all.map((each) => each.value)")
+    )
+    for choice in choices:
+        if choice.startswith("solver "):  # which opens another view
+            continue
+        page.get_by_label("What runs", exact=True).select_option(choice)
+        page.wait_for_function("(choice) => document.querySelector('.watch').dataset.ready === choice", arg=choice)
+        page.get_by_role("button", name="Next iteration").click()
+        assert page.locator("#panel-values tbody tr").count() > 0, choice
+    assert not opened.complaints
+
+
+def test_a_slider_stays_in_hand_while_it_is_moved(visit):
+    page = visit().page
+    _settled(page, "Watch")
+    slider, before = page.locator("#watch-sigma"), page.get_by_label("Matrix A").input_value()
+    slider.focus()
+    for _ in range(3):
+        page.keyboard.press("ArrowRight")
+    assert float(slider.input_value()) == pytest.approx(1.5)
+    assert page.get_by_label("Matrix A").input_value() != before
+
+
 def test_play_goes_on_by_itself_and_pauses(visit):
     page = visit().page
     _settled(page, "Watch")

@@ -6,7 +6,7 @@ export function number(x, digits = 4) {
   if (x === 0) return "0";
   const size = Math.abs(x);
   const text = size >= 1e-3 && size < 1e5 ? String(Number(x.toPrecision(digits))) : small(x, digits - 2);
-  return text.replace("-", "−");
+  return text.replaceAll("-", "−");
 }
 
 function small(x, digits) {

@@ -62,6 +62,8 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
   const left = 112;
   const width = cell * P.tokens;
   const children = [];
+  // One register is a stop of the tabulator key; arrows lead to the others.
+  const stop = layout.rows.has(picked) ? picked : layout.rows.keys().next().value;
   let y = 22;
   for (let t = 0; t < P.tokens; t++) {
     const place = t + 1 - layout.first;
@@ -76,7 +78,7 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
     const tall = height * rowHeight(height, name);
     const url = picture(height, P.tokens, (r, t) => diverging(part[r * P.tokens + t] / most));
     const changed = before && part.some((x, k) => x !== before.data[start * P.tokens + k]);
-    const group = svg("g", { class: `register${changed ? " changed" : ""}${picked === name ? " picked" : ""}`, role: "button", tabindex: 0, "data-register": name, "aria-label": `Register ${name}${changed ? ", written by this layer" : ""}` },
+    const group = svg("g", { class: `register${changed ? " changed" : ""}${picked === name ? " picked" : ""}`, role: "button", tabindex: name === stop ? 0 : -1, "data-register": name, "aria-label": `Register ${name}${changed ? ", written by this layer" : ""}` },
       svg("rect", { x: 0, y: y - 1, width: left + width, height: tall + 2, class: "hit" }),
       svg("text", { x: left - 14, y: y + tall / 2 + (isTemporary(name) ? 3 : 4), "text-anchor": "end", class: isTemporary(name) ? "minor" : "label" }, shortened(name)),
       changed ? svg("path", { d: `M${left - 10} ${y + tall / 2 - 4} l6 4 l-6 4 z`, class: "mark" }) : null,
@@ -88,6 +90,11 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
       if (event.key === "Enter" || event.key === " ") {
         event.preventDefault();
         onpick(name);
+      }
+      const next = { ArrowDown: group.nextElementSibling, ArrowUp: group.previousElementSibling }[event.key];
+      if (next?.dataset.register !== undefined) {
+        event.preventDefault();
+        next.focus();
       }
     });
     children.push(group);

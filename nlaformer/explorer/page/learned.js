@@ -3,7 +3,7 @@ import { attentionMap } from "./heatmap.js";
 import { attentionOf } from "./transformer.js";
 import { catalogue, openSolver } from "./engine.js";
 import { drawSystem, parseMatrix, parseVector, relativeError, solve } from "./systems.js";
-import { el, field, paused, put, select, slider, svg } from "./dom.js";
+import { breathe, el, field, paused, put, select, slider, svg } from "./dom.js";
 import { errorChart, fitting, legendSample } from "./chart.js";
 import { familiarity, run as runSolver } from "./solver.js";
 import { LINES, lineColour } from "./colour.js";
@@ -96,7 +96,7 @@ export function learnedView(state, changed) {
     for (const iterate of runSolver(solver, A, b)) {
       iterates.push(iterate);
       message.textContent = `Computing: loop ${iterate.t} of ${solver.T}`;
-      await new Promise((resolve) => setTimeout(resolve));
+      await breathe();
       if (mine !== round) return;
     }
     const cg = [...runProgram(catalogue.algorithms.cg.sizes[8].program, { A, b, x0: new Array(solver.n).fill(0) }, solver.T, solver.n)];
@@ -110,9 +110,11 @@ export function learnedView(state, changed) {
     changed("learned", { t });
     const { solver, x, iterates, cg } = run;
     put(loops, slider({ label: "Iteration", id: "learned-t", min: 0, max: solver.T, step: 1, value: t, shown: (k) => `${k} of ${solver.T}`, oninput: (k) => drawAt(k) }));
-    const own = (list) => list.map((each) => relativeError(each, x));
-    const lines = [{ name: "conjugate gradients", style: 0, values: own(cg.map((values) => values.x.data)) }, { name: state.learned.model, style: 2, values: own(iterates.map((each) => each.x)) }];
-    run.lines = lines;
+    const errorsOf = (list) => list.map((each) => relativeError(each, x));
+    run.lines = [
+      { name: "conjugate gradients", style: 0, values: errorsOf(cg.map((values) => values.x.data)) },
+      { name: own().model, style: 2, values: errorsOf(iterates.map((each) => each.x)) },
+    ];
     drawAt(t);
   }
 

@@ -19,12 +19,13 @@ const NOTES = [
   [/exp\(/, "A factor e^F, with F a sum of rows that hold logarithms: quotients and products of scalars cost nothing more."],
   [/network/, "The trained network works on rows of its own, beside the compiled arithmetic."],
 ];
-const OPERATION_NAMES = (name) => name.replaceAll("_", " ");
+const spaced = (name) => name.replaceAll("_", " ");
 
 export function watchView(state, changed, openLearned) {
   const own = () => state.watch;
   const update = (patch) => changed("watch", patch);
   let run = null;
+  let round = 0;
   let timer = null;
 
   const setup = el("section", { class: "setup", "aria-label": "What runs, and on what" });
@@ -46,7 +47,11 @@ export function watchView(state, changed, openLearned) {
       if (value.startsWith("solver ")) return openLearned(value.slice(7));
       stop();
       update({ what: value, at: 0, register: null });
-      sample(sizeFor(chosen(value), own().n));
+      drawSetup();
+      // What was typed is kept where the new choice can run on it.
+      if (readInputs(chosen(value), own().texts).problem) sample(sizeFor(chosen(value), own().n));
+      else start();
+      setup.querySelector("select").focus();
     });
     const inputs = wanted(choice).map(({ name, kind }) => {
       const control = el("textarea", { id: `input-${name}`, rows: kind === "matrix" ? 5 : 2, spellcheck: "false", autocomplete: "off", oninput: paused(() => {
@@ -64,12 +69,13 @@ export function watchView(state, changed, openLearned) {
     return [
       ["Compiled algorithms", compiled],
       ["Learned models", Object.keys(catalogue.solvers).map((name) => [`solver ${name}`, name])],
-      ["Operations", Object.keys(catalogue.operations).map((name) => [`operation ${name}`, OPERATION_NAMES(name)])],
+      ["Operations", Object.keys(catalogue.operations).map((name) => [`operation ${name}`, spaced(name)])],
     ];
   }
 
   function drawFields(choice) {
     const size = select(choice.sizes.map((n) => [String(n), `n = ${n}`]), String(sizeFor(choice, own().n)), (value) => sample(Number(value)));
+    size.id = "watch-size";
     const seed = el("input", { type: "number", id: "watch-seed", min: 0, max: 999999, value: own().seed, onchange: () => sample(own().n, { seed: Math.floor(Number(seed.value)) || 0 }) });
     if (choice.kind === "operation") return el("fieldset", {}, el("legend", {}, "Or draw numbers"), field("Size", size), field("Seed", seed));
     const family = select(Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), own().family, (value) => {
@@ -104,13 +110,16 @@ export function watchView(state, changed, openLearned) {
       Object.assign(texts, { A: matrixText(A, n), b: vectorText(b) });
     }
     update({ n, texts: { ...own().texts, ...texts }, at: 0 });
-    drawSetup();
+    // The controls stay as they are: one of them may be in the user's hands.
+    for (const { name } of wanted(choice)) document.getElementById(`input-${name}`).value = texts[name];
+    document.getElementById("watch-size").value = String(n);
     start();
   }
 
   // --- the run ---
 
   async function start() {
+    const mine = ++round;
     stop();
     const choice = chosen(own().what);
     const { problem, at, n, inputs } = readInputs(choice, own().texts);
@@ -121,7 +130,9 @@ export function watchView(state, changed, openLearned) {
     if (problem) return;
     if (n !== own().n) update({ n });
     try {
-      run = await compute(choice, n, inputs);
+      const found = await compute(choice, n, inputs);
+      if (mine !== round) return;
+      run = found;
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
       message.textContent = error.message;
