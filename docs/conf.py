@@ -5,6 +5,7 @@ links hold in the site too. What Markdown cannot say is added while a page is re
 links in ``docs/index.md``, the docstring of every name that is an item of ``docs/api.md``, and the commands' help.
 """
 
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -68,18 +69,13 @@ def navigation(text: str) -> str:
 
 def documented(item: re.Match[str]) -> str:
     """The directive that shows the docstring of a public name."""
-    name = item[1]
-    value = nf
-    for part in name.split("."):
-        value = getattr(value, part)
+    name, value = item[1], pkgutil.resolve_name(f"nlaformer:{item[1]}")
+    target = f"nlaformer.{name}"
+    if isinstance(value, type):
+        return f"```{{eval-rst}}\n.. autoclass:: {target}\n   :members:\n```\n"
     if isinstance(value, ModuleType):  # nf.microscope, a room that can be called
-        directive, target = "autofunction", f"{nf._HOME[name]}.{name}"
-    elif isinstance(value, type):
-        directive, target = "autoclass", f"nlaformer.{name}"
-    else:
-        directive, target = "autofunction", f"nlaformer.{name}"
-    members = "   :members:\n" if directive == "autoclass" else ""
-    return f"```{{eval-rst}}\n.. {directive}:: {target}\n{members}```\n"
+        target = f"{nf._HOME[name]}.{name}"
+    return f"```{{eval-rst}}\n.. autofunction:: {target}\n```\n"
 
 
 def commands() -> str:
