@@ -15,6 +15,7 @@ import pytest
 import nlaformer as nf
 from nlaformer.compiler.library import program
 from nlaformer.explorer import findings
+from nlaformer.explorer.bundle import page as page_of
 from tests.browser import DESKTOP, PHONE
 
 VIEWS = ("Watch", "Compare", "Learned", "Paper")
@@ -247,6 +248,14 @@ def test_a_claim_shows_its_figure_from_the_page_alone(visit):
     page.wait_for_function("document.querySelector('.claim img')?.naturalWidth > 100")
     assert not opened.complaints
     assert not opened.elsewhere
+
+
+def test_markup_in_what_is_packed_does_not_end_the_element_it_stands_in():
+    name = "</script><img src=x>"
+    text = page_of({"algorithms": {name: {"title": name}}}, {"compiled": "0"})
+    packed = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1]
+    assert "<" not in packed
+    assert name in json.loads(packed)["algorithms"]
 
 
 def test_the_page_tells_the_claims_of_the_repository_and_a_folder_without_them_has_none(tmp_path):

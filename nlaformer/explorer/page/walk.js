@@ -16,7 +16,7 @@ export const STOPS = [
   },
   {
     title: "How softmax multiplies",
-    text: "A softmax of small scores is nearly linear in them: e^s ≈ 1 + s. Two heads with scores +c s and −c s share everything but the linear part, so that their difference is a product. Here two heads multiply a matrix by a vector. Their weights are nearly equal: look at the numbers below the maps.",
+    text: "A softmax of small scores is nearly linear in them: e^s ≈ 1 + s. Two heads with scores +c s and −c s share everything but the linear part, so that their difference is a product. Here two heads multiply a matrix by a vector. Nearly all attention goes to the sink; the product is in the tiny rest, which the heads’ outputs enlarge.",
     view: "watch", state: { what: "operation matvec", n: 3, texts: { A: "1 2 0\n0 1 -1\n2 0 1", b: "1 2 3" }, at: 1, register: "result" }, panel: "panel-attention",
   },
   {
