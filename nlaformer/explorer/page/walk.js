@@ -1,7 +1,7 @@
 // The guided walk: eight stops for a first visit. Each sets the page to a state and points at a panel.
 import { button, el, put } from "./dom.js";
 
-const LAPLACE = { A: "2 -1 0 0\n-1 2 -1 0\n0 -1 2 -1\n0 0 -1 2", b: "1 0 0 1" };
+const LAPLACE = { A: "2 -1 0 0\n-1 2 -1 0\n0 -1 2 -1\n0 0 -1 2", b: "1 2 3 4" };
 
 export const STOPS = [
   {
@@ -31,7 +31,7 @@ export const STOPS = [
   },
   {
     title: "The loop",
-    text: "The same seven layers again and again: a looped transformer. After n iterations the error is at the level of rounding, as it is for NumPy. Type a matrix of your own on the left; it runs at once.",
+    text: "The same seven layers again and again: a looped transformer. After n iterations plain arithmetic ends at its rounding, and so does the transformer, at the larger one of its inner products. Type a matrix of your own on the left; it runs at once.",
     view: "watch", state: { what: "algorithm cg", n: 4, texts: LAPLACE, at: 36, register: null }, panel: "panel-error",
   },
   {
