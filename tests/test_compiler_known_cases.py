@@ -434,3 +434,53 @@ def test_functions_that_vanish_at_zero_are_exactly_zero_there(function):
     run = nf.compile(Directed(lambda b: function(b)), n=3, verify=False).run(b=zeros, iterations=1)
     assert not run.state["x"].any() and run.status is nf.RunStatus.FINISHED
     assert nf.compile(Directed(function), n=3).run(b=ones, iterations=1).status is nf.RunStatus.FINISHED
+
+
+class _Halved(nf.Program):
+    def start(self, b, x0):
+        return dict(x=x0)
+
+    def step(self, b, x):
+        return dict(x=0.5 * x)
+
+    def residual(self, b, x):
+        return x
+
+
+class _Side(nf.Program):
+    def start(self, b, x0):
+        return dict(x=x0, y=b)
+
+    def step(self, b, x, y):
+        return dict(x=0 * x + b, y=np.logaddexp(x, b))
+
+    def residual(self, b, x):
+        return x - b
+
+
+class _Logarithm(nf.Program):
+    def start(self, b, x0):
+        return dict(x=x0)
+
+    def step(self, b, x):
+        return dict(x=np.log(1 + x * x))
+
+    def residual(self, b, x):
+        return np.maximum(x - 50, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "b", "x0", "name"),
+    [
+        (_Halved, "float32", [10, -10, 3], [10, -10, 2.5], "x"),
+        (_Side, "float64", [1, 1, 1], [1e7, 1, 1], "y"),
+        (_Logarithm, "float64", [1, 1, 1], [1e12, -1e-3, 0], "x"),
+    ],
+)
+def test_a_wrong_step_does_not_vouch_for_itself_by_a_small_residual(kind, dtype, b, x0, name):
+    """Weights that lose x have a small residual wherever 0 solves the problem; the program's own step has not."""
+    b, x0 = np.array(b, dtype), np.array(x0, dtype)
+    run = nf.compile(kind(), n=3, dtype=dtype).run(b=b, x0=x0, iterations=1)
+    wanted = kind().run(b=b.astype("float64"), x0=x0.astype("float64"), iterations=1).state[name][1]
+    if not np.allclose(run.state[name][1], wanted, rtol=1e-2):
+        assert run.status is nf.RunStatus.INACCURATE

@@ -214,7 +214,7 @@ def _deviation(
         sizes = size(found.states[state], kind)
         largest = torch.cummax(torch.where(torch.isfinite(sizes), sizes, 0.0), -1).values[:, :-1]
         settled = found.settled_at(name)
-        scale = torch.where(settled, torch.maximum(scale, largest), scale)
+        scale = torch.where(found.settled[:, :-1], torch.maximum(scale, largest), scale)
         noise = settled & _made_of_noise(program, name, nodes, found, tolerance.settled)
         distance, lost = torch.where(noise, 0.0, distance), lost & ~noise
     # Compared with 0 there is no relative deviation: what stands for 0 in the weights passes, and what underflows.
@@ -229,15 +229,19 @@ def _deviation(
 def _made_of_noise(program: Expression, name: str, nodes: Sequence[Tensor], found: Found, part: float) -> Tensor:
     """Whether a vector that a step is made of is below a part of what it was; (systems, T).
 
-    A state is compared with its largest value so far, a sum with its terms.
+    A state, as the step finds it, is compared with its largest value so far, and a sum with its terms: one that the
+    step is made of, or that the program's own step makes of such a state. The weights clear a state together with those
+    that share its scale.
     """
     systems, times = found.settled.shape
     noise = torch.zeros_like(found.settled[:, 1:])
-    for number in program.below(name):
+    below = program.below(name)
+    states = {program.nodes[number][2] for number in below if program.nodes[number][0] == "state"}
+    for number in below | {program.outputs[STEP + state] for state in states}:
         op, _, extra, kind = program.nodes[number]
         if op == "state" and kind != "scalar":
             sizes = size(found.states[extra], kind)
-            noise = noise | (sizes <= part * torch.cummax(sizes, -1).values)[:, 1:]
+            noise = noise | (sizes <= part * torch.cummax(sizes, -1).values)[:, :-1]
         elif op == "add" and kind != "scalar":
             small = size(nodes[number], kind) <= part * size(program.terms(number, nodes), kind)
             noise = noise | small.expand(systems, times)[:, :-1]

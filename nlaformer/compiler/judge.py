@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import Found, Tolerance, deviations
+from nlaformer.compiler.deviation import STEP, Found, Tolerance, deviations
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.expression import EMPTY, Expression, Part, size
 from nlaformer.compiler.graph import AXES
@@ -107,8 +107,30 @@ def with_settled(found: Found, checks: Checks) -> tuple[Found, Tensor | None, Te
         return found, norms, goal, torch.zeros_like(found.settled)
     small = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
     start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
-    settled = small | ((norms <= Tolerance.of(found.dtype).settled * start) & (start > 0))
-    return replace(found, settled=settled), norms, goal, small
+    bar = Tolerance.of(found.dtype).settled * start
+    settled = small | ((norms <= bar) & (bar > 0))
+    return replace(found, settled=settled & _vouched(found, checks, settled, bar)), norms, goal, small
+
+
+def _vouched(found: Found, checks: Checks, settled: Tensor, bar: Tensor) -> Tensor:
+    """Where not the step alone says that its residual is small: it was so before, or in the program's own step.
+
+    Weights that give 0 for x would otherwise pass wherever 0 is a solution. The program's own residual may be a decade
+    above the bar.
+    """
+    vouched = torch.ones_like(settled)
+    if checks.residual is None or not checks.program.outputs or settled.shape[1] < 2 or not bool(settled.any()):
+        return vouched
+    values = {**found.inputs, **{name: state[:, :-1] for name, state in found.states.items()}}
+    own = checks.program(values, checks.parts)
+    own = {name.removeprefix(STEP): value for name, value in own.items() if name.startswith(STEP)}
+    values = {**found.inputs, **{name: own.get(name, state[:, 1:]) for name, state in found.states.items()}}
+    (kind,) = checks.residual.kinds.values()
+    norms = size(
+        checks.residual.value({**found.inputs, ANSWER: checks.program(values, checks.parts)[ANSWER]}), kind
+    )
+    vouched[:, 1:] = settled[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
+    return vouched
 
 
 def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor, Tensor]:
