@@ -82,7 +82,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("--into", type=Path, help="the document whose section is replaced")
     options = parser.parse_args(given)
     document = json.loads(options.numbers.read_text(encoding="utf-8"))
-    rows = [Measured(**row) for row in document["algorithms"]]
+    rows = [Measured.read(row) for row in document["algorithms"]]
     deliver(section(rows, document["provenance"]), HEADING, options.into)
 
 

@@ -229,21 +229,24 @@ def _deviation(
 def _made_of_noise(program: Expression, name: str, nodes: Sequence[Tensor], found: Found, part: float) -> Tensor:
     """Whether a vector that a step is made of is below a part of what it was; (systems, T).
 
-    A state, as the step finds it, is compared with its largest value so far, and a sum with its terms: one that the
-    step is made of, or that the program's own step makes of such a state. The weights clear a state together with those
-    that share its scale.
+    A state, as the step finds it, is compared with its largest value so far; every other value with the terms that
+    cancel in it: one that the step is made of, or that the program's own step makes of such a state. The weights clear
+    a state together with those that share its scale.
     """
     systems, times = found.settled.shape
     noise = torch.zeros_like(found.settled[:, 1:])
-    below = program.below(name)
-    states = {program.nodes[number][2] for number in below if program.nodes[number][0] == "state"}
-    for number in below | {program.outputs[STEP + state] for state in states}:
+    numbers = program.below(name)
+    states = {program.nodes[number][2] for number in numbers if program.nodes[number][0] == "state"}
+    made = (STEP + state for state in states)
+    for number in numbers.union(*(program.below(output) for output in made if output in program.outputs)):
         op, _, extra, kind = program.nodes[number]
-        if op == "state" and kind != "scalar":
+        if kind == "scalar":
+            continue
+        if op == "state":
             sizes = size(found.states[extra], kind)
-            noise = noise | (sizes <= part * torch.cummax(sizes, -1).values)[:, :-1]
-        elif op == "add" and kind != "scalar":
-            small = size(nodes[number], kind) <= part * size(program.terms(number, nodes), kind)
+            noise = noise | (sizes < part * torch.cummax(sizes, -1).values)[:, :-1]
+        else:
+            small = size(nodes[number], kind) < part * size(program.terms(number, nodes), kind)
             noise = noise | small.expand(systems, times)[:, :-1]
     return noise
 

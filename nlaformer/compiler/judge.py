@@ -126,9 +126,7 @@ def _vouched(found: Found, checks: Checks, settled: Tensor, bar: Tensor) -> Tens
     own = {name.removeprefix(STEP): value for name, value in own.items() if name.startswith(STEP)}
     values = {**found.inputs, **{name: own.get(name, state[:, 1:]) for name, state in found.states.items()}}
     (kind,) = checks.residual.kinds.values()
-    norms = size(
-        checks.residual.value({**found.inputs, ANSWER: checks.program(values, checks.parts)[ANSWER]}), kind
-    )
+    norms = size(checks.residual.value({**found.inputs, ANSWER: checks.program(values, checks.parts)[ANSWER]}), kind)
     vouched[:, 1:] = settled[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
     return vouched
 

@@ -12,6 +12,7 @@ error of 1e-10 (in float32 1e-3) in every state of every step: the result is the
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections import Counter
 from dataclasses import dataclass, replace
@@ -71,6 +72,12 @@ class Measured:
     reference_error: float | None
     status: dict[str, int]
 
+    @classmethod
+    def read(cls, row: dict[str, Any]) -> Measured:
+        """A row of a file, in which null stands for what is not finite."""
+        step = {name: math.inf if value is None else value for name, value in row["step"].items()}
+        return cls(**(row | {"step": step}))
+
     @property
     def worst(self) -> float:
         """The largest deviation of a step."""
@@ -83,7 +90,7 @@ STORE = Path(__file__).with_name("measured.json")
 def stored() -> tuple[list[Measured], dict[str, Any]]:
     """What ``python -m benchmarks.library --store`` measured, n = 20 in float64, and where."""
     document = json.loads(STORE.read_text(encoding="utf-8"))
-    return [Measured(**row) for row in document["algorithms"]], document["provenance"]
+    return [Measured.read(row) for row in document["algorithms"]], document["provenance"]
 
 
 def measure(
