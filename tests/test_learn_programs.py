@@ -217,7 +217,7 @@ def test_a_learned_part_of_ones_own_trains_resumes_loads_evaluates_and_runs(mine
     outcome = CliRunner().invoke(app, command)
     assert outcome.exit_code == 0, outcome.output
     assert equal(final(tmp_path / "run"), final(tmp_path / "undisturbed"))
-    assert len(json.loads(outcome.stdout)["evaluations"]) == 3 + 7
+    assert len(json.loads(outcome.stdout)["evaluations"]) == len(nf.recipe("guided-cg").sigma) + 7
     code = f"""
 import sys, numpy as np, nlaformer as nf
 model = nf.load({str(tmp_path / "run")!r})
@@ -279,7 +279,8 @@ def test_a_program_is_evaluated_at_every_sigma_and_on_seven_other_families(tmp_p
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rows = compare.evaluate_program(nf.load(tmp_path), count=4)
-    assert [row.label for row in rows[:3]] == ["spd, sigma 1", "spd, sigma 1.2", "spd, sigma 1.4"] and len(rows) == 10
+    assert [row.label for row in rows[:4]] == [f"spd, sigma {sigma}" for sigma in ("1", "1.2", "1.4", "1.6")]
+    assert len(rows) == 4 + 7
     assert all(row.label in outcome.stdout for row in rows)
     json.dumps([row.to_json() for row in rows], allow_nan=False)
 
@@ -303,7 +304,7 @@ def test_the_benchmark_measures_both_kinds_and_says_what_is_broken(tmp_path, cap
     assert "BROKEN" in capsys.readouterr().out
     models = json.loads((tmp_path / "found.json").read_text())["models"]
     kept = [models[str(tmp_path / name)]["kept"] for name in ("guided", "preconditioner")]
-    assert sum("CG in" in claim for claim in kept[0]) == 3 * 12 and sum("at 4T" in claim for claim in kept[0]) == 3
+    assert sum("CG in" in claim for claim in kept[0]) == 4 * 12 and sum("at 4T" in claim for claim in kept[0]) == 4
     assert sum("at t = " in claim for claim in kept[1]) == 6
     definite = [held for claim, held in kept[1].items() if "positive definite" in claim]
     assert len(definite) == 10 and all(definite)

@@ -493,3 +493,36 @@ def test_matrices_residuals_and_memories_of_another_shape_are_refused():
             model.propose(*arguments)
     with pytest.raises(DTypeError):
         initial(TINY, LearnedPCG()).preconditioner(A * 1j)
+
+
+def test_a_part_that_is_called_in_vain_is_refused_by_name() -> None:
+    class Vain(nf.Program):
+        propose = nf.Learned("vector")
+
+        def start(self, A, b, x0):
+            return dict(x=x0, r=b - A @ x0)
+
+        def step(self, A, x, r):
+            self.propose(A, r / nf.norm(r))
+            return dict(x=x, r=r)
+
+    with pytest.raises(CompileError, match="propose"):
+        initial(TINY, Vain())
+
+
+def test_a_preconditioner_that_is_given_b_is_no_preconditioner_of_a_solver() -> None:
+    class Given(nf.Program):
+        positive_definite = True
+        precondition = nf.Learned("diagonal + rank 1")
+
+        def start(self, A, b, x0):
+            return dict(x=x0, M=self.precondition(A, b / nf.norm(b)))
+
+        def step(self, A, b, x, M):
+            return dict(x=x + M @ (b - A @ x), M=M)
+
+    model = initial(TINY, Given())
+    A, b = np.eye(TINY.n), np.ones(TINY.n)
+    for use in (lambda: model.preconditioner(A), lambda: nf.solve(A, b, M=model)):
+        with pytest.raises(OptionError):
+            use()

@@ -117,8 +117,13 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
 
 
 def _units_of_call(call: Call, exponents: dict[int, _Power], solution: dict[str, _Power]) -> list[str]:
-    """A problem for each input of a learned part, A apart, that changes with the scale of A, b or anything else."""
+    """A problem for each input of a learned part, A apart, that changes with the scale of A, b or anything else.
+
+    And one for a part that is called in vain.
+    """
     problems = []
+    if call.said and not any(id(node) in exponents for node in call.said.values()):
+        return [f"{call.spec.name} is called, but nothing is made of what it gives: return it, or make a state of it"]
     for node in call.nodes[1:]:
         total: _Power = {}
         for name, coefficient in exponents[id(node)].items():

@@ -172,7 +172,7 @@ class TrainedProgram(nn.Module):
         parts = [network.part for network in self._parts.values()]
         if any(part.dimensionless for part in parts):  # the program scales it in its own way
             return ""
-        if len(parts) == 1 and parts[0].method == "start" and parts[0].rank:
+        if len(parts) == 1 and parts[0].method == "start" and parts[0].rank and not parts[0].inputs:
             return "preconditioner"
         spoken = [part for part in parts if part.method == "step" and (part.rank or part.is_vector)]
         return "directions" if len(parts) == len(spoken) == 1 and spoken[0].inputs == ["vector"] else ""
@@ -226,7 +226,10 @@ class TrainedProgram(nn.Module):
             warnings.warn(message, UnfamiliarWarning, stacklevel=3)  # above the decorator
         network = self._only("start")
         if self.role != "preconditioner":
-            raise OptionError(f"{self.program.name} has no learned preconditioner; it has {network.part.gives!r}")
+            raise OptionError(
+                f"{self.program.name} has no part that writes a preconditioner from A alone; {network.part.name} is "
+                f"given {', '.join(['A', *network.part.inputs])} and gives {network.part.gives!r}"
+            )
         D, U = _usable(factors(network.start(matrices), matrices.diagonal(dim1=-2, dim2=-1)))
         return give(D, kind_of(A)), give(U, kind_of(A))
 
