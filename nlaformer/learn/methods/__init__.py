@@ -30,6 +30,6 @@ def method(name: str) -> Program:
     """The method of a name.
 
     >>> method("guided-cg").precondition
-    Learned('diagonal + rank 1', memory=True)
+    Learned('diagonal + rank 1')
     """
     return look_up("method", name, METHODS)()
