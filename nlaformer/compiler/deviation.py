@@ -14,9 +14,11 @@ program's own arithmetic explains is allowed too: its largest change when they a
 place.
 
 *Settled.* Where the residual is below 1e-6 (in float32 1e-3) of its first or of its own terms, it vouches for the
-answer, and states are what is left of a cancellation. From there the change that perturbations of 1e-10 (1e-4) make
-is allowed, however large that is; states are measured relative to the largest value that they had; and those made of a
-vector that has fallen as far as the residual, a quotient of two of its squares, say, are not judged.
+answer, and states are what is left of a cancellation. A step does not vouch for itself: the residual must have been so
+small before it, or be so in the program's own step. From there the change that perturbations of 1e-10 (1e-4) make is
+allowed, however large that is; and states made of a vector that has fallen as far as the residual, a quotient of two of
+its squares, say, are not judged. Where the step began so, states are measured relative to the largest value that they
+had.
 """
 
 from __future__ import annotations

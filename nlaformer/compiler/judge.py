@@ -119,7 +119,7 @@ def _vouched(found: Found, checks: Checks, settled: Tensor, bar: Tensor) -> Tens
     above the bar.
     """
     vouched = torch.ones_like(settled)
-    if checks.residual is None or ANSWER not in checks.program.outputs:  # files of version 0.1 have no finish
+    if checks.residual is None or ANSWER not in checks.program.outputs:  # as in checks of an older form
         return vouched
     if settled.shape[1] < 2 or not bool(settled.any()):
         return vouched
