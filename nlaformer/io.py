@@ -30,7 +30,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from nlaformer.errors import FileError, NLAFormerError
-from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, Weight
+from nlaformer.transformer import FFN, Heads, Layer, NLAFormer
+from nlaformer.weights import Dense, Sparse, Weight
 
 _FORMAT = "nlaformer"
 _VERSION = 2

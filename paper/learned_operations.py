@@ -28,7 +28,8 @@ from nlaformer.express.theorem import RECORDS
 from nlaformer.learn.model import stack as as_stack
 from nlaformer.learn.optimizer import adam, bias_corrections
 from nlaformer.report.figure import CURVES, INK, MARKERS, panels, tidy
-from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer
+from nlaformer.transformer import FFN, Heads, Layer, NLAFormer
+from nlaformer.weights import Dense
 from paper.results import Results
 
 FILE = "learned-operations"

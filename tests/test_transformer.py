@@ -6,7 +6,8 @@ import torch
 
 import nlaformer as nf
 from nlaformer import io, transformer
-from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Sparse, rms_norm
+from nlaformer.transformer import FFN, Heads, Layer, NLAFormer, rms_norm
+from nlaformer.weights import Dense, Sparse
 from tests.reference import OPERATIONS, dense_layers, draw, equation_one, one_array
 
 

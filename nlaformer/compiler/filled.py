@@ -38,7 +38,8 @@ from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import CompileError
-from nlaformer.transformer import FFN, Heads, Layer, Sparse, Weight
+from nlaformer.transformer import FFN, Heads, Layer
+from nlaformer.weights import Sparse, Weight
 
 
 @dataclass(frozen=True)

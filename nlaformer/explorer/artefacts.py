@@ -20,7 +20,8 @@ from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
 from nlaformer.learn.scale import Range, familiar
 from nlaformer.prompt import Layout
-from nlaformer.transformer import Layer, NLAFormer, Sparse, Weight
+from nlaformer.transformer import Layer, NLAFormer
+from nlaformer.weights import Sparse, Weight
 
 
 def transformer(model: NLAFormer, store: Store, kind: str = "f8") -> dict[str, Any]:

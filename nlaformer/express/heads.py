@@ -17,7 +17,8 @@ import torch
 
 from nlaformer.express.linearize import Linearization
 from nlaformer.prompt import Layout
-from nlaformer.transformer import FFN, Heads, Layer, Sparse
+from nlaformer.transformer import FFN, Heads, Layer
+from nlaformer.weights import Sparse
 
 Form = dict[int, float]
 

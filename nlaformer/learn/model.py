@@ -39,7 +39,8 @@ from nlaformer.learn.config import Config
 from nlaformer.learn.panels import model_panel
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
 from nlaformer.prompt import Layout, scale
-from nlaformer.transformer import FFN, Dense, Heads, Layer, NLAFormer, Point
+from nlaformer.transformer import FFN, Heads, Layer, NLAFormer, Point
+from nlaformer.weights import Dense
 
 _Model = TypeVar("_Model", bound=nn.Module)
 

@@ -34,7 +34,8 @@ from nlaformer.errors import ShapeError
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import initial_layer, normal
 from nlaformer.prompt import exponent, scale
-from nlaformer.transformer import Dense, NLAFormer, rms_norm
+from nlaformer.transformer import NLAFormer, rms_norm
+from nlaformer.weights import Dense
 
 _START = 0.1  # of the usual size: how a preconditioner's output layer starts, so that M starts near the Jacobi one
 

@@ -14,7 +14,7 @@ from nlaformer.learn.programs import TrainedProgram
 from nlaformer.learn.recipes import recipe
 from nlaformer.microscope.subject import Subject, subject
 from nlaformer.problems import Systems
-from nlaformer.transformer import Dense
+from nlaformer.weights import Dense
 
 UNTRAINED = "untrained"
 
