@@ -97,6 +97,22 @@ def test_every_algorithm_and_operation_of_the_list_runs_in_watch(visit):
     assert not opened.complaints
 
 
+@pytest.mark.parametrize(
+    ("what", "layer", "line"), [("cg", "= A d", "q = A @ d"), ("guided-cg", "network", "self.precondition(")]
+)
+def test_the_line_of_the_program_stands_beside_the_layer_that_works_on_it(visit, what, layer, line):
+    page = visit().page
+    _settled(page, "Watch")
+    page.get_by_label("What runs", exact=True).select_option(f"algorithm {what}")
+    page.wait_for_selector(f".watch[data-ready='algorithm {what}']")
+    for _ in range(40):
+        page.get_by_role("button", name="Next layer").click()
+        if "Iteration 1" in page.locator("#where").inner_text() and layer in page.locator(".instructions").inner_text():
+            break
+    marked = page.locator(".program .line.active").all_inner_texts()
+    assert any(line in text for text in marked), marked
+
+
 def test_a_slider_stays_in_hand_while_it_is_moved(visit):
     page = visit().page
     _settled(page, "Watch")

@@ -15,11 +15,10 @@ import numpy as np
 import torch
 
 import nlaformer
+from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.compiling import compile
-from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.library import algorithm, record
 from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.schedule import BLOCKS
 from nlaformer.compiler.trace import trace_program
 from nlaformer.explorer import artefacts, findings
 from nlaformer.explorer.lines import lines, source
@@ -93,10 +92,9 @@ def _algorithms(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
         entry = record(name)
         packed = {}
         for n in sizes:
-            compiled = algorithm(name, n=n, verify=False)
-            target = Target(n, torch.float64, compiled.config.order, compiled.config.bound)
-            packed[n] = artefacts.algorithm(compiled, store, lines(entry.program, target))
-            packed[n]["program"] = Reference.of(trace_program(entry.program(), n)).data()
+            program, compiled = entry.program(), algorithm(name, n=n, verify=False)
+            packed[n] = artefacts.algorithm(compiled, store, lines(program, compiled))
+            packed[n]["program"] = Reference.of(trace_program(program, n)).data()
         yield (
             name,
             {
@@ -109,24 +107,27 @@ def _algorithms(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
         )
 
 
-def guided() -> Any:
+def guided() -> Algorithm:
     """The bundled guided-cg as one transformer: its weights are float32 and the page holds them as they are."""
+    return compile(_trained(), verify=False)
+
+
+def _trained() -> TrainedProgram:
     model = load(GUIDED)
     assert isinstance(model, TrainedProgram)
-    return compile(model, verify=False)
+    return model
 
 
 def _guided(store: Store) -> dict[str, Any]:
     compiled = guided()
-    # Its program is loaded as data, so that its instructions know no lines.
-    nowhere: dict[str, list[list[int]]]
-    nowhere = {block: [[-1] * len(layer) for layer in compiled.config.schedule[block]] for block in BLOCKS}
+    # Its file holds the program as data, which knows no lines; the class that was trained has them.
+    beside = lines(GuidedCG(), compiled, _trained().filled().networks)
     return {
         "store": GUIDED,
         "title": "Guided conjugate gradients (a trained network inside)",
         "about": (inspect.getdoc(GuidedCG) or "").partition("\n")[0],
         "source": source(GuidedCG),
-        "sizes": {compiled.n: artefacts.algorithm(compiled, store, nowhere)},
+        "sizes": {compiled.n: artefacts.algorithm(compiled, store, beside)},
     }
 
 

@@ -8,14 +8,18 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from collections.abc import Mapping
 
+from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.analysis import analyse
+from nlaformer.compiler.filled import Network
 from nlaformer.compiler.graph import Node, Place
 from nlaformer.compiler.instructions import Block, Target
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.schedule import BLOCKS, schedule
+from nlaformer.compiler.schedule import BLOCKS, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import trace_program
+from nlaformer.errors import CompileError
 
 _METHODS = ("start", "step", "finish")
 
@@ -40,11 +44,21 @@ def _without_hints(text: str) -> str:
     return text.replace(": Any", "").replace(" -> _States", "").replace(" -> Any", "")
 
 
-def lines(kind: type[Program], target: Target) -> dict[str, list[list[int]]]:
-    """For every instruction of each layer the number of its line in ``source``, from 0; -1 for a line elsewhere."""
-    analysis = analyse(trace_program(kind(), target.n))
-    traced, selection = analysis.lowered, select(analysis, target)
+def lines(
+    program: Program, compiled: Algorithm, networks: Mapping[str, Network] | None = None
+) -> dict[str, list[list[int]]]:
+    """For every instruction of each layer the number of its line in ``source``, from 0; -1 for a line elsewhere.
+
+    ``networks`` fill the learned parts of the program, as they do in the compiled algorithm.
+    """
+    config, kind = compiled.config, type(program)
+    analysis = analyse(trace_program(program, config.n))
+    traced = analysis.lowered
+    target = Target(config.n, compiled.dtype, config.order, config.bound)
+    selection = select(analysis, target, networks or {})
     layers = schedule(selection)
+    if schedule_data(selection, layers) != config.schedule:
+        raise CompileError(f"{compiled.name} was not compiled from {kind.__name__} as it is written now")
     numbers = {number: k for k, (number, _) in enumerate(_numbered(kind))}
     file = inspect.getsourcefile(kind)
 
