@@ -16,8 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from nlaformer.errors import unknown_name
-from nlaformer.learn.config import Config, shape_of
+from nlaformer.learn.config import Config
 from nlaformer.learn.recipes import recipe
+from nlaformer.learn.stacks import shape_of
 
 STEPS = 100_000
 SIGMAS = (1.0, 1.2, 1.4)

@@ -12,7 +12,8 @@ import torch
 import nlaformer as nf
 from benchmarks import learning
 from nlaformer.errors import OptionError, UnknownNameError
-from nlaformer.learn.config import Config, check_stack
+from nlaformer.learn.config import Config
+from nlaformer.learn.stacks import check_stack
 
 
 @pytest.mark.parametrize("name", list(nf.recipes()))

@@ -14,8 +14,8 @@ from nlaformer.errors import FileError, OptionError
 from nlaformer.io import fingerprint, locked_folder
 from nlaformer.learn import evaluate
 from nlaformer.learn.checkpoint import read_manifest
-from nlaformer.learn.config import check_stack
 from nlaformer.learn.cuda.launch import unsupported
+from nlaformer.learn.stacks import check_stack
 from paper import plan, run
 from paper.artefacts import HOME
 from paper.bundled import promote

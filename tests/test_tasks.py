@@ -22,11 +22,11 @@ from nlaformer import problems
 from nlaformer.cli import app
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.learn import compare
-from nlaformer.learn.config import check_stack
 from nlaformer.learn.cuda.compiled import CompiledEngine
 from nlaformer.learn.data import Stream
 from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.models import untrained
+from nlaformer.learn.stacks import check_stack
 from nlaformer.problems.eigen import SmallestEigenpair
 from nlaformer.problems.least_squares import LeastSquares, cgls, lsqr
 from nlaformer.problems.nonlinear import Cubic

@@ -8,9 +8,8 @@ default is our choice.
 from __future__ import annotations
 
 import dataclasses
-import math
 import typing
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any, Literal
@@ -18,10 +17,10 @@ from typing import Any, Literal
 from nlaformer import problems
 from nlaformer.arrays import is_whole
 from nlaformer.compiler.language import Program
-from nlaformer.errors import NLAFormerError, OptionError, shown, unknown_name
-from nlaformer.learn import sources, teachers
+from nlaformer.errors import OptionError, shown, unknown_name
+from nlaformer.learn import checks, sources, teachers
 from nlaformer.learn.methods import METHODS
-from nlaformer.learn.settings import checked, parsed, parsed_option
+from nlaformer.learn.settings import checked, parsed, parsed_option, spelt
 from nlaformer.learn.sources import NO_OPTIONS, Options
 
 
@@ -217,13 +216,13 @@ class Config:
         changed = dataclasses.replace(self, **values)
         unused = changed.without_effect()
         given = {"lambda_" if name == "lambda" else name for name in changes}
-        if refused := [f"{_spelt(name)}: {unused[name]}" for name in values if name in unused and name in given]:
+        if refused := [f"{spelt(name)}: {unused[name]}" for name in values if name in unused and name in given]:
             raise OptionError("a setting without effect:\n" + "\n".join(f"- {line}" for line in refused))
         return changed._settled()
 
     def _settled(self) -> Config:
         """A copy whose fields without effect are as by default, so that configs of equal runs are equal."""
-        return dataclasses.replace(self, **{name: _defaults()[name] for name in self.without_effect()})
+        return dataclasses.replace(self, **{name: getattr(Config, name) for name in self.without_effect()})
 
     def without_effect(self) -> dict[str, str]:
         """The fields that change nothing in this config, and why."""
@@ -330,63 +329,8 @@ class Config:
         return teachers.teacher(self.teacher, self.teacher_options, self.probe)
 
     def complaints(self, sources: bool = True) -> list[str]:
-        """Everything that makes this config impossible, one sentence each.
-
-        Without ``sources`` the family and the teacher are not looked for: a model is loaded without them.
-        """
-        given = {field.name: getattr(self, field.name) for field in fields(self)}
-        found = [
-            f"{name}={given[name]} must {expected}"
-            for name, (valid, expected) in _LIMITS.items()
-            if given[name] is not None and not valid(given[name])
-        ]
-        found += [f"{name}={v} must be finite" for name, v in given.items() if isinstance(v, float) and math.isinf(v)]
-        found += [
-            f"{_spelt(name)}={given[name]} has no effect: {reason}"
-            for name, reason in self.without_effect().items()
-            if given[name] != _defaults()[name]
-        ]
-        if self.heads > 0 and self.d % self.heads:
-            found.append(f"d={self.d} is not divisible by heads={self.heads}")
-        if self.window is not None and self.window > self.T + 1:
-            found.append(f"window={self.window} exceeds the T+1={self.T + 1} iterates")
-        if self.warmup > self.steps:
-            found.append(f"warmup={self.warmup} exceeds steps={self.steps}; set warmup too, to at most that")
-        if self.truncate and not self.inject:
-            found.append("truncate=True needs inject=True: without it the read-in would get no gradient")
-        if not self.shared and self.loops < 1:
-            found.append(f"shared=False needs at least one loop, T={self.T} leaves {self.loops}")
-        if self.program is not None and self.supervision == "joint":
-            found.append("supervision=joint needs the probe of a solver; a program has none")
-        if self.program is not None and self.precision in ("bf16", "bf16x3"):
-            found.append(f"precision={self.precision}: the networks of a program compute in tf32 or float32")
-        return found + (self._source_complaints() if sources else [])
-
-    def _source_complaints(self) -> list[str]:
-        # With an n and a sigma that are valid here: what is wrong with them is said elsewhere.
-        sigma = tuple(value for value in self.sigma if 0 < value < math.inf) or (1.0,)
-        valid, found = dataclasses.replace(self, n=max(self.n, 1), sigma=sigma), []
-        makes: list[Callable[[], object]] = [valid.make_family]
-        makes += [valid.make_teacher] if self.imitates else []
-        makes += [valid._check_program] if self.program is not None else []
-        for make in makes:
-            try:
-                make()
-            except NLAFormerError as error:
-                found.append(str(error))
-        return found
-
-    def _check_program(self) -> None:
-        """Refuse a program that cannot be traced, that has nothing to learn, or for which a setting has no effect."""
-        import torch
-
-        from nlaformer.learn.programs import initial
-
-        smallest = dataclasses.replace(self, n=2, d=1, heads=1, ffn=1, pre_layers=1, loop_layers=1, seed=0)
-        with torch.device("meta"):  # shapes alone
-            parts = initial(smallest, self.make_program()).program.parts
-        if self.loop_layers != _defaults()["loop_layers"] and all(part.method == "start" for part in parts):
-            raise OptionError(f"loop_layers={self.loop_layers} has no effect: {self.program} has no part in step")
+        """Everything that makes this config impossible, one sentence each (``learn/checks.py``)."""
+        return checks.complaints(self, sources)
 
     def validate(self, sources: bool = True) -> Config:
         """Return this config, or raise an OptionError that lists every complaint."""
@@ -421,54 +365,6 @@ def _by_name(changes: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-_Limit = tuple[Callable[[Any], bool], str]
-
-
-def _at_least(least: int) -> _Limit:
-    return (lambda value: value >= least), f"be at least {least}"
-
-
-_LIMITS: dict[str, _Limit] = {
-    **dict.fromkeys(("pre_layers", "post_layers", "warmup", "eta", "lambda_"), _at_least(0)),
-    **dict.fromkeys(("T", "d", "heads", "ffn", "loop_layers", "window", "steps", "batch", "chunk"), _at_least(1)),
-    "threads": _at_least(1),
-    "n": _at_least(2),
-    "seed": ((lambda value: 0 <= value < 2**63), "be at least 0 and below 2^63"),
-    **dict.fromkeys(("output_scale", "floor", "lr", "clip"), ((lambda value: value > 0), "be positive")),
-    **dict.fromkeys(("power", "final_lr"), ((lambda value: 0 <= value <= 1), "lie in [0, 1]")),
-    **dict.fromkeys(("beta1", "beta2"), ((lambda value: 0 <= value < 1), "lie in [0, 1)")),
-    "sigma": ((lambda value: value and all(0 < v < math.inf for v in value)), "be one or more positive numbers"),
-}
-
-# Fields that may differ within a stack: they become tensors over the members, or act on a member's data alone.
-_PER_MEMBER = frozenset({
-    "recipe", "family", "family_options", "sigma", "output_scale", "supervision", "teacher", "teacher_options", "probe",
-    "eta", "lambda_", "window", "power", "floor", "lr", "warmup", "final_lr", "clip", "start", "seed",
-})  # fmt: skip
-
-
-def shape_of(config: Config) -> dict[str, Any]:
-    """The fields a stack must share: those that give the program its shape."""
-    shared = {field.name: getattr(config, field.name) for field in fields(config) if field.name not in _PER_MEMBER}
-    if config.program is None:
-        shared["entries of the probed states"] = config.make_teacher().entries(config.n)
-    else:
-        shared["whether a teacher's iterates are targets"] = config.imitates
-        family = config.make_family()
-        if type(family).error is not problems.Family.error:  # one program has one measure
-            shared |= {"family": config.family, "family_options": config.family_options}
-    return shared | ({"window": config.window} if config.truncate else {})
-
-
-@cache
-def _defaults() -> dict[str, Any]:
-    return {field.name: field.default for field in fields(Config)}
-
-
-def _spelt(name: str) -> str:
-    return name.rstrip("_")
-
-
 @cache
 def _types() -> dict[str, Any]:
     return typing.get_type_hints(Config)
@@ -476,20 +372,5 @@ def _types() -> dict[str, Any]:
 
 def _type_of(name: str) -> Any:
     if name not in _types():
-        raise unknown_name("setting", name, map(_spelt, _types()))
+        raise unknown_name("setting", name, map(spelt, _types()))
     return _types()[name]
-
-
-def check_stack(configs: Sequence[Config]) -> None:
-    """Refuse configs that cannot train as one program; the error names every field that differs."""
-    if not configs:
-        raise OptionError("a stack needs at least one config")
-    shapes = [shape_of(config) for config in configs]
-    names = sorted({name for shape in shapes for name in shape})
-    mixed = {name: list(dict.fromkeys(shape.get(name) for shape in shapes)) for name in names}
-    if differing := [f"{name}: {', '.join(map(str, values))}" for name, values in mixed.items() if len(values) > 1]:
-        raise OptionError(
-            "configs train as one program only if these fields agree:\n"
-            + "\n".join(f"- {line}" for line in differing)
-            + "\ntrain them one after another, or make them equal"
-        )

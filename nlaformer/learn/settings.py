@@ -38,6 +38,11 @@ def parsed(text: str, kind: Any) -> Any:
         return text
 
 
+def spelt(name: str) -> str:
+    """A field as a user writes it; ``lambda`` alone is a word of Python."""
+    return name.rstrip("_")
+
+
 def parsed_option(text: str) -> Any:
     """What a text means for an option whose type is not known: JSON, or the text itself.
 

@@ -32,13 +32,14 @@ from nlaformer.errors import FileError, OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
 from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, read_metrics, write_manifest
-from nlaformer.learn.config import Config, check_stack, shape_of
+from nlaformer.learn.config import Config
 from nlaformer.learn.data import targets
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.model import member
 from nlaformer.learn.models import Model, load_model
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
+from nlaformer.learn.stacks import check_stack, shape_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
