@@ -193,6 +193,7 @@ def test_settings_of_the_imitating_solver_are_refused_for_a_program(setting):
         ({"precision": "bf16"}, "bf16"),
         ({"program": "guided"}, "guided-cg"),
         ({"program": "learned-pcg", "loop_layers": 2}, "loop_layers"),
+        ({"program": "learned-pcg", "program_options": {"rank": 10**6}}, "rank 1000000"),
     ],
 )
 def test_programs_that_cannot_be_trained_are_complaints(changes, words):

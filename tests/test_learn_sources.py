@@ -47,6 +47,12 @@ class HeavyBall(nf.Program):
         x_next = x + self.step_size / nf.norm(A) * r + self.momentum * (x - previous)
         return dict(x=x_next, previous=x, rho=nf.dot(r, r))
 
+class Shifted(HeavyBall):
+    shift = [1.0, 2.0]
+
+    def step(self, A, b, x, previous, rho):
+        return dict(x=x + self.shift, previous=x, rho=rho)
+
 class Plain:
     def __init__(self, n, scale=1.0):
         self.n = n
@@ -115,6 +121,7 @@ def test_what_a_config_cannot_record_is_refused_in_words(mine):
         (["teacher=mine:Diagonal"], r"nf\.Program"),
         (["teacher=power"], "A x = b"),
         (["teacher=mine:HeavyBall", "probe=r"], "previous"),
+        (["teacher=mine:Shifted"], r"self\.shift"),
         (["teacher=cgg"], "cg"),
     ],
 )

@@ -510,6 +510,81 @@ def test_a_part_that_is_called_in_vain_is_refused_by_name() -> None:
         initial(TINY, Vain())
 
 
+class Weighted(nf.Program):
+    """A direction whose entries are weighed by constants, or that is given them."""
+
+    propose = nf.Learned("vector")
+
+    def __init__(self, weights, given=False):
+        self.weights, self.given = weights, given
+
+    def start(self, A, b, x0):
+        return dict(x=x0, r=b - A @ x0)
+
+    def step(self, A, b, x, r):
+        c = self.propose(A, self.weights if self.given else r / nf.norm(r))
+        return dict(x=x + nf.norm(x) * (c if self.given else self.weights * c), r=b - A @ x)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize("length", [TINY.n - 1, TINY.n + 1])
+@pytest.mark.parametrize("kind", [np.array, torch.tensor, list, np.ones_like])
+def test_constants_of_another_size_than_n_are_refused_by_name(kind, length, given) -> None:
+    program = Weighted(kind([1.0 + k for k in range(length)]), given)
+    with pytest.raises(CompileError, match=r"self\.weights"):
+        initial(TINY, program)
+
+
+def test_a_model_with_constants_takes_systems_of_their_size_alone(tmp_path) -> None:
+    initial(TINY, Weighted(np.arange(1.0, 7.0))).save(tmp_path)
+    model, (A, b, _) = nf.load(tmp_path), systems()
+    assert model.run(A, b, iterations=2).x.shape == (5, 3, 6)
+    with pytest.raises(ShapeError, match="6"):
+        model.run(A[:, :4, :4], b[:, :4], iterations=2)
+    assert initial(TINY, Weighted(np.ones(6))).run(A[:, :4, :4], b[:, :4], iterations=2).x.shape == (5, 3, 4)
+
+
+@pytest.mark.parametrize("use", [lambda program: initial(TINY, program), lambda program: nf.compile(program, n=6)])
+def test_more_columns_than_unknowns_are_refused_before_they_are_unrolled(use) -> None:
+    with pytest.raises(CompileError, match="rank 1000000"):
+        use(LearnedPCG(rank=1_000_000))
+    assert initial(TINY, LearnedPCG(rank=6)).run(*systems()[:2], iterations=1).x.shape == (5, 2, 6)
+
+
+class Shared(nf.Program):
+    """A part under a second name, given by the constructor."""
+
+    propose = nf.Learned("vector")
+
+    def __init__(self, again):
+        self.again = again
+
+    def start(self, A, b, x0):
+        return dict(x=x0, r=b - A @ x0)
+
+    def step(self, A, x, r):
+        unit = r / nf.norm(r)
+        return dict(x=x + nf.norm(x) * (self.propose(A, unit) + self.again(A, unit)), r=r)
+
+
+def test_one_part_under_two_names_is_refused_with_both() -> None:
+    with pytest.raises(CompileError, match=r"propose and again"):
+        initial(TINY, Shared(Shared.propose))
+    assert set(initial(TINY, Shared(nf.Learned("vector"))).networks) == {"propose", "again"}
+
+
+def test_a_part_has_the_name_that_its_own_program_gives_it() -> None:
+    class Other(Shared):
+        first = propose = None
+        second = Shared.propose
+
+        def step(self, A, x, r):
+            return dict(x=x + nf.norm(x) * self.second(A, r / nf.norm(r)), r=r)
+
+    assert set(initial(TINY, Other(None)).networks) == {"second"}
+    assert "propose" in initial(TINY, Shared(nf.Learned("vector"))).networks
+
+
 def test_a_preconditioner_that_is_given_b_is_no_preconditioner_of_a_solver() -> None:
     class Given(nf.Program):
         positive_definite = True

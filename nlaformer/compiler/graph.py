@@ -113,6 +113,7 @@ class Graph:
     method: str = ""  # that is being traced
     learned: dict[str, Any] = field(default_factory=dict)  # the calls of learned parts, by name
     here: Place | None = None  # where nodes are made that no line of the user makes
+    attributes: dict[int, str] = field(default_factory=dict)  # names of the program's arrays of constants, by id
 
     def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str | None) -> Node:
         key = (op, *map(id, args), extra, kind)
@@ -171,9 +172,8 @@ class Graph:
         node = value if isinstance(value, Node) else getattr(value, "node", None)
         if isinstance(node, Node):
             return node
-        if isinstance(value, torch.Tensor):
-            value = value.detach().cpu().numpy()
-        array = np.asarray(value) if isinstance(value, (int, float, np.generic, np.ndarray, list, tuple)) else None
+        given = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+        array = np.asarray(given) if isinstance(given, (int, float, np.generic, np.ndarray, list, tuple)) else None
         if array is None or array.dtype == object:
             raise RefusedError(
                 f"a {type(value).__name__} ({value!r:.40}) among traced values; constants are numbers and their arrays"
@@ -185,14 +185,17 @@ class Graph:
         array = array.astype(float)
         if not np.isfinite(array).all():
             raise RefusedError(f"the constant {value!r:.40}; constants must be finite")
-        return self._array(array) if array.ndim else self.number(float(array))
+        if not array.ndim:
+            return self.number(float(array))
+        name = self.attributes.get(id(value))
+        return self._array(array, f"self.{name}" if name else "a constant")
 
-    def _array(self, array: np.ndarray) -> Node:
+    def _array(self, array: np.ndarray, what: str = "a constant") -> Node:
         """A constant vector or matrix. Multiples of ones and of the identity fit every size."""
         kind, n = ("vector", "matrix")[array.ndim - 1], array.shape[0]
         if set(array.shape) != {n} or n != (self.n or n):
             expected = "vectors of length n and n x n matrices" + ("" if self.n is None else f", n = {self.n}")
-            raise RefusedError(f"a constant of shape {array.shape}; constants are numbers, {expected}", kind)
+            raise RefusedError(f"{what} of shape {array.shape}; constants are numbers, {expected}", kind)
         first = float(array.flat[0]) if n else 0.0
         if (array == first).all():
             return self.multiply(self.number(first), self.ones(kind)) if first else self.zeros(kind)

@@ -120,18 +120,18 @@ class Call:
 class Learned:
     """A part of a program that training fills in.
 
-    It is an attribute of an ``nf.Program``, of its class or set by ``__init__``. It is called once, in ``start`` (once
-    for each system) or in ``step`` (in every loop), with A and with vectors and scalars that have no unit: they must
-    not change when A or b is multiplied by a number, as ``r / nf.norm(r)`` does not. What it gives has no unit either,
-    but for "diagonal + rank k". The part is a transformer whose sizes are those of the recipe. It computes in float32,
-    the program around it in float64.
+    It is an attribute of an ``nf.Program``, of its class or set by ``__init__``, under one name. It is called once, in
+    ``start`` (once for each system) or in ``step`` (in every loop), with A and with vectors and scalars that have no
+    unit: they must not change when A or b is multiplied by a number, as ``r / nf.norm(r)`` does not. What it gives has
+    no unit either, but for "diagonal + rank k". The part is a transformer whose sizes are those of the recipe. It
+    computes in float32, the program around it in float64.
 
     Parameters
     ----------
     gives : "vector", "scalar", "positive scalar", "positive diagonal" (a vector of positive numbers) or
-        "diagonal + rank k": a symmetric positive definite M in place of A's inverse, to be used as ``M @ r``. M may be
-        returned as a state. "dimensionless diagonal + rank k" is an M without a unit, in place of the inverse of a
-        matrix with ones on its diagonal
+        "diagonal + rank k", k <= n: a symmetric positive definite M in place of A's inverse, to be used as ``M @ r``. M
+        may be returned as a state. "dimensionless diagonal + rank k" is an M without a unit, in place of the inverse of
+        a matrix with ones on its diagonal
     memory : whether the part, in ``step``, keeps a hidden state from loop to loop
 
     Examples
@@ -226,9 +226,9 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
     nodes = [graph.call(lambda node: node, value) for value in given]
     if any(node.op == "refused" for node in nodes):
         return Value(graph.make("refused", (), None, None))
-    if problem := _problem(part, graph, nodes):
-        return Value(graph.refuse(f"{part.name or part!r}: {problem}"))
     spec = PartSpec(part.name, part.gives, graph.method, part.memory, [node.kind for node in nodes[1:]])
+    if problem := _problem(spec, graph, nodes):
+        return Value(graph.refuse(f"{part.name or part!r}: {problem}"))
     call = graph.learned[part.name] = _call(spec, graph, tuple(nodes))
     said = {name: Value(node) for name, node in call.said.items()}
     if not spec.rank:
@@ -236,7 +236,7 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
     return LowRank.of(*factors(said, 1.0 if spec.dimensionless else positive(diag(Value(nodes[0])))))
 
 
-def _problem(part: Learned, graph: Graph, nodes: list[Node]) -> str:
+def _problem(part: PartSpec, graph: Graph, nodes: list[Node]) -> str:
     """What is wrong with a call, in words."""
     if not part.name:
         return "a learned part must be an attribute of the program: name = nf.Learned(...) in its class"
@@ -246,6 +246,8 @@ def _problem(part: Learned, graph: Graph, nodes: list[Node]) -> str:
         return "memory=True is for a part that is called in step; in start it is called once"
     if nodes[0].extra != "A" or nodes[0].kind != "matrix":
         return f"the first argument must be A, the program's input; given {nodes[0]!r}"
+    if graph.n is not None and part.rank > graph.n:
+        return f"{part.gives!r} for n = {graph.n} unknowns; M has at most n columns, so choose a k up to {graph.n}"
     known = graph.learned.get(part.name)
     if known is not None and (known.nodes, known.spec.method) != (tuple(nodes), graph.method):
         return "a second call; a learned part is called once, in start or in step"

@@ -90,6 +90,12 @@ class Reference:
         states = {name: kind for name, kind in self.step.kinds.items() if not hidden & {name, kind}}
         return states | self.finish.kinds
 
+    @property
+    def size(self) -> int | None:
+        """The n of its constant vectors and matrices; None where it has none, and fits every size."""
+        nodes = (node for part in (self.start, self.step, self.finish) for node in part.nodes)
+        return next((len(extra) for op, _, extra, kind in nodes if op == "constant" and kind != "scalar"), None)
+
     def first(self, inputs: Mapping[str, Tensor], parts: Parts | None = None) -> dict[str, Tensor]:
         """Every state after ``start`` and the answer, with any leading axes; ``parts`` fill what is left open."""
         batch = [v.shape[: v.dim() - AXES[self.inputs[name]]] for name, v in inputs.items()]

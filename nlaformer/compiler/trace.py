@@ -8,6 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import torch
+
 from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, Place, RefusedError, reachable
 from nlaformer.compiler.hidden import changes, memory_of
 from nlaformer.compiler.language import Program
@@ -85,10 +88,12 @@ class _Tracer:
     """Calls the methods of a program with traced values and notes what is wrong with what they ask for and return."""
 
     def __init__(self, program: Program, n: int | None):
-        self.graph, self.program = Graph(n), program
-        for name, value in vars(program).items():
-            if isinstance(value, Learned):  # made by __init__, from its options
-                value.name = name
+        attributes = _attributes(program)
+        _name_parts(program, attributes)
+        arrays = {
+            id(v): name for name, v in attributes.items() if isinstance(v, (np.ndarray, torch.Tensor, list, tuple))
+        }
+        self.graph, self.program = Graph(n, attributes=arrays), program
         self.changed: set[str] = set()  # what methods changed beside the states
         self.methods = {
             name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
@@ -214,6 +219,27 @@ def _judgement(tracer: _Tracer, answer: Node) -> tuple[Node | None, Node | None]
         A, b = (Value(tracer.inputs[name]) if fits else None for name in ("A", "b"))
         residual = (b - A @ Value(x)).node if A is not None and b is not None else None
     return residual, tracer.value("residual_scale", known) if tracer.given("residual_scale") else None
+
+
+def _attributes(program: Program) -> dict[str, Any]:
+    """The attributes of a program as they are stored, its own and those of its class."""
+    found: dict[str, Any] = {}
+    for kind in reversed(type(program).__mro__):
+        found |= vars(kind)
+    return found | vars(program)
+
+
+def _name_parts(program: Program, attributes: Mapping[str, Any]) -> None:
+    """Give every learned part the name of its attribute. One part under two names would be one network for both."""
+    names: dict[int, str] = {}
+    for name, value in attributes.items():
+        if isinstance(value, Learned):
+            if other := names.get(id(value)):
+                raise CompileError(
+                    f"{program.name}: {other} and {name} are one nf.Learned object, so they would be one network; "
+                    f"write {name} = nf.Learned({value.gives!r}) for a second one, or keep one of the names"
+                )
+            names[id(value)] = value.name = name
 
 
 def _declared(program: Program) -> dict[str, str]:

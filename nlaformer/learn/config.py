@@ -326,7 +326,7 @@ class Config:
 
     def make_teacher(self) -> teachers.Teacher:
         """The method whose iterates are the targets."""
-        return teachers.teacher(self.teacher, self.teacher_options, self.probe)
+        return teachers.teacher(self.teacher, self.teacher_options, self.probe, self.n)
 
     def complaints(self, sources: bool = True) -> list[str]:
         """Everything that makes this config impossible, one sentence each (``learn/checks.py``)."""

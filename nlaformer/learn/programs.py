@@ -27,7 +27,7 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import LowRank, factors
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
-from nlaformer.compiler.trace import ANSWER, trace_program
+from nlaformer.compiler.trace import ANSWER, refuse, trace_program
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing_weights
@@ -141,8 +141,10 @@ class TrainedProgram(nn.Module):
 
     def inputs(self, given: Mapping[str, Any]) -> dict[str, Tensor]:
         """The inputs of a run by name, in float64 and of one batch shape; rectangular ones are padded with zeros."""
-        name, kinds = self.program.name, self.program.inputs
-        square = padded(name, given, kinds, size_of(given, kinds), self.program.rectangular)
+        name, kinds, n = self.program.name, self.program.inputs, size_of(given, self.program.inputs)
+        if self.program.size not in (None, n) and n is not None:
+            raise ShapeError(f"{name} has constants of size {self.program.size}; given a system of {n} unknowns")
+        square = padded(name, given, kinds, n, self.program.rectangular)
         return take_any_size(name, kinds, square, torch.float64, self.device)
 
     def _pieces(self, *tensors: Tensor) -> Iterable[tuple[Tensor, ...]]:
@@ -282,8 +284,11 @@ def _usable(found: list[Tensor]) -> tuple[Tensor, Tensor]:
 def initial(config: Config, program: Program) -> TrainedProgram:
     """The model of a program before training, in the sizes of a config; weights are drawn on the CPU.
 
-    A program that cannot be traced, has no learned part, or gives one a value with a unit is refused.
+    A program that cannot be traced, has no learned part, or gives one a value with a unit is refused, and so are
+    constants of another size than n.
     """
+    # At n, so that constants of another size are found; what is kept is traced without it and fits smaller systems too.
+    refuse(program, trace_program(program, config.n).problems)
     traced = trace_program(program)
     analysis = analyse(traced)
     if not traced.learned:

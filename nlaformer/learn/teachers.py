@@ -38,8 +38,12 @@ class Teacher(Protocol):
         ...
 
 
-def teacher(name: str, options: Mapping[str, Any] | None = None, probe: Sequence[str] | None = None) -> Teacher:
+def teacher(
+    name: str, options: Mapping[str, Any] | None = None, probe: Sequence[str] | None = None, n: int | None = None
+) -> Teacher:
     """The teacher of a name, "cg", "pcg", another algorithm, or "module:Name", with its options.
+
+    With ``n``, the size of the systems, constants of another size are refused.
 
     ``probe`` names the states that are targets of the second probe. The default is r and d or, where these are not both
     among the states, every state but the answer's own, x.
@@ -55,7 +59,7 @@ def teacher(name: str, options: Mapping[str, Any] | None = None, probe: Sequence
     """
     if name in _OWN and not options and probe in (None, ("r", "d")):
         return _OWN[name]
-    return _ProgramTeacher.of(name, sources.make("teacher", name, options or {}, known()), probe)
+    return _ProgramTeacher.of(name, sources.make("teacher", name, options or {}, known()), probe, n)
 
 
 @cache
@@ -93,10 +97,10 @@ class _ProgramTeacher:
     probe: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, program: Any, probe: Sequence[str] | None) -> _ProgramTeacher:
+    def of(cls, name: str, program: Any, probe: Sequence[str] | None, n: int | None) -> _ProgramTeacher:
         if not isinstance(program, Program):
             raise OptionError(f"teacher={name} is not an nf.Program; make it a subclass of that")
-        traced = trace_program(program)
+        traced = trace_program(program, n)
         if traced.problems:
             raise OptionError(f"teacher={name} cannot be traced:\n" + "\n".join(traced.problems))
         if any(node.op == "learned" for node in traced.nodes):
