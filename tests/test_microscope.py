@@ -32,12 +32,13 @@ from nlaformer.microscope.naming import Explanation, explain, named
 from nlaformer.microscope.subject import subject
 from nlaformer.microscope.untrained import before_training
 from nlaformer.problems import SPD, Family, Systems
+from nlaformer.report.findings import FINDINGS
 
 from .command import run_command
 
 SIZES = (4, 6, 8)
 PAGE = Path(nf.__file__).parents[1] / "docs" / "battery.md"
-TINY = Effort(count=12, matrices=2, right_hand_sides=40, fitting=24)
+TINY = Effort(count=12, matrices=2, right_hand_sides=40, fitting=24, pairs=12)
 
 
 @cache
@@ -196,15 +197,18 @@ def test_a_module_of_a_user_is_taken_as_it_is():
     assert found.symmetries["A and b times 2"]["model"].defect.median[2] > 1e-3
 
 
-def test_the_example_of_the_page_runs(monkeypatch: pytest.MonkeyPatch):
+def test_the_examples_of_the_page_run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
     monkeypatch.setattr("nlaformer.microscope.battery.QUICK", TINY)
-    (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
-    assert block.count("\n") <= 22
+    own, exchanges = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert own.count("\n") <= 22
     scope: dict[str, Any] = {}
-    exec(block, scope)
+    exec(own, scope)
     found = scope["seen"]
     assert found.named is None and max(map(abs, found.operators["model"].off_diagonal)) < 1e-9
     assert found.additivity["model"].median[2] < 1e-9 < found.symmetries["A and b times 2"]["model"].defect.median[2]
+    exec(exchanges, scope)
+    first = scope["first"].shares
+    assert first["x, r and d as probes read them"][0] > 0.5 > 0 > first["x, r and d of a third system"][0]
 
 
 def test_an_exchange_of_the_whole_state_gives_the_other_system_and_of_nothing_gives_this_one():
@@ -237,25 +241,52 @@ def test_the_control_of_a_program_is_the_same_program_before_its_training():
     assert found.before_training[0].r2 != found.fits[0].r2
 
 
-@pytest.mark.parametrize("chosen", ["--extract", "--exchange"])
 @pytest.mark.parametrize("option", [("--quick",), ("--iterations", "4"), ("--out", "page.html")])
 def test_options_of_the_battery_are_refused_where_it_does_not_run(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], chosen: str, option: tuple[str, ...]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], option: tuple[str, ...]
 ):
-    code, said = run_command(monkeypatch, capsys, "microscope", "cg-imitation", chosen, *option)
+    code, said = run_command(monkeypatch, capsys, "microscope", "cg-imitation", "--extract", *option)
     assert code == 2 and option[0] in said.err and not said.out
 
 
-def test_the_exchange_of_x_alone_is_that_of_a_patched_register_of_cg():
+@pytest.mark.parametrize("names", [("x",), ("r", "rho"), ("d",), ("x", "r", "d", "rho")])
+def test_an_exchange_in_cg_itself_is_that_of_patched_registers(names: tuple[str, ...]):
     pair = interchange._Pair.of(SPD(n=4).sample(6, seed=2))
-    run = interchange._Run.of(initial(nf.recipe("quickstart", n=4, d=16, heads=2)), 2, pair)
+    run = interchange._Run.of(initial(nf.recipe("quickstart", n=4, d=16, heads=2)), 1, pair)
     cg = nf.algorithm("cg", n=4, verify=False)
-    x = cg.run(pair.A, pair.b, iterations=5).x
-    with nf.patch(cg, {"registers.x[2]": run.target[:, 2]}):
-        y = cg.run(pair.A, pair.b, iterations=5).x
-    expected = interchange.Effect.of(x[:, 3:], y[:, 3:], run.target[:, 3:])
-    assert interchange._x_alone(run).share == pytest.approx(expected.share, abs=1e-6)
-    assert interchange._x_alone(run).moved == pytest.approx(expected.moved, abs=1e-6)
+    theirs = cg.run(pair.A, pair.other, iterations=1).state
+    with nf.patch(cg, {f"registers.{name}[1]": theirs[name][:, 1] for name in names}):
+        expected = cg.run(pair.A, pair.b, iterations=4).x[:, 2:]
+    found = run.cg(*(name for name in names if name != "rho"))
+    assert (found - expected).abs().max() < 1e-6 * expected.abs().max()
+    plain = cg.run(pair.A, pair.b, iterations=4).x[:, 2:]
+    assert (plain - expected).abs().max() > 0.05 * expected.abs().max()
+
+
+def test_what_is_written_in_a_state_is_read_and_exchanged_and_the_rest_is_left():
+    pair = interchange._Pair.of(SPD(n=4).sample(30, seed=2))
+    run = interchange._Run.of(initial(nf.recipe("quickstart", n=4, d=16, heads=2)), 2, pair)
+    generator = torch.Generator().manual_seed(0)
+    a = torch.linalg.qr(torch.randn(16, 4, generator=generator, dtype=torch.float64)).Q.mT
+    written = torch.zeros_like(run.difference)
+    written[:, :, 1:] = (run.vectors @ a).mT
+    run = replace(run, difference=written)
+    code = interchange._Code.of(run)
+    assert (code.a - a).abs().max() < 1e-9
+    assert min(code.read(run).values()) > 0.5 and code.read(run)["x"] > 0.98
+    changed = code.exchanged(run, ("x",), written) - run.P
+    assert ((a[1:] @ changed).norm() < 1e-9) and torch.equal(changed[:, :, 0], 0 * changed[:, :, 0])
+    assert ((a[0] @ changed)[:, 1:] - run.vectors[..., 0]).norm() < 0.2 * run.vectors[..., 0].norm()
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_battery_takes_trained_solvers_with_and_without_shared_layers(shared: bool):
+    network = initial(nf.recipe("quickstart", n=4, d=16, heads=2, T=6).replace(shared=shared))
+    torch.nn.init.normal_(network.probe_x.weight, std=0.1)
+    found = nf.microscope(network, effort=TINY)
+    assert found.interchange is not None and found.plot("interchange").axes
+    assert [each.loop for each in found.interchange.exchanges] == ([2, 4] if shared else [2])
+    assert bool(found.beyond) == shared
 
 
 def test_what_cannot_be_looked_at_is_refused():
@@ -286,10 +317,14 @@ def test_the_command_writes_json_and_a_page(
     assert written.count("<svg") == written.count("<h2>") == 10
 
 
-def test_the_tables_have_every_subject_and_every_test(seen: Microscopy):
-    tables = sheets(seen)
-    assert len(tables) > 12 and all(len(line) == len(t.headings) for t in tables for line in t.lines)
-    assert [line[0] for line in tables[0].lines] == [each.candidate for each in seen.explanations]
+def test_the_command_prints_the_candidates_and_a_line_for_each_test(seen: Microscopy):
+    named_by, tests = sheets(seen)
+    assert [line[0] for line in named_by.lines] == [each.candidate for each in seen.explanations]
+    assert [line[0] for line in tests.lines] == [
+        name for name in FINDINGS if name not in ("explanations", "interchange")
+    ]
+    told = dict(tests.lines)
+    assert f"{seen.errors['model'].mean[-1]:.1e}" in told["errors"] and "rotation" in told["symmetries"]
 
 
 class Shifted(nf.Program):

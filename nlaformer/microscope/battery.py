@@ -9,7 +9,8 @@ Errors, deviations and the name (``naming``); Krylov spaces and error operators 
   the upper half and the largest (three).
 - additivity in b, |x_t(b + b') - x_t(b) - x_t(b')|^2: zero for every method whose coefficients do not depend on b.
 - other systems, scaled to the size of the family's own, since scale is a test of its own: means, medians, failures.
-- more iterations than the model was trained for.
+- more iterations than the model was trained for;
+- exchanges of parts of a trained solver's state between two systems (``interchange``).
 """
 
 from __future__ import annotations
@@ -27,8 +28,10 @@ from nlaformer import problems
 from nlaformer.arrays import flag
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError, look_up, shown
+from nlaformer.learn.model import Solver
 from nlaformer.microscope import naming
 from nlaformer.microscope.candidates import candidates
+from nlaformer.microscope.interchange import Interchange, interchange, loops
 from nlaformer.microscope.measures import (
     ErrorOperator,
     Krylov,
@@ -44,6 +47,7 @@ from nlaformer.microscope.subject import Subject, program_method, subject
 from nlaformer.microscope.untrained import UNTRAINED, untrained
 from nlaformer.problems import Family, Systems
 from nlaformer.report import microscope as drawn
+from nlaformer.report.findings import about, drawable
 from nlaformer.report.html import panel, tag
 
 if TYPE_CHECKING:
@@ -66,9 +70,10 @@ class Effort:
     matrices: int  # of the error operators
     right_hand_sides: int  # of each of them
     fitting: int  # systems that the polynomial and the untrained read-out are fitted on
+    pairs: int = 24  # of systems that exchange their states
 
 
-FULL, QUICK = Effort(256, 12, 320, 512), Effort(24, 2, 60, 64)
+FULL, QUICK = Effort(256, 12, 320, 512, 96), Effort(24, 2, 60, 64, 24)
 
 
 @dataclass(frozen=True)
@@ -108,6 +113,8 @@ class Microscopy:
     """Of the last iterate."""
     beyond: dict[str, Spread]
     """After T, 2 T, 3 T and 4 T iterations; empty where the model has T only."""
+    interchange: Interchange | None
+    """Of a trained solver."""
 
     def to_json(self) -> dict[str, object]:
         """Everything as plain data, numbers to five digits."""
@@ -120,9 +127,10 @@ class Microscopy:
         -------
         matplotlib.figure.Figure : its title states what was measured
         """
-        if test == "beyond" and not self.beyond:
-            raise OptionError("this model has no more than T iterations, so there is nothing to draw beyond them")
-        return look_up("test", test, drawn.FIGURES)(self.to_json())
+        draw, found = look_up("test", test, drawn.FIGURES), self.to_json()
+        if not drawable(test, found):
+            raise OptionError(f"{test} was not measured: this model runs no longer than T, or has no state to exchange")
+        return draw(found)
 
     def to_html(self) -> str:
         """A page with every figure, complete in itself."""
@@ -130,7 +138,7 @@ class Microscopy:
 
     def _repr_html_(self) -> str:
         found = self.to_json()
-        return panel(f"{self.model} under the microscope", tag("div", drawn.about(found)), drawn.table(found))
+        return panel(f"{self.model} under the microscope", tag("div", about(found)), drawn.table(found))
 
 
 def microscope(
@@ -185,7 +193,7 @@ def microscope(
     explanations = naming.explain(runs[MODEL], known, systems.x)
     accepted = naming.named(explanations)
     errors = {name: _errors(run, systems.x) for name, run in runs.items()}
-    tests: dict[str, dict[str, Any]] = {}
+    tests: dict[str, Any] = {}
     for field, label, measure in (
         ("krylov", "Krylov spaces", lambda: _krylov(systems, runs)),
         ("operators", "error operators", lambda: _operators(everyone, of.family, size, seed + 2)),
@@ -194,6 +202,7 @@ def microscope(
         ("additivity", "additivity", lambda: {each.name: _additivity(each, systems, runs) for each in everyone}),
         ("elsewhere", "other systems", lambda: _elsewhere(everyone, systems, seed)),
         ("beyond", "more iterations", lambda: _beyond(everyone, systems) if of.longer else {}),
+        ("interchange", "exchanges", lambda: _interchange(of, size, seed + 200_000)),
     ):
         say(label)
         tests[field] = measure()
@@ -242,6 +251,12 @@ def _elsewhere(everyone: _Everyone, systems: Systems, seed: int) -> dict[str, di
 def _beyond(everyone: _Everyone, systems: Systems) -> dict[str, Spread]:
     A, b, x = systems
     return {each.name: _errors(each.iterates(A, b, _BEYOND * each.T)[:, each.T :: each.T], x) for each in everyone}
+
+
+def _interchange(of: Subject, size: Effort, seed: int) -> Interchange | None:
+    if not isinstance(of.model, Solver) or not loops(of.model):
+        return None
+    return interchange(of.model, of.family, count=size.pairs, seed=seed)
 
 
 def _short(value: object) -> object:

@@ -67,7 +67,8 @@ def subject(model: object, family: Family | None = None, iterations: int | None 
         own = family or config.make_family()
         T = iterations or config.T
         method = _solver(model, T) if isinstance(model, Solver) else _trained(model)
-        return Subject(config.recipe, method, T, own, model=model)
+        longer = isinstance(model, TrainedProgram) or config.shared  # loops without shared layers are T - 1
+        return Subject(config.recipe, method, T, own, longer, model)
     if isinstance(model, Algorithm | Program):
         own = family or SPD(n=model.n if isinstance(model, Algorithm) else 20)
         return Subject(model.name, program_method(model), iterations or own.n, own)

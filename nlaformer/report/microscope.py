@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, panels, tidy
+from nlaformer.report.findings import LEGEND, READINGS, Data, about, drawable, finding, interchange_finding
 from nlaformer.report.html import Html, tag
 from nlaformer.report.html import page as whole_page
 from nlaformer.report.html import table as html_table
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Data = dict[str, Any]
+_LOWEST = -1.0  # share of an exchange that a figure shows
 
 _STYLE = """body {font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}
 svg {max-width: 100%; height: auto} h2 {font-size: 1.15rem; margin-top: 2rem}"""
@@ -29,22 +30,10 @@ def page(found: Data) -> str:
     parts = [
         tag("section", tag("h2", question), tag("p", reading), _svg(FIGURES[name](found)))
         for name, (question, reading) in READINGS.items()
-        if name != "beyond" or found["beyond"]
+        if drawable(name, found)
     ]
     title = f"{found['given']} under the microscope"
-    return whole_page(title, tag("p", about(found)), table(found), tag("p", _LEGEND), *parts, style=_STYLE)
-
-
-def about(found: Data) -> str:
-    """What was measured on, and the name that was found."""
-    return (
-        f"n = {found['n']}, T = {found['T']}, {found['effort']['count']} systems of {found['family']}, seed "
-        f"{found['seed']}. Explained by {_named(found)}."
-    )
-
-
-def _named(found: Data) -> str:
-    return "no algorithm" if found["named"] is None else f"{found['named']} up to t = {found['until']}"
+    return whole_page(title, tag("p", about(found)), table(found), tag("p", LEGEND), *parts, style=_STYLE)
 
 
 def table(found: Data) -> Html:
@@ -87,7 +76,7 @@ def _lines(axes: Axes, curves: dict[str, Sequence[float]], start: int) -> None:
 
 
 def _explained(found: Data) -> Figure:
-    figure, axes = _one(f"Explained by {_named(found)}", "iteration", "ratio of the rule")
+    figure, axes = _one(finding("explanations", found), "iteration", "ratio of the rule")
     _lines(axes, {e["candidate"]: e["ratio"][: e["ended"]] for e in found["explanations"]}, 1)
     axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
     axes.set_ylim(1e-4, 100)
@@ -95,30 +84,19 @@ def _explained(found: Data) -> Figure:
 
 
 def _errors(found: Data) -> Figure:
-    model, cg = found["errors"]["model"], found["errors"]["cg"]
-    last = found["T"]
-    title = f"Mean squared error at t = {last}: {model['mean'][last]:.1e}, CG {cg['mean'][last]:.1e}"
-    figure, axes = _one(title, "iteration", "squared relative error, mean")
+    figure, axes = _one(finding("errors", found), "iteration", "squared relative error, mean")
     _lines(axes, {name: each["mean"] for name, each in found["errors"].items()}, 0)
     return figure
 
 
 def _krylov(found: Data) -> Figure:
-    t = min(4, found["T"])
-    own = found["krylov"]["model"]
-    distance, products = own["distance"][t - 1][0], own["products"][t - 1]
-    title = f"Squared distance of x_{t} from K_{t}: {distance:.1e}; effective products {products}"
-    figure, axes = _one(title, "iteration", "squared distance of x_t from K_t")
+    figure, axes = _one(finding("krylov", found), "iteration", "squared distance of x_t from K_t")
     _lines(axes, {name: [row[0] for row in each["distance"]] for name, each in found["krylov"].items()}, 1)
     return figure
 
 
 def _operators(found: Data) -> Figure:
-    own, cg = found["operators"]["model"], found["operators"]["cg"]
-    k = len(own["iterates"]) // 2
-    t, (mine, theirs) = own["iterates"][k], (each["off_diagonal"][k] for each in (own, cg))
-    title = f"Share of the error operator off A's eigenbasis at t = {t}: {mine:.2f}, CG {theirs:.2f}"
-    figure, axes = _one(title, "iteration", "share off the diagonal", log=False)
+    figure, axes = _one(finding("operators", found), "iteration", "share off the diagonal", log=False)
     for k, (name, each) in enumerate(found["operators"].items()):
         own_style = {"color": INK, "linewidth": 2.4, "zorder": 5} if name == "model" else {"color": CURVES[k % 6]}
         if name == "untrained":
@@ -170,19 +148,14 @@ def _termination(found: Data) -> Figure:
 
 
 def _additivity(found: Data) -> Figure:
-    own, cg = (found["additivity"][name]["median"][min(2, found["T"])] for name in ("model", "cg"))
-    figure, axes = _one(f"Additivity in b, median at t = 2: {own:.1e}, CG {cg:.1e}", "iteration", "squared defect")
+    figure, axes = _one(finding("additivity", found), "iteration", "squared defect, median")
     _lines(axes, {name: each["median"] for name, each in found["additivity"].items()}, 0)
     return figure
 
 
 def _elsewhere(found: Data) -> Figure:
     table = found["elsewhere"]
-    worst = max(table, key=lambda label: table[label]["model"]["failures"][-1])
-    share = table[worst]["model"]["failures"][-1]
-    figure, axes = _one(
-        f"Fails on up to {share:.0%} of other systems ({worst})", "", "share of systems above 1", log=False
-    )
+    figure, axes = _one(finding("elsewhere", found), "", "share of systems above 1", log=False)
     places = range(len(table))
     for k, name in enumerate(("model", "cg", "pcg", "untrained")):
         heights = [each[name]["failures"][-1] for each in table.values()]
@@ -194,11 +167,29 @@ def _elsewhere(found: Data) -> Figure:
 
 
 def _beyond(found: Data) -> Figure:
-    T = found["T"]
-    own = found["beyond"]["model"]["median"]
-    title = f"Median squared error at t = {T}: {own[0]:.1e}; at {4 * T}: {own[-1]:.1e}"
-    figure, axes = _one(title, f"iterations, in multiples of T = {T}", "squared relative error, median")
+    x = f"iterations, in multiples of T = {found['T']}"
+    figure, axes = _one(finding("beyond", found), x, "squared relative error, median")
     _lines(axes, {name: each["median"] for name, each in found["beyond"].items()}, 1)
+    return figure
+
+
+def interchange_figure(found: Data) -> Figure:
+    """Draw the shares of every exchange, a panel for each number of loops."""
+    figure, axes = panels(len(found["exchanges"]), width=4.6, height=4.2)
+    figure.suptitle(interchange_finding(found), fontsize=10, color=INK)
+    for axis, each in zip(axes, found["exchanges"], strict=True):
+        tidy(axis, f"after {each['loop']} loops", f"share, cut off at {_LOWEST}")
+        names = list(each["shares"])
+        for k in range(len(each["shares"][names[0]])):
+            shares = [max(each["shares"][name][k], _LOWEST) for name in names]
+            axis.plot(shares, range(len(names)), linestyle="", marker=MARKERS[k], markersize=5, color=CURVES[k],
+                      label=f"x_{each['loop'] + k + 1}")  # fmt: skip
+        axis.axvline(0, color=INK, linewidth=0.8)
+        axis.axvline(1, color=INK, linewidth=0.8, linestyle=":")
+        axis.set_yticks(range(len(names)), names, fontsize=7.5)
+        axis.set_xlim(_LOWEST - 0.1, 1.1)
+        axis.legend(frameon=False, fontsize=7.5, loc="center left")
+    axes[0].invert_yaxis()  # the panels share it
     return figure
 
 
@@ -213,55 +204,5 @@ FIGURES: dict[str, Callable[[Data], Figure]] = {
     "additivity": _additivity,
     "elsewhere": _elsewhere,
     "beyond": _beyond,
-}
-
-_LEGEND = (
-    "Black is the model, the other curves are known algorithms on the same systems, and the dotted one is the same "
-    "network before its training: what is as good there was not learned. Errors and distances are squared and relative "
-    "to |x|^2; what is below 1e-18 is rounding, and is not drawn."
-)
-# How to read each figure: the question that it answers, and what is to be seen.
-READINGS = {
-    "explanations": (
-        "Is it a known algorithm?",
-        "How far the model is from each algorithm, over how far that one is from the solution or from its own last "
-        "iterate. Below the dotted line, 1/2, it explains that iterate; a name needs the first three.",
-    ),
-    "errors": ("How good is it?", "The lower, the better. Compare the slopes: a flat end is a plateau."),
-    "krylov": (
-        "Does it use more than t products with A?",
-        "Every method of t products with A stays in the Krylov space K_t, at a distance that is rounding. A model that "
-        "reads the entries of A, as a preconditioned method does, does not.",
-    ),
-    "operators": (
-        "Is x_t a polynomial in A times b?",
-        "The share of the error operator that is off the diagonal in A's eigenvectors: 0 for a polynomial with fixed "
-        "coefficients, near 0 for CG.",
-    ),
-    "filters": (
-        "Which eigenvalues does it solve first?",
-        "How much of the solution is found, by groups of eigenvalues: 1 is all of it. CG begins with the large ones.",
-    ),
-    "symmetries": (
-        "What does it take as given?",
-        "How much the answer changes when the system is scaled, permuted or rotated, and the answer is changed back. "
-        "An empty panel: not at all. A defect under permutation: the model knows the order of the unknowns; under "
-        "scaling: it knows the magnitude of its training.",
-    ),
-    "termination": (
-        "Does it end when there are few eigenvalues?",
-        "CG is exact after as many iterations as there are different eigenvalues, two and three here.",
-    ),
-    "additivity": (
-        "Do its coefficients depend on b?",
-        "x_t(b + c) - x_t(b) - x_t(c): zero for methods with fixed coefficients, such as Richardson's and Chebyshev's.",
-    ),
-    "elsewhere": (
-        "What does it do on other systems?",
-        "The share of systems whose squared error ends above 1, which is that of the answer 0.",
-    ),
-    "beyond": (
-        "What if it runs longer than in training?",
-        "After T, 2 T, 3 T and 4 T iterations: falling on, staying, or growing again.",
-    ),
+    "interchange": lambda found: interchange_figure(found["interchange"]),
 }
