@@ -286,6 +286,22 @@ def test_a_program_is_evaluated_at_every_sigma_and_on_seven_other_families(tmp_p
     json.dumps([row.to_json() for row in rows], allow_nan=False)
 
 
+@pytest.mark.parametrize("read_norm", [True, False])
+def test_files_from_before_read_norm_load_and_resume_as_they_were_trained(read_norm, tmp_path, monkeypatch):
+    config, whole = GUIDED.replace(read_norm=read_norm), tmp_path / "whole"
+    train(config, whole)
+    to_json = Config.to_json
+    monkeypatch.setattr(Config, "to_json", lambda self: {k: v for k, v in to_json(self).items() if k != "read_norm"})
+    old = tmp_path / "old"
+    train(config, old, minutes=0)  # stops after a step
+    monkeypatch.undo()
+    assert "read_norm" not in (old / "config.json").read_text() and nf.load(old).config == config
+    with pytest.raises(OptionError, match="read_norm"):
+        train(config.replace(read_norm=not read_norm), old)
+    train(config, old)
+    assert equal(final(old), final(whole)) and nf.load(old).config.read_norm == read_norm
+
+
 def test_a_config_without_its_program_is_that_of_a_solver():
     config = GUIDED.replace(program=None)
     assert config.program is None and config.complaints() == []

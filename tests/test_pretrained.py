@@ -67,7 +67,7 @@ def test_fresh_systems_give_the_filed_errors_of_a_program(name, sigma):
     model, filed = nf.load(name), Results(HOME.parents[1] / "benchmarks" / "results")
     (first, *_) = filed.document(name)["models"].values()
     kept = first["families"][f"spd, sigma {sigma:g}"]["comparison"]["median"]["learned"]
-    assert first["config"] == model.config.to_json()
+    assert first["config"].items() <= model.config.to_json().items()  # a field may be younger than the file
     systems = nf.problems.SPD(n=20, sigma=(sigma,)).sample(256, FRESH)
     again = compare(model, "fresh", systems, iterations=10).median["learned"]
     for t in (1, 2, 4, 6, 8, 10):

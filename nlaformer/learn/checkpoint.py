@@ -81,7 +81,7 @@ def read(path: Path) -> Checkpoint:
     if digest != _digest(metadata, tensors):
         raise FileError(f"{path} was changed after it was written: its contents do not match its digest")
     try:
-        return Checkpoint(int(metadata["step"]), Config.from_json(json.loads(metadata["config"])), tensors)
+        return Checkpoint(int(metadata["step"]), Config.from_json(json.loads(metadata["config"]), tensors), tensors)
     except (KeyError, ValueError, NLAFormerError) as error:
         raise FileError(f"{path} holds a config this version of nlaformer does not know ({error})") from error
 

@@ -66,6 +66,9 @@ class Config:
         Let a token attend only to itself and earlier ones.
     norm : {"rms", "none"}
         RMS normalization before each part of a layer; "none" is the paper's literal layer.
+    read_norm : bool
+        In a program with norm rms: normalize the rows that what a part says is read from; false: they are read as they
+        are, as in models from before this setting.
     output_scale : float
         Factor on the initial W_O and W_2; the literal layer (norm none) trains with 0.02, clip 0.1, lr to 2e-4.
     supervision : {"result", "joint", "step+solution", "solution"}
@@ -149,6 +152,7 @@ class Config:
     inject: bool = False
     causal: bool = False
     norm: Literal["rms", "none"] = "rms"
+    read_norm: bool = True
     output_scale: float = 0.2
 
     # Supervision
@@ -236,6 +240,7 @@ class Config:
             "lambda_": (self.supervision != "step+solution", "it weighs the solution in the loss step+solution only"),
             "floor": (not self.power < 1, "it goes with a power below 1"),
             "program_options": (self.program is None, "there is no program"),
+            "read_norm": (self.program is None or self.norm == "none", "it is of a program whose norm is rms"),
             "truncate": (self._first_is_0, "it cuts the gradient before the window; set a window of at most T too"),
         }
         if self.program is not None:
@@ -290,11 +295,17 @@ class Config:
         return document
 
     @classmethod
-    def from_json(cls, document: dict[str, Any]) -> Config:
-        """What ``to_json`` gave; of an older version, which wrote all fields, too."""
+    def from_json(cls, document: dict[str, Any], weights: Iterable[str] | None = None) -> Config:
+        """What ``to_json`` gave; of an older version, which wrote all fields, too.
+
+        ``weights`` are the names of what was saved with it: a file from before ``read_norm`` has a gain there, or not.
+        """
         if not isinstance(document, Mapping) or not document or not all(isinstance(name, str) for name in document):
             raise OptionError(f"a config is the mapping that to_json gives, not {shown(document)}")
-        return cls(**{name: checked(name, value, _type_of(name)) for name, value in document.items()})._settled()
+        known = {name: checked(name, value, _type_of(name)) for name, value in document.items()}
+        if weights is not None:
+            known.setdefault("read_norm", any(name.endswith(".gain") for name in weights))
+        return cls(**known)._settled()
 
     def differences(self, other: Config) -> dict[str, tuple[object, object]]:
         """The fields in which two configs differ, with both values."""

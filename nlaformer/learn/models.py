@@ -35,7 +35,7 @@ def starting_model(config: Config) -> Model:
     if differing := (model.differing if solvers else differing_weights)(given, fresh):
         raise OptionError(
             f"start={config.start!r} has other weights than this config gives, first {differing[0]}; a run that starts "
-            "from a model keeps its n, d, heads, ffn, norm and layers"
+            "from a model keeps its n, d, heads, ffn, norm, read_norm and layers"
         )
     fresh.load_state_dict(given.state_dict())
     return fresh

@@ -8,8 +8,8 @@ in ``step`` keeps the d rows over all n + 1 tokens as its hidden state h; in eve
     h_i += sum_k v_k,i w_k   at token i,      h_sink += W [v_1; ...; v_m] + W_s [s_1; ...]    at the sink,
 
 passes h through the layers of the loop block, and reads: a vector and a scalar from the sink, the diagonal and the
-columns token by token. What is read is normalized first: h grows in training, and what the network says would grow with
-it, faster than its learning rate is made for.
+columns token by token. What is read is normalized first (``config.read_norm``): h grows in training, and what the
+network says would grow with it, faster than its learning rate is made for.
 
 What it says is finite: 0 stands for every number that is not. ``compiler/learned.py`` has what the program makes of it:
 it bounds the numbers. Beyond a bound the program has no derivative, and a network that has left it would never come
@@ -52,7 +52,7 @@ class PartNetwork(nn.Module):
         self.positions = nn.Parameter(weights["positions"])  # (n+1, d)
         self.read_in = Dense(weights["read_in"])  # (d, n)
         self.probe = Dense(weights["probe"])  # (numbers, d)
-        self.gain = nn.Parameter(weights["gain"]) if "gain" in weights else None  # (d,); none without normalization
+        self.gain = nn.Parameter(weights["gain"]) if "gain" in weights else None  # (d,): read_norm
         self.vectors, self.scalars = part.inputs.count("vector"), part.inputs.count("scalar")
         if self.vectors:
             self.each = Dense(weights["each"])  # (d, vectors): a vector's own entry at every token
@@ -72,7 +72,7 @@ class PartNetwork(nn.Module):
             "read_in": normal(d, n, generator),
             "probe": normal(_numbers(part, n), d, generator) * (_START if part.by_token else 1.0),
         }
-        if config.norm == "rms":
+        if config.norm == "rms" and config.read_norm:
             weights["gain"] = torch.ones(d)
         if m:
             weights |= {"each": normal(d, m, generator), "whole": normal(d, m * n, generator)}

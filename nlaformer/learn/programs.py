@@ -301,7 +301,7 @@ def initial(config: Config, program: Program) -> TrainedProgram:
 
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> TrainedProgram:
     """The model that ``save`` wrote; weights of other shapes than the config gives are refused."""
-    program, known = Reference.read(config["program"]), Config.from_json(config["config"])
+    program, known = Reference.read(config["program"]), Config.from_json(config["config"], weights)
     if any(p.dtype in (torch.bfloat16, torch.float16) for p in (*model.parameters(), *weights.values())):
         # Fewer digits save room in a file; what is computed from them is computed in float32.
         model, weights = model.float(), {name: value.float() for name, value in weights.items()}
@@ -315,9 +315,6 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     found = TrainedProgram(known, program, networks)
     with torch.device("meta"):  # shapes alone
         expected = {part.name: PartNetwork.initial(part, known, torch.Generator()) for part in program.parts}
-    for name, network in networks.items():
-        if network.gain is None:  # files of version 0.2
-            expected[name].gain = None
     if differing := differing_weights(found, TrainedProgram(known, program, expected)):
         raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
     return found
