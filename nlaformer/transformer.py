@@ -274,6 +274,9 @@ class NLAFormer(nn.Module):
             if name != "post":
                 X = Y
 
+    def __repr__(self) -> str:  # torch would list every part of every layer
+        return f"<NLAFormer: {len(self.pre)} pre, {len(self.loop)} loop, {len(self.post)} post layers>"
+
     def _repr_html_(self) -> str:
         from nlaformer.report.html import panel, table
 

@@ -15,7 +15,7 @@ import nlaformer as nf
 from nlaformer.errors import MissingPackageError, OptionError, UnknownNameError
 from nlaformer.learn.compare import compare
 from nlaformer.learn.evaluate import measure
-from nlaformer.learn.model import initial
+from nlaformer.learn.model import initial, stack
 from nlaformer.learn.models import untrained
 from nlaformer.microscope.battery import Effort
 from nlaformer.report import curves
@@ -123,6 +123,18 @@ def test_a_result_draws_a_figure_that_a_notebook_shows(name: str, results: dict)
     drawn = [line for axes in figure.axes for line in axes.lines]
     finite = any(np.isfinite(np.asarray(line.get_ydata(), float)).any() for line in drawn)
     assert finite or name.startswith("nothing")
+
+
+def test_models_and_results_print_as_a_few_lines_without_their_numbers(results: dict, trained):
+    guided = untrained(nf.recipe("guided-quickstart", **TINY))
+    printed = [results[name] for name in ("run", "solve", "training", "evaluation", "comparison")]
+    for shown in (*printed, trained.solver, guided, stack([guided, guided]), nf.algorithm("cg", n=3).model):
+        assert repr(shown).startswith("<") and len(repr(shown)) < 300 and "\n" not in repr(shown)
+        assert len(str(shown).splitlines()) <= 10 and "tensor" not in str(shown)
+    assert "precondition" in str(guided) and f"n = {guided.config.n}" in str(guided)
+    assert str(trained.folder) in repr(trained) and f"{trained.steps:,} steps" in repr(trained)
+    comparison = results["comparison"]
+    assert all(name in str(comparison) for name in comparison.mean) and comparison.label in repr(comparison)
 
 
 def test_titles_state_the_status_the_work_and_the_residual_of_the_result(results: dict):

@@ -18,12 +18,13 @@ from torch import Tensor
 from nlaformer import problems
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.trace import ANSWER
+from nlaformer.console import Sheet, to_text
 from nlaformer.errors import OptionError, shown
 from nlaformer.learn.config import Config
 from nlaformer.learn.evaluate import SEED
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import Family, Systems
-from nlaformer.report.html import tag
+from nlaformer.report.html import panel, table, tag
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,19 +66,30 @@ class Comparison:
 
         return errors_figure(self.mean, summary(self), f"{self.measure}, mean of {self.count:,}", trained=self.T)
 
-    def _repr_html_(self) -> str:
-        from nlaformer.report.html import panel, table
+    def __repr__(self) -> str:
+        return f"<Comparison {self.label}, mean of {self.count:,}: {summary(self)}>"
 
+    def __str__(self) -> str:
+        sheet = self._sheet
+        return "\n".join((sheet.title, to_text(sheet, width=120), sheet.note))
+
+    def _repr_html_(self) -> str:
+        sheet = self._sheet
+        return panel(sheet.title, table(sheet.headings, sheet.lines), tag("div", sheet.note))
+
+    @property
+    def _sheet(self) -> Sheet:
+        """The iterations of every method to some of the thresholds."""
         counts = self.iterations_to()
         reached = [k for k in range(len(THRESHOLDS)) if any(found[k] is not None for found in counts.values())]
         shown = sorted({*reached[::2], *reached[-1:]})
         headings = ("iterations to", *(f"{THRESHOLDS[k]:.0e}" for k in shown), "failures")
-        lines = [
+        lines = (
             (name, *("-" if found[k] is None else str(found[k]) for k in shown), f"{self.failures[name]:,}")
             for name, found in counts.items()
-        ]
+        )
         title = f"{self.measure.capitalize()}, mean of {self.count:,}: {self.label}"
-        return panel(title, table(headings, lines), tag("div", summary(self)))
+        return Sheet(title, headings, tuple(lines), summary(self))
 
     def iterations_to(self, of: str = "mean") -> dict[str, list[int | None]]:
         """The first iterate of each method at or below 1e-1, ..., 1e-14; None if there is none."""

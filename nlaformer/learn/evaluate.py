@@ -55,6 +55,9 @@ class Evaluation:
     silence: tuple[float, ...] = ()
     """1/n ||(r_t, d_t)||^2, the intermediate error of the zero predictor."""
 
+    def __repr__(self) -> str:
+        return f"<Evaluation {self.label}, mean of {self.count:,}: {findings(self)}>"
+
     def iterations_to(self) -> dict[str, list[int | None]]:
         """The first iterate of each method below 1e-1, ..., 1e-6; None if there is none."""
         curves = {"model": self.model, "cg": self.cg, "pcg": self.pcg}

@@ -36,7 +36,7 @@ from nlaformer.arrays import (
 )
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.config import Config
-from nlaformer.learn.panels import model_panel
+from nlaformer.learn.panels import as_line, as_panel, as_text, facts
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import FFN, Heads, Layer, NLAFormer, Point
@@ -84,8 +84,20 @@ class Solver(nn.Module):
         """Every place of the forward pass by name, as in ``NLAFormer.hooks``."""
         return self.blocks.hooks
 
+    @property
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """What is shown of it: a title, and facts by name."""
+        title = f"Stack of {self.stacked} solvers" if self.stacked else "Solver"
+        return title, facts(self.config, sum(parameter.numel() for parameter in self.parameters()))
+
+    def __repr__(self) -> str:
+        return as_line(*self._shown)
+
+    def __str__(self) -> str:
+        return as_text(*self._shown)
+
     def _repr_html_(self) -> str:
-        return model_panel("Solver", self.config, self)
+        return as_panel(*self._shown)
 
     def entries(self, systems: int) -> int:
         """Entries of the token matrices of so many systems."""

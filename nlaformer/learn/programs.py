@@ -31,7 +31,7 @@ from nlaformer.compiler.trace import ANSWER, refuse, trace_program
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing_weights
-from nlaformer.learn.panels import model_panel
+from nlaformer.learn.panels import as_line, as_panel, as_text, facts
 from nlaformer.learn.parts import PartNetwork
 from nlaformer.transformer import NLAFormer
 
@@ -67,9 +67,22 @@ class TrainedProgram(nn.Module):
         positions = next(iter(self._parts.values())).positions
         return positions.shape[0] if positions.dim() == 3 else 0
 
+    @property
+    def _shown(self) -> tuple[str, dict[str, str]]:
+        """What is shown of it: a title, and facts by name."""
+        title = f"Stack of {self.stacked} programs" if self.stacked else "Program"
+        parts = "; ".join(f"{part.name}: {part.gives} in {part.method}" for part in self.program.parts)
+        told = facts(self.config, sum(parameter.numel() for parameter in self.parameters()))
+        return f"{title} {self.program.name}", told | {"learned parts": parts}
+
+    def __repr__(self) -> str:
+        return as_line(*self._shown)
+
+    def __str__(self) -> str:
+        return as_text(*self._shown)
+
     def _repr_html_(self) -> str:
-        parts = (f"{part.name}: {part.gives} in {part.method}" for part in self.program.parts)
-        return model_panel(f"Program {self.program.name}", self.config, self, {"learned parts": "; ".join(parts)})
+        return as_panel(*self._shown)
 
     @property
     def _parts(self) -> dict[str, PartNetwork]:

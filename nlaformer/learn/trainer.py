@@ -58,6 +58,9 @@ class TrainingRun:
     diverged: bool
     """The loss or its gradient stopped being finite; the weights are those of before."""
 
+    def __repr__(self) -> str:
+        return f"<TrainingRun {self.finding}; {self.folder}>"
+
     @property
     def finding(self) -> str:
         """The validation error of the last iterate before and after, from the metrics in the folder."""
