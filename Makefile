@@ -23,7 +23,10 @@ test-all: lint browser
 
 # The explorer is tested in a real browser: Debian's chromium, installed here where that is possible.
 browser:
-	@[ -z "$$NLAFORMER_BROWSER" ] || exit 0; \
+	@if [ -n "$$NLAFORMER_BROWSER" ]; then \
+	  command -v "$$NLAFORMER_BROWSER" >/dev/null 2>&1 && exit 0; \
+	  echo "NLAFORMER_BROWSER is $$NLAFORMER_BROWSER, and no program has that name; give the path of Chromium or Chrome." >&2; exit 1; \
+	fi; \
 	for name in $(BROWSERS); do if command -v $$name >/dev/null 2>&1; then exit 0; fi; done; \
 	get="apt-get install -qq -y --no-install-recommends chromium fonts-liberation"; \
 	if [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then \

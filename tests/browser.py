@@ -23,9 +23,11 @@ DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
 
 def executable() -> str | None:
-    """The browser to use, if there is one."""
-    found = os.environ.get("NLAFORMER_BROWSER") or next(filter(None, map(shutil.which, NAMES)), None)
-    return found if found and shutil.which(found) else None
+    """The browser to use, if there is one; a browser that is named must be there."""
+    named = os.environ.get("NLAFORMER_BROWSER")
+    if named and not shutil.which(named):
+        pytest.fail(f"NLAFORMER_BROWSER is {named}, and no program has that name")
+    return named or next(filter(None, map(shutil.which, NAMES)), None)
 
 
 @pytest.fixture(scope="session")
