@@ -380,6 +380,43 @@ def test_what_ones_own_task_gives_wrongly_is_refused_by_its_name(error, words, m
         compare.compare(model, "own", family.sample(2, seed=0), 4, family)
 
 
+def tall(draw, count):
+    """Three equations for two unknowns, padded with a column of zeros."""
+    return draw.normal("A", count, 3, 3) * torch.tensor([1.0, 1.0, 0.0])
+
+
+def fitted(self, draw, count):
+    A, b = tall(draw, count), draw.normal("b", count, 3)
+    return problems.Systems(A, b, (torch.linalg.pinv(A) @ b[..., None])[..., 0])
+
+
+@pytest.mark.parametrize(
+    ("rival", "methods"),
+    [
+        ("CG", dict()),
+        ("GMRES", dict(matrices=lambda self, draw, count: twice(count) + draw.normal("A", count, 3, 3))),
+        ("GMRES", dict(matrices=lambda self, draw, count: -twice(count))),
+        ("GMRES", dict(matrices=lambda self, draw, count: 1e-12 * draw.normal("A", count, 3, 3))),
+        ("CGLS", dict(matrices=lambda self, draw, count: tall(draw, count))),
+        ("CGLS", dict(systems=fitted)),
+    ],
+)
+def test_a_family_without_rivals_meets_the_methods_for_its_matrices(rival, methods):
+    family = own_task(**methods)
+    model = untrained(nf.recipe("guided-quickstart", n=3, d=8, heads=1))
+    assert compare.compare(model, "own", family.sample(2, seed=0), 4, family).rival == rival
+    assert nf.evaluate(model, tuple(family.sample(2, seed=0)), iterations=4).rival == rival
+
+
+def test_problems_that_are_not_linear_systems_must_say_their_rivals():
+    def systems(self, draw, count):
+        x = draw.normal("x", count, 3)
+        return problems.Systems(twice(count), 2 * x + x**3, x)
+
+    with pytest.raises(OptionError, match=r"Own.*rivals"):
+        own_task(systems=systems).rivals()
+
+
 def test_an_error_without_a_gradient_is_refused_where_training_needs_one():
     family = own_task(error=lambda self, x, systems: x.detach().square().sum(-1))
     x = torch.zeros(2, 5, 3, dtype=torch.float64, requires_grad=True)

@@ -1,9 +1,10 @@
 """Evaluation of programs with learned parts: their errors beside those of classical methods, iteration by iteration.
 
 What an error is and which methods are the rivals is the family's own (``Family.error``, ``Family.rivals``); by default
-squared relative errors ||x_t - x||^2 / ||x||^2 beside CG, PCG with the diagonal (Jacobi), and PCG with a diagonal plus
-rank one by hand. Means and medians over the problems, on every sigma of the training by itself and on families it was
-not trained on, up to four times the T of the training. An iteration is a product with A.
+squared relative errors ||x_t - x||^2 / ||x||^2 beside the classical methods for its matrices: where they are symmetric
+positive definite CG, PCG with the diagonal (Jacobi), and PCG with a diagonal plus rank one by hand. Means and medians
+over the problems, on every sigma of the training by itself and on families it was not trained on, up to four times the
+T of the training. An iteration is a product with A.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """nf.evaluate: the errors of anything that gives iterates, beside classical methods on the same systems.
 
 What an error is and which methods are the rivals is the family's own. Systems given as arrays are judged by the squared
-relative error ||x_t - x||^2 / ||x||^2, beside conjugate gradient methods where every A is symmetric positive definite,
-else beside those for any square A.
+relative error ||x_t - x||^2 / ||x||^2, beside the classical methods for such matrices (``problems/classical.py``).
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ from nlaformer.learn.compare import Comparison, measured
 from nlaformer.learn.evaluate import SEED
 from nlaformer.learn.model import Solver
 from nlaformer.microscope.subject import Subject, subject
-from nlaformer.problems import SPD, Family, Nonsymmetric, Rival, Systems
+from nlaformer.problems import Family, Rival, Systems
+from nlaformer.problems.classical import classical
 
 
 @torch.no_grad()
@@ -80,13 +80,12 @@ class _Given(Family):
 
     n: int
     all: Systems = field(repr=False)
-    like: Family = field(repr=False)
 
     def sample(self, count: int, seed: int, *args: Any, **options: Any) -> Systems:
         return Systems(*(array[:count] for array in self.all))
 
     def rivals(self) -> Mapping[str, Rival]:
-        return self.like.rivals()
+        return classical(self.all.A)
 
 
 def _given(systems: Any) -> _Given:
@@ -113,8 +112,7 @@ def _given(systems: Any) -> _Given:
     answers = x[0] if x else _solved(A, b)
     if not bool(answers.any(-1).all()):
         raise DomainError("the answer of a system is 0, so it has no relative error; omit that system")
-    definite = torch.allclose(A, A.mT) and not bool(torch.linalg.cholesky_ex(A).info.any())
-    return _Given(n, Systems(A, b, answers), SPD(n=n) if definite else Nonsymmetric(n=n))
+    return _Given(n, Systems(A, b, answers))
 
 
 def _solved(A: Tensor, b: Tensor) -> Tensor:

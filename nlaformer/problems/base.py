@@ -11,7 +11,7 @@ A family is a small frozen object. Its method ``matrices`` makes matrices from r
 The solution is drawn first, x ~ N(0, I), and b = A x. A family of other problems overrides ``systems``, where A and b
 are what a method is given and x is the answer. With an ``error`` and ``rivals`` of its own it is a *task*: what
 training lowers, and what a learned method is compared with. By default these are the squared relative error and the
-conjugate gradient methods, which are for symmetric positive definite A.
+classical methods for linear systems whose matrices are like those that it draws (``classical.py``).
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from nlaformer.arrays import check_memory, full_precision, is_finite, is_whole, 
 from nlaformer.errors import DTypeError, OptionError, ShapeError, shown, unknown_name
 
 _LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
+_LOOKED_AT = 16  # systems that tell the default rivals
+_SOLVED = 1e-6  # a relative residual that is rounding
 _LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
 
 
@@ -157,11 +159,22 @@ class Family:
         """The classical methods to compare with, by name, the one to beat first.
 
         Each is a function of A, b and the number of iterations that gives the iterates, (count, iterations + 1, n), or
-        an ``nf.Program``.
+        an ``nf.Program``. By default those for its matrices: conjugate gradients where they are symmetric positive
+        definite, GMRES and BiCGSTAB for other square ones, CGLS and LSQR for rectangular ones, padded with zeros.
         """
-        from nlaformer.problems.conjugate import CLASSICAL
+        from nlaformer.problems.classical import classical
 
-        return CLASSICAL
+        A, b, x = self.sample(_LOOKED_AT, seed=0)
+        r = b - (A @ x[..., None])[..., 0]
+        size, left = A.norm(dim=(-2, -1)), r.norm(dim=-1)
+        if bool((left <= _SOLVED * size * x.norm(dim=-1)).all()):
+            return classical(A)
+        if bool(((A.mT @ r[..., None])[..., 0].norm(dim=-1) <= _SOLVED * size * left).all()):
+            return classical(A, consistent=False)
+        raise OptionError(
+            f"the answers of {self.name} solve neither A x = b nor min |b - A x|, so no method for linear systems is "
+            "its rival; give it a method rivals that returns those to compare with, by name"
+        )
 
     def checked_error(self, x: Tensor, systems: Systems) -> Tensor:
         """What ``error`` gives, checked: one number for each iterate, with a gradient if x has one."""

@@ -74,7 +74,7 @@ class LeastSquares(Family):
         return Systems(pad(unscaled * s[:, None, :], (0, missing)), image + e, pad(y / s, (0, missing)))
 
     def rivals(self) -> Mapping[str, Rival]:
-        return {"CGLS": cgls, "LSQR": lsqr, "CGLS, columns of norm 1": _scaled_cgls}
+        return METHODS
 
     def others(self) -> Mapping[str, Family]:
         return {
@@ -149,3 +149,6 @@ def lsqr(A: Tensor, b: Tensor, iterations: int) -> Tensor:
         phi, rho = sine * phi, -cosine * alpha
         iterates.append(x)
     return torch.stack(iterates, 1)
+
+
+METHODS: dict[str, Rival] = {"CGLS": cgls, "LSQR": lsqr, "CGLS, columns of norm 1": _scaled_cgls}

@@ -48,7 +48,7 @@ class Nonsymmetric(Family):
         return SPD(self.n, self.sigma).matrices(draw, count) + self.skew * (G - G.mT) / 2**0.5
 
     def rivals(self) -> Mapping[str, Rival]:
-        return {"GMRES": gmres, "BiCGSTAB": bicgstab}
+        return METHODS
 
     def others(self) -> Mapping[str, Family]:
         return {
@@ -91,7 +91,7 @@ class Convection(Family):
         return torch.diag_embed(a[:, 1:] + a[:, :-1]) + upper + lower
 
     def rivals(self) -> Mapping[str, Rival]:
-        return {"GMRES": gmres, "BiCGSTAB": bicgstab}
+        return METHODS
 
 
 def gmres(A: Tensor, b: Tensor, iterations: int) -> Tensor:
@@ -156,6 +156,9 @@ def bicgstab(A: Tensor, b: Tensor, iterations: int) -> Tensor:
         rho, before = dot(b, r), rho
         d = r + divided(rho * alpha, before * omega) * (d - omega * q)
     return torch.stack(iterates[: iterations + 1], 1)
+
+
+METHODS: dict[str, Rival] = {"GMRES": gmres, "BiCGSTAB": bicgstab}
 
 
 def product(A: Tensor, v: Tensor) -> Tensor:
