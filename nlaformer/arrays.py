@@ -164,7 +164,8 @@ def give(tensor: Tensor, kind: str) -> Any:
     """The tensor in the kind of array the caller uses."""
     if kind == "torch":
         return tensor
-    array = tensor.cpu().numpy()
+    known = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # which NumPy does not have
+    array = known.cpu().numpy()
     return array if kind == "numpy" else array.tolist()
 
 

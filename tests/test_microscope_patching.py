@@ -232,8 +232,24 @@ def test_names_that_are_not_there_are_refused_and_passes_that_do_not_come_are_sa
         nf.patch(model, {"registers.roh[1]": 0})
     with pytest.raises(OptionError, match="probe"):
         nf.patch(subject("trained")[0], {"registers.r[1]": 0})
-    with pytest.warns(UnusedPatchWarning), nf.patch(model, {"loop[50].layer[0].attention": 0}):
+    with pytest.raises(UnknownNameError, match=r"registers\.d\[0\]"):
+        nf.patch(model, {"d": 0})
+    with pytest.warns(UnusedPatchWarning) as said, nf.patch(model, {"loop[50].layer[0].attention": 0}):
         ordinary("compiled")
+    assert said[0].filename == __file__
+
+
+def test_a_patch_can_be_used_again_and_within_itself():
+    model, options = subject("compiled")
+    name = "loop[0].layer[1].ffn"
+    plain = run("compiled")
+    twice = nf.patch(model, {name: lambda value: 2 * value})
+    for _ in range(2):
+        with twice:
+            assert torch.equal(nf.trace(model, *systems("compiled"), keep=name, **options)[name], 2 * plain[name])
+    with twice, twice:
+        assert torch.equal(nf.trace(model, *systems("compiled"), keep=name, **options)[name], 4 * plain[name])
+    assert torch.equal(ordinary("compiled"), plain.output)
 
 
 def test_values_of_another_shape_and_functions_without_a_result_are_refused():
@@ -245,7 +261,7 @@ def test_values_of_another_shape_and_functions_without_a_result_are_refused():
         ordinary("compiled")
     with pytest.raises(nf.errors.DomainError), nf.patch(model, {"registers.rho[1]": -1.0}):
         ordinary("compiled")
-    for changes in (None, [0.0], {3: 0.0}):
+    for changes in (None, [0.0], {3: 0.0}, {"loop[1].layer[0].attention": lambda value, hook: value}):
         with pytest.raises(OptionError):
             nf.patch(model, changes)
 

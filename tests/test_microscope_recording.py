@@ -202,6 +202,21 @@ def test_an_array_that_is_changed_leaves_the_recording_as_it_is():
     assert not np.array_equal(record["loop[1].layer[1].input"], 7.0 + 0 * record["loop[1].layer[0].output"])
     assert not np.any(record["loop[1].layer[0].output"][..., -1, :] == 7.0)
     assert list(record.attention)[:2] == ["pre.layer[2]", "pre.layer[3]"]  # the first that have heads
+    assert "pre.layer[2]" in record.attention and "pre.layer[0]" not in record.attention
+
+
+def test_a_recording_is_read_like_a_dictionary():
+    model, options = subject("compiled")
+    record = nf.trace(model, *systems("compiled"), keep="loop[1]*", **options)
+    assert list(dict(record)) == list(record.names) == [name for name, _ in record.items()]
+    assert all(torch.equal(value, record[name]) for name, value in dict(record).items())
+
+
+def test_intermediates_in_bfloat16_are_given_to_numpy_in_float32():
+    model, given = solver().bfloat16(), [value.numpy() for value in systems("trained")]
+    found, wide = (nf.trace(model, *arrays) for arrays in (given, systems("trained")))
+    name = "loop[1].layer[0].output"
+    assert found[name].dtype == np.float32 and np.array_equal(found[name], wide[name].float())
 
 
 def test_a_compiled_layer_has_no_trace_of_the_points_and_the_same_result():
@@ -233,6 +248,8 @@ def test_an_unknown_name_is_refused_with_those_near():
         record.registers["rh"]
     with pytest.raises(UnknownNameError):
         record[3]
+    with pytest.raises(UnknownNameError, match="probe"):
+        nf.trace(subject("trained")[0], *systems("trained"), keep=[]).registers["r"]
     for keep in (3, None, [3]):
         with pytest.raises(OptionError):
             nf.trace(model, *systems("compiled"), keep=keep, **options)

@@ -8,11 +8,12 @@ changes, to the last bit.
 
 from __future__ import annotations
 
+import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -42,7 +43,7 @@ _Change = Callable[[Tensor], Tensor]
 _Changes: TypeAlias = Mapping[str, _Change]
 
 
-def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager[None]:
+def patch(model: Model, changes: Mapping[str, Change]) -> Patch:
     """Change intermediates of every run of a model inside a ``with`` statement.
 
     Parameters
@@ -78,7 +79,28 @@ def patch(model: Model, changes: Mapping[str, Change]) -> AbstractContextManager
     states = {name: change for name, change in given.items() if name.startswith("registers.")}
     plain = {name: change for name, change in given.items() if name not in states}
     _check_registers(model, states)
-    return _patched(model, plain, matching(plain, names(model, _numbers(plain))), states)
+    steps = _numbers(plain)
+    watched = matching(plain, names(model, steps), beside=register_names(model, steps))
+    return Patch(tuple(changes), lambda: _patched(model, plain, watched, states))
+
+
+class Patch:
+    """Changes that hold inside a ``with`` statement. Made by ``nf.patch``; it can be used again."""
+
+    def __init__(self, changed: tuple[str, ...], make: Callable[[], AbstractContextManager[None]]):
+        self.changed, self._make = changed, make
+        self._entered: list[AbstractContextManager[None]] = []
+
+    def __enter__(self) -> None:
+        entered = self._make()
+        entered.__enter__()
+        self._entered.append(entered)
+
+    def __exit__(self, *error: Any) -> bool | None:
+        return self._entered.pop().__exit__(*error)
+
+    def __repr__(self) -> str:
+        return f"<patch of {', '.join(self.changed)}, for use in a with statement>"
 
 
 def _numbers(changes: Iterable[str]) -> list[int]:
@@ -107,7 +129,7 @@ def _patched(model: Model, plain: _Changes, watched: set[str], states: _Changes)
         yield
     if runs and (unused := [name for name in (*plain, *states) if name not in used]):
         warnings.warn(
-            f"no run came to {', '.join(unused)}, so nothing was changed there", UnusedPatchWarning, stacklevel=3
+            f"no run came to {', '.join(unused)}, so nothing was changed there", UnusedPatchWarning, stacklevel=4
         )
 
 
@@ -189,8 +211,20 @@ def _function(model: Model, name: str, change: Change) -> _Change:
             raise OptionError(f"the function for {name} returned nothing; it must return the new value")
         return _fitted(name, to_tensor(name, result), value)
 
+    if callable(change) and not _takes_one(change):
+        raise OptionError(f"the function for {name} must take one argument, the value, a tensor (systems, ...)")
     given = torch.empty(0) if callable(change) else to_tensor(name, change)
     return changed
+
+
+def _takes_one(function: Callable[..., object]) -> bool:
+    try:
+        inspect.signature(function).bind("value")
+    except TypeError:
+        return False
+    except ValueError:  # some built-in functions do not say
+        pass
+    return True
 
 
 def _fitted(name: str, given: Tensor, value: Tensor) -> Tensor:

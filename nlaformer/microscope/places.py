@@ -130,14 +130,14 @@ def register_names(model: object, steps: Sequence[int]) -> list[str]:
     return [register(state, t) for state in registers(model) for t in steps]
 
 
-def matching(patterns: Iterable[str], known: Iterable[str]) -> set[str]:
-    """The names that match. A pattern that matches nothing is refused."""
+def matching(patterns: Iterable[str], known: Iterable[str], beside: Iterable[str] = ()) -> set[str]:
+    """The names that match. A pattern that matches nothing is refused with what is near it, ``beside`` included."""
     known = dict.fromkeys(known)
     found: set[str] = set()
     for pattern in patterns:
         matched = [pattern] if pattern in known else [name for name in known if fits(pattern, name)]
         if not matched:
-            raise unknown_place(pattern, known)
+            raise unknown_place(pattern, [*known, *beside])
         found.update(matched)
     return found
 
@@ -150,7 +150,9 @@ def fits(pattern: str, name: str) -> bool:
 def unknown_place(given: object, names: Iterable[str]) -> UnknownNameError:
     """The error for a name or pattern that nothing has, with those that are near."""
     known = list(names)
-    near = difflib.get_close_matches(str(given), known, n=5, cutoff=0.0)
+    word = re.compile(rf"(?<!\w){re.escape(str(given))}(?!\w)")  # "r" is near registers.r[2]
+    near = [name for name in known if word.search(name)][:5]
+    near = near or difflib.get_close_matches(str(given), known, n=5, cutoff=0.0)
     return UnknownNameError(
         f"there is no intermediate {shown(given)}; near it: {', '.join(near) or 'none'}. There are {len(known):,}, and "
         "* stands for any characters"

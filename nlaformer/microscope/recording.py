@@ -7,7 +7,7 @@ name has one array.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic
 
@@ -18,7 +18,7 @@ from torch import Tensor
 from nlaformer.arrays import ArrayT, check_memory, flag, full_precision, give, to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.result import Run, array_library, flatten
-from nlaformer.errors import DTypeError, OptionError, ShapeError, look_up, shown
+from nlaformer.errors import DTypeError, OptionError, ShapeError, UnknownNameError, look_up, shown
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
@@ -38,6 +38,10 @@ from nlaformer.microscope.places import (
 from nlaformer.transformer import Layer, NLAFormer
 
 _MOST_NAMES = 2**20
+_WITHOUT = {
+    "register": "registers are the states of a program, and this model is none; see trace.probes and nf.probe",
+    "probe": "trained solvers have probes, and this model is none; see trace.registers and nf.probe",
+}
 
 
 class Named(dict[str, ArrayT]):
@@ -48,6 +52,8 @@ class Named(dict[str, ArrayT]):
         self.what = what
 
     def __missing__(self, name: str) -> ArrayT:
+        if not self:
+            raise UnknownNameError(f"there is no {self.what} {shown(name)}: {_WITHOUT[self.what]}")
         return look_up(self.what, name, dict(self))
 
 
@@ -106,6 +112,14 @@ class Trace(Generic[ArrayT]):
     def __contains__(self, name: object) -> bool:
         return name in self.kept
 
+    def keys(self) -> KeysView[str]:
+        """The names, so that ``dict(trace)`` is a dictionary of arrays."""
+        return self.kept.keys()
+
+    def items(self) -> Iterator[tuple[str, ArrayT]]:
+        """Every name with its array."""
+        return ((name, self[name]) for name in self)
+
     @property
     def attention(self) -> Attention[ArrayT]:
         """The attention weights of every layer: ``trace.attention["loop[3].layer[0]"]``, (..., head, query, key)."""
@@ -157,6 +171,9 @@ class Attention(Mapping[str, ArrayT]):
 
     def __getitem__(self, where: str) -> ArrayT:
         return self.record[f"{where}{self.end}"]
+
+    def __contains__(self, where: object) -> bool:
+        return f"{where}{self.end}" in self.record
 
     def __iter__(self) -> Iterator[str]:
         return (name.removesuffix(self.end) for name in self.record if name.endswith(self.end))
