@@ -107,6 +107,11 @@ def test_the_battery_names_the_algorithm_it_is_given(seen: Microscopy):
     assert seen.explanations[0].relative_deviation[1] < 1e-9
 
 
+def test_printing_gives_a_line_for_each_test_and_not_every_number(seen: Microscopy):
+    lines = str(seen).splitlines()
+    assert len(lines) == len(FINDINGS) and all(len(line) < 250 for line in lines)  # no exchanges, but a heading
+
+
 def test_krylov_distances_tell_methods_of_A_from_others(seen: Microscopy):
     for name, each in seen.krylov.items():
         inside = each.distance[1][0] < 1e-9
@@ -346,6 +351,7 @@ def test_the_constants_of_a_program_are_found_again():
     assert best.constants == {"omega": pytest.approx(0.35, abs=1e-6)}
     assert min(*best.r2, *best.error_share, *best.step_r2, *found.compiled_r2) > 1 - 1e-9
     assert other.name == "ConjugateGradient" and max(other.r2) < 0.9 and found.solution_r2[-1] < 0.9
+    assert "omega = 0.35" in str(found) and "def step(self, A" in best.source
 
 
 def test_the_short_programs_have_ten_lines_at_most_and_solve_the_papers_systems():

@@ -115,6 +115,10 @@ def test_what_cannot_be_probed_is_refused():
         nf.probe(model, targets=["cgg.x"], iterations=1, systems=200)
     with pytest.raises(UnknownNameError, match="rho"):
         nf.probe(model, targets=["cg.roh"], iterations=1, systems=200)
+    with pytest.raises(UnknownNameError, match="alpha"):
+        nf.probe(model, targets=["cg.alhpa"], iterations=1, systems=200)
+    with pytest.raises(OptionError, match=r"cg\.r"):
+        nf.probe(model, targets=["r"], iterations=1, systems=200)
     with pytest.raises(OptionError, match="token"):
         nf.probe(model, targets=["cg.alpha"], iterations=1, systems=200)
     with pytest.raises(OptionError, match="names"):

@@ -98,6 +98,7 @@ def _show_extraction(given: str, subject: object, family: Family | None, seed: i
         print_json({"given": given, **found.to_json(), "provenance": provenance()})
         return
     print_sheets(_extraction(found))
+    print(found.fits[0].source)
 
 
 def _extraction(found: Extraction) -> list[Sheet]:

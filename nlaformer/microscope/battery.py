@@ -47,7 +47,7 @@ from nlaformer.microscope.subject import Subject, program_method, subject
 from nlaformer.microscope.untrained import UNTRAINED, untrained
 from nlaformer.problems import Family, Systems
 from nlaformer.report import microscope as drawn
-from nlaformer.report.findings import about, drawable
+from nlaformer.report.findings import FINDINGS, about, drawable, finding
 from nlaformer.report.html import panel, tag
 
 if TYPE_CHECKING:
@@ -88,8 +88,9 @@ class Symmetry:
 class Microscopy:
     """What the microscope saw. Every table by subject: "model", the candidates, "untrained".
 
-    Spreads are of squared relative quantities, by iterate from t = 0 on. ``explanations`` are sorted, the best first;
-    ``named`` is what the rule of ``nlaformer.microscope.naming`` says, ``until`` up to which iterate.
+    ``print`` shows a line for each test. Spreads are of squared relative quantities, by iterate from t = 0 on.
+    ``explanations`` are sorted, the best first; ``named`` is what the rule of ``nlaformer.microscope.naming`` says,
+    ``until`` up to which iterate.
     """
 
     model: str
@@ -115,6 +116,11 @@ class Microscopy:
     """After T, 2 T, 3 T and 4 T iterations; empty where the model has T only."""
     interchange: Interchange | None
     """Of a trained solver."""
+
+    def __str__(self) -> str:
+        found = self.to_json()
+        lines = [f"{name}: {finding(name, found)}" for name in FINDINGS if drawable(name, found)]
+        return "\n".join([f"{self.model} under the microscope, {about(found)}", *lines])
 
     def to_json(self) -> dict[str, object]:
         """Everything as plain data, numbers to five digits."""
@@ -162,7 +168,7 @@ def microscope(
     iterations : T; by default that of the training, for algorithms n
     seed : of the systems
     quick : fewer systems, for a first look
-    effort : how much is measured, instead of ``quick``
+    effort : how much is measured, an ``nlaformer.microscope.battery.Effort``, instead of ``quick``
     say : called with the name of each test when it begins
 
     Examples

@@ -16,7 +16,9 @@ squared deviations for t = 1, ..., ``until``.
 from __future__ import annotations
 
 import copy
+import inspect
 import math
+import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -59,6 +61,11 @@ class Fit:
     program: Program = field(repr=False)
     """With these constants, to be run or compiled."""
 
+    @property
+    def source(self) -> str:
+        """The text of the program's class; ``constants`` take the place of the numbers in it."""
+        return textwrap.dedent(inspect.getsource(type(self.program))).rstrip()
+
     def to_json(self) -> dict[str, object]:
         """The numbers as plain data."""
         return {key: value for key, value in vars(self).items() if key != "program"}
@@ -89,6 +96,10 @@ class Extraction:
             f"{best.name} ({best.lines} lines): R^2 at least {min(best.r2):.4f} for t <= {until}, "
             f"the solution {min(self.solution_r2):.4f}"
         )
+
+    def __str__(self) -> str:
+        known = ", ".join(f"{name} = {value:.4g}" for name, value in self.fits[0].constants.items())
+        return f"{self.model}: {self.finding}" + f"; {known}" * bool(known)
 
     def plot(self) -> Figure:
         """Draw 1 - R^2 of every program by iterate, beside that of the solution, which explains nothing.

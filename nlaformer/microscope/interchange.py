@@ -113,6 +113,9 @@ class Interchange:
         """What the exchange of x, r and d does, and its control."""
         return interchange_finding(self.to_json())
 
+    def __str__(self) -> str:
+        return f"{self.model}: {self.finding}"
+
     def to_json(self) -> dict[str, object]:
         """Everything as plain data."""
         return asdict(self)

@@ -63,7 +63,7 @@ def transformers(model: object) -> dict[str, NLAFormer]:
         return {f"{name}.": network.blocks for name, network in networks.items()}
     raise OptionError(
         f"{shown(model)} is not a model of this package; expected what nf.operation, nf.algorithm, nf.compile or "
-        "nf.load gives, or an nf.NLAFormer"
+        "nf.load gives, or an nf.NLAFormer. A name is loaded with nf.load(name)"
     )
 
 

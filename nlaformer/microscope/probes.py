@@ -164,8 +164,9 @@ def probe(
     ----------
     model : a trained model, a program with one learned part, or a compiled algorithm
     family : the systems, as in ``nf.problems``; those of its training by default
-    targets : names such as "cg.r", "pcg.d", "cg.alpha", "solution" (any state of any of ``nf.algorithms()``), or a
-        mapping from names of your own to such names, to (program, state), or to functions of (A, b)
+    targets : names such as "cg.r", "pcg.d", "cg.alpha", "solution" (any state of any of
+        ``nf.algorithms()``), or a mapping from names of your own to such names, to (program, state), or to functions
+        of (A, b)
     controls : also probe the network before its training, the input, and the model with the targets of other systems
     at : the part of the last layer before each iterate that is read, "output" or another one of ``nf.trace``; that of
         a certain layer with "layer[0].ffn.hidden"

@@ -76,7 +76,7 @@ def subject(model: object, family: Family | None = None, iterations: int | None 
         return _function(model, family, iterations)
     raise OptionError(
         f"the microscope takes a model, an algorithm, an nf.Program or a function (A, b) -> iterates; given "
-        f"a {type(model).__name__}, {shown(model)}"
+        f"a {type(model).__name__}, {shown(model)}. A name is loaded with nf.load(name)"
     )
 
 

@@ -27,6 +27,8 @@ from nlaformer.problems import Systems
 
 Target: TypeAlias = str | tuple[Program, str] | Callable[[Tensor, Tensor], object]
 _SOLUTION = "solution"
+_WITH_COEFFICIENTS: dict[object, type[Program]] = {"cg": ConjugateGradient, "pcg": PreconditionedConjugateGradient}
+_COEFFICIENTS = ("alpha", "beta")
 
 
 def _with_coefficients(method: type[Program]) -> Program:
@@ -61,6 +63,8 @@ def _value(name: str, target: Target, systems: Systems, T: int, runs: dict[Any, 
         found = x[:, None].expand(-1, T + 1, -1)
     elif isinstance(target, str):
         method, _, state = target.rpartition(".")
+        if not method:
+            raise OptionError(f"the target {shown(target)} has no method; expected METHOD.STATE, such as 'cg.{target}'")
         if method not in library.algorithms():
             raise unknown_name("target", target, [_SOLUTION, *(f"{each}.x" for each in library.algorithms())])
         found = _state(_program(method, state), state, systems, T, runs, method)
@@ -84,16 +88,16 @@ def _value(name: str, target: Target, systems: Systems, T: int, runs: dict[Any, 
 
 
 def _program(method: str, state: str) -> Program:
-    if method in ("cg", "pcg") and state in ("alpha", "beta"):
-        return _with_coefficients(ConjugateGradient if method == "cg" else PreconditionedConjugateGradient)
+    if method in _WITH_COEFFICIENTS and state in _COEFFICIENTS:
+        return _with_coefficients(_WITH_COEFFICIENTS[method])
     return library.program(method)
 
 
 def _state(
-    program: Program, state: str, systems: Systems, T: int, runs: dict[Any, dict[str, Tensor]], key: object
+    program: Program, state: str, systems: Systems, T: int, runs: dict[Any, dict[str, Tensor]], of: object
 ) -> Tensor:
-    """A state of a program on these systems; programs run once."""
-    key = (key, program.name)  # cg with and without its coefficients
+    """A state of a program on these systems, of a method by its name or of a program; programs run once."""
+    key = (of, program.name)  # cg with and without its coefficients
     if key not in runs:
         A, b, _ = systems
         takes = trace_program(program, A.shape[-1]).inputs
@@ -102,5 +106,6 @@ def _state(
         iterates = answers(run.x, b)
         runs[key] = {"x": iterates, "r": b[:, None] - iterates @ A.mT} | run.state
     if state not in runs[key]:
-        raise unknown_name(f"state of {program.name}", state, runs[key])
+        further = _COEFFICIENTS if of in _WITH_COEFFICIENTS else ()
+        raise unknown_name(f"state of {program.name}", state, [*runs[key], *further])
     return runs[key][state]
