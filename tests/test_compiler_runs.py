@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.library import program
 from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError
 from tests.systems import with_eigenvalues
@@ -359,6 +360,76 @@ def test_a_program_without_a_finite_value_is_not_verified_in_silence():
 
     with pytest.warns(UserWarning, match="nothing was compared"):
         nf.compile(Pole(), 3)
+
+
+class LimitedMemory(nf.Program):
+    """L-BFGS with one pair after two steps of steepest descent: 0 / 0 where one solves the system, as for A = I."""
+
+    def start(self, A, b, x0):
+        g = A @ x0 - b
+        x = x0 - (g @ g) / (g @ (A @ g)) * g
+        g = A @ x - b
+        s = -(g @ g) / (g @ (A @ g)) * g
+        return dict(x=x + s, s=s, y=A @ (x + s) - b - g)
+
+    def step(self, A, b, x, s, y):
+        g = A @ x - b
+        along = (s @ g) / (y @ s)
+        r = (s @ y) / (y @ y) * (g - along * y)
+        r = r + s * (along - (y @ r) / (y @ s))
+        s = -(g @ r) / (r @ (A @ r)) * r
+        return dict(x=x + s, s=s, y=A @ (x + s) - b - g)
+
+
+def test_a_hard_system_on_which_the_program_divides_zero_by_zero_is_named_and_not_an_error():
+    found = nf.compile(LimitedMemory(), 4)
+    systems = found.verification["systems"]
+    assert systems["identity"]["lost"] == 0 and "lost" not in systems["random"]
+    assert systems["random"]["judged"]["step"] < 1e-9 and 0 < systems["random"]["judged"]["end"] < 1e-9
+    assert "identity" in str(found)
+
+
+def test_a_program_that_divides_zero_by_zero_on_every_system_is_refused():
+    class Nothing(nf.Program):
+        def start(self, b, x0):
+            return dict(x=x0, s=b - b)
+
+        def step(self, b, x, s):
+            return dict(x=b + s / nf.norm(s), s=s)
+
+    with pytest.raises(CompileError, match="verify=False"):
+        nf.compile(Nothing(), 3)
+
+
+def test_promises_on_inputs_are_kept_by_the_systems_of_the_verification():
+    class Logarithm(nf.Program):
+        def start(self, b):
+            return dict(x=nf.log(nf.positive(b)))
+
+        def step(self, b, x):
+            return dict(x=x + b)
+
+    assert nf.compile(Logarithm(), 8).verification["systems"]["random"]["step"] > 0
+
+
+def test_a_program_is_evaluated_once_to_judge_a_run(monkeypatch):
+    cg, counted = nf.algorithm("cg", n=4, verify=False), []
+    results = Expression.results
+    monkeypatch.setattr(
+        Expression, "results", lambda self, *given: counted.append(len(self.nodes)) or results(self, *given)
+    )
+    run = cg.run(np.eye(4), np.ones(4), iterations=3)
+    assert run.status is nf.RunStatus.CONVERGED and counted.count(len(cg.checks.program.nodes)) == 1
+
+
+def test_a_run_that_lacks_digits_does_not_blame_the_system():
+    A, b = with_eigenvalues(np.geomspace(1.0, 1e4, 4)).astype("float32"), np.array([1.0, 2.0, -1.0, 0.5], "float32")
+    ends = {
+        name: nf.algorithm(name, 4, dtype="float32", verify=False).run(A, b, iterations=60).status
+        for name in ("cg", "minimal_residual")
+    }
+    # In float64 the first solves the system, and the second is as slow as in float32.
+    assert ends == {"cg": nf.RunStatus.PRECISION, "minimal_residual": nf.RunStatus.STAGNATED}
 
 
 @pytest.mark.parametrize("name", ["cg", "craig", "cgls"])

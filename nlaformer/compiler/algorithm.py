@@ -233,12 +233,8 @@ class Algorithm:
                 text, further = "; ".join(in_words(entry) for entry in assignments), " " * len(first)
                 lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
         remarks = [f"note: {warning}" for warning in config.warnings]
-        for name, found in self.verification.get("systems", {}).items():
-            values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
-            remarks.append(
-                f"verified on {name}: {values}the answer deviates by {found['first']:.0e} after one step, "
-                f"{found['last']:.0e} after {self.verification['iterations']}"
-            )
+        systems = self.verification.get("systems", {})
+        remarks += [_verified(name, found, self.verification["iterations"]) for name, found in systems.items()]
         lines += [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
         return "\n".join(lines)
 
@@ -431,3 +427,18 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
 
         return PaperAlgorithm(known, model)
     return Algorithm(known, model)
+
+
+def _verified(name: str, found: Mapping[str, Any], iterations: int) -> str:
+    """A sentence about the verification on the systems of one name."""
+    if "first" not in found:
+        return f"not compared on {name}: the program itself is not finite there, or breaks a promise"
+    if "judged" in found:
+        values = f"values within {found['judged']['step']:.0e} of the program's own"
+        values += f", its run within {found['judged']['end']:.0e}" if "end" in found["judged"] else ""
+    else:  # the paper's form and older files
+        values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
+        values += f"the answer deviates by {found['first']:.0e} after one step, {found['last']:.0e} after {iterations}"
+    if "lost" in found:
+        values += f"; not all of it from step {found['lost']} on, where the program is not finite or breaks a promise"
+    return f"verified on {name}: {values}"

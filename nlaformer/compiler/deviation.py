@@ -147,22 +147,28 @@ class Found:
         return replace(self, states=states)
 
 
+def own_nodes(program: Expression, found: Found, parts: Mapping[str, Part] | None = None) -> list[Tensor]:
+    """Every value of the program on what was found, for all systems and times; what ``own_value`` reads."""
+    return program.results({**found.inputs, **found.without_zeros().states}, parts) if program.outputs else []
+
+
 def deviations(
     program: Expression,
     found: Found,
     parts: Mapping[str, Part] | None = None,
     tolerance: Tolerance | None = None,
+    nodes: Sequence[Tensor] | None = None,
 ) -> dict[str, Deviation]:
     """The deviation of every output of a program: ``start x``, ``step x`` and ``finish()``.
 
-    ``program`` has all of them as outputs. It is evaluated once for all systems and times; the systems in which a value
-    exceeds the tolerance are evaluated eight times more, perturbed.
+    ``program`` has all of them as outputs. ``nodes`` are its own where they are known; they are evaluated once for all
+    systems and times. The systems in which a value exceeds the tolerance are evaluated eight times more, perturbed.
     """
     if not program.outputs:  # the paper's form: its states are not all of the program's
         return {}
     tolerance = tolerance or Tolerance.of(found.dtype)
+    nodes = own_nodes(program, found, parts) if nodes is None else nodes
     found, result = found.without_zeros(), {}
-    nodes = program.results({**found.inputs, **found.states}, parts)
     for name in program.outputs:
         result[name] = _deviation(program, name, nodes, found, tolerance)
     doubtful = torch.stack([d.wrong.any(-1) for d in result.values()]).any(0)
@@ -195,7 +201,7 @@ def _allowed(
     return allowed
 
 
-def _value(program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> tuple[Tensor, Tensor]:
+def own_value(program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> tuple[Tensor, Tensor]:
     """An output at its times, and the absolute terms of its last operation."""
     (systems, times), n = found.answer.shape[:2], next(iter(found.inputs.values())).shape[-1]
     number = program.outputs[name]
@@ -208,7 +214,7 @@ def _deviation(
     program: Expression, name: str, nodes: Sequence[Tensor], found: Found, tolerance: Tolerance
 ) -> Deviation:
     kind, value = program.kinds[name], found.of(name)
-    wanted, terms = _value(program, name, nodes, found)
+    wanted, terms = own_value(program, name, nodes, found)
     distance, scale, length = size(value - wanted, kind), size(terms, kind), size(value, kind)
     lost = ~(torch.isfinite(size(wanted, kind)) & torch.isfinite(scale))
     state = name.removeprefix(START).removeprefix(STEP)
@@ -263,7 +269,7 @@ def _changes(program: Expression, found: Found, parts: Mapping[str, Part] | None
         factors = {name: 1 + amount * _signs(value, noise) for name, value in values.items()}
         moved = program.results({name: value * factors[name] for name, value in values.items()}, parts)
         for name, kind in program.kinds.items():
-            (wanted, terms), (other, _) = (_value(program, name, results, found) for results in (nodes, moved))
+            (wanted, terms), (other, _) = (own_value(program, name, results, found) for results in (nodes, moved))
             change = size(other - wanted, kind) / size(terms, kind)
             # A change that is not finite is the largest that there is.
             change = change.nan_to_num(torch.inf, torch.inf)

@@ -171,6 +171,14 @@ class Expression:
             open_ = {argument for number in open_ for argument in self.nodes[number][1]} - found
         return found
 
+    def only(self, *names: str) -> Expression:
+        """The expression of some of the outputs."""
+        numbers = sorted(set[int]().union(*(self.below(name) for name in names)))
+        place = {number: k for k, number in enumerate(numbers)}
+        kept = (self.nodes[number] for number in numbers)
+        nodes = [[op, [place[k] for k in arguments], extra, kind] for op, arguments, extra, kind in kept]
+        return Expression(nodes, {name: place[self.outputs[name]] for name in names})
+
     def spelled(self, number: int) -> str:
         """A node as a user would type it."""
         made: list[Node] = []

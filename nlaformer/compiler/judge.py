@@ -9,14 +9,14 @@ float64 whatever the weights compute in.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import STEP, Found, Tolerance, deviations
+from nlaformer.compiler.deviation import START, STEP, Found, Tolerance, deviations, own_nodes, own_value
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.expression import EMPTY, Expression, Part, size
 from nlaformer.compiler.graph import AXES
@@ -34,6 +34,10 @@ class RunStatus(enum.Enum):
         "stagnated: the residual stopped falling before it was small; the system may be singular or too badly "
         "conditioned for this method, or a constant of the program does not suit it; a program that does not solve "
         "A x = b is judged by its own residual if it defines one: def residual(self, A, b, x)"
+    )
+    PRECISION = (
+        "stagnated for want of digits: the residual stopped falling where the precision of this run ends; on the same "
+        "inputs the program itself gets further in float64: Program.run, or weights in float64"
     )
     NOT_POSITIVE = (
         "not positive: a value the program takes to be positive was not, so the answer must not be used; for the "
@@ -85,11 +89,13 @@ class Judgement:
 
 def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgement:
     """The status of each system of a run; ``known`` tells where promises were broken, (systems, T + 1)."""
-    found, norms, goal, small = with_settled(found, checks)
+    nodes = own_nodes(checks.program, found, checks.parts)
+    found, norms, goal, small = with_settled(found, checks, nodes)
     status = np.full(len(found.answer), RunStatus.FINISHED, dtype=object)
     if norms is not None:
         status[...] = _by_residual(norms, goal, small)
-    wrong, lost = _first_deviations(found, checks)
+        _blame_precision(status, found, norms, checks)
+    wrong, lost = _first_deviations(found, checks, nodes)
     broken = _first_broken(found, checks, small, known)
     if norms is not None:
         lost = torch.where(torch.isfinite(norms[:, -1]), lost, torch.fmin(lost, lost.new_tensor(norms.shape[1] - 0.4)))
@@ -100,8 +106,11 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
     return Judgement(norms, status, found.settled, until)
 
 
-def with_settled(found: Found, checks: Checks) -> tuple[Found, Tensor | None, Tensor, Tensor]:
-    """What was found with the times at which its residual is small; the norms, their goal, and where they reach it."""
+def with_settled(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple[Found, Tensor | None, Tensor, Tensor]:
+    """What was found with the times at which its residual is small; the norms, their goal, and where they reach it.
+
+    ``nodes`` are the program's own values on what was found.
+    """
     norms, goal, terms = _residual_norms(found, checks)
     if norms is None:
         return found, norms, goal, torch.zeros_like(found.settled)
@@ -109,26 +118,24 @@ def with_settled(found: Found, checks: Checks) -> tuple[Found, Tensor | None, Te
     start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
     bar = Tolerance.of(found.dtype).settled * start
     settled = small | ((norms <= bar) & (bar > 0))
-    return replace(found, settled=settled & _vouched(found, checks, settled, bar)), norms, goal, small
+    return replace(found, settled=settled & _vouched(found, checks, nodes, settled, bar)), norms, goal, small
 
 
-def _vouched(found: Found, checks: Checks, settled: Tensor, bar: Tensor) -> Tensor:
+def _vouched(found: Found, checks: Checks, nodes: Sequence[Tensor], settled: Tensor, bar: Tensor) -> Tensor:
     """Where not the step alone says that its residual is small: it was so before, or in the program's own step.
 
     Weights that give 0 for x would otherwise pass wherever 0 is a solution. The program's own residual may be a decade
     above the bar.
     """
-    vouched = torch.ones_like(settled)
-    if checks.residual is None or ANSWER not in checks.program.outputs:  # as in checks of an older form
+    vouched, program = torch.ones_like(settled), checks.program
+    if checks.residual is None or ANSWER not in program.outputs:  # as in checks of an older form
         return vouched
     if settled.shape[1] < 2 or not bool(settled.any()):
         return vouched
-    values = {**found.inputs, **{name: state[:, :-1] for name, state in found.states.items()}}
-    own = checks.program(values, checks.parts)
-    own = {name.removeprefix(STEP): value for name, value in own.items() if name.startswith(STEP)}
-    values = {**found.inputs, **{name: own.get(name, state[:, 1:]) for name, state in found.states.items()}}
-    (kind,) = checks.residual.kinds.values()
-    norms = size(checks.residual.value({**found.inputs, ANSWER: checks.program(values, checks.parts)[ANSWER]}), kind)
+    made = {name: state[:, 1:] for name, state in found.states.items()}  # states of a network are taken as they are
+    made |= {n: own_value(program, STEP + n, nodes, found)[0] for n in made if STEP + n in program.outputs}
+    answer = program.only(ANSWER)({**found.inputs, **made}, checks.parts)
+    norms = _norm(checks.residual, {**found.inputs, **answer})
     vouched[:, 1:] = settled[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
     return vouched
 
@@ -139,17 +146,12 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
         return None, found.answer, found.answer
     shape = found.answer.shape[:2]
     values = {**found.inputs, ANSWER: found.answer}
-
-    def norm_of(expression: Expression, values: Mapping[str, Tensor]) -> Tensor:
-        (kind,) = expression.kinds.values()
-        return size(expression.value(values), kind).expand(shape)
-
-    norms = norm_of(checks.residual, values)
+    norms = _norm(checks.residual, values).expand(shape)
     ((name, number),) = checks.residual.outputs.items()
     results = checks.residual.results(values)
     terms = size(checks.residual.terms(number, results), checks.residual.kinds[name]).expand(shape)
     if checks.scale is not None:
-        scale = norm_of(checks.scale, values)
+        scale = _norm(checks.scale, values).expand(shape)
         # Compared with 0, with infinity or with NaN, nothing has converged.
         return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan), terms
     # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0.
@@ -164,6 +166,11 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
     return norms, goal, terms
 
 
+def _norm(expression: Expression, values: Mapping[str, Tensor]) -> Tensor:
+    (kind,) = expression.kinds.values()
+    return size(expression.value(values), kind)
+
+
 def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
     norms, goal, small = norms.cpu(), goal.cpu(), small.cpu()
     quarter = max(1, norms.shape[1] // 4)
@@ -176,14 +183,33 @@ def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
     return status
 
 
-def _first_deviations(found: Found, checks: Checks) -> tuple[Tensor, Tensor]:
+def _blame_precision(status: np.ndarray, found: Found, norms: Tensor, checks: Checks) -> None:
+    """Say so where the program's own run in float64 reaches a tenth of the residual at which a run stagnated."""
+    systems = torch.from_numpy(np.nonzero(status == RunStatus.STAGNATED)[0]).to(norms.device)
+    program = checks.program
+    begun, stepped = ([method + name for name in found.states] for method in (START, STEP))
+    if checks.residual is None or not len(systems) or not {ANSWER, *begun, *stepped} <= program.outputs.keys():
+        return
+    start, step = program.only(*begun), program.only(*stepped)
+    finish, found, best = program.only(ANSWER), found.pick(systems), norms[systems].amin(-1)
+    own = {name.removeprefix(START): value for name, value in start(found.inputs, checks.parts).items()}
+    reached = torch.full_like(best, torch.inf)
+    for _ in range(norms.shape[1]):
+        answer = finish({**found.inputs, **own}, checks.parts)
+        reached = torch.fmin(reached, _norm(checks.residual, {**found.inputs, **answer}).expand(len(best), 1)[:, 0])
+        after = step({**found.inputs, **own}, checks.parts)
+        own = {name.removeprefix(STEP): value for name, value in after.items()}
+    status[systems[reached < 0.1 * best].cpu().numpy()] = RunStatus.PRECISION
+
+
+def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """When a value first differs from the program's own, and when that first is not finite; infinity for never."""
     never = torch.full((len(found.answer),), torch.inf, dtype=torch.float64, device=found.answer.device)
     wrong, lost = never, never
     if not checks.program.outputs:
         last = found.answer[:, -1:].flatten(1)
         return never, torch.where(torch.isfinite(last).all(-1), never, found.answer.shape[1] - 0.4)
-    for name, deviation in deviations(checks.program, found, checks.parts).items():
+    for name, deviation in deviations(checks.program, found, checks.parts, nodes=nodes).items():
         times = event_times(name, deviation.error)
         if times.numel():
             wrong = torch.minimum(wrong, torch.where(deviation.wrong, times, torch.inf).amin(-1))

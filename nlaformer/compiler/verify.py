@@ -2,8 +2,7 @@
 
 Three comparisons, each a CompileError where it fails:
 
-*Lines.* The graph that was traced against the user's own lines on arrays: start, four steps and finish. What a graph
-cannot hold shows here: hidden state, random numbers, an array changed in place under two names.
+*Lines.* The graph that was traced against the user's own lines on arrays (``lines.py``): start, four steps and finish.
 
 *Values.* Every value of a run of 12 steps against one call of the program on the same input, in the measure of
 ``deviation.py``; the error names the value, the step and the instructions that make it.
@@ -11,31 +10,35 @@ cannot hold shows here: hidden state, random numbers, an array changed in place 
 *End to end.* The same run against the program's own run, wherever that does not amplify perturbations of its inputs and
 states, before every step, by more than 1e4 (in float32 10). Deviations are relative to the largest value so far.
 
-Where the program's own value is not finite, or a promise is broken, there is nothing to compare. The deviations are
-kept with the artefact: of the values (``step``), and of the answer end to end after the first step (``first``), at the
-worst (``largest``) and after the last (``last``).
+Where the program's own value is not finite, or a promise is broken, there is nothing to compare. A system on which the
+user's own lines divide 0 by 0, as a quasi-Newton method does on the identity, says nothing about the weights from
+there on; it is named in the report. A program that does so on every system is refused.
+
+The deviations are kept with the artefact: of the values (``step``), and of the answer end to end after the first step
+(``first``), at the worst (``largest``) and after the last (``last``). What decides are those of values and of runs over
+what the program amplifies, ``judged``, where they are judged at all.
 """
 
 from __future__ import annotations
 
-import copy
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import START, STEP, Found, Tolerance, deviations, values_of
-from nlaformer.compiler.diagnose import Stray
+from nlaformer.compiler.deviation import STEP, Tolerance
+from nlaformer.compiler.diagnose import Diagnosis, Stray
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.judge import Checks, RunStatus, with_settled
+from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
+from nlaformer.compiler.lines import first_lost, judge_lines
 from nlaformer.compiler.result import Run
-from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
+from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import CompileError
 from nlaformer.problems.spd import random_spd
 
@@ -43,7 +46,7 @@ if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
 _ITERATIONS = 12
-_LINES = 4  # steps of the user's own lines
+_LINES = 3  # systems for the user's own lines
 _GROWN = 10.0
 _GRADED = "condition 1e4"
 _LOST = 1e-2  # a deviation at the end that is worth a warning
@@ -98,6 +101,9 @@ class _Systems:
     inputs: dict[str, np.ndarray]
     families: np.ndarray
 
+    def one(self, system: int) -> dict[str, np.ndarray]:
+        return {name: value[system] for name, value in self.inputs.items()}
+
 
 def with_verification(
     algorithm: Algorithm,
@@ -110,27 +116,85 @@ def with_verification(
     ``given`` has the inputs of other systems by name, of a kind that the program is meant for.
     """
     systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given)
-    _judge_lines(traced, {name: value[:3] for name, value in systems.inputs.items()}, algorithm.checks)
+    judge_lines(traced, {name: value[:_LINES] for name, value in systems.inputs.items()}, algorithm.checks)
     run = algorithm.run(**systems.inputs, iterations=iterations)
-    ends = _end_to_end(traced, systems.inputs, run)
-    diagnosis = run.diagnose()
-    notes = _judge_values(algorithm, systems, run, ends) or _nothing_compared(algorithm, systems, run)
+    _refuse_lost(traced, systems, run)
+    trial = _Trial(algorithm, systems, run, run.diagnose(), _end_to_end(traced, systems.inputs, run))
+    trial = replace(trial, compared=_compared(trial, traced))
+    notes = _judge_values(trial) or _nothing_compared(trial)
     if algorithm.config.program:
-        notes += _judge_ends(algorithm, systems, run, ends)
-    found = {}
-    for name in dict.fromkeys(systems.families):
-        own = systems.families == name
-        step = max((float(d[own].max(initial=0.0)) for d in diagnosis.deviation.values()), default=0.0)
-        deviation = ends[ANSWER].deviation[own]
-        found[str(name)] = {
-            "step": step,
-            "first": float(deviation[:, :2].max()),
-            "largest": float(deviation.max()),
-            "last": float(deviation[:, -1].max()),
-        }
+        notes += _judge_ends(trial)
     config = algorithm.config
+    found = {str(name): _report(trial, systems.families == name) for name in dict.fromkeys(systems.families)}
     report = config.verification | {"iterations": iterations, "systems": found}
     return type(algorithm)(replace(config, verification=report, warnings=config.warnings + notes), algorithm.model)
+
+
+@dataclass(frozen=True)
+class _Trial:
+    """A run of the verification, what was found out about it, and when it says something, (systems, T + 1)."""
+
+    algorithm: Algorithm
+    systems: _Systems
+    run: Run[Any]
+    diagnosis: Diagnosis
+    ends: Mapping[str, _End]
+    compared: np.ndarray = field(default_factory=lambda: np.ones((1, 1), bool))
+
+    @property
+    def tolerance(self) -> Tolerance:
+        return Tolerance.of(self.algorithm.dtype)
+
+    def excess(self, end: _End) -> np.ndarray:
+        """The deviation of a run over what its program amplifies, NaN where nothing is judged; (systems, T + 1)."""
+        unlike = (RunStatus.NOT_POSITIVE, RunStatus.NONFINITE, RunStatus.INACCURATE)
+        judged = np.array([[status not in unlike] for status in np.asarray(self.run.status).tolist()])
+        if self.run.evidence is not None:
+            judged = judged & ~self.run.evidence.found.settled.numpy()
+        judged = judged & self.compared & (end.response <= self.tolerance.most)
+        return np.where(judged, end.deviation, np.nan) / np.maximum(end.response, 1.0)
+
+
+def _compared(trial: _Trial, traced: TracedProgram) -> np.ndarray:
+    """When a run says something: not once the program's values are not finite, or a promise is broken.
+
+    In the user's own lines 0 / 0 is not finite either; they are asked where something is wrong.
+    """
+    wrong = {stray.system[0] for stray in trial.diagnosis.strays}
+    for end in trial.ends.values():
+        wrong |= {int(k) for k in np.nonzero((trial.excess(end) > trial.tolerance.plain).any(-1))[0]}
+    times = np.arange(trial.run.x.shape[1])
+    compared = np.ones((len(trial.run.x), len(times)), bool)
+    if trial.run.evidence is not None:
+        compared = times <= trial.run.evidence.until.numpy()[:, None]
+    for system in wrong:
+        compared[system] &= times < first_lost(traced, trial.systems.one(system), len(times) - 1)
+    return compared
+
+
+def _report(trial: _Trial, own: np.ndarray) -> dict[str, Any]:
+    """The deviations of the systems of a family."""
+    compared = trial.compared[own]
+    found: dict[str, Any] = {} if compared.all() else {"lost": int(compared.sum(-1).min())}
+    if not compared.any():
+        return found
+    step = judged = 0.0
+    for name, deviation in trial.diagnosis.deviation.items():
+        counts = compared[:, 1:] if name.startswith(STEP) else compared[:, : deviation.shape[1]]
+        error = np.where(counts, deviation[own], 0.0)
+        step = max(step, float(error.max(initial=0.0)))
+        judged = max(judged, float((error / trial.diagnosis.allowed[name][own]).max(initial=0.0)))
+    deviation = np.where(compared, trial.ends[ANSWER].deviation[own], 0.0)
+    ends = np.array([trial.excess(end)[own] for end in trial.ends.values()])
+    ends = ends[np.isfinite(ends)]
+    decides = {"step": trial.tolerance.plain * judged} | ({"end": float(ends.max())} if ends.size else {})
+    return found | {
+        "step": step,
+        "first": float(deviation[:, :2].max()),
+        "largest": float(deviation.max()),
+        "last": float(deviation[:, -1].max()),
+        "judged": decides,
+    }
 
 
 def compared_with_run(algorithm: Algorithm, traced: TracedProgram, run: Callable[..., Run[Any]]) -> Algorithm:
@@ -160,7 +224,7 @@ def compared_with_run(algorithm: Algorithm, traced: TracedProgram, run: Callable
     return type(algorithm)(replace(algorithm.config, verification=verification), algorithm.model)
 
 
-def _judge_values(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: Mapping[str, _End]) -> list[str]:
+def _judge_values(trial: _Trial) -> list[str]:
     """Refuse weights with a wrong value; a note and a warning where it says little about other systems.
 
     That is after the first step on the ill-conditioned system, or in float32; where two runs of the program itself have
@@ -169,14 +233,17 @@ def _judge_values(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: 
     diverges on a system that was not made for it, and leaves every range.
     """
     notes = []
+    algorithm, systems = trial.algorithm, trial.systems
     strict = algorithm.dtype == torch.float64
-    for stray in run.diagnose().strays:
+    for stray in trial.diagnosis.strays:
         (system,) = stray.system
+        if not trial.compared[system, stray.step]:
+            continue
         family = systems.families[system]
         message = f"on a system of the verification ({family}) {stray}"
-        parted = max(end.response[system, stray.step] for end in ends.values()) > Tolerance.of(algorithm.dtype).most
+        parted = max(end.response[system, stray.step] for end in trial.ends.values()) > trial.tolerance.most
         lasting = (stray.step <= 1 or (strict and family != _GRADED)) and not (parted and family != "random")
-        if lasting and not _is_beyond(run, systems, stray):
+        if lasting and not _is_beyond(trial.run, systems, stray):
             raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
         notes.append(message)
     if notes:
@@ -184,11 +251,27 @@ def _judge_values(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: 
     return notes[:1]
 
 
-def _nothing_compared(algorithm: Algorithm, systems: _Systems, run: Run[Any]) -> list[str]:
-    """A note and a warning where the program's own values are not finite on any of the random systems."""
-    if any(status is not RunStatus.NONFINITE for status in np.asarray(run.status)[systems.families == "random"]):
+def _refuse_lost(traced: TracedProgram, systems: _Systems, run: Run[Any]) -> None:
+    """Refuse a program whose own lines are not finite after one step on every system that keeps its promises."""
+    statuses = enumerate(np.asarray(run.status).tolist())
+    kept = [system for system, status in statuses if status is not RunStatus.NOT_POSITIVE]
+    if kept and all(first_lost(traced, systems.one(system), 1) <= 1 for system in kept):
+        raise CompileError(
+            f"{traced.program.name}: on every system of the verification its own lines give numbers that are not "
+            f"finite in start or in the first step ({run.diagnose().lost or 'as in 0 / 0'}), so that nothing can be "
+            "compared. Mend the division; or, if the program is meant for other systems than random positive definite "
+            "ones, take the weights as they are with verify=False, and heed the status of every run"
+        )
+
+
+def _nothing_compared(trial: _Trial) -> list[str]:
+    """A note and a warning where on all random systems the program's values are not finite or break a promise."""
+    algorithm, random = trial.algorithm, trial.systems.families == "random"
+    statuses = set(np.asarray(trial.run.status)[random].tolist())
+    if not statuses <= {RunStatus.NONFINITE, RunStatus.NOT_POSITIVE}:
         return []
-    note = f"{run.diagnose().lost or 'its residual is not finite'}, on all random systems of the verification"
+    broken = "its residual is not finite" if RunStatus.NONFINITE in statuses else "a value taken to be positive is not"
+    note = f"{trial.diagnosis.lost or broken}, on all random systems of the verification"
     warnings.warn(f"{algorithm.name}: {note}. From there on nothing was compared", stacklevel=5)
     return [note]
 
@@ -203,37 +286,30 @@ def _is_beyond(run: Run[Any], systems: _Systems, stray: Stray) -> bool:
     return grown or (run.evidence is not None and bool(run.evidence.found.settled[system, : stray.step].any()))
 
 
-def _judge_ends(algorithm: Algorithm, systems: _Systems, run: Run[Any], ends: Mapping[str, _End]) -> list[str]:
+def _judge_ends(trial: _Trial) -> list[str]:
     """Refuse weights whose run is not the program's; what came before has told which value is wrong, if one is.
 
     On the ill-conditioned system it is a note again.
     """
     notes = []
-    tolerance = Tolerance.of(algorithm.dtype)
-    unlike = (RunStatus.NOT_POSITIVE, RunStatus.NONFINITE, RunStatus.INACCURATE)
-    judged = np.array([[status not in unlike] for status in np.asarray(run.status).tolist()])
-    if run.evidence is not None:
-        judged = judged & ~run.evidence.found.settled.numpy()
-    for name, end in ends.items():
-        wrong = judged & (end.response <= tolerance.most)
-        wrong &= end.deviation > tolerance.plain * np.maximum(end.response, 1.0)
-        for system, step in np.argwhere(wrong):
+    for name, end in trial.ends.items():
+        for system, step in np.argwhere(trial.excess(end) > trial.tolerance.plain):
             what = "the answer" if name == ANSWER else f"the state {name}"
-            family = systems.families[system]
+            family = trial.systems.families[system]
             message = (
                 f"{what} after {step} steps on a system of the verification ({family}) is "
                 f"{end.deviation[system, step]:.1e} from that of its program's run, although each step is within its "
                 "tolerance"
             )
             if family != _GRADED:
-                raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
+                raise CompileError(f"{trial.algorithm.name}: {message}. {_remedy(trial.algorithm)}")
             notes.append(message)
     return notes[:1]
 
 
 def warn_of_lost_digits(algorithm: Algorithm) -> None:
     """Where A is not scaled, weights for a large bound leave few digits to values far below it: warn of lost ones."""
-    lost = algorithm.verification["systems"]["random"]["last"]
+    lost = algorithm.verification["systems"]["random"].get("last", 0.0)
     if _keeps_scale(algorithm) and lost > _LOST:
         warnings.warn(
             f"{algorithm.name}: after {algorithm.verification['iterations']} steps on random systems the weights' "
@@ -274,6 +350,8 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
         drawn["A"] = A
     if "x0" in drawn and len(drawn) > 1:
         drawn["x0"][first] = 0.0
+    for promise in (node.args[0] for node in traced.nodes if node.op == "positive" and node.args[0].op == "input"):
+        drawn[promise.extra] = np.abs(drawn[promise.extra])
     return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families)
 
 
@@ -286,74 +364,6 @@ def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray]) -> _Systems:
         x0[: count // 2] = 0.0
         inputs["x0"] = x0.astype(algorithm.config.dtype)
     return _Systems(inputs, np.array(["random"] * len(next(iter(inputs.values())))))
-
-
-def _judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], checks: Checks) -> None:
-    """Refuse a program whose own lines on arrays do not compute what was traced."""
-    exact = {name: value.astype("float64") for name, value in inputs.items()}
-    count = len(next(iter(exact.values())))
-    runs = [_lines(traced, {name: value[i] for name, value in exact.items()}) for i in range(count)]
-    values = {name: torch.stack([torch.stack([state[name] for state in run]) for run in runs]) for name in runs[0][0]}
-    answer = values.pop(ANSWER)
-    ones = torch.ones(count, dtype=torch.float64)
-    found = Found(
-        {name: torch.from_numpy(value[:, None]) for name, value in exact.items()},
-        values,
-        answer,
-        torch.float64,
-        dict.fromkeys((*values, ANSWER), ones),
-        torch.zeros(answer.shape[:2], dtype=torch.bool),
-    )
-    found = with_settled(found, checks)[0]  # past convergence, both round what is left in their own ways
-    tolerance = replace(Tolerance.of(torch.float64), plain=1e-10)
-    for name, deviation in deviations(values_of(traced), found, tolerance=tolerance).items():
-        # 0 / 0 is NaN in NumPy and 0 in the weights.
-        wrong = (deviation.wrong & torch.isfinite(deviation.error)).any(0)
-        if bool(wrong.any()):
-            step = int(wrong.nonzero()[0]) + name.startswith(STEP)
-            method = "finish" if name == ANSWER else name.split()[0]
-            what = "its answer" if name == ANSWER else f"the state {name.removeprefix(START).removeprefix(STEP)!r}"
-            raise CompileError(
-                f"{traced.program.name}: {method} on arrays differs from what was traced: {what} after "
-                f"{f'step {step}' if step else 'the start'}. Either it is not the same each time, as with random "
-                "numbers or a counter that is no state (return what changes as a state), or it changes an array in "
-                "place that has two names: with y = x, x += d changes y too; write x = x + d"
-            )
-
-
-def _lines(traced: TracedProgram, inputs: dict[str, Any]) -> list[dict[str, Tensor]]:
-    """The states and the answer after start and after each of a few steps of the user's own lines, one system."""
-    program, n = traced.program, next(iter(inputs.values())).shape[-1]
-    kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
-    arrays = "NumPy arrays"
-    if traced.uses_torch:  # whose functions take tensors alone
-        arrays, inputs = "tensors", {name: torch.as_tensor(value) for name, value in inputs.items()}
-
-    def call(method: str, known: dict[str, Any]) -> Any:
-        found = getattr(program, method)
-        try:
-            # Copies, so that x += d does not change the state before the step; numbers stay numbers.
-            return found(**{name: copy.deepcopy(known[name]) for name in parameters(found)})
-        except Exception as error:
-            raise CompileError(
-                f"{program.name}: {method} can be traced, but fails on {arrays}: {type(error).__name__}: {error}"
-            ) from error
-
-    def tensor(name: str, value: Any) -> Tensor:
-        array = np.asarray(value, dtype="float64")
-        if array.shape != (n,) * AXES[kinds[name]]:
-            what = "finish" if name == ANSWER else f"the state {name!r}"
-            raise CompileError(
-                f"{program.name}: {what} has the shape {array.shape} on {arrays}; as traced it is a {kinds[name]}"
-            )
-        return torch.from_numpy(array.copy())
-
-    with np.errstate(all="ignore"):
-        states = [call("start", inputs)]
-        for _ in range(_LINES):
-            states.append(call("step", inputs | states[-1]))
-        records = [{**state, ANSWER: call("finish", inputs | state)} for state in states]
-    return [{name: tensor(name, value) for name, value in record.items()} for record in records]
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,113 @@
+"""A user's own lines on arrays, beside the graph that was traced from them: start, a few steps and finish.
+
+What a graph cannot hold shows here: hidden state, random numbers, an array changed in place under two names. And where
+NumPy divides 0 by 0, which is 0 in a graph, a system says nothing about weights.
+"""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.deviation import START, STEP, Found, Tolerance, deviations, own_nodes, values_of
+from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.judge import Checks, with_settled
+from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
+from nlaformer.errors import CompileError
+
+_STEPS = 4
+
+
+def judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], checks: Checks) -> None:
+    """Refuse a program whose own lines on arrays do not compute what was traced."""
+    exact = {name: value.astype("float64") for name, value in inputs.items()}
+    count = len(next(iter(exact.values())))
+    systems = ({name: value[i] for name, value in exact.items()} for i in range(count))
+    runs = [list(itertools.islice(_records(traced, system), _STEPS + 1)) for system in systems]
+    values = {name: torch.stack([torch.stack([state[name] for state in run]) for run in runs]) for name in runs[0][0]}
+    answer = values.pop(ANSWER)
+    ones = torch.ones(count, dtype=torch.float64)
+    found = Found(
+        {name: torch.from_numpy(value[:, None]) for name, value in exact.items()},
+        values,
+        answer,
+        torch.float64,
+        dict.fromkeys((*values, ANSWER), ones),
+        torch.zeros(answer.shape[:2], dtype=torch.bool),
+    )
+    program = values_of(traced)
+    nodes = own_nodes(program, found)
+    # Past convergence, both round what is left in their own ways.
+    found = with_settled(found, replace(checks, program=program), nodes)[0]
+    tolerance = replace(Tolerance.of(torch.float64), plain=1e-10)
+    for name, deviation in deviations(program, found, None, tolerance, nodes).items():
+        # 0 / 0 is NaN in NumPy and 0 in the weights.
+        wrong = (deviation.wrong & torch.isfinite(deviation.error)).any(0)
+        if bool(wrong.any()):
+            step = int(wrong.nonzero()[0]) + name.startswith(STEP)
+            method = "finish" if name == ANSWER else name.split()[0]
+            what = "its answer" if name == ANSWER else f"the state {name.removeprefix(START).removeprefix(STEP)!r}"
+            raise CompileError(
+                f"{traced.program.name}: {method} on arrays differs from what was traced: {what} after "
+                f"{f'step {step}' if step else 'the start'}. Either it is not the same each time, as with random "
+                "numbers or a counter that is no state (return what changes as a state), or it changes an array in "
+                "place that has two names: with y = x, x += d changes y too; write x = x + d"
+            )
+
+
+def first_lost(traced: TracedProgram, inputs: Mapping[str, np.ndarray], steps: int) -> float:
+    """The step in which the user's own lines first give a number that is not finite, or fail; infinity for none.
+
+    0 is the start; the inputs are those of one system.
+    """
+    records = _records(traced, {name: value.astype("float64") for name, value in inputs.items()})
+    for step in range(steps + 1):
+        try:
+            if not all(bool(torch.isfinite(value).all()) for value in next(records).values()):
+                return step
+        except CompileError:  # as of a Python number divided by 0
+            return step
+    return math.inf
+
+
+def _records(traced: TracedProgram, inputs: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
+    """The states and the answer after start and after every step of the user's own lines, one system."""
+    program, n = traced.program, next(iter(inputs.values())).shape[-1]
+    kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
+    arrays = "NumPy arrays"
+    if traced.uses_torch:  # whose functions take tensors alone
+        arrays, inputs = "tensors", {name: torch.as_tensor(value) for name, value in inputs.items()}
+
+    def call(method: str, known: dict[str, Any]) -> Any:
+        found = getattr(program, method)
+        try:
+            # Copies, so that x += d does not change the state before the step; numbers stay numbers.
+            with np.errstate(all="ignore"):
+                return found(**{name: copy.deepcopy(known[name]) for name in parameters(found)})
+        except Exception as error:
+            raise CompileError(
+                f"{program.name}: {method} can be traced, but fails on {arrays}: {type(error).__name__}: {error}"
+            ) from error
+
+    def tensor(name: str, value: Any) -> Tensor:
+        array = np.asarray(value, dtype="float64")
+        if array.shape != (n,) * AXES[kinds[name]]:
+            what = "finish" if name == ANSWER else f"the state {name!r}"
+            raise CompileError(
+                f"{program.name}: {what} has the shape {array.shape} on {arrays}; as traced it is a {kinds[name]}"
+            )
+        return torch.from_numpy(array.copy())
+
+    state = call("start", inputs)
+    while True:
+        record = {**state, ANSWER: call("finish", inputs | state)}
+        yield {name: tensor(name, value) for name, value in record.items()}
+        state = call("step", inputs | state)
