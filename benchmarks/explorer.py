@@ -20,7 +20,8 @@ from torch import Tensor
 from nlaformer import problems
 from nlaformer.compiler.library import algorithm
 from nlaformer.explorer.catalogue import SOLVERS, rounded_solver
-from nlaformer.learn.model import Solver, load_solver
+from nlaformer.learn.model import Solver
+from nlaformer.learn.models import load_solver
 
 _COUNT, _SEED, _SIGMA = 128, 5, 1.2
 _SHOWN = (1, 3, 5, 10, 15, 20)

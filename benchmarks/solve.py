@@ -23,7 +23,7 @@ from benchmarks import command
 from benchmarks.peers import LEARNED, Method, Outcome, classical, learned
 from nlaformer import problems
 from nlaformer.console import Sheet
-from nlaformer.learn.model import load_solver
+from nlaformer.learn.models import load_solver
 from nlaformer.solvers.proposers import iterations_per_call
 
 TOLERANCES = (1e-3, 1e-6, 1e-9, 1e-12)

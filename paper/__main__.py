@@ -15,7 +15,7 @@ from pathlib import Path
 from nlaformer.console import Sheet, print_json, print_sheets, run_command
 from nlaformer.errors import OptionError, UnknownNameError, did_you_mean, shown
 from nlaformer.io import replace_file
-from nlaformer.learn.model import load_solver
+from nlaformer.learn.models import load_solver
 from nlaformer.learn.trainer import seconds_of
 from paper import controls, plan
 from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw

@@ -20,7 +20,7 @@ from nlaformer.console import Sheet
 from nlaformer.errors import FileError
 from nlaformer.io import copy, fingerprint
 from nlaformer.learn.evaluate import THRESHOLDS, squared_deviations, squared_relative_errors
-from nlaformer.learn.model import load_solver
+from nlaformer.learn.models import load_solver
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.teachers import teacher as taught_by
 from nlaformer.problems import SPD

@@ -27,7 +27,8 @@ from nlaformer.compiler.library import program
 from nlaformer.console import Sheet
 from nlaformer.errors import OptionError
 from nlaformer.learn import teachers
-from nlaformer.learn.model import Solver, initial, load_solver
+from nlaformer.learn.model import Solver, initial
+from nlaformer.learn.models import load_solver
 from nlaformer.learn.recipes import recipe
 from nlaformer.problems import Systems
 from nlaformer.report.figure import CURVES, FAINT, INK, curve, tidy

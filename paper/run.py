@@ -24,7 +24,8 @@ from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, replace
 from nlaformer.learn import evaluate, trainer
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest, read_metrics
 from nlaformer.learn.evaluate import Trial
-from nlaformer.learn.model import Solver, load_solver
+from nlaformer.learn.model import Solver
+from nlaformer.learn.models import load_solver
 from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import pick_device
 from nlaformer.learn.recipes import Config

@@ -236,6 +236,8 @@ def test_a_run_of_a_program_starts_from_the_weights_of_a_model(tmp_path):
     assert all(torch.equal(a[0], b) for a, b in zip(begun.parameters(), first.solver.parameters(), strict=True))
     with pytest.raises(OptionError, match="start="):
         PlainEngine([PRECONDITIONER.replace(start=str(tmp_path / "first"))])
+    with pytest.raises(OptionError, match="start="):  # weights of the same shapes
+        PlainEngine([GUIDED.replace(start=str(tmp_path / "first"), heads=1)])
 
 
 @pytest.fixture(scope="module")

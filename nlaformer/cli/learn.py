@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from nlaformer.learn.evaluate import Evaluation
     from nlaformer.learn.model import Solver
     from nlaformer.learn.models import Model
-    from nlaformer.learn.trainer import TrainingRun
+    from nlaformer.learn.training_run import TrainingRun
 
 __all__ = ["WithKeys", "evaluate", "keys", "sweep", "train"]
 

@@ -65,7 +65,8 @@ def probes(model: _Model = None, out: _Out = Path("probes.png")) -> None:
 
 def named_solver(path: str | None = None) -> Solver:
     """The trained model of that path or name; without one, cg-imitation before training."""
-    from nlaformer.learn.model import initial, load_solver
+    from nlaformer.learn.model import initial
+    from nlaformer.learn.models import load_solver
     from nlaformer.learn.recipes import recipe
 
     return initial(recipe("cg-imitation")) if path is None else load_solver(path)

@@ -26,7 +26,8 @@ from nlaformer.explorer.store import Store, rounded
 from nlaformer.express.operation import operation
 from nlaformer.express.theorem import RECORDS
 from nlaformer.learn.methods import GuidedCG
-from nlaformer.learn.model import Solver, load_solver
+from nlaformer.learn.model import Solver
+from nlaformer.learn.models import load_solver
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.loading import load
 

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
-from nlaformer import io, pretrained
+from nlaformer import io
 from nlaformer.arrays import (
     ArrayT,
     all_finite,
@@ -249,26 +249,12 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     return solver
 
 
-@full_precision()
-def load_solver(path: str | os.PathLike[str]) -> Solver:
-    """The trained model in a folder, or the bundled one of that name; saved algorithms and operations are refused."""
-    path = pretrained.locate(path)
-    kind, config, blocks, extra = io.read(path)
-    if kind != "solver":
-        raise OptionError(f"{path} is not a trained model but a compiled {kind}; train one first")
-    with io.describing(path, kind):
-        return from_config(config, blocks, **extra)
-
-
-def differing_weights(one: nn.Module, other: nn.Module) -> list[str]:
-    """Names of the weights that differ in shape between two models, or that one of them lacks."""
-    found, wanted = ({name: value.shape for name, value in s.state_dict().items()} for s in (one, other))
-    return sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
-
-
-def differing(one: Any, other: Any) -> list[str]:
-    """What differs between two solvers: weights, or the layers that they belong to."""
-    return differing_weights(one, other) or ["other layers"] * (io.structure(one.blocks) != io.structure(other.blocks))
+def differing(one: nn.Module, other: nn.Module) -> list[str]:
+    """What differs between two models: weights that one lacks or has in another shape, else the layers around them."""
+    found, wanted = ({name: value.shape for name, value in model.state_dict().items()} for model in (one, other))
+    names = sorted(name for name in found.keys() | wanted.keys() if found.get(name) != wanted.get(name))
+    layers = [[io.structure(m) for m in model.modules() if isinstance(m, NLAFormer)] for model in (one, other)]
+    return names or ["other layers"] * (layers[0] != layers[1])
 
 
 def initial(config: Config, probed: int | None = None) -> Solver:

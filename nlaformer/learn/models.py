@@ -9,7 +9,7 @@ from nlaformer import io, pretrained
 from nlaformer.errors import OptionError
 from nlaformer.learn import model, programs
 from nlaformer.learn.config import Config
-from nlaformer.learn.model import Solver, differing_weights
+from nlaformer.learn.model import Solver, differing
 from nlaformer.learn.programs import TrainedProgram
 
 Model: TypeAlias = Solver | TrainedProgram
@@ -31,10 +31,9 @@ def starting_model(config: Config) -> Model:
     if config.start is None:
         return fresh
     given = load_model(config.start)
-    solvers = isinstance(given, Solver) and isinstance(fresh, Solver)
-    if differing := (model.differing if solvers else differing_weights)(given, fresh):
+    if others := differing(given, fresh):
         raise OptionError(
-            f"start={config.start!r} has other weights than this config gives, first {differing[0]}; a run that starts "
+            f"start={config.start!r} has other weights than this config gives, first {others[0]}; a run that starts "
             "from a model keeps its n, d, heads, ffn, norm, read_norm and layers"
         )
     fresh.load_state_dict(given.state_dict())
@@ -49,3 +48,11 @@ def load_model(path: str | os.PathLike[str]) -> Model:
         raise OptionError(f"{path} is not a trained model but a compiled {kind}; train one first")
     with io.describing(path, kind):
         return (model if kind == "solver" else programs).from_config(config, blocks, **extra)
+
+
+def load_solver(path: str | os.PathLike[str]) -> Solver:
+    """The same of a solver; a program is refused too."""
+    found = load_model(path)
+    if not isinstance(found, Solver):
+        raise OptionError(f"{path} is a program with a learned part; expected a solver, such as cg-accelerated")
+    return found

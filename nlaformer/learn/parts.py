@@ -51,7 +51,7 @@ class PartNetwork(nn.Module):
         self.part, self.n, self.blocks = part, n, blocks
         self.positions = nn.Parameter(weights["positions"])  # (n+1, d)
         self.read_in = Dense(weights["read_in"])  # (d, n)
-        self.probe = Dense(weights["probe"])  # (numbers, d)
+        self.probe = Dense(weights["probe"])  # (numbers that are read from a token, d)
         self.gain = nn.Parameter(weights["gain"]) if "gain" in weights else None  # (d,): read_norm
         self.vectors, self.scalars = part.inputs.count("vector"), part.inputs.count("scalar")
         if self.vectors:
@@ -70,7 +70,7 @@ class PartNetwork(nn.Module):
         weights = {
             "positions": 0.5 * torch.randn(n + 1, d, generator=generator),
             "read_in": normal(d, n, generator),
-            "probe": normal(_numbers(part, n), d, generator) * (_START if part.by_token else 1.0),
+            "probe": normal(n if part.is_vector else 1 + part.rank, d, generator) * (_START if part.by_token else 1.0),
         }
         if config.norm == "rms" and config.read_norm:
             weights["gain"] = torch.ones(d)
@@ -158,11 +158,6 @@ class PartNetwork(nn.Module):
             z = _finite(self.probe(H[..., :1, :]).squeeze(-2)).to(dtype)  # (..., numbers)
             said = {"value": z[..., :size] if self.part.is_vector else z[..., 0]}
         return {name: _bounded(value, self.part.bound(name)) for name, value in said.items()}
-
-
-def _numbers(part: PartSpec, n: int) -> int:
-    """How many numbers the probe reads from a token."""
-    return n if part.is_vector else 1 + part.rank
 
 
 def _finite(z: Tensor) -> Tensor:

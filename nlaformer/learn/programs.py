@@ -30,7 +30,7 @@ from nlaformer.compiler.result import Run, array_library, run_reference, take_an
 from nlaformer.compiler.trace import ANSWER, refuse, trace_program
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
-from nlaformer.learn.model import differing_weights
+from nlaformer.learn.model import differing
 from nlaformer.learn.panels import as_line, as_panel, as_text, facts
 from nlaformer.learn.parts import PartNetwork
 from nlaformer.transformer import NLAFormer
@@ -328,6 +328,6 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
     found = TrainedProgram(known, program, networks)
     with torch.device("meta"):  # shapes alone
         expected = {part.name: PartNetwork.initial(part, known, torch.Generator()) for part in program.parts}
-    if differing := differing_weights(found, TrainedProgram(known, program, expected)):
-        raise FileError(f"the saved weights are not those of the config: {', '.join(differing[:3])}")
+    if others := differing(found, TrainedProgram(known, program, expected)):
+        raise FileError(f"the saved weights are not those of the config: {', '.join(others[:3])}")
     return found

@@ -22,88 +22,27 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, overload
+from typing import Any, overload
 
 import torch
 from torch import Tensor
 
 from nlaformer.arrays import check_memory, plain, threads_for, whole
-from nlaformer.errors import FileError, OptionError, shown
+from nlaformer.errors import OptionError, shown
 from nlaformer.io import CONFIG_FILE, WEIGHTS_FILE, as_folder, locked_folder, remove_leftovers
 from nlaformer.learn import checkpoint, evaluate
-from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, read_metrics, write_manifest
+from nlaformer.learn.checkpoint import MANIFEST, Metrics, member_folders, read_manifest, write_manifest
 from nlaformer.learn.config import Config
 from nlaformer.learn.data import targets
 from nlaformer.learn.engine import Engine, PlainEngine, make_engine
 from nlaformer.learn.model import member
-from nlaformer.learn.models import Model, load_model
+from nlaformer.learn.models import Model
 from nlaformer.learn.progress import TrainingProgress
 from nlaformer.learn.ranks import Ranks, pick_device, ranks
 from nlaformer.learn.stacks import check_stack, shape_of
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from nlaformer.learn.training_run import TrainingRun
 
 _VALIDATION = 256  # systems
-
-
-@dataclass(frozen=True)
-class TrainingRun:
-    """The outcome of training one model."""
-
-    folder: Path
-    config: Config
-    solver: Model
-    steps: int
-    diverged: bool
-    """The loss or its gradient stopped being finite; the weights are those of before."""
-
-    def __repr__(self) -> str:
-        return f"<TrainingRun {self.finding}; {self.folder}>"
-
-    @property
-    def finding(self) -> str:
-        """The validation error of the last iterate before and after, from the metrics in the folder."""
-        errors = [last for _, (*_, last) in self._validations]
-        change = f": {self._measure} at t = {self.config.T} from {errors[0]:.2g} to {errors[-1]:.2g}" if errors else ""
-        return f"{self.config.recipe}{change} in {self.steps:,} steps" + ", diverged" * self.diverged
-
-    def plot(self) -> Figure:
-        """Draw the loss over the steps and the error of every iterate, from the metrics in the folder.
-
-        Returns
-        -------
-        matplotlib.figure.Figure : notebooks show it, ``savefig`` writes it
-        """
-        from nlaformer.report.curves import training_figure
-
-        lines = [line for line in read_metrics(self.folder) if line.get("loss") is not None]
-        if not lines and not self._validations:
-            raise FileError(
-                f"there are no metrics in {self.folder} to draw; a run writes them into metrics.jsonl there"
-            )
-        loss = [line["step"] for line in lines], [line["loss"] for line in lines]
-        return training_figure(loss, self._validations, self.finding, self._measure)
-
-    def _repr_html_(self) -> str:
-        from nlaformer.report.html import panel, rows, spark
-
-        told = {"folder": str(self.folder), "steps": f"{self.steps:,} of {self.config.steps:,}"}
-        curve = spark([errors[-1] for _, errors in self._validations], "validation error of the last iterate, by step")
-        return panel(f"Training run {self.finding}", rows(told), curve)
-
-    @property
-    def _measure(self) -> str:
-        return self.config.make_family().measure
-
-    @property
-    def _validations(self) -> list[tuple[int, list[float]]]:
-        """The steps at which the model was validated, and the mean error of every iterate there."""
-        found = [(line["step"], line["validation"]) for line in read_metrics(self.folder) if "validation" in line]
-        return [
-            (step, [math.nan if value is None else value for value in measured["squared_relative_error"]])
-            for step, measured in found
-        ]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -255,7 +194,7 @@ def train_into(configs: Sequence[Config], folders: Sequence[Path], options: RunO
             finally:
                 training.engine.close()
     group.wait()
-    return [_read_run(folder, config) for folder, config in zip(folders, configs, strict=True)]
+    return [TrainingRun.read(folder, config) for folder, config in zip(folders, configs, strict=True)]
 
 
 def _bytes(config: Config) -> int:
@@ -428,11 +367,6 @@ def _incomplete(folder: Path) -> bool:
 def _seconds_before(folder: Path) -> float:
     """Seconds that earlier processes recorded; killed processes record none."""
     return read_manifest(folder).get("seconds_in_all", 0.0) if (folder / MANIFEST).exists() else 0.0
-
-
-def _read_run(folder: Path, config: Config) -> TrainingRun:
-    manifest = read_manifest(folder)
-    return TrainingRun(folder, config, load_model(folder), manifest["steps"], manifest["state"] == "diverged")
 
 
 def _title(configs: Sequence[Config]) -> str:
