@@ -31,9 +31,11 @@ squares    row sums of C * C                                       2 heads
 =========  ======================================================  ==========================================
 
 Three rules come from rounding. A scalar is read from the first token by all tokens (``refine``): a dot amplifies
-rounding by 1/c, and copies that differ in the last digits would break r = b - A x. A logarithm is refined, because
-interpolation alone leaves h^2/8. And where a dot falls into its own noise or turns negative, a *trip* row grows without
-bound and takes the floating states to zero: x then stays as it is (sudden convergence, b = 0, an indefinite A).
+rounding by 1/c, and copies that differ in the last digits would break r = b - A x. A step length whose sign is not
+known, alpha = (r . d) / (d . q), is therefore e^F - e^H with the logarithms of alpha and of -alpha, and no product: it
+would cost x the digits below 1e-13. A logarithm is refined, because interpolation alone leaves h^2/8. And where a dot
+falls into its own noise or turns negative, a *trip* row grows without bound and takes the floating states to zero: x
+then stays as it is (sudden convergence, b = 0, an indefinite A).
 
 Each instruction is placed in the first layer that its operands allow: attention reads what earlier layers wrote, the
 FFN also what the attention of its own layer wrote, and there is no limit to the heads of a layer.
@@ -232,7 +234,7 @@ class Builder:
         self.inputs = self.out.inputs
         self.normal: dict[str, int] = {}  # of inputs: the row of size 1
         self.sizes: set[int] = set()  # the logarithms of sizes found at run time
-        self.interpolated: dict[int, int] = {}  # of a refined logarithm: the row it refines
+        self.interpolated: dict[int, int] = {}  # of a refined logarithm: a rougher one that is known before it
         self.place: Place | None = None  # of the node that is being selected
 
     # --- registers and instructions ---

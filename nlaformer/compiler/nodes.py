@@ -1,8 +1,8 @@
 """Each node of the graph as a value: a method for each operation, here those that are computed entry by entry.
 
 A value is a sum of terms (``instructions``). Sums, products with exponentials, quotients by positive values, powers and
-roots are arithmetic on terms; the rest puts its arguments into rows and emits an instruction. Products and parts of
-vectors and matrices are in ``products.py``.
+roots are arithmetic on terms; the rest puts its arguments into rows and emits an instruction. Products are in
+``products.py``, with the parts of vectors and matrices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ from nlaformer.compiler.instructions import (
     multiply,
 )
 from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
-from nlaformer.express.linearize import design_product
 
 _LEAVES = ("input", "constant", "zeros", "ones", "identity")
 
@@ -43,6 +42,7 @@ class Nodes(Scaling):
         self.analysis, self.networks = analysis, networks
         self.group, self.floating = scale_groups(traced)
         self.values: dict[tuple[Block, int], Value] = {}
+        self.signed: set[int] = set()  # the logarithms of step lengths and of their opposites
         for name, node in traced.inputs.items():
             self._input_rows(name, node)
         self.scale_row: dict[int, int] = {}
@@ -246,31 +246,7 @@ class Nodes(Scaling):
     def _is_exponential(self, node: Node) -> bool:
         return all(term.register == self.one and not term.operator for term in self.value(node))
 
-    # --- products, entry by entry ---
-
-    def _multiply(self, node: Node) -> Value:
-        u, v = node.args
-        for one, other in ((u, v), (v, u)):
-            if self._is_exponential(one):
-                return multiply(self.value(other), self.value(one))
-            if self.analysis.is_positive(one) and (one.kind == "scalar" or is_invariant(one)):
-                factor, exponent = self.logarithm(one, "num")
-                return multiply(self.value(other), (Term(factor, self.one, exponent),))
-        return self._product(u, v)
-
-    def _product(self, u: Node, v: Node) -> Value:
-        """The factor of the score is one whose size is known; between two such, the smaller one."""
-        sides = [(*self._side(node), node) for node in (u, v)]
-        if not all(source for source, _, _ in sides):
-            return ()
-        sides.sort(key=lambda side: (not self._is_calm(side[0], side[2]), self._height(side[0]), self._bound(side[0])))
-        (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
-        lin = design_product(self.target.dtype, min(self._bound(key), 8.0) / 2, order=self.target.order)
-        height = max(self._height(key), self._height(value))
-        more: dict[str, Any] = {"bound": HEADROOM * self._size(key) * self._size(value), "height": height}
-        more["tame"] = self._is_calm(value, sides[1][2])
-        row = self.emit("product", [key, value], (), (lin,), scalar=u.kind == v.kind == "scalar", **more)
-        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+    # --- factors ---
 
     def _is_calm(self, source: Combination, node: Node) -> bool:
         """Whether a value may stand in a score: it is tame, and no difference that may be far smaller than its parts.

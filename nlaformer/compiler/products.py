@@ -1,12 +1,22 @@
-"""Products, parts and sums of vectors and matrices as values: the nodes that look across tokens."""
+"""Products, parts and sums of vectors and matrices as values: products entry by entry, and what looks across tokens."""
 
 from __future__ import annotations
 
 import math
 from typing import Any
 
-from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import FFN, HEADROOM, MATRIX_NORM, Combination, Term, Value, combine
+from nlaformer.compiler.graph import Node, is_invariant
+from nlaformer.compiler.instructions import (
+    FFN,
+    HEADROOM,
+    MATRIX_NORM,
+    Combination,
+    Term,
+    Value,
+    combine,
+    multiply,
+    registers_of,
+)
 from nlaformer.compiler.nodes import Nodes
 from nlaformer.express.linearize import design, design_product
 
@@ -14,7 +24,66 @@ _GROWTH = 2.0
 
 
 class Products(Nodes):
-    """The nodes that are not computed entry by entry."""
+    """Products, and the nodes that are not computed entry by entry."""
+
+    # --- products, entry by entry ---
+
+    def _multiply(self, node: Node) -> Value:
+        u, v = node.args
+        for one, other in ((u, v), (v, u)):
+            if self._is_exponential(one):
+                return multiply(self.value(other), self.value(one))
+            if self.analysis.is_positive(one) and (one.kind == "scalar" or is_invariant(one)):
+                factor, exponent = self.logarithm(one, "num")
+                return multiply(self.value(other), (Term(factor, self.one, exponent),))
+            if self._is_step(one, other):
+                return multiply(self.value(other), self._signed(one))
+        return self._product(u, v)
+
+    def _is_step(self, scalar: Node, other: Node) -> bool:
+        """Whether a scalar is a step length, a dot over something positive, and what it multiplies has none in it."""
+        if scalar.op != "divide" or other.kind == "scalar":
+            return False
+        dot, size = scalar.args
+        if dot.op == "multiply" and dot.args[0].op == "constant":
+            dot = dot.args[1]
+        inside = registers_of(*(term.exponent for term in self.value(other)))
+        return dot.op == "dot" and self.analysis.is_positive(size) and self.signed.isdisjoint(inside)
+
+    def _signed(self, node: Node) -> Value:
+        """A scalar of either sign as e^F - e^H, by the logarithms of it and of its opposite: one of them is that of 0.
+
+        Both are read from the first token, so that x + alpha d and r - alpha A d take the same alpha in every entry; a
+        product would multiply by the copy of each token, which differ by what a dot amplifies its rounding.
+        """
+        with self.within(self._home(node), node.place):
+            source, exponent = self._in_row(node)
+            if not source:
+                return ()
+            rough = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)  # of both: that of 0 is beyond use
+            terms = []
+            for sign in (1.0, -1.0):
+                factor, log = self._log_of(combine((sign, source)), "num", True, set())
+                self.interpolated |= {register: rough for register, _ in log}
+                self.signed |= registers_of(log)
+                terms.append(Term(sign * factor, self.one, combine((1.0, exponent), (1.0, log))))
+            return tuple(terms)
+
+    def _product(self, u: Node, v: Node) -> Value:
+        """The factor of the score is one whose size is known; between two such, the smaller one."""
+        sides = [(*self._side(node), node) for node in (u, v)]
+        if not all(source for source, _, _ in sides):
+            return ()
+        sides.sort(key=lambda side: (not self._is_calm(side[0], side[2]), self._height(side[0]), self._bound(side[0])))
+        (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
+        lin = design_product(self.target.dtype, min(self._bound(key), 8.0) / 2, order=self.target.order)
+        height = max(self._height(key), self._height(value))
+        more: dict[str, Any] = {"bound": HEADROOM * self._size(key) * self._size(value), "height": height}
+        more["tame"] = self._is_calm(value, sides[1][2])
+        row = self.emit("product", [key, value], (), (lin,), scalar=u.kind == v.kind == "scalar", **more)
+        return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
+
+    # --- products across tokens ---
 
     def _matmul(self, node: Node) -> Value:
         left, right = node.args
