@@ -454,3 +454,13 @@ def test_a_conversion_to_the_own_precision_compiles_and_to_another_is_refused():
     Converted.kind = "float32"
     with pytest.raises(CompileError, match="dtype="):
         nf.compile(Converted(), 3)
+
+
+@pytest.mark.parametrize("name", ["minimal_residual", "bfgs"])
+def test_a_step_length_of_either_sign_keeps_the_residual_that_of_x(name):
+    A = np.stack([with_eigenvalues(np.geomspace(1.0, 50.0, 6), seed) for seed in range(4)])
+    b = np.random.default_rng(0).standard_normal((4, 6))
+    run = nf.algorithm(name, n=6, verify=False).run(A, b, iterations=12)
+    r = run.state["r"] if "r" in run.state else -run.state["g"]
+    lost = b[:, None] - (A[:, None] @ run.x[..., None])[..., 0] - r
+    assert (np.linalg.norm(lost, axis=-1) <= 5e-14 * np.linalg.norm(b, axis=-1)[:, None]).all()
