@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
@@ -72,6 +74,37 @@ def test_fresh_systems_give_the_filed_errors_of_a_program(name, sigma):
     again = compare(model, "fresh", systems, iterations=10).median["learned"]
     for t in (1, 2, 4, 6, 8, 10):
         assert 2 / 3 < again[t] / kept[t] < 3 / 2, t
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_three_seeds_on_file_keep_what_the_cards_promise(name):
+    """At the three sigmas of 4,096 systems each, and on the seven families that were not trained on."""
+    filed = Results(HOME.parents[1] / "benchmarks" / "results")
+    models = filed.document(name)["models"].values()
+    assert [model["config"]["seed"] for model in models] == [100, 101, 102]
+    for model in models:
+        rows = [model["families"][f"spd, sigma {sigma:g}"]["comparison"] for sigma in SIGMAS]
+        assert model["training"]["seconds_in_all"] <= (600 if name == "guided-cg" else 180)
+        assert all(row["count"] == 4096 for row in rows)
+        if name == "guided-cg":
+            for row in rows:
+                mine, theirs = (_reached(row["mean"][method]) for method in ("learned", "CG"))
+                assert all(one <= math.ceil(other / 2) for one, other in zip(mine, theirs, strict=True))
+                assert row["mean"]["learned"][4 * row["T"]] <= row["mean"]["learned"][row["T"]]
+            products = [row["products"] for row in model["families"].values()]
+        else:
+            products = filed.document("foreign")["families"]  # of the bundled one
+            for row, largest in zip(rows, (1e-6, 1e-6, 2e-6), strict=True):
+                assert row["mean"]["learned"][5] <= largest and row["mean"]["learned"][10] <= 1e-6 * largest
+            assert all(row["positive_definite"] for row in model["families"].values())
+        foreign = [row for row in products if "sigma 1" not in row["family"]]
+        assert len(foreign) == 7 and all(row["count"] == 2048 and row["failures"] == 0 for row in foreign)
+        assert all(row["more"] <= 0.25 for row in foreign)
+
+
+def _reached(errors):
+    """The first iterates at or below 1e-1, ..., 1e-12."""
+    return [next(t for t, error in enumerate(errors) if error <= 10.0**-k) for k in range(1, 13)]
 
 
 def test_guided_cg_hardly_looks_at_the_residual() -> None:
