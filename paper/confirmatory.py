@@ -1,4 +1,4 @@
-"""The quantities and tests of paper/protocol.md, computed from the filed runs; the verdicts are written by hand.
+"""The quantities and tests of paper/protocol.md, computed from the filed runs; paper/verdicts.py has its rules.
 
 A hypothesis whose runs are not all filed has no numbers. The p-values of one hypothesis, of differences and of
 equivalences together, are adjusted by Holm's method.
@@ -17,7 +17,7 @@ from scipy import stats
 
 from paper import plan
 from paper.curves import geometric_mean, overtaken
-from paper.results import Record, Results
+from paper.results import Record, Results, restored
 from paper.run import crossings
 
 __all__ = ["Comparison", "compare", "interval", "ledger", "numbers"]
@@ -175,7 +175,13 @@ def holm(p: Mapping[Any, float]) -> dict[Any, float]:
 
 
 def interval(values: Sequence[float], logarithm: bool = True) -> list[float]:
-    """Student's interval of 95% over the seeds, of the logarithms where they exist."""
+    """Student's interval of 95% over the seeds, of the logarithms unless a value may be negative; infinite values: all.
+
+    >>> interval([0.1, float("inf")])
+    [0.0, inf]
+    """
+    if math.inf in values:  # of a run that diverged
+        return [0.0 if logarithm else -math.inf, math.inf]
     logs = [math.log(value) for value in values] if logarithm else list(values)
     half = float(stats.t.ppf(1 - LEVEL / 2, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
     ends = [fmean(logs) - half, fmean(logs) + half]
@@ -226,8 +232,13 @@ RESULT, JOINT, LAMBDA_10 = "result", "joint-eta0.0005", "cg-accelerated-lambda10
 
 
 def _h1(runs: _Find) -> Numbers:
-    found: Numbers = {name: median(map(horizon, runs(kind))) for name, kind in (("result", RESULT), ("joint", JOINT))}
-    return found | {f"cg.{level:g}": crossing(runs(RESULT)[0].own["cg"], level) for level in (1e-2, 1e-4)}
+    """The horizons, which decide; beside them the error's way to 1e-4, and how far the next iterate is from CG's."""
+    found: Numbers = {f"cg.{level:g}": crossing(runs(RESULT)[0].own["cg"], level) for level in (1e-2, 1e-4)}
+    for name, kind in (("result", RESULT), ("joint", JOINT)):
+        found[name] = median(map(horizon, runs(kind)))
+        found[f"{name}.iterations"] = interval([crossing(errors(record), 1e-4) for record in runs(kind)])
+        found[f"{name}.next"] = median(record.own["deviation"][6] / record.own["cg"][6] for record in runs(kind))
+    return found
 
 
 def _h2(runs: _Find) -> Numbers:
@@ -321,7 +332,8 @@ def _h11(runs: _Find) -> Numbers:
 
 def _h12(runs: _Find) -> Numbers:
     records = runs("result-literal")
-    found: Numbers = {"failed": sum(map(failed, records)), "scores": _scores(records)}
+    found: Numbers = {"failed": sum(map(failed, records)), "scores": _scores(records), "runs": len(records)}
+    found["trained"] = sum(mean_error(record) < 1 and not failed(record) for record in records)
     return found | _compared({"result": (found["scores"], _scores(runs(RESULT)))})
 
 
@@ -335,7 +347,7 @@ def _h14(runs: _Find) -> Numbers:
     found: Numbers = {}
     for name, kind in (("joint", JOINT), ("accelerated", LAMBDA_10)):
         ((long,), (short,)) = runs(f"{kind}-700k"), runs(kind, 1)
-        history = long.document["history"]
+        history = restored(long.document["history"])
         at_end = [
             e for step, e in zip(history["step"], history["final_error"], strict=True) if step > 0.9 * long.config.steps
         ]

@@ -186,7 +186,8 @@ def file_run(run: Planned, folder: Path, stack: Sequence[str], results: Results,
             "steps": manifest["steps"],
             "seconds": manifest["seconds_in_all"],
             "stack": list(stack),
-            "trained": {key: manifest[key] for key in ("device", "engine", "arithmetic", "commit", "written")},
+            "trained": {key: manifest[key] for key in ("device", "engine", "arithmetic", "commit", "written")}
+            | ({"commit": results.commit} if results.commit else {}),  # where the history is not that of the files
             "history": {
                 "step": [line["step"] for line in validations],
                 "discrepancy": [line["validation"]["discrepancy"] for line in validations],
@@ -270,11 +271,13 @@ def _test_systems(family: Family, label: str, T: int) -> tuple[Trial, Sequence[T
 def crossings(errors: Tensor, threshold: float = 1e-3) -> Tensor:
     """Tau of every system: where log e_t, interpolated in t, first falls to a threshold; T where it never does.
 
-    >>> crossings(torch.tensor([[1.0, 1e-2, 1e-4], [1.0, 1.0, 1.0]])).tolist()
-    [1.5, 2.0]
+    An error above 1 counts as 1, as everywhere in protocol.md.
+
+    >>> crossings(torch.tensor([[1.0, 1e-2, 1e-4], [9.0, 1e-6, 1e-6], [1.0, 1.0, 1.0]])).tolist()
+    [1.5, 0.5, 2.0]
     """
     T = errors.shape[-1] - 1
-    logs = torch.where(errors.isfinite(), errors, 1.0).clamp(min=1e-300).log()
+    logs = torch.where(errors.isfinite(), errors, 1.0).clamp(1e-300, 1.0).log()
     level = torch.tensor(threshold, dtype=logs.dtype).log()
     reached = logs <= level
     t = reached.int().argmax(-1).clamp(min=1)

@@ -139,9 +139,8 @@ def _h9(numbers: Numbers) -> str:
 
 
 def _h12(numbers: Numbers) -> str:
-    """A run that fails has e_T = 1 and may still have G below 1; it does not count."""
-    trained = sum(score < 1 for score in numbers["scores"]) - numbers["failed"]
-    return _count_of(max(trained, 0), len(numbers["scores"]), none=UNDECIDED)
+    """A run that fails has e_T = 1 and may still have G below 1; it does not count as trained."""
+    return _count_of(numbers["trained"], numbers["runs"], none=UNDECIDED)
 
 
 def _h14(numbers: Numbers) -> str:

@@ -128,7 +128,17 @@ def test_verdicts_on_fresh_seeds_follow_from_the_protocols_rules():
     ruled = verdicts(results)
     reported = {name for name in ("h13", "h15", "h16") if any(key.startswith(f"{name}.") for key in results)}
     assert found == {name: ruled.get(name, "reported" if name in reported else "not run") for name in found}
-    assert set(found) == {*RULES, "h13", "h15", "h16"}
+    assert set(found) == {*RULES, "h13", "h15", "h16"} and set(found.values()) <= {*VERDICTS, "reported"}
+
+
+def test_a_claim_that_fresh_seeds_decided_has_their_verdict():
+    named = [(re.search(r"; (H\d+(?:\.\d)?)\)", row[0]), row[2]) for row in rows(PAGE)]
+    stated = {match[1].lower(): verdict for match, verdict in named if match}
+    fresh = {name: verdict for name, verdict in judged(PAGE).items() if verdict not in ("not run", "reported")}
+    assert len(stated) > 10 and fresh
+    assert {name: stated[name] for name in stated.keys() & fresh.keys()} == {
+        name: fresh[name] for name in stated.keys() & fresh.keys()
+    }
 
 
 def test_claims_can_be_read_aloud():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import subprocess
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,7 @@ from scipy import stats
 
 from paper import plan
 from paper.confirmatory import compare, holm, interval, ledger, numbers
-from paper.results import Results
+from paper.results import Record, Results
 from paper.verdicts import verdicts
 
 ROOT = Path(__file__).parents[1]
@@ -79,9 +81,12 @@ def test_the_protocol_is_older_than_every_run_it_covers():
     results = Results()
     filed = [results.run(name).document for name in plan.confirmatory() if results.has_run(name)]
     assert filed
+    written = datetime.fromisoformat(_git("log", "-1", "--format=%cI", first))
     for document in filed:
         commit = document["provenance"]["commit"].split()[0]
         _git("merge-base", "--is-ancestor", first, commit)  # raises where it is not
+        ended = datetime.fromisoformat(document["trained"]["written"])
+        assert ended - timedelta(seconds=document["seconds"]) > written, document["name"]
 
 
 def test_the_ledger_counts_the_filed_runs():
@@ -115,8 +120,33 @@ def test_headline_numbers_agree_with_an_evaluation_that_uses_nothing_of_the_pack
         ({"h5.saved": [0.19, 0.35]}, {"h5.3": "undecided"}),
         ({f"h9.{weight}": [0.9, 1.2] for weight in (1, 7, 10)} | {"h9.13": [0.9, 1.6]}, {"h9": "holds in part"}),
         ({"h11.lead": [1.2, 2.5]}, {"h11": "undecided"}),
-        ({"h12.scores": [0.1, 0.2, 0.9], "h12.failed": 1}, {"h12": "holds in part"}),
+        ({"h12.trained": 2, "h12.runs": 3}, {"h12": "holds in part"}),
+        ({"h12.trained": 3, "h12.runs": 3}, {"h12": "holds"}),
     ],
 )
 def test_a_verdict_follows_from_its_rule(given, expected):
     assert verdicts(given) == expected
+
+
+def _record(name: str, *errors: float) -> Record:
+    return Record(name, {"own": "here", "evaluations": {"here": {"model": [1.0, *errors]}}})
+
+
+@pytest.mark.parametrize(
+    ("curves", "verdict"),
+    [
+        ([(0.1, 0.1), (0.2, 0.1), (0.3, 0.1)], "holds"),
+        ([(0.1, 0.1), (0.2, 7.0), (0.3, 0.1)], "holds in part"),  # the second fails, with G below 1
+        ([(0.1, 0.1), (9.0, 9.0), (math.inf, math.nan)], "holds in part"),
+        ([(1.0, 1.0), (9.0, 9.0), (0.5, 1.0)], "undecided"),  # the protocol names no verdict for none of three
+    ],
+)
+def test_literal_layers_that_failed_are_counted_once(tmp_path, monkeypatch, curves, verdict):
+    results = Results(tmp_path)
+    literal = [_record(f"result-literal-seed{100 + k}", *curve) for k, curve in enumerate(curves)]
+    normal = [_record(f"result-seed{100 + k}", 0.1 + k / 100, 0.1) for k in range(5)]
+    known = {record.name: record for record in (*literal, *normal)}
+    monkeypatch.setattr(results, "has_run", known.__contains__)
+    monkeypatch.setattr(results, "run", known.__getitem__)
+    found = {key: value for key, value in numbers(results).items() if key.startswith("h12.")}
+    assert verdicts(found) == {"h12": verdict}
