@@ -14,7 +14,7 @@ import pytest
 
 import nlaformer as nf
 from nlaformer.compiler.library import program
-from nlaformer.explorer import findings
+from nlaformer.explorer import findings, write_page
 from nlaformer.explorer.bundle import page as page_of
 from tests.browser import DESKTOP, PHONE
 
@@ -264,6 +264,15 @@ def test_a_claim_shows_its_figure_from_the_page_alone(visit):
     page.wait_for_function("document.querySelector('.claim img')?.naturalWidth > 100")
     assert not opened.complaints
     assert not opened.elsewhere
+
+
+@pytest.mark.parametrize("name", ["", "page.txt", "folder.html", "file.html/page.html"])
+def test_a_page_that_cannot_be_written_is_refused_before_it_is_packed(tmp_path, monkeypatch, name):
+    (tmp_path / "folder.html").mkdir()
+    (tmp_path / "file.html").touch()
+    monkeypatch.setattr("nlaformer.explorer.catalogue.catalogue", lambda: pytest.fail("the page was packed"))
+    with pytest.raises(nf.errors.FileError):
+        write_page(tmp_path / name)
 
 
 def test_markup_in_what_is_packed_does_not_end_the_element_it_stands_in():

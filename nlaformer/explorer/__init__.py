@@ -11,6 +11,7 @@ import os
 from pathlib import Path
 
 from nlaformer import io
+from nlaformer.errors import FileError
 
 __all__ = ["write_page"]
 
@@ -21,11 +22,21 @@ def write_page(path: str | os.PathLike[str] = "explorer.html") -> Path:
     Packing takes about half a minute on one core. An open page shows what it was packed with; pack again after an
     update.
     """
+    target = Path(path)
+    _refuse_unwritable(target)
     from nlaformer.explorer.bundle import page
     from nlaformer.explorer.catalogue import catalogue
 
-    target = Path(path)
     data, stores = catalogue()
-    io.make_folder(target.absolute().parent)
     io.replace_file(target, page(data, stores).encode("utf-8"))
     return target
+
+
+def _refuse_unwritable(target: Path) -> None:
+    """Say before the packing that there is no such file to write."""
+    if target.suffix != ".html" or os.path.isdir(target):
+        raise FileError(f"cannot write {target}; expected the name of an .html file, such as explorer.html")
+    folder = target.absolute().parent
+    io.make_folder(folder)
+    if not os.access(folder, os.W_OK):
+        raise FileError(f"cannot write {target}: nothing may be written into {folder}; name another folder")
