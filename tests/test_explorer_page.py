@@ -16,6 +16,7 @@ import nlaformer as nf
 from nlaformer.compiler.library import program
 from nlaformer.explorer import findings, write_page
 from nlaformer.explorer.bundle import page as page_of
+from nlaformer.explorer.bundle import sources
 from tests.browser import DESKTOP, PHONE
 
 VIEWS = ("Watch", "Compare", "Learned", "Paper")
@@ -273,6 +274,28 @@ def test_a_page_that_cannot_be_written_is_refused_before_it_is_packed(tmp_path, 
     monkeypatch.setattr("nlaformer.explorer.catalogue.catalogue", lambda: pytest.fail("the page was packed"))
     with pytest.raises(nf.errors.FileError):
         write_page(tmp_path / name)
+
+
+def test_modules_of_the_page_export_and_import_what_is_used():
+    modules = {name: text for name, text in sources().items() if name.endswith(".js")}
+    taken = {
+        name: re.findall(r'^import \{(.*)\} from "\./(.*)";', text, re.MULTILINE) for name, text in modules.items()
+    }
+    used = {
+        (module, each.split(" as ")[0].strip())
+        for found in taken.values()
+        for names, module in found
+        for each in names.split(",")
+    }
+    for name, text in modules.items():
+        made = {
+            (name, each)
+            for each in re.findall(r"^export (?:async )?(?:function\*?|const|class) (\w+)", text, re.MULTILINE)
+        }
+        assert made <= used, made - used
+        for names, _ in taken[name]:
+            for each in names.split(","):
+                assert len(re.findall(rf"\b{each.split(' as ')[-1].strip()}\b", text)) > 1, (name, each)
 
 
 def test_markup_in_what_is_packed_does_not_end_the_element_it_stands_in():

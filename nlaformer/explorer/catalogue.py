@@ -149,5 +149,5 @@ def rounded_solver(name: str) -> Solver:
 def _solver(name: str, bits: int, store: Store) -> dict[str, Any]:
     model = rounded_solver(name)
     config = model.config
-    about = {"recipe": config.recipe, "sigma": list(config.sigma), "bits": bits, "heads": config.heads}
+    about = {"sigma": list(config.sigma), "bits": bits, "heads": config.heads}
     return {"store": name, **about, **artefacts.solver(model, store)}

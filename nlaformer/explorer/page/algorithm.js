@@ -1,11 +1,10 @@
 // A compiled algorithm: its prompt, its passes, its states. After nlaformer/compiler/algorithm.py and states.py.
 //
 // Values are { kind, data }: a scalar has one number, a vector n, a matrix n x n row after row.
+import { ANSWER } from "./program.js";
 import { cell, emptyPrompt, readLayout, write } from "./prompt.js";
 import { exponent, norm, scaled, times2 } from "./scaling.js";
 import { applyLayer, readModel } from "./transformer.js";
-
-export const ANSWER = "finish()";
 
 export function readAlgorithm(described, array) {
   return { ...described, layout: readLayout(described.layout), model: readModel(described.model, array) };
@@ -26,7 +25,7 @@ function exponentOf(algorithm, name, e) {
 const gcd = (a, b) => (b ? gcd(b, a % b) : a);
 
 // The powers of two that A and b are divided by. Throws where an input lies beyond the bound of the weights.
-export function exponents(algorithm, inputs) {
+function exponents(algorithm, inputs) {
   const denominators = Object.keys(algorithm.units).flatMap((name) => unitOf(algorithm, name).map((f) => f.under));
   const whole = denominators.reduce((a, b) => (a * b) / gcd(a, b), 1);
   const found = { A: 0, b: 0 };
@@ -34,7 +33,10 @@ export function exponents(algorithm, inputs) {
     if (!(name in inputs)) continue;
     const magnitude = norm(inputs[name]);
     if (!algorithm.scaled.includes(name)) {
-      if (magnitude > algorithm.bound) throw new RangeError(`The norm of ${name} is ${magnitude.toPrecision(4)}; this program has constants that keep ${name} from being scaled, and takes at most ${algorithm.bound}.`);
+      if (magnitude > algorithm.bound) {
+        throw new RangeError(`The norm of ${name} is ${magnitude.toPrecision(4)}; `
+          + `this program has constants that keep ${name} from being scaled, and takes at most ${algorithm.bound}.`);
+      }
       continue;
     }
     let e = exponent(magnitude);
@@ -104,7 +106,7 @@ export function states(algorithm, P, e) {
 }
 
 // The layers of a run in order: { block, iteration, layer }; the loop block again and again.
-export function* places(algorithm, iterations) {
+function* places(algorithm, iterations) {
   for (let layer = 0; layer < algorithm.model.pre.length; layer++) yield { block: "pre", iteration: 0, layer };
   for (let iteration = 1; iteration <= iterations; iteration++) {
     for (let layer = 0; layer < algorithm.model.loop.length; layer++) yield { block: "loop", iteration, layer };

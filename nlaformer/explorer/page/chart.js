@@ -1,5 +1,5 @@
 // Lines over iterations on a logarithmic scale, with a band where a line stands for many systems.
-import { svg } from "./dom.js";
+import { el, svg } from "./dom.js";
 import { LINES, lineColour } from "./colour.js";
 
 const MARKERS = {
@@ -76,7 +76,11 @@ export function fitting(body, widest) {
   return Math.round(Math.min(Math.max(body.clientWidth || widest, 300), widest));
 }
 
-// The names of lines beside a sample of each.
+// The names of lines, each beside a sample.
+export function legend(lines) {
+  return el("p", { class: "legend" }, lines.map(({ name, style }) => el("span", {}, legendSample(style), ` ${name}`)));
+}
+
 export function legendSample(style) {
   const look = LINES[style % LINES.length];
   const colour = lineColour(look);

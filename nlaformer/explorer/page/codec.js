@@ -4,7 +4,7 @@ const ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz
 const DIGIT = new Uint8Array(128);
 for (let k = 0; k < 85; k++) DIGIT[ALPHABET.charCodeAt(k)] = k;
 
-export function fromBase85(text) {
+function fromBase85(text) {
   const groups = text.length / 5;
   const bytes = new Uint8Array(4 * groups);
   for (let g = 0, at = 0; g < groups; g++) {

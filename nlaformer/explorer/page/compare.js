@@ -1,12 +1,13 @@
 // Compare: the errors of transformers and of classical methods, iteration by iteration.
 import { breathe, button, el, field, paused, put, select, slider } from "./dom.js";
+import { conditionSlider, scrollable, seedField, sigmaSlider } from "./controls.js";
 import { catalogue, openAlgorithm, openSolver } from "./engine.js";
 import { drawSystem, FAMILIES, relativeError } from "./systems.js";
-import { errorChart, fitting, legendSample } from "./chart.js";
+import { errorChart, fitting, legend, legendSample } from "./chart.js";
 import { number } from "./format.js";
 import { panel } from "./panel.js";
 import { run as runAlgorithm } from "./algorithm.js";
-import { run as runProgram } from "./program.js";
+import { ANSWER, run as runProgram } from "./program.js";
 import { run as runSolver } from "./solver.js";
 
 const T = 24;
@@ -18,7 +19,7 @@ const FEW = 8; // systems that a slow transformer is run on, of many
 const classical = (name) => ({
   title: catalogue.algorithms[name].title,
   group: "Classical, plain arithmetic",
-  iterates: async (A, b, n) => [...runProgram(catalogue.algorithms[name].sizes[8].program, { A, b, x0: new Array(n).fill(0) }, T, n)].map((values) => values["finish()"].data),
+  iterates: async (A, b, n) => [...runProgram(catalogue.algorithms[name].sizes[8].program, { A, b, x0: new Array(n).fill(0) }, T, n)].map((values) => values[ANSWER].data),
 });
 
 const compiled = (name, title, iterations) => ({
@@ -26,7 +27,7 @@ const compiled = (name, title, iterations) => ({
   group: "Transformers",
   sizes: Object.keys(catalogue.algorithms[name].sizes).map(Number),
   slow: name === "guided-cg",
-  iterates: async (A, b, n) => [...runAlgorithm(await openAlgorithm(name, n), { A, b, x0: new Array(n).fill(0) }, iterations)].map((values) => values["finish()"].data),
+  iterates: async (A, b, n) => [...runAlgorithm(await openAlgorithm(name, n), { A, b, x0: new Array(n).fill(0) }, iterations)].map((values) => values[ANSWER].data),
 });
 
 const learned = (name) => ({
@@ -37,7 +38,7 @@ const learned = (name) => ({
   iterates: async (A, b) => [...runSolver(await openSolver(name), A, b)].map(({ x }) => x),
 });
 
-export function methods() {
+function methods() {
   return {
     cg: classical("cg"),
     pcg: classical("pcg"),
@@ -51,7 +52,7 @@ export function methods() {
 }
 
 // Squared relative errors by iteration: of one system the values, of many their medians and the band of the middle 80%.
-export function summary(errors) {
+function summary(errors) {
   const length = Math.max(...errors.map((each) => each.length));
   const column = (t) => errors.map((each) => each[t]).filter(Number.isFinite).sort((x, y) => x - y);
   const quantile = (q) => Array.from({ length }, (_, t) => {
@@ -88,17 +89,25 @@ export function compareView(state, changed) {
       kinds.value = name;
       set({ family: name, ...patch });
     };
-    const draw = el("input", { type: "number", id: "compare-seed", min: 0, max: 999999, value: seed, onchange: () => set({ seed: Math.floor(Number(draw.value)) || 0 }) });
     const strengths = [
-      slider({ label: "sigma, of the paper's family", id: "compare-sigma", min: 0, max: 2, step: 0.1, value: sigma, shown: (x) => x.toFixed(1), oninput: (x) => turn("paper", { sigma: x }) }),
-      slider({ label: "Condition number", id: "compare-condition", min: 0, max: 6, step: 0.25, value: Math.log10(condition), shown: (x) => number(10 ** x, 2), oninput: (x) => turn("condition", { condition: 10 ** x }) }),
+      sigmaSlider("compare-sigma", sigma, (x) => turn("paper", { sigma: x }), "sigma, of the paper's family"),
+      conditionSlider("compare-condition", condition, (x) => turn("condition", { condition: x })),
     ];
+    const draws = seedField("compare-seed", seed, (value) => set({ seed: value }));
+    const others = button("Draw others", () => {
+      draws.querySelector("input").value = own().seed + 1;
+      set({ seed: own().seed + 1 });
+    });
     put(setup,
       field("Family", kinds),
       strengths,
-      slider({ label: "n", id: "compare-n", min: 2, max: 20, step: 1, value: n, oninput: (x) => { set({ n: x }); drawMethods(); } }),
-      slider({ label: "Systems", id: "compare-count", min: 0, max: 7, step: 1, value: Math.log2(count), shown: (x) => String(2 ** x), oninput: (x) => set({ count: 2 ** x }) }),
-      field("Seed", draw), button("Draw others", () => { draw.value = own().seed + 1; set({ seed: own().seed + 1 }); }), list);
+      slider({ label: "n", id: "compare-n", min: 2, max: 20, step: 1, value: n, oninput: (x) => {
+        set({ n: x });
+        drawMethods();
+      } }),
+      slider({ label: "Systems", id: "compare-count", min: 0, max: 7, step: 1, value: Math.log2(count), shown: (x) => String(2 ** x),
+        oninput: (x) => set({ count: 2 ** x }) }),
+      draws, others, list);
     drawMethods();
   }
 
@@ -152,15 +161,17 @@ export function compareView(state, changed) {
   function draw() {
     const lines = own().methods.filter((name) => known.has(name)).map((name) => ({ name: all[name].title, style: style(name), ...summary(known.get(name)) }));
     if (!lines.length) return void put(chart.body, el("p", { class: "note" }, "Choose a method."));
-    put(chart.body, errorChart(lines, { width: fitting(chart.body, 940), height: 430, yTitle: "squared relative error" }), el("p", { class: "legend" }, lines.map((line) => el("span", {}, legendSample(line.style), ` ${line.name}`))));
+    put(chart.body, errorChart(lines, { width: fitting(chart.body, 940), height: 430, yTitle: "squared relative error" }), legend(lines));
     const levels = [1e-2, 1e-4, 1e-6, 1e-8, 1e-12];
     const reached = (values, level) => {
       const t = values.findIndex((v) => v <= level);
       return t < 0 ? "—" : String(t);
     };
-    put(table.body, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Iterations, scrollable" }, el("table", { class: "values" },
-      el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "method"), levels.map((level) => el("th", { scope: "col" }, number(level, 2))), el("th", { scope: "col" }, "last"))),
-      el("tbody", {}, lines.map(({ name, values }) => el("tr", {}, el("th", { scope: "row" }, name), levels.map((level) => el("td", {}, reached(values, level))), el("td", {}, number(values.filter(Number.isFinite).at(-1), 3))))))));
+    const columns = ["method", ...levels.map((level) => number(level, 2)), "last"];
+    const row = ({ name, values }) => el("tr", {}, el("th", { scope: "row" }, name),
+      levels.map((level) => el("td", {}, reached(values, level))), el("td", {}, number(values.filter(Number.isFinite).at(-1), 3)));
+    put(table.body, scrollable("Iterations", el("table", { class: "values" },
+      el("thead", {}, el("tr", {}, columns.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, lines.map(row)))));
   }
 
   drawSetup();

@@ -1,10 +1,11 @@
 // Matrices as pictures: one pixel for each entry, enlarged without smoothing, inside an SVG.
 import { svg } from "./dom.js";
+import { scrollable } from "./controls.js";
 import { number } from "./format.js";
 import { diverging, weight } from "./colour.js";
 
 // A picture of rows x columns; paint(row, column) gives red, green and blue.
-export function picture(rows, columns, paint) {
+function picture(rows, columns, paint) {
   const canvas = document.createElement("canvas");
   canvas.width = columns;
   canvas.height = rows;
@@ -21,15 +22,19 @@ function placed(url, x, y, width, height) {
   return svg("image", { href: url, x, y, width, height, preserveAspectRatio: "none", style: "image-rendering: pixelated" });
 }
 
-// The attention of one head: a row for each query, a column for each key. Colours run from its least to its largest
-// weight if `stretch`, else from 0 to 1.
-export function attentionMap(weights, tokens, { size = 110, stretch = true, title }) {
+// The attention of every head.
+export function attentionMaps(heads, tokens, size) {
+  return scrollable("Attention of every head", heads.map((weights, h) => attentionMap(weights, tokens, size, `head ${h + 1}`)), "maps");
+}
+
+// The attention of one head: a row for each query, a column for each key; colours run from its least to its largest weight.
+function attentionMap(weights, tokens, size, title) {
   const [least, most] = extent(weights);
-  const [from, to] = stretch ? [least, most] : [0, 1];
-  const url = picture(tokens, tokens, (q, k) => weight(to > from ? (weights[q * tokens + k] - from) / (to - from) : 0.5));
+  const url = picture(tokens, tokens, (q, k) => weight(most > least ? (weights[q * tokens + k] - least) / (most - least) : 0.5));
   const range = most - least < 1e-3 * most ? `${number(least, 6)} … +${number(most - least, 2)}` : `${number(least, 3)} … ${number(most, 3)}`;
   const caption = svg("text", { x: 0, y: size + 26, class: "faint" }, range);
-  const map = svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": `${title}: weights from ${number(least, 6)} to ${number(most, 6)}` },
+  const told = `${title}: weights from ${number(least, 6)} to ${number(most, 6)}`;
+  const map = svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": told },
     svg("text", { x: 0, y: 10, class: "label" }, title),
     placed(url, 0, 15, size, size),
     svg("rect", { x: 0, y: 15, width: size, height: size, class: "frame" }),
@@ -78,7 +83,9 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
     const tall = height * rowHeight(height, name);
     const url = picture(height, P.tokens, (r, t) => diverging(part[r * P.tokens + t] / most));
     const changed = before && part.some((x, k) => x !== before.data[start * P.tokens + k]);
-    const group = svg("g", { class: `register${changed ? " changed" : ""}${picked === name ? " picked" : ""}`, role: "button", tabindex: name === stop ? 0 : -1, "data-register": name, "aria-label": `Register ${name}${changed ? ", written by this layer" : ""}` },
+    const looks = ["register", changed ? "changed" : "", picked === name ? "picked" : ""].join(" ");
+    const told = `Register ${name}${changed ? ", written by this layer" : ""}`;
+    const group = svg("g", { class: looks, role: "button", tabindex: name === stop ? 0 : -1, "data-register": name, "aria-label": told },
       svg("rect", { x: 0, y: y - 1, width: left + width, height: tall + 2, class: "hit" }),
       svg("text", { x: left - 14, y: y + tall / 2 + (isTemporary(name) ? 3 : 4), "text-anchor": "end", class: isTemporary(name) ? "minor" : "label" }, shortened(name)),
       changed ? svg("path", { d: `M${left - 10} ${y + tall / 2 - 4} l6 4 l-6 4 z`, class: "mark" }) : null,

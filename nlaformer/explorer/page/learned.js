@@ -1,14 +1,15 @@
 // Learned: what a trained model does in every loop, what its probes read, and what was found out about it.
-import { attentionMap } from "./heatmap.js";
+import { attentionMaps } from "./heatmap.js";
 import { attentionOf } from "./transformer.js";
 import { catalogue, openSolver } from "./engine.js";
 import { drawSystem, parseMatrix, parseVector, relativeError, solve } from "./systems.js";
 import { breathe, el, field, paused, put, select, slider, svg } from "./dom.js";
-import { errorChart, fitting, legendSample } from "./chart.js";
+import { errorChart, fitting, legend } from "./chart.js";
 import { familiarity, run as runSolver } from "./solver.js";
 import { LINES, lineColour } from "./colour.js";
 import { number } from "./format.js";
 import { panel } from "./panel.js";
+import { seedField, sigmaSlider } from "./controls.js";
 import { run as runProgram } from "./program.js";
 
 const distance = (u, v) => u.reduce((sum, x, k) => sum + (x - v[k]) ** 2, 0) / (v.reduce((sum, x) => sum + x * x, 0) || 1);
@@ -39,7 +40,9 @@ export function learnedView(state, changed) {
   const probes = panel("What the probes read", { id: "panel-probes", note: "Dots: read from the last token by the model's linear probes. Bars: the x, r and d of conjugate gradients on the same system, at the same iteration." });
   const errors = panel("Error of each iterate", { id: "panel-learned-error" });
   const findings = panel("What the microscope found", { id: "panel-findings" });
-  const root = el("div", { class: "view learned" }, setup, el("div", { class: "work" }, loops, message, el("div", { class: "stage even" }, el("div", { class: "column" }, probes.section, errors.section), el("div", { class: "column" }, attention.section, findings.section))));
+  const left = el("div", { class: "column" }, probes.section, errors.section);
+  const right = el("div", { class: "column" }, attention.section, findings.section);
+  const root = el("div", { class: "view learned" }, setup, el("div", { class: "work" }, loops, message, el("div", { class: "stage even" }, left, right)));
   const again = paused(() => compute(), 120);
 
   function set(patch) {
@@ -51,15 +54,15 @@ export function learnedView(state, changed) {
     const names = Object.keys(catalogue.solvers);
     const model = names.includes(own().model) ? own().model : names[0];
     const about = catalogue.solvers[model];
-    const draw = el("input", { type: "number", id: "learned-seed", min: 0, max: 999999, value: own().seed, onchange: () => set({ seed: Math.floor(Number(draw.value)) || 0 }) });
-    put(setup, field("Model", select(names.map((name) => [name, name]), model, (value) => {
+    const choice = select(names.map((name) => [name, name]), model, (value) => {
       set({ model: value });
       drawSetup();
       drawFindings();
-    })),
-    el("p", { class: "note" }, `${about.n} unknowns, ${about.d} rows, ${about.heads} heads; trained for ${about.T} iterations with sigma ${about.sigma.join(", ")}. Its weights are rounded to ${about.bits} significant bits in this page (float32 has 24), so that late errors are larger than the model's own.`),
-    slider({ label: "sigma", id: "learned-sigma", min: 0, max: 2, step: 0.1, value: own().sigma, shown: (x) => x.toFixed(1), oninput: (x) => set({ sigma: x }) }),
-    field("Seed", draw), ownSystem());
+    });
+    const note = `${about.n} unknowns, ${about.d} rows, ${about.heads} heads; trained for ${about.T} iterations with sigma ${about.sigma.join(", ")}. `
+      + `Its weights are rounded to ${about.bits} significant bits in this page (float32 has 24), so that late errors are larger than the model's own.`;
+    put(setup, field("Model", choice), el("p", { class: "note" }, note),
+      sigmaSlider("learned-sigma", own().sigma, (sigma) => set({ sigma })), seedField("learned-seed", own().seed, (seed) => set({ seed })), ownSystem());
   }
 
   // Fields for a system of one's own; while A is empty, systems are drawn.
@@ -123,16 +126,19 @@ export function learnedView(state, changed) {
     const { solver, iterates, cg, lines } = run;
     const { x, rd, block, before } = iterates[t];
     const n = solver.n;
-    put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 260, yTitle: "squared relative error", mark: t }), el("p", { class: "legend" }, lines.map(({ name, style }) => el("span", {}, legendSample(style), ` ${name}`))));
+    put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 260, yTitle: "squared relative error", mark: t }), legend(lines));
     put(probes.body, entries(`x at t = ${t}`, x, cg[t].x.data), entries("r", rd.slice(0, n), cg[t].r.data), entries("d", rd.slice(n), cg[t].d.data));
     const where = { pre: "the pre block", loop: `loop ${t}`, post: "the post block" }[block];
     attention.heading.textContent = `Attention in ${where}`;
-    put(attention.body, el("div", { class: "maps", tabindex: 0, role: "region", "aria-label": "Attention of every head, scrollable" }, attentionOf(solver.model[block][0], before).map((weights, h) => attentionMap(weights, n + 1, { title: `head ${h + 1}`, size: 118 }))));
+    put(attention.body, attentionMaps(attentionOf(solver.model[block][0], before), n + 1, 118));
   }
 
   function drawFindings() {
     const found = catalogue.findings?.[own().model];
-    put(findings.body, found ? [el("ul", { class: "findings" }, found.sentences.map((text) => el("li", {}, text))), el("p", { class: "note" }, `From ${found.file}, written by: ${found.command}.`)] : el("p", {}, "The figures stand in paper/results/microscope/ of the repository, which this page was packed without; nlaformer microscope computes them."));
+    const none = "The figures stand in paper/results/microscope/ of the repository, which this page was packed without; nlaformer microscope computes them.";
+    if (!found) return void put(findings.body, el("p", {}, none));
+    put(findings.body, el("ul", { class: "findings" }, found.sentences.map((text) => el("li", {}, text))),
+      el("p", { class: "note" }, `From ${found.file}, written by: ${found.command}.`));
   }
 
   drawSetup();

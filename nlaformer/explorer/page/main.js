@@ -74,7 +74,7 @@ function header(tour) {
       button("Light / dark", () => {
         document.documentElement.dataset.theme = isDark() ? "light" : "dark";
         current.redraw();
-      }), said));
+      }), said, el("span", { class: "said" }, `version ${catalogue.version}`)));
 }
 
 async function copyLink(say) {

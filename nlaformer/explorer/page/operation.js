@@ -18,7 +18,7 @@ function measured(operand, value, n) {
   return exponent(Math.max(...columns.map(norm)));
 }
 
-export function prompt(operation, operands) {
+function prompt(operation, operands) {
   const { layout, n } = operation;
   const P = emptyPrompt(layout);
   let total = 0;

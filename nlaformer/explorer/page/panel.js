@@ -16,7 +16,7 @@ function saveDrawings(title, body) {
 }
 
 // A panel of words and numbers, line by line.
-export function written(text) {
+function written(text) {
   const lines = text.split("\n");
   const width = 24 + 7.3 * Math.max(...lines.map((line) => line.length));
   const row = (line, k) => svg("text", { x: 12, y: 20 + 17 * k, "xml:space": "preserve", style: "font: 12px monospace" }, line);
@@ -24,7 +24,7 @@ export function written(text) {
 }
 
 // One drawing of several, below each other; colours and fonts are written out, since a file has no style sheet.
-export function joined(drawings, title) {
+function joined(drawings, title) {
   const boxes = drawings.map((drawing) => drawing.viewBox.baseVal);
   const width = Math.max(...boxes.map((box) => box.width));
   const height = boxes.reduce((sum, box) => sum + box.height + 8, 0);

@@ -3,7 +3,7 @@ import { button, el, field, put, select } from "./dom.js";
 import { catalogue, openFigure } from "./engine.js";
 
 // Text with `code` and **strong** parts, as elements.
-export function rich(text) {
+function rich(text) {
   return text.split(/(`[^`]*`|\*\*[^*]*\*\*)/).map((part) => {
     if (part.startsWith("`")) return el("code", {}, part.slice(1, -1));
     if (part.startsWith("**")) return el("strong", {}, part.slice(2, -2));
@@ -45,8 +45,10 @@ export function paperView(state, changed) {
   }
 
   const filter = select([["all", `all (${claims.rows.length})`], ...verdicts.map((verdict) => [verdict, `${verdict} (${count(verdict)})`])], chosen, draw);
-  put(root, el("section", { class: "setup", "aria-label": "Which claims" }, field("Verdict", filter), el("p", { class: "note" }, claims.about), el("dl", { class: "meanings" }, claims.meanings.map(([verdict, meaning]) => [el("dt", {}, verdict), el("dd", {}, meaning)]))),
-    el("div", { class: "work" }, el("h2", {}, "The paper’s claims, and what we found"), el("p", { class: "note" }, "NLAFormer: Transformers Learn Numerical Linear Algebra Operations, by Ma, Gao and Ng."), list));
+  const meanings = el("dl", { class: "meanings" }, claims.meanings.map(([verdict, meaning]) => [el("dt", {}, verdict), el("dd", {}, meaning)]));
+  const about = el("p", { class: "note" }, "NLAFormer: Transformers Learn Numerical Linear Algebra Operations, by Ma, Gao and Ng.");
+  put(root, el("section", { class: "setup", "aria-label": "Which claims" }, field("Verdict", filter), el("p", { class: "note" }, claims.about), meanings),
+    el("div", { class: "work" }, el("h2", {}, "The paper’s claims, and what we found"), about, list));
   draw(chosen);
   return { root, stop() {}, redraw() {} };
 }

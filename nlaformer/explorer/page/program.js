@@ -1,6 +1,7 @@
 // A program as plain data, carried out in plain float64 arithmetic: what NumPy computes for the same lines.
 // After nlaformer/compiler/expression.py and reference.py. A value is { kind, data }, data row after row.
 
+// What the answer is called among the states.
 export const ANSWER = "finish()";
 
 const AXES = { scalar: 0, vector: 1, matrix: 2 };
@@ -71,7 +72,7 @@ const OPERATIONS = {
 };
 
 // The outputs of an expression by name, from inputs and states by name.
-export function evaluate({ nodes, outputs }, values, n) {
+function evaluate({ nodes, outputs }, values, n) {
   const results = [];
   for (const [op, at, extra, kind] of nodes) {
     if (op === "input" || op === "state") {

@@ -1,6 +1,6 @@
 // A trained model: the prompt [0 | a_i ; b_i] read in, pre block, T - 1 loops, post block, two linear probes on the last
 // token. After nlaformer/learn/model.py and learn/scale.py. Weights are float32, the arithmetic is float64.
-import { exponent, norm, scaled, times2 } from "./scaling.js";
+import { norm, scaled, times2 } from "./scaling.js";
 import { applyBlock, readModel, readWeight, times, tokenMatrix } from "./transformer.js";
 
 export function readSolver(described, array) {
@@ -54,7 +54,7 @@ export function familiarity(solver, A, b) {
 // --- its run ---
 
 // The prompt read in: d rows over n + 1 tokens.
-export function tokens(solver, A, b) {
+function tokens(solver, A, b) {
   const { n, d } = solver;
   const P = tokenMatrix(n + 1, n + 1);
   for (let i = 0; i < n; i++) {
@@ -69,7 +69,7 @@ export function tokens(solver, A, b) {
 }
 
 // What a probe reads from the last token.
-export function probed(probe, P) {
+function probed(probe, P) {
   const last = tokenMatrix(P.rows, 1);
   for (let r = 0; r < P.rows; r++) last.data[r] = P.data[r * P.tokens + P.tokens - 1];
   return Array.from(times(probe, last).data);

@@ -4,7 +4,7 @@
 // --- text to numbers ---
 
 // { rows } of numbers, or { problem }, a sentence.
-export function parseRows(text) {
+function parseRows(text) {
   const lines = text.replace(/[[\]()]+\s*,?/g, "\n").split(/[\n;]+/).map((line) => line.trim().replace(/,$/, "")).filter(Boolean);
   const rows = [];
   for (const [k, line] of lines.entries()) {
@@ -168,7 +168,7 @@ export function drawSystem(family, n, { sigma = 1.2, condition = 100 }, seed) {
   return { A, b: product(A, x), x };
 }
 
-export function product(A, x) {
+function product(A, x) {
   const n = x.length;
   return Array.from({ length: n }, (_, i) => x.reduce((sum, value, k) => sum + A[i * n + k] * value, 0));
 }

@@ -25,7 +25,7 @@ export function readWeight(described, array) {
   return { rows, columns, values, first, column };
 }
 
-export function readLayer(described, array) {
+function readLayer(described, array) {
   const { heads, ffn, norm } = described;
   const weights = (part, names) => Object.fromEntries(names.map((name) => [name, readWeight(part[name], array)]));
   return {
@@ -75,7 +75,7 @@ function plus(X, Y) {
 }
 
 // X over the root mean square of each column, times the gain; over all rows, or those from rows[0] to before rows[1].
-export function normalized(X, gain, { rows, eps }) {
+function normalized(X, gain, { rows, eps }) {
   const [begin, end] = rows ?? [0, X.rows];
   const { tokens } = X;
   const data = new Float64Array(X.data);
@@ -89,7 +89,7 @@ export function normalized(X, gain, { rows, eps }) {
 }
 
 // The softmax over the keys: weights[q * tokens + k] is what query q reads from key k.
-export function attentionWeights(Q, K, head, width) {
+function attentionWeights(Q, K, head, width) {
   const tokens = Q.tokens;
   const weights = new Float64Array(tokens * tokens);
   for (let q = 0; q < tokens; q++) {

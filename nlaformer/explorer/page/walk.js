@@ -3,7 +3,7 @@ import { button, el, put } from "./dom.js";
 
 const LAPLACE = { A: "2 -1 0 0\n-1 2 -1 0\n0 -1 2 -1\n0 0 -1 2", b: "1 2 3 4" };
 
-export const STOPS = [
+const STOPS = [
   {
     title: "What is a token here?",
     text: "This is a transformer, and its input is a matrix of numbers. A column is a token. Token j holds row j of A and entry j of b. The first token, the sink, holds zeros: attention that is not needed goes there.",

@@ -1,11 +1,12 @@
 // Watch: a transformer at work on a system of your own, layer by layer.
 import { attentionOf } from "./transformer.js";
-import { button, el, field, paused, put, select, slider } from "./dom.js";
+import { button, el, field, paused, put, select } from "./dom.js";
 import { catalogue } from "./engine.js";
-import { attentionMap, tokenMatrixMap } from "./heatmap.js";
+import { conditionSlider, scrollable, seedField, sigmaSlider } from "./controls.js";
+import { attentionMaps, tokenMatrixMap } from "./heatmap.js";
 import { chosen, completed, compute, readInputs, valuesAt, wanted } from "./watching.js";
 import { counted, number, tiny } from "./format.js";
-import { errorChart, fitting, legendSample } from "./chart.js";
+import { errorChart, fitting, legend } from "./chart.js";
 import { FAMILIES, drawSystem, matrixText, relativeError, uniforms, vectorText } from "./systems.js";
 import { panel } from "./panel.js";
 
@@ -76,19 +77,18 @@ export function watchView(state, changed, openLearned) {
   function drawFields(choice) {
     const size = select(choice.sizes.map((n) => [String(n), `n = ${n}`]), String(sizeFor(choice, own().n)), (value) => sample(Number(value)));
     size.id = "watch-size";
-    const seed = el("input", { type: "number", id: "watch-seed", min: 0, max: 999999, value: own().seed, onchange: () => sample(own().n, { seed: Math.floor(Number(seed.value)) || 0 }) });
-    if (choice.kind === "operation") return el("fieldset", {}, el("legend", {}, "Or draw numbers"), field("Size", size), field("Seed", seed));
+    const seed = seedField("watch-seed", own().seed, (value) => sample(own().n, { seed: value }));
+    if (choice.kind === "operation") return el("fieldset", {}, el("legend", {}, "Or draw numbers"), field("Size", size), seed);
     const family = select(Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), own().family, (value) => {
       sample(own().n, { family: value });
       drawSetup();
     });
-    const { parameter } = FAMILIES[own().family];
-    const strength = parameter === "sigma"
-      ? slider({ label: "sigma", id: "watch-sigma", min: 0, max: 2, step: 0.1, value: own().sigma, shown: (x) => x.toFixed(1), oninput: (x) => sample(own().n, { sigma: x }) })
-      : parameter === "condition"
-        ? slider({ label: "Condition number", id: "watch-condition", min: 0, max: 6, step: 0.25, value: Math.log10(own().condition), shown: (x) => number(10 ** x, 2), oninput: (x) => sample(own().n, { condition: 10 ** x }) })
-        : null;
-    return el("fieldset", {}, el("legend", {}, "Or draw a system"), field("Family", family), field("Size", size), strength, field("Seed", seed));
+    const strengths = {
+      sigma: () => sigmaSlider("watch-sigma", own().sigma, (sigma) => sample(own().n, { sigma })),
+      condition: () => conditionSlider("watch-condition", own().condition, (condition) => sample(own().n, { condition })),
+    };
+    const strength = strengths[FAMILIES[own().family].parameter]?.();
+    return el("fieldset", {}, el("legend", {}, "Or draw a system"), field("Family", family), field("Size", size), strength, seed);
   }
 
   const sizeFor = (choice, n) => (choice.sizes.includes(n) ? n : choice.sizes.filter((size) => size <= 8).at(-1) ?? choice.sizes[0]);
@@ -183,7 +183,11 @@ export function watchView(state, changed, openLearned) {
     const focused = document.activeElement?.dataset?.move;
     const at = own().at;
     const move = (label, name, action, disabled) => button(label, () => { stop(); action(); }, { "data-move": name, "aria-label": name, title: name, disabled });
-    const scrub = el("input", { type: "range", min: 0, max: run.steps.length - 1, value: at, "aria-label": "Step", "aria-valuetext": where(at), "data-move": "scrub", oninput: () => { stop(); show(Number(scrub.value)); } });
+    const told = { "aria-label": "Step", "aria-valuetext": where(at), "data-move": "scrub" };
+    const scrub = el("input", { type: "range", min: 0, max: run.steps.length - 1, value: at, ...told, oninput: () => {
+      stop();
+      show(Number(scrub.value));
+    } });
     put(transport,
       move("|‹", "First step", () => show(0), at === 0),
       move("«", "Previous iteration", () => iterate(-1), at === 0),
@@ -214,7 +218,7 @@ export function watchView(state, changed, openLearned) {
       update({ register: own().register === name ? null : name });
       drawTokens(own().at);
     } });
-    put(tokens.body, registerTable(P, picked), el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "The token matrix P, scrollable" }, drawing));
+    put(tokens.body, registerTable(P, picked), scrollable("The token matrix P", drawing));
     if (focused) drawing.querySelector(`[data-register="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
@@ -223,13 +227,18 @@ export function watchView(state, changed, openLearned) {
     if (!rows) return el("p", { class: "note" }, `${P.rows} rows × ${P.tokens} tokens. Choose a register to read its numbers.`);
     const shown = Math.min(rows.height, 8);
     const line = (r) => el("tr", {}, Array.from({ length: P.tokens }, (_, t) => el("td", {}, number(P.data[(rows.start + r) * P.tokens + t], 3))));
-    return el("div", { class: "scroll register-values", tabindex: 0, role: "region", "aria-label": `Numbers in register ${name}` }, el("table", {}, el("caption", {}, `Register ${name}${rows.height > shown ? `, first ${shown} of ${rows.height} rows` : ""}`), el("tbody", {}, Array.from({ length: shown }, (_, r) => line(r)))));
+    const caption = `Register ${name}${rows.height > shown ? `, first ${shown} of ${rows.height} rows` : ""}`;
+    const table = el("table", {}, el("caption", {}, caption), el("tbody", {}, Array.from({ length: shown }, (_, r) => line(r))));
+    return scrollable(`Numbers in register ${name}`, table, "scroll register-values");
   }
 
   function drawLayer(at) {
     const { block, layer: k } = run.steps[at];
     if (block === "input") {
-      put(layer.body, el("p", {}, run.kind === "operation" ? "The operands stand in the prompt; the rows for the result are empty." : "The prompt holds A and b divided by powers of two, which is exact, a row of ones and the position of each token."), run.source ? program([]) : null);
+      const told = run.kind === "operation"
+        ? "The operands stand in the prompt; the rows for the result are empty."
+        : "The prompt holds A and b divided by powers of two, which is exact, a row of ones and the position of each token.";
+      put(layer.body, el("p", {}, told), run.source ? program([]) : null);
       return;
     }
     const part = run.model[block][k];
@@ -253,7 +262,8 @@ export function watchView(state, changed, openLearned) {
     const { block, layer: k } = run.steps[at];
     const weights = block === "input" ? [] : attentionOf(run.model[block][k], run.steps[at - 1].P);
     const n = run.steps[at].P.tokens;
-    put(heads.body, weights.length ? el("div", { class: "maps", tabindex: 0, role: "region", "aria-label": "Attention of every head, scrollable" }, weights.map((w, h) => attentionMap(w, n, { title: `head ${h + 1}`, size: 104 }))) : el("p", { class: "note" }, block === "input" ? "The prompt, before any layer." : "This layer has no heads; its FFN works token by token."));
+    const none = block === "input" ? "The prompt, before any layer." : "This layer has no heads; its FFN works token by token.";
+    put(heads.body, weights.length ? attentionMaps(weights, n, 104) : el("p", { class: "note" }, none));
   }
 
   function drawValues(at) {
@@ -262,11 +272,18 @@ export function watchView(state, changed, openLearned) {
     values.heading.textContent = t === null ? "The result" : t < 0 ? "Values" : `Values after iteration ${t}`;
     if (!rows.length) return void put(values.body, el("p", { class: "note" }, "There are none yet."));
     const vector = (data) => (data ? data.slice(0, 8).map((x) => number(x, 5)).join("  ") + (data.length > 8 ? "  …" : "") : "—");
-    put(values.body, el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Values, scrollable" }, el("table", { class: "values" },
-      el("thead", {}, el("tr", {}, ["", "in the transformer", "in plain arithmetic", "difference"].map((text) => el("th", { scope: "col" }, text)))),
-      el("tbody", {}, rows.map(({ name, found, plain, difference }) => el("tr", { "data-value": name },
-        el("th", { scope: "row" }, name), el("td", { "data-numbers": JSON.stringify(found) }, vector(found)), el("td", {}, plain ? vector(plain) : "—"), el("td", {}, difference === null ? "—" : tiny(difference))))))),
-      run.kind === "operation" ? null : el("p", { class: "note" }, run.program ? "Plain arithmetic is the program itself in float64, what NumPy computes." : "A trained network is part of this program, so that there is no plain value beside it."));
+    const columns = ["", "in the transformer", "in plain arithmetic", "difference"];
+    const row = ({ name, found, plain, difference }) => el("tr", { "data-value": name },
+      el("th", { scope: "row" }, name),
+      el("td", { "data-numbers": JSON.stringify(found) }, vector(found)),
+      el("td", {}, vector(plain)),
+      el("td", {}, difference === null ? "—" : tiny(difference)));
+    const table = el("table", { class: "values" },
+      el("thead", {}, el("tr", {}, columns.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, rows.map(row)));
+    const note = run.program
+      ? "Plain arithmetic is the program itself in float64, what NumPy computes."
+      : "A trained network is part of this program, so that there is no plain value beside it.";
+    put(values.body, scrollable("Values", table), run.kind === "operation" ? null : el("p", { class: "note" }, note));
   }
 
   function drawErrors(at) {
@@ -275,8 +292,8 @@ export function watchView(state, changed, openLearned) {
     const of = (list) => list.map((values) => Math.sqrt(relativeError(values[run.answer].data, run.exact)));
     const lines = [{ name: "transformer", style: 2, values: of(run.values) }];
     if (run.program) lines.unshift({ name: "plain arithmetic", style: 1, values: of(run.program) });
-    put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 240, yTitle: "relative error of x", mark: Math.max(completed(run, at), 0) }),
-      el("p", { class: "legend" }, lines.map(({ name, style }) => el("span", {}, legendSample(style), ` ${name}`))));
+    const mark = Math.max(completed(run, at), 0);
+    put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 240, yTitle: "relative error of x", mark }), legend(lines));
   }
 
   drawSetup();

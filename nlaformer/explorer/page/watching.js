@@ -1,8 +1,8 @@
 // What Watch computes, apart from how it looks: the inputs from their texts, the run, the values at a point of it.
 import { catalogue, openAlgorithm, openOperation } from "./engine.js";
-import { ANSWER, prompt, states, trace } from "./algorithm.js";
+import { prompt, states, trace } from "./algorithm.js";
 import { read, reference, trace as traceOperation } from "./operation.js";
-import { run as runProgram } from "./program.js";
+import { ANSWER, run as runProgram } from "./program.js";
 import { parseMatrix, parseVector, remark, solve } from "./systems.js";
 
 const ITERATIONS = { cg: (n) => n + 2, pcg: (n) => n + 2, minres: (n) => n + 2, conjugate_residual: (n) => n + 2, "guided-cg": () => 10 };
@@ -31,7 +31,11 @@ export function readInputs(choice, texts) {
     if (found.n !== n) return { problem: `${name} has ${found.n} entries; n is ${n}.`, at: name };
     inputs[name] = found.data;
   }
-  if (!choice.sizes.includes(n)) return { problem: `The page holds weights for n = ${choice.sizes.join(", ")}; this is n = ${n}.`, at: wanted(choice)[0].name };
+  if (!choice.sizes.includes(n)) {
+    // A trained network is for one n; anything else is written down for any.
+    const elsewhere = choice.entry.sizes[choice.sizes[0]].program || choice.kind === "operation" ? ` In Python, nf.${choice.kind}("${choice.name}", n=${n}) has them.` : "";
+    return { problem: `The page holds weights for n = ${choice.sizes.join(", ")}; this is n = ${n}.${elsewhere}`, at: wanted(choice)[0].name };
+  }
   return { n, inputs };
 }
 
@@ -51,19 +55,19 @@ async function computeAlgorithm({ name, entry }, n, given) {
   const program = algorithm.program ? [...runProgram(algorithm.program, inputs, iterations, n)] : null;
   const exact = "b" in inputs ? solve(inputs.A, inputs.b) : null;
   return {
-    kind: "algorithm", name, n, inputs, layout: algorithm.layout, model: algorithm.model, steps, values, program, exact, iterations,
-    schedule: algorithm.schedule, source: entry.source, answer: ANSWER,
+    kind: "algorithm", layout: algorithm.layout, model: algorithm.model, steps, values, program, exact, answer: ANSWER,
+    schedule: algorithm.schedule, source: entry.source,
     remark: "b" in inputs && name !== "minres" ? remark(inputs.A, n) : "",
   };
 }
 
-async function computeOperation({ name, entry }, n, given) {
+async function computeOperation({ name }, n, given) {
   const operation = await openOperation(name, n);
   const operands = operation.operands.map((operand) => given[operand.name]);
   const steps = [...traceOperation(operation, operands)];
   return {
-    kind: "operation", name, n, inputs: given, layout: operation.layout, model: operation.model, steps, iterations: 0,
-    results: read(operation, steps.at(-1).P), plain: reference(name, n, operands), about: entry.about, remark: "",
+    kind: "operation", layout: operation.layout, model: operation.model, steps, remark: "",
+    results: read(operation, steps.at(-1).P), plain: reference(name, n, operands),
   };
 }
 
@@ -79,7 +83,8 @@ export function completed(run, at) {
 export function valuesAt(run, at) {
   if (run.kind === "operation") {
     if (at < run.steps.length - 1) return [];
-    return run.results.map(({ data }, k) => ({ name: run.results.length > 1 ? `result ${k + 1}` : "result", found: data, plain: run.plain[k], difference: furthest(data, run.plain[k]) }));
+    const named = (k) => (run.results.length > 1 ? `result ${k + 1}` : "result");
+    return run.results.map(({ data }, k) => ({ name: named(k), found: data, plain: run.plain[k], difference: furthest(data, run.plain[k]) }));
   }
   const t = completed(run, at);
   if (t < 0) return [];
