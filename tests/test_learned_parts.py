@@ -177,6 +177,27 @@ def test_m_is_the_inverse_of_a_diagonal_plus_columns(rank):
     torch.testing.assert_close(run.state["d"][:, 0], (M @ b[..., None])[..., 0])
 
 
+@pytest.mark.parametrize("program", [LearnedPCG(3, coarse=True), GuidedCG(3, coarse=True)])
+def test_coarse_columns_are_those_of_m_itself(program):
+    model = initial(TINY, program)
+    with torch.no_grad():
+        model.networks["precondition"].probe.weight.mul_(10.0)  # far from the Jacobi method
+    A, b, _ = systems()
+    if model.role == "preconditioner":
+        D, U = model.preconditioner(A)
+        M = torch.diag_embed(D) + U @ U.mT
+        torch.testing.assert_close(model.run(A, b, iterations=0).state["d"][:, 0], (M @ b[..., None])[..., 0])
+        ours, theirs = nf.solve(A, b, M=model), nf.solve(A, b, M=M)
+        assert np.array_equal(ours.iterations, theirs.iterations) and ours.converged
+        torch.testing.assert_close(ours.x, theirs.x)
+    else:
+        proposed, _ = model.propose(A, model.begin(A), b)
+        d = model.run(A, b, iterations=1).state["d"][:, 1]
+        torch.testing.assert_close(proposed / proposed.norm(dim=-1, keepdim=True), d / d.norm(dim=-1, keepdim=True))
+    inverse = initial(TINY, type(program)(3))
+    assert model.coarse and not inverse.coarse
+
+
 def test_m_as_a_state_is_the_same_in_every_step():
     A, b, _ = systems()
     run = initial(TINY, LearnedPCG()).run(A, b, iterations=3)

@@ -39,9 +39,21 @@ ROOT = Path(__file__).parent.parent
 SIZES = {"n": 4, "T": 3, "d": 8, "heads": 2, "batch": 4, "steps": 8, "warmup": 2, "chunk": 4}
 RECIPES = ("guided-gcr", "guided-nonlinear", "guided-cgls", "guided-eigen")
 DIFFUSION = ("guided-diffusion", "learned-preconditioner-diffusion")
-FEW_COLUMNS = {recipe: {"program_options": {"rank": 2}} for recipe in DIFFUSION}
+_COARSE = {"rank": 2, "coarse": True}
+FEW_COLUMNS = {  # the recipes' own kinds of parts, for a handful of unknowns
+    "guided-gcr": {"rank": 2},
+    "guided-cgls": _COARSE | {"memory": True},
+    "guided-eigen": _COARSE | {"memory": True},
+    "guided-diffusion": {"rank": 2},
+    "learned-preconditioner-diffusion": _COARSE,
+}
 FAMILIES = (Nonsymmetric(n=4), Cubic(n=4), LeastSquares(n=4), SmallestEigenpair(n=4))
 KINDS = pytest.mark.parametrize("recipe", RECIPES)
+
+
+def small(recipe, **settings):
+    """A recipe for a handful of unknowns."""
+    return nf.recipe(recipe, **(SIZES | {"program_options": FEW_COLUMNS.get(recipe, {})} | settings))
 
 
 def energy(A, b, x):
@@ -145,7 +157,7 @@ def test_rivals_stay_at_the_answer_of_a_solved_problem(family):
 
 def loud(recipe, scale, **settings):
     """An untrained model of six unknowns whose proposals are of another size, or nothing at all."""
-    model = untrained(nf.recipe(recipe, **(SIZES | {"n": 6} | settings)))
+    model = untrained(small(recipe, **({"n": 6} | settings)))
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(scale)
@@ -207,7 +219,7 @@ def test_no_step_of_the_guided_eigenpair_increases_the_rayleigh_quotient(scale):
 
 
 def test_a_task_resumes_to_the_same_bits(tmp_path, monkeypatch):
-    config = nf.recipe("guided-eigen", **SIZES)
+    config = small("guided-eigen")
     train(config, tmp_path / "undisturbed")
     with monkeypatch.context() as patch, pytest.raises(SystemExit):
         interrupt_at(5, patch)
@@ -218,7 +230,7 @@ def test_a_task_resumes_to_the_same_bits(tmp_path, monkeypatch):
 
 @KINDS
 def test_a_task_is_evaluated_beside_its_rivals(recipe, tmp_path):
-    config = nf.recipe(recipe, **SIZES)
+    config = small(recipe)
     untrained(config).save(tmp_path)
     outcome = CliRunner().invoke(app, ["evaluate", str(tmp_path), "--count", "4"])
     assert outcome.exit_code == 0, outcome.output
@@ -229,8 +241,7 @@ def test_a_task_is_evaluated_beside_its_rivals(recipe, tmp_path):
 
 @pytest.mark.parametrize("recipe", RECIPES + DIFFUSION)
 def test_training_lowers_the_loss_of_a_task(recipe):
-    sizes = SIZES | FEW_COLUMNS.get(recipe, {}) | {"steps": 50, "lr": 3e-3, "d": 16, "batch": 16}
-    engine = PlainEngine([nf.recipe(recipe, **sizes)])
+    engine = PlainEngine([small(recipe, steps=50, lr=3e-3, d=16, batch=16)])
     engine.step(0)
     before = engine.report().loss.item()
     for number in range(1, 40):
@@ -241,7 +252,7 @@ def test_training_lowers_the_loss_of_a_task(recipe):
 
 @KINDS
 def test_the_engine_of_cuda_takes_the_step_of_the_plain_one_on_a_task(recipe):
-    members = [nf.recipe(recipe, **SIZES, seed=seed) for seed in (0, 1)]
+    members = [small(recipe, seed=seed) for seed in (0, 1)]
     fast, plain = CompiledEngine(members, "cpu", compiled=False), PlainEngine(members)
     for number in range(5):
         fast.step(number)
@@ -251,7 +262,7 @@ def test_the_engine_of_cuda_takes_the_step_of_the_plain_one_on_a_task(recipe):
 
 @pytest.mark.parametrize("recipe", RECIPES + DIFFUSION)
 def test_the_benchmark_judges_every_line_that_is_asked_for(recipe, tmp_path, capsys):
-    untrained(nf.recipe(recipe, **(SIZES | FEW_COLUMNS.get(recipe, {})))).save(tmp_path)
+    untrained(small(recipe)).save(tmp_path)
     found, figure = str(tmp_path / "found.json"), tmp_path / "figure.svg"
     assert outlook.main([str(tmp_path), "--count=8", "--device=cpu", "--out", found]) == 1
     assert "BROKEN" in capsys.readouterr().out
@@ -316,7 +327,7 @@ def test_solvers_that_imitate_are_not_evaluated_on_problems_that_are_not_definit
 
 
 def test_members_of_a_stack_share_an_error_measure():
-    one, other = nf.recipe("guided-gcr", **SIZES), nf.recipe("guided-eigen", **SIZES)
+    one, other = small("guided-gcr"), small("guided-eigen")
     check_stack([one, one.replace(family="convection")])
     check_stack([other, other.replace(seed=1)])
     with pytest.raises(OptionError, match="family"):
@@ -325,7 +336,7 @@ def test_members_of_a_stack_share_an_error_measure():
 
 @pytest.mark.parametrize("scale", [1e-155, 1e-165, 1e-200])
 def test_a_residual_whose_products_underflow_is_not_called_converged(scale):
-    model = untrained(nf.recipe("guided-cgls", n=4, d=16, heads=2))
+    model = untrained(small("guided-cgls"))
     A, b, _ = (value[0] for value in problems.SPD(n=4).sample(1, seed=0))
     run = model.run(scale * A, scale * b, iterations=8)
     assert run.status is nf.RunStatus.NONFINITE and bool(run.residual_norms.isnan().all())
@@ -333,7 +344,7 @@ def test_a_residual_whose_products_underflow_is_not_called_converged(scale):
 
 
 def test_a_trained_program_for_least_squares_takes_rectangular_matrices():
-    model = untrained(nf.recipe("guided-cgls", n=5, d=16, heads=2))
+    model = untrained(nf.recipe("guided-cgls", n=5, d=16, heads=2, program_options={"rank": 1}))
     A, b = np.random.default_rng(0).standard_normal((5, 3)), np.ones(5)
     run, full = model.run(A, b, iterations=6), model.run(np.pad(A, ((0, 0), (0, 2))), b, iterations=6)
     assert np.array_equal(run.x, full.x) and not run.x[:, 3:].any()
@@ -343,7 +354,7 @@ def test_a_trained_program_for_least_squares_takes_rectangular_matrices():
 
 
 def test_an_eigenvector_is_where_the_guided_eigenpair_stays():
-    model = untrained(nf.recipe("guided-eigen", n=4, d=16, heads=2))
+    model = untrained(small("guided-eigen"))
     start = torch.eye(4, dtype=torch.float64)
     run = model.run(torch.diag(torch.arange(1.0, 5.0)).double(), start, iterations=3)
     assert torch.equal(run.x, start[:, None].expand(4, 4, 4))

@@ -147,7 +147,9 @@ def test_the_literatures_programs_solve_least_squares() -> None:
 def test_a_trained_model_joins_the_literatures_table() -> None:
     settings: dict[str, Any] = {"family": literature.Gaussian(n=8, columns=2), "d": 8, "heads": 2}
     A, b, x = (part.numpy() for part in literature.Gaussian(n=8, columns=2).sample(3, seed=1))
-    found = literature._errors(untrained(nf.recipe("guided-cgls", **settings)), A, b, x[..., :2], (0, 8))
+    found = literature._errors(
+        untrained(nf.recipe("guided-cgls", program_options={"rank": 2}, **settings)), A, b, x[..., :2], (0, 8)
+    )
     assert found["errors"]["0"] == pytest.approx(float((x[..., :2] ** 2).mean()))
     assert found["errors"]["8"] < found["errors"]["0"]
 

@@ -19,6 +19,11 @@ M is never formed: by the formula of Sherman, Morrison and Woodbury, one column 
     M_0 = diag(D),    w_j = M_{j-1} u_j / sqrt(1 + u_j . M_{j-1} u_j),    M_j = M_{j-1} - w_j w_j^T,
 
 which are ordinary operations of the language. ``M @ v`` costs k inner products.
+
+These columns stand for the few largest eigenvalues of A. Where a few small ones are the trouble, as in diffusion, the
+columns belong into M itself: "diagonal + coarse k" gives the Jacobi method with an additive coarse correction,
+
+    M = diag(D) + V V^T,    D_i = e^z_i0 / a_i,    V_ij = z_ij / sqrt(a_i).
 """
 
 from __future__ import annotations
@@ -35,8 +40,8 @@ from nlaformer.compiler.values import Value, graph_of
 from nlaformer.errors import OptionError, unknown_name
 
 _ValueT = TypeVar("_ValueT", bound=Any)
-_GIVES = ("vector", "scalar", "positive scalar", "positive diagonal", "diagonal + rank 1")
-_RANKED = re.compile(r"(?:dimensionless )?diagonal \+ rank ([1-9]\d*)")
+_GIVES = ("vector", "scalar", "positive scalar", "positive diagonal", "diagonal + rank 1", "diagonal + coarse 8")
+_RANKED = re.compile(r"(?:dimensionless )?diagonal \+ (?:rank|coarse) ([1-9]\d*)")
 _EXPONENT = 8.0  # the largest |z| of e^z
 _COLUMN = 64.0  # the largest entry of a column
 
@@ -65,9 +70,14 @@ class PartSpec:
 
     @property
     def rank(self) -> int:
-        """The k of "diagonal + rank k", else 0."""
+        """The k of "diagonal + rank k" and "diagonal + coarse k", else 0."""
         found = _RANKED.fullmatch(self.gives)
         return int(found[1]) if found else 0
+
+    @property
+    def coarse(self) -> bool:
+        """Whether the columns are those of M, not of its inverse."""
+        return " coarse " in self.gives
 
     @property
     def dimensionless(self) -> bool:
@@ -130,8 +140,9 @@ class Learned:
     ----------
     gives : "vector", "scalar", "positive scalar", "positive diagonal" (a vector of positive numbers) or
         "diagonal + rank k", k <= n: a symmetric positive definite M in place of A's inverse, to be used as ``M @ r``. M
-        may be returned as a state. "dimensionless diagonal + rank k" is an M without a unit, in place of the inverse of
-        a matrix with ones on its diagonal
+        may be returned as a state. "diagonal + coarse k" is one whose columns stand for the smallest eigenvalues of A,
+        not for the largest. "dimensionless diagonal + ..." is an M without a unit, in place of the inverse of a matrix
+        with ones on its diagonal
     memory : whether the part, in ``step``, keeps a hidden state from loop to loop
 
     Examples
@@ -179,7 +190,7 @@ class Learned:
 
 
 class LowRank:
-    """M = diag(D) - sum_j w_j w_j^T, traced or of tensors (..., n); ``M @ v`` is all it can.
+    """M = diag(D) - sum_j w_j w_j^T, or + where ``coarse``, traced or of tensors (..., n); ``M @ v`` is all it can.
 
     >>> import torch
     >>> M = LowRank.of(torch.tensor([1.0, 0.5]), torch.tensor([1.0, 2.0]))  # (diag(1, 2) + u u^T)^-1
@@ -187,8 +198,8 @@ class LowRank:
     [1.0, 0.0]
     """
 
-    def __init__(self, diagonal: Any, columns: tuple[Any, ...]):
-        self.diagonal, self.columns = diagonal, columns
+    def __init__(self, diagonal: Any, columns: tuple[Any, ...], coarse: bool = False):
+        self.diagonal, self.columns, self.coarse = diagonal, columns, coarse
 
     @classmethod
     def of(cls, D: Any, *U: Any) -> LowRank:
@@ -204,12 +215,14 @@ class LowRank:
             raise TypeError(f"M @ {v!r:.40}; the M of a learned part can be multiplied by a vector")
         result = self.diagonal * v
         for w in self.columns:
-            result = result - _inner(w, v) * w
+            part = _inner(w, v) * w
+            result = result + part if self.coarse else result - part
         return result
 
     def states(self, name: str) -> dict[str, Any]:
         """The vectors that stand for M as a state."""
-        named = {f"{name}.column{j}": column for j, column in enumerate(self.columns, start=1)}
+        kind = "coarse" if self.coarse else "column"
+        named = {f"{name}.{kind}{j}": column for j, column in enumerate(self.columns, start=1)}
         return {f"{name}.diagonal": self.diagonal, **named}
 
     @staticmethod
@@ -217,8 +230,9 @@ class LowRank:
         """The M of those states; None if there are none of that name."""
         if f"{name}.diagonal" not in known:
             return None
-        columns = [key for key in known if key.startswith(f"{name}.column")]
-        return LowRank(Value(known[f"{name}.diagonal"]), tuple(Value(known[key]) for key in columns))
+        coarse = f"{name}.coarse1" in known
+        columns = [key for key in known if key.startswith(f"{name}.coarse" if coarse else f"{name}.column")]
+        return LowRank(Value(known[f"{name}.diagonal"]), tuple(Value(known[key]) for key in columns), coarse)
 
 
 def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
@@ -233,7 +247,8 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
     said = {name: Value(node) for name, node in call.said.items()}
     if not spec.rank:
         return exp(_bounded(said["value"], _EXPONENT)) if spec.is_positive else said["value"]
-    return LowRank.of(*factors(said, 1.0 if spec.dimensionless else positive(diag(Value(nodes[0])))))
+    a = 1.0 if spec.dimensionless else positive(diag(Value(nodes[0])))
+    return low_rank(spec.coarse, *factors(spec, said, a))
 
 
 def _problem(part: PartSpec, graph: Graph, nodes: list[Node]) -> str:
@@ -272,10 +287,16 @@ def _call(spec: PartSpec, graph: Graph, nodes: tuple[Node, ...]) -> Call:
     return Call(spec, nodes, memory, said)
 
 
-def factors(said: Mapping[str, _ValueT], a: Any) -> list[_ValueT]:
-    """D and the columns of U, from what the network says and the diagonal entries of A, or 1; traced or tensors."""
+def factors(part: PartSpec, said: Mapping[str, _ValueT], a: Any) -> list[_ValueT]:
+    """D and the columns, from what the network says and the diagonal entries of A, or 1; traced or tensors."""
     z, *columns = said.values()
-    return [exp(_bounded(z, _EXPONENT)) / a, *(_bounded(column, _COLUMN) * sqrt(a) for column in columns)]
+    scaled = (_bounded(column, _COLUMN) for column in columns)
+    return [exp(_bounded(z, _EXPONENT)) / a, *(v / sqrt(a) if part.coarse else v * sqrt(a) for v in scaled)]
+
+
+def low_rank(coarse: bool, D: Any, *columns: Any) -> LowRank:
+    """The M of D and the columns that ``factors`` gives."""
+    return LowRank(D, columns, coarse=True) if coarse else LowRank.of(D, *columns)
 
 
 def _inner(u: Any, v: Any) -> Any:

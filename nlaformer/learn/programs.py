@@ -24,7 +24,7 @@ from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram, Network
 from nlaformer.compiler.inputs import padded, size_of
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.learned import LowRank, factors
+from nlaformer.compiler.learned import factors, low_rank
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, refuse, trace_program
@@ -192,6 +192,11 @@ class TrainedProgram(nn.Module):
         spoken = [part for part in parts if part.method == "step" and (part.rank or part.is_vector)]
         return "directions" if len(parts) == len(spoken) == 1 and spoken[0].inputs == ["vector"] else ""
 
+    @property
+    def coarse(self) -> bool:
+        """Whether a part of it writes the columns of M, not those of its inverse."""
+        return any(network.part.coarse for network in self._parts.values())
+
     @torch.no_grad()
     def begin(self, A: Tensor) -> Tensor:
         """The memory of the part that speaks in every loop, for matrices (..., n, n)."""
@@ -223,12 +228,14 @@ class TrainedProgram(nn.Module):
         after = said.pop("memory")
         if not part.rank:
             return said["value"], after if part.memory else memory
-        D, U = _usable(factors(said, A.diagonal(dim1=-2, dim2=-1)))
-        return LowRank.of(D, *U.unbind(-1)) @ unit, after if part.memory else memory
+        D, U = _usable(factors(part, said, A.diagonal(dim1=-2, dim2=-1)))
+        return low_rank(part.coarse, D, *U.unbind(-1)) @ unit, after if part.memory else memory
 
     @torch.no_grad()
     def preconditioner(self, A: ArrayT) -> tuple[ArrayT, ArrayT]:
         """D (..., n) and U (..., n, k) in float64, with M^-1 = diag(1/D) + U U^T; D is positive, and so is M.
+
+        Of a part that gives "diagonal + coarse k" it is M = diag(D) + U U^T; ``coarse`` says which.
 
         Arrays of the kind of A, (..., n, n). A matrix whose diagonal is not positive is not positive definite; it gets
         M = 1, with an UnfamiliarWarning.
@@ -245,7 +252,7 @@ class TrainedProgram(nn.Module):
                 f"{self.program.name} has no part that writes a preconditioner from A alone; {network.part.name} is "
                 f"given {', '.join(['A', *network.part.inputs])} and gives {network.part.gives!r}"
             )
-        D, U = _usable(factors(network.start(matrices), matrices.diagonal(dim1=-2, dim2=-1)))
+        D, U = _usable(factors(network.part, network.start(matrices), matrices.diagonal(dim1=-2, dim2=-1)))
         return give(D, kind_of(A)), give(U, kind_of(A))
 
     def _matrices(self, A: Any) -> Tensor:

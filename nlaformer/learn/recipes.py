@@ -12,6 +12,7 @@ _ACCELERATED = Config(
 )
 _PROGRAM = Config(supervision="solution", power=0.0, floor=1e-24, sigma=(1.0, 1.2, 1.4), warmup=500, clip=20.0)
 _SMALL = _PROGRAM.replace(program="guided-cg", n=8, sigma=(1.2,), T=5, d=64, heads=4, batch=32)
+_COLUMNS = {"rank": 8, "coarse": True, "memory": True}
 _RECIPES: dict[str, tuple[str, Config]] = {
     "quickstart": (
         "Two minutes on a laptop: iterates that beat CG's first ones on systems of eight unknowns.",
@@ -43,8 +44,8 @@ _RECIPES: dict[str, tuple[str, Config]] = {
         _PROGRAM.replace(program="learned-pcg", T=6, pre_layers=2, steps=16_000),
     ),
     "guided-gcr": (
-        "Nonsymmetric systems: GCR with a network that proposes the direction in every loop; its rival is GMRES.",
-        _PROGRAM.replace(program="guided-gcr", family="nonsymmetric", T=8, steps=20_000),
+        "Nonsymmetric systems: GCR with a network that writes a preconditioner in every loop; its rival is GMRES.",
+        _PROGRAM.replace(program="guided-gcr", program_options={"rank": 8}, family="nonsymmetric", T=8, steps=20_000),
     ),
     "guided-nonlinear": (
         "A x + x^3 = b: nonlinear CG with a network that writes a preconditioner in every loop.",
@@ -52,11 +53,15 @@ _RECIPES: dict[str, tuple[str, Config]] = {
     ),
     "guided-cgls": (
         "Least squares: CGLS with a network that writes a preconditioner in every loop.",
-        _PROGRAM.replace(program="guided-cgls", family="least-squares", n=40, T=10, steps=20_000),
+        _PROGRAM.replace(program="guided-cgls", program_options=_COLUMNS, family="least-squares", n=40, T=10).replace(
+            steps=20_000
+        ),
     ),
     "guided-eigen": (
         "The smallest eigenpair: conjugate directions, preconditioned by a network in every loop.",
-        _PROGRAM.replace(program="guided-eigen", family="smallest-eigenpair", T=10, steps=20_000),
+        _PROGRAM.replace(program="guided-eigen", program_options=_COLUMNS, family="smallest-eigenpair", T=10).replace(
+            steps=20_000
+        ),
     ),
     "guided-diffusion": (
         "guided-cg for diffusion with variable coefficients on a grid of 8 x 8; for 16 x 16, n=256.",
@@ -65,10 +70,10 @@ _RECIPES: dict[str, tuple[str, Config]] = {
         ),
     ),
     "learned-preconditioner-diffusion": (
-        "A preconditioner of a diagonal plus eight columns, for diffusion on a grid of 8 x 8; for 16 x 16, n=256.",
-        _PROGRAM.replace(program="learned-pcg", program_options={"rank": 8}, family="poisson-2d", n=64, T=10).replace(
-            pre_layers=3, chunk=16, steps=20_000
-        ),
+        "A preconditioner of a diagonal plus 16 columns, for diffusion on a grid of 8 x 8; for 16 x 16, n=256.",
+        _PROGRAM.replace(
+            program="learned-pcg", program_options={"rank": 16, "coarse": True}, family="poisson-2d"
+        ).replace(n=64, T=10, pre_layers=3, chunk=16, steps=20_000),
     ),
     "guided-quickstart": (
         "guided-cg in two minutes on a laptop, on systems of eight unknowns.",

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
-from nlaformer.compiler.learned import LowRank
+from nlaformer.compiler.learned import low_rank
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.loading import bundled, load
 from nlaformer.solvers.blocks import Blocks, unreadable
@@ -75,7 +75,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class DiagonalPlusRank:
-    """M = (diag(1/D) + U U^T)^-1 on diagonal blocks, as D - W W^T (``compiler.learned``).
+    """M = (diag(1/D) + U U^T)^-1 on diagonal blocks, as D - W W^T, or M = diag(D) + W W^T (``compiler.learned``).
 
     It is symmetric positive definite whatever a network says: a block for which D is not positive, an entry is not
     finite, or 1 + |U^T D U| is so large that the difference would be rounding error, becomes the Jacobi one. Blocks
@@ -88,6 +88,7 @@ class DiagonalPlusRank:
     size: int  # unknowns that the model was made for
     jacobi: int = 0  # blocks that became the Jacobi one
     seconds: float = 0.0  # that the model took
+    coarse: bool = False  # whether the columns are added
 
     @classmethod
     def learned(cls, model: Any, problem: Problem) -> DiagonalPlusRank:
@@ -105,27 +106,31 @@ class DiagonalPlusRank:
         pieces = [model.preconditioner(piece) for piece in A.flatten(0, 1).split(_LARGEST_CALL)]
         D, U = (torch.cat(parts).to(problem.b) for parts in zip(*pieces, strict=True))
         D, U = (v.reshape(*A.shape[:2], *v.shape[1:]) for v in (D, U))
-        found = cls.of(D, U, A.diagonal(dim1=-2, dim2=-1), blocks, model.config.n)
+        found = cls.of(D, U, A.diagonal(dim1=-2, dim2=-1), blocks, model.config.n, getattr(model, "coarse", False))
         if len(A) > 1:
             shared = len(problem.b) // len(A)
             found = replace(found, **{name: getattr(found, name).repeat_interleave(shared, 0) for name in ("D", "W")})
         return replace(found, seconds=time.perf_counter() - begun)
 
     @classmethod
-    def of(cls, D: Tensor, U: Tensor, diagonal: Tensor, blocks: Blocks, size: int) -> DiagonalPlusRank:
+    def of(
+        cls, D: Tensor, U: Tensor, diagonal: Tensor, blocks: Blocks, size: int, coarse: bool = False
+    ) -> DiagonalPlusRank:
         """From D (..., s) and U (..., s, rank), checked; ``diagonal`` is that of A."""
-        update = (D[..., None] * U.square()).sum((-2, -1))  # the trace of U^T D U
+        weight = 1 / D if coarse else D
+        update = (weight[..., None] * U.square()).sum((-2, -1))  # the trace of U^T D U, or of U^T D^-1 U
         sound = (torch.isfinite(D) & (D > 0)).all(-1) & torch.isfinite(U).all((-2, -1))
         sound &= update < _LARGEST_UPDATE  # false for NaN
         D = torch.where(sound[..., None], D, torch.where(diagonal > 0, 1 / diagonal, 1.0))
         U = torch.where(sound[..., None, None], U, 0.0)
-        W = torch.stack(LowRank.of(D, *U.unbind(-1)).columns, -1) if U.shape[-1] else U
-        return cls(D, W, blocks, size, int((~sound).sum()))
+        W = torch.stack(low_rank(coarse, D, *U.unbind(-1)).columns, -1) if U.shape[-1] else U
+        return cls(D, W, blocks, size, int((~sound).sum()), coarse=coarse)
 
     def apply(self, X: Tensor) -> Tensor:
         weight = self.blocks.share.sqrt()
         parts = self.blocks.split(weight * X)  # (m, k, s)
-        parts = self.D * parts - (self.W @ (self.W.mT @ parts[..., None]))[..., 0]
+        columns = (self.W @ (self.W.mT @ parts[..., None]))[..., 0]
+        parts = self.D * parts + columns if self.coarse else self.D * parts - columns
         return self.blocks.join(parts) / weight  # join divides by the number of blocks, so 1 / weight leaves weight
 
     def take(self, lanes: Tensor) -> DiagonalPlusRank:

@@ -5,6 +5,7 @@ speaks in every loop: M changes with the residual alone, so that it cannot drift
 error in the norm of A; with c = M r the step along c alone would decrease it, and the step along d is the best one in
 the plane of c and the direction before. -c gives the same step as c. In ``LearnedPCG`` the network reads A once and
 writes M; the rest is the preconditioned method with all its theory: in exact arithmetic it ends in at most n steps.
+With ``coarse`` the columns stand for the smallest eigenvalues of A, as on a grid, and not for the largest.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class GuidedCG(Program):
 
     positive_definite = True
 
-    def __init__(self, rank: int = 1):
-        self.rank = rank
-        self.precondition = Learned(f"diagonal + rank {rank}")
+    def __init__(self, rank: int = 1, coarse: bool = False):
+        self.rank, self.coarse = rank, coarse
+        self.precondition = Learned(f"diagonal + {'coarse' if coarse else 'rank'} {rank}")
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         return dict(x=x0, r=b - A @ x0, d=zeros_like(b), q=zeros_like(b))
@@ -42,9 +43,9 @@ class LearnedPCG(Program):
 
     positive_definite = True
 
-    def __init__(self, rank: int = 1):
-        self.rank = rank
-        self.precondition = Learned(f"diagonal + rank {rank}")
+    def __init__(self, rank: int = 1, coarse: bool = False):
+        self.rank, self.coarse = rank, coarse
+        self.precondition = Learned(f"diagonal + {'coarse' if coarse else 'rank'} {rank}")
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         M = self.precondition(A)

@@ -6,13 +6,15 @@ becomes the Ritz vector of the smaller Ritz value in the span of x and this dire
 1 and H = [rho, g; g, h] the matrix of A there, (h - mu, -g) for its smaller eigenvalue mu. So no step increases the
 Rayleigh quotient. Near the end this is the step of LOBPCG, which takes the best of x, c and the last direction. A step
 takes one product with A; A x is updated with x.
+
+The best M is close to the inverse of A - rho, so the network is told where rho lies among the diagonal entries of A.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from nlaformer.compiler.language import Program, dot, norm, sign, sqrt, zeros_like
+from nlaformer.compiler.language import Program, diag, dot, log, norm, positive, sign, sqrt, zeros_like
 from nlaformer.compiler.learned import Learned
 
 _States = dict[str, Any]
@@ -23,9 +25,9 @@ class GuidedEigen(Program):
 
     positive_definite = True
 
-    def __init__(self, rank: int = 1):
-        self.rank = rank
-        self.precondition = Learned(f"diagonal + rank {rank}")
+    def __init__(self, rank: int = 1, coarse: bool = False, memory: bool = False):
+        self.rank, self.coarse, self.memory = rank, coarse, memory
+        self.precondition = Learned(f"diagonal + {'coarse' if coarse else 'rank'} {rank}", memory=memory)
 
     def start(self, A: Any, b: Any) -> _States:
         x = b / norm(b)
@@ -34,7 +36,8 @@ class GuidedEigen(Program):
     def step(self, A: Any, x: Any, p: Any, d: Any, q: Any) -> _States:
         rho = dot(x, p)
         r = rho * x - p
-        c = self.precondition(A, x, r / norm(r)) @ (r / norm(r))
+        M = self.precondition(A, x, r / norm(r), log(positive(diag(A) / rho)))
+        c = M @ (r / norm(r))
         c = c - dot(x, c) * x
         d, q = d - dot(x, d) * x, q - dot(x, d) * p
         c = c - (dot(c, q - rho * d) / dot(d, q - rho * d)) * d

@@ -22,9 +22,9 @@ class GuidedCGLS(Program):
 
     rectangular = True
 
-    def __init__(self, rank: int = 1):
-        self.rank = rank
-        self.precondition = Learned(f"dimensionless diagonal + rank {rank}")
+    def __init__(self, rank: int = 1, coarse: bool = False, memory: bool = False):
+        self.rank, self.coarse, self.memory = rank, coarse, memory
+        self.precondition = Learned(f"dimensionless diagonal + {'coarse' if coarse else 'rank'} {rank}", memory=memory)
 
     def start(self, A: Any, b: Any, x0: Any) -> _States:
         squares = positive(diag(A.T @ A))
