@@ -62,6 +62,16 @@ class NothingLearned(nf.Program):
 
     def step(self, A, b, x):
         return dict(x=x + (b - A @ x) / nf.norm(A))
+
+class Further(Momentum):
+    inputs = dict(C="vector")
+
+    def finish(self, x, C):
+        return x + C
+
+class Size(Momentum):
+    def finish(self, x):
+        return nf.norm(x)
 '''
 
 
@@ -201,9 +211,12 @@ def test_programs_that_cannot_be_trained_are_complaints(changes, words):
         GUIDED.replace(**changes).validate()
 
 
-def test_a_program_without_a_learned_part_is_refused_before_its_folder_is_made(mine, tmp_path):
-    with pytest.raises(NLAFormerError, match="NothingLearned"):
-        train(GUIDED.replace(program=mine.NothingLearned), tmp_path / "run")
+@pytest.mark.parametrize(
+    ("name", "words"), [("NothingLearned", "NothingLearned"), ("Further", "takes C"), ("Size", "gives a scalar")]
+)
+def test_a_program_that_cannot_be_trained_is_refused_before_its_folder_is_made(name, words, mine, tmp_path):
+    with pytest.raises(NLAFormerError, match=words):
+        train(GUIDED.replace(program=getattr(mine, name)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
