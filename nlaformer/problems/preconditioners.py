@@ -36,7 +36,7 @@ def incomplete_cholesky(A: Tensor) -> Tensor:
 
 
 def _incomplete(A: Tensor, b: Tensor, iterations: int) -> Tensor:
-    L = incomplete_cholesky(A)
+    L = incomplete_cholesky(A.cpu()).to(A.device)  # many small steps, each of which a GPU would wait for
 
     def solve(r: Tensor) -> Tensor:
         half = torch.linalg.solve_triangular(L, r[..., None], upper=False)
