@@ -2,7 +2,7 @@
 
 A key is the path to a number in the document, such as "cg-imitation.errors.model.mean.t4". A list of numbers has a key
 of its own, one with ".shown" for t = 1, 2, 4, 6, 8, and one for each entry. Documents of short programs
-(``--extract``) and of exchanges (``--exchange``) have keys that begin with the model and "programs" or "exchange".
+(``--extract``) have keys that begin with the model and "programs".
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ def numbers(results: Results) -> dict[str, Any]:
     for name in MODELS:
         _add(found, name, results.document(f"{FOLDER}/{name}"))
         _add(found, f"{name}.programs", results.document(f"{FOLDER}/{name}-programs"))
-        if results.has(f"{FOLDER}/{name}-exchange"):  # of solvers
-            _add(found, f"{name}.exchange", results.document(f"{FOLDER}/{name}-exchange"))
         found[f"{name}.mean_deviation"] = fmean(found[f"{name}.explanations.cg.deviation"])
         for other in ("cg", "fixed-polynomial"):
             found[f"{name}.filter_difference.{other}"] = _difference(found, name, other)
