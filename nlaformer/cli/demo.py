@@ -5,6 +5,9 @@ A part is a few lines of Python, printed and run as they stand, and sentences th
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -85,7 +88,7 @@ def algorithm(out: Path) -> None:
         f"One step became a block of {loop.layers} layers; 30 passes of it are 30 iterations, and nothing was trained. "
         f"On {errors.count} systems of 20 unknowns the mean squared relative error, |x_t - x|^2 / |x|^2, is "
         f"{ours[10]:.0e} after 10 iterations and {ours[30]:.0e} after 30; CG in NumPy has {theirs[10]:.0e} and "
-        f"{theirs[30]:.0e}. {picture}"
+        f"{theirs[30]:.0e}. Picture: {picture}"
     )
 
 
@@ -105,7 +108,7 @@ def learning(out: Path) -> None:
     _tell(
         "The bundled cg-accelerated is a transformer that was trained to be ahead of CG. On these systems, which are "
         f"new to it, its squared error is up to {ahead:,.0f} times smaller than CG's; then it stays there. PCG is "
-        f"CG with a preconditioner: Jacobi's, or one made by hand for such matrices. {picture}"
+        f"CG with a preconditioner: Jacobi's, or one made by hand for such matrices. Picture: {picture}"
     )
     _tell(
         "Now a network is trained before your eyes, on systems of 8 unknowns. It proposes a preconditioner in every "
@@ -125,7 +128,8 @@ def learning(out: Path) -> None:
     _compared(errors, tuple(range(1, last + 1)))
     ahead = errors.mean["CG"][last] / errors.mean["learned"][last]
     title = f"At t = {last} CG's squared error is {ahead:,.3g} times that of the model trained here"
-    _tell(f"{title}. The model is kept in {model}. {_drawn(errors, errors.mean, title, out / '3-trained.png')}")
+    picture = _drawn(errors, errors.mean, title, out / "3-trained.png")
+    _tell(f"{title}. The model is kept in {model}. Picture: {picture}")
 
 
 def solving(out: Path) -> None:
@@ -149,7 +153,7 @@ def solving(out: Path) -> None:
         f"model does not pay at this size: {result.seconds:.2g} s and {plain.seconds:.2g} s.) The exact |b - A x| of "
         f"the returned x is proven to be at most {result.residual_bound:.1e}; the tolerance, 1e-8 |b|, is "
         f"{result.tolerance:.1e}. With the model that is no good the solve {_ended(spoilt)} after "
-        f"{spoilt.matvecs} products: a model costs time, never the answer. {picture}"
+        f"{spoilt.matvecs} products: a model costs time, never the answer. Picture: {picture}"
     )
 
 
@@ -167,6 +171,8 @@ def afterwards(out: Path) -> None:
         f"on a matrix of your own, layer by layer. The pictures of the parts above are in {out}. Try next:"
     )
     print(NEXT.format(out=out))
+    if shutil.which("nlaformer") is None and sys.prefix != sys.base_prefix:  # as after make demo
+        _tell(f"Your shell finds the command nlaformer after: . {os.path.relpath(sys.prefix)}/bin/activate")
 
 
 NEXT = """\
