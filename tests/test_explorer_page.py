@@ -316,7 +316,7 @@ def test_the_page_tells_the_claims_of_the_repository_and_a_folder_without_them_h
     assert findings.microscope(["cg-accelerated"], tmp_path) == {}
 
 
-def test_pictures_of_every_view_for_the_documentation(visit):
+def test_pictures_of_the_views_for_the_documentation(visit):
     page = visit(fragment=_state(view="watch", watch={"at": 12})).page
     _settled(page, "Watch")
     _keep(page, "watch")
@@ -329,5 +329,4 @@ def test_pictures_of_every_view_for_the_documentation(visit):
     _open(page, "Learned")
     _keep(page, "learned")
     _open(page, "Paper")
-    _keep(page, "paper")
     assert page.locator(".claim").count() > 40
