@@ -17,10 +17,11 @@ from nlaformer.learn.stacks import check_stack
 
 
 @pytest.mark.parametrize("name", list(nf.recipes()))
-def test_every_recipe_is_valid_and_survives_json(name):
+def test_every_recipe_is_valid_and_survives_json_and_its_repr(name):
     config = nf.recipe(name).validate()
     assert config.recipe == name
     assert Config.from_json(json.loads(json.dumps(config.to_json()))) == config
+    assert eval(repr(config), {"Config": Config().replace}) == config and len(repr(config)) < 300
 
 
 def test_settings_take_the_type_of_their_field():

@@ -128,6 +128,8 @@ class Config:
     (20, 20, 'joint', 0.001)
     >>> Config.from_json(config.to_json()) == config
     True
+    >>> config  # what differs from the defaults
+    Config(supervision='joint', steps=2000)
     """
 
     recipe: str = "custom"
@@ -181,6 +183,11 @@ class Config:
     chunk: int = 64
     threads: int | None = None
     precision: Literal["float32", "bf16x3", "tf32", "bf16"] = "tf32"
+
+    def __repr__(self) -> str:
+        given = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = (f"{name}={value!r}" for name, value in given.items() if value != getattr(Config, name))
+        return f"Config({', '.join(changed)})"
 
     @property
     def ffn_width(self) -> int:

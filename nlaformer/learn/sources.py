@@ -52,7 +52,7 @@ class Options(Mapping[str, Any]):
         return hash(self._text)
 
     def __repr__(self) -> str:
-        return self._text
+        return repr(json.loads(self._text))
 
 
 def _json_value(value: Any) -> Any:
