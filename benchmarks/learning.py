@@ -111,7 +111,18 @@ def measure(arguments: argparse.Namespace, chosen: dict[str, dict[str, Config]],
         rows += run(name, lines, folder, count=16 if arguments.smoke else 512)
         if arguments.json is not None:  # after every plan, so that an interruption loses one plan at most
             arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(json.dumps({"provenance": where, "rows": rows}, indent=1) + "\n")
+            arguments.json.write_text(written(where, rows))
+
+
+def written(where: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
+    """The document as JSON, a line for each model, its numbers with six digits: small files, readable differences.
+
+    >>> written({"commit": "abc"}, [{"error": 0.123456789, "power": 1e-06}])
+    '{"provenance": {"commit": "abc"},\\n"rows": [\\n{"error": 0.123457, "power": 1e-06}\\n]}\\n'
+    """
+    short = json.loads(json.dumps(rows), parse_float=lambda digits: float(f"{float(digits):.6g}"))
+    lines = ",\n".join(map(json.dumps, short))
+    return f'{{"provenance": {json.dumps(where)},\n"rows": [\n{lines}\n]}}\n'
 
 
 if __name__ == "__main__":
