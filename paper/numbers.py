@@ -140,14 +140,15 @@ def _layers(printed: str, n: int) -> int:
 
 
 def _compiled() -> Numbers:
-    """Theorem 3.1, the library of programs, and the FFN of Lemma 3.2 as fitted."""
+    """Theorem 3.1, the library of programs, the time of an iteration over NumPy's, the FFN of Lemma 3.2 as fitted."""
     (cg,) = RESULTS.document("conjugate-gradients")["algorithms"]
     found = {f"cg.{field}": cg[field] for field in ("layers", "start_layers", "error", "reference_error")}
     found |= {f"cg.{kind}": cg[kind]["1e-06"] for kind in ("iterations", "reference_iterations")}
     library = [row for row in RESULTS.document("algorithms/table")["algorithms"] if row["name"] != "cg"]
     found |= {"library.count": len(library), "library.layers": _range(row["layers"] for row in library)}
     found["library.deviation"] = max(row["last_deviation"] for row in library)
-    fits = RESULTS.document("algorithms/fit")["measurements"]
+    speeds, fits = (RESULTS.document(f"algorithms/{name}")["measurements"] for name in ("speed", "fit"))
+    found["cg.slower"] = _range(row["seconds"] / row["numpy_seconds"] for row in speeds)
     return found | {f"fit.n{row['n']}.width{row['width']}": row["median"] for row in fits}
 
 
