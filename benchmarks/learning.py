@@ -117,8 +117,11 @@ def measure(arguments: argparse.Namespace, chosen: dict[str, dict[str, Config]],
 def written(where: dict[str, Any], rows: Sequence[dict[str, Any]]) -> str:
     """The document as JSON, a line for each model, its numbers with six digits: small files, readable differences.
 
-    >>> written({"commit": "abc"}, [{"error": 0.123456789, "power": 1e-06}])
-    '{"provenance": {"commit": "abc"},\\n"rows": [\\n{"error": 0.123457, "power": 1e-06}\\n]}\\n'
+    >>> print(written({"commit": "abc"}, [{"error": 0.123456789, "power": 1e-06}]).rstrip())
+    {"provenance": {"commit": "abc"},
+    "rows": [
+    {"error": 0.123457, "power": 1e-06}
+    ]}
     """
     short = json.loads(json.dumps(rows), parse_float=lambda digits: float(f"{float(digits):.6g}"))
     lines = ",\n".join(map(json.dumps, short))
