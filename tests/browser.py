@@ -76,6 +76,20 @@ class Visit:
         """What was asked for beside the page itself and what it holds in memory."""
         return [url for url in self.requests if not url.startswith(("file:", "blob:", "data:"))]
 
+    def processor_seconds(self, script: str, *given: Any) -> float:
+        """How long the page's own thread computes in ``evaluate``, whatever else the machine does."""
+        session = self.context.new_cdp_session(self.page)
+        session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+        def used() -> float:
+            return next(
+                m["value"] for m in session.send("Performance.getMetrics")["metrics"] if m["name"] == "ThreadTime"
+            )
+
+        before = used()
+        self.evaluate(script, *given)
+        return used() - before
+
     def evaluate(self, script: str, *given: Any) -> Any:
         """What a function of the page returns for a list; as text, since Playwright takes numbers one by one."""
         called = f"async (text) => JSON.stringify(await ({script})(JSON.parse(text)))"
