@@ -432,6 +432,10 @@ def _learned_parts() -> Numbers:
             curves = [model["families"][label]["comparison"]["mean"]["learned"] for model in models]
             numbers |= {f"{key}.seeds.t{t}": _range(curve[t] for curve in curves) for t in (5, 10)}
         found |= {f"{name}.{key}": value for key, value in numbers.items()}
+    for name, family in (("guided-nonlinear", "cubic"), ("learned-preconditioner-diffusion", "poisson-2d")):
+        rows = [model["families"][family]["to_residual"] for model in benchmarks.document(name)["models"].values()]
+        found[f"{name}.residual"] = _range(row["learned"] for row in rows)
+        found[f"{name}.rivals"] = [count for rival, count in rows[0].items() if rival != "learned"]
     foreign = benchmarks.document("foreign")
     found["learned-preconditioner.products.systems"] = foreign["families"][0]["count"]
     for row in foreign["families"]:
