@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from scipy.sparse import linalg
 from typer.testing import CliRunner
 
 import nlaformer as nf
-from benchmarks import outlook
+from benchmarks import outlook, outlook_columns, outlook_page, outlook_solve
 from nlaformer import problems
 from nlaformer.cli import app
 from nlaformer.errors import DTypeError, OptionError, ShapeError
@@ -268,6 +269,29 @@ def test_the_benchmark_judges_every_line_that_is_asked_for(recipe, tmp_path, cap
     assert "BROKEN" in capsys.readouterr().out
     assert outlook.main(["--read", found, "--figure", str(figure)]) == 1
     assert recipe in figure.read_text() and recipe in capsys.readouterr().out
+
+
+def test_the_pages_sections_are_those_of_the_filed_figures():
+    page = (ROOT / "docs" / "tasks.md").read_text()
+    for name, remark in outlook_page.REMARKS.items():
+        document = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        assert outlook_page.section(document, name, remark) in page, name
+
+
+@pytest.mark.parametrize("recipe", ["guided-gcr", "guided-eigen", "learned-preconditioner-diffusion"])
+def test_no_problem_is_lost_behind_the_solvers_to_a_model_that_has_learned_nothing(recipe, tmp_path):
+    untrained(small(recipe)).save(tmp_path / "model")
+    found = tmp_path / "found.json"
+    assert outlook_solve.main([str(tmp_path / "model"), "--count=3", "--single=1", "--out", str(found)]) == 0
+    (rows,) = json.loads(found.read_text())["models"].values()
+    assert all(sum(row["statuses"]["with the model"].values()) == row["problems"] for row in rows.values())
+
+
+def test_with_all_eigenvectors_as_columns_one_iteration_is_enough():
+    family = problems.Poisson2D(n=16)
+    systems = family.sample(4, seed=0)
+    assert outlook_columns.counts(family, systems, 16, smallest=True) == [1] * 5
+    assert min(outlook_columns.counts(family, systems, 0, smallest=True)) > 1
 
 
 def test_a_line_that_is_asked_for_holds_only_at_the_share_or_below():
