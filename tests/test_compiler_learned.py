@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,30 @@ class TestRun:
         found = nf.compile(model, dtype="float32", verify=False).run(A.float(), b.float(), iterations=1)
         wanted = _double(model).run(A, b, iterations=1)
         assert bool(((found.x.double() - wanted.x).norm(dim=-1) <= 1e-2 * x.norm(dim=-1)[:, None]).all())
+
+
+class TestVerification:
+    @pytest.mark.parametrize("factor", [50.0, 100.0])
+    def test_run_that_parts_from_an_erratic_model_is_refused_or_named(self, factor: float) -> None:
+        model = _untrained(GuidedCG())
+        with torch.no_grad():
+            for weight in model.networks["precondition"].parameters():
+                weight.mul_(factor)
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            try:
+                compiled = nf.compile(model)
+            except CompileError:
+                return
+        apart = {name: each for name, each in compiled.verification["systems"].items() if each["largest"] > 0.1}
+        assert apart and warned
+        assert all("parted" in each and f"not verified on {name}" in str(compiled) for name, each in apart.items())
+
+    def test_asymmetry_is_named_where_a_run_fails(self, model: TrainedProgram, compiled: nf.Algorithm) -> None:
+        A, b, _ = _systems(4)
+        A = A + 0.3 * A.norm(dim=(-2, -1), keepdim=True) * torch.triu(torch.ones(6, 6, dtype=torch.float64), 1)
+        for run in (compiled.run(A, b, iterations=20), model.run(A, b, iterations=20)):
+            assert {*run.status} == {nf.RunStatus.NOT_SYMMETRIC}
 
 
 class TestOtherParts:

@@ -79,6 +79,7 @@ class AlgorithmConfig:
     verification: dict[str, Any] = field(default_factory=dict)
     further: dict[str, str] = field(default_factory=dict)
     rectangular: bool = False
+    definite: bool = False  # whether the program takes A to be symmetric positive definite
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -97,6 +98,7 @@ class AlgorithmConfig:
             bound=target.bound,
             inputs=list(traced.inputs),
             rectangular=traced.program.rectangular,
+            definite=traced.program.positive_definite,
             further={name: node.kind for name, node in traced.inputs.items() if name not in KINDS},
             scaled=sorted(analysis.scaled),
             units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
@@ -303,6 +305,7 @@ class Algorithm:
             None if config.scale is None else Expression.read(config.scale),
             Expression.read(config.promises),
             Expression.read(config.program),
+            definite=config.definite,
         )
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
@@ -438,7 +441,10 @@ def _verified(name: str, found: Mapping[str, Any], iterations: int) -> str:
         values += f", its run within {found['judged']['end']:.0e}" if "end" in found["judged"] else ""
     else:  # the paper's form and older files
         values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
-        values += f"the answer deviates by {found['first']:.0e} after one step, {found['last']:.0e} after {iterations}"
+        values += f"the answer deviates by {found['first']:.0e} after one step, "
+        values += f"{found['last']:.0e} after {iterations}, {found['largest']:.0e} at most"
+    if "parted" in found:
+        return f"not verified on {name} from step {found['parted']} on: {values}"
     if "lost" in found:
         values += f"; not all of it from step {found['lost']} on, where the program is not finite or breaks a promise"
     return f"verified on {name}: {values}"

@@ -84,10 +84,8 @@ def retraced(filled: FilledProgram) -> TracedProgram:
     residual, scale = (_nodes(graph, e) for e in (reference.residual, reference.scale))
     for part in reference.parts:
         graph.learned[part.name] = Call(part, _given((start if part.method == "start" else step).values(), part))
-    promised = [node for name, node in (*start.items(), *step.items()) if name in reference.promises]
-    # What else rests on a promise says so itself: nf.positive(...).
-    definite = any(node.op in ("dot", "diag") for node in promised)
-    kind = type(reference.name, (Program,), {"positive_definite": definite, "rectangular": reference.rectangular})
+    declared = {"positive_definite": reference.definite, "rectangular": reference.rectangular}
+    kind = type(reference.name, (Program,), declared)
     states = [name for name, kind in reference.kinds.items() if name != ANSWER]
     return TracedProgram(
         kind(),

@@ -43,6 +43,10 @@ class RunStatus(enum.Enum):
         "not positive: a value the program takes to be positive was not, so the answer must not be used; for the "
         "conjugate gradient family this means that A is not symmetric positive definite"
     )
+    NOT_SYMMETRIC = (
+        "not symmetric: the residual did not become small, and this method is for symmetric positive definite A, which "
+        "this A is not; nf.solve takes any A, as do the algorithms gmres and bicgstab"
+    )
     INACCURATE = (
         "inaccurate: a value of the transformer differs from the program's own on the same input by more than rounding "
         "explains; the answer must not be used. print(run.diagnose()) names the value, the step and what makes it"
@@ -68,6 +72,7 @@ class Checks:
     promises : values that the program takes to be positive
     program : "start x", "step x" and "finish()": what every value should be
     parts : what fills the program's learned parts
+    definite : whether the program takes A to be symmetric positive definite
     """
 
     residual: Expression | None = None
@@ -75,6 +80,7 @@ class Checks:
     promises: Expression = EMPTY
     program: Expression = EMPTY
     parts: Mapping[str, Part] = field(default_factory=dict)
+    definite: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +101,7 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
     if norms is not None:
         status[...] = _by_residual(norms, goal, small)
         _blame_precision(status, found, norms, checks)
+        _blame_asymmetry(status, found, checks)
     wrong, lost = _first_deviations(found, checks, nodes)
     broken = _first_broken(found, checks, small, known)
     if norms is not None:
@@ -200,6 +207,17 @@ def _blame_precision(status: np.ndarray, found: Found, norms: Tensor, checks: Ch
         after = step({**found.inputs, **own}, checks.parts)
         own = {name.removeprefix(STEP): value for name, value in after.items()}
     status[systems[reached < 0.1 * best].cpu().numpy()] = RunStatus.PRECISION
+
+
+def _blame_asymmetry(status: np.ndarray, found: Found, checks: Checks) -> None:
+    """Say so where a method for symmetric matrices did not converge on one that is not."""
+    blamed = (RunStatus.STAGNATED, RunStatus.PRECISION, RunStatus.DIVERGED)
+    failed = np.array([each in blamed for each in status], dtype=bool)
+    if not checks.definite or "A" not in found.inputs or not failed.any():
+        return
+    A = found.inputs["A"][:, 0]
+    skew = (A - A.mT).abs().amax((-2, -1)) > torch.finfo(found.dtype).eps ** 0.5 * A.abs().amax((-2, -1))
+    status[failed & skew.cpu().numpy()] = RunStatus.NOT_SYMMETRIC
 
 
 def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

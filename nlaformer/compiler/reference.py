@@ -84,6 +84,13 @@ class Reference:
         return cls(**values)
 
     @property
+    def definite(self) -> bool:
+        """Whether it takes A to be symmetric positive definite; other promises say so themselves: nf.positive(...)."""
+        methods = (self.start, self.step)
+        made = {each.nodes[each.outputs[name]][0] for each in methods for name in each.outputs.keys() & self.promises}
+        return not made.isdisjoint(("dot", "diag"))
+
+    @property
     def kinds(self) -> dict[str, str]:
         """The kind of every state that a run reports and, under ``ANSWER``, of the answer."""
         hidden = {"memory", *self.promises}

@@ -166,7 +166,7 @@ def run_reference(
     iterate = iterate or program.iterate
     found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, iterate) for piece in split]
     values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
-    checks = Checks(program.residual or None, program.scale or None)
+    checks = Checks(program.residual or None, program.scale or None, definite=program.definite)
     return judged_run(values, flat, batch, checks, library, broken=values.pop("broken promises"))
 
 
