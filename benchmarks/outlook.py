@@ -30,7 +30,7 @@ from nlaformer.report.figure import FAINT, curve, panels, reference, save, tidy
 
 SEED = 8_100_000  # of the problems; the families' `stream`, which trains, has other numbers altogether
 COUNT = 2048
-_ELSEWHERE = 512  # problems of each family that it was not trained on
+_FEWER = 4  # by so much fewer problems of each family that it was not trained on
 
 
 @dataclass(frozen=True)
@@ -54,17 +54,18 @@ ASKED = {
 }
 
 
-def measure(model: TrainedProgram, count: int) -> dict[str, Any]:
-    """Everything about one model, as JSON takes it."""
+def measure(model: TrainedProgram, count: int, most: int | None = None) -> dict[str, Any]:
+    """Everything about one model, as JSON takes it; ``most`` bounds the iterations, which go to 4T at least."""
     asked = ASKED[str(model.config.program)]
     family = model.config.make_family()
-    iterations = max(asked.iterations, compare.BEYOND * model.config.T)
+    iterations = max(min(asked.iterations, most or asked.iterations), compare.BEYOND * model.config.T)
 
     def row(label: str, family: Any, count: int) -> Comparison:
         return compare.compare(model, label, family.sample(count, SEED), iterations, family)
 
     own = row(model.config.family, family, count)
-    rows = [own, *(row(label, other, min(count, _ELSEWHERE)) for label, other in family.others().items())]
+    fewer = max(count // _FEWER, 1)
+    rows = [own, *(row(label, other, fewer) for label, other in family.others().items())]
     kept, aims = _judged(own, asked)
     return {
         "config": model.config.to_json(),
@@ -156,6 +157,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--figure", type=Path, help="draw the curves of the models, all of one recipe, to this file")
     parser.add_argument("--out", type=Path, help="write all figures to this file")
     parser.add_argument("--count", type=int, default=COUNT, help="problems of the family of the training")
+    parser.add_argument("--iterations", type=int, help="no more than these; at least four times those of the training")
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
     chosen = parser.parse_args(given)
@@ -180,7 +182,7 @@ def _measured(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> di
         model = load_model(folder).to(chosen.device)
         if not isinstance(model, TrainedProgram) or model.config.program not in ASKED:
             parser.error(f"{folder} holds none of {', '.join(ASKED)}")
-        models[str(folder)] = found = measure(model, chosen.count)
+        models[str(folder)] = found = measure(model, chosen.count, chosen.iterations)
         if (folder / MANIFEST).exists():
             about = read_manifest(folder)
             found["training"] = {key: about.get(key) for key in ("seconds_in_all", "device", "engine", "processes")}

@@ -24,6 +24,7 @@ def incomplete_cholesky(A: Tensor) -> Tensor:
     >>> torch.allclose(incomplete_cholesky(A), torch.linalg.cholesky(A))  # no fill-in, so it is complete
     True
     """
+    device, A = A.device, A.cpu()  # many small steps, each of which a GPU would wait for
     L, pattern = A.double().tril().clone(), (A != 0).any(0)
     for k in range(A.shape[-1]):
         L[:, k, k] = L[:, k, k].sqrt()
@@ -32,11 +33,11 @@ def incomplete_cholesky(A: Tensor) -> Tensor:
         for i in below.tolist():
             rows = below[(below >= i) & pattern[below, i]]
             L[:, rows, i] = L[:, rows, i] - L[:, rows, k] * L[:, i, k, None]
-    return L
+    return L.to(device)
 
 
 def _incomplete(A: Tensor, b: Tensor, iterations: int) -> Tensor:
-    L = incomplete_cholesky(A.cpu()).to(A.device)  # many small steps, each of which a GPU would wait for
+    L = incomplete_cholesky(A)
 
     def solve(r: Tensor) -> Tensor:
         half = torch.linalg.solve_triangular(L, r[..., None], upper=False)
