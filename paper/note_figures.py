@@ -71,17 +71,21 @@ def multiplied(heads: Linearization, V: Tensor, S: Tensor) -> Tensor:
 
 def note_numbers(results: Results) -> dict[str, Any]:
     """The least error of every scheme, the largest share of a bound that an error has; floors; two clusters."""
-    rows = list(results.document(HEADS)["schemes"].values())
-    found: dict[str, Any] = {
-        f"heads.{name}": min(row["error"]) for name, row in zip(("paper", "pair", "two_pairs"), rows, strict=True)
-    }
-    shares = [error / bound for row in rows for error, bound in zip(row["error"], row["bound"], strict=True)]
-    found["heads.share_of_bound"] = max(shares)
+    schemes = results.document(HEADS)["schemes"]
+    names = zip(("paper", "pair", "two_pairs"), schemes.values(), strict=True)
+    found: dict[str, Any] = {f"heads.{name}": min(row["error"]) for name, row in names}
+    found["heads.share_of_bound"] = _share_of_bound(schemes)
     fresh = bundled.fresh(results)
     for teacher in ("cg", "pcg"):
         found[f"floor.{teacher}"] = fresh.at(f"{teacher}-accelerated", float(_SIGMA))["mean"][-1]
     iterations = _learned("two-clusters")["to_residual"]
     return found | {"two_clusters": [iterations["CG"], iterations["learned"]]}
+
+
+def _share_of_bound(schemes: dict[str, Any]) -> float:
+    """The largest error in terms of its bound."""
+    rows = schemes.values()
+    return max(error / bound for row in rows for error, bound in zip(row["error"], row["bound"], strict=True))
 
 
 def heads_figure(results: Results) -> Figure:
@@ -96,10 +100,7 @@ def heads_figure(results: Results) -> Figure:
     axes.set_yscale("log")
     axes.set_ylim(1e-14, 10)
     least = ", ".join(f"{min(found['error']):.0e}" for found in document["schemes"].values())
-    share = max(
-        e / b for found in document["schemes"].values() for e, b in zip(found["error"], found["bound"], strict=True)
-    )
-    title = f"Least errors {least}; at most {share:.2f} of the bound (dotted)"
+    title = f"Least errors {least}; at most {_share_of_bound(document['schemes']):.2f} of the bound (dotted)"
     tidy(axes, f"{title}\nsums of {document['tokens']} products, float64", "c", "relative error")
     axes.legend(frameon=False, fontsize=8.5)
     return figure
