@@ -98,7 +98,7 @@ def _show_extraction(given: str, subject: object, family: Family | None, seed: i
         print_json({"given": given, **found.to_json(), "provenance": provenance()})
         return
     print_sheets(_extraction(found))
-    print(found.fits[0].source)
+    print(f"The best, with the constants above in place of its own:\n\n{found.fits[0].source}")
 
 
 def _extraction(found: Extraction) -> list[Sheet]:

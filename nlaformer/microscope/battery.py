@@ -157,7 +157,7 @@ def microscope(
     effort: Effort | None = None,
     say: Callable[[str], None] = lambda test: None,
 ) -> Microscopy:
-    """Which algorithm a model is like, by its iterates alone, and where it is not.
+    """Which algorithm a model is like, by its iterates, and where it is not; what a trained solver's state carries.
 
     Parameters
     ----------
