@@ -193,6 +193,35 @@ def test_markup_in_an_address_or_a_file_is_shown_as_text(visit, tmp_path):
     assert not opened.complaints
 
 
+def test_an_address_that_says_anything_leaves_the_page_whole(visit):
+    opened = visit()
+    page = opened.page
+    wild = {
+        "watch": [
+            {"at": -5},
+            {"at": 2.5},
+            {"family": "nope"},
+            {"what": "algorithm __proto__"},
+            {"what": "__proto__ toString"},
+        ],
+        "compare": [
+            {"n": 3.5},
+            {"count": 0},
+            {"count": 1e9, "methods": ["cg"]},
+            {"methods": ["nope", "__proto__"]},
+            {"family": "toString"},
+        ],
+        "learned": [{"model": "nope"}, {"t": -1}, {"t": 1.5, "sigma": -1e300}],
+        "toString": [{}],
+    }
+    for view, states in wild.items():
+        for state in states:
+            page.evaluate("(hash) => { location.hash = hash; }", _state(view=view, **{view: state}))
+            page.wait_for_timeout(100)
+            _settled(page, view.capitalize())
+            assert not opened.complaints, (view, state)
+
+
 def test_a_link_and_a_saved_file_restore_what_was_seen(visit, tmp_path):
     first = visit()
     page = first.page

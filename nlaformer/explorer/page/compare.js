@@ -133,7 +133,7 @@ export function compareView(state, changed) {
     const mine = ++round;
     const { family, n, sigma, condition, count, seed } = own();
     const systems = Array.from({ length: count }, (_, k) => drawSystem(family, n, { sigma, condition }, 1000 * seed + k));
-    for (const name of own().methods.filter((each) => all[each] && fits(all[each]))) {
+    for (const name of own().methods.filter((each) => Object.hasOwn(all, each) && fits(all[each]))) {
       if (known.has(name)) continue;
       const taken = all[name].slow ? systems.slice(0, FEW) : systems;
       const errors = [];

@@ -31,6 +31,7 @@ function entries(title, read, truth) {
 
 export function learnedView(state, changed) {
   const own = () => state.learned;
+  const names = Object.keys(catalogue.solvers);
   let run = null;
   let round = 0;
   const setup = el("section", { class: "setup", "aria-label": "Model and system" });
@@ -51,8 +52,7 @@ export function learnedView(state, changed) {
   }
 
   function drawSetup() {
-    const names = Object.keys(catalogue.solvers);
-    const model = names.includes(own().model) ? own().model : names[0];
+    const model = own().model;
     const about = catalogue.solvers[model];
     const choice = select(names.map((name) => [name, name]), model, (value) => {
       set({ model: value });
@@ -141,6 +141,7 @@ export function learnedView(state, changed) {
       el("p", { class: "note" }, `From ${found.file}, written by: ${found.command}.`));
   }
 
+  if (!names.includes(own().model)) changed("learned", { model: names[0] });
   drawSetup();
   drawFindings();
   compute();

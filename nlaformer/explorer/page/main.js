@@ -42,7 +42,7 @@ function open(view, patch) {
 }
 
 function draw() {
-  if (!(state.view in VIEWS)) state.view = "watch";
+  if (!Object.hasOwn(VIEWS, state.view)) state.view = "watch";
   current?.stop();
   current = VIEWS[state.view][1]();
   put(document.getElementById("page"), current.root);

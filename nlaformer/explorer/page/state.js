@@ -1,4 +1,5 @@
 // What the page shows, as plain data: kept in the address, saved to a file, restored from either.
+import { FAMILIES } from "./systems.js";
 
 export const START = {
   view: "watch",
@@ -7,6 +8,17 @@ export const START = {
   learned: { model: "cg-accelerated", sigma: 1.2, seed: 1, t: 1, texts: { A: "", b: "" } },
   paper: { verdict: "all" },
 };
+
+// The least and the largest of each number, and whether it is whole: an address or a file may say anything.
+const NUMBERS = {
+  at: [0, 1e6, true], t: [0, 1e6, true], n: [2, 20, true], seed: [0, 999999, true], count: [1, 128, true], sigma: [0, 2], condition: [1, 1e6],
+};
+
+function bounded(name, value) {
+  const [least, most, whole] = NUMBERS[name];
+  const inside = Math.min(Math.max(value, least), most);
+  return whole ? Math.round(inside) : inside;
+}
 
 // A copy of `known` with those values of `given` that have the same kind; anything else stays as it is known.
 export function merged(known, given) {
@@ -20,6 +32,8 @@ export function merged(known, given) {
     } else if (name === "texts") {
       if (there && typeof there === "object") result[name] = Object.fromEntries(Object.entries(there).filter(([, text]) => typeof text === "string"));
     } else if (here !== null && typeof here === "object") result[name] = merged(here, there);
+    else if (typeof here === "number") result[name] = typeof there === "number" ? bounded(name, there) : here;
+    else if (name === "family") result[name] = Object.hasOwn(FAMILIES, there) ? there : here;
     else if (here === null || typeof here === typeof there) result[name] = there;
   }
   return result;

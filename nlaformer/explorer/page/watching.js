@@ -9,8 +9,10 @@ const ITERATIONS = { cg: (n) => n + 2, pcg: (n) => n + 2, minres: (n) => n + 2, 
 
 export function chosen(what) {
   const [kind, name] = what.split(" ");
-  const entry = { algorithm: catalogue.algorithms, operation: catalogue.operations }[kind]?.[name];
-  return entry ? { kind, name, entry, sizes: Object.keys(entry.sizes).map(Number) } : chosen("algorithm cg");
+  const lists = { algorithm: catalogue.algorithms, operation: catalogue.operations };
+  const list = Object.hasOwn(lists, kind) ? lists[kind] : {};
+  if (!Object.hasOwn(list, name)) return chosen("algorithm cg");
+  return { kind, name, entry: list[name], sizes: Object.keys(list[name].sizes).map(Number) };
 }
 
 // The inputs a user gives: [{ name, kind }]. x0 is zero.
