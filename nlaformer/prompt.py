@@ -10,6 +10,8 @@ scaled back, so that accuracy does not depend on the magnitude of the input.
 
 from __future__ import annotations
 
+import functools
+import itertools
 from dataclasses import dataclass
 
 import torch
@@ -47,12 +49,18 @@ class Layout:
 
     def __getitem__(self, name: str) -> range:
         """The row numbers of a register."""
-        start = 0
-        for register, height in self.registers:
-            if register == name:
-                return range(start, start + height)
-            start += height
-        raise KeyError(f"no register {name!r}; there are {', '.join(self.names)}")
+        if name not in self._places:
+            raise KeyError(f"no register {name!r}; there are {', '.join(self.names)}")
+        return self._places[name]
+
+    @functools.cached_property
+    def _places(self) -> dict[str, range]:
+        """The row numbers by name; of registers with the same name, those of the first."""
+        stops = itertools.accumulate(height for _, height in self.registers)
+        places: dict[str, range] = {}
+        for (name, height), stop in zip(self.registers, stops, strict=True):
+            places.setdefault(name, range(stop - height, stop))
+        return places
 
     @property
     def data_tokens(self) -> slice:

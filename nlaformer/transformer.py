@@ -347,11 +347,14 @@ class NLAFormer(nn.Module):
     def pieces(self, rows: int, tokens: int, *batch: Tensor) -> Iterator[tuple[Tensor, ...]]:
         """Split tensors along their first axis, the batch, into pieces of as many systems as should run at once.
 
-        ``rows`` and ``tokens`` are the sizes of a prompt. This is the one rule for all models.
+        ``rows`` and ``tokens`` are the sizes of a prompt. This is the one rule for all models. The widest layer
+        decides; not on a processor where it is one among many narrow ones, as in a program with an unrolled loop.
         """
-        layers = (cast(Layer, layer) for block in (self.pre, self.loop, self.post) for layer in block)
-        entries = tokens * max((2 * rows + layer.width(tokens) for layer in layers), default=rows)
+        blocks = (self.pre, self.loop, self.post)
+        pre, loop, post = ([2 * rows + cast(Layer, layer).width(tokens) for layer in block] for block in blocks)
         kind = batch[0].device.type
+        widest = max((*pre, *loop, *post), default=rows)
+        entries = tokens * (min(widest, 4 * sum(loop) // len(loop)) if loop and kind == "cpu" else widest)
         threads = torch.get_num_threads() if kind == "cpu" else 1
         size = max(1, threads * _ENTRIES_AT_ONCE.get(kind, 2**28) // entries)
         if self.observers:

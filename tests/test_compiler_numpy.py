@@ -82,7 +82,10 @@ FUNCTIONS_OF_NUMPY = {
     "outer": lambda A, b, x: np.outer(b, x) + np.outer(x, WEIGHTS),
     "norm": lambda A, b, x: np.linalg.norm(x) * x + np.linalg.norm(A) + np.linalg.norm(b, 1) + np.linalg.norm(b, ord=2),
     "norm, fro": lambda A, b, x: np.linalg.norm(A, "fro") * x + np.linalg.norm(A, ord="fro"),
+    "norm, inf and 1": lambda A, b, x: np.linalg.norm(x, np.inf) * x + np.linalg.norm(A, 1) + np.linalg.norm(A, np.inf),
     "matrix_power": lambda A, b, x: np.linalg.matrix_power(A, 3),
+    "largest and smallest": lambda A, b, x: np.max(x) * b + x.min() + np.max(np.abs(A)) * x + np.amin(b) + A.max(),
+    "amax": lambda A, b, x: np.amax(x, axis=0) * x,
     "sum": lambda A, b, x: np.sum(x) + x.sum() + A.sum() + np.sum(A) + np.sum(x, axis=0),
     "sums of rows and columns": lambda A, b, x: A.sum(axis=0) + A.sum(1) + np.sum(A, axis=-1),
     "mean": lambda A, b, x: np.mean(x) + x.mean() + A.mean(),
@@ -221,9 +224,113 @@ def gauss_seidel(A, b, x):
     return x
 
 
-@pytest.mark.parametrize("lines", [in_place, views, copies, scalars, entries, gauss_seidel])
+def entries_again(A, b, x):
+    x[1] = 1e9
+    x[1] = b[0]  # nothing of the large number is left
+    x[2] = x[1]
+    A[:, 1] = x
+    A[0, 1] = x[2]
+    A[:, 1] += A[0, 1]
+    A[2] = b
+    return x + A @ b + A[:, 1] + A[2, 1] + A[0]
+
+
+@pytest.mark.parametrize("lines", [in_place, views, copies, scalars, entries, gauss_seidel, entries_again])
 def test_arrays_changed_in_place_behave_as_in_numpy(lines):
     assert_as_numpy(lines)
+
+
+def lu_factorization(A, b, x):
+    n = len(b)
+    L, U = np.eye(n), np.zeros((n, n))
+    for i in range(n):
+        for j in range(i, n):
+            U[i, j] = A[i, j] - sum(L[i, k] * U[k, j] for k in range(i))
+        for j in range(i + 1, n):
+            L[j, i] = (A[j, i] - sum(L[j, k] * U[k, i] for k in range(i))) / U[i, i]
+    return L + U
+
+
+def substitution(A, b, x):
+    y = np.zeros(len(b))
+    for i in range(len(b)):
+        y[i] = (b[i] - A[i] @ y) / (1 + A[i, i] ** 2)
+    return y
+
+
+def orthogonal_columns(A, b, x):
+    n, k = len(b), 3
+    Q, R = np.zeros((n, k)), np.zeros((k, k))
+    for j in range(k):
+        v = A[:, j].copy()
+        for i in range(j):
+            R[i, j] = Q[:, i] @ A[:, j]
+            v = v - R[i, j] * Q[:, i]
+        R[j, j] = np.linalg.norm(v)
+        Q[:, j] = v / R[j, j]
+    return Q[:, 2] * R[0, 1] + R[2, 2] * Q[:, 0]
+
+
+def rows_and_lists(A, b, x):
+    M = np.ones((len(b), len(b)))
+    M[0], M[:, 2], M[1, 1] = x, b, x @ b
+    y = np.array([x[0], 2.0, b[1], x @ x, 0.0])
+    z = np.full(len(b), x @ b)
+    w = np.empty(len(b))
+    w[:] = np.asarray(x)
+    np.add(w, b, out=w)
+    return M @ y + z + w + np.array([x, b, x, b, b]) @ x
+
+
+def other_sizes(A, b, x):
+    alpha, scaled = np.zeros(2), np.ones(3)
+    alpha[0], alpha[1] = x @ b, b @ b
+    alpha /= b @ b
+    scaled[1:] = alpha * 2.0
+    alpha[0] = 1.0  # of scaled nothing changes
+    V = np.zeros((len(b), 2))
+    V[:, 0], V[:, 1] = x, b
+    view = V[:, 0]
+    V[:, 0] = 2 * b
+    return view * scaled[1] + V[:, 1] * scaled[2] + np.sum(alpha) * x + V @ alpha
+
+
+FILLED = [lu_factorization, substitution, orthogonal_columns, rows_and_lists, other_sizes]
+
+
+@pytest.mark.parametrize("lines", FILLED)
+def test_arrays_that_a_method_makes_and_fills_are_those_of_numpy(lines):
+    before = {name: getattr(np, name) for name in ("zeros", "eye", "array")}
+    assert_as_numpy(lines)
+    assert before == {name: getattr(np, name) for name in before}
+
+
+@pytest.mark.parametrize("lines", FILLED)
+def test_the_weights_of_filled_arrays_compute_what_numpy_does(lines):
+    A, b = inputs()
+    run = nf.compile(program_of(lines), n=N, verify=False).run(A, b, iterations=0)
+    wanted = lines(A.copy(), b.copy(), 0.5 * b + 0.25)
+    assert np.abs(run.x[0] - wanted).max() <= 1e-9 * np.abs(wanted).max()
+
+
+def test_an_entry_that_was_set_is_read_back_without_a_layer():
+    def step(read):
+        class Sets(nf.Program):
+            def start(self, b):
+                return dict(x=b)
+
+            def step(self, A, b, x):
+                y = x.copy()
+                for i in range(N):
+                    s = (b[i] + A[i] @ x) / 4
+                    y[i] = s
+                    s = y[i] if read else s
+                    x = x + s * b
+                return dict(x=x)
+
+        return nf.compile(Sets(), n=N, verify=False)
+
+    assert len(step(True).model.loop) == len(step(False).model.loop)
 
 
 def test_what_a_method_changes_in_place_is_not_changed_for_the_next():

@@ -143,7 +143,7 @@ class FrankWolfe(nf.Program):
 
     def step(self, A, b, x, k):
         gradient = A @ x - b
-        w = np.exp(-20 * gradient / np.linalg.norm(gradient))
+        w = np.exp(-20 * gradient / np.max(np.abs(gradient)))
         rate = 2 / (k + 2)
         return dict(x=(1 - rate) * x + rate * w / np.sum(w), k=k + 1)
 
@@ -212,7 +212,6 @@ def with_test(A, b, x):
     [
         (with_test, "not needed"),
         (lambda A, b, x: np.where(x > b, x, b), "np.sign(u - v)"),
-        (lambda A, b, x: x / np.max(np.abs(x)), "np.linalg.norm"),
         (lambda A, b, x: x + 0.1 * np.eye(N)[np.argmin(A @ x - b)], "np.exp"),
         (lambda A, b, x: np.linalg.solve(np.tril(A), b - np.triu(A, 1) @ x), "iteration"),
     ],

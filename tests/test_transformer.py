@@ -76,6 +76,13 @@ def test_pieces_of_a_batch_give_what_the_whole_batch_gives(monkeypatch):
     torch.testing.assert_close(op(a, b), op.read(op.model(P)), rtol=0, atol=1e-12)
 
 
+def test_one_wide_layer_among_many_narrow_ones_does_not_split_a_batch():
+    wide = nf.operation("divide", n=4).model.pre  # far more hidden units than rows
+    batch, narrow = torch.zeros(10_000, 1), [Layer() for _ in range(100)]
+    alone, among = (len(list(NLAFormer(wide, loop, []).pieces(20, 5, batch))) for loop in ([], narrow))
+    assert among < alone
+
+
 def test_post_block_after_each_pass_leaves_the_loop_unchanged():
     torch.manual_seed(4)
     model = NLAFormer([random_layer(())], [random_layer(())], [random_layer(()), random_layer(())])

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from nlaformer.compiler.refusals import REMEDIES, remedy
 from nlaformer.compiler.values import Value, graph_of
 
 _Function = Callable[..., Value]
@@ -42,40 +43,27 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     options = {key: option for key, option in options.items() if not any(option is none for none in _NOT_GIVEN)}
     function = FUNCTIONS.get(name)
     if function is None:
-        remedy = REMEDIES.get(name.rpartition(".")[2], "write it with + - * / @ ** and what docs/compile.md lists")
         kind = value.kind if _is_pointwise(name) else None
-        return value.refuse(f"{spelling} cannot be compiled; {remedy}", kind)
+        return value.refuse(f"{spelling} cannot be compiled; {remedy(name)}", kind)
     try:
         inspect.signature(function).bind(*args, **options)
     except TypeError:
         given = ", ".join(f"{key}={option!r:.20}" for key, option in options.items()) or f"{len(args)} arguments"
         taken = ", ".join(inspect.signature(function).parameters)
-        return value.refuse(f"{spelling} with {given}; what can be compiled is {spelling}({taken})")
+        instead = f". {REMEDIES['keepdims']}" if "keepdims" in options else ""
+        return value.refuse(f"{spelling} with {given}; what can be compiled is {spelling}({taken}){instead}")
     result = function(*args, **options)
     (target,) = out if isinstance(out, tuple) else (out,)
     if target is None:
         return result
     if not isinstance(target, Value):
+        value.graph.numbers_wanted = True
         return result.refuse(f"{spelling} with out= an array of numbers; make it with np.zeros_like(b)", result.kind)
     return target.become(result)
 
 
 # What NumPy and torch pass for an option that was not given.
 _NOT_GIVEN = (None, False, inspect.signature(np.sum).parameters["initial"].default)
-_DECIDES = "nothing can be decided by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled"
-_INVERTS = "there are no inverses and factorizations; write an iteration, such as those of nf.algorithms()"
-_LARGEST = (
-    "the largest entry cannot be found; np.linalg.norm measures a vector, np.maximum(u, v) compares two, and with "
-    "w = np.exp(20 * v / np.linalg.norm(v)) most of w / np.sum(w) lies on the largest"
-)
-_MOVES = "a constant matrix of the class moves entries: J @ v; a shift is np.roll(v, 1)"
-REMEDIES = (
-    dict.fromkeys(("where", "any", "all", "isnan", "isfinite", "isclose", "allclose", "array_equal"), _DECIDES)
-    | dict.fromkeys(("solve", "inv", "pinv", "lstsq", "qr", "eigh", "eig", "svd", "cholesky", "det"), _INVERTS)
-    | dict.fromkeys(("max", "amax", "argmax", "min", "amin", "argmin", "sort", "argsort", "median"), _LARGEST)
-    | dict.fromkeys(("flip", "cumsum", "diff", "concatenate", "stack", "vstack", "hstack", "reshape", "tile"), _MOVES)
-    | {"einsum": "write the products with @, *, np.outer, np.sum and .T", "empty_like": "write np.zeros_like"}
-)
 
 
 def _is_pointwise(name: str) -> bool:
@@ -241,13 +229,15 @@ def norm(v: Value, ord: Any = None, axis: Any = None, *, p: Any = None) -> Value
         return absolute(v)
     if v.kind == "matrix" and axis is not None and ord in (None, 2):
         return sqrt(total(v * v, axis))
-    if v.kind == "vector" and ord == 1:
-        return total(absolute(v))
     if ord is None or ord == (2 if v.kind == "vector" else "fro"):
         return sqrt(vdot(v, v))
-    return v.refuse(
-        f"the norm of order {ord!r} of a {v.kind}; vectors have the orders 1 and 2, matrices 'fro'", "scalar"
-    )
+    if v.kind == "vector" and ord == 1:
+        return total(absolute(v))
+    if v.kind == "vector" and ord == np.inf:
+        return largest(absolute(v))
+    if v.kind == "matrix" and ord in (1, np.inf):
+        return largest(total(absolute(v), 0 if ord == 1 else 1))
+    return v.refuse(f"the norm of order {ord!r} of a {v.kind}; there are 1, np.inf and 2, of matrices 'fro'", "scalar")
 
 
 @_named("linalg.matrix_power", "matrix_power")
@@ -271,6 +261,30 @@ def total(v: Value, axis: Any = None) -> Value:
 @_named("mean")
 def mean(v: Value, axis: Any = None) -> Value:
     return _sum_or_mean("mean", v, axis)
+
+
+@_named("max", "amax")
+def largest(v: Value, axis: Any = None) -> Value:
+    return _extreme(maximum, v, axis)
+
+
+@_named("min", "amin")
+def smallest(v: Value, axis: Any = None) -> Value:
+    return _extreme(minimum, v, axis)
+
+
+def _extreme(larger: _Function, v: Value, axis: Any) -> Value:
+    """The largest entry: v and its shifts by 1, 2, 4, ... are compared, until all entries are the same."""
+    if axis is not None and not (v.kind == "vector" and axis in (0, -1)):
+        return v.refuse(f"the largest or smallest entry along axis {axis!r}; it can be found in a whole array")
+    if v.kind == "scalar":
+        return +v
+    seen, n = 1, len(v)
+    while seen < n:
+        step = min(seen, n - seen)
+        v = larger(v, roll(v, step, axis=0))
+        seen += step
+    return mean(v) if v.kind == "vector" else _extreme(larger, v[0], None)
 
 
 def _sum_or_mean(op: str, v: Value, axis: Any) -> Value:
@@ -399,21 +413,7 @@ def fill_diagonal(a: Value, val: Any) -> Value:
 _KINDS = ("scalar", "vector", "matrix")
 # Methods, and what is nothing at all for a real array of this kind.
 METHODS = (
-    *(
-        "sum",
-        "mean",
-        "dot",
-        "copy",
-        "trace",
-        "diagonal",
-        "transpose",
-        "clip",
-        "var",
-        "std",
-        "abs",
-        "sqrt",
-        "exp",
-        "log",
-    ),
-    *("relu", "sign", "square", "norm", "clone", "tril", "triu", "item", "astype", "ravel", "flatten", "detach"),
+    *("sum", "mean", "max", "min", "dot", "copy", "trace", "diagonal", "transpose", "clip", "var", "std", "abs"),
+    *("sqrt", "exp", "log", "relu", "sign", "square", "norm", "clone", "tril", "triu", "item", "astype"),
+    *("ravel", "flatten", "detach"),
 )

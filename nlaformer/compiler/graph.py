@@ -22,12 +22,15 @@ Nodes are hash-consed: equal expressions are one node. Everything else that NumP
 
 from __future__ import annotations
 
+import importlib.util
 import linecache
 import math
+import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -57,9 +60,16 @@ _OF_PAIRS: dict[str, Callable[[float, float], float]] = {
 _OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
 _LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
 # Lines in these files and in these packages are never the user's.
-_MODULES = ("graph", "values", "functions", "language", "learned", "trace", "lower")
+_MODULES = ("graph", "values", "entries", "functions", "fresh", "language", "learned", "trace", "lower")
 _OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in _MODULES}
-_PACKAGES = tuple(package.__path__[0] for package in (np, torch))
+_SCIPY = importlib.util.find_spec("scipy")  # found, not loaded
+_PACKAGES = (np.__path__[0], torch.__path__[0], *((_SCIPY and _SCIPY.submodule_search_locations) or ()))
+
+
+def is_users(frame: FrameType) -> bool:
+    """Whether a line that runs is neither of the compiler nor of NumPy, torch or SciPy."""
+    file = frame.f_code.co_filename
+    return file not in _OURS and not file.startswith(_PACKAGES)
 
 
 @dataclass(frozen=True)
@@ -114,6 +124,10 @@ class Graph:
     learned: dict[str, Any] = field(default_factory=dict)  # the calls of learned parts, by name
     here: Place | None = None  # where nodes are made that no line of the user makes
     attributes: dict[int, str] = field(default_factory=dict)  # names of the program's arrays of constants, by id
+    # Of arrays with rows (axis 0, entries of vectors) or columns (axis 1) set: the array before, the axis, the parts.
+    placed: dict[int, tuple[Node, int, dict[int, Node]]] = field(default_factory=dict)
+    numbers_wanted: bool = False  # a traced value stood where NumPy or Python takes numbers alone
+    assemble: Callable[[np.ndarray], Node] | None = None  # of an array of traced entries, where there may be some
 
     def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str | None) -> Node:
         key = (op, *map(id, args), extra, kind)
@@ -125,12 +139,22 @@ class Graph:
         """The innermost line that is not ours: where the user wrote it."""
         if self.here is not None:
             return self.here
-        frame = sys._getframe(1)
-        while frame.f_back is not None and (
-            frame.f_code.co_filename in _OURS or frame.f_code.co_filename.startswith(_PACKAGES)
-        ):
-            frame = frame.f_back
+        frame = self._frames()[-1]
         return Place(frame.f_code.co_filename, frame.f_lineno)
+
+    @staticmethod
+    def _frames() -> list[FrameType]:
+        """The frames from here to the innermost one that is neither ours nor a library's."""
+        frames = [sys._getframe(1)]
+        while (back := frames[-1].f_back) is not None and not is_users(frames[-1]):
+            frames.append(back)
+        return frames
+
+    def called(self) -> str:
+        """The function of a library that the user's line calls, where a library's lines lie between it and ours."""
+        text = str(self.place())
+        names = [frame.f_code.co_name for frame in self._frames() if frame.f_code.co_filename.startswith(_PACKAGES)]
+        return next((name for name in reversed(names) if re.search(rf"\b{name}\(", text)), "")
 
     def refuse(self, message: str, kind: str | None = None, place: Place | None = None) -> Node:
         """Note a problem; of the line where tracing is, only the first. The node of a refused value."""
@@ -173,6 +197,8 @@ class Graph:
         if isinstance(node, Node):
             return node
         given = value.detach().cpu().numpy() if isinstance(value, torch.Tensor) else value
+        if isinstance(given, np.ndarray) and given.dtype == object and self.assemble is not None:
+            return self.assemble(given)
         array = np.asarray(given) if isinstance(given, (int, float, np.generic, np.ndarray, list, tuple)) else None
         if array is None or array.dtype == object:
             raise RefusedError(
@@ -215,7 +241,7 @@ class Graph:
     # Entry by entry. NumPy's broadcasting: a vector beside a matrix stands for each of its rows.
 
     def add(self, u: Node, v: Node) -> Node:
-        if _is_number(u) and _is_number(v):
+        if is_number(u) and is_number(v):
             return self.number(u.extra + v.extra)
         for one, other in ((u, v), (v, u)):
             if one.is_zero and one.kind in (other.kind, "scalar"):
@@ -227,12 +253,12 @@ class Graph:
         return self.make("add", (u, v), None, u.kind if v.kind == "scalar" else v.kind)
 
     def multiply(self, u: Node, v: Node) -> Node:
-        if _is_number(v):
+        if is_number(v):
             u, v = v, u
-        if _is_number(u):
-            if _is_number(v):
+        if is_number(u):
+            if is_number(v):
                 return self.number(u.extra * v.extra)
-            if v.op == "multiply" and _is_number(v.args[0]):
+            if v.op == "multiply" and is_number(v.args[0]):
                 return self.multiply(self.number(u.extra * v.args[0].extra), v.args[1])
             if u.extra == 1.0:
                 return v
@@ -248,7 +274,7 @@ class Graph:
     def divide(self, u: Node, v: Node) -> Node:
         if v.is_zero:
             raise RefusedError("a division by zero", u.kind)
-        if _is_number(v):
+        if is_number(v):
             return self.multiply(self.number(1.0 / v.extra), u)
         if {u.kind, v.kind} == {"matrix", "vector"}:
             if v.kind == "vector":
@@ -258,7 +284,7 @@ class Graph:
 
     def pointwise(self, op: str, v: Node) -> Node:
         """A function of one value, entry by entry."""
-        if _is_number(v) and v.extra > _LEAST.get(op, -math.inf):
+        if is_number(v) and v.extra > _LEAST.get(op, -math.inf):
             return self.number(_OF_NUMBERS[op](v.extra))
         if (v.op == "zeros" and op in _OF_ZERO) or (v.op == op == "relu"):
             return v
@@ -266,7 +292,7 @@ class Graph:
 
     def pairwise(self, op: str, u: Node, v: Node) -> Node:
         """A function of two values, entry by entry."""
-        if _is_number(u) and _is_number(v):
+        if is_number(u) and is_number(v):
             return self.number(_OF_PAIRS[op](u.extra, v.extra))
         for one, other in ((u, v), (v, u)):
             if op == "maximum" and one.is_zero and one.kind in (other.kind, "scalar"):
@@ -349,7 +375,8 @@ class Graph:
         return self.number(1.0) if (op, v.op) == ("mean", "ones") else self.make(op, (v,), None, "scalar")
 
 
-def _is_number(node: Node) -> bool:
+def is_number(node: Node) -> bool:
+    """Whether a node is a Python number."""
     return node.op == "constant" and node.kind == "scalar"
 
 

@@ -44,6 +44,7 @@ FFN also what the attention of its own layer wrote, and there is no limit to the
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -228,6 +229,7 @@ class Builder:
         self.block: Block = "pre"
         self.out = Selection(target)
         self.made: dict[tuple[Any, ...], int] = {}
+        self.counts: Counter[Block] = Counter()  # registers of each block
         self.trips: dict[Block, dict[int, set[int]]] = {"pre": {}, "loop": {}, "post": {}}
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=self.n)
@@ -241,11 +243,11 @@ class Builder:
 
     def _register(self, name: str, block: Block, **more: Any) -> int:
         self.out.registers.append(Register(name, more.pop("height", 1), block, more.pop("time", ENTRY), **more))
+        self.counts[block] += 1
         return len(self.out.registers) - 1
 
     def _temporary(self, **more: Any) -> int:
-        number = sum(register.block == self.block for register in self.out.registers) + 1
-        return self._register(f"{self.block} t{number}", self.block, **more)
+        return self._register(f"{self.block} t{self.counts[self.block] + 1}", self.block, **more)
 
     def emit(
         self,

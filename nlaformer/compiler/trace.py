@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from nlaformer.compiler.fresh import fillable
 from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, Place, RefusedError, reachable
 from nlaformer.compiler.hidden import changes, memory_of
 from nlaformer.compiler.language import Program
@@ -64,10 +66,32 @@ def parameters(method: Callable[..., Any]) -> list[str]:
 def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
 
-    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit.
+    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. Where a traced value stood
+    in the place of a number, the methods are run once more, with arrays that take traced values (``fresh.py``); if that
+    helps.
     """
     tracer = _Tracer(program, n)
-    inputs = tracer.inputs
+    first: TracedProgram | CompileError
+    try:
+        first = _traced(tracer)
+    except CompileError as error:
+        first = error
+    if tracer.graph.numbers_wanted and n is not None:
+        again = _Tracer(program, n, fills=True)
+        try:
+            second = _traced(again)
+            if len(second.problems) < len(tracer.graph.problems):
+                return second
+        except CompileError as error:
+            if len(again.graph.problems) < len(tracer.graph.problems):
+                raise error from None
+    if isinstance(first, CompileError):
+        raise first
+    return first
+
+
+def _traced(tracer: _Tracer) -> TracedProgram:
+    program, inputs = tracer.program, tracer.inputs
     start = tracer.states("start", inputs)
     state = {name: tracer.state(name, node) for name, node in start.items()}
     step = tracer.states("step", inputs | state)
@@ -87,13 +111,13 @@ def trace_program(program: Program, n: int | None = None) -> TracedProgram:
 class _Tracer:
     """Calls the methods of a program with traced values and notes what is wrong with what they ask for and return."""
 
-    def __init__(self, program: Program, n: int | None):
+    def __init__(self, program: Program, n: int | None, fills: bool = False):
         attributes = _attributes(program)
         _name_parts(program, attributes)
         arrays = {
             id(v): name for name, v in attributes.items() if isinstance(v, (np.ndarray, torch.Tensor, list, tuple))
         }
-        self.graph, self.program = Graph(n, attributes=arrays), program
+        self.graph, self.program, self.fills = Graph(n, attributes=arrays), program, fills
         self.changed: set[str] = set()  # what methods changed beside the states
         self.methods = {
             name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
@@ -149,7 +173,8 @@ class _Tracer:
                 self.refuse(method, f"{method} asks for {name!r}; it may ask for {', '.join(known)}")
         before, memory = len(self.graph.problems), memory_of(self.program, Program)
         try:
-            return found(**arguments)
+            with fillable(self.graph) if self.fills else contextlib.nullcontext():
+                return found(**arguments)
         except Exception as error:
             # What goes wrong after a refused value may be its consequence.
             if len(self.graph.problems) == before:
@@ -184,8 +209,8 @@ class _Tracer:
         """The value a method returns; None, and a problem noted, if it is not a traced value."""
         before = len(self.graph.problems)
         result = self.call(method, known)
-        if isinstance(result, Value):
-            return result.node
+        if isinstance(result, Value) or (self.fills and isinstance(result, np.ndarray) and result.dtype == object):
+            return self._node(result, method)
         if len(self.graph.problems) == before:
             self.refuse(
                 method, f"{method} returns {result!r:.40}; it must return a value computed from what it asks for"

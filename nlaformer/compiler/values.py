@@ -9,23 +9,15 @@ refused value, so that ``CompileError`` can list everything at once.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from nlaformer.compiler.entries import is_by_columns, part, with_part
 from nlaformer.compiler.graph import AXES, Graph, Node, describe
-
-_DECISION = (
-    "a decision that depends on the data; the weights are fixed. A test for convergence is not needed: further loops "
-    "leave the answer as it is. Entry by entry, np.maximum, np.minimum, np.abs and np.clip can be compiled, and for "
-    "np.where(u > v, s, t) write t + (s - t) * (1 + np.sign(u - v)) / 2"
-)
-
-_PARTS = (
-    "a part of an array that is neither an entry nor a row nor a column; parts have another length than n. Shifts are "
-    "np.roll(v, 1), masks are products with constant vectors; for v[:, None] * w write np.outer(v, w)"
-)
+from nlaformer.compiler.refusals import ARRAY, DECISION, NUMBER, PARTS, REMEDIES, remedy
 
 
 def _operator(rule: str) -> tuple[Callable[..., Value], Callable[..., Value], Callable[..., Value]]:
@@ -145,17 +137,23 @@ class Value:
             return Value(self.node, lambda: self.node, self.become)
         places = _places(index)
         if places is None or len(places) > AXES[self.kind]:
-            return self.refuse(_PARTS)
+            return self.refuse(PARTS)
         i, j = (*places, None)[:2]
-        if i is None:  # a column is a row of the transpose
-            return self.T[j]
-        row = Value(
+        if i is None:
+            return self._part(1, j)
+        if j is None:  # a row is a view, as in NumPy; an entry is a number
+            row = self._part(0, i)
+            return row if self.kind == "matrix" else Value(row.node)
+        return self._part(1, j)[i] if is_by_columns(self.graph, self.node) else self._part(0, i)[j]
+
+    def _part(self, axis: int, index: Any) -> Value:
+        """A view of an entry, a row or a column."""
+        read = functools.partial(part, self.graph, axis, index)
+        return Value(
             self.graph.make("refused", (), None, None),
-            lambda: self.graph.call(lambda v: self.graph.matmul(self.graph.unit(i), v), self),
-            lambda node: self._set(i, node),
+            lambda: self.graph.call(read, self),
+            lambda node: self._set(axis, index, node),
         )
-        # A row is a view, as in NumPy; an entry is a number.
-        return row if j is None and self.kind == "matrix" else Value(row.node) if j is None else row[j]
 
     def __setitem__(self, index: Any, value: Any) -> None:
         if _is_refused(self) or _is_refused(value):
@@ -163,25 +161,17 @@ class Value:
         if _is_everything(index):
             self.become(value)
         elif (places := _places(index)) is None or len(places) > AXES[self.kind]:
-            self.refuse(_PARTS)
+            self.refuse(PARTS)
         elif len(places) == 1 and places[0] is not None:
-            self._set(places[0], value)
+            self._set(0, places[0], value)
         elif places[0] is None:
-            self.T[places[1]] = value
+            self._set(1, places[1], value)
         else:
             self[places[0]][places[1]] = value
 
-    def _set(self, i: int, value: Any) -> None:
-        """Replace an entry of a vector, or a row of a matrix."""
-
-        def replaced(v: Node, entry: Node) -> Node:
-            graph, unit = self.graph, self.graph.unit(i)
-            change = graph.add(entry, graph.multiply(graph.number(-1.0), graph.matmul(unit, v)))
-            if v.kind == "matrix":
-                return graph.add(v, graph.outer(unit, graph.add(change, graph.zeros("vector"))))
-            return graph.add(v, graph.multiply(change, unit))
-
-        self.become(self.graph.call(replaced, self, value))
+    def _set(self, axis: int, index: Any, value: Any) -> None:
+        """Replace an entry of a vector, or a row or a column of a matrix."""
+        self.become(self.graph.call(functools.partial(with_part, self.graph, axis, index), self, value))
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -210,22 +200,20 @@ class Value:
     # What cannot be compiled: noted, and answered so that tracing can continue.
 
     def _decide(self, other: Any) -> Value:
-        return self.refuse(_DECISION) if not _is_refused(other) else other
+        return self.refuse(DECISION) if not _is_refused(other) else other
 
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _decide  # type: ignore[assignment]
 
     def __bool__(self) -> bool:
-        self.refuse(_DECISION)
+        self.refuse(DECISION)
         # True once: an `if` is traced through its first branch, a `while` ends.
         place = self.graph.place()
         self.graph.visits[place] = self.graph.visits.get(place, 0) + 1
         return self.graph.visits[place] == 1
 
     def __float__(self) -> float:
-        self.refuse(
-            "a Python number is needed here, but the value is known only when the weights run. np.sqrt, np.exp, np.log "
-            "can be compiled, math.sqrt and float cannot; entries can be set in np.zeros_like(b), not in np.zeros(n)"
-        )
+        self.graph.numbers_wanted = True
+        self.refuse(NUMBER)
         return 1.0
 
     def __int__(self) -> int:
@@ -263,17 +251,30 @@ class Value:
         return FUNCTIONS[name](*args)
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
-        self.refuse(
-            "a traced value made into an array of numbers, or written into one. np.array is not needed, v.copy() "
-            "copies; rows can be set in np.zeros_like(A), not in np.zeros((n, n))"
-        )
-        return np.ones((2,) * AXES.get(self.kind, 0))
+        """The entries, where an array takes them; else refused, with numbers to continue with."""
+        graph, shape = self.graph, (self.graph.n or 2,) * AXES.get(self.kind, 0)
+        if graph.assemble is None:
+            graph.numbers_wanted = True
+            name = graph.called()
+            self.refuse(f"{name} takes arrays of numbers alone; {remedy(name)}" if name else ARRAY)
+            return np.ones(shape)
+        entries = np.empty(max(graph.n or 1, 1) ** len(shape), dtype=object)
+        for k in range(len(entries)):
+            entries[k] = self[divmod(k, len(self)) if len(shape) == 2 else k] if shape else self
+        return entries.reshape(shape)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Value:
         from nlaformer.compiler.functions import named
 
+        if self.graph.assemble is not None and any(self._is_foreign(value) for value in inputs):
+            return getattr(ufunc, method)(*(np.asarray(value, dtype=object) for value in inputs), **options)
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        return named(self, "np", name, inputs, options)
+        return named(self, "np" if hasattr(np, ufunc.__name__) else "scipy.special", name, inputs, options)
+
+    def _is_foreign(self, value: Any) -> bool:
+        """Whether a value is an array of traced entries of another size."""
+        n = self.graph.n
+        return isinstance(value, np.ndarray) and value.dtype == object and value.shape not in ((), (n,), (n, n))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Value:
         from nlaformer.compiler.functions import named
@@ -290,14 +291,14 @@ class Value:
         return named(next(values), "torch", name, args, options or {})
 
     def __getattr__(self, name: str) -> Any:
-        from nlaformer.compiler.functions import METHODS, REMEDIES, named
+        from nlaformer.compiler.functions import METHODS, named
 
         if name.startswith("__"):
             raise AttributeError(name)
         if name in METHODS:
             return lambda *args, **options: named(self, "", name, (self, *args), options)
-        remedy = REMEDIES.get(name, f"a traced value has .T and the methods {', '.join(METHODS)}")
-        return self.refuse(f".{name} cannot be compiled; {remedy}")
+        methods = f"a traced value has .T and the methods {', '.join(METHODS)}"
+        return self.refuse(f".{name} cannot be compiled; {REMEDIES.get(name, methods)}")
 
 
 def _is_everything(index: Any) -> bool:

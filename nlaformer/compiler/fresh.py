@@ -1,0 +1,80 @@
+"""Fresh arrays: what a method makes with ``np.zeros`` and its like, and then fills with traced values.
+
+    L = np.zeros((n, n))                H = np.zeros((k + 1, k))
+    L[i, j] = A[i, j] / L[j, j]         H[i, j] = v @ w
+
+NumPy asks nobody before it makes an array from a shape, and such an array takes numbers alone. So a program that needs
+more is traced once more, with these functions replaced in NumPy's namespace while its methods run, for their thread.
+Arrays of size n are then traced values. Others are NumPy's own, of Python objects, with traced scalars as entries; a
+vector of length n in one is put together from them where it meets a traced value (``entries.assembled``).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from nlaformer.compiler.entries import assembled
+from nlaformer.compiler.graph import Graph, is_users
+from nlaformer.compiler.values import Value
+
+_NAMES = ("zeros", "ones", "empty", "full", "eye", "identity", "array", "asarray")
+_ONE_AT_A_TIME = threading.RLock()
+
+
+@contextmanager
+def fillable(graph: Graph) -> Iterator[None]:
+    """Let arrays that this thread makes take traced values."""
+    thread = threading.get_ident()
+
+    def replaced(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(*args: Any, **options: Any) -> Any:
+            if threading.get_ident() != thread or not is_users(sys._getframe(1)):
+                return original(*args, **options)
+            return _made(graph, name, original, args, options)
+
+        return make
+
+    with _ONE_AT_A_TIME:
+        originals = {name: getattr(np, name) for name in _NAMES}
+        graph.assemble = functools.partial(assembled, graph)
+        try:
+            for name, original in originals.items():
+                setattr(np, name, replaced(name, original))
+            yield
+        finally:
+            for name, original in originals.items():
+                setattr(np, name, original)
+
+
+def _made(graph: Graph, name: str, original: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
+    """What a function of NumPy makes, ready to be filled; arrays of whole numbers and truth values as they are."""
+    if name in ("array", "asarray") and isinstance(args[0], Value):
+        return +args[0] if name == "array" else args[0]
+    if name == "full" and isinstance(args[1], Value):
+        array = np.zeros(args[0], dtype=object)
+        array[...] = args[1]
+    elif _holds_traced(args[0]):
+        array = original(args[0], dtype=object)
+    else:
+        array = original(*args, **options)
+        if array.dtype.kind != "f":
+            return array
+        if name == "empty":
+            array[...] = 0.0
+    if array.shape in ((graph.n,), (graph.n, graph.n)):
+        return Value(graph.call(lambda node: node, array))
+    return array.astype(object)
+
+
+def _holds_traced(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_traced, value))
+    return isinstance(value, Value) or (isinstance(value, np.ndarray) and value.dtype == object)
