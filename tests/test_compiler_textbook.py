@@ -148,6 +148,104 @@ class FrankWolfe(nf.Program):
         return dict(x=(1 - rate) * x + rate * w / np.sum(w), k=k + 1)
 
 
+class QRIteration(nf.Program):
+    """Eigenvalues by unshifted QR steps; Q and R by modified Gram and Schmidt, written into fresh arrays."""
+
+    def start(self, A):
+        return dict(T=A)
+
+    def step(self, T):
+        n = len(T)
+        Q = np.zeros((n, n))
+        R = np.zeros((n, n))
+        for j in range(n):
+            v = T[:, j].copy()
+            for i in range(j):
+                R[i, j] = Q[:, i] @ v
+                v -= R[i, j] * Q[:, i]
+            R[j, j] = np.linalg.norm(v)
+            Q[:, j] = v / R[j, j]
+        return dict(T=R @ Q)
+
+    def finish(self, T):
+        return np.diag(T)
+
+
+class ThomasSplitting(nf.Program):
+    """The tridiagonal part of A, solved by Thomas' algorithm, as a preconditioner."""
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        n, r = len(b), b - A @ x
+        c, d, z = np.zeros(n), np.zeros(n), np.zeros(n)
+        c[0] = A[0, 1] / A[0, 0]
+        d[0] = r[0] / A[0, 0]
+        for i in range(1, n):
+            m = A[i, i] - A[i, i - 1] * c[i - 1]
+            if i < n - 1:
+                c[i] = A[i, i + 1] / m
+            d[i] = (r[i] - A[i, i - 1] * d[i - 1]) / m
+        z[n - 1] = d[n - 1]
+        for i in range(n - 2, -1, -1):
+            z[i] = d[i] - c[i] * z[i + 1]
+        return dict(x=x + z / 2)
+
+
+class ExponentiatedGradient(nf.Program):
+    eta = 0.2
+
+    def weights(self, theta):
+        e = np.exp(theta - np.max(theta))
+        return e / e.sum()
+
+    def start(self, b):
+        return dict(theta=np.zeros(len(b)))
+
+    def step(self, A, b, theta):
+        return dict(theta=theta - self.eta * (A @ self.weights(theta) - b))
+
+    def finish(self, theta):
+        return self.weights(theta)
+
+
+class GaussianMixture(nf.Program):
+    """EM for two Gaussians of variance 1 on the line; b is the sample."""
+
+    def start(self, b):
+        return dict(mu=np.min(b), nu=np.max(b), pi=0.5)
+
+    def step(self, b, mu, nu, pi):
+        p = pi * np.exp(-((b - mu) ** 2) / 2)
+        q = (1 - pi) * np.exp(-((b - nu) ** 2) / 2)
+        r = p / (p + q)
+        return dict(mu=np.sum(r * b) / np.sum(r), nu=np.sum((1 - r) * b) / np.sum(1 - r), pi=np.mean(r))
+
+    def finish(self, mu, nu, pi):
+        return pi * mu + (1 - pi) * nu
+
+
+class Arnoldi(nf.Program):
+    """Three steps of Arnoldi's process in each loop, and a combination of its basis."""
+
+    def start(self, b):
+        return dict(x=b / np.linalg.norm(b))
+
+    def step(self, A, x):
+        k = 3
+        V, H = np.zeros((len(x), k + 1)), np.zeros((k + 1, k))
+        V[:, 0] = x / np.linalg.norm(x)
+        for j in range(k):
+            w = A @ V[:, j]
+            for i in range(j + 1):
+                H[i, j] = V[:, i] @ w
+                w = w - H[i, j] * V[:, i]
+            H[j + 1, j] = np.linalg.norm(w)
+            V[:, j + 1] = w / H[j + 1, j]
+        return dict(x=V[:, 0] + 0.1 * H[1, 0] / H[0, 0] * V[:, 2])
+
+
 class InTorch(nf.Program):
     """Nonnegative least squares by projected gradients, in torch's spellings."""
 
@@ -188,6 +286,11 @@ def on_arrays(program, given, iterations):
         RecursiveLeastSquares,
         Bisection,
         FrankWolfe,
+        QRIteration,
+        ThomasSplitting,
+        ExponentiatedGradient,
+        GaussianMixture,
+        Arnoldi,
         InTorch,
     ],
 )

@@ -237,13 +237,18 @@ class Value:
         return self._unknown(None)
 
     def __iter__(self) -> Any:
-        self.refuse("a loop over the entries of a value; write whole vectors, np.sum for Python's sum")
+        self._refuse_use("a loop over the entries of a value; write whole vectors, np.sum for Python's sum")
         return iter(())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Value:
         return self.refuse("a value called like a function")
 
     # NumPy's protocols, torch's, and methods.
+
+    def _refuse_use(self, otherwise: str) -> None:
+        """Refuse what a function of a library does with a value, by the function's name, or what a line does."""
+        name = self.graph.called()
+        self.refuse(f"{name} takes arrays of numbers alone; {remedy(name)}" if name else otherwise)
 
     def _function(self, name: str, *args: Any) -> Value:
         from nlaformer.compiler.functions import FUNCTIONS
@@ -255,8 +260,7 @@ class Value:
         graph, shape = self.graph, (self.graph.n or 2,) * AXES.get(self.kind, 0)
         if graph.assemble is None:
             graph.numbers_wanted = True
-            name = graph.called()
-            self.refuse(f"{name} takes arrays of numbers alone; {remedy(name)}" if name else ARRAY)
+            self._refuse_use(ARRAY)
             return np.ones(shape)
         entries = np.empty(max(graph.n or 1, 1) ** len(shape), dtype=object)
         for k in range(len(entries)):

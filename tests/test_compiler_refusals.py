@@ -1,0 +1,133 @@
+"""What is refused says what to write instead, and that compiles and computes what NumPy does."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.linalg
+import scipy.special
+
+import nlaformer as nf
+from nlaformer.compiler.functions import FUNCTIONS
+from nlaformer.compiler.refusals import OTHERWISE, REMEDIES
+from nlaformer.errors import CompileError
+
+N = 4
+
+
+def program_of(expression):
+    class Once(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, x):
+            return dict(x=x)
+
+        def finish(self, A, b, x):
+            return expression(A, b, x)
+
+    return Once()
+
+
+def shifted(x):
+    w = np.exp(x - np.max(x))
+    return w / np.sum(w)
+
+
+# What a user writes, a part of the advice, and the line that follows it.
+FOLLOWED = {
+    "softmax": (lambda A, b, x: scipy.special.softmax(x), "np.exp(v - np.max(v))", lambda A, b, x: shifted(x)),
+    "logsumexp": (
+        lambda A, b, x: x + scipy.special.logsumexp(x),
+        "np.max(v) + np.log(np.sum(w))",
+        lambda A, b, x: x + np.max(x) + np.log(np.sum(np.exp(x - np.max(x)))),
+    ),
+    "where": (
+        lambda A, b, x: np.where(x > b / 2, x, A @ x),
+        "np.sign(u - v)",
+        lambda A, b, x: A @ x + (x - A @ x) * (1 + np.sign(x - b / 2)) / 2,
+    ),
+    "if": (
+        lambda A, b, x: x if x[0] > 0 else -x,
+        "np.sign(u - v)",
+        lambda A, b, x: -x + 2 * x * (1 + np.sign(x[0])) / 2,
+    ),
+    "a mask by data": (lambda A, b, x: x * (x > 0), "np.maximum", lambda A, b, x: np.maximum(x, 0)),
+    "a constant mask": (
+        lambda A, b, x: x * np.sum(x[np.arange(N) > 1]),
+        "zeros and ones",
+        lambda A, b, x: x * np.sum(x * (np.arange(N) > 1)),
+    ),
+    "another order": (lambda A, b, x: x[::-1], "np.eye(n)[::-1] @ v", lambda A, b, x: np.eye(N)[::-1] @ x),
+    "a new axis": (lambda A, b, x: x[:, None] * A, "(A.T * v).T", lambda A, b, x: (A.T * x).T),
+    "keepdims": (
+        lambda A, b, x: A / np.sum(A, axis=1, keepdims=True),
+        "(A.T / v).T",
+        lambda A, b, x: (A.T / np.sum(A, axis=1)).T,
+    ),
+    "cumsum": (lambda A, b, x: np.cumsum(x), "np.tril", lambda A, b, x: np.tril(np.ones((N, N))) @ x),
+    "einsum": (lambda A, b, x: np.einsum("ij,j->i", A, x), "@", lambda A, b, x: A @ x),
+    "prod": (
+        lambda A, b, x: np.prod(np.abs(x)) * x,
+        "np.exp(np.sum(np.log(v)))",
+        lambda A, b, x: np.exp(np.sum(np.log(np.abs(x)))) * x,
+    ),
+    "average": (
+        lambda A, b, x: np.average(x, weights=np.arange(1.0, N + 1)) * b,
+        "np.sum(w * v)",
+        lambda A, b, x: np.sum(np.arange(1.0, N + 1) * x) / np.sum(np.arange(1.0, N + 1)) * b,
+    ),
+    "float": (lambda A, b, x: float(x @ x) * x, "Omit float", lambda A, b, x: x @ x * x),
+    "math.sqrt": (lambda A, b, x: math.sqrt(x @ x) * x, "np.sqrt", lambda A, b, x: np.sqrt(x @ x) * x),
+    "sum": (lambda A, b, x: sum(x) * b, "np.sum", lambda A, b, x: np.sum(x) * b),
+    "heaviside": (lambda A, b, x: np.heaviside(x, 0.5), "(1 + np.sign(v)) / 2", lambda A, b, x: (1 + np.sign(x)) / 2),
+    "copysign": (lambda A, b, x: np.copysign(b, x), "np.sign(v)", lambda A, b, x: np.abs(b) * np.sign(x)),
+    "cbrt": (lambda A, b, x: np.cbrt(x), "(1 / 3)", lambda A, b, x: np.sign(x) * np.abs(x) ** (1 / 3)),
+    "ptp": (lambda A, b, x: np.ptp(x) * x, "np.min(v)", lambda A, b, x: (np.max(x) - np.min(x)) * x),
+    "differences": (
+        lambda A, b, x: np.subtract.outer(x, b),
+        "np.outer",
+        lambda A, b, x: np.outer(x, np.ones_like(b)) - np.outer(np.ones_like(x), b),
+    ),
+    "wrong shapes": (lambda A, b, x: (x @ b) @ x, "write *", lambda A, b, x: x @ b * x),
+}
+
+
+@pytest.mark.parametrize("name", FOLLOWED)
+def test_advice_that_is_followed_compiles_and_computes_the_same(name):
+    refused, advice, followed = FOLLOWED[name]
+    with pytest.raises(CompileError, match="1 problem") as caught:
+        nf.compile(program_of(refused), n=N)
+    assert advice in str(caught.value)
+    rng = np.random.default_rng(1)
+    A, b = np.abs(rng.standard_normal((N, N))), rng.standard_normal(N)
+    found = nf.compile(program_of(followed), n=N, verify=False).run(A, b, iterations=0).x[0]
+    wanted = refused(A, b, b) if name != "wrong shapes" else followed(A, b, b)
+    np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("expression", "advice"),
+    [
+        (lambda A, b, x: np.median(x) * x, "np.max(v)"),
+        (lambda A, b, x: np.sort(x), "np.max(v)"),
+        (lambda A, b, x: x[np.argmax(np.abs(x))] * x, "np.exp(20"),
+        (lambda A, b, x: np.linalg.solve(A, b), "newton_schulz"),
+        (lambda A, b, x: np.linalg.inv(A) @ b, "newton_schulz"),
+        (lambda A, b, x: np.linalg.qr(A)[0] @ b, "iteration"),
+        (lambda A, b, x: np.linalg.eigh(A)[0], "iteration"),
+        (lambda A, b, x: scipy.linalg.expm(A) @ x, "iteration"),
+        (lambda A, b, x: np.linalg.norm(A, 2) * x, "'fro'"),
+        (lambda A, b, x: int(x[0]) * x, "known only when the weights run"),
+        (lambda A, b, x: A @ np.ones(3), "(3,)"),
+    ],
+)
+def test_what_has_no_counterpart_is_refused_once_on_the_line_of_the_user(expression, advice):
+    with pytest.raises(CompileError, match="1 problem") as caught:
+        nf.compile(program_of(expression), n=N)
+    assert advice in str(caught.value) and f"{__name__.rpartition('.')[2]}.py" in str(caught.value)
+
+
+def test_no_advice_is_given_against_what_can_be_compiled():
+    assert not REMEDIES.keys() & FUNCTIONS.keys()
+    assert OTHERWISE not in REMEDIES.values()
