@@ -275,7 +275,7 @@ def rows_and_lists(A, b, x):
     M = np.ones((len(b), len(b)))
     M[0], M[:, 2], M[1, 1] = x, b, x @ b
     y = np.array([x[0], 2.0, b[1], x @ x, 0.0])
-    z = np.full(len(b), x @ b)
+    z = np.full(shape=len(b), fill_value=x @ b) + np.eye(len(b))[::-1] @ x
     w = np.empty(len(b))
     w[:] = np.asarray(x)
     np.add(w, b, out=w)

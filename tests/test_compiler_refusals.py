@@ -1,6 +1,8 @@
 """What is refused says what to write instead, and that compiles and computes what NumPy does."""
 
 import math
+import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -128,6 +130,47 @@ def test_what_has_no_counterpart_is_refused_once_on_the_line_of_the_user(express
     assert advice in str(caught.value) and f"{__name__.rpartition('.')[2]}.py" in str(caught.value)
 
 
+def rows_of_the_table():
+    text = (Path(__file__).parents[1] / "docs" / "compile.md").read_text(encoding="utf-8")
+    lines = text[text.index("| in NumPy |") :].partition("\n\n")[0].splitlines()[2:]
+    return {
+        cells[1].strip(): set(re.findall(r"\w+", " ".join(re.findall(r"`([^`]*)`", cells[2]))))
+        for cells in (line.split("|") for line in lines)
+    }
+
+
+def test_the_table_of_the_language_lists_what_is_taken_and_nothing_else():
+    rows = rows_of_the_table()
+    refused = rows.pop("not taken")
+    listed = set().union(*rows.values())
+    inner = {name.rpartition(".")[2]: name for name in FUNCTIONS}
+    of_numpy = {name for name in inner if hasattr(np, name) or hasattr(np.linalg, name)}
+    operators = {"add", "subtract", "multiply", "divide", "true_divide", "negative", "positive", "power", "float_power"}
+    aliases = {"absolute", "fabs", "fmax", "fmin", "pow", "vecdot", "matvec", "vecmat", "transpose", "matrix_transpose"}
+    aliases |= {"vector_norm", "matrix_norm"}
+    methods = {"diagonal", "astype", "ravel", "conj", "conjugate", "reduce"}
+    assert not of_numpy - listed - operators - aliases - methods
+    assert not {name for name in listed if isinstance(getattr(np, name, None), np.ufunc)} - inner.keys()
+    assert not refused & inner.keys()
+
+
 def test_no_advice_is_given_against_what_can_be_compiled():
     assert not REMEDIES.keys() & FUNCTIONS.keys()
     assert OTHERWISE not in REMEDIES.values()
+
+
+def test_a_function_that_keeps_more_digits_than_its_weights_is_named_with_what_they_compute():
+    def step(function):
+        class Shrinks(nf.Program):
+            def start(self, b):
+                return dict(x=b)
+
+            def step(self, x):
+                return dict(x=function(x * x))
+
+        return Shrinks()
+
+    with pytest.raises(CompileError) as caught:
+        nf.compile(step(np.log1p), n=N)
+    assert "np.log(1 + v)" in str(caught.value)
+    nf.compile(step(lambda v: np.log(1 + v)), n=N)

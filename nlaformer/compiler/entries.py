@@ -55,6 +55,22 @@ def _placed(graph: Graph, axis: int, v: Node) -> tuple[Node, dict[int, Node]]:
     return (base, parts) if along == axis else (v, {})
 
 
+def numbers_of(graph: Graph, v: Node) -> np.ndarray | None:
+    """The entries of a constant array, for NumPy to read; None for any other."""
+    if v.op == "multiply" and is_number(v.args[0]):
+        inner = numbers_of(graph, v.args[1])
+        array = None if inner is None else inner * v.args[0].extra
+    elif v.op == "constant":
+        array = np.asarray(v.extra)
+    elif v.op in ("zeros", "ones"):
+        array = np.full([graph.n or 1] * AXES[v.kind], float(v.op == "ones"))
+    else:
+        array = np.eye(graph.n or 1) if v.op == "identity" else None
+    if array is not None:
+        array.flags.writeable = False  # it is a copy: what is written into it would be lost
+    return array
+
+
 def is_by_columns(graph: Graph, v: Node) -> bool:
     """Whether columns were set last: entries are then best read from them."""
     return id(v) in graph.placed and graph.placed[id(v)][1] == 1

@@ -56,13 +56,14 @@ def fillable(graph: Graph) -> Iterator[None]:
 
 def _made(graph: Graph, name: str, original: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
     """What a function of NumPy makes, ready to be filled; arrays of whole numbers and truth values as they are."""
-    if name in ("array", "asarray") and isinstance(args[0], Value):
-        return +args[0] if name == "array" else args[0]
-    if name == "full" and isinstance(args[1], Value):
-        array = np.zeros(args[0], dtype=object)
-        array[...] = args[1]
-    elif _holds_traced(args[0]):
-        array = original(args[0], dtype=object)
+    first, second = (*args, *options.values(), None, None)[:2]
+    if name in ("array", "asarray") and isinstance(first, Value):
+        return +first if name == "array" else first
+    if name == "full" and isinstance(second, Value):
+        array = np.zeros(first, dtype=object)
+        array[...] = second
+    elif _holds_traced(first):
+        array = original(first, dtype=object)
     else:
         array = original(*args, **options)
         if array.dtype.kind != "f":

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from nlaformer.compiler.entries import is_by_columns, part, with_part
+from nlaformer.compiler.entries import is_by_columns, numbers_of, part, with_part
 from nlaformer.compiler.graph import AXES, Graph, Node, describe
 from nlaformer.compiler.refusals import ARRAY, DECISION, NUMBER, PARTS, REMEDIES, remedy
 
@@ -136,6 +136,8 @@ class Value:
         if _is_refused(self) or _is_everything(index):
             return Value(self.node, lambda: self.node, self.become)
         places = _places(index)
+        if places is None and (known := numbers_of(self.graph, self.node)) is not None:
+            return known[index]  # type: ignore[no-any-return]
         if places is None or len(places) > AXES[self.kind]:
             return self.refuse(PARTS)
         i, j = (*places, None)[:2]

@@ -49,6 +49,8 @@ _ITERATIONS = 12
 _LINES = 3  # systems for the user's own lines
 _GROWN = 10.0
 _GRADED = "condition 1e4"
+# Functions that keep digits at a small v which the sums in the weights do not, and the sums.
+_PLAIN = {"log1p": "np.log(1 + v)", "expm1": "np.exp(v) - 1", "sinh": "(np.exp(v) - np.exp(-v)) / 2"}
 _LOST = 1e-2  # a deviation at the end that is worth a warning
 _PERTURBATION, _PERTURBATIONS = 1e-8, 8
 _COPIES = 3  # perturbed runs of a trained program
@@ -341,6 +343,9 @@ def warn_of_lost_digits(algorithm: Algorithm) -> None:
 
 def _remedy(algorithm: Algorithm) -> str:
     text = "Keep the values of the program near 1"
+    used = {op for op, *_ in algorithm.config.program.get("nodes", ())}
+    if lost := [f"np.{name}(v) as {plain}" for name, plain in _PLAIN.items() if name in used]:
+        text += f"; the weights compute {', '.join(lost)}, with fewer digits at a small v: write that if it will do"
     if _keeps_scale(algorithm):
         text += (
             f"; a constant, or a state that starts as one, keeps A from being scaled: give it the unit of its place "
