@@ -151,7 +151,10 @@ def sheets(found: Microscopy) -> list[Sheet]:
     data = found.to_json()
     ts = [t for t in _SHOWN if t <= found.T]
     rows = tuple(
-        (e.candidate, str(e.until), str(e.ended), f"{e.score:.2f}", *(f"{e.ratio[t - 1]:.2g}" for t in ts))
+        (
+            *(e.candidate, str(e.until), str(e.ended), f"{e.score:.2f}"),
+            *(f"{e.ratio[t - 1]:.2g}" if t <= e.ended else "-" for t in ts),
+        )
         for e in found.explanations
     )
     about = f"{found.model}, n = {found.n}, T = {found.T}, {found.effort.count} systems of {found.family}."

@@ -71,7 +71,11 @@ def _of_termination(found: Data) -> str:
 def _of_elsewhere(found: Data) -> str:
     shares = {label: table["model"]["failures"][-1] for label, table in found["elsewhere"].items()}
     worst = max(shares, key=shares.__getitem__)
-    return f"Fails on up to {shares[worst]:.0%} of other systems ({worst})"
+    return (
+        f"Fails on up to {shares[worst]:.0%} of other systems ({worst})"
+        if shares[worst]
+        else "Fails on no other system"
+    )
 
 
 def _of_two(found: Data, test: str, title: str, statistic: str, t: int) -> str:
