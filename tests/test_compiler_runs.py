@@ -389,6 +389,19 @@ def test_a_hard_system_on_which_the_program_divides_zero_by_zero_is_named_and_no
     assert "identity" in str(found)
 
 
+def test_differences_of_iterates_keep_their_digits_until_the_method_has_converged():
+    A, b = with_eigenvalues(np.geomspace(0.3, 9.0, 8)), np.ones(8)
+    run = nf.compile(LimitedMemory(), 8, verify=False).run(A, b, iterations=40)
+    assert run.status is nf.RunStatus.CONVERGED and run.residual_norms[-1] <= 1e-12 * run.residual_norms[0]
+
+
+def test_gmres_goes_on_after_a_cycle_that_is_exact():
+    systems = [with_eigenvalues(np.where(np.arange(8) % 2, 1.0, 5.0), seed) for seed in range(20)]
+    b = np.random.default_rng(1).standard_normal((20, 8))
+    run = nf.algorithm("gmres", 8, verify=False).run(np.stack(systems), b, iterations=20)
+    assert all(status is nf.RunStatus.CONVERGED for status in run.status)
+
+
 def test_a_program_that_divides_zero_by_zero_on_every_system_is_refused():
     class Nothing(nf.Program):
         def start(self, b, x0):

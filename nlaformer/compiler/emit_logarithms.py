@@ -29,6 +29,18 @@ def _coarse(at: Rows, i: Instruction) -> Parts:
     return [], units
 
 
+def _beneath(at: Rows, i: Instruction) -> Parts:
+    """min(log s + 16, 0) within a few hundredths down to s = e^-32, for a sum s >= 0 of absolute values.
+
+    All units face left, so that nothing cancels for s >= 0. For both signs at once, as in ``_coarse``, rounding would
+    grow with the reach.
+    """
+    knots = _knots(math.exp(-2 * _COARSE), math.exp(-_COARSE), _COARSE_UNITS // 2)
+    logs = [math.log(knot) + _COARSE for knot in knots]
+    output = {at.rows(i.target)[0]: 1.0}
+    return [], build.piecewise_linear(at.form(i.sources[0]), [0.0, *knots], [logs[0], *logs], output, at.sink)
+
+
 def _trip(at: Rows, i: Instruction) -> Parts:
     """_TRIP max(0, 1 - s / lowest), 0 in the sink."""
     (lowest,) = i.parameters
@@ -140,6 +152,7 @@ def _knots(lowest: float, highest: float, count: int) -> list[float]:
 
 LOGARITHMS: dict[str, Emit] = {
     "coarse": _coarse,
+    "beneath": _beneath,
     "trip": _trip,
     "log": _log,
     "refine": _refine,

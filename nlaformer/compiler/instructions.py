@@ -21,6 +21,7 @@ log        l = log s, interpolated                                 FFN
 refine     g = s e^-l at the first token; l = l + log g            1 or 2 heads, FFN
 coarse     l = log |v| within a few hundredths                     FFN
 peak       the largest l over the tokens                           1 head
+beneath    min(log s + 16, 0) of a sum of absolute values          FFN
 ratio      s e^-l and l of the first token                         2 heads
 sum        over tokens; roll, pick: other tokens' values, exact    1 head
 row sums   t_j = sum_k X_jk, exact                                 FFN

@@ -10,6 +10,10 @@ own size:
     matrix   the same from the sums of its rows' absolute values                                      3 layers
     scalar   l = log |s| | s e^-l, read from the first token                                           1 layer
 
+The rough logarithms end at e^-16 (float32 has no digits below). In double precision min(0, 16 + log sum_j |v_j|) is
+added to the peak beside them: a vector may fall to e^-32 in one step, by sudden convergence, say, or once a method has
+overshot, and keeps its digits.
+
 A factor that is not in the score, the value of the heads, may have any size.
 
 *Scale groups.* Vectors, or matrices, that are added to each other share one exponent; a product with a computed scalar
@@ -51,22 +55,26 @@ class Scaling(Builder):
         row = self.emit(
             "scale",
             [source],
-            ((peak, -1.0),),
+            combine((-1.0, peak)),
             height=self._height(source),
             bound=math.sqrt(self.n),
             size=1.0,
             tame=True,
         )
-        return ((row, 1.0),), combine((1.0, ((peak, 1.0),)), (1.0, shift))
+        return ((row, 1.0),), combine((1.0, peak), (1.0, shift))
 
-    def _peak(self, source: Combination, kind: str) -> int:
-        """The logarithm of the largest entry, within a few tenths."""
-        if kind == "matrix":
-            source = ((self.emit("absolute", [source], half=FFN, writes=FFN, tame=False), 1.0),)
-        log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
-        peak = self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)
-        self.sizes.add(peak)
-        return peak
+    def _peak(self, source: Combination, kind: str) -> Combination:
+        """The logarithm of the largest entry, within a few tenths; where that ends, of the sum of absolute values."""
+        absolute: Combination = ()
+        if kind == "matrix" or self.target.is_double:
+            absolute = ((self.emit("absolute", [source], half=FFN, writes=FFN, tame=False), 1.0),)
+        log = self.emit("coarse", [absolute if kind == "matrix" else source], half=FFN, writes=FFN, tame=False)
+        rows = [self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)]
+        if self.target.is_double:
+            total = self.emit("sum", [absolute], scalar=True, tame=False)
+            rows.append(self.emit("beneath", [((total, 1.0),)], half=FFN, writes=FFN, scalar=True, tame=False))
+        self.sizes.update(rows)
+        return combine(*((1.0, ((row, 1.0),)) for row in rows))
 
     def maximum(self, exponents: Iterable[Combination]) -> Combination:
         """About the largest of several exponents, from interpolated logarithms: F + max(0, H - F), in pairs."""

@@ -158,6 +158,6 @@ class _Selector(Products):
                 Term(c, register, exponent) for register, c in source
             )
             if source:
-                peaks.append(combine((1.0, exponent), (1.0, ((self._peak(source, nodes[name].kind), 1.0),))))
+                peaks.append(combine((1.0, exponent), (1.0, self._peak(source, nodes[name].kind))))
         # Between the largest entry and the norm of a vector of equal entries.
         return combine((1.0, self.maximum(peaks)), (0.25 * math.log(self.n), ((self.one, 1.0),))) if peaks else ()
