@@ -276,6 +276,7 @@ def test_the_pages_sections_are_those_of_the_filed_figures():
     for name, remark in outlook_page.REMARKS.items():
         document = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
         assert outlook_page.section(document, name, remark) in page, name
+    assert outlook_page.behind(json.loads((ROOT / "benchmarks" / "results" / "outlook_solve.json").read_text())) in page
 
 
 @pytest.mark.parametrize("recipe", ["guided-gcr", "guided-eigen", "learned-preconditioner-diffusion"])
