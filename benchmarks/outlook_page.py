@@ -1,4 +1,6 @@
-"""The sections of docs/tasks.md on the recipes that were trained, made from what ``benchmarks/outlook.py`` wrote.
+"""The figures of docs/tasks.md on the recipes that were trained, made from what ``benchmarks/outlook.py`` wrote.
+
+Each stands under its own heading, below what is written by hand on the recipe.
 
 python -m benchmarks.outlook_page
 """
@@ -23,11 +25,11 @@ RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "tasks.md"
 
 
 def heading(document: Mapping[str, Any]) -> str:
-    """The heading of a recipe's section."""
-    return f"## Trained: {_configs(document)[0]['recipe']}"
+    """The heading of a recipe's figures."""
+    return f"### Measured: {_configs(document)[0]['recipe']}"
 
 
-def section(document: dict[str, Any], name: str, remark: str) -> str:
+def section(document: dict[str, Any], name: str) -> str:
     """The section: command, figure, table, what no mean shows, and other families; ``name`` is the file's."""
     config = _configs(document)[0]
     recipe, seeds = config["recipe"], ",".join(str(one["seed"]) for one in _configs(document))
@@ -48,7 +50,6 @@ def section(document: dict[str, Any], name: str, remark: str) -> str:
         f"{_beside(document)} {_medians(document)}",
         f"At T, and on families that it was not trained on, of {_elsewhere_count(document)} problems each:",
         _elsewhere(document),
-        remark,
         f"{_training(document)} {in_words(document['provenance'])}",
     ]
     return "\n\n".join(parts) + "\n"
@@ -150,51 +151,14 @@ def _training(document: Mapping[str, Any]) -> str:
     return f"Training: {seconds:.0f} s for {members} models together, beside other work, {trained[0]['device']}."
 
 
-REMARKS = {
-    "guided-gcr": (
-        "Where it loses: on `convection`, band matrices unlike all that it has seen, it stalls on most problems, and "
-        "on symmetric systems GMRES ends sooner; `nf.solve` goes on with GMRES there. By default the network writes a "
-        "preconditioner of a diagonal and eight columns. With `--set program.rank=0` it says the direction itself: "
-        "three seeds of the same training keep all 18 lines too, but take 6 iterations to 1e-6 and 13 to 19 to 1e-10 "
-        "(`benchmarks/results/guided-gcr-direction.json`). Both were trained; the default was chosen after seeing both."
-    ),
-    "guided-nonlinear": (
-        "L-BFGS is the strongest rival. Newton-CG pays for every inner product with A. The seeds differ: one takes 9 "
-        "iterations to 1e-8 where another takes 5."
-    ),
-    "guided-cgls": (
-        "It misses the lines to 1e-5 and 1e-6, and what it has learned is hardly more than to divide the columns by "
-        "their norms, which CGLS can do without a network. One column and 15,387 of 20,000 steps; the loss was flat "
-        "from the first hundred steps on. Behind the common factor these matrices have no structure that a diagonal "
-        "and one column could hold: the rest of A^T A is a random matrix. The recipe has eight columns of M itself "
-        "and a memory now; that was not trained yet. Small runs on a CPU (12 rows, d = 48, 350 steps) told no "
-        "difference between tokens of A and of A with columns of norm 1."
-    ),
-    "guided-eigen": (
-        "It misses the line: after 20 products it is behind Lanczos, which ends at n = 20. One column and 17,153 of "
-        "20,000 steps, at the program of commit 556acfb, whose network was not told where rho lies. A "
-        "preconditioner close to the inverse of A is not enough for the line: the best M is close to the inverse of "
-        "A - rho. The recipe has eight columns of M itself, a memory, and tells the network log(a_i / rho) now; "
-        "that was not trained yet. Four columns in "
-        "place of one made little difference in small runs on a CPU (n = 12, d = 64)."
-    ),
-    "guided-diffusion": (
-        "Two seeds and 8,000 steps, and 128 problems here, where three seeds, 20,000 steps and 2,048 problems were "
-        "asked for; 16 x 16 was not trained. The network speaks in every loop, so that eight columns in the inverse "
-        "of M are enough for what one M of that form cannot do (`learned-preconditioner-diffusion`, below). IC(0) "
-        "takes about as many iterations and nobody has to train it; multigrid takes half as many. At sigma 2, far "
-        "from the training, both are far ahead."
-    ),
-    "learned-preconditioner-diffusion": (
-        "It misses the line, half of Jacobi's iterations, and IC(0), which nobody has to train, needs half as many "
-        "as it. The eight columns of these models are columns of the inverse of M, where they stand for large "
-        "eigenvalues of A; the trouble on a grid are the small ones. `python -m benchmarks.outlook_columns` puts "
-        "exact eigenvectors in the place of a network. PCG then takes, to 1e-2, ..., 1e-6 on 8 x 8: 8 13 16 19 22 "
-        "with none, 7 12 15 18 21 with those of the eight largest eigenvalues, 3 5 6 8 9 with those of the eight "
-        "smallest (16 x 16: 9 19 29 34 39, 9 19 28 34 38 and 6 9 12 15 18). So the recipe has 16 columns in M "
-        "itself now, M = diag(D) + V V^T. Training stopped at 19,857 of 20,000 steps."
-    ),
-}
+TRAINED = (
+    "guided-gcr",
+    "guided-nonlinear",
+    "guided-cgls",
+    "guided-eigen",
+    "guided-diffusion",
+    "learned-preconditioner-diffusion",
+)
 
 
 _RULES = (
@@ -232,9 +196,9 @@ def behind(document: Mapping[str, Any]) -> str:
 
 def main() -> None:
     """Put every section into its place."""
-    for name, remark in REMARKS.items():
+    for name in TRAINED:
         document = json.loads((RESULTS / f"{name}.json").read_text())
-        deliver(section(document, name, remark), heading(document), PAGE)
+        deliver(section(document, name), heading(document), PAGE)
     deliver(behind(json.loads((RESULTS / "outlook_solve.json").read_text())), BEHIND, PAGE)
 
 

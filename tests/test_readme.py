@@ -153,3 +153,12 @@ def test_the_numbers_of_the_learned_parts_are_those_on_file():
     assert f"| {mine}; CG's {cg} |" in row
     seconds = learned["learned_parts.learned-preconditioner.seconds"]
     assert f"{seconds:.0f} s on an H200" in README
+
+
+def test_the_numbers_of_other_tasks_are_those_on_file():
+    grids = ("diffusion", "learned-preconditioner-diffusion", ["PCG, Jacobi", "PCG, IC(0)"])
+    for begins, name, rivals in (("systems that are not", "guided-gcr", ["GMRES"]), grids):
+        for model in _filed(name)["models"].values():
+            counts = next(iter(model["families"].values()))["iterations_to"]["mean"]
+            for method in ("learned", *rivals):
+                assert ", ".join(str(counts[method][k]) for k in (1, 3, 5)) in _row(begins), (name, method)
