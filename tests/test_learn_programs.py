@@ -69,6 +69,15 @@ class Further(Momentum):
     def finish(self, x, C):
         return x + C
 
+class Named(Momentum):
+    def __init__(self, name="update"):
+        self.name_of_part = name
+        setattr(self, name, nf.Learned("positive scalar"))
+
+    def step(self, A, x, r, d):
+        d = r + getattr(self, self.name_of_part)(A, r / nf.norm(r)) * d
+        return dict(x=x + d / nf.norm(A), r=r, d=d)
+
 class Size(Momentum):
     def finish(self, x):
         return nf.norm(x)
@@ -218,6 +227,23 @@ def test_a_program_that_cannot_be_trained_is_refused_before_its_folder_is_made(n
     with pytest.raises(NLAFormerError, match=words):
         train(GUIDED.replace(program=getattr(mine, name)), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["update", "apply", "values", "type", "keys", "forward", "training", "_modules"])
+def test_a_part_whose_name_torch_keeps_for_itself_is_refused_by_that_name(name, mine):
+    (complaint,) = GUIDED.replace(program=mine.Named).set([f"program.name={name}"]).complaints()
+    assert re.search(rf"\b{name}\b", complaint)
+    assert GUIDED.replace(program=mine.Named).set([f"program.name=my_{name}"]).complaints() == []
+
+
+@pytest.mark.parametrize("text", ["False", "no", "0"])
+def test_a_program_without_coarse_columns_is_trained_without(text):
+    config = PRECONDITIONER.set([f"program.coarse={text}", "program.rank=2"])
+    assert not untrained(config).coarse and config == PRECONDITIONER.replace(
+        program_options={"coarse": False, "rank": 2}
+    )
+    with pytest.raises(OptionError, match=r"program\.coarse"):
+        PRECONDITIONER.set(["program.coarse=off"]).validate()
 
 
 def test_a_learned_part_of_ones_own_trains_resumes_loads_evaluates_and_runs(mine, tmp_path):

@@ -53,6 +53,11 @@ class Shifted(HeavyBall):
     def step(self, A, b, x, previous, rho):
         return dict(x=x + self.shift, previous=x, rho=rho)
 
+class Switched(HeavyBall):
+    def __init__(self, fast=True, momentum=0.5, width=1, rule: "float | str" = 1.0, known: "bool | None" = True):
+        super().__init__(momentum=momentum)
+        self.fast, self.width, self.rule, self.known = fast, width, rule, known
+
 class Plain:
     def __init__(self, n, scale=1.0):
         self.n = n
@@ -75,6 +80,46 @@ def test_a_family_of_ones_own_is_recorded_by_name_and_options(mine):
     assert again == config and hash(again) == hash(config)
     assert again.make_family() == mine.Diagonal(n=3, spread=0.5)
     assert TINY.replace(family=mine.Diagonal).make_family() == mine.Diagonal(n=3)
+
+
+@pytest.mark.parametrize(("text", "value"), [("False", False), ("no", False), ("0", False), ("yes", True), ("1", True)])
+def test_an_option_that_is_a_truth_value_is_parsed_as_one(text, value, mine):
+    config = Config().set(["teacher=mine:Switched", f"teacher.fast={text}"])
+    assert config.teacher_options["fast"] is value
+    assert config == Config().replace(teacher=mine.Switched).set([f"teacher.fast={text}"])
+    assert config.complaints() == []
+
+
+def test_an_option_is_parsed_as_its_default_and_its_annotation_may_allow_more(mine):
+    given = ["teacher.momentum=.5", "teacher.width=2e0", "teacher.rule=auto", "teacher.known=null"]
+    config = Config().set(["teacher=mine:Switched", *given]).validate()
+    assert dict(config.teacher_options) == {"momentum": 0.5, "width": 2, "rule": "auto", "known": None}
+    assert isinstance(config.teacher_options["width"], int)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"fast": "off"}, "teacher.fast='off'"), ({"fast": "False"}, "teacher.fast"), ({"fast": 2}, "teacher.fast=2"),
+        ({"fast": None}, "teacher.fast"), ({"known": "no"}, "teacher.known"), ({"momentum": "half"}, "momentum="),
+        ({"width": "2"}, "teacher.width='2'"),
+    ],
+)  # fmt: skip
+def test_a_text_in_place_of_a_truth_value_or_a_number_is_a_complaint(options, words, mine):
+    (complaint,) = Config(teacher="mine:Switched", teacher_options=Options(options)).complaints()
+    assert words in complaint
+
+
+@pytest.mark.parametrize("family", ["rbf", "mine:Diagonal", "matrix-market"])
+def test_an_option_that_the_config_itself_gives_is_a_complaint(family, mine):
+    complaints = Config().set([f"family={family}", "family.n=5"]).complaints()
+    assert [line for line in complaints if "--set n=5" in line]
+    assert [line for line in Config(family_options=Options(sigma=2)).complaints() if "--set sigma=2" in line]
+
+
+def test_a_config_of_an_older_version_with_an_option_that_it_gives_itself_is_read():
+    old = {"family": "rbf", "n": 8, "family_options": {"n": 5, "ridge": 0.5}}
+    assert Config.from_json(old) == Config(family="rbf", n=8, family_options=Options(ridge=0.5))
 
 
 def test_options_leave_with_the_family_they_belong_to(mine):

@@ -267,19 +267,21 @@ class Config:
         0.5
         """
         changes: dict[str, Any] = {}
-        options: dict[str, dict[str, Any]] = {}
+        options: dict[str, dict[str, str]] = {}
         for setting in settings:
             key, separator, text = (part.strip() for part in setting.partition("="))
             if not separator:
                 raise OptionError(f"--set takes key=value, given {setting!r}")
             owner, dotted, option = key.partition(".")
             if dotted and owner in _SOURCES:
-                options.setdefault(owner, {})[option] = parsed_option(text)
+                options.setdefault(owner, {})[option] = text
             else:
                 name = "lambda_" if key == "lambda" else key
                 changes[name] = parsed(text, _type_of(name))
-        for owner, values in options.items():
+        for owner, texts in options.items():
             kept = {} if owner in changes else getattr(self, f"{owner}_options")
+            defaults = sources.defaults(owner, changes.get(owner, getattr(self, owner)), _SOURCES[owner]())
+            values = {option: parsed_option(text, defaults.get(option)) for option, text in texts.items()}
             changes[f"{owner}_options"] = {**kept, **values}
         return self.adapted(**changes)
 
@@ -312,17 +314,24 @@ class Config:
         known = {name: checked(name, value, _type_of(name)) for name, value in document.items()}
         if weights is not None:
             known.setdefault("read_norm", any(name.endswith(".gain") for name in weights))
-        return cls(**known)._settled()
+        config = cls(**known)
+        # An older version recorded them among the options too, where they had no effect.
+        options = {name: value for name, value in config.family_options.items() if name not in config._given}
+        return dataclasses.replace(config, family_options=Options(options))._settled()
 
     def differences(self, other: Config) -> dict[str, tuple[object, object]]:
         """The fields in which two configs differ, with both values."""
         pairs = {field.name: (getattr(self, field.name), getattr(other, field.name)) for field in fields(self)}
         return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
+    @property
+    def _given(self) -> dict[str, Any]:
+        """The settings that a family gets beside its options."""
+        return {"n": self.n, **({"sigma": self.sigma} if self.family == "spd" else {})}
+
     def make_family(self) -> problems.Family:
         """The family of systems to train on."""
-        options = {**self.family_options, **({"sigma": self.sigma} if self.family == "spd" else {})}
-        family = sources.make("family", self.family, options, problems.FAMILIES, n=self.n)
+        family = sources.make("family", self.family, self.family_options, problems.FAMILIES, **self._given)
         drawn = all(callable(getattr(family, method, None)) for method in ("sample", "stream"))
         if not (drawn if self.program is None else isinstance(family, problems.Family)):
             raise OptionError(

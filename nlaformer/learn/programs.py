@@ -313,6 +313,11 @@ def initial(config: Config, program: Program) -> TrainedProgram:
     analysis = analyse(traced)
     if not traced.learned:
         raise OptionError(f"{program.name} has no learned part, so there is nothing to train; see nf.Learned")
+    if taken := [call.spec.name for call in traced.learned if hasattr(nn.ModuleDict(), call.spec.name)]:
+        raise OptionError(
+            f"{program.name}: a learned part cannot be called {taken[0]}, a name of torch's own where networks are "
+            f"kept; write another, such as propose_{taken[0]} = nf.Learned(...)"
+        )
     reference = Reference.of(traced, analysis.promises)
     generator = torch.Generator().manual_seed(config.seed)
     networks = {part.name: PartNetwork.initial(part, config, generator) for part in reference.parts}

@@ -43,16 +43,22 @@ def spelt(name: str) -> str:
     return name.rstrip("_")
 
 
-def parsed_option(text: str) -> Any:
-    """What a text means for an option whose type is not known: JSON, or the text itself.
+def parsed_option(text: str, default: Any = None) -> Any:
+    """What a text means for an option of which the default alone is known: what it means there, JSON, or the text.
 
     >>> [parsed_option(text) for text in ("0.5", "[1, 2]", "jacobi")]
     [0.5, [1, 2], 'jacobi']
+    >>> parsed_option("no", default=True)
+    False
     """
     try:
-        return json.loads(text)
+        found = json.loads(text)
     except ValueError:
-        return text
+        found = text
+    if found is not text and not isinstance(default, bool | int):
+        return found
+    meant = parsed(text, type(default))
+    return found if isinstance(meant, str) else meant
 
 
 def checked(name: str, value: Any, kind: Any) -> Any:

@@ -2,8 +2,9 @@
 
 A config is data, so it holds the name and the options of an object, never the object. Options follow scikit-learn's
 rule, which every dataclass keeps by itself: an option is an argument of the constructor, kept as an attribute of the
-same name. Its value must be one that JSON takes. A script's own classes are named after its file, so that the command
-line finds them too: ``nlaformer train`` looks in the current folder.
+same name. Its value must be one that JSON takes, and no text where the default is a number or a truth value. A script's
+own classes are named after its file, so that the command line finds them too: ``nlaformer train`` looks in the current
+folder.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import importlib
 import inspect
 import json
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -139,10 +141,18 @@ def make(kind: str, name: str, options: Mapping[str, Any], known: Mapping[str, t
     >>> make("family", "rbf", {"ridge": 0.5}, {"rbf": problems.RBFKernel}, n=4, seed=1)
     RBFKernel(n=4, dimension=2, length=0.3, ridge=0.5)
     """
+    if settings := [option for option in options if option in given]:
+        option = settings[0]
+        raise OptionError(
+            f"{kind}.{option}: {option} is a setting of the config: --set {option}={shown(options[option])}"
+        )
     found = find(kind, name, known)
     takes = _arguments(found)
     if unknown := [option for option in options if option not in takes]:
         raise unknown_name(f"option of the {kind} {name}", unknown[0], takes)
+    if wrong := [option for option, value in options.items() if not _fits(value, takes[option])]:
+        expected = "true or false" if isinstance(takes[wrong[0]].default, bool) else "a number"
+        raise OptionError(f"{kind}.{wrong[0]}={shown(options[wrong[0]])} is not {expected}")
     try:
         return found(**{**options, **{key: value for key, value in given.items() if key in takes}})
     except NLAFormerError:
@@ -151,13 +161,35 @@ def make(kind: str, name: str, options: Mapping[str, Any], known: Mapping[str, t
         raise OptionError(f"{kind}={name} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def _arguments(made: Any) -> list[str]:
+def defaults(kind: str, name: str | None, known: Mapping[str, type]) -> dict[str, Any]:
+    """The defaults of the options of a name; none where it cannot be found, which ``make`` says in words."""
+    try:
+        takes = _arguments(find(kind, name, known)) if name is not None else {}
+    except NLAFormerError:
+        return {}
+    return {option: argument.default for option, argument in takes.items()}
+
+
+def _fits(value: Any, argument: inspect.Parameter) -> bool:
+    """Whether a value may stand in place of a default that is a truth value or a number; the class judges the rest."""
+    if not isinstance(argument.default, bool | int | float):
+        return True
+    allowed = set(re.findall(r"\w+", inspect.formatannotation(argument.annotation)))
+    value = plain(value)
+    if isinstance(value, str):
+        return bool(allowed & {"str", "Literal"})
+    if not isinstance(argument.default, bool) or (value is None and allowed & {"None", "Optional"}):
+        return True
+    return isinstance(value, bool | int | float) and value in (0, 1)
+
+
+def _arguments(made: Any) -> dict[str, inspect.Parameter]:
     """The arguments of a constructor by name."""
     try:
         found = inspect.signature(made).parameters.values()
     except (TypeError, ValueError):  # some of Python's own have no signature
-        return []
-    return [p.name for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+        return {}
+    return {p.name: p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)}
 
 
 def _module_name(name: str) -> str:
