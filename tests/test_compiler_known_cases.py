@@ -484,3 +484,66 @@ def test_a_wrong_step_does_not_vouch_for_itself_by_a_small_residual(kind, dtype,
     wanted = kind().run(b=b.astype("float64"), x0=x0.astype("float64"), iterations=1).state[name][1]
     if not np.allclose(run.state[name][1], wanted, rtol=1e-2):
         assert run.status is nf.RunStatus.INACCURATE
+
+
+class Vanishing(nf.Program):
+    """Of d, which decays below every range, only the direction is kept; x, which is judged by its sum, takes it up."""
+
+    c = np.array([1.0, -1.0, 2.0, -2.0])
+
+    def start(self, b):
+        return dict(x=0 * b, d=b)
+
+    def step(self, b, x, d):
+        return dict(x=0.5 * x + np.sum(np.abs(d)) / np.linalg.norm(d) * self.c, d=1e-4 * d + 1e-40 * b)
+
+    def residual(self, b, x):
+        return np.sum(x) * b
+
+    def residual_scale(self, b, x):
+        return b
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_vector_that_decayed_does_not_excuse_a_state_that_explodes(dtype):
+    run = nf.compile(Vanishing(), n=4, dtype=dtype, verify=False).run(b=np.array([1, -2, 3, 0.5], dtype), iterations=8)
+    assert np.abs(np.asarray(run.x)).max() < 100 or run.status is nf.RunStatus.INACCURATE
+
+
+class NegativeStep(nf.Program):
+    """A step length of either sign beside a scalar of another size, both in one vector of start."""
+
+    def start(self, A, b, x0):
+        size = np.sqrt(b @ b)
+        return dict(x=b, y=(b @ (A @ b)) / size * b + size * x0)
+
+    def step(self, x, y):
+        return dict(x=0.5 * x, y=0.5 * y)
+
+    def finish(self, y):
+        return y
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_step_length_in_start_is_right_with_either_sign(sign):
+    rng = np.random.default_rng(0)
+    A, b, x0 = rng.normal(size=(4, 4)), rng.normal(size=4), rng.normal(size=4)
+    A = sign * (A @ A.T + np.eye(4))
+    run = nf.compile(NegativeStep(), n=4).run(A, b, x0, iterations=2)
+    np.testing.assert_allclose(run.x[-1], NegativeStep().run(A, b, x0, iterations=2).x[-1], rtol=1e-10)
+
+
+class AddsToAColumn(nf.Program):
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, b, x):
+        V = np.zeros((4, 2))
+        V[:, 0] = b
+        V[:, 0] += x
+        return dict(x=0.1 * V[:, 0])
+
+
+def test_a_column_that_is_added_to_in_place_is_right_or_refused_in_words():
+    with pytest.raises(CompileError):
+        nf.compile(AddsToAColumn(), n=4)

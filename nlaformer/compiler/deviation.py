@@ -224,6 +224,8 @@ def _deviation(
         settled = found.settled_at(name)
         scale = torch.where(found.settled[:, :-1], torch.maximum(scale, largest), scale)
         noise = settled & _made_of_noise(program, name, nodes, found, tolerance.settled)
+        if kind != "scalar":  # a quotient of noise is of any size, but what explodes is wrong whatever it is made of
+            noise = noise & ~((distance * tolerance.settled > scale) & ~lost)
         distance, lost = torch.where(noise, 0.0, distance), lost & ~noise
     # Compared with 0 there is no relative deviation: what stands for 0 in the weights passes, and what underflows.
     numbers = torch.finfo(found.dtype)

@@ -103,7 +103,10 @@ def _vector(graph: Graph, nodes: list[Node]) -> Node:
 
 
 def _filled(graph: Graph, axis: int, parts: list[Node]) -> Node:
-    """An array with these parts; those that are constant in one constant."""
+    """An array with these parts; those that are constant in one constant. One that was refused has no kind."""
+    refused = next((p for p in parts if p.op == "refused"), None)
+    if refused is not None:
+        return refused
     constants = [np.asarray(p.extra) if p.op == "constant" else np.zeros([graph.n or 1] * AXES[p.kind]) for p in parts]
     result = graph.node(np.stack(constants, axis=axis))
     for i, p in enumerate(parts):

@@ -27,6 +27,7 @@ from nlaformer.compiler.instructions import (
     add,
     combine,
     multiply,
+    registers_of,
 )
 from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
 
@@ -111,7 +112,9 @@ class Nodes(Scaling):
             elif () in exponents or any(id(state) in self._kin(node) for state in self.traced.state.values()):
                 return ()
         ordered = list(dict.fromkeys(self._scalar_part(term.exponent) for term in value))
-        if len({self._origin(exponent) for exponent in ordered}) > 1:
+        # Of the two exponents of a scalar of either sign one is that of 0: no row can be put at it.
+        either = not self.signed.isdisjoint(registers_of(*ordered))
+        if either or len({self._origin(exponent) for exponent in ordered}) > 1:
             return self.maximum(ordered)
         rows = [term.exponent for term in value if term.register != self.one]
         if rows or () in exponents or not value:
