@@ -45,9 +45,9 @@ algorithms, and CGLS ends after five steps in exact arithmetic. Their code works
 ones beside theirs. Sizes, costs and their tests on other distributions are not compared; their figures are quoted, not
 measured again."""
 _NO_MODEL = """\
-No trained model is in the table yet. `nlaformer train guided-cgls --out runs/cgls` makes one on a GPU, for another family of
-regressions, with `--set family=benchmarks.literature:Gaussian --set n=20` for these problems; `--models runs/cgls` adds
-it."""
+No trained model is in the table yet. `nlaformer train guided-cgls --out runs/cgls` makes one on a GPU, for another
+family of regressions, with `--set family=benchmarks.literature:Gaussian --set n=20` for these problems; `--models
+runs/cgls` adds it."""
 THEIRS = (
     ("softmax transformers, trained end to end", "about 1e-5, a plateau", "the first author's abstract of 2024"),
     (
