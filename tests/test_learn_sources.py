@@ -220,6 +220,11 @@ def test_poisson_takes_its_own_sigma():
     assert config.make_family() == problems.Poisson1D(n=20, sigma=0.1)
 
 
+def test_an_option_of_the_family_that_a_config_has_already_is_kept():
+    config = Config().set(["family=poisson-1d"]).set(["family.sigma=0.1"])
+    assert config.make_family() == problems.Poisson1D(n=20, sigma=0.1)
+
+
 def states(program, A, b, T):
     """The run of a program, system by system."""
     return program.run(A, b, iterations=T)

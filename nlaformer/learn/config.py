@@ -223,7 +223,7 @@ class Config:
         >>> config.family, config.n, config.family_options["ridge"]
         ('rbf', 8, 0.5)
         """
-        values = {name: checked(name, value, _type_of(name)) for name, value in _by_name(changes).items()}
+        values = {name: checked(name, value, _type_of(name)) for name, value in _by_name(changes, self.family).items()}
         changed = dataclasses.replace(self, **values)
         unused = changed.without_effect()
         given = {"lambda_" if name == "lambda" else name for name in changes}
@@ -374,7 +374,7 @@ _SOURCES: dict[str, Callable[[], Mapping[str, type]]] = {
 }
 
 
-def _by_name(changes: Mapping[str, Any]) -> dict[str, Any]:
+def _by_name(changes: Mapping[str, Any], family: str) -> dict[str, Any]:
     """Changes as fields: objects and classes by their names and options; options of ours that are fields as such."""
     found = {"lambda_" if name == "lambda" else name: value for name, value in changes.items()}
     for kind, known in _SOURCES.items():
@@ -386,7 +386,7 @@ def _by_name(changes: Mapping[str, Any]) -> dict[str, Any]:
                 if found.setdefault("n", given.n) != given.n:
                     raise OptionError(f"n={shown(found['n'])}, but the systems of the given family have n={given.n}")
             found[f"{kind}_options"] = {**options, **found.get(f"{kind}_options", {})}
-    if found.get("family", "spd") == "spd" and "sigma" in found.get("family_options", {}):
+    if found.get("family", family) == "spd" and "sigma" in found.get("family_options", {}):
         found["family_options"] = dict(found["family_options"])
         found["sigma"] = found["family_options"].pop("sigma")
     return found
