@@ -17,8 +17,8 @@ place.
 answer, and states are what is left of a cancellation. A step does not vouch for itself: the residual must have been so
 small before it, or be so in the program's own step. From there the change that perturbations of 1e-10 (1e-4) make is
 allowed, however large that is; and states made of a vector that has fallen as far as the residual, a quotient of two of
-its squares, say, are not judged. Where the step began so, states are measured relative to the largest value that they
-had.
+its squares, say, are not judged; vectors and matrices are where they explode. Where the step began so, states are
+measured relative to the largest value that they had.
 """
 
 from __future__ import annotations
@@ -225,7 +225,8 @@ def _deviation(
         scale = torch.where(found.settled[:, :-1], torch.maximum(scale, largest), scale)
         noise = settled & _made_of_noise(program, name, nodes, found, tolerance.settled)
         if kind != "scalar":  # a quotient of noise is of any size, but what explodes is wrong whatever it is made of
-            noise = noise & ~((distance * tolerance.settled > scale) & ~lost)
+            explodes = ~lost & (distance * tolerance.settled > scale)
+            noise = noise & ~explodes
         distance, lost = torch.where(noise, 0.0, distance), lost & ~noise
     # Compared with 0 there is no relative deviation: what stands for 0 in the weights passes, and what underflows.
     numbers = torch.finfo(found.dtype)
