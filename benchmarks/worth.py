@@ -1,6 +1,6 @@
 r"""When a learned method is worth it: work and time beside batched Cholesky, CG, IC(0) and AMG, to one tolerance.
 
-    python -m benchmarks.worth --out benchmarks/results/worth-cpu.json                  # about five minutes, one thread
+    python -m benchmarks.worth --out benchmarks/results/worth-cpu.json                  # many minutes, one thread
     python -m benchmarks.worth --device cuda --out benchmarks/results/worth-h200.json
     python -m benchmarks.worth --read benchmarks/results/worth-*.json \
         --figure docs/figures/worth.svg --into docs/when.md
@@ -10,13 +10,14 @@ A cell is a family, n, a number of matrices and of right-hand sides for each. Al
 nf.pcg with all that these do (checks, statuses, a certificate), and *fixed*, by ``problems.conjugate.last_iterate``
 with the iterations that its worst right-hand side needs, or, for guided-cg, by calling the model; one residual is
 computed afterwards, as for Cholesky. Set-up is in every time. The methods of a cell take turns; times are medians, on
-the CPU of the processor time of one thread, which other work on the machine disturbs least.
+the CPU of the processor time of one thread, which other work on the machine disturbs least. The bundled models are in
+every cell; ``--models`` adds trained ones of learned-preconditioner-diffusion and guided-diffusion to those of grids.
 
-Work is counted for one right-hand side: iterations, products with A, calls of a network (for 20 unknowns; larger
-systems are shown to it in diagonal blocks, a call each), and floating-point operations by these rules: n^3/3 and 2 n^2
-for Cholesky, 2 n^2 for a product, 10 n for the vectors of an iteration, n, 6 n and 2 n^2 for Jacobi, rank one and
-IC(0), 20 n^2 to set up rank one by hand, and what torch counts in a call of the network. Set-up is divided among the
-right-hand sides of a matrix.
+Work is counted for one right-hand side: iterations, products with A, calls of a network (for the unknowns of
+its training; larger systems are shown to it in diagonal blocks, a call each), and floating-point operations by these
+rules: n^3/3 and 2 n^2 for Cholesky, 2 n^2 for a product, 10 n for the vectors of an iteration, n, (2 + 4 k) n and 2 n^2
+for Jacobi, rank k and IC(0), 20 n^2 to set up rank one by hand, and what torch counts in a call of the network. Set-up
+is divided among the right-hand sides of a matrix.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from torch import Tensor
 import nlaformer as nf
 from benchmarks import worth_page
 from benchmarks.sections import deliver
-from benchmarks.worth_methods import BY_HAND, DIRECT, GUIDED, PRECONDITIONER, RTOL, Answer, Bench, forms, residual
+from benchmarks.worth_methods import BUNDLED, BY_HAND, DIRECT, LEARNED, RTOL, Answer, Bench, forms, residual
 from nlaformer.arrays import memory
 from nlaformer.problems import SPD, Family, Poisson2D
 from nlaformer.provenance import provenance, versions
@@ -51,9 +52,9 @@ FAMILIES: dict[str, Callable[[int], Family]] = {
     "spd": lambda n: SPD(n=n, sigma=(1.0, 1.2, 1.4)),  # that of the models' training, at n = 20
     "grid": lambda n: Poisson2D(n=n),  # diffusion: sparse, where IC(0) and AMG are at home
 }
-METHODS = {
-    "spd": ("Cholesky", "CG", "Jacobi", BY_HAND, PRECONDITIONER, GUIDED),
-    "grid": ("Cholesky", "sparse LU", "AMG", "CG", "Jacobi", "IC(0)", PRECONDITIONER, GUIDED),
+RIVALS = {
+    "spd": ("Cholesky", "CG", "Jacobi", BY_HAND),
+    "grid": ("Cholesky", "sparse LU", "AMG", "CG", "Jacobi", "IC(0)"),
 }
 _PROBE = 32  # matrices of a batch that are solved first, to see how long all would take
 _DISTINCT = 2**22  # entries of the matrices of a batch that are drawn; a larger batch repeats them
@@ -103,30 +104,37 @@ class Row:
 
 def measure(bench: Bench, plan: Plan, minutes: float = math.inf) -> list[Row]:
     """Every cell of a plan, printed as they come; those that begin after so many minutes are left out."""
-    found: list[Row] = []
     end = time.perf_counter() + 60 * minutes
-    for family, sizes in plan.sizes.items():
-        for n in sizes:
-            drawn = FAMILIES[family](n).sample(max(1, min(max(plan.batches), _DISTINCT // n**2)), SEED).A
-            for batch in plan.batches:
-                before: list[Row] = []  # with fewer right-hand sides
-                A: Tensor | None = None
-                if bench.device.type == "cuda":
-                    torch.cuda.empty_cache()
-                for sides in plan.sides:
-                    blank = Row(f"{bench.device.type}-{family}-{n}-{batch}-{sides}", family, n, batch, sides, "", "")
-                    rows = [replace(blank, method=m, form=f) for m in METHODS[family] for f in forms(m)]
-                    needed = _bytes(n, batch, sides)
-                    if needed > _SHARE * memory(bench.device):
-                        before = [replace(row, left_out=f"memory: {needed / 1e9:,.0f} GB") for row in rows]
-                    elif time.perf_counter() > end:
-                        before = [replace(row, left_out="time: that of the whole run is over") for row in rows]
-                    else:
-                        if A is None:
-                            A = drawn.to(bench.device).repeat(math.ceil(batch / len(drawn)), 1, 1)[:batch]
-                        before = _cell(bench, plan, rows, A, before)
-                    found += before
-                    _print(before)
+    order = [(family, n) for family, sizes in plan.sizes.items() for n in sizes]
+    found = [  # single matrices first, which take the least time
+        row for batch in plan.batches for family, n in order for row in _matrices(bench, plan, family, n, batch, end)
+    ]
+    return sorted(found, key=lambda row: (order.index((row.family, row.n)), row.batch, row.sides))
+
+
+def _matrices(bench: Bench, plan: Plan, family: str, n: int, batch: int, end: float) -> list[Row]:
+    """The cells of one number of matrices, with more and more right-hand sides."""
+    found: list[Row] = []
+    before: list[Row] = []  # with fewer right-hand sides
+    A: Tensor | None = None
+    if bench.device.type == "cuda":
+        torch.cuda.empty_cache()
+    for sides in plan.sides:
+        blank = Row(f"{bench.device.type}-{family}-{n}-{batch}-{sides}", family, n, batch, sides, "", "")
+        methods = (*RIVALS[family], *bench.learned(family))
+        rows = [replace(blank, method=m, form=f) for m in methods for f in forms(m)]
+        needed = _bytes(n, batch, sides)
+        if needed > _SHARE * memory(bench.device):
+            before = [replace(row, left_out=f"memory: {needed / 1e9:,.0f} GB") for row in rows]
+        elif time.perf_counter() > end:
+            before = [replace(row, left_out="time: that of the whole run is over") for row in rows]
+        else:
+            if A is None:
+                drawn = FAMILIES[family](n).sample(max(1, min(max(plan.batches), _DISTINCT // n**2)), SEED).A
+                A = drawn.to(bench.device).repeat(math.ceil(batch / len(drawn)), 1, 1)[:batch]
+            before = _cell(bench, plan, rows, A, before)
+        found += before
+        _print(before)
     return found
 
 
@@ -190,8 +198,8 @@ def _left_out(bench: Bench, plan: Plan, row: Row, before: Row | None, A: Tensor,
     """Why a method is not run in a cell, or nothing."""
     if row.method == "AMG" and importlib.util.find_spec("pyamg") is None:
         return "PyAMG is not installed"
-    if row.form == "fixed" and row.method == GUIDED and row.n > bench.guided.config.n:
-        return f"the model alone takes at most {bench.guided.config.n} unknowns"
+    if row.form == "fixed" and bench.guides(row.method) and row.n > bench.models[row.method].config.n:
+        return f"the model alone takes at most {bench.models[row.method].config.n} unknowns"
     if before is not None and before.left_out:
         return before.left_out
     key = row.family, row.n, row.method
@@ -212,7 +220,7 @@ def _run(bench: Bench, row: Row, A: Tensor, B: Tensor) -> tuple[Answer, float]:
     """Run a method; a fixed number of iterations that is not enough for the worst right-hand side is raised."""
     answer, seconds = _timed(bench, row, A, B)
     key = row.family, row.n, row.method
-    raises = 0 if row.form != "fixed" else _RAISES_GUIDED if row.method == GUIDED else _RAISES
+    raises = 0 if row.form != "fixed" else _RAISES_GUIDED if bench.guides(row.method) else _RAISES
     for _ in range(raises):
         if not _failed(A, B, answer):
             break
@@ -251,7 +259,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, default=1, help="of the CPU beside a GPU; alone it has one")
     parser.add_argument("--small", action="store_true", help="a few small cells, in seconds")
     parser.add_argument("--minutes", type=float, default=math.inf, help="begin no cell after this time")
-    parser.add_argument("--models", nargs=2, default=(PRECONDITIONER, GUIDED), help="a preconditioner and a guide")
+    parser.add_argument("--models", nargs="+", default=[], help=f"beside the bundled: {' or '.join(LEARNED[2:])}")
     parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
     parser.add_argument("--read", nargs="+", type=Path, help="measure nothing; read what was written before")
     parser.add_argument("--figure", type=Path, help="draw the break-even chart to this file")
@@ -273,8 +281,8 @@ def main(given: Sequence[str] | None = None) -> int:
 def _measured(chosen: argparse.Namespace) -> dict[str, Any]:
     torch.set_num_threads(1 if chosen.device == "cpu" else chosen.threads)
     where = provenance(chosen.commit) | {"load": os.getloadavg()[0], "pyamg": versions(("pyamg",))["pyamg"]}
-    models: list[Any] = [nf.load(name) for name in chosen.models]
-    bench, begun = Bench(chosen.device, *(model.to(chosen.device) for model in models)), time.perf_counter()
+    models: list[Any] = [nf.load(name) for name in (*BUNDLED, *chosen.models)]
+    bench, begun = Bench(chosen.device, models), time.perf_counter()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # PyAMG's on small grids
         rows = measure(bench, SMALL if chosen.small else FULL, chosen.minutes)
@@ -284,6 +292,7 @@ def _measured(chosen: argparse.Namespace) -> dict[str, Any]:
         "rtol": RTOL,
         "seed": SEED,
         "network_flops": bench.flops,
+        "unknowns": {name: model.config.n for name, model in bench.models.items()},
         "seconds": time.perf_counter() - begun,
         "rows": [asdict(row) for row in rows],
     }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +18,16 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import nlaformer as nf
 from nlaformer.learn.programs import TrainedProgram
-from nlaformer.problems import SPD
 from nlaformer.problems.conjugate import inverse_by_hand, last_iterate
 from nlaformer.problems.preconditioners import incomplete_cholesky
 from nlaformer.solvers.parse import read
 from nlaformer.solvers.preconditioners import DiagonalPlusRank
 
 RTOL = 1e-8
-PRECONDITIONER, GUIDED, BY_HAND = "learned-preconditioner", "guided-cg", "rank one by hand"
+BY_HAND = "rank one by hand"
+PRECONDITIONER, GUIDED = BUNDLED = ("learned-preconditioner", "guided-cg")  # trained on spd, n = 20; in every cell
+DIFFUSION = ("learned-preconditioner-diffusion", "guided-diffusion")  # trained on one grid; in the cells of grids
+LEARNED = (*BUNDLED, *DIFFUSION)
 DIRECT = ("Cholesky", "sparse LU", "AMG")  # one form each; the last two run on the CPU, one matrix after the other
 
 
@@ -49,16 +51,19 @@ class Answer:
 class Bench:
     """The methods on one device, and what they need to know of each other."""
 
-    def __init__(self, device: str, preconditioner: TrainedProgram, guided: TrainedProgram) -> None:
-        self.device, self.preconditioner, self.guided = torch.device(device), preconditioner, guided
+    def __init__(self, device: str, models: Iterable[TrainedProgram]) -> None:
+        self.device = torch.device(device)
+        self.models = {model.config.recipe: model.to(self.device) for model in models}
         self.needed: dict[tuple[str, int, str], int] = {}  # iterations of the worst right-hand side so far
-        A = SPD(n=preconditioner.config.n).sample(1, 0).A.to(self.device)
-        unit = torch.ones_like(A[:, 0])
-        memory = guided.begin(A)
-        self.flops = {
-            PRECONDITIONER: _counted(lambda: preconditioner.preconditioner(A)),
-            GUIDED: _counted(lambda: guided.propose(A, memory, unit)),
-        }
+        self.flops = {name: _call_flops(model) for name, model in self.models.items()}
+
+    def learned(self, family: str) -> list[str]:
+        """The models that are measured on a family."""
+        return [name for name in self.models if name in BUNDLED or family == "grid"]
+
+    def guides(self, method: str) -> bool:
+        """Whether a method calls its network in every iteration."""
+        return method in self.models and self.models[method].role == "directions"
 
     def run(self, family: str, method: str, form: str, A: Tensor, B: Tensor) -> Answer:
         """One method on matrices A (batch, n, n) with columns B (batch, n, sides)."""
@@ -73,14 +78,14 @@ class Bench:
 
     def _solve(self, method: str, A: Tensor, B: Tensor) -> Answer:
         options: dict[str, Any] = {"rtol": RTOL, "check": "ignore"}
-        blocks, calls, setup = math.ceil(A.shape[-1] / self.preconditioner.config.n), 0.0, 0.0
-        if method == GUIDED:
-            result = nf.solve(A, B, model=self.guided, method="guided", **options)
+        calls, setup = 0.0, 0.0
+        if self.guides(method):
+            result = nf.solve(A, B, model=self.models[method], method="guided", **options)
             assert result.model is not None
-            calls = float(np.mean(result.model.applications)) * blocks
-        elif method == PRECONDITIONER:
-            result = nf.solve(A, B, M=self.preconditioner, **options)
-            calls, setup = blocks / B.shape[-1], result.model_seconds
+            calls = float(np.mean(result.model.applications)) * self._blocks(method, A)
+        elif method in self.models:
+            result = nf.solve(A, B, M=self.models[method], **options)
+            calls, setup = self._blocks(method, A) / B.shape[-1], result.model_seconds
         else:
             M = "jacobi" if method == "Jacobi" else self._inverse(method, A, B.shape[-1])
             result = nf.cg(A, B, **options) if M is None else nf.pcg(A, B, M=M, **options)
@@ -89,21 +94,23 @@ class Bench:
 
     def _fixed(self, family: str, method: str, A: Tensor, B: Tensor) -> Answer:
         n, k = B.shape[-2:]
-        blocks, most = math.ceil(n / self.preconditioner.config.n), self.needed[family, n, method]
-        calls, begun = 0.0, self.clock()
-        if method == GUIDED:
+        most, calls, begun = self.needed[family, n, method], 0.0, self.clock()
+        if self.guides(method):
             lanes = A.repeat_interleave(k, 0)
             with torch.no_grad():
-                x = self.guided(lanes, B.mT.reshape(-1, n), iterations=most)[:, -1]
+                x = self.models[method](lanes, B.mT.reshape(-1, n), iterations=most)[:, -1]
             x, calls, setup = x.reshape(len(A), k, n).mT, float(most), 0.0
         else:
             M = self._inverse(method, A, k)
             self.wait()
             setup = self.clock() - begun
             x = last_iterate(A[:, None], B.mT, most, M).mT
-            calls = blocks / k if method == PRECONDITIONER else 0.0
+            calls = self._blocks(method, A) / k if method in self.models else 0.0
         residual(A, B, x)
         return Answer(x, most, most, most + 2.0, calls, setup)
+
+    def _blocks(self, method: str, A: Tensor) -> int:
+        return math.ceil(A.shape[-1] / self.models[method].config.n)
 
     def _inverse(self, method: str, A: Tensor, sides: int) -> Callable[[Tensor], Tensor] | None:
         """A preconditioner of A (batch, n, n) as a function of residuals (batch, sides, n)."""
@@ -118,7 +125,7 @@ class Bench:
             L = incomplete_cholesky(A)
             return lambda r: torch.cholesky_solve(r.mT, L).mT
         lanes = torch.arange(len(A), device=A.device).repeat_interleave(sides)
-        M = DiagonalPlusRank.learned(self.preconditioner, read(A, A[..., 0], None, RTOL, 0.0)).take(lanes)
+        M = DiagonalPlusRank.learned(self.models[method], read(A, A[..., 0], None, RTOL, 0.0)).take(lanes)
         return lambda r: M.apply(r.flatten(0, 1)).reshape(r.shape)
 
     def work(self, method: str, answer: Answer) -> float | None:
@@ -128,7 +135,9 @@ class Bench:
             return n**3 / 3 / k + 4 * n**2
         if method in DIRECT:
             return None
-        each = {"Jacobi": n, BY_HAND: 6 * n, PRECONDITIONER: 6 * n, GUIDED: 6 * n, "IC(0)": 2 * n**2}.get(method, 0)
+        each = {"Jacobi": n, BY_HAND: 6 * n, "IC(0)": 2 * n**2}.get(method, 0)
+        if method in self.models:
+            each = (2 + 4 * self.models[method].program.parts[0].rank) * n
         setup = 20 * n**2 / k if method == BY_HAND else 0.0
         network = answer.calls * self.flops.get(method, 0.0)
         return answer.products * 2 * n**2 + answer.iterations * (10 * n + each) + setup + network
@@ -142,9 +151,15 @@ class Bench:
             torch.cuda.synchronize(self.device)
 
 
-def _counted(call: Callable[[], Any]) -> float:
+def _call_flops(model: TrainedProgram) -> float:
+    """What torch counts in one call of a model's network."""
+    A = 2 * torch.eye(model.config.n, dtype=torch.float64, device=model.device)[None]
+    memory = model.begin(A) if model.role == "directions" else None
     with FlopCounterMode(display=False) as counter:
-        call()
+        if memory is not None:
+            model.propose(A, memory, torch.ones_like(A[:, 0]))
+        else:
+            model.preconditioner(A)
     return float(counter.get_total_flops())
 
 

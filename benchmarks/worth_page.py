@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator
-from itertools import groupby
+from itertools import groupby, product
 from typing import Any
 
-from benchmarks.worth_methods import BY_HAND, GUIDED, PRECONDITIONER
+from benchmarks.worth_methods import BUNDLED, BY_HAND, LEARNED
 from nlaformer.provenance import in_words
 from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, tidy
 
 HEADING = "## Measured"
-LEARNED = (PRECONDITIONER, GUIDED)
 _NAMED = {"spd": "the paper's family", "grid": "diffusion on a grid"}
-_DRAWN = ("CG", "Jacobi", BY_HAND, PRECONDITIONER, GUIDED)
+_DRAWN = ("CG", "Jacobi", BY_HAND, *BUNDLED)
 _EXPLAINED = """\
 `python -m benchmarks.worth` measures, and its text has the rules. A row is named by device, family, n, matrices and
 right-hand sides for each. Times are for all of them, set-up included, as multiples of the time of batched Cholesky in
@@ -76,9 +75,9 @@ def _sentences(documents: list[dict[str, Any]]) -> Iterator[str]:
             text = f"{where}: Cholesky is the fastest in {len(won.pop('Cholesky', []))} of {len(cells)} rows"
             others = "; ".join(f"{method} in {', '.join(found)}" for method, found in won.items() if found)
             yield text + (f"; {others}." if others else ".") + f" A learned method is in {mine or 'none'}."
-            for rival in ("CG", BY_HAND):
-                if compared := _compared(cells, PRECONDITIONER, rival):
-                    yield f"{where}: {_in_words(compared, PRECONDITIONER, rival)}"
+            for method, rival in product(LEARNED, ("CG", BY_HAND, "IC(0)")):
+                if compared := _compared(cells, method, rival):
+                    yield f"{where}: {_in_words(compared, method, rival)}"
 
 
 def _compared(cells: dict[str, list[_Row]], method: str, rival: str) -> dict[str, float]:

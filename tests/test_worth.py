@@ -28,7 +28,7 @@ FILED = [RESULTS / f"worth-{name}.json" for name in ("cpu", "h200") if (RESULTS 
 @pytest.fixture(scope="module")
 def bench() -> Bench:
     models: list[Any] = [nf.load(name) for name in (PRECONDITIONER, GUIDED)]
-    return Bench("cpu", *models)
+    return Bench("cpu", models)
 
 
 @pytest.fixture(scope="module")
