@@ -13,8 +13,8 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -24,14 +24,14 @@ import torch
 from torch import Tensor
 
 import nlaformer as nf
-from benchmarks.outlook import ASKED, SEED
+from benchmarks.outlook import SEED
 from nlaformer.learn.methods import method
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import Family
 from nlaformer.provenance import provenance
 
 RTOL = 1e-9
-_ONE_BY_ONE = ("guided-nonlinear", "guided-eigen")  # their solvers take one problem at a time
+_COMMON: dict[str, Any] = {"rtol": RTOL, "check": "ignore"}
 
 
 @dataclass(frozen=True)
@@ -42,74 +42,106 @@ class Ends:
     work: list[int]  # products with A, or values of F, outside the model
     used: list[bool]  # whether an answer of the model was used
     answers: Tensor  # (count, n)
-    values: list[float]  # of eigenpairs
 
     @property
     def converged(self) -> Tensor:
         return torch.tensor([status == "CONVERGED" for status in self.statuses])
 
 
-def solve_all(program: str, A: Tensor, b: Tensor, model: Any) -> Ends:
-    """All problems, with a model or without one."""
-    common: dict[str, Any] = {"rtol": RTOL, "check": "ignore"}
-    if program in _ONE_BY_ONE:
-        found: list[Any] = []
-        for matrix, right in zip(A, b, strict=True):
-            if program == "guided-eigen":
-                found.append(nf.eigenpair(matrix, x0=right, model=model, **common))
-            else:
-                start = torch.zeros_like(right)
-                found.append(nf.solve_nonlinear(method(program), start, A=matrix, b=right, model=model, **common))
-        return Ends(
-            [one.status.name for one in found],
-            [int(one.evaluations) for one in found],
-            [one.model is not None and int(one.model.accepted) > 0 for one in found],
-            torch.stack([one.vector if program == "guided-eigen" else one.x for one in found]),
-            [float(getattr(one, "value", 0.0)) for one in found],
-        )
-    if program == "learned-pcg":
-        result = nf.solve(A, b, M="jacobi" if model is None else model, **common)
-    else:
-        rival = "cgls" if model is None and program == "guided-cgls" else "auto"
-        result = nf.solve(A, b, model=model, method=rival, **common)
-    # A learned M has no account of its own.
-    accepted = np.ones(len(b)) if result.model is None else np.asarray(result.model.accepted)
+@dataclass(frozen=True)
+class Solver:
+    """How problems of one kind are solved, with a model or with None, and judged: |residual| <= RTOL scale."""
+
+    solve: Callable[[Tensor, Tensor, Any], Ends]
+    judge: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # A, b, x to the residual and the scale
+    single: bool = False  # whether it takes one problem at a time
+
+
+def _together(result: Any) -> Ends:
+    """The ends of a batch; a learned M has no account of its own."""
+    accepted = np.ones(len(result.x)) if result.model is None else np.asarray(result.model.accepted)
     statuses = [status.name for status in np.asarray(result.status, dtype=object).tolist()]
-    return Ends(statuses, np.asarray(result.matvecs).tolist(), [bool(n > 0) for n in accepted], result.x, [])
+    return Ends(statuses, np.asarray(result.matvecs).tolist(), [bool(n > 0) for n in accepted], result.x)
 
 
-def wrong(program: str, A: Tensor, b: Tensor, ends: Ends) -> int:
-    """How many are called converged whose residual is clearly above the tolerance."""
-    x = ends.answers
-    image = (A @ x[..., None])[..., 0]
-    residual, scale = b - image, b.norm(dim=-1)
-    if program == "guided-eigen":
-        residual = image - torch.tensor(ends.values, dtype=torch.float64)[:, None] * x
-        scale = torch.linalg.matrix_norm(A, 2) * x.norm(dim=-1)
-    if program == "guided-nonlinear":
-        residual = residual - x**3
-    if program == "guided-cgls":
-        residual, scale = (A.mT @ residual[..., None])[..., 0], (A.mT @ b[..., None])[..., 0].norm(dim=-1)
-    within = residual.norm(dim=-1) <= (1 + 1e-3) * RTOL * scale
-    return int((ends.converged & ~within).sum())
+def _one_by_one(A: Tensor, b: Tensor, solve: Callable[[Tensor, Tensor], Any], answer: str) -> Ends:
+    found = [solve(matrix, right) for matrix, right in zip(A, b, strict=True)]
+    return Ends(
+        [one.status.name for one in found],
+        [int(one.evaluations) for one in found],
+        [one.model is not None and int(one.model.accepted) > 0 for one in found],
+        torch.stack([getattr(one, answer) for one in found]),
+    )
 
 
-def measure(model: TrainedProgram, family: Family, count: int) -> dict[str, Any]:
+def _nonlinear(A: Tensor, b: Tensor, model: Any) -> Ends:
+    F = method("guided-nonlinear")
+
+    def solve(matrix: Tensor, right: Tensor) -> Any:
+        return nf.solve_nonlinear(F, torch.zeros_like(right), A=matrix, b=right, model=model, **_COMMON)
+
+    return _one_by_one(A, b, solve, "x")
+
+
+def _eigenpairs(A: Tensor, b: Tensor, model: Any) -> Ends:
+    return _one_by_one(A, b, lambda matrix, right: nf.eigenpair(matrix, x0=right, model=model, **_COMMON), "vector")
+
+
+def _image(A: Tensor, x: Tensor) -> Tensor:
+    return (A @ x[..., None])[..., 0]
+
+
+def _judge_eigenpairs(A: Tensor, b: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """With the Rayleigh quotient of x, whose residual is the smallest that x has."""
+    value = (x * _image(A, x)).sum(-1, keepdim=True) / x.square().sum(-1, keepdim=True)
+    return _image(A, x) - value * x, torch.linalg.matrix_norm(A, 2) * x.norm(dim=-1)
+
+
+LINEAR = Solver(
+    lambda A, b, model: _together(nf.solve(A, b, model=model, **_COMMON)),
+    lambda A, b, x: (b - _image(A, x), b.norm(dim=-1)),
+)
+PRECONDITIONED = replace(
+    LINEAR, solve=lambda A, b, model: _together(nf.solve(A, b, M="jacobi" if model is None else model, **_COMMON))
+)
+LEAST_SQUARES = Solver(
+    lambda A, b, model: _together(nf.solve(A, b, model=model, method="cgls" if model is None else "auto", **_COMMON)),
+    lambda A, b, x: (_image(A.mT, b - _image(A, x)), _image(A.mT, b).norm(dim=-1)),
+)
+NONLINEAR = Solver(_nonlinear, lambda A, b, x: (b - _image(A, x) - x**3, b.norm(dim=-1)), single=True)
+EIGENPAIR = Solver(_eigenpairs, _judge_eigenpairs, single=True)
+SOLVERS = {  # of the methods, by name
+    "guided-cg": LINEAR,
+    "guided-gcr": LINEAR,
+    "learned-pcg": PRECONDITIONED,
+    "guided-cgls": LEAST_SQUARES,
+    "guided-nonlinear": NONLINEAR,
+    "guided-eigen": EIGENPAIR,
+}
+
+
+def measure(model: TrainedProgram, solver: Solver, family: Family, count: int) -> dict[str, Any]:
     """How the problems of a family end."""
-    program = str(model.config.program)
     A, b, _ = family.sample(count, SEED)
-    if program == "guided-cgls":
+    if solver is LEAST_SQUARES:
         A = A[:, :, (A != 0).any((0, 1))]  # without the columns of zeros that fill it up
-    guided, plain = (solve_all(program, A, b, given) for given in (model, None))
+    guided, plain = (solver.solve(A, b, given) for given in (model, None))
     named = {"with the model": guided, "without": plain}
     return {
         "problems": count,
         "statuses": {name: dict(Counter(ends.statuses)) for name, ends in named.items()},
         "lost": int((plain.converged & ~guided.converged).sum()),
-        "wrong": sum(wrong(program, A, b, ends) for ends in named.values()),
+        "wrong": sum(wrong(solver, A, b, ends) for ends in named.values()),
         "model used": sum(guided.used),
         "products or values outside the model, median": {name: median(ends.work) for name, ends in named.items()},
     }
+
+
+def wrong(solver: Solver, A: Tensor, b: Tensor, ends: Ends) -> int:
+    """How many are called converged whose residual is clearly above the tolerance."""
+    residual, scale = solver.judge(A, b, ends.answers)
+    within = residual.norm(dim=-1) <= (1 + 1e-3) * RTOL * scale
+    return int((ends.converged & ~within).sum())
 
 
 def main(given: Sequence[str] | None = None) -> int:
@@ -126,15 +158,15 @@ def main(given: Sequence[str] | None = None) -> int:
     bad = 0
     for folder in chosen.folders:
         model = nf.load(folder)
-        if not isinstance(model, TrainedProgram) or model.config.program not in ASKED:
-            parser.error(f"{folder} holds none of {', '.join(ASKED)}")
-        own = model.config.make_family()
-        rows = document["models"][f"{model.config.recipe}, {folder.name}"] = {}
+        if not isinstance(model, TrainedProgram) or model.config.program not in SOLVERS:
+            parser.error(f"{folder} holds none of {', '.join(SOLVERS)}")
+        solver, own = SOLVERS[str(model.config.program)], model.config.make_family()
+        name = f"{model.config.recipe}, n={model.config.n}, seed={model.config.seed}"
+        rows = document["models"][name] = {}
         for label, family in {model.config.family: own, **own.others()}.items():
-            count = chosen.single if model.config.program in _ONE_BY_ONE else chosen.count
-            rows[label] = row = measure(model, family, count)
+            rows[label] = row = measure(model, solver, family, chosen.single if solver.single else chosen.count)
             bad += row["lost"] + row["wrong"]
-            print(f"{model.config.recipe} {folder.name}, {label}: {json.dumps(row)}", flush=True)
+            print(f"{name}, {label}: {json.dumps(row)}", flush=True)
     if chosen.out:
         chosen.out.parent.mkdir(parents=True, exist_ok=True)
         chosen.out.write_text(json.dumps(document, indent=1) + "\n")
