@@ -20,7 +20,7 @@ import nlaformer as nf
 from benchmarks import guided
 from nlaformer.cli import app
 from nlaformer.errors import NLAFormerError, OptionError
-from nlaformer.learn import compare, teachers
+from nlaformer.learn import checkpoint, compare, teachers
 from nlaformer.learn.checkpoint import read_manifest, read_metrics
 from nlaformer.learn.cuda.compiled import CompiledEngine
 from nlaformer.learn.data import Stream
@@ -266,6 +266,32 @@ assert np.allclose(run.x[-1], 1 / 3), run.x
 assert "momentum" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize("kind", ["program", "teacher"])
+def test_a_run_whose_code_was_edited_does_not_resume(kind, mine, tmp_path, monkeypatch):
+    edited = mine.Momentum if kind == "program" else mine.NothingLearned
+    config = GUIDED.replace(program=mine.Momentum, teacher=mine.NothingLearned, supervision="result")
+    train(config, tmp_path, minutes=0)  # stops after a step
+    kept = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
+    with monkeypatch.context() as patch:
+        code = Path("momentum.py").read_text()
+        code = code.replace("alpha * d,", "0.5 * alpha * d,") if kind == "program" else code.replace("/ nf", "/ 2 / nf")
+        exec(code, found := {})
+        patch.setattr(edited, "step", found[edited.__name__].step)
+        with pytest.raises(OptionError, match=rf"{kind}=momentum:{edited.__name__}.*step"):
+            train(config, tmp_path)
+    assert {path: path.read_bytes() for path in kept} == kept
+    assert train(config, tmp_path).steps == config.steps
+
+
+def test_a_checkpoint_from_before_the_digests_of_programs_resumes(tmp_path, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "method_digests", lambda config: {})
+        train(GUIDED, tmp_path, minutes=0)
+    assert not checkpoint.read(tmp_path / checkpoint.LATEST).methods
+    assert train(GUIDED, tmp_path).steps == GUIDED.steps
+    assert checkpoint.read(tmp_path / checkpoint.LATEST).methods.keys() >= {"program.start", "program.step"}
 
 
 def test_a_run_of_a_program_starts_from_the_weights_of_a_model(tmp_path):

@@ -1,7 +1,8 @@
 """The files of a run: two generations of checkpoints, ``manifest.json`` and ``metrics.jsonl``.
 
 A checkpoint holds the step, the config and the engine's state in one safetensors file: all that a run needs to resume.
-The learning rate and the position in the data are functions of config and step. A new generation is written beside
+The learning rate and the position in the data are functions of config and step. The config names its program and its
+teacher; their code may be edited, so the checkpoint holds digests of them as data. A new generation is written beside
 its destination, forced to the disk and moved into place, so that a kill or a full disk at any moment leaves at least
 one whole generation; a digest over everything in the file tells a whole one from an edited one.
 
@@ -15,7 +16,7 @@ import json
 import os
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,11 +28,14 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.trace import trace_program
 from nlaformer.console import to_json
 from nlaformer.errors import FileError, NLAFormerError, OptionError
 from nlaformer.io import WEIGHTS_FILE, replace_file
 from nlaformer.learn.config import Config
 from nlaformer.learn.sources import Options
+from nlaformer.learn.teachers import ProgramTeacher
 from nlaformer.provenance import processor, provenance
 
 LATEST, PREVIOUS = "checkpoint.safetensors", "checkpoint.previous.safetensors"
@@ -45,12 +49,30 @@ class Checkpoint(NamedTuple):
     step: int
     config: Config
     state: dict[str, Tensor]
+    methods: Mapping[str, str] = {}
+    """What ``method_digests`` gave when the run began; empty in a file of an older version."""
+
+
+def method_digests(config: Config) -> dict[str, str]:
+    """A digest of every part of the program and of the teacher that a config names, such as "program.step"."""
+    found: dict[str, Reference] = {}
+    if config.program is not None:
+        found["program"] = Reference.of(trace_program(config.make_program()))
+    if config.imitates and isinstance(teacher := config.make_teacher(), ProgramTeacher):
+        found["teacher"] = teacher.program
+    return {
+        f"{kind}.{part}": hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:16]
+        for kind, method in found.items()
+        for part, data in method.data().items()
+    }
 
 
 def write(folder: Path, checkpoint: Checkpoint) -> None:
     """Store a checkpoint as the latest of a folder; the latest so far becomes the previous."""
     config = json.dumps(checkpoint.config.to_json())
     metadata = {"format": _FORMAT, "step": str(checkpoint.step), "config": config}
+    if checkpoint.methods:
+        metadata["methods"] = json.dumps(checkpoint.methods)
     tensors = {name: tensor.contiguous() for name, tensor in checkpoint.state.items()}
     content = save_tensors(tensors, metadata | {"digest": _digest(metadata, tensors)})
     latest, new = folder / LATEST, folder / f"{LATEST}.new"
@@ -81,7 +103,8 @@ def read(path: Path) -> Checkpoint:
     if digest != _digest(metadata, tensors):
         raise FileError(f"{path} was changed after it was written: its contents do not match its digest")
     try:
-        return Checkpoint(int(metadata["step"]), Config.from_json(json.loads(metadata["config"]), tensors), tensors)
+        config = Config.from_json(json.loads(metadata["config"]), tensors)
+        return Checkpoint(int(metadata["step"]), config, tensors, json.loads(metadata.get("methods", "{}")))
     except (KeyError, ValueError, NLAFormerError) as error:
         raise FileError(f"{path} holds a config this version of nlaformer does not know ({error})") from error
 
@@ -104,7 +127,7 @@ def resume(folders: Sequence[Path], configs: Sequence[Config], mine: Sequence[in
     Raises
     ------
     FileError : none of a member's checkpoint files is whole, or it has a model and no checkpoint
-    OptionError : a checkpoint belongs to another config
+    OptionError : a checkpoint belongs to another config, or its program or teacher was edited since
     """
     members, refused = [], []
     for folder, config in zip(folders, configs, strict=True):
@@ -118,6 +141,7 @@ def resume(folders: Sequence[Path], configs: Sequence[Config], mine: Sequence[in
             )
         for checkpoint in whole.values():
             _check_config(folder, checkpoint.config, config)
+            _check_methods(folder, checkpoint.methods, config)
         members.append(whole)
         refused += errors
     parts: list[Resumption] = []
@@ -152,6 +176,17 @@ def _check_config(folder: Path, stored: Config, given: Config) -> None:
         lines = "\n".join(f"- {name}: {old} there, {new} given" for name, (old, new) in differences.items())
         raise OptionError(
             f"{folder} holds a run of another config:\n{lines}\ntrain into another folder, or give the same config"
+        )
+
+
+def _check_methods(folder: Path, stored: Mapping[str, str], config: Config) -> None:
+    given = method_digests(config) if stored else {}
+    if edited := [part for part in {**stored, **given} if stored.get(part) != given.get(part)]:
+        kind = edited[0].partition(".")[0]
+        parts = ", ".join(part.partition(".")[2] for part in edited if part.startswith(kind))
+        raise OptionError(
+            f"{folder} holds a run of another {kind}={getattr(config, kind)}: it was edited since ({parts}); train "
+            "into another folder, or restore the code, or the version of nlaformer, that the run began with"
         )
 
 

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import whole
-from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.trace import trace_program
+from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.trace import ANSWER, trace_program
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.learn import sources
 from nlaformer.problems.conjugate import Trajectory, as_system
@@ -59,7 +59,7 @@ def teacher(
     """
     if name in _OWN and not options and probe in (None, ("r", "d")):
         return _OWN[name]
-    return _ProgramTeacher.of(name, sources.make("teacher", name, options or {}, known()), probe, n)
+    return ProgramTeacher.of(name, sources.make("teacher", name, options or {}, known()), probe, n)
 
 
 @cache
@@ -88,16 +88,14 @@ _OWN = {"cg": _OwnTeacher(cg), "pcg": _OwnTeacher(pcg)}
 
 
 @dataclass(frozen=True)
-class _ProgramTeacher:
-    """A traced program, evaluated in float64 from x_0 = 0."""
+class ProgramTeacher:
+    """A program as data, evaluated in float64 from x_0 = 0."""
 
-    start: Expression
-    step: Expression
-    answer: Expression
+    program: Reference
     probe: tuple[str, ...]
 
     @classmethod
-    def of(cls, name: str, program: Any, probe: Sequence[str] | None, n: int | None) -> _ProgramTeacher:
+    def of(cls, name: str, program: Any, probe: Sequence[str] | None, n: int | None) -> ProgramTeacher:
         if not isinstance(program, Program):
             raise OptionError(f"teacher={name} is not an nf.Program; make it a subclass of that")
         traced = trace_program(program, n)
@@ -113,29 +111,22 @@ class _ProgramTeacher:
         for state in chosen:
             if state not in traced.state:
                 raise unknown_name(f"state of teacher={name}", state, traced.state)
-        return cls(
-            Expression.of(traced.start),
-            Expression.of(traced.step),
-            Expression.of({"x": traced.answer}),
-            chosen or ("x",),
-        )
+        return cls(Reference.of(traced), chosen or ("x",))
 
     @torch.no_grad()
     def __call__(self, A: Tensor, b: Tensor, iterations: int) -> tuple[Tensor, Tensor]:
-        A, b, x0 = as_system(A, b, None)
-        inputs = {"A": A, "b": b, "x0": x0}
-        state = self.start(inputs)
+        given = dict(zip(("A", "b", "x0"), as_system(A, b, None), strict=True))
+        inputs = {name: given[name] for name in self.program.inputs}
         answers, watched = [], []
-        for t in range(whole("iterations", iterations, 0) + 1):
-            state = self.step(inputs | state) if t else state
-            answers.append(self.answer(inputs | state)["x"].expand_as(b))
-            watched.append(torch.cat([self._flat(name, state[name], b.shape) for name in self.probe], -1))
+        for values in self.program.iterate(inputs, whole("iterations", iterations, 0)):
+            answers.append(values[ANSWER].expand_as(given["b"]))
+            watched.append(torch.cat([self._flat(name, values[name], b.shape) for name in self.probe], -1))
         return torch.stack(answers, -2), torch.stack(watched, -2)
 
     def _flat(self, name: str, value: Tensor, shape: torch.Size) -> Tensor:
         """A state as one row of numbers: (..., n^axes)."""
-        axes = AXES[self.start.kinds[name]]
+        axes = AXES[self.program.kinds[name]]
         return value.expand(*shape[:-1], *[shape[-1]] * axes).reshape(*shape[:-1], -1)
 
     def entries(self, n: int) -> int:
-        return sum(n ** AXES[self.start.kinds[name]] for name in self.probe)
+        return sum(n ** AXES[self.program.kinds[name]] for name in self.probe)

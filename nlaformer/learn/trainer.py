@@ -242,6 +242,7 @@ class _Training:
         self.validation = [
             targets(config, config.make_family().sample(_VALIDATION, evaluate.SEED)) for config in self.configs
         ]
+        self.methods = [checkpoint.method_digests(config) for config in self.configs]
         self.metrics: list[Metrics] = []
         self.boards: list[Any] = []
         self.seconds = [_seconds_before(folder) if resumption.step else 0.0 for folder in self.folders]
@@ -350,7 +351,7 @@ class _Training:
             self.metrics[k].add(step=done, validation=measured, saved=saves)
             if saves:  # the checkpoint first: a folder with a model and no checkpoint is refused
                 own = {name: tensor[k].clone() for name, tensor in state.items()}
-                checkpoint.write(folder, checkpoint.Checkpoint(done, config, own))
+                checkpoint.write(folder, checkpoint.Checkpoint(done, config, own, self.methods[k]))
                 model.save(folder)
 
     def _models(self) -> list[Model]:
