@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -141,9 +142,12 @@ def test_what_a_config_cannot_record_is_refused_in_words(mine):
     changed = mine.HeavyBall()
     changed.step_size = 0.2
     changed.other = 1.0
+    weighted = mine.HeavyBall()
+    weighted.weights = np.ones(3)
     for given, words in (
         ({"family": mine.Plain(n=3)}, "scale"),
         ({"teacher": changed}, "other"),
+        ({"teacher": weighted}, "weights"),
         ({"family": 3}, "family=3"),
         ({"family": mine.Diagonal(n=3, spread=lambda: 1)}, "JSON"),
     ):

@@ -17,6 +17,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -101,17 +102,28 @@ def named(kind: str, given: Any, known: Mapping[str, type]) -> tuple[str, dict[s
             f"self.{missing[0]} = {missing[0]} in its __init__, or make it a dataclass"
         )
     options = {option: getattr(given, option) for option in _arguments(made)}
-    if changed := _attributes(given).items() - _attributes(make(kind, name, options, known)).items():
+    again = _attributes(make(kind, name, options, known))
+    if changed := [attribute for attribute, text in _attributes(given).items() if again.get(attribute) != text]:
         raise OptionError(
-            f"{kind}: {sorted(changed)[0][0]!r} of {name} was changed after it was made, which no config "
-            "records; make it an argument of its __init__"
+            f"{kind}: {changed[0]!r} of {name} is not what its __init__ makes of the options; a config records these "
+            "alone, so make it an argument of its __init__"
         )
     return name, options
 
 
-def _attributes(made: Any) -> dict[str, Any]:
-    """The attributes of an object that are numbers and texts."""
-    return {name: value for name, value in vars(made).items() if isinstance(value, bool | int | float | str)}
+def _attributes(made: Any) -> dict[str, str]:
+    """The attributes of an object as texts: arrays entry by entry, other objects by what they say of themselves.
+
+    What it has computed for later use is none of them: cached properties, and private ones but numbers and texts.
+    """
+    found = {}
+    for name, value in vars(made).items():
+        plain_value = isinstance(value, bool | int | float | str)
+        cached = isinstance(getattr(type(made), name, None), cached_property)
+        if plain_value or not (cached or name.startswith("_")):
+            content = value.tolist() if hasattr(value, "tolist") else value
+            found[name] = re.sub("0x[0-9A-Fa-f]+", "", repr((type(value), content)))  # without addresses
+    return found
 
 
 def find(kind: str, name: str, known: Mapping[str, type]) -> Any:
