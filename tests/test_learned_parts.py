@@ -1,6 +1,7 @@
 """Programs with learned parts: what a part may say, what the program guarantees, how it is saved."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -61,7 +62,6 @@ class Misused(nf.Program):
     """A program whose step is given to the constructor."""
 
     propose = nf.Learned("vector", memory=True)
-    again = nf.Learned("scalar")
 
     def __init__(self, direction):
         self.direction = direction
@@ -90,6 +90,7 @@ def test_a_part_that_is_called_wrongly_is_refused_in_words(word):
     assert "WRONG" not in str(caught.value)
     lines = str(caught.value).splitlines()  # in the order: what, where (with the user's line), why
     assert len(lines) == 3 and word in lines[2]
+    assert Path(__file__).name in lines[1]
 
 
 def test_a_part_takes_values_without_a_unit():
@@ -97,7 +98,10 @@ def test_a_part_takes_values_without_a_unit():
         c = self.propose(A, r / nf.norm(r), b / nf.norm(b), nf.norm(r) / nf.norm(b))
         return nf.norm(x) * self.again(A, r / nf.norm(r)) * c
 
-    model = initial(TINY, Misused(direction))
+    class Twice(Misused):
+        again = nf.Learned("scalar")
+
+    model = initial(TINY, Twice(direction))
     A, b, _ = systems()
     assert model.run(A, b, x0=b, iterations=3).x.isfinite().all()
     assert model.networks["propose"].part.inputs == ["vector", "vector", "scalar"]
@@ -408,9 +412,10 @@ def test_a_saved_model_loads_in_a_process_that_knows_nothing_of_the_program(name
     assert torch.equal(loaded.run(A, b, iterations=7).x, model.run(A, b, iterations=7).x)
 
 
-def test_weights_of_another_size_are_refused(tmp_path):
-    model = initial(TINY, GuidedCG())
-    model.config = TINY.replace(d=32)
+@pytest.mark.parametrize("changes", [{"d": 32}, {"pre_layers": 0}, {"loop_layers": 0}, {"heads": 3}])
+def test_weights_of_another_size_are_refused(changes, tmp_path):
+    model = initial(TINY.replace(loop_layers=2), GuidedCG())
+    model.config = model.config.replace(**changes)
     model.save(tmp_path / "wrong")
     with pytest.raises(FileError):
         nf.load(tmp_path / "wrong")
@@ -531,6 +536,14 @@ def test_a_part_that_is_called_in_vain_is_refused_by_name() -> None:
         initial(TINY, Vain())
 
 
+def test_a_part_that_is_never_called_is_refused_by_name() -> None:
+    class Forgotten(ProposedCG):
+        scale = nf.Learned("positive scalar")
+
+    with pytest.raises(OptionError, match="scale"):
+        initial(TINY, Forgotten())
+
+
 class Weighted(nf.Program):
     """A direction whose entries are weighed by constants, or that is given them."""
 
@@ -622,3 +635,21 @@ def test_a_preconditioner_that_is_given_b_is_no_preconditioner_of_a_solver() -> 
     for use in (lambda: model.preconditioner(A), lambda: nf.solve(A, b, M=model)):
         with pytest.raises(OptionError):
             use()
+
+
+@pytest.mark.parametrize("wrong", ["b", "-r", "x"])
+def test_a_part_that_is_given_another_vector_than_the_residual_gives_a_solver_no_directions(wrong) -> None:
+    class Given(ProposedCG):
+        def step(self, A, b, x, r, d, q):
+            seen = {"b": b, "-r": -r, "x": x}[wrong]
+            c = self.propose(A, seen / nf.norm(seen))
+            q = A @ c
+            alpha = nf.dot(r, c) / nf.dot(c, q)
+            return dict(x=x + alpha * c, r=r - alpha * q, d=c, q=q)
+
+    model, own = initial(TINY, Given()), initial(TINY, ProposedCG())
+    assert own.role == "directions" and model.role == ""
+    A, b, _ = systems()
+    with pytest.raises(OptionError, match="propose"):
+        model.propose(A, model.begin(A), b)
+    assert nf.solve(A, b, model=model).converged

@@ -123,14 +123,15 @@ def _units_of_call(call: Call, exponents: dict[int, _Power], solution: dict[str,
     """
     problems = []
     if call.said and not any(id(node) in exponents for node in call.said.values()):
-        return [f"{call.spec.name} is called, but nothing is made of what it gives: return it, or make a state of it"]
+        vain = "is called, but nothing is made of what it gives: return it, or make a state of it"
+        return [f"{call.place}\n    {call.spec.name} {vain}"]
     for node in call.nodes[1:]:
         total: _Power = {}
         for name, coefficient in exponents[id(node)].items():
             total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
         if total:
             problems.append(
-                f"{node.place}\n    {call.spec.name} is given {describe(node)}, which has a unit: it changes when the "
+                f"{call.place}\n    {call.spec.name} is given {describe(node)}, which has a unit: it changes when the "
                 "system is scaled. A learned part takes numbers without one, such as r / nf.norm(r)"
             )
     return problems

@@ -34,7 +34,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from nlaformer.compiler.graph import Graph, Node
+from nlaformer.compiler.graph import Graph, Node, Place
 from nlaformer.compiler.language import diag, dot, exp, positive, relu, sqrt
 from nlaformer.compiler.values import Value, graph_of
 from nlaformer.errors import OptionError, unknown_name
@@ -125,6 +125,11 @@ class Call:
     nodes: tuple[Node, ...]
     memory: dict[str, tuple[Node, Node]] = field(default_factory=dict)
     said: dict[str, Node] = field(default_factory=dict)
+
+    @property
+    def place(self) -> Place:
+        """The line that calls it."""
+        return next(iter(self.said.values()), self.nodes[0]).place
 
 
 class Learned:

@@ -10,6 +10,7 @@ import copy
 import os
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property, partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram, Network
 from nlaformer.compiler.inputs import padded, size_of
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.learned import factors, low_rank
+from nlaformer.compiler.learned import Learned, factors, low_rank
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, refuse, trace_program
@@ -181,16 +182,19 @@ class TrainedProgram(nn.Module):
 
     # For solvers that carry out the method themselves.
 
-    @property
+    @cached_property
     def role(self) -> str:
-        """What this program gives a solver: "directions", a "preconditioner", or, if neither, nothing."""
-        parts = [network.part for network in self._parts.values()]
-        if any(part.dimensionless for part in parts):  # the program scales it in its own way
+        """What this program gives a solver: "directions", a "preconditioner", or, if neither, nothing.
+
+        Directions are what a part gives that is given r / |r|, the direction of the residual, and nothing else.
+        """
+        if len(self.program.parts) != 1 or self.program.parts[0].dimensionless:  # the program scales it in its own way
             return ""
-        if len(parts) == 1 and parts[0].method == "start" and parts[0].rank and not parts[0].inputs:
-            return "preconditioner"
-        spoken = [part for part in parts if part.method == "step" and (part.rank or part.is_vector)]
-        return "directions" if len(parts) == len(spoken) == 1 and spoken[0].inputs == ["vector"] else ""
+        (part,) = self.program.parts
+        if part.method == "start":
+            return "preconditioner" if part.rank and not part.inputs else ""
+        asked = (part.rank or part.is_vector) and part.inputs == ["vector"]
+        return "directions" if asked and _is_given_the_residual(self.program, self.config.n) else ""
 
     @property
     def coarse(self) -> bool:
@@ -211,7 +215,7 @@ class TrainedProgram(nn.Module):
         network, part = self._only("step"), self._only("step").part
         if self.role != "directions":
             raise OptionError(
-                f"propose needs a part that is given a direction and gives one; {part.name} is given A and "
+                f"propose needs a part that is given A and r / |r| and gives a direction; {part.name} is given A and "
                 f"{', '.join(part.inputs) or 'nothing else'}, and gives {part.gives}"
             )
         A, r, batch = self._matrices(A), to_tensor("r", r), A.shape[:-2]
@@ -301,6 +305,28 @@ def _usable(found: list[Tensor]) -> tuple[Tensor, Tensor]:
     return torch.where(usable, D, 1.0), torch.where(usable[..., None], torch.stack(columns, -1), 0.0)
 
 
+def _is_given_the_residual(program: Reference, n: int) -> bool:
+    """Whether its one part, in step, is given r / |r| with r = b - A x: so it is in two steps on a random system."""
+    (part,), draw = program.parts, partial(torch.randn, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    B, b, x0 = draw(n, n), draw(n), draw(n)
+    known, given = {"A": B @ B.mT, "b": b, "x0": x0}, []
+
+    def speak(A: Tensor, value: Tensor, memory: Tensor) -> dict[str, Tensor]:
+        given.append(value)
+        return {output: draw(n) for output in part.outputs} | {"memory": memory}
+
+    if not {"A", "b"} <= program.inputs.keys() <= known.keys():
+        return False
+    inputs = {name: known[name] for name in program.inputs}
+    values = program.first(inputs, {part.name: lambda A: {"memory": A}})
+    for _ in range(2):
+        r = b - known["A"] @ values[ANSWER]
+        values = program.next(inputs, program.carried(values), {part.name: speak})
+        if not torch.allclose(given[-1], r / size(r, "vector")):
+            return False
+    return True
+
+
 def initial(config: Config, program: Program) -> TrainedProgram:
     """The model of a program before training, in the sizes of a config; weights are drawn on the CPU.
 
@@ -311,6 +337,11 @@ def initial(config: Config, program: Program) -> TrainedProgram:
     refuse(program, trace_program(program, config.n).problems)
     traced = trace_program(program)
     analysis = analyse(traced)
+    declared = [name for name, value in (vars(type(program)) | vars(program)).items() if isinstance(value, Learned)]
+    if unused := [name for name in declared if name not in {call.spec.name for call in traced.learned}]:
+        raise OptionError(
+            f"{program.name} never calls its learned part {unused[0]}; call it in start or step, or omit it"
+        )
     if not traced.learned:
         raise OptionError(f"{program.name} has no learned part, so there is nothing to train; see nf.Learned")
     if taken := [call.spec.name for call in traced.learned if hasattr(nn.ModuleDict(), call.spec.name)]:
@@ -326,7 +357,8 @@ def initial(config: Config, program: Program) -> TrainedProgram:
 
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> TrainedProgram:
     """The model that ``save`` wrote; weights of other shapes than the config gives are refused."""
-    program, known = Reference.read(config["program"]), Config.from_json(config["config"], weights)
+    program = Reference.read(config["program"])
+    known = Config.from_json(config["config"], weights).validate(sources=False)
     if any(p.dtype in (torch.bfloat16, torch.float16) for p in (*model.parameters(), *weights.values())):
         # Fewer digits save room in a file; what is computed from them is computed in float32.
         model, weights = model.float(), {name: value.float() for name, value in weights.items()}
@@ -337,6 +369,8 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
         prefix = f"{part.name}."
         own = {name.removeprefix(prefix): value for name, value in weights.items() if name.startswith(prefix)}
         networks[part.name] = PartNetwork(part, known.n, NLAFormer(*layers), own)
+    if unread := [*pre, *loop]:
+        raise FileError(f"the file holds {len(unread)} layers more than its config names")
     found = TrainedProgram(known, program, networks)
     with torch.device("meta"):  # shapes alone
         expected = {part.name: PartNetwork.initial(part, known, torch.Generator()) for part in program.parts}
