@@ -55,6 +55,7 @@ class Bench:
         self.device = torch.device(device)
         self.models = {model.config.recipe: model.to(self.device) for model in models}
         self.needed: dict[tuple[str, int, str], int] = {}  # iterations of the worst right-hand side so far
+        self.warm: set[tuple[str, str]] = set()  # methods and forms that have run once
         self.flops = {name: _call_flops(model) for name, model in self.models.items()}
 
     def learned(self, family: str) -> list[str]:

@@ -131,6 +131,18 @@ def test_statuses_say_what_is_wrong() -> None:
     assert np.any((unfinished.enclosure[0] <= true) & (true <= unfinished.enclosure[1]))
 
 
+def test_an_operator_whose_products_contradict_its_symmetry_encloses_nothing() -> None:
+    rotation = np.array([[0.0, 1.0], [-1.0, 0.0]])
+    shifted = spla.LinearOperator((3, 3), matvec=lambda v: np.diag([1.0, 2.0, 4.0]) @ v + 1.0, dtype=float)
+    for status, given in (
+        (Status.NOT_SYMMETRIC, spla.aslinearoperator(rotation)),
+        (Status.NOT_SYMMETRIC, spla.aslinearoperator(np.triu(np.ones((3, 3))))),
+        (Status.NOT_LINEAR, shifted),
+    ):
+        result = nf.eigenpair(given, check="ignore")
+        assert result.status is status and result.enclosure == (-np.inf, np.inf)
+
+
 def test_a_preconditioner_saves_products_and_the_callback_sees_every_step() -> None:
     A = symmetric(np.geomspace(1e-1, 1e2, 50))
     seen: list[np.ndarray] = []

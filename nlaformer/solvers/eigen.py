@@ -61,8 +61,12 @@ class EigenResult(Outcome, Generic[ArrayT]):
 
     @property
     def enclosure(self) -> tuple[float, float]:
-        """Numbers between which an eigenvalue of A lies, proven if A is symmetric, converged or not."""
-        if not math.isfinite(self.value + self.residual_bound):
+        """Numbers between which an eigenvalue of A lies, proven if A is symmetric, converged or not.
+
+        They are infinite where A has turned out not to be symmetric.
+        """
+        known = self.status not in (Status.NOT_SYMMETRIC, Status.NOT_LINEAR)
+        if not known or not math.isfinite(self.value + self.residual_bound):
             return -math.inf, math.inf
         below, above = self.value - self.residual_bound, self.value + self.residual_bound
         return math.nextafter(below, -math.inf), math.nextafter(above, math.inf)
@@ -210,7 +214,8 @@ def _result(search: EigenSearch, runner: Runner | None, begun: float) -> EigenRe
     elif status in (Status.MAXITER, Status.STAGNATED) and problem.dtype != torch.float64:
         status = Status.PRECISION if bool(search.judge(theta, v, torch.float64).holds[0]) else status
 
-    if status in (Status.MAXITER, Status.STAGNATED) and isinstance(problem.A, ImplicitOperator):
+    unclear = status in (Status.MAXITER, Status.STAGNATED, Status.NOT_SYMMETRIC)
+    if unclear and isinstance(problem.A, ImplicitOperator):
         search.matvecs += 1
         if bool(problem.A.apply(torch.zeros_like(problem.b)).any()):
             status, detail = Status.NOT_LINEAR, "A applied to 0 is not 0"

@@ -145,6 +145,9 @@ class EigenSearch(Search):
         """Take steps along residuals until the end."""
         strikes, norm, target = 0, self.norms[-1], 1.0
         while self.status is None:
+            if self.skew > _SKEW * self.reach:  # then a small residual says little about the eigenvalues
+                self.end(Status.NOT_SYMMETRIC, "u.(A v) is not v.(A u) for two vectors")
+                return
             if norm <= max(target * self.tolerance(), _NOISE * self.reach):
                 found = self.judge(self.theta, self.v)
                 if bool(found.holds[0]):
@@ -154,8 +157,6 @@ class EigenSearch(Search):
                 strikes, target = strikes + 1, 0.5 * target
             if strikes > _STRIKES or len(self.V) >= self.problem.unknowns:
                 self.end(Status.STAGNATED)
-            elif self.skew > _SKEW * self.reach:
-                self.end(Status.NOT_SYMMETRIC, "u.(A v) is not v.(A u) for two vectors")
             elif self.steps >= self.limit:
                 self.end(Status.MAXITER)
             else:

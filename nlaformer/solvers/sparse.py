@@ -18,7 +18,7 @@ from nlaformer.errors import DTypeError, NLAFormerError, ShapeError
 # What a matrix whose parts do not fit together may raise while it is read.
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError)
 _TORCH_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
-COMPLEX = "only real systems can be solved here; scipy.sparse.linalg.cg takes complex ones"
+COMPLEX = "only real numbers are taken here; the solvers of scipy.sparse.linalg take complex ones"
 _COMPRESSED = ("csr", "csc", "bsr")
 
 
