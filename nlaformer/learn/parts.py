@@ -157,18 +157,18 @@ class PartNetwork(nn.Module):
         else:
             z = _finite(self.probe(H[..., :1, :]).squeeze(-2)).to(dtype)  # (..., numbers)
             said = {"value": z[..., :size] if self.part.is_vector else z[..., 0]}
-        return {name: _bounded(value, self.part.bound(name)) for name, value in said.items()}
+        return {name: _led_back(value, self.part.bound(name)) for name, value in said.items()}
 
 
 def _finite(z: Tensor) -> Tensor:
     return torch.where(z.isfinite(), z, 0.0)
 
 
-def _bounded(z: Tensor, bound: float) -> Tensor:
-    return z if math.isinf(bound) else _Bounded.apply(z, bound)  # type: ignore[no-any-return, no-untyped-call]
+def _led_back(z: Tensor, bound: float) -> Tensor:
+    return z if math.isinf(bound) else _LedBack.apply(z, bound)  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Bounded(torch.autograd.Function):
+class _LedBack(torch.autograd.Function):
     """Numbers between -bound and bound; the derivative is 1, but 0 where descent would lead further out."""
 
     @staticmethod
