@@ -19,7 +19,7 @@ from nlaformer import pretrained
 from nlaformer.console import Sheet
 from nlaformer.errors import FileError
 from nlaformer.io import copy, fingerprint
-from nlaformer.learn.evaluate import THRESHOLDS, squared_deviations, squared_relative_errors
+from nlaformer.learn.evaluate import WITHIN_REACH, squared_deviations, squared_relative_errors
 from nlaformer.learn.models import load_solver
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.teachers import teacher as taught_by
@@ -139,7 +139,7 @@ def tables(results: Results) -> list[Sheet]:
 def _iterations(measured: Fresh) -> Sheet:
     methods = {teacher: teacher.upper() for teacher in plan.TEACHERS} | {name: name for name in measured.configs}
     lines = tuple(
-        (label, f"{sigma:g}", *(counted(measured.at(method, sigma)[kind], bounds=THRESHOLDS) for kind in _KINDS))
+        (label, f"{sigma:g}", *(counted(measured.at(method, sigma)[kind], bounds=WITHIN_REACH) for kind in _KINDS))
         for sigma in plan.SIGMAS
         for method, label in methods.items()
     )

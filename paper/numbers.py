@@ -16,7 +16,7 @@ from typing import Any
 
 from scipy import stats
 
-from nlaformer.learn.evaluate import THRESHOLDS as ALL_THRESHOLDS
+from nlaformer.learn.evaluate import WITHIN_REACH
 from nlaformer.learn.recipes import Config
 from paper import bundled, confirmatory, microscope, plan
 from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
@@ -335,7 +335,7 @@ def _bundled() -> Numbers:
     """The bundled models on fresh systems, their teachers, and the runs they come from."""
     fresh = bundled.fresh(RESULTS)
     at = {(name, s): fresh.at(name, s) for name in (*TEACHERS, *fresh.configs) for s in SIGMAS}
-    counts = {key: _counts(row["mean"], ALL_THRESHOLDS) for key, row in at.items()}
+    counts = {key: _counts(row["mean"], WITHIN_REACH) for key, row in at.items()}
     found: Numbers = {"count": fresh.count} | {f"{name}.{s:g}.iterations": c for (name, s), c in counts.items()}
     for name in fresh.configs:
         found |= {f"{name}.error.{t}": [at[name, s]["mean"][t] for s in SIGMAS] for t in (2, 4, 20)}

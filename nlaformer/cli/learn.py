@@ -93,7 +93,7 @@ def train(
         tensorboard=tensorboard,
     )
     if _speaks():
-        _show_evaluation(run.solver, _COUNT, _SEED, as_json, {"folder": str(run.folder), "diverged": run.diverged})
+        _show_evaluation(run.model, _COUNT, _SEED, as_json, {"folder": str(run.folder), "diverged": run.diverged})
         if not as_json:
             print(f"The model is in {run.folder}. Next: nlaformer evaluate {run.folder}")
             print(f'In Python: nf.load("{run.folder}").iterates(A, b)')
@@ -242,7 +242,8 @@ def _measured(solver: Solver, count: int, seed: int, shown: bool) -> list[Evalua
 
 def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
     """Errors by iterate and iterations to each threshold on the first systems, then the iterations on all others."""
-    from nlaformer.learn.compare import BEYOND, FAILED, THRESHOLDS, summary
+    from nlaformer.learn.compare import BEYOND, FAILED, summary
+    from nlaformer.learn.evaluate import THRESHOLDS
 
     own, T = rows[0], rows[0].T
     iterates = [t for t in range(len(own.mean["learned"])) if t <= T or t in (2 * T, 4 * T)]
@@ -273,7 +274,7 @@ def _comparison_sheets(rows: list[Comparison]) -> list[Sheet]:
 
 def _own_sheets(own: Evaluation, teacher: str) -> list[Sheet]:
     """Errors by iterate, and iterations to each threshold, on systems like those of the training."""
-    from nlaformer.learn.evaluate import THRESHOLDS, findings
+    from nlaformer.learn.evaluate import WITHIN_REACH, findings
 
     curves = {"learned": own.model, "CG": own.cg, "PCG": own.pcg}
     iterates = enumerate(zip(*curves.values(), strict=True))
@@ -282,7 +283,7 @@ def _own_sheets(own: Evaluation, teacher: str) -> list[Sheet]:
     reached = tuple((name, *("-" if t is None else str(t) for t in found)) for name, found in counts)
     discrepancy = f"Discrepancy of (r, d) from the teacher's, as the paper defines it: {own.discrepancy:.4g}."
     title = f"Squared relative error, mean of {own.count} systems ({own.label})"
-    bounds = tuple(f"{bound:.0e}" for bound in THRESHOLDS)
+    bounds = tuple(f"{bound:.0e}" for bound in WITHIN_REACH)
     return [
         Sheet(title, ("t", *curves), errors, findings(own, teacher)),
         Sheet("Iterations to a squared relative error of", ("", *bounds), reached, discrepancy),

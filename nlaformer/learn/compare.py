@@ -22,7 +22,7 @@ from nlaformer.compiler.trace import ANSWER
 from nlaformer.console import Sheet, to_text
 from nlaformer.errors import OptionError, shown
 from nlaformer.learn.config import Config
-from nlaformer.learn.evaluate import SEED
+from nlaformer.learn.evaluate import SEED, THRESHOLDS, iterations_to
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import Family, Systems
 from nlaformer.report.html import panel, table, tag
@@ -30,7 +30,6 @@ from nlaformer.report.html import panel, table, tag
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-THRESHOLDS = tuple(10.0**-k for k in range(1, 15))
 BEYOND = 4  # times the iterations of the training
 _AT_ONCE = 1024  # systems
 _RESIDUAL = 1e-6
@@ -94,11 +93,7 @@ class Comparison:
 
     def iterations_to(self, of: str = "mean") -> dict[str, list[int | None]]:
         """The first iterate of each method at or below 1e-1, ..., 1e-14; None if there is none."""
-        curves: dict[str, tuple[float, ...]] = getattr(self, of)
-        return {
-            name: [next((t for t, error in enumerate(curve) if error <= bound), None) for bound in THRESHOLDS]
-            for name, curve in curves.items()
-        }
+        return iterations_to(getattr(self, of), THRESHOLDS)
 
     def to_json(self) -> dict[str, Any]:
         """Everything, as JSON takes it."""
