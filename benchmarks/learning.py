@@ -59,7 +59,7 @@ def run(name: str, lines: dict[str, Config], folder: Path, count: int) -> list[d
     finished = nf.train(list(lines.values()), out=folder / name, checkpoint_every=lines_every(lines))
     rows = []
     for line, result in zip(lines, finished, strict=True):
-        solver = result.solver.to("cuda" if torch.cuda.is_available() else "cpu")
+        solver = result.model.to("cuda" if torch.cuda.is_available() else "cpu")
         evaluations = [row.to_json() for row in evaluate(solver, count=count)]
         rows.append(
             {

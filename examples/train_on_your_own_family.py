@@ -78,7 +78,7 @@ figure
 # iterations but for rounding, with any M, so a learned one can be ahead only before that.
 
 # %%
-model = run.solver
+model = run.model
 found = nf.evaluate(model, Springs(n=8, spread=1.0), iterations=12, count=32 if short else 512)
 print(found.iterations_to()["learned"][:6], "iterations of the learned method to 1e-1, ..., 1e-6")
 print(found.iterations_to()["CG"][:6], "of CG")

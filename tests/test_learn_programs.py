@@ -92,14 +92,14 @@ def mine(tmp_path, monkeypatch):
 @KINDS
 def test_a_run_of_a_program_writes_the_folder_of_a_run(config, tmp_path):
     run = train(config, tmp_path)
-    assert run.steps == 12 and not run.diverged and isinstance(run.solver, nf.TrainedProgram)
+    assert run.steps == 12 and not run.diverged and isinstance(run.model, nf.TrainedProgram)
     lines = read_metrics(tmp_path)
     assert [line["step"] for line in lines if "loss" in line] == list(range(1, 13))
     assert len(lines[-1]["validation"]["squared_relative_error"]) == len(lines[-1]["validation"]["median"]) == 4
     manifest = read_manifest(tmp_path)
     assert manifest["state"] == "finished" and manifest["config"] == config.to_json()
     loaded = nf.load(tmp_path)
-    assert loaded.config == config and equal(loaded.state_dict(), run.solver.state_dict())
+    assert loaded.config == config and equal(loaded.state_dict(), run.model.state_dict())
 
 
 @KINDS
@@ -297,8 +297,8 @@ def test_a_checkpoint_from_before_the_digests_of_programs_resumes(tmp_path, monk
 def test_a_run_of_a_program_starts_from_the_weights_of_a_model(tmp_path):
     first = train(GUIDED, tmp_path / "first")
     onward = GUIDED.replace(start=str(tmp_path / "first"), seed=1, family="poisson-1d")
-    begun = PlainEngine([onward]).solver()
-    assert all(torch.equal(a[0], b) for a, b in zip(begun.parameters(), first.solver.parameters(), strict=True))
+    begun = PlainEngine([onward]).model
+    assert all(torch.equal(a[0], b) for a, b in zip(begun.parameters(), first.model.parameters(), strict=True))
     with pytest.raises(OptionError, match="start="):
         PlainEngine([PRECONDITIONER.replace(start=str(tmp_path / "first"))])
     with pytest.raises(OptionError, match="start="):  # weights of the same shapes

@@ -153,13 +153,13 @@ def test_a_single_model_that_diverges_stops_the_run(tmp_path):
 def test_a_run_starts_from_the_weights_of_a_model(tmp_path):
     first = train(TINY, tmp_path / "first")
     onward = TINY.replace(start=str(tmp_path / "first"), family="poisson-1d", lr=1e-3, seed=1)
-    begun = PlainEngine([onward]).solver()
-    assert all(torch.equal(a[0], b) for a, b in zip(begun.parameters(), first.solver.parameters(), strict=True))
+    begun = PlainEngine([onward]).model
+    assert all(torch.equal(a[0], b) for a, b in zip(begun.parameters(), first.model.parameters(), strict=True))
     train(onward, tmp_path / "onward", minutes=0.0)  # one step, then a checkpoint
     resumed = train(onward, tmp_path / "onward")
-    assert equal(resumed.solver.state_dict(), train(onward, tmp_path / "undisturbed").solver.state_dict())
-    assert not equal(resumed.solver.state_dict(), first.solver.state_dict())
-    assert resumed.solver.config.start == str(tmp_path / "first")
+    assert equal(resumed.model.state_dict(), train(onward, tmp_path / "undisturbed").model.state_dict())
+    assert not equal(resumed.model.state_dict(), first.model.state_dict())
+    assert resumed.model.config.start == str(tmp_path / "first")
 
 
 def test_a_run_resumes_without_the_model_it_started_from(tmp_path):
@@ -168,7 +168,7 @@ def test_a_run_resumes_without_the_model_it_started_from(tmp_path):
     whole = train(onward, tmp_path / "undisturbed")
     train(onward, tmp_path / "onward", minutes=0.0)
     (tmp_path / "first" / "config.json").unlink()
-    assert equal(train(onward, tmp_path / "onward").solver.state_dict(), whole.solver.state_dict())
+    assert equal(train(onward, tmp_path / "onward").model.state_dict(), whole.model.state_dict())
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"[]\n", b"{}\n", b"3\n"])

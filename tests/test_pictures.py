@@ -99,7 +99,7 @@ def _results(trained) -> dict[str, object]:
         "eigenpair": nf.eigenpair(A),
         "root": nf.solve_nonlinear(lambda x: x**2 - 2.0, np.ones(3)),
         "training": trained,
-        "evaluation": measure(trained.solver, "own", systems),
+        "evaluation": measure(trained.model, "own", systems),
         "comparison": compare(guided, EVIL, systems),
         "microscope": nf.microscope(Damped(), nf.problems.SPD(n=4), iterations=3, effort=Effort(4, 1, 16, 16)),
         "extraction": nf.extract(Damped(), nf.problems.SPD(n=4), programs=[Damped()], until=2, count=8),
@@ -128,7 +128,7 @@ def test_a_result_draws_a_figure_that_a_notebook_shows(name: str, results: dict)
 def test_models_and_results_print_as_a_few_lines_without_their_numbers(results: dict, trained):
     guided = untrained(nf.recipe("guided-quickstart", **TINY))
     printed = [results[name] for name in ("run", "solve", "training", "evaluation", "comparison")]
-    for shown in (*printed, trained.solver, guided, stack([guided, guided]), nf.algorithm("cg", n=3).model):
+    for shown in (*printed, trained.model, guided, stack([guided, guided]), nf.algorithm("cg", n=3).model):
         assert repr(shown).startswith("<") and len(repr(shown)) < 300 and "\n" not in repr(shown)
         assert len(str(shown).splitlines()) <= 10 and "tensor" not in str(shown)
     assert "precondition" in str(guided) and f"n = {guided.config.n}" in str(guided)

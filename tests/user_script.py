@@ -58,7 +58,7 @@ def main() -> None:
         print(run.x, run.state["x"], run.residual_norms, run.status, compiled.cost.loop.layers)
     config: nf.Config = nf.recipe("quickstart", steps=10).replace(seed=1)
     trained, several = nf.train(config, out="runs/one"), nf.train([config], out="runs/several")
-    print(trained.solver.iterates(S, y), trained.diverged, several[0].folder, config.to_json(), config.validate())
+    print(trained.model.iterates(S, y), trained.diverged, several[0].folder, config.to_json(), config.validate())
     result: nf.SolveResult[Tensor]
     for result in (nf.solve(S, y), nf.cg(S, y, trajectory=True), nf.pcg(S, y)):
         x, info = result

@@ -7,7 +7,7 @@ The interface, which the trainer relies on and every engine has::
     engine.report()  -> Report                     # of the latest step, NaN before the first; waits for the device
     engine.state()   -> dict[str, Tensor]          # weights, Adam's moments, alive: on the CPU, with a leading axis E
     engine.load(state)                             # the reverse; step(number) then resumes from there
-    engine.solver()  -> Model                      # the stack of models, on the device, sharing the engine's weights
+    engine.model  -> Model                         # the stack of models, on the device, sharing the engine's weights
     engine.close()                                 # takes no further step; frees the device
 
 A step is a function of the state, the configs and its number. A member whose loss or gradient is not finite is frozen:
@@ -42,7 +42,8 @@ class Engine(Protocol):
     def report(self) -> Report: ...
     def state(self) -> dict[str, Tensor]: ...
     def load(self, state: dict[str, Tensor]) -> None: ...
-    def solver(self) -> Model: ...
+    @property
+    def model(self) -> Model: ...
     def close(self) -> None: ...
 
 
@@ -92,7 +93,8 @@ class PlainEngine:
     def close(self) -> None:
         pass
 
-    def solver(self) -> Model:
+    @property
+    def model(self) -> Model:
         if len(self.members) == 1:
             return self.members[0].model
         together = stack([m.model for m in self.members])

@@ -355,7 +355,7 @@ class _Training:
                 model.save(folder)
 
     def _models(self) -> list[Model]:
-        together = self.engine.solver()
+        together = self.engine.model
         return [member(together, k, config) for k, config in enumerate(self.configs)]
 
 

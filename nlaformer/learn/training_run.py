@@ -22,7 +22,7 @@ class TrainingRun:
 
     folder: Path
     config: Config
-    solver: Model
+    model: Model
     steps: int
     diverged: bool
     """The loss or its gradient stopped being finite; the weights are those of before."""
@@ -32,6 +32,11 @@ class TrainingRun:
         """The outcome of a run from its folder."""
         manifest = read_manifest(folder)
         return cls(folder, config, load_model(folder), manifest["steps"], manifest["state"] == "diverged")
+
+    @property
+    def solver(self) -> Model:
+        """``model``, under its name of version 0.2."""
+        return self.model
 
     def __repr__(self) -> str:
         return f"<TrainingRun {self.finding}; {self.folder}>"

@@ -132,9 +132,6 @@ class GraphEngine:
             view.copy_(state[name])
         self.outcome.alive.copy_(state["alive"])
 
-    def solver(self) -> Model:
-        return self.model
-
     def close(self) -> None:
         """End the thread that draws systems and destroy the captured step: this engine takes no further step."""
         if self.pool.thread is not None:
