@@ -44,7 +44,7 @@ _COARSE = {"rank": 2, "coarse": True}
 FEW_COLUMNS = {  # the recipes' own kinds of parts, for a handful of unknowns
     "guided-gcr": {"rank": 2},
     "guided-cgls": _COARSE | {"memory": True},
-    "guided-eigen": _COARSE | {"memory": True},
+    "guided-eigen": {"rank": 2, "memory": True},
     "guided-diffusion": {"rank": 2},
     "learned-preconditioner-diffusion": _COARSE,
 }

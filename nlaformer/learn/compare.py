@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 BEYOND = 4  # times the iterations of the training
 _AT_ONCE = 1024  # systems
+_ENTRIES = 2**27  # of matrices, a gigabyte
 _RESIDUAL = 1e-6
 FAILED = 1e-6  # an error above this after all iterations is a failure
 
@@ -155,10 +156,14 @@ def measured(
 
 def _mean_iterations(residual: Expression, scale: Expression | None, A: Tensor, b: Tensor, x: Tensor) -> float:
     """Mean iterations until the residual is small beside its scale or, without one, beside the residual of 0."""
-    values = {"A": A[:, None], "b": b[:, None], ANSWER: x}
-    beside = _size(scale, values) if scale else _size(residual, values | {ANSWER: torch.zeros_like(x)})
-    reached = _size(residual, values) <= _RESIDUAL * beside
-    return float(torch.where(reached.any(1), reached.int().argmax(1), x.shape[1] - 1).double().mean())
+    counts = []
+    at_once = max(_ENTRIES // (x.shape[1] * A.shape[-1] ** 2), 1)  # the products copy a matrix for every iterate
+    for A_k, b_k, x_k in zip(*(value.split(at_once) for value in (A, b, x)), strict=True):
+        values = {"A": A_k[:, None], "b": b_k[:, None], ANSWER: x_k}
+        beside = _size(scale, values) if scale else _size(residual, values | {ANSWER: torch.zeros_like(x_k)})
+        reached = _size(residual, values) <= _RESIDUAL * beside
+        counts.append(torch.where(reached.any(1), reached.int().argmax(1), x.shape[1] - 1))
+    return float(torch.cat(counts).double().mean())
 
 
 def _size(expression: Expression, values: dict[str, Tensor]) -> Tensor:

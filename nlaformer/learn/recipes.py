@@ -59,9 +59,9 @@ _RECIPES: dict[str, tuple[str, Config]] = {
     ),
     "guided-eigen": (
         "The smallest eigenpair: conjugate directions, preconditioned by a network in every loop.",
-        _PROGRAM.replace(program="guided-eigen", program_options=_COLUMNS, family="smallest-eigenpair", T=10).replace(
-            steps=20_000
-        ),
+        _PROGRAM.replace(
+            program="guided-eigen", program_options={"rank": 8, "memory": True}, family="smallest-eigenpair"
+        ).replace(T=12, steps=20_000),
     ),
     "guided-diffusion": (
         "guided-cg for diffusion with variable coefficients on a grid of 8 x 8; for 16 x 16, n=256.",
