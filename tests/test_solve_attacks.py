@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from benchmarks.solve_attacks import attack
+
+ROOT = Path(__file__).parent.parent
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -13,3 +18,11 @@ def test_no_attack_makes_a_solver_lie_or_lose_what_it_solves_without_a_model() -
     assert tally.lies == [] and tally.losses == []
     assert set(tally.calls) == {"square", "least", "eigenpair", "nonlinear"} and min(tally.calls.values()) > 30
     assert tally.statuses["CONVERGED"] > 60 and tally.compared > 40 and tally.refused > 0
+
+
+def test_the_filed_attack_is_of_twenty_thousand_calls_and_the_page_has_its_counts() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "solve_attacks.json").read_text())["found"]
+    calls, page = sum(found["calls"].values()), (ROOT / "docs" / "solve.md").read_text()
+    assert calls >= 20_000 and found["lies"] == [] and found["losses"] == []
+    for count in (calls, found["statuses"]["CONVERGED"], found["compared"]):
+        assert f"{count:,}" in page
