@@ -47,6 +47,22 @@ def test_the_column_of_the_sink_stays_zero(name):
         assert torch.equal(X[0], P[:, 0])
 
 
+@pytest.mark.parametrize("count", [5, 6, 7])
+def test_products_leave_the_sink_at_zero(count):
+    """What was left there by rounding came back times e^20 wherever an exponential multiplies."""
+
+    def step(A, b, x):
+        y = x.copy()
+        for i in range(1, count + 1):
+            y[i] = A[i, i] * x[i] / 10
+        return y
+
+    rng = np.random.default_rng(0)
+    A, b = rng.standard_normal((8, 8)), rng.standard_normal(8)
+    run = nf.compile(program(step), n=8, verify=False).run(A, b, b, iterations=1)
+    np.testing.assert_allclose(run.x[1], step(A, b, run.x[0]), rtol=0, atol=1e-11)
+
+
 def deviation(function, A, b, x0, start=None, n=N):
     """Of one step from the weights' own state, relative to the result; and the algorithm."""
     algorithm = nf.compile(program(function, start), n=n, verify=False)

@@ -172,17 +172,24 @@ class _Emitter(Rows):
         target = self.rows(i.target)
         factors, values = self.forms(i.sources[0]), self.forms(i.sources[1], len(target))
         if len(factors) == 1:
-            return build.product_heads(self.layout, lin, factors[0], values, target), []
+            return self._alone(build.product_heads(self.layout, lin, factors[0], values, target)), []
         heads = []  # of matrices: heads for each row
         for factor, value, row in zip(factors, values, target, strict=True):
             heads += build.product_heads(self.layout, lin, factor, [value], [row])
-        return heads, []
+        return self._alone(heads), []
 
     def _row_dots(self, i: Instruction) -> Parts:
         """Token j: the dot of row j of X and row j of Y."""
         (lin,) = i.parameters
         X, Y = (self.forms(source) for source in i.sources)
-        return build.row_dot_heads(self.layout, lin, X, Y, [{self.one: 1.0}], self.rows(i.target)), []
+        return self._alone(build.row_dot_heads(self.layout, lin, X, Y, [{self.one: 1.0}], self.rows(i.target))), []
+
+    def _alone(self, heads: list[Head]) -> list[Head]:
+        """Heads under which the sink attends to itself alone, so that it stays zero (see ``_linear_heads``)."""
+        sink = self.sink
+        return [
+            replace(head, query=[*head.query, {sink: build.OFF}], key=[*head.key, {sink: 1.0}]) for head in heads
+        ]
 
     def _linear(self, i: Instruction, key: list[Form], query: list[Form], value: list[Form]) -> Parts:
         return self._linear_heads(i.parameters[0], key, query, value, self.rows(i.target)), []
@@ -192,7 +199,8 @@ class _Emitter(Rows):
     ) -> list[Head]:
         """target_j += sum_i value_i (key_i . query_j); the sink attends to itself alone, so that it stays zero.
 
-        Where it sees all tokens alike the heads cancel there, but for a rounding, and a logarithm of 0 is steep.
+        Where it sees all tokens alike the heads cancel there, but for a rounding: a logarithm of 0 is steep, and a head
+        that multiplies by an exponential reads the sink with a large factor.
         """
         heads = build.linear_heads(self.layout, lin, key=key, query=query, value=value, target=target)
         alone = {self.one: 1.0, self.sink: build.OFF}
