@@ -106,7 +106,7 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         def step(self, A, b, x):
             if nf.norm(x) > 1:  # data-dependent branch
                 b = nf.norm(b) @ A  # shape mismatch
-            y = x[1:] * b + 1  # single entry
+            y = x[1:] * b + 1  # lengths that differ
             z = math.sqrt(nf.dot(x, x)) * x  # Python's own function
             return dict(x=nf.log(x) + z + np.where(y > 0, y, x))  # unknown sign
 
@@ -118,7 +118,7 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         ("# unknown function", "np.sin"),
         ("# data-dependent branch", "if nf.norm(x) > 1"),
         ("# shape mismatch", "write *"),
-        ("# single entry", "x[1:]"),
+        ("# lengths that differ", "(3,)"),
         ("# Python's own function", "np.sqrt"),
         ("# unknown sign", "nf.positive"),
         ("# attribute that is not there", "largest"),
@@ -134,11 +134,11 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         (lambda A, b, x: np.linalg.solve(A, x), "iteration"),
         (lambda A, b, x: np.where(b, x, b), "np.maximum"),
         (lambda A, b, x: max(x, b), "np.maximum"),
-        (lambda A, b, x: torch.cumsum(x, 0), "torch.cumsum"),
+        (lambda A, b, x: torch.cumprod(x, 0), "torch.cumprod"),
         (lambda A, b, x: np.max(A, axis=0), "axis 0"),
         (lambda A, b, x: np.linalg.norm(x, 3) * x, "order 3"),
         (lambda A, b, x: np.sum(A, axis=1, keepdims=True), "keepdims"),
-        (lambda A, b, x: sum(x) * x, "np.sum"),
+        (lambda A, b, x: sum(x @ x) * x, "scalar"),
         (lambda A, b, x: x + np.ones(5), "(5,)"),
         (lambda A, b, x: x + np.array([1j, 2, 3, 4]), "complex"),
         (lambda A, b, x: x + "a", "str"),
@@ -151,7 +151,8 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         (lambda A, b, x: x // 2, "**"),
         (lambda A, b, x: x.__setitem__(4, 1.0) or x, "index 4"),
         (lambda A, b, x: A[:, 4] + x, "index 4"),
-        (lambda A, b, x: x[1:3] @ b, "np.roll"),
+        (lambda A, b, x: x[1:3] @ b, "size 4"),
+        (lambda A, b, x: x[1:] + b, "(3,)"),
         (lambda A, b, x: x[:, None] * b, "np.outer"),
         (lambda A, b, x: round(x @ b) * x, "Python number"),
         (lambda A, b, x: nf.dot(x, nf.norm(x)), "scalar"),

@@ -187,9 +187,7 @@ class _Emitter(Rows):
     def _alone(self, heads: list[Head]) -> list[Head]:
         """Heads under which the sink attends to itself alone, so that it stays zero (see ``_linear_heads``)."""
         sink = self.sink
-        return [
-            replace(head, query=[*head.query, {sink: build.OFF}], key=[*head.key, {sink: 1.0}]) for head in heads
-        ]
+        return [replace(head, query=[*head.query, {sink: build.OFF}], key=[*head.key, {sink: 1.0}]) for head in heads]
 
     def _linear(self, i: Instruction, key: list[Form], query: list[Form], value: list[Form]) -> Parts:
         return self._linear_heads(i.parameters[0], key, query, value, self.rows(i.target)), []

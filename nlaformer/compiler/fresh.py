@@ -5,8 +5,7 @@
 
 NumPy asks nobody before it makes an array from a shape, and such an array takes numbers alone. So a program that needs
 more is traced once more, with these functions replaced in NumPy's namespace while its methods run, for their thread.
-Arrays of size n are then traced values. Others are NumPy's own, of Python objects, with traced scalars as entries; a
-vector of length n in one is put together from them where it meets a traced value (``entries.assembled``).
+Arrays of size n are then traced values. Others are NumPy's own, with traced scalars as entries (``pieces.py``).
 """
 
 from __future__ import annotations
@@ -22,6 +21,7 @@ import numpy as np
 
 from nlaformer.compiler.entries import assembled
 from nlaformer.compiler.graph import Graph, is_users
+from nlaformer.compiler.pieces import settled
 from nlaformer.compiler.values import Value
 
 _NAMES = ("zeros", "ones", "empty", "full", "eye", "identity", "array", "asarray")
@@ -70,9 +70,7 @@ def _made(graph: Graph, name: str, original: Callable[..., Any], args: Any, opti
             return array
         if name == "empty":
             array[...] = 0.0
-    if array.shape in ((graph.n,), (graph.n, graph.n)):
-        return Value(graph.call(lambda node: node, array))
-    return array.astype(object)
+    return settled(graph, array.astype(object))
 
 
 def _holds_traced(value: Any) -> bool:

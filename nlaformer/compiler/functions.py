@@ -42,6 +42,8 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     out = options.pop("out", None)
     options = {key: option for key, option in options.items() if not any(option is none for none in _NOT_GIVEN)}
     function = FUNCTIONS.get(name)
+    if library == "np" and name in _JOINING:
+        return _joined(value, name, args, options)
     if function is None:
         kind = value.kind if _is_pointwise(name) else None
         return value.refuse(f"{spelling} cannot be compiled; {remedy(name)}", kind)
@@ -60,6 +62,22 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
         value.graph.numbers_wanted = True
         return result.refuse(f"{spelling} with out= an array of numbers; make it with np.zeros_like(b)", result.kind)
     return target.become(result)
+
+
+# What NumPy does with entries, whatever they are, and gives another size to.
+_JOINING = (
+    *("concatenate", "stack", "vstack", "hstack", "column_stack", "append", "insert", "delete"),
+    *("reshape", "take", "tile", "repeat"),
+)
+
+
+def _joined(value: Value, name: str, args: Any, options: dict[str, Any]) -> Any:
+    """Arrays of other sizes need entries, which are there once a program is traced with them."""
+    if not value.graph.want_entries(f"np.{name}"):
+        return Value(value.graph.make("refused", (), None, None))
+    from nlaformer.compiler.pieces import by_entries
+
+    return by_entries(value.graph, getattr(np, name), args, options)
 
 
 # What NumPy and torch pass for an option that was not given.
@@ -338,6 +356,25 @@ def roll(v: Value, shift: Any, axis: Any = None) -> Value:
     return _with("roll", v, int(shift))
 
 
+@_named("flip")
+def flip(v: Value, axis: Any = None) -> Value:
+    if v.kind == "matrix" and axis in (None, 1, -1):
+        v = v[:, ::-1]
+    return v if v.kind == "matrix" and axis in (1, -1) else v[::-1]
+
+
+@_named("cumsum")
+def cumsum(v: Value, axis: Any = None) -> Value:
+    if v.kind != "vector":
+        return v.refuse(f"the cumulative sums of a {v.kind}; write np.tril(np.ones_like(A)) @ A for those along axis 0")
+    return matmul(np.tril(np.ones((len(v), len(v)))), v)
+
+
+@_named("diff")
+def diff(v: Value) -> Any:
+    return v[1:] - v[:-1]
+
+
 @_named("transpose", "t", "matrix_transpose", "linalg.matrix_transpose")
 def transpose(v: Value) -> Value:
     return v.T
@@ -400,8 +437,8 @@ def promise(v: Value) -> Value:
 
 
 @_named("copyto")
-def copyto(dst: Value, src: Any) -> Value:
-    return dst.become(src)
+def copyto(dst: Any, src: Any) -> Any:
+    dst[...] = src
 
 
 @_named("fill_diagonal")

@@ -22,7 +22,9 @@ Nodes are hash-consed: equal expressions are one node. Everything else that NumP
 
 from __future__ import annotations
 
+import ast
 import importlib.util
+import itertools
 import linecache
 import math
 import re
@@ -60,7 +62,7 @@ _OF_PAIRS: dict[str, Callable[[float, float], float]] = {
 _OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
 _LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
 # Lines in these files and in these packages are never the user's.
-_MODULES = ("graph", "values", "entries", "functions", "fresh", "language", "learned", "trace", "lower")
+_MODULES = ("graph", "values", "entries", "functions", "fresh", "pieces", "language", "learned", "trace", "lower")
 _OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in _MODULES}
 _SCIPY = importlib.util.find_spec("scipy")  # found, not loaded
 _PACKAGES = (np.__path__[0], torch.__path__[0], *((_SCIPY and _SCIPY.submodule_search_locations) or ()))
@@ -92,6 +94,10 @@ class RefusedError(Exception):
     def __init__(self, message: str, kind: str | None = None):
         super().__init__(message)
         self.kind = kind
+
+
+class EntriesWanted(BaseException):  # not for a user's `except Exception`
+    """A line takes a slice: the program is to be traced again, with arrays that take traced values."""
 
 
 class Node:
@@ -156,6 +162,21 @@ class Graph:
         names = [frame.f_code.co_name for frame in self._frames() if frame.f_code.co_filename.startswith(_PACKAGES)]
         return next((name for name in reversed(names) if re.search(rf"\b{name}\(", text)), "")
 
+    def calls(self) -> str:
+        """The name under which the user's line calls what is running now, such as float or math.sin; "" if none."""
+        frame = self._frames()[-1]
+        line, end, start, stop = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
+        if line is None or end is None or start is None or stop is None:
+            return ""
+        text = [linecache.getline(frame.f_code.co_filename, number).encode() for number in range(line, end + 1)]
+        text[-1] = text[-1][:stop]
+        text[0] = text[0][start:]
+        try:
+            found = ast.parse(b"".join(text).decode(errors="replace"), mode="eval").body
+        except SyntaxError:
+            return ""
+        return ast.unparse(found.func) if isinstance(found, ast.Call) else ""
+
     def refuse(self, message: str, kind: str | None = None, place: Place | None = None) -> Node:
         """Note a problem; of the line where tracing is, only the first. The node of a refused value."""
         here = place or self.place()
@@ -164,6 +185,14 @@ class Graph:
             self.problems.append(text)
         self.refused.add(here)
         return self.make("refused", (), None, kind)
+
+    def want_entries(self, what: str) -> bool:
+        """Whether arrays take traced values now; they do when the program is traced again, if the size is known."""
+        if self.assemble is None and self.n is not None:
+            raise EntriesWanted
+        if self.assemble is None:
+            self.refuse(f"{what} where the size of the systems is not known; write whole vectors")
+        return self.assemble is not None
 
     def call(self, rule: Callable[..., Node], *args: Any) -> Node:
         """What a rule makes of nodes, values and constants; a refused value if it cannot, or if one of them is."""

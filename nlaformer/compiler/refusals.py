@@ -11,13 +11,12 @@ DECISION = (
     "np.where(u > v, s, t) write t + (s - t) * (1 + np.sign(u - v)) / 2"
 )
 PARTS = (
-    "a part of an array that is neither an entry nor a row nor a column; parts have another length than n. A shift is "
-    "np.roll(v, 1), a mask is a product with a vector of zeros and ones, another order is a product with a constant "
-    "matrix, such as np.eye(n)[::-1] @ v; for v[:, None] * w write np.outer(v, w), for v[:, None] * A (A.T * v).T"
+    "an index that cannot be compiled; entries, rows, columns, slices and lists of whole numbers can. For "
+    "v[:, None] * w write np.outer(v, w), for v[:, None] * A (A.T * v).T"
 )
-NUMBER = (
-    "a Python number is needed here, but the value is known only when the weights run. Omit float(...); for math.sqrt "
-    "and its like write np.sqrt"
+INDEX = (
+    "an index that depends on the data; entries are picked by whole numbers that are known beforehand. A state that "
+    "starts as np.eye(n)[0] and becomes np.roll(e, 1) picks another entry in each step: e @ v, or the row e @ A"
 )
 ARRAY = (
     "a function that takes arrays of numbers alone, or an array made by one, but the value is known only when the "
@@ -34,10 +33,15 @@ _ORDERS = (
     "np.max(np.abs(v))) most of w / np.sum(w) lies on the largest entry"
 )
 _EXPONENTIALS = "write w = np.exp(v - np.max(v)); w / np.sum(w) is the softmax, np.max(v) + np.log(np.sum(w)) logsumexp"
-_MOVES = "a constant matrix moves entries, such as np.eye(n)[::-1] @ v; a shift is np.roll(v, 1)"
-_JOINS = "vectors have length n throughout; np.zeros_like(A) takes rows and columns, and a Python list keeps vectors"
+_MOVES = "A.T, A[::-1], np.flip(A, axis) and np.roll(A, 1, axis) move entries"
+_JOINS = (
+    "np.concatenate joins arrays, np.outer makes a matrix of vectors, np.zeros an array that takes entries and slices"
+)
 _PRODUCTS = "write the products with @, *, np.outer, np.sum and .T"
 _ROUNDS = "no value of the weights jumps but np.sign(v)"
+_WAVES = (
+    "there are no weights for it; of a small v, v - v**3 / 6 + v**5 / 120 is sin(v), 1 - v**2 / 2 + v**4 / 24 cos(v)"
+)
 OTHERWISE = "write it with + - * / @ ** and what docs/compile.md lists"
 REMEDIES = (
     dict.fromkeys(("where", "any", "all", "isnan", "isfinite", "isclose", "allclose", "array_equal"), _COMPARES)
@@ -45,13 +49,13 @@ REMEDIES = (
     | dict.fromkeys(("cholesky", "det", "slogdet", "cond", "expm", "solve_triangular", "lu", "lu_factor"), _INVERTS)
     | dict.fromkeys(("argmax", "argmin", "sort", "argsort", "median", "percentile", "quantile", "topk"), _ORDERS)
     | dict.fromkeys(("softmax", "log_softmax", "logsumexp"), _EXPONENTIALS)
-    | dict.fromkeys(("concatenate", "stack", "vstack", "hstack", "column_stack", "block", "append"), _JOINS)
-    | dict.fromkeys(("flip", "reshape", "tile", "repeat", "take", "broadcast_to"), _MOVES)
+    | dict.fromkeys(("block", "pad", "meshgrid", "broadcast_to", "expand_dims"), _JOINS)
+    | dict.fromkeys(("swapaxes", "moveaxis", "rot90", "fliplr", "flipud"), _MOVES)
+    | dict.fromkeys(("sin", "cos", "tan", "arctan", "arctan2", "arcsin", "arccos", "atan2"), _WAVES)
     | dict.fromkeys(("einsum", "tensordot", "multi_dot", "kron"), _PRODUCTS)
     | dict.fromkeys(("round", "rint", "floor", "ceil", "trunc", "remainder", "mod", "floor_divide"), _ROUNDS)
     | {
-        "cumsum": "write np.tril(np.ones((n, n))) @ v",
-        "diff": "write v - np.roll(v, 1), whose first entry is v[0] - v[-1]",
+        "cumprod": "of positive entries it is np.exp(np.cumsum(np.log(v)))",
         "prod": "of positive entries it is np.exp(np.sum(np.log(v))); else write v[0] * v[1] * ...",
         "average": "write np.sum(w * v) / np.sum(w), or np.mean(v)",
         "heaviside": "write (1 + np.sign(v)) / 2",
@@ -69,3 +73,37 @@ REMEDIES = (
 def remedy(name: str) -> str:
     """What to write instead of a function or a method."""
     return REMEDIES.get(name) or REMEDIES.get(name.rpartition(".")[2]) or OTHERWISE
+
+
+_OF_MATH = ("sqrt", "exp", "log", "expm1", "log1p", "exp2", "log2", "log10", "sinh", "cosh", "tanh", "hypot", "fabs")
+_OF_PYTHON = dict.fromkeys(("int", "round"), _ROUNDS) | {
+    "range": "the number of passes is fixed: write a number, a constant of the class or len(b)",
+    "math.pow": "write **",
+    "math.fsum": "write np.sum(v)",
+    "math.dist": "write np.linalg.norm(u - v)",
+    "math.sumprod": "write u @ v",
+    "max": "write np.max(v) for a vector, np.maximum(u, v) for two values",
+    "min": "write np.min(v) for a vector, np.minimum(u, v) for two values",
+    "sorted": _ORDERS,
+}
+
+
+def number_wanted(name: str) -> str:
+    """What to write where Python takes a number; ``name`` is of the function that takes it, "" where it is unknown."""
+    library, _, inner = name.rpartition(".")
+    what = f"{name}(...) takes a Python number" if name else "a Python number is needed here"
+    if inner in ("float", "float64", "float32"):
+        instead = f"Omit {name}(...)"
+    elif library in ("", "math") and inner in _OF_MATH:
+        instead = f"Write np.{inner}"
+    elif name:
+        instead = in_python(name) or remedy(inner)
+        instead = instead[0].upper() + instead[1:]
+    else:
+        instead = "Sizes, indices and constants are Python's numbers; everything else is written with whole arrays"
+    return f"{what}, but the value is known only when the weights run. {instead}"
+
+
+def in_python(name: str) -> str:
+    """What to write instead of a function of Python itself."""
+    return _OF_PYTHON.get(name, "")

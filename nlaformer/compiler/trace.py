@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from nlaformer.compiler.fresh import fillable
-from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, Place, RefusedError, reachable
+from nlaformer.compiler.graph import AXES, KINDS, EntriesWanted, Graph, Node, Place, RefusedError, reachable
 from nlaformer.compiler.hidden import changes, memory_of
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, Learned, LowRank
@@ -66,14 +66,16 @@ def parameters(method: Callable[..., Any]) -> list[str]:
 def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
 
-    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. Where a traced value stood
-    in the place of a number, the methods are run once more, with arrays that take traced values (``fresh.py``); if that
-    helps.
+    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. Where a line takes a
+    slice, the methods are run once more, with arrays that take traced values (``fresh.py``); also where a traced value
+    stood in the place of a number, if that helps.
     """
     tracer = _Tracer(program, n)
     first: TracedProgram | CompileError
     try:
         first = _traced(tracer)
+    except EntriesWanted:
+        return _traced(_Tracer(program, n, fills=True))
     except CompileError as error:
         first = error
     if tracer.graph.numbers_wanted and n is not None:

@@ -17,20 +17,20 @@ import numpy as np
 
 from nlaformer.compiler.entries import is_by_columns, numbers_of, part, with_part
 from nlaformer.compiler.graph import AXES, Graph, Node, describe
-from nlaformer.compiler.refusals import ARRAY, DECISION, NUMBER, PARTS, REMEDIES, remedy
+from nlaformer.compiler.refusals import ARRAY, DECISION, INDEX, PARTS, REMEDIES, in_python, number_wanted, remedy
 
 
 def _operator(rule: str) -> tuple[Callable[..., Value], Callable[..., Value], Callable[..., Value]]:
     """The methods of an operator: the value on its left, on its right, and in place."""
 
     def left(self: Value, other: Any) -> Value:
-        return self.apply(rule, self, other)
+        return NotImplemented if self.is_foreign(other) else self.apply(rule, self, other)
 
     def right(self: Value, other: Any) -> Value:
-        return self.apply(rule, other, self)
+        return NotImplemented if self.is_foreign(other) else self.apply(rule, other, self)
 
     def in_place(self: Value, other: Any) -> Value:
-        return self.become(left(self, other))
+        return NotImplemented if self.is_foreign(other) else self.become(left(self, other))
 
     return left, right, in_place
 
@@ -97,13 +97,13 @@ class Value:
     __matmul__, __rmatmul__, __imatmul__ = _operator("matmul")
 
     def __sub__(self, other: Any) -> Value:
-        return self + self.apply("multiply", -1.0, other)
+        return NotImplemented if self.is_foreign(other) else self + self.apply("multiply", -1.0, other)
 
     def __rsub__(self, other: Any) -> Value:
-        return self.apply("add", other, -self)
+        return NotImplemented if self.is_foreign(other) else self.apply("add", other, -self)
 
     def __isub__(self, other: Any) -> Value:
-        return self.become(self - other)
+        return NotImplemented if self.is_foreign(other) else self.become(self - other)
 
     def __neg__(self) -> Value:
         return self.apply("multiply", self, -1.0)
@@ -136,9 +136,9 @@ class Value:
         if _is_refused(self) or _is_everything(index):
             return Value(self.node, lambda: self.node, self.become)
         places = _places(index)
-        if places is None and (known := numbers_of(self.graph, self.node)) is not None:
-            return known[index]  # type: ignore[no-any-return]
-        if places is None or len(places) > AXES[self.kind]:
+        if places is None:
+            return self._slice(index)
+        if len(places) > AXES[self.kind]:
             return self.refuse(PARTS)
         i, j = (*places, None)[:2]
         if i is None:
@@ -147,6 +147,29 @@ class Value:
             row = self._part(0, i)
             return row if self.kind == "matrix" else Value(row.node)
         return self._part(1, j)[i] if is_by_columns(self.graph, self.node) else self._part(0, i)[j]
+
+    def _slice(self, index: Any) -> Any:
+        """A part that is neither an entry nor a row nor a column; of constants, NumPy's own."""
+        if (known := numbers_of(self.graph, self.node)) is not None:
+            return known[index]
+        if self._refuses(index):
+            return Value(self.graph.make("refused", (), None, None))
+        from nlaformer.compiler.pieces import slice_of
+
+        return slice_of(self, index)
+
+    def _refuses(self, index: Any) -> bool:
+        """Whether an index cannot be compiled, which is noted."""
+        parts = index if isinstance(index, tuple) else (index,)
+        if any(map(_is_refused, parts)):
+            return True
+        if any(isinstance(part, Value) for part in parts):
+            self.refuse(INDEX)
+        elif any(part is None for part in parts):
+            self.refuse(PARTS)
+        else:
+            return not self.graph.want_entries("a slice")
+        return True
 
     def _part(self, axis: int, index: Any) -> Value:
         """A view of an entry, a row or a column."""
@@ -162,7 +185,12 @@ class Value:
             return
         if _is_everything(index):
             self.become(value)
-        elif (places := _places(index)) is None or len(places) > AXES[self.kind]:
+        elif (places := _places(index)) is None:
+            if not self._refuses(index):
+                from nlaformer.compiler.pieces import set_slice
+
+                set_slice(self, index, value)
+        elif len(places) > AXES[self.kind]:
             self.refuse(PARTS)
         elif len(places) == 1 and places[0] is not None:
             self._set(0, places[0], value)
@@ -202,7 +230,10 @@ class Value:
     # What cannot be compiled: noted, and answered so that tracing can continue.
 
     def _decide(self, other: Any) -> Value:
-        return self.refuse(DECISION) if not _is_refused(other) else other
+        if _is_refused(other):
+            return other  # type: ignore[no-any-return]
+        instead = in_python(self.graph.calls())
+        return self.refuse(f"a decision that depends on the data; {instead}" if instead else DECISION)
 
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _decide  # type: ignore[assignment]
 
@@ -215,7 +246,7 @@ class Value:
 
     def __float__(self) -> float:
         self.graph.numbers_wanted = True
-        self.refuse(NUMBER)
+        self.refuse(number_wanted(self.graph.calls()))
         return 1.0
 
     def __int__(self) -> int:
@@ -239,8 +270,11 @@ class Value:
         return self._unknown(None)
 
     def __iter__(self) -> Any:
-        self._refuse_use("a loop over the entries of a value; write whole vectors, np.sum for Python's sum")
-        return iter(())
+        """The entries of a vector, the rows of a matrix."""
+        if self.kind == "scalar" or _is_refused(self) or self.graph.called():
+            self._refuse_use("a loop over the entries of a scalar")
+            return iter(())
+        return (self[i] for i in range(len(self)))
 
     def __call__(self, *args: Any, **kwargs: Any) -> Value:
         return self.refuse("a value called like a function")
@@ -259,32 +293,39 @@ class Value:
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         """The entries, where an array takes them; else refused, with numbers to continue with."""
-        graph, shape = self.graph, (self.graph.n or 2,) * AXES.get(self.kind, 0)
-        if graph.assemble is None:
-            graph.numbers_wanted = True
-            self._refuse_use(ARRAY)
-            return np.ones(shape)
-        entries = np.empty(max(graph.n or 1, 1) ** len(shape), dtype=object)
+        if self.graph.assemble is not None:
+            return self.entries()
+        self.graph.numbers_wanted = True
+        name = self.graph.calls()
+        self._refuse_use(number_wanted(name) if name in ("np.float64", "np.float32") else ARRAY)
+        return np.ones((self.graph.n or 2,) * AXES.get(self.kind, 0))
+
+    def entries(self) -> np.ndarray:
+        """An array of traced scalars."""
+        n, shape = max(self.graph.n or 1, 1), (self.graph.n or 1,) * AXES.get(self.kind, 0)
+        entries = np.empty(n ** len(shape), dtype=object)
         for k in range(len(entries)):
-            entries[k] = self[divmod(k, len(self)) if len(shape) == 2 else k] if shape else self
+            entries[k] = self[divmod(k, n) if len(shape) == 2 else k] if shape else self
         return entries.reshape(shape)
+
+    def is_foreign(self, value: Any) -> bool:
+        """Whether a value is an array of traced entries of another size (``pieces.py``), which knows what to do."""
+        n = self.graph.n
+        return isinstance(value, np.ndarray) and value.dtype == object and value.shape not in ((), (n,), (n, n))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Value:
         from nlaformer.compiler.functions import named
 
-        if self.graph.assemble is not None and any(self._is_foreign(value) for value in inputs):
-            return getattr(ufunc, method)(*(np.asarray(value, dtype=object) for value in inputs), **options)
+        if any(map(self.is_foreign, (*inputs, *options.get("out", ())))):
+            return NotImplemented
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
         return named(self, "np" if hasattr(np, ufunc.__name__) else "scipy.special", name, inputs, options)
-
-    def _is_foreign(self, value: Any) -> bool:
-        """Whether a value is an array of traced entries of another size."""
-        n = self.graph.n
-        return isinstance(value, np.ndarray) and value.dtype == object and value.shape not in ((), (n,), (n, n))
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Value:
         from nlaformer.compiler.functions import named
 
+        if any(issubclass(kind, np.ndarray) and kind is not np.ndarray for kind in types):
+            return NotImplemented
         inner = function.__module__.removeprefix("numpy").removeprefix(".")
         return named(self, "np", f"{inner}.{function.__name__}" if inner else function.__name__, args, options)
 
