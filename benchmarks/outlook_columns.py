@@ -43,7 +43,7 @@ def main() -> None:
     for side, count in ((8, 128), (16, 32)):
         family = Poisson2D(n=side * side)
         systems = family.sample(count, _SEED)
-        for columns, smallest in ((0, True), (8, False), (16, False), (8, True), (16, True)):
+        for columns, smallest in ((0, True), (8, False), (16, False), (8, True), (16, True), (32, True)):
             found = counts(family, systems, columns, smallest)
             name = f"{columns}, {'smallest' if smallest else 'largest'} eigenvalues" if columns else "none: Jacobi"
             print(f"| {side} x {side} | {name} | " + " | ".join(map(str, found)) + " |", flush=True)

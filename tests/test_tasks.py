@@ -18,7 +18,7 @@ from scipy.sparse import linalg
 from typer.testing import CliRunner
 
 import nlaformer as nf
-from benchmarks import outlook, outlook_columns, outlook_page, outlook_solve
+from benchmarks import outlook, outlook_columns, outlook_directions, outlook_page, outlook_solve
 from nlaformer import problems
 from nlaformer.cli import app
 from nlaformer.errors import DTypeError, OptionError, ShapeError
@@ -214,6 +214,15 @@ def test_no_step_of_the_guided_eigenpair_increases_the_rayleigh_quotient(scale):
     errors = family.error(x, systems)
     assert (errors.diff(dim=-1) <= 1e-12).all() and x.isfinite().all()
     torch.testing.assert_close(x.norm(dim=-1), torch.ones_like(x[..., 0]))
+
+
+def test_the_oracle_of_the_eigenpair_takes_the_steps_of_the_program():
+    A, b, _ = SmallestEigenpair(n=8).sample(16, seed=1)
+    run = loud("guided-eigen", 0.0, n=8).run(A, b, iterations=6)  # a network that says 0: M is Jacobi's
+    M = torch.diag_embed(1 / A.diagonal(dim1=-2, dim2=-1))
+    torch.testing.assert_close(outlook_directions.iterates(A, b, M, directions=4)[:, :7], run.x, rtol=0, atol=1e-9)
+    assert (outlook_directions.iterates(A, b, M, directions=1)[:, :7] - run.x).abs().max() > 1e-3
+    torch.testing.assert_close(run.state["p"], run.x @ A, rtol=0, atol=1e-9)
 
 
 # Training and evaluation ------------------------------------------------------------------------------------------
