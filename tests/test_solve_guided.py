@@ -334,3 +334,16 @@ def test_a_matrix_that_is_not_definite_gets_no_learned_preconditioner_and_spoils
     assert caught[0].filename == __file__
     result = nf.solve(np.stack([A[0], -A[1]]), b, M=model, rtol=1e-8, check="ignore")
     assert [status.name for status in result.status] == ["CONVERGED", "NOT_SPD"]
+
+
+def test_rounding_errors_along_the_directions_of_a_model_do_not_grow() -> None:
+    rng, n = np.random.default_rng(1), 10
+    A, b = [], []
+    for _ in range(16):
+        d, G = 10 ** rng.uniform(-3, 3, n), rng.standard_normal((n, n))
+        A.append(d[:, None] * (G @ G.T / n + 0.1 * np.eye(n)) * d)
+        b.append(rng.standard_normal(n))
+    systems = (np.array(A) + np.array(A).mT) / 2, np.array(b)
+    guided, plain = nf.solve(*systems, model="guided-cg", rtol=1e-8), nf.cg(*systems, rtol=1e-8)
+    assert guided.converged and plain.converged
+    assert (np.asarray(guided.iterations) <= np.asarray(plain.iterations)).all()
