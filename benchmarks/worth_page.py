@@ -26,7 +26,7 @@ _Row = dict[str, Any]
 def section(documents: list[dict[str, Any]]) -> str:
     """The section: what the rows say, the work, the times, and what was left out."""
     parts = [HEADING, _EXPLAINED, "### What the rows say", "\n".join(f"- {line}" for line in _sentences(documents))]
-    parts += ["### Work for one right-hand side", _work(documents[0])]
+    parts += ["### Work for one right-hand side", _work(documents)]
     for document in documents:
         where = document["provenance"]
         load = (
@@ -99,22 +99,27 @@ def _in_words(ratios: dict[str, float], method: str, rival: str) -> str:
     )
 
 
-def _work(document: dict[str, Any]) -> str:
-    """Iterations, products, calls and operations, by nf.solve with one right-hand side, of the largest batch."""
-    head = ["family", "n", "method", "iterations", "products with A", "calls of a network", "kFLOP", "kFLOP, of 100"]
-    lines = [_line(head), _line([":--", "--:", ":--", *["--:"] * 5])]
-    for family, n in dict.fromkeys((row["family"], row["n"]) for row in document["rows"]):
-        own = [row for row in document["rows"] if (row["family"], row["n"]) == (family, n) and row["form"] != "fixed"]
+def _work(documents: list[dict[str, Any]]) -> str:
+    """Iterations, products, calls and operations of nf.solve: of the largest batch that was measured on any device."""
+    head = ["family", "n", "method", "matrices", "iterations", "products with A", "calls of a network", "kFLOP"]
+    lines = [_line([*head, "kFLOP, of 100"]), _line([":--", "--:", ":--", *["--:"] * 6])]
+    rows = [row for document in documents for row in document["rows"] if row["form"] != "fixed"]
+    for family, n in dict.fromkeys((row["family"], row["n"]) for row in rows):
+        own = [row for row in rows if (row["family"], row["n"]) == (family, n) and row["flops"] is not None]
         for method in dict.fromkeys(row["method"] for row in own):
-            found = [row for row in own if row["method"] == method and not row["left_out"]]
-            single = [row for row in found if row["sides"] == 1]
-            if not single or (flops := single[-1]["flops"]) is None:
+            single, many = (
+                _largest([row for row in own if (row["method"], row["sides"]) == (method, k)]) for k in (1, 100)
+            )
+            if single is None:
                 continue
-            many = [row["flops"] for row in found if row["sides"] == 100]
-            counts = [_number(single[-1][name]) for name in ("iterations", "products", "calls")]
-            later = _number(many[-1] / 1e3 if many else None)
-            lines.append(_line([family, str(n), method, *counts, _number(flops / 1e3), later]))
+            counts = [_number(single[name]) for name in ("iterations", "products", "calls")]
+            work = [_number(row["flops"] / 1e3 if row else None) for row in (single, many)]
+            lines.append(_line([family, str(n), method, f"{single['batch']:,}", *counts, *work]))
     return "\n".join(lines)
+
+
+def _largest(rows: list[_Row]) -> _Row | None:
+    return max(rows, key=lambda row: int(row["batch"]), default=None)
 
 
 def _number(value: float | None) -> str:
