@@ -2,7 +2,7 @@
 
 The cost of its rounded weights: errors of the learned models it holds, beside the bundled ones. And how far float64
 determines the iterates of compiled CG: the same weights and systems, in the library, with the vector instructions that
-torch chooses for this processor and with those of others, which sum in other orders.
+torch chooses for this processor and with those of others, which sum in other orders; and with the last bits of A moved.
 
 ``python -m benchmarks.explorer``
 """
@@ -60,13 +60,25 @@ def elsewhere(instructions: str) -> Tensor:
     return torch.tensor(json.loads(done.stdout), dtype=torch.float64)
 
 
+def moved() -> Tensor:
+    """The same where each entry of A moves by one unit in its last place, up or down."""
+    cg, signs = algorithm("cg", n=8, verify=False), torch.Generator().manual_seed(0)
+    found = []
+    for seed in range(_SYSTEMS):
+        A, b, _ = problems.SPD(n=8).sample(1, seed=seed)
+        up = torch.randint(0, 2, (8, 8), generator=signs).triu()
+        towards = torch.where((up + up.triu(1).mT).bool(), torch.inf, -torch.inf).to(A)
+        found.append(cg.run(A[0].nextafter(towards), b[0], iterations=_ITERATIONS).x)
+    return torch.stack(found)
+
+
 def compare_instructions() -> None:
     here, names = cg_iterates(), torch.backends.cpu.get_cpu_capability()
     print(f"\ncompiled CG, n = 8, t <= {_ITERATIONS}: largest difference in x on {_SYSTEMS} systems, from {names}")
-    for instructions in _INSTRUCTIONS:
-        size = here.abs().amax((1, 2)).clamp(min=1)
-        found = ((elsewhere(instructions) - here).abs().amax((1, 2)) / size).sort(descending=True)
-        print(f"{instructions:30}{found[0][0]:10.1e} (seed {found[1][0]}), next {found[0][1]:.1e}")
+    size = here.abs().amax((1, 2)).clamp(min=1)
+    for label, other in ({name: elsewhere(name) for name in _INSTRUCTIONS} | {"last bits of A": moved()}).items():
+        found = ((other - here).abs().amax((1, 2)) / size).sort(descending=True)
+        print(f"{label:30}{found[0][0]:10.1e} (seed {found[1][0]}), next {found[0][1]:.1e}")
 
 
 if __name__ == "__main__":
