@@ -181,6 +181,7 @@ class Judge:
         self.plain, self.most, self.settled_at = (1e-6, 1e4, 1e-6) if dtype == "float64" else (1e-2, 10.0, 1e-3)
         self.tiny = 1e-38 if dtype == "float64" else 1e-28
         self.least = 1e-290 if dtype == "float64" else 1e-36  # float32 holds no digits of what is below 1e-38
+        self.loss = 1e-10 if dtype == "float64" else 1e-4
         self.rng = np.random.default_rng(0)
         self.vague = self.nonfinite_inside = False
         self.states = {name: np.asarray(value, "float64") for name, value in run.state.items()}
@@ -238,16 +239,28 @@ class Judge:
             return False
         if distance <= max(self.plain * scale, self.least, self.tiny * (scale == 0)):
             return True
+        if scale == 0:
+            return distance <= _MARGIN * self._left_of(method, name, values, wanted)
         response = 0.0
         for _ in range(8):
             moved = {k: v * (1 + 1e-8 * self.rng.choice([-1.0, 1.0], np.shape(v))) for k, v in values.items()}
-            change = _norm(self._call(method, moved)[name] - wanted) / (1e-8 * scale) if scale else self.most
+            change = _norm(self._call(method, moved)[name] - wanted) / (1e-8 * scale)
             response = max(response, change if np.isfinite(change) else self.most)
         exact = self._call(method, {k: np.asarray(v, _EXTENDED) for k, v in values.items()})[name]
         rounding = _norm(exact - wanted)
         amplified = self.plain * float(np.clip(response, 1.0, self.most)) * scale
         allowed = max(amplified, 1e3 * rounding)
         return bool(distance <= _MARGIN * allowed)
+
+    def _left_of(self, method: str, name: str, values: dict[str, Any], wanted: Any) -> float:
+        """What may be left of a value that is 0: a part of 1, or its change when all values lose one of theirs."""
+        changes = [self.loss]
+        for _ in range(8):
+            losses = {
+                k: self.loss * np.abs(v).max() * self.rng.choice([-1.0, 1.0], np.shape(v)) for k, v in values.items()
+            }
+            changes.append(_norm(self._call(method, {k: v + losses[k] for k, v in values.items()})[name] - wanted))
+        return max(change for change in changes if np.isfinite(change))
 
     def _residuals(self) -> tuple[Any, Any]:
         """The norm of every residual in NumPy, None without one, and of its terms."""

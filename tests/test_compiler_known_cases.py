@@ -547,3 +547,108 @@ class AddsToAColumn(nf.Program):
 def test_a_column_that_is_added_to_in_place_is_right_or_refused_in_words():
     with pytest.raises(CompileError):
         nf.compile(AddsToAColumn(), n=4)
+
+
+class Neumann(nf.Program):
+    """x = sum (I - A)^k b; of its last term, which decays and cancels nothing, the direction and the rate."""
+
+    def start(self, A, b):
+        return dict(x=b, d=b, v=b, rate=1.0)
+
+    def step(self, A, x, d, v, rate):
+        after = d - A @ d
+        return dict(x=x + after, d=after, v=after / np.linalg.norm(after), rate=(d @ after) / (d @ d))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_made_of_a_vector_that_decayed_is_right_or_said_to_be_wrong(dtype):
+    Q = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 4)))[0]
+    A, b = ((Q * [1, 0.97, 0.95, 0.9]) @ Q.T).astype(dtype), np.array([1, -2, 3, 0.5], dtype)
+    neumann = nf.compile(Neumann(), n=4, dtype=dtype, verify=False)
+    run, shorter = neumann.run(A, b, iterations=24), neumann.run(A, b, iterations=8)
+    after = run.state["d"][:-1].astype("float64") @ (np.eye(4) - A)
+    right = after / np.maximum(np.linalg.norm(after, axis=-1, keepdims=True), 1e-300)
+    assert run.status in SAYS or np.allclose(run.state["v"][1:], right, atol=1e-4)
+    assert shorter.status not in SAYS and np.allclose(shorter.state["v"][1:], right[:8], atol=1e-4)
+
+
+class Cancelling(nf.Program):
+    """On the identity y is 0 where x0 is: an entry that vanishes, and a difference of two that are equal."""
+
+    def start(self, A, b, x0):
+        p = np.sqrt(nf.positive(A[0, 0]))
+        t = (b @ (A @ b)) / (b @ b) - p
+        return dict(x=b, y=A[1, 0] / p * b + p * x0, z=t * b)
+
+    def step(self, x, y, z):
+        return dict(x=0.5 * x, y=0.5 * y, z=0.5 * z)
+
+
+def test_a_value_that_is_zero_by_cancellation_is_measured_by_its_terms():
+    zero, b = np.zeros(4), np.array([1, -2, 3, 0.5])
+    run = nf.compile(Cancelling(), n=4).run(np.eye(4), b, zero, iterations=2)
+    assert run.status not in SAYS and np.abs(run.state["y"]).max() < 1e-10 and np.abs(run.state["z"]).max() < 1e-10
+
+
+class Cholesky(nf.Program):
+    """The factor of A as a textbook has it, on the identity too."""
+
+    def start(self, A, b):
+        L = np.zeros((3, 3))
+        for j in range(3):
+            L[j, j] = np.sqrt(nf.positive(A[j, j] - sum(L[j, k] ** 2 for k in range(j))))
+            for i in range(j + 1, 3):
+                L[i, j] = (A[i, j] - sum(L[i, k] * L[j, k] for k in range(j))) / L[j, j]
+        return dict(x=L @ b)
+
+    def step(self, x):
+        return dict(x=x)
+
+
+def test_a_textbook_cholesky_factorization_compiles():
+    A, b = np.array([[4.0, 2.0, 1.0], [2.0, 5.0, 3.0], [1.0, 3.0, 6.0]]), np.array([1.0, -2.0, 0.5])
+    run = nf.compile(Cholesky(), n=3).run(A, b, iterations=1)
+    np.testing.assert_allclose(run.x[-1], np.linalg.cholesky(A) @ b, rtol=1e-9)
+
+
+class Flipping(nf.Program):
+    """It starts at the solution for A = I, and leaves it."""
+
+    def start(self, A, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=-0.1 * x)
+
+
+def test_a_method_that_leaves_the_solution_does_not_lack_digits():
+    run = nf.compile(Flipping(), n=4).run(np.eye(4), np.array([1, -2, 3, 0.5]), iterations=8)
+    assert run.status is nf.RunStatus.STAGNATED
+
+
+class Underflowing(nf.Program):
+    """A scalar that falls below what stands for 0 in the weights."""
+
+    def start(self, b):
+        return dict(x=b, s=1.0)
+
+    def step(self, x, s):
+        return dict(x=x, s=1e-20 * s)
+
+
+def test_a_scalar_that_decays_is_not_called_wrong():
+    run = nf.compile(Underflowing(), n=3).run(b=np.ones(3), iterations=8)
+    np.testing.assert_allclose(run.state["s"], 1e-20 ** np.arange(9.0), rtol=1e-9)
+    assert run.status is nf.RunStatus.FINISHED
+
+
+def test_a_quotient_that_overflows_does_not_divide_by_zero():
+    class Overflowing(nf.Program):
+        def start(self, b):
+            return dict(x=b, s=1.0)
+
+        def step(self, x, s):
+            return dict(x=x / s, s=1e-150 * s)
+
+    run = nf.compile(Overflowing(), n=3, verify=False).run(b=np.ones(3), iterations=4)
+    assert run.status in SAYS and "by 0" not in run.diagnose().lost

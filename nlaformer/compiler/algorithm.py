@@ -26,9 +26,9 @@ from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler import states
 from nlaformer.compiler.analysis import Analysis
-from nlaformer.compiler.deviation import STEP, without_networks
 from nlaformer.compiler.diagnose import Making, instructions
 from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.found import STEP, without_networks
 from nlaformer.compiler.graph import KINDS
 from nlaformer.compiler.inputs import padded
 from nlaformer.compiler.instructions import Target

@@ -17,9 +17,9 @@ import torch
 from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, threads_for, whole
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
-from nlaformer.compiler.deviation import values_of
 from nlaformer.compiler.emit import Weights, emit
 from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
+from nlaformer.compiler.found import values_of
 from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data

@@ -11,46 +11,35 @@ that nothing a method amplifies over its steps counts, and nothing that it damps
 *Allowed* is a tolerance (1e-6, in float32 1e-2) times what the program itself amplifies: its largest response to eight
 perturbations of its inputs and states by 1e-8 of each entry, at most 1e4 (in float32 10). What the rounding of the
 program's own arithmetic explains is allowed too: its largest change when they are perturbed by 16 units in the last
-place.
+place. A value that is 0 in the program has no terms; it may be what operations make that lose 1e-10 (in float32 1e-4)
+of the norms of theirs.
 
 *Settled.* Where the residual is below 1e-6 (in float32 1e-3) of its first or of its own terms, it vouches for the
-answer, and states are what is left of a cancellation. A step does not vouch for itself: the residual must have been so
-small before it, or be so in the program's own step. From there the change that perturbations of 1e-10 (1e-4) make is
-allowed, however large that is; and states made of a vector that has fallen as far as the residual, a quotient of two of
-its squares, say, are not judged; vectors and matrices are where they explode. Where the step began so, states are
-measured relative to the largest value that they had.
+answer, and states may be what is left of a cancellation. A step does not vouch for itself: the residual must have been
+so small before it, or be so in the program's own step. From there only what perturbations move is noise (``noise.py``):
+a state may differ by what it changes when the operations of its step and of the step before lose 1e-10 (1e-4) of their
+terms, and is not judged where that is a tenth of it. What has only become small keeps its digits, and is judged. Where
+the step began so, states are measured relative to the largest value that they had. Two things are excused: what the
+weights have stopped, and quotients with a state that is 0 in which the program's own value is not finite.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, Part, size
-from nlaformer.compiler.graph import AXES, Node, reachable
-from nlaformer.compiler.trace import ANSWER, TracedProgram
+from nlaformer.compiler.found import STEP, Found, own_nodes, own_value, state_of
+from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.noise import NOISE, Perturbed
 
-START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
-_PERTURBATION, _PERTURBATIONS = 1e-8, 8
+_PERTURBATION = 1e-8
 _ROUNDINGS = 16
-# A logarithm of -200 stands for 0, and one of -100 for its root, times what a step makes of them.
-_ZERO, _ROOT_OF_ZERO = math.exp(-190.0), math.exp(-90.0)
-
-
-def values_of(traced: TracedProgram) -> Expression:
-    """What start, step and finish return, each by name, in one expression."""
-    start = {START + name: node for name, node in traced.start.items()}
-    step = {STEP + name: node for name, node in traced.step.items()}
-    return Expression.of(without_networks({**start, **step, ANSWER: traced.answer}))
-
-
-def without_networks(values: Mapping[str, Node]) -> dict[str, Node]:
-    """Those values that no learned part has a share in; its network is in the weights, and nowhere else."""
-    return {k: node for k, node in values.items() if all(below.op != "learned" for below in reachable([node]))}
+_ROOT_OF_ZERO = math.exp(-90.0)  # a logarithm of -200 stands for 0, and one of -100 for its root
 
 
 @dataclass(frozen=True)
@@ -58,7 +47,7 @@ class Tolerance:
     """What a step may deviate by: ``plain`` times the response of the program, of which ``most`` counts.
 
     What perturbations of ``rounding`` change is allowed beyond that and, once the residual has fallen below the part
-    ``settled``, what those of ``noise`` do.
+    ``settled``, what operations change that lose the part ``noise`` of their terms.
     """
 
     plain: float
@@ -94,62 +83,15 @@ class Deviation:
     def wrong(self) -> Tensor:
         return (self.error > self.allowed) & ~self.lost
 
+    def put(self, where: Tensor, other: Deviation) -> Deviation:
+        """Another deviation where it is said, this one elsewhere."""
+        pairs = ((self.error, other.error), (self.allowed, other.allowed), (self.lost, other.lost))
+        return Deviation(*(torch.where(where, there, here) for here, there in pairs))
 
-@dataclass(frozen=True)
-class Found:
-    """What a run found, in float64: inputs (systems, 1, ...), states and answer (systems, T + 1, ...).
-
-    Attributes
-    ----------
-    inputs, states : by name
-    answer : what ``finish`` returned after the start and after every step
-    dtype : in which the weights computed
-    units : by name, the power of two by which the weights' own value was multiplied, (systems,)
-    settled : where the residual is small, (systems, T + 1)
-    """
-
-    inputs: Mapping[str, Tensor]
-    states: Mapping[str, Tensor]
-    answer: Tensor
-    dtype: torch.dtype
-    units: Mapping[str, Tensor]
-    settled: Tensor
-
-    def pick(self, systems: Tensor) -> Found:
-        """Some of the systems."""
-        inputs, states, units = (
-            {name: value[systems] for name, value in values.items()}
-            for values in (self.inputs, self.states, self.units)
-        )
-        return Found(inputs, states, self.answer[systems], self.dtype, units, self.settled[systems])
-
-    def of(self, name: str) -> Tensor:
-        """The values that an output of the program's expression has to be compared with."""
-        if name == ANSWER:
-            return self.answer
-        state = self.states[name.removeprefix(START).removeprefix(STEP)]
-        return state[:, :1] if name.startswith(START) else state[:, 1:]
-
-    def settled_at(self, name: str) -> Tensor:
-        """Where the residual is small when the values of an output are made; the answer is always judged."""
-        if name == ANSWER:
-            return torch.zeros_like(self.settled)
-        return self.settled[:, :1] if name.startswith(START) else self.settled[:, 1:]
-
-    def without_zeros(self) -> Found:
-        """Scalars that stand for 0 in the weights as 0: a quotient of two of them is one of zeros."""
-        states = {
-            name: torch.where(value.abs() <= _ZERO * self.units[name][:, None], 0.0, value)
-            if value.dim() == 2
-            else value
-            for name, value in self.states.items()
-        }
-        return replace(self, states=states)
-
-
-def own_nodes(program: Expression, found: Found, parts: Mapping[str, Part] | None = None) -> list[Tensor]:
-    """Every value of the program on what was found, for all systems and times; what ``own_value`` reads."""
-    return program.results({**found.inputs, **found.without_zeros().states}, parts) if program.outputs else []
+    def with_systems(self, systems: Tensor, other: Deviation) -> Deviation:
+        """Another deviation in some of the systems."""
+        pairs = ((self.error, other.error), (self.allowed, other.allowed), (self.lost, other.lost))
+        return Deviation(*(here.index_copy(0, systems, there) for here, there in pairs))
 
 
 def deviations(
@@ -161,126 +103,152 @@ def deviations(
 ) -> dict[str, Deviation]:
     """The deviation of every output of a program: ``start x``, ``step x`` and ``finish()``.
 
-    ``program`` has all of them as outputs. ``nodes`` are its own where they are known; they are evaluated once for all
-    systems and times. The systems in which a value exceeds the tolerance are evaluated eight times more, perturbed.
+    ``program`` has all of them as outputs. ``nodes`` are its own on what was found, without zeros, where they are
+    known; they are evaluated once for all systems and times. The systems in which a value exceeds the tolerance are
+    evaluated again, perturbed.
     """
     if not program.outputs:  # the paper's form: its states are not all of the program's
         return {}
-    tolerance = tolerance or Tolerance.of(found.dtype)
-    nodes = own_nodes(program, found, parts) if nodes is None else nodes
-    found, result = found.without_zeros(), {}
-    for name in program.outputs:
-        result[name] = _deviation(program, name, nodes, found, tolerance)
-    doubtful = torch.stack([d.wrong.any(-1) for d in result.values()]).any(0)
-    if not bool(doubtful.any()):
-        return result
-    systems = torch.nonzero(doubtful).flatten()
-    for name, allowed in _allowed(program, found.pick(systems), parts, tolerance).items():
-        everywhere = result[name].allowed.clone()
-        everywhere[systems] = allowed
-        result[name] = Deviation(result[name].error, everywhere, result[name].lost)
+    tolerance, zeros = tolerance or Tolerance.of(found.dtype), found.without_zeros()
+    result = _deviations(program, zeros, parts, tolerance, own_nodes(program, zeros, parts) if nodes is None else nodes)
+    failed = any(bool((deviation.wrong | deviation.lost).any()) for deviation in result.values())
+    if failed and any(bool((zeros.states[name] != value).any()) for name, value in found.states.items()):
+        # What may stand for 0 may also be itself: a value is right if it is in one of the readings.
+        other = _deviations(program, found, parts, tolerance, own_nodes(program, found, parts))
+        for name, deviation in result.items():
+            passes = ~(other[name].wrong | other[name].lost)
+            result[name] = deviation.put((deviation.wrong | deviation.lost) & passes, other[name])
     return result
 
 
-def _allowed(
-    program: Expression, found: Found, parts: Mapping[str, Part] | None, tolerance: Tolerance
-) -> dict[str, Tensor]:
-    """The largest error that passes, for every output; (systems, times)."""
-    amounts = {_PERTURBATION, tolerance.rounding, *([tolerance.noise] if bool(found.settled.any()) else [])}
-    changes = {amount: _changes(program, found, parts, amount) for amount in amounts}
-    allowed = {}
-    for name, change in changes[_PERTURBATION].items():
-        amplified = tolerance.plain * (change / _PERTURBATION).clamp(1.0, tolerance.most)
-        noise = changes[tolerance.rounding][name]
-        # A change without bound, as of 0 / 0, is the end of what can be judged, but only where the residual vouches.
-        noise = torch.where(torch.isfinite(noise), noise, 0.0)
-        if tolerance.noise in changes:
-            noise = torch.where(found.settled_at(name), changes[tolerance.noise][name], noise)
-        # Beyond 1 nothing of the value is left to compare; it must still not exceed its terms.
-        allowed[name] = torch.maximum(amplified, noise.clamp(max=2.0))
-    return allowed
+def _deviations(
+    program: Expression,
+    found: Found,
+    parts: Mapping[str, Part] | None,
+    tolerance: Tolerance,
+    nodes: Sequence[Tensor],
+) -> dict[str, Deviation]:
+    """The same for one reading of what was found."""
+    result = {name: _Measured.of(program, name, nodes, found).within(tolerance) for name in program.outputs}
+    failed = ((d.wrong | d.lost & found.settled_at(name)).any(-1) for name, d in result.items())
+    systems = torch.nonzero(torch.stack(list(failed)).any(0)).flatten()
+    if not len(systems):
+        return result
+    perturbed = Perturbed.of(program, found.pick(systems), parts)
+    measured = {name: _Measured.of(program, name, perturbed.nodes, perturbed.found) for name in program.outputs}
+    allowances = _Allowances.of(perturbed, tolerance, any(each.has_zeros for each in measured.values()))
+    for name, each in measured.items():
+        result[name] = result[name].with_systems(systems, allowances.judge(each, tolerance))
+    return result
 
 
-def own_value(program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> tuple[Tensor, Tensor]:
-    """An output at its times, and the absolute terms of its last operation."""
-    (systems, times), n = found.answer.shape[:2], next(iter(found.inputs.values())).shape[-1]
-    number = program.outputs[name]
-    shape = (systems, 1 if name.startswith(START) else times, *[n] * AXES[program.kinds[name]])
-    value, terms = (value.expand(shape) for value in (nodes[number], program.terms(number, nodes)))
-    return (value[:, :-1], terms[:, :-1]) if name.startswith(STEP) else (value, terms)
+@dataclass(frozen=True)
+class _Measured:
+    """An output beside what it should be.
 
-
-def _deviation(
-    program: Expression, name: str, nodes: Sequence[Tensor], found: Found, tolerance: Tolerance
-) -> Deviation:
-    kind, value = program.kinds[name], found.of(name)
-    wanted, terms = own_value(program, name, nodes, found)
-    distance, scale, length = size(value - wanted, kind), size(terms, kind), size(value, kind)
-    lost = ~(torch.isfinite(size(wanted, kind)) & torch.isfinite(scale))
-    state = name.removeprefix(START).removeprefix(STEP)
-    if name.startswith(STEP) and bool(found.settled.any()):
-        sizes = size(found.states[state], kind)
-        largest = torch.cummax(torch.where(torch.isfinite(sizes), sizes, 0.0), -1).values[:, :-1]
-        settled = found.settled_at(name)
-        scale = torch.where(found.settled[:, :-1], torch.maximum(scale, largest), scale)
-        noise = settled & _made_of_noise(program, name, nodes, found, tolerance.settled)
-        if kind != "scalar":  # a quotient of noise is of any size, but what explodes is wrong whatever it is made of
-            explodes = ~lost & (distance * tolerance.settled > scale)
-            noise = noise & ~explodes
-        distance, lost = torch.where(noise, 0.0, distance), lost & ~noise
-    # Compared with 0 there is no relative deviation: what stands for 0 in the weights passes, and what underflows.
-    numbers = torch.finfo(found.dtype)
-    smallest = torch.where(scale == 0, _ROOT_OF_ZERO, numbers.tiny)
-    nothing = found.units[state][:, None] * smallest + numbers.tiny
-    error = torch.where(distance <= nothing, 0.0, distance / scale)
-    error = torch.where(torch.isfinite(length), error.nan_to_num(torch.inf, torch.inf), torch.inf)
-    return Deviation(error, torch.full_like(error, tolerance.plain), lost)
-
-
-def _made_of_noise(program: Expression, name: str, nodes: Sequence[Tensor], found: Found, part: float) -> Tensor:
-    """Whether a vector that a step is made of is below a part of what it was; (systems, T).
-
-    A state, as the step finds it, is compared with its largest value so far; every other value with the terms that
-    cancel in it: one that the step is made of, or that the program's own step makes of such a state. The weights clear
-    a state together with those that share its scale.
+    Attributes
+    ----------
+    value, wanted : the two
+    distance, scale : from each other, and what that is relative to; (systems, times)
+    nothing : the distance that is none: what stands for 0 in the weights, and what underflows
     """
-    systems, times = found.settled.shape
-    noise = torch.zeros_like(found.settled[:, 1:])
-    numbers = program.below(name)
-    states = {program.nodes[number][2] for number in numbers if program.nodes[number][0] == "state"}
-    made = (STEP + state for state in states)
-    for number in numbers.union(*(program.below(output) for output in made if output in program.outputs)):
-        op, _, extra, kind = program.nodes[number]
-        if kind == "scalar":
-            continue
-        if op == "state":
-            sizes = size(found.states[extra], kind)
-            noise = noise | (sizes < part * torch.cummax(sizes, -1).values)[:, :-1]
-        else:
-            small = size(nodes[number], kind) < part * size(program.terms(number, nodes), kind)
-            noise = noise | small.expand(systems, times)[:, :-1]
-    return noise
+
+    name: str
+    kind: str
+    found: Found
+    value: Tensor
+    wanted: Tensor
+    distance: Tensor
+    scale: Tensor
+    nothing: Tensor
+
+    @classmethod
+    def of(cls, program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> _Measured:
+        kind, value = program.kinds[name], found.of(name)
+        wanted, terms = own_value(program, name, nodes, found)
+        scale = size(terms, kind)
+        if name.startswith(STEP):  # a state that has fallen is measured by what it was
+            largest = found.largest(state_of(name), kind)
+            scale = torch.where(found.settled[:, :-1], torch.maximum(scale, largest), scale)
+        tiny = torch.finfo(found.dtype).tiny
+        smallest = torch.where(scale == 0, _ROOT_OF_ZERO, tiny)
+        nothing = found.units[state_of(name)][:, None] * smallest + tiny
+        return cls(name, kind, found, value, wanted, size(value - wanted, kind), scale, nothing)
+
+    @property
+    def lost(self) -> Tensor:
+        return ~(torch.isfinite(size(self.wanted, self.kind)) & torch.isfinite(self.scale))
+
+    @property
+    def has_zeros(self) -> bool:
+        """Whether the value is compared with 0, and is not."""
+        return bool(((self.scale == 0) & (self.distance > self.nothing)).any())
+
+    def error(self, distance: Tensor, nothing: Tensor) -> Tensor:
+        """A distance relative to the scale; infinite where the value is not finite."""
+        error = torch.where(distance <= nothing, 0.0, distance / self.scale)
+        finite = torch.isfinite(size(self.value, self.kind))
+        return torch.where(finite, error.nan_to_num(torch.inf, torch.inf), torch.inf)
+
+    def within(self, tolerance: Tolerance) -> Deviation:
+        """The deviation of a program that amplifies nothing."""
+        error = self.error(self.distance, self.nothing)
+        return Deviation(error, torch.full_like(error, tolerance.plain), self.lost)
+
+    def from_parts(self) -> Tensor:
+        """The distance from the nearest part, 0 to 1, of the vector or matrix that is wanted."""
+        axes = tuple(range(-AXES[self.kind], 0))
+        square, product = ((v * self.wanted).sum(axes, keepdim=True) for v in (self.wanted, self.value))
+        part = (product / torch.where(square > 0, square, 1.0)).clamp(0.0, 1.0)
+        return size(self.value - part * self.wanted, self.kind)
 
 
-def _changes(program: Expression, found: Found, parts: Mapping[str, Part] | None, amount: float) -> dict[str, Tensor]:
-    """The largest change of every output, relative to its terms, when inputs and states are perturbed by an amount."""
-    noise = torch.Generator().manual_seed(0)
-    values = {**found.inputs, **found.states}
-    nodes = program.results(values, parts)
-    changes: dict[str, Tensor] = {}
-    for _ in range(_PERTURBATIONS):
-        factors = {name: 1 + amount * _signs(value, noise) for name, value in values.items()}
-        moved = program.results({name: value * factors[name] for name, value in values.items()}, parts)
-        for name, kind in program.kinds.items():
-            (wanted, terms), (other, _) = (own_value(program, name, results, found) for results in (nodes, moved))
-            change = size(other - wanted, kind) / size(terms, kind)
-            # A change that is not finite is the largest that there is.
-            change = change.nan_to_num(torch.inf, torch.inf)
-            changes[name] = torch.maximum(changes.get(name, change), change)
-    return changes
+@dataclass(frozen=True)
+class _Allowances:
+    """What perturbations of a program's inputs, by 1e-8 and in the last places, and of its operations change.
 
+    Attributes
+    ----------
+    amplified, rounded, noise, norms : by output, (systems, times); ``norms`` where a value is compared with 0
+    stopped : by state, where the weights have stopped it, (systems, T)
+    """
 
-def _signs(value: Tensor, noise: torch.Generator) -> Tensor:
-    """Plus and minus 1 at random; the same for every system, so that a batch is judged as its systems alone."""
-    signs = torch.randint(2, value.shape[1:], generator=noise, dtype=torch.int8) * 2 - 1
-    return signs.to(value)
+    amplified: Mapping[str, Tensor]
+    rounded: Mapping[str, Tensor]
+    noise: Mapping[str, Tensor]
+    norms: Mapping[str, Tensor]
+    stopped: Mapping[str, Tensor]
+
+    @classmethod
+    def of(cls, perturbed: Perturbed, tolerance: Tolerance, has_zeros: bool) -> _Allowances:
+        amplified, rounded = map(perturbed.by_input, (_PERTURBATION, tolerance.rounding))
+        noise = perturbed.by_operations(tolerance.noise)
+        norms = perturbed.by_operations(tolerance.noise, norms=True) if has_zeros else noise
+        return cls(amplified, rounded, noise, norms, perturbed.stopped(noise))
+
+    def judge(self, measured: _Measured, tolerance: Tolerance) -> Deviation:
+        """The deviation, and what is allowed."""
+        name, scale, found = measured.name, measured.scale, measured.found
+        amplified, rounded = (
+            (change[name] / scale).nan_to_num(torch.inf, torch.inf) for change in (self.amplified, self.rounded)
+        )
+        # A change without bound, as of 0 / 0, is the end of what can be judged, but only where the residual vouches.
+        # Beyond 1 nothing of the value is left to compare; it must still not exceed its terms.
+        rounded = torch.where(torch.isfinite(rounded), rounded, 0.0).clamp(max=2.0)
+        amplified = tolerance.plain * (amplified / _PERTURBATION).clamp(1.0, tolerance.most)
+        of_zero = torch.where((scale == 0) & torch.isfinite(self.norms[name]), self.norms[name], 0.0)
+        settled = found.settled_at(name)
+        noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)
+        noise = torch.where(settled, torch.maximum(noise, of_zero), of_zero)
+        distance, lost = measured.distance, measured.lost
+        if name.startswith(STEP):
+            stopped = settled & self.stopped[state_of(name)]
+            if measured.kind == "scalar":
+                noise = torch.where(stopped, torch.inf, noise)
+            else:
+                distance = torch.where(stopped, measured.from_parts(), distance)
+            # A quotient with a state that has vanished says nothing.
+            excused = lost & (torch.isinf(noise) | settled & found.vanished()[:, :-1])
+            distance, lost = torch.where(excused, 0.0, distance), lost & ~excused
+        error = measured.error(distance, torch.maximum(measured.nothing, noise))
+        return Deviation(error, torch.maximum(amplified, rounded), lost)

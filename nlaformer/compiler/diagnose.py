@@ -14,8 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import START, STEP, Deviation, Found, deviations
+from nlaformer.compiler.deviation import Deviation, deviations
 from nlaformer.compiler.expression import Expression, Part
+from nlaformer.compiler.found import START, STEP, Found
 from nlaformer.compiler.schedule import in_words
 from nlaformer.compiler.trace import ANSWER
 
@@ -140,11 +141,13 @@ class Evidence:
         time, name, system, column = min(events)
         one = self.found.pick(torch.tensor([system]))
         values = {**one.inputs, **{state: value[:, column : column + 1] for state, value in one.states.items()}}
-        results = [bool(torch.isfinite(value).all()) for value in self.program.results(values, self.parts)]
+        results = self.program.results(values, self.parts)
+        finite = [bool(torch.isfinite(value).all()) for value in results]
         for number in sorted(self.program.below(name)):
             op, arguments, _, _ = self.program.nodes[number]
-            if not results[number] and all(results[k] for k in arguments):
-                what = "divides by 0" if op == "divide" else "is not finite"
+            if not finite[number] and all(finite[k] for k in arguments):
+                by_zero = op == "divide" and bool((results[arguments[1]] == 0).any())
+                what = "divides by 0" if by_zero else "is not finite"
                 when = "finish" if name == ANSWER else f"step {int(time)}" if time >= 1 else "start"
                 return f"in {when} of the program itself, {self.program.spelled(number)} {what}"
         return ""

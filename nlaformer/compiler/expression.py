@@ -106,8 +106,13 @@ class Expression:
         results = self.results(values, parts)
         return {name: results[k] for name, k in self.outputs.items()}
 
-    def results(self, values: Mapping[str, Tensor], parts: Mapping[str, Part] | None = None) -> list[Tensor]:
-        """The value of every node."""
+    def results(
+        self,
+        values: Mapping[str, Tensor],
+        parts: Mapping[str, Part] | None = None,
+        rounded: Callable[[int, Sequence[Tensor]], Tensor] | None = None,
+    ) -> list[Tensor]:
+        """The value of every node; ``rounded`` gives what a node's operation is taken to have made instead."""
         like, size = next(iter(values.values())), self._size(values)
         results: list[Tensor] = []
         filled: dict[str, Mapping[str, Tensor]] = {}
@@ -124,6 +129,8 @@ class Expression:
                 continue
             use = _Use([self.nodes[k][3] for k in arguments], extra, (size,) * AXES[kind], like)
             results.append(_OPERATIONS[op](use, *args))
+            if rounded is not None:
+                results[-1] = rounded(len(results) - 1, results)
         return results
 
     def terms(self, number: int, results: Sequence[Tensor]) -> Tensor:

@@ -16,9 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import START, STEP, Found, Tolerance, deviations, own_nodes, own_value
+from nlaformer.compiler.deviation import Tolerance, deviations
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.expression import EMPTY, Expression, Part, size
+from nlaformer.compiler.found import START, STEP, Found, own_nodes, own_value
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
 
@@ -95,7 +96,7 @@ class Judgement:
 
 def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgement:
     """The status of each system of a run; ``known`` tells where promises were broken, (systems, T + 1)."""
-    nodes = own_nodes(checks.program, found, checks.parts)
+    nodes = own_nodes(checks.program, found.without_zeros(), checks.parts)
     found, norms, goal, small = with_settled(found, checks, nodes)
     status = np.full(len(found.answer), RunStatus.FINISHED, dtype=object)
     if norms is not None:
@@ -180,9 +181,9 @@ def _norm(expression: Expression, values: Mapping[str, Tensor]) -> Tensor:
 
 def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
     norms, goal, small = norms.cpu(), goal.cpu(), small.cpu()
-    quarter = max(1, norms.shape[1] // 4)
-    best = norms[:, :-quarter].amin(-1) if norms.shape[1] > quarter else norms[:, 0]
-    falling = norms[:, -quarter:].amin(-1) < 0.9 * best
+    last = _last_quarter(norms)
+    before = norms[:, : -last.shape[1]] if norms.shape[1] > last.shape[1] else norms[:, :1]
+    falling = last.amin(-1) < 0.9 * before.amin(-1)
     status = np.full(len(norms), RunStatus.STAGNATED, dtype=object)
     status[falling.numpy() | (norms.shape[1] == 1)] = RunStatus.RUNNING
     status[(norms[:, -1] > 10 * torch.fmax(goal[:, -1], norms[:, 0])).numpy()] = RunStatus.DIVERGED
@@ -191,22 +192,26 @@ def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
 
 
 def _blame_precision(status: np.ndarray, found: Found, norms: Tensor, checks: Checks) -> None:
-    """Say so where the program's own run in float64 reaches a tenth of the residual at which a run stagnated."""
+    """Say so where the program's own run in float64 ends at a tenth of the residual at which a run stagnated."""
     systems = torch.from_numpy(np.nonzero(status == RunStatus.STAGNATED)[0]).to(norms.device)
     program = checks.program
     begun, stepped = ([method + name for name in found.states] for method in (START, STEP))
     if checks.residual is None or not len(systems) or not {ANSWER, *begun, *stepped} <= program.outputs.keys():
         return
     start, step = program.only(*begun), program.only(*stepped)
-    finish, found, best = program.only(ANSWER), found.pick(systems), norms[systems].amin(-1)
+    finish, found, own_norms = program.only(ANSWER), found.pick(systems), []
     own = {name.removeprefix(START): value for name, value in start(found.inputs, checks.parts).items()}
-    reached = torch.full_like(best, torch.inf)
     for _ in range(norms.shape[1]):
         answer = finish({**found.inputs, **own}, checks.parts)
-        reached = torch.fmin(reached, _norm(checks.residual, {**found.inputs, **answer}).expand(len(best), 1)[:, 0])
+        own_norms.append(_norm(checks.residual, {**found.inputs, **answer}).expand(len(systems), 1))
         after = step({**found.inputs, **own}, checks.parts)
         own = {name.removeprefix(STEP): value for name, value in after.items()}
-    status[systems[reached < 0.1 * best].cpu().numpy()] = RunStatus.PRECISION
+    own_end, end = (_last_quarter(values).amin(-1) for values in (torch.cat(own_norms, -1), norms[systems]))
+    status[systems[own_end < 0.1 * end].cpu().numpy()] = RunStatus.PRECISION
+
+
+def _last_quarter(norms: Tensor) -> Tensor:
+    return norms[:, -max(1, norms.shape[1] // 4) :]
 
 
 def _blame_asymmetry(status: np.ndarray, found: Found, checks: Checks) -> None:

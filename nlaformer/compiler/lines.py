@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import START, STEP, Found, Tolerance, deviations, own_nodes, values_of
+from nlaformer.compiler.deviation import Tolerance, deviations
+from nlaformer.compiler.found import START, STEP, Found, own_nodes, values_of
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.judge import Checks, with_settled
 from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters
@@ -44,7 +45,7 @@ def judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], checks:
         torch.zeros(answer.shape[:2], dtype=torch.bool),
     )
     program = values_of(traced)
-    nodes = own_nodes(program, found)
+    nodes = own_nodes(program, found.without_zeros())
     # Past convergence, both round what is left in their own ways.
     found = with_settled(found, replace(checks, program=program), nodes)[0]
     tolerance = replace(Tolerance.of(torch.float64), plain=1e-10)

@@ -27,8 +27,8 @@ from nlaformer.arrays import (
     to_tensor,
     whole,
 )
-from nlaformer.compiler.deviation import Found
 from nlaformer.compiler.diagnose import Diagnosis, Evidence, Making
+from nlaformer.compiler.found import Found
 from nlaformer.compiler.graph import AXES, KINDS
 from nlaformer.compiler.inputs import padded, size_of
 from nlaformer.compiler.judge import Checks, RunStatus, judge

@@ -30,9 +30,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import STEP, Tolerance
+from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Diagnosis, Stray
 from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.found import STEP
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
@@ -161,13 +162,16 @@ class _Trial:
 def _compared(trial: _Trial, traced: TracedProgram) -> np.ndarray:
     """When a run says something: not once the program's values are not finite, or a promise is broken.
 
-    In the user's own lines 0 / 0 is not finite either; they are asked where something is wrong.
+    In the user's own lines 0 / 0 is not finite either; they are asked for their first step, and where something is
+    wrong for all of them.
     """
+    count = len(trial.run.x)
     wrong = {stray.system[0] for stray in trial.diagnosis.strays}
+    wrong |= {system for system in range(count) if first_lost(traced, trial.systems.one(system), 1) <= 1}
     for end in trial.ends.values():
         wrong |= {int(k) for k in np.nonzero((trial.excess(end) > trial.tolerance.plain).any(-1))[0]}
     times = np.arange(trial.run.x.shape[1])
-    compared = np.ones((len(trial.run.x), len(times)), bool)
+    compared = np.ones((count, len(times)), bool)
     if trial.run.evidence is not None:
         compared = times <= trial.run.evidence.until.numpy()[:, None]
     for system in wrong:

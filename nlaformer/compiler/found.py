@@ -1,0 +1,109 @@
+"""What a run found beside what the program makes of it: every value of one call of start, step or finish."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.expression import Expression, Part, size
+from nlaformer.compiler.graph import AXES, Node, reachable
+from nlaformer.compiler.trace import ANSWER, TracedProgram
+
+START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
+# A logarithm of -200 stands for 0, times what a step makes of it.
+_ZERO = math.exp(-190.0)
+
+
+def values_of(traced: TracedProgram) -> Expression:
+    """What start, step and finish return, each by name, in one expression."""
+    start = {START + name: node for name, node in traced.start.items()}
+    step = {STEP + name: node for name, node in traced.step.items()}
+    return Expression.of(without_networks({**start, **step, ANSWER: traced.answer}))
+
+
+def without_networks(values: Mapping[str, Node]) -> dict[str, Node]:
+    """Those values that no learned part has a share in; its network is in the weights, and nowhere else."""
+    return {k: node for k, node in values.items() if all(below.op != "learned" for below in reachable([node]))}
+
+
+def state_of(name: str) -> str:
+    """The state that an output of the program's expression is."""
+    return name.removeprefix(START).removeprefix(STEP)
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a run found, in float64: inputs (systems, 1, ...), states and answer (systems, T + 1, ...).
+
+    Attributes
+    ----------
+    inputs, states : by name
+    answer : what ``finish`` returned after the start and after every step
+    dtype : in which the weights computed
+    units : by name, the power of two by which the weights' own value was multiplied, (systems,)
+    settled : where the residual is small, (systems, T + 1)
+    """
+
+    inputs: Mapping[str, Tensor]
+    states: Mapping[str, Tensor]
+    answer: Tensor
+    dtype: torch.dtype
+    units: Mapping[str, Tensor]
+    settled: Tensor
+
+    def pick(self, systems: Tensor) -> Found:
+        """Some of the systems."""
+        inputs, states, units = (
+            {name: value[systems] for name, value in values.items()}
+            for values in (self.inputs, self.states, self.units)
+        )
+        return Found(inputs, states, self.answer[systems], self.dtype, units, self.settled[systems])
+
+    def of(self, name: str) -> Tensor:
+        """The values that an output of the program's expression has to be compared with."""
+        return self.answer if name == ANSWER else self.made(name, self.states[state_of(name)])
+
+    def settled_at(self, name: str) -> Tensor:
+        """Where the residual is small when the values of an output are made; the answer is always judged."""
+        return torch.zeros_like(self.settled) if name == ANSWER else self.made(name, self.settled)
+
+    def made(self, name: str, values: Tensor) -> Tensor:
+        """Of values at all times those at which start, or a step, makes an output."""
+        return values[:, :1] if name.startswith(START) else values[:, 1:]
+
+    def largest(self, name: str, kind: str) -> Tensor:
+        """The largest size that a state had before each step, (systems, T)."""
+        sizes = size(self.states[name], kind)[:, :-1]
+        return torch.cummax(torch.where(torch.isfinite(sizes), sizes, 0.0), -1).values
+
+    def vanished(self) -> Tensor:
+        """Where a state is 0, (systems, T + 1)."""
+        return torch.stack([value.reshape(*value.shape[:2], -1).eq(0).all(-1) for value in self.states.values()]).any(0)
+
+    def without_zeros(self) -> Found:
+        """Scalars that may stand for 0 in the weights as 0, and what underflows: a quotient of them is one of zeros."""
+        tiny = torch.finfo(self.dtype).tiny
+
+        def cleared(name: str, value: Tensor) -> Tensor:
+            smallest = self.units[name] * (_ZERO if value.dim() == 2 else 0.0) + tiny
+            return torch.where(value.abs() <= smallest.reshape(-1, *[1] * (value.dim() - 1)), 0.0, value)
+
+        return replace(self, states={name: cleared(name, value) for name, value in self.states.items()})
+
+
+def own_nodes(program: Expression, found: Found, parts: Mapping[str, Part] | None = None) -> list[Tensor]:
+    """Every value of the program on what was found, for all systems and times; what ``own_value`` reads."""
+    return program.results({**found.inputs, **found.states}, parts) if program.outputs else []
+
+
+def own_value(program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> tuple[Tensor, Tensor]:
+    """An output at its times, and the absolute terms of its last operation."""
+    (systems, times), n = found.answer.shape[:2], next(iter(found.inputs.values())).shape[-1]
+    number = program.outputs[name]
+    shape = (systems, 1 if name.startswith(START) else times, *[n] * AXES[program.kinds[name]])
+    value, terms = (value.expand(shape) for value in (nodes[number], program.terms(number, nodes)))
+    return (value[:, :-1], terms[:, :-1]) if name.startswith(STEP) else (value, terms)
