@@ -462,3 +462,28 @@ def test_a_partial_function_compiles_as_step():
     np.testing.assert_allclose(
         nf.compile(strange, n=3).run(np.eye(3), np.ones(3)).x, ConstantStep().run(np.eye(3), np.ones(3)).x, atol=1e-12
     )
+
+
+def asserts(A, b, x):
+    assert isinstance(x, np.ndarray)
+    return dict(x=x)
+
+
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        (lambda *args: dict(x=args[0]), "functools.wraps"),
+        (lambda A, **others: dict(x=others["x"]), "**others"),
+        (lambda A, b, x: dict(x=[2 * entry for entry in x]), "np.array"),
+        (asserts, "omit it"),
+    ],
+)
+def test_a_method_of_unusual_form_is_refused_once_at_its_own_line(step, words):
+    class Unusual(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+    program = Unusual()
+    program.step = step
+    message = problems_of(program)
+    assert "1 problem" in message and words in message and "test_compiler_language.py" in message

@@ -246,6 +246,75 @@ class Arnoldi(nf.Program):
         return dict(x=V[:, 0] + 0.1 * H[1, 0] / H[0, 0] * V[:, 2])
 
 
+class SymmetricOverrelaxation(nf.Program):
+    """A sweep forwards and a sweep backwards, by slices of rows."""
+
+    omega = 1.2
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        for i in (*range(len(b)), *reversed(range(len(b)))):
+            sigma = A[i, :i] @ x[:i] + A[i, i + 1 :] @ x[i + 1 :]
+            x[i] = (1 - self.omega) * x[i] + self.omega * (b[i] - sigma) / A[i, i]
+        return dict(x=x)
+
+
+class HeatEquation(nf.Program):
+    """Finite differences between fixed ends."""
+
+    def start(self, b):
+        return dict(u=b)
+
+    def step(self, u):
+        new = u.copy()
+        new[1:-1] = u[1:-1] + 0.2 * (u[2:] - 2 * u[1:-1] + u[:-2])
+        return dict(u=new)
+
+    def finish(self, u):
+        return u
+
+
+class ClassicalGramSchmidt(nf.Program):
+    """QR steps with Q by blocks of columns, which have none at first."""
+
+    def start(self, A):
+        return dict(T=A)
+
+    def step(self, T):
+        n = len(T)
+        Q = np.zeros((n, n))
+        for j in range(n):
+            v = T[:, j] - Q[:, :j] @ (Q[:, :j].T @ T[:, j])
+            Q[:, j] = v / np.linalg.norm(v)
+        return dict(T=Q.T @ T @ Q)
+
+    def finish(self, T):
+        return np.diag(T)
+
+
+class CholeskyByColumns(nf.Program):
+    """Factorized once; every step solves with both triangles."""
+
+    positive_definite = True
+
+    def start(self, A, b, x0):
+        L = np.zeros((len(b), len(b)))
+        for j in range(len(b)):
+            L[j, j] = np.sqrt(nf.positive(A[j, j] - L[j, :j] @ L[j, :j]))
+            L[j + 1 :, j] = (A[j + 1 :, j] - L[j + 1 :, :j] @ L[j, :j]) / L[j, j]
+        return dict(x=x0, L=L)
+
+    def step(self, A, b, x, L):
+        y = b - A @ x
+        for i in range(len(b)):
+            y[i] = (y[i] - L[i, :i] @ y[:i]) / L[i, i]
+        for i in reversed(range(len(b))):
+            y[i] = (y[i] - L[i + 1 :, i] @ y[i + 1 :]) / L[i, i]
+        return dict(x=x + y, L=L)
+
+
 class InTorch(nf.Program):
     """Nonnegative least squares by projected gradients, in torch's spellings."""
 
@@ -291,6 +360,10 @@ def on_arrays(program, given, iterations):
         ExponentiatedGradient,
         GaussianMixture,
         Arnoldi,
+        SymmetricOverrelaxation,
+        HeatEquation,
+        ClassicalGramSchmidt,
+        CholeskyByColumns,
         InTorch,
     ],
 )

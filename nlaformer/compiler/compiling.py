@@ -148,7 +148,8 @@ def _selected(analysis: Analysis, target: Target, networks: Mapping[str, Network
     except RecursionError:
         raise CompileError(
             f"{analysis.lowered.program.name}: a value of one block is made by hundreds of operations, each on the "
-            "last; let the loop that does so be the iterations of a run, or shorten it"
+            "last. Let the loop that does so be the iterations of a run: where each pass works on another row, "
+            "a state e that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b"
         ) from None
 
 

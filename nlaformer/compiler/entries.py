@@ -83,7 +83,7 @@ def assembled(graph: Graph, entries: np.ndarray) -> Node:
     if entries.shape not in ((graph.n,), (graph.n, graph.n)):
         raise RefusedError(
             f"an array of shape {entries.shape} that holds traced values, beside one of size n = {graph.n}; of such an "
-            "array, entries and parts of length n can be used"
+            "array, entries and parts of length n can be used and returned"
         )
     if entries.ndim == 1:
         return _vector(graph, [graph.node(entry) for entry in entries])

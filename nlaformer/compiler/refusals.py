@@ -66,6 +66,8 @@ REMEDIES = (
         "subtract.outer": "write np.outer(u, np.ones_like(v)) - np.outer(np.ones_like(u), v)",
         "keepdims": "rows of A are divided by v with (A.T / v).T, columns with A / v",
         "empty_like": "write np.zeros_like",
+        "real": "numbers are real: omit it",
+        "imag": "numbers are real: omit it",
     }
 )
 

@@ -63,6 +63,15 @@ def parameters(method: Callable[..., Any]) -> list[str]:
         return []
 
 
+def _unnamed(method: Callable[..., Any]) -> str:
+    """The *args and **kwargs that a method takes, under which nothing can be given by name."""
+    try:
+        found = inspect.signature(method).parameters.values()
+    except ValueError:
+        return ""
+    return " and ".join(str(p) for p in found if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+
+
 def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
 
@@ -164,6 +173,13 @@ class _Tracer:
         if method in ("start", "step") and not self.given(method):
             self.refuse(method, f"there is no {method}; write def {method}(self, ...) that returns the state by name")
             return None
+        if unnamed := _unnamed(found):
+            self.refuse(
+                method,
+                f"{method} takes {unnamed}; it must name what it asks for: def {method}(self, {', '.join(known)}). "
+                "A decorator keeps the names with functools.wraps",
+            )
+            return None
         arguments: dict[str, Any] = {}
         self.graph.method = method
         for name in parameters(found):
@@ -180,7 +196,10 @@ class _Tracer:
         except Exception as error:
             # What goes wrong after a refused value may be its consequence.
             if len(self.graph.problems) == before:
-                self.graph.refuse(f"{type(error).__name__}: {error}", None, _place_of(error, self.place(method)))
+                message = f"{type(error).__name__}: {error}"
+                if isinstance(error, AssertionError):
+                    message = f"an assertion that does not hold while the program is traced: omit it. {error}".strip()
+                self.graph.refuse(message, None, _place_of(error, self.place(method)))
             return None
         finally:
             self.changed.update(changes(memory, memory_of(self.program, Program)))
@@ -202,6 +221,8 @@ class _Tracer:
         return {key: self._node(value, method) for part in parts for key, value in part.items()}
 
     def _node(self, value: Any, method: str) -> Node:
+        if isinstance(value, (list, tuple)) and any(isinstance(entry, Value) for entry in value):
+            return self.refuse(method, f"{method} returns a {type(value).__name__} of values; write np.array(...)")
         try:
             return self.graph.node(value)
         except RefusedError as refusal:

@@ -150,7 +150,8 @@ class Value:
 
     def _slice(self, index: Any) -> Any:
         """A part that is neither an entry nor a row nor a column; of constants, NumPy's own."""
-        if (known := numbers_of(self.graph, self.node)) is not None:
+        known = numbers_of(self.graph, self.node)
+        if known is not None and (self.graph.assemble is None or np.shape(known[index]) in ((), known.shape)):
             return known[index]
         if self._refuses(index):
             return Value(self.graph.make("refused", (), None, None))
