@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 import warnings
-from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from nlaformer import problems
 from nlaformer.compiler.library import program
 from nlaformer.explorer.catalogue import ALGORITHMS, OPERATION_SIZES, OPERATIONS, SOLVERS, guided, rounded_solver
 from nlaformer.explorer.store import Store, rounded
-from tests.reference import dense_layers, equation_one
 
 SYSTEMS = 20
 
@@ -55,7 +54,7 @@ def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(vi
         states = list(cg.model.states(P, 5))
         steps = [
             [after.block, after.layer, *before.P.shape, before.P.contiguous().ravel().tolist()]
-            for before, after in pairwise(states)
+            for before, after in itertools.pairwise(states)
         ]
         found = page.evaluate(LAYERS, "cg", 8, steps)
         for data, state in zip(found, states[1:], strict=True):
@@ -74,54 +73,50 @@ def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, n
                 inputs["A"] = inputs["A"] + np.diag(np.abs(inputs["A"]).sum(1))
             found = page.evaluate(RUN, name, n, _plain(inputs), 5)
             assert _largest_difference(found["prompt"], compiled.prompt(**inputs)) == 0.0
-            run, plain = compiled.run(**inputs, iterations=5), program(name).run(**inputs, iterations=5)
-            of_library, of_program = run.state | {"finish()": run.x}, plain.state | {"finish()": plain.x}
-            for value, expected in of_library.items():
-                for t in range(6):
-                    # Methods of this kind amplify roundings: the page need not be nearer to the library than NumPy is.
-                    own = _largest_difference(of_program[value][t], expected[t])
-                    allowed = max(1e-9, own if np.isfinite(own) else 0.0)
-                    assert _largest_difference(found["values"][t][value]["data"], expected[t]) <= allowed, (n, seed, t)
-                    if np.isfinite(of_program[value][t]).all():  # the program divides 0 by 0 once it has converged
-                        data = found["program"][t][value]["data"]
-                        assert _largest_difference(data, of_program[value][t]) < 1e-9, (n, seed, t, value)
+            run, plain = (_values(each.run(**inputs, iterations=5)) for each in (compiled, program(name)))
+            for value, t in itertools.product(run, range(6)):
+                where, difference = (
+                    (n, seed, value, t),
+                    _largest_difference(found["values"][t][value]["data"], run[value][t]),
+                )
+                assert difference < 1e-9 or difference < 3 * _undecided(compiled, inputs)[value][t], where
+                if np.isfinite(plain[value][t]).all():  # the program divides 0 by 0 once it has converged
+                    assert _largest_difference(found["program"][t][value]["data"], plain[value][t]) < 1e-9, where
 
 
-def test_the_iterates_of_cg_equal_the_librarys_to_1e_minus_9_but_for_systems_that_amplify_more(visit):
-    cg, page, near, of_page = nf.algorithm("cg", n=8, verify=False), visit(), [], []
+def _values(run):
+    return run.state | {"finish()": run.x}
+
+
+def _undecided(compiled, inputs, draws=12):
+    """How far the library's own values move where each number given moves by one unit in its last place.
+
+    Weights amplify roundings, on some systems much. The order in which a processor adds decides on digits beyond
+    this, and on another one the library has others.
+    """
+    rng, batch = np.random.default_rng(0), {}
+    for name, value in inputs.items():
+        steps = rng.integers(-1, 2, size=(draws, *value.shape)).astype(float)
+        steps[0] = 0.0
+        if value.ndim == 2:
+            steps = np.triu(steps) + np.triu(steps, 1).mT
+        batch[name] = value + steps * np.spacing(np.abs(value))
+    found = _values(compiled.run(**batch, iterations=5))
+    return {
+        name: [max(_largest_difference(other, each[0, t]) for other in each[1:, t]) for t in range(6)]
+        for name, each in found.items()
+    }
+
+
+def test_the_iterates_of_cg_equal_the_librarys_to_1e_minus_9_on_all_systems_but_one(visit):
+    cg, page, near = nf.algorithm("cg", n=8, verify=False), visit(), []
     for seed in range(SYSTEMS):
         inputs = _system(8, seed)
         found = page.evaluate(RUN, "cg", 8, _plain(inputs), 5)["values"]
-        of_page.append([values["finish()"]["data"] for values in found])
-        near.append(_largest_difference(of_page[seed], cg.run(**inputs, iterations=5).x))
-    assert sum(difference < 1e-9 for difference in near) >= SYSTEMS - 1
-    assert max(near) < 1e-8
-    if np.finfo(np.longdouble).eps < np.finfo(float).eps:
-        # On the worst system the library has lost more to its own roundings, and the page is as near to what the
-        # weights give without roundings as the library is.
-        worst = int(np.argmax(near))
-        inputs = _system(8, worst)
-        exact = _iterates_in_extended_precision(cg, inputs, 5)
-        lost = _largest_difference(cg.run(**inputs, iterations=5).x, exact)
-        assert near[worst] < max(1e-9, lost)
-        assert _largest_difference(of_page[worst], exact) < 3 * lost
-
-
-def _iterates_in_extended_precision(compiled, inputs, iterations):
-    model = compiled.model
-    pre, loop = (_extended(dense_layers(block)) for block in (model.pre, model.loop))
-    assert not model.post
-    layout, P = compiled.layout, _extended(compiled.prompt(**inputs))
-    # The power of two that x is divided by in P.
-    unit = (inputs["b"] / layout.read(P, "b")[0])[0] / (inputs["A"] / layout.read(P, "A").T)[0, 0]
-    states = accumulate(range(iterations), lambda Q, _: equation_one(Q, loop), initial=equation_one(P, pre))
-    return np.array([unit * layout.read(Q, "x")[0] for Q in states])
-
-
-def _extended(value):
-    if isinstance(value, dict):
-        return {name: _extended(each) for name, each in value.items()}
-    return [_extended(each) for each in value] if isinstance(value, list) else value.astype(np.longdouble)
+        x = [values["finish()"]["data"] for values in found]
+        near.append(_largest_difference(x, cg.run(**inputs, iterations=5).x))
+    # What the one may differ by is in the test before this one.
+    assert sum(difference < 1e-9 for difference in near) >= SYSTEMS - 1, near
 
 
 def test_the_compiled_guided_cg_of_the_page_gives_the_librarys_iterates(visit):
