@@ -24,9 +24,9 @@ ROOT = Path(__file__).parents[1]
 RESULTS, PAGE = ROOT / "benchmarks" / "results", ROOT / "docs" / "tasks.md"
 
 
-def heading(document: Mapping[str, Any]) -> str:
-    """The heading of a recipe's figures."""
-    return f"### Measured: {_configs(document)[0]['recipe']}"
+def heading(name: str) -> str:
+    """The heading of the figures of a file."""
+    return f"### Measured: {name}"
 
 
 def section(document: dict[str, Any], name: str) -> str:
@@ -41,7 +41,7 @@ def section(document: dict[str, Any], name: str) -> str:
         f"python -m benchmarks.outlook --read benchmarks/results/{name}.json --figure docs/figures/{name}.svg"
     )
     parts = [
-        heading(document),
+        heading(name),
         f"```\n{commands}\n```",
         f"![{finding(document)}](figures/{name}.svg)",
         f"{finding(document)}. {sum(kept)} of {len(kept)} lines of what was asked for hold. Iterations until the mean "
@@ -157,7 +157,9 @@ TRAINED = (
     "guided-cgls",
     "guided-eigen",
     "guided-diffusion",
+    "guided-diffusion-16",
     "learned-preconditioner-diffusion",
+    "learned-preconditioner-diffusion-16",
 )
 
 
@@ -198,7 +200,7 @@ def main() -> None:
     """Put every section into its place."""
     for name in TRAINED:
         document = json.loads((RESULTS / f"{name}.json").read_text())
-        deliver(section(document, name), heading(document), PAGE)
+        deliver(section(document, name), heading(name), PAGE)
     deliver(behind(json.loads((RESULTS / "outlook_solve.json").read_text())), BEHIND, PAGE)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -295,6 +296,34 @@ def test_no_problem_is_lost_behind_the_solvers_to_a_model_that_has_learned_nothi
     assert outlook_solve.main([str(tmp_path / "model"), "--count=3", "--single=1", "--out", str(found)]) == 0
     (rows,) = json.loads(found.read_text())["models"].values()
     assert all(sum(row["statuses"]["with the model"].values()) == row["problems"] for row in rows.values())
+
+
+def test_the_lines_of_filed_figures_follow_from_their_curves():
+    names = [field.name for field in dataclasses.fields(compare.Comparison)]
+    for name in outlook_page.TRAINED:
+        document = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())
+        for found in document["models"].values():
+            own = next(iter(found["families"].values()))
+            row = compare.Comparison(**{key: own[key] for key in names})
+            lines = outlook._judged(row, outlook.ASKED[found["config"]["program"]])
+            assert lines == (found["kept"], found["aims"]), name
+            assert not name.startswith("learned-preconditioner") or all(found["kept"].values()), name
+
+
+def test_guided_diffusion_holds_the_learned_preconditioner():
+    learned = untrained(small("learned-preconditioner-diffusion", pre_layers=3)).double()
+    guided = untrained(small("guided-diffusion", pre_layers=2, program_options=_COARSE)).double()
+    own = dict(learned.networks["precondition"].named_parameters())
+    with torch.no_grad():
+        for name, weight in guided.networks["precondition"].named_parameters():
+            told = name.startswith(("each", "whole"))  # what it is told of r
+            weight.copy_(0 * weight if told else 3 * own[name.replace("blocks.loop.0", "blocks.pre.2")])
+        for weight in own.values():
+            weight.mul_(3)
+    A, b, _ = problems.Poisson2D(n=4).sample(8, seed=0)
+    torch.testing.assert_close(guided.iterates(A, b, 3), learned.iterates(A, b, 3), rtol=0, atol=1e-9)
+    jacobi = loud("learned-preconditioner-diffusion", 0.0, n=4).iterates(A, b, 3)
+    assert (guided.iterates(A, b, 3) - jacobi).abs().max() > 1e-3
 
 
 def test_with_all_eigenvectors_as_columns_one_iteration_is_enough():
