@@ -562,8 +562,9 @@ class Neumann(nf.Program):
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 def test_what_is_made_of_a_vector_that_decayed_is_right_or_said_to_be_wrong(dtype):
-    Q = np.linalg.qr(np.random.default_rng(1).normal(size=(4, 4)))[0]
-    A, b = ((Q * [1, 0.97, 0.95, 0.9]) @ Q.T).astype(dtype), np.array([1, -2, 3, 0.5], dtype)
+    rng = np.random.default_rng(1)
+    Q = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    A, b = ((Q * [1, 0.97, 0.95, 0.9]) @ Q.T).astype(dtype), rng.normal(size=4).astype(dtype)
     neumann = nf.compile(Neumann(), n=4, dtype=dtype, verify=False)
     run, shorter = neumann.run(A, b, iterations=24), neumann.run(A, b, iterations=8)
     after = run.state["d"][:-1].astype("float64") @ (np.eye(4) - A)
