@@ -544,9 +544,10 @@ class AddsToAColumn(nf.Program):
         return dict(x=0.1 * V[:, 0])
 
 
-def test_a_column_that_is_added_to_in_place_is_right_or_refused_in_words():
-    with pytest.raises(CompileError):
-        nf.compile(AddsToAColumn(), n=4)
+def test_a_column_that_is_added_to_in_place_is_right():
+    b = np.array([1.0, -2.0, 0.5, 3.0])
+    run = nf.compile(AddsToAColumn(), n=4).run(b=b, iterations=6)
+    np.testing.assert_allclose(run.x, AddsToAColumn().run(b=b, iterations=6).x, rtol=1e-12)
 
 
 class Neumann(nf.Program):

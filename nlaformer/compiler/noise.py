@@ -3,9 +3,10 @@
 *Of its input*: every entry of the inputs and states is perturbed by a part of itself.
 
 *Of its operations*: every operation loses a part of its terms (of u and of v in u + v), and so did the step before, in
-what it left in the states. A sum that cancels changes by more than is left of it, and so does all that is made of it; a
-value that has only become small, d <- d / 10, keeps its digits, and so do d / |d| and a quotient of two of its squares.
-Where entries of a vector need not be exact to a part of themselves, the loss is one of the norm.
+what it left in the states, if the residual was small then already. A sum that cancels changes by more than is left of
+it, and so does all that is made of it; a value that has only become small, d <- d / 10, keeps its digits, and so do
+d / |d| and a quotient of two of its squares. Where entries of a vector need not be exact to a part of themselves, the
+loss is one of the norm.
 
 *Stopped.* Where an inner product falls into its own rounding, the weights take the states that share its scale to 0
 (the trip of ``instructions.py``), so that x stays where it is. That shows in a vector: in the program's own step it is
@@ -79,7 +80,9 @@ class Perturbed:
                 given |= {k: less(value + off[k], value, value.dim() - 2) for k, value in found.states.items()}
                 moved = program.results(given, self.parts, rounded)
                 for name in program.outputs.keys() - {ANSWER}:
-                    found.made(name, off[state_of(name)])[...] = self._change(name, moved).nan_to_num(0.0, 0.0, 0.0)
+                    change = self._change(name, moved).nan_to_num(0.0, 0.0, 0.0)
+                    counts = found.settled_at(name)[(..., *[None] * (change.dim() - 2))]
+                    found.made(name, off[state_of(name)])[...] = change * counts
             self._enlarge(changes, moved)
         return changes
 
