@@ -59,7 +59,8 @@ def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(vi
         found = page.evaluate(LAYERS, "cg", 8, steps)
         for data, state in zip(found, states[1:], strict=True):
             where = (seed, state.block, state.iteration, state.layer)
-            assert _largest_difference(data, state.P.contiguous()) < 1e-9, where
+            rows = zip(np.reshape(data, state.P.shape), state.P, strict=True)  # each by itself: the signs of A are 200
+            assert max(_largest_difference(row, expected) for row, expected in rows) < 1e-9, where
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -278,11 +278,14 @@ def test_a_learned_model_runs_on_a_pasted_system_and_refuses_another_size_in_a_s
     page.get_by_label("Matrix A").fill("2 0\n0 2")
     page.get_by_label("Vector b").fill("1 1")
     page.wait_for_selector(".message.problem")
+    assert "20 unknowns" in page.locator(".message.problem").inner_text()
+    drawn = page.locator("#panel-loop").inner_html()
     A = np.diag(np.full(20, 3.0)) + 0.5
     page.get_by_label("Matrix A").fill("\n".join(" ".join(map(str, row)) for row in A))
     page.get_by_label("Vector b").fill(" ".join(["1"] * 10 + ["-1"] * 10))
     page.wait_for_function("!document.querySelector('.message.problem')")
     page.wait_for_function("document.querySelector('.message').textContent.startsWith('Computing') === false")
+    page.wait_for_function("drawn => document.querySelector('#panel-loop').innerHTML !== drawn", arg=drawn)
     assert page.locator("#panel-loop svg").count() == 8
     assert not opened.complaints
 

@@ -1,5 +1,5 @@
 // Compare: the errors of transformers and of classical methods, iteration by iteration.
-import { breathe, button, el, field, paused, put, select, slider } from "./dom.js";
+import { LEFT, breathe, button, el, field, paused, put, select, slider } from "./dom.js";
 import { conditionSlider, scrollable, seedField, sigmaSlider } from "./controls.js";
 import { catalogue, openAlgorithm, openSolver } from "./engine.js";
 import { drawSystem, FAMILIES, relativeError } from "./systems.js";
@@ -176,5 +176,5 @@ export function compareView(state, changed) {
 
   drawSetup();
   compute();
-  return { root, stop: () => (round = Infinity), redraw: () => { drawMethods(); draw(); } };
+  return { root, stop: () => (round = LEFT), redraw: () => { drawMethods(); draw(); } };
 }

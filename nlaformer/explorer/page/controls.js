@@ -15,7 +15,10 @@ export function conditionSlider(id, value, oninput) {
 }
 
 export function seedField(id, value, onchange) {
-  const control = el("input", { type: "number", id, min: 0, max: 999999, value, onchange: () => onchange(Math.floor(Number(control.value)) || 0) });
+  const control = el("input", { type: "number", id, min: 0, max: 999999, value, onchange: () => {
+    control.value = Math.min(Math.max(Math.floor(Number(control.value)) || 0, 0), 999999);
+    onchange(Number(control.value));
+  } });
   return field("Seed", control);
 }
 

@@ -59,6 +59,9 @@ export function button(label, onclick, attributes = {}) {
   return el("button", { type: "button", onclick, ...attributes }, label);
 }
 
+// The round of a view that was left. It equals nothing, itself included, so what is still computed there is not shown.
+export const LEFT = NaN;
+
 // A function that runs when calls have paused.
 export function paused(action, milliseconds = 150) {
   let timer;

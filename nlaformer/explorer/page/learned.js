@@ -3,7 +3,7 @@ import { attentionMaps } from "./heatmap.js";
 import { attentionOf } from "./transformer.js";
 import { catalogue, openSolver } from "./engine.js";
 import { drawSystem, parseMatrix, parseVector, relativeError, solve } from "./systems.js";
-import { breathe, el, field, paused, put, select, slider, svg } from "./dom.js";
+import { LEFT, breathe, el, field, paused, put, select, slider, svg } from "./dom.js";
 import { errorChart, fitting, legend } from "./chart.js";
 import { familiarity, run as runSolver } from "./solver.js";
 import { LINES, lineColour } from "./colour.js";
@@ -145,5 +145,5 @@ export function learnedView(state, changed) {
   drawSetup();
   drawFindings();
   compute();
-  return { root, stop: () => (round = Infinity), redraw: () => run && show(own().t) };
+  return { root, stop: () => (round = LEFT), redraw: () => run && show(own().t) };
 }

@@ -34,7 +34,8 @@ export function merged(known, given) {
     } else if (here !== null && typeof here === "object") result[name] = merged(here, there);
     else if (typeof here === "number") result[name] = typeof there === "number" ? bounded(name, there) : here;
     else if (name === "family") result[name] = Object.hasOwn(FAMILIES, there) ? there : here;
-    else if (here === null || typeof here === typeof there) result[name] = there;
+    else if (name === "register") result[name] = typeof there === "string" ? there : null;
+    else if (typeof here === typeof there) result[name] = there;
   }
   return result;
 }

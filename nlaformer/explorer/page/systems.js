@@ -10,7 +10,7 @@ function parseRows(text) {
   for (const [k, line] of lines.entries()) {
     const row = [];
     for (const word of line.split(/[\s,]+/).filter(Boolean)) {
-      const value = Number(word.replace("−", "-"));
+      const value = Number(word.replaceAll("−", "-"));
       if (!Number.isFinite(value)) return { problem: `“${word.slice(0, 40)}” in row ${k + 1} is not a number.` };
       row.push(value);
     }

@@ -1,6 +1,6 @@
 // Watch: a transformer at work on a system of your own, layer by layer.
 import { attentionOf } from "./transformer.js";
-import { button, el, field, paused, put, select } from "./dom.js";
+import { LEFT, button, el, field, paused, put, select } from "./dom.js";
 import { catalogue } from "./engine.js";
 import { conditionSlider, scrollable, seedField, sigmaSlider } from "./controls.js";
 import { attentionMaps, tokenMatrixMap } from "./heatmap.js";
@@ -120,6 +120,7 @@ export function watchView(state, changed, openLearned) {
 
   async function start() {
     const mine = ++round;
+    if (mine !== round) return; // the view was left
     stop();
     const choice = chosen(own().what);
     const { problem, at, n, inputs } = readInputs(choice, own().texts);
@@ -129,14 +130,18 @@ export function watchView(state, changed, openLearned) {
     stage.classList.toggle("stale", Boolean(problem));
     if (problem) return;
     if (n !== own().n) update({ n });
+    const size = document.getElementById("watch-size");
+    if (size) size.value = String(n);
     try {
       const found = await compute(choice, n, inputs);
       if (mine !== round) return;
       run = found;
     } catch (error) {
       if (!(error instanceof RangeError)) throw error;
+      if (mine !== round) return;
       message.textContent = error.message;
       message.classList.add("problem");
+      stage.classList.add("stale");
       return;
     }
     message.textContent = run.remark;
@@ -298,5 +303,5 @@ export function watchView(state, changed, openLearned) {
 
   drawSetup();
   start();
-  return { root, stop, redraw: () => run && show(own().at) };
+  return { root, stop: () => { stop(); round = LEFT; }, redraw: () => run && show(own().at) };
 }
