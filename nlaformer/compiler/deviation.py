@@ -26,7 +26,7 @@ weights have stopped, and quotients with a state that is 0 in which the program'
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -85,13 +85,15 @@ class Deviation:
 
     def put(self, where: Tensor, other: Deviation) -> Deviation:
         """Another deviation where it is said, this one elsewhere."""
-        pairs = ((self.error, other.error), (self.allowed, other.allowed), (self.lost, other.lost))
-        return Deviation(*(torch.where(where, there, here) for here, there in pairs))
+        return self._merged(other, lambda here, there: torch.where(where, there, here))
 
     def with_systems(self, systems: Tensor, other: Deviation) -> Deviation:
         """Another deviation in some of the systems."""
+        return self._merged(other, lambda here, there: here.index_copy(0, systems, there))
+
+    def _merged(self, other: Deviation, merge: Callable[[Tensor, Tensor], Tensor]) -> Deviation:
         pairs = ((self.error, other.error), (self.allowed, other.allowed), (self.lost, other.lost))
-        return Deviation(*(here.index_copy(0, systems, there) for here, there in pairs))
+        return Deviation(*(merge(here, there) for here, there in pairs))
 
 
 def deviations(

@@ -80,7 +80,7 @@ def assembled(graph: Graph, entries: np.ndarray) -> Node:
     """The array (n,) or (n, n) of traced entries, and of numbers among them."""
     if entries.shape == ():
         return graph.node(entries.item())
-    if entries.shape not in ((graph.n,), (graph.n, graph.n)):
+    if not graph.holds(entries.shape):
         raise RefusedError(
             f"an array of shape {entries.shape} that holds traced values, beside one of size n = {graph.n}; of such an "
             "array, entries and parts of length n can be used and returned"

@@ -135,6 +135,10 @@ class Graph:
     numbers_wanted: bool = False  # a traced value stood where NumPy or Python takes numbers alone
     assemble: Callable[[np.ndarray], Node] | None = None  # of an array of traced entries, where there may be some
 
+    def holds(self, shape: tuple[int, ...]) -> bool:
+        """Whether an array of this shape fits the registers."""
+        return shape in ((self.n,), (self.n, self.n))
+
     def make(self, op: str, args: tuple[Node, ...], extra: Any, kind: str | None) -> Node:
         key = (op, *map(id, args), extra, kind)
         if key not in self.nodes:

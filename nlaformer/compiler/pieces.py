@@ -58,7 +58,7 @@ class Pieces(np.ndarray):
     def __getitem__(self, index: Any) -> Any:
         self.plain()
         found = super().__getitem__(index)
-        if not isinstance(found, Pieces) or not is_whole(self.graph, found.shape):
+        if not isinstance(found, Pieces) or not self.graph.holds(found.shape):
             return found
         graph = self.graph
 
@@ -102,11 +102,6 @@ class Pieces(np.ndarray):
         return by_entries(self.graph, function, args, options)
 
 
-def is_whole(graph: Graph, shape: tuple[int, ...]) -> bool:
-    """Whether an array of this shape fits the registers."""
-    return shape in ((graph.n,), (graph.n, graph.n))
-
-
 def entries(value: Any) -> np.ndarray:
     """An array of objects: the entries of a traced value, of an array or a number."""
     if isinstance(value, Pieces):
@@ -118,7 +113,7 @@ def settled(graph: Graph, result: Any) -> Any:
     """A result as a program holds it: a traced value where it has the size of one."""
     if not isinstance(result, np.ndarray) or result.dtype != object:
         return result
-    if is_whole(graph, result.shape):
+    if graph.holds(result.shape):
         return Value(graph.call(lambda node: node, result))
     made = result.view(Pieces)
     made.graph = graph
@@ -192,7 +187,7 @@ def _product(graph: Graph, u: np.ndarray, v: np.ndarray) -> Any:
     n, inner = graph.n, u.shape[-1] if u.ndim else 0
     if not u.ndim or not v.ndim or inner != v.shape[0] or max(u.ndim, v.ndim) > 2:
         return np.matmul(u, v)  # NumPy says what is wrong
-    if u.ndim == v.ndim == 2 and not is_whole(graph, (u.shape[0], v.shape[1])):
+    if u.ndim == v.ndim == 2 and not graph.holds((u.shape[0], v.shape[1])):
         return np.stack([entries(_product(graph, u, column)) for column in v.T], axis=1)
     if u.ndim == 2 and v.ndim == 1 and inner == n:
         rows = settled(graph, u)

@@ -311,8 +311,9 @@ class Value:
 
     def is_foreign(self, value: Any) -> bool:
         """Whether a value is an array of traced entries of another size (``pieces.py``), which knows what to do."""
-        n = self.graph.n
-        return isinstance(value, np.ndarray) and value.dtype == object and value.shape not in ((), (n,), (n, n))
+        if not isinstance(value, np.ndarray) or value.dtype != object:
+            return False
+        return value.ndim > 0 and not self.graph.holds(value.shape)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Value:
         from nlaformer.compiler.functions import named

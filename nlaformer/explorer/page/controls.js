@@ -1,6 +1,7 @@
 // Controls that several views share: what a system is drawn with, and a part that scrolls by itself.
 import { el, field, slider } from "./dom.js";
 import { number } from "./format.js";
+import { NUMBERS, bounded } from "./state.js";
 
 export function sigmaSlider(id, value, oninput, label = "sigma") {
   return slider({ label, id, min: 0, max: 2, step: 0.1, value, shown: (x) => x.toFixed(1), oninput });
@@ -15,8 +16,9 @@ export function conditionSlider(id, value, oninput) {
 }
 
 export function seedField(id, value, onchange) {
-  const control = el("input", { type: "number", id, min: 0, max: 999999, value, onchange: () => {
-    control.value = Math.min(Math.max(Math.floor(Number(control.value)) || 0, 0), 999999);
+  const [min, max] = NUMBERS.seed;
+  const control = el("input", { type: "number", id, min, max, value, onchange: () => {
+    control.value = bounded("seed", Math.floor(Number(control.value)) || 0);
     onchange(Number(control.value));
   } });
   return field("Seed", control);

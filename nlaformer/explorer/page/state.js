@@ -10,11 +10,11 @@ export const START = {
 };
 
 // The least and the largest of each number, and whether it is whole: an address or a file may say anything.
-const NUMBERS = {
+export const NUMBERS = {
   at: [0, 1e6, true], t: [0, 1e6, true], n: [2, 20, true], seed: [0, 999999, true], count: [1, 128, true], sigma: [0, 2], condition: [1, 1e6],
 };
 
-function bounded(name, value) {
+export function bounded(name, value) {
   const [least, most, whole] = NUMBERS[name];
   const inside = Math.min(Math.max(value, least), most);
   return whole ? Math.round(inside) : inside;
