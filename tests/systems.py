@@ -9,6 +9,8 @@ import numpy as np
 import nlaformer as nf
 from nlaformer.problems.spd import random_spd
 
+SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE}  # the answer must not be used
+
 
 def family(n: int, count: int, sigma: float, seed: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A, b and the solution x of systems of the paper's family."""

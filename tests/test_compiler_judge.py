@@ -1,0 +1,308 @@
+"""What a run says of itself: a value that is not the program's own is said, and what is right is not called wrong."""
+
+import numpy as np
+import pytest
+
+import nlaformer as nf
+from nlaformer.compiler.library import program
+from nlaformer.errors import OptionError
+from tests.systems import SAYS, with_eigenvalues
+
+
+class Still(nf.Program):
+    """It stays where it starts, whatever the residual says."""
+
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=1.0 * x)
+
+
+class PoleAtZero(Still):
+    def residual(self, b, x):
+        return 1 / x - b
+
+
+class LogarithmAtZero(Still):
+    def residual(self, b, x):
+        return nf.log(nf.positive(x)) - b
+
+
+class InfiniteScale(Still):
+    def residual(self, b, x):
+        return x - 2 * b
+
+    def residual_scale(self, b, x):
+        return b / (x - x)
+
+
+@pytest.mark.parametrize("written", [PoleAtZero(), LogarithmAtZero(), InfiniteScale()], ids=lambda p: p.name)
+def test_a_residual_compared_with_infinity_has_not_converged(written):
+    for run in (written.run, nf.compile(written, n=3, verify=False).run):
+        assert run(b=np.array([2.0, 3.0, 4.0])).status is not nf.RunStatus.CONVERGED
+
+
+def test_convergence_in_float32_is_that_of_the_true_residual():
+    A = with_eigenvalues(np.geomspace(1.0, 1e3, 6)).astype("float32")
+    rng = np.random.default_rng(0)
+    b = (A @ rng.standard_normal((64, 6)).astype("float32")[..., None])[..., 0]
+    run = nf.algorithm("cg", n=6, dtype="float32", verify=False).run(A, b, iterations=40)
+    true = np.linalg.norm(b - np.einsum("ij,kj->ki", A.astype("float64"), run.x[:, -1].astype("float64")), axis=-1)
+    converged = np.array([status is nf.RunStatus.CONVERGED for status in run.status])
+    assert (true[converged] <= 1.000001e-4 * np.linalg.norm(b.astype("float64"), axis=-1)[converged]).all()
+
+
+def test_a_diagnosis_names_the_value_the_step_and_the_instruction():
+    cg = nf.algorithm("cg", n=4, verify=False)
+    A, b = with_eigenvalues(np.array([1.0, 2.0, 3.0, 5.0])), np.ones(4)
+    assert cg.run(A, b, iterations=3).diagnose().first is None
+    layer = cg.model.loop[-1]
+    layer.ffn.b_2.data[cg.layout["d"].start] += 1e-3  # damage what writes d
+    found = cg.run(A, b, iterations=3)
+    assert found.status is nf.RunStatus.INACCURATE
+    stray = found.diagnose().first
+    assert (stray.value, stray.step) == ("d", 1) and "d :=" in stray.instruction
+    assert stray.deviation > stray.allowed and "d" in str(found.diagnose())
+    with pytest.raises(OptionError, match="program itself"):
+        program("cg").run(A, b).diagnose()
+
+
+class Directed(nf.Program):
+    """A function that may lose digits, and the direction of what it gives."""
+
+    def __init__(self, function):
+        self.function = function
+
+    def start(self, b):
+        return dict(x=self.function(b))
+
+    def step(self, x):
+        return dict(x=x)
+
+    def finish(self, x):
+        return x / nf.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("function", "size"),
+    [
+        (lambda b: np.minimum(b, 1.0), 1e-14),
+        (lambda b: np.maximum(b, -1e14), 1.0),
+        (lambda b: np.clip(b, -1.0, 1.0), 1e-14),
+        (np.expm1, 1e-14),
+        (np.tanh, 1e-14),
+        (np.sinh, 1e-14),
+        (lambda b: np.log1p(nf.positive(b)), 1e-14),
+        (lambda b: np.logaddexp(0.0, b - 36.0), 1.0),
+        (lambda b: np.hypot(b, 2 * b), 1e-170),
+    ],
+)
+def test_digits_that_numpy_keeps_are_kept_or_said_to_be_lost(function, size):
+    b = size * np.array([1.1, 0.3, 0.7])
+    wanted = function(b) / np.linalg.norm(function(b) / size) / size
+    np.testing.assert_allclose(Directed(function).run(b=b, iterations=1).state["x"][-1], function(b), rtol=1e-14)
+    run = nf.compile(Directed(function), n=3, verify=False).run(b=b, iterations=1)
+    assert run.status in SAYS or np.allclose(run.x[-1], wanted, rtol=0, atol=1e-6)
+
+
+class Cancelled(nf.Program):
+    """The root of what is left of 1."""
+
+    def start(self, b):
+        return dict(x=nf.sqrt(b * b))
+
+    def step(self, b, x):
+        return dict(x=nf.sqrt(b * b))
+
+    def finish(self, b, x):
+        return nf.sqrt(nf.positive(np.maximum(b, x) - x**2))
+
+
+def test_a_root_of_a_cancelled_difference_is_right_to_three_digits_or_said_to_be_wrong():
+    b = np.array([0.0, 0.5, 1.0])
+    run = nf.compile(Cancelled(), n=3, verify=False).run(b=b, iterations=2)
+    wanted = np.sqrt(np.maximum(np.maximum(b, run.state["x"]) - run.state["x"] ** 2, 0.0))
+    assert run.status in SAYS or np.allclose(run.x, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
+
+
+def test_a_value_that_the_weights_lose_to_underflow_is_said_to_be_wrong():
+    class Falling(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, A, x):
+            return dict(x=(A @ x) * np.exp(np.exp(x)))
+
+    A, b = np.float32(1e-7) * np.eye(3, dtype="float32"), np.full(3, 1e-14, "float32")
+    run = nf.compile(Falling(), n=3, dtype="float32", verify=False).run(A, b, iterations=4)
+    assert (b * np.float32(2.7e-7) ** 3 > np.finfo("float32").tiny).all()  # float32 itself holds it
+    wanted = (run.state["x"] @ A) * np.exp(np.exp(run.state["x"]))
+    assert run.status in SAYS or np.allclose(run.state["x"][1:], wanted[:-1], rtol=1e-2, atol=0)
+
+
+@pytest.mark.parametrize("function", [np.tanh, np.sinh, np.expm1, lambda v: np.clip(v, -1.0, 1.0)])
+def test_functions_that_vanish_at_zero_are_exactly_zero_there(function):
+    zeros, ones = np.zeros(3), np.ones(3)
+    run = nf.compile(Directed(lambda b: function(b)), n=3, verify=False).run(b=zeros, iterations=1)
+    assert not run.state["x"].any() and run.status is nf.RunStatus.FINISHED
+    assert nf.compile(Directed(function), n=3).run(b=ones, iterations=1).status is nf.RunStatus.FINISHED
+
+
+class _Halved(nf.Program):
+    def start(self, b, x0):
+        return dict(x=x0)
+
+    def step(self, b, x):
+        return dict(x=0.5 * x)
+
+    def residual(self, b, x):
+        return x
+
+
+class _Side(nf.Program):
+    def start(self, b, x0):
+        return dict(x=x0, y=b)
+
+    def step(self, b, x, y):
+        return dict(x=0 * x + b, y=np.logaddexp(x, b))
+
+    def residual(self, b, x):
+        return x - b
+
+
+class _Logarithm(nf.Program):
+    def start(self, b, x0):
+        return dict(x=x0)
+
+    def step(self, b, x):
+        return dict(x=np.log(1 + x * x))
+
+    def residual(self, b, x):
+        return np.maximum(x - 50, 0)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "b", "x0", "name"),
+    [
+        (_Halved, "float32", [10, -10, 3], [10, -10, 2.5], "x"),
+        (_Side, "float64", [1, 1, 1], [1e7, 1, 1], "y"),
+        (_Logarithm, "float64", [1, 1, 1], [1e12, -1e-3, 0], "x"),
+    ],
+)
+def test_a_wrong_step_does_not_vouch_for_itself_by_a_small_residual(kind, dtype, b, x0, name):
+    """Weights that lose x have a small residual wherever 0 solves the problem; the program's own step has not."""
+    b, x0 = np.array(b, dtype), np.array(x0, dtype)
+    run = nf.compile(kind(), n=3, dtype=dtype).run(b=b, x0=x0, iterations=1)
+    wanted = kind().run(b=b.astype("float64"), x0=x0.astype("float64"), iterations=1).state[name][1]
+    if not np.allclose(run.state[name][1], wanted, rtol=1e-2):
+        assert run.status is nf.RunStatus.INACCURATE
+
+
+class Vanishing(nf.Program):
+    """Of d, which decays below every range, only the direction is kept; x, which is judged by its sum, takes it up."""
+
+    c = np.array([1.0, -1.0, 2.0, -2.0])
+
+    def start(self, b):
+        return dict(x=0 * b, d=b)
+
+    def step(self, b, x, d):
+        return dict(x=0.5 * x + np.sum(np.abs(d)) / np.linalg.norm(d) * self.c, d=1e-4 * d + 1e-40 * b)
+
+    def residual(self, b, x):
+        return np.sum(x) * b
+
+    def residual_scale(self, b, x):
+        return b
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_vector_that_decayed_does_not_excuse_a_state_that_explodes(dtype):
+    run = nf.compile(Vanishing(), n=4, dtype=dtype, verify=False).run(b=np.array([1, -2, 3, 0.5], dtype), iterations=8)
+    assert np.abs(np.asarray(run.x)).max() < 100 or run.status is nf.RunStatus.INACCURATE
+
+
+class Neumann(nf.Program):
+    """x = sum (I - A)^k b; of its last term, which decays and cancels nothing, the direction and the rate."""
+
+    def start(self, A, b):
+        return dict(x=b, d=b, v=b, rate=1.0)
+
+    def step(self, A, x, d, v, rate):
+        after = d - A @ d
+        return dict(x=x + after, d=after, v=after / np.linalg.norm(after), rate=(d @ after) / (d @ d))
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_what_is_made_of_a_vector_that_decayed_is_right_or_said_to_be_wrong(dtype):
+    rng = np.random.default_rng(1)
+    Q = np.linalg.qr(rng.normal(size=(4, 4)))[0]
+    A, b = ((Q * [1, 0.97, 0.95, 0.9]) @ Q.T).astype(dtype), rng.normal(size=4).astype(dtype)
+    neumann = nf.compile(Neumann(), n=4, dtype=dtype, verify=False)
+    run, shorter = neumann.run(A, b, iterations=24), neumann.run(A, b, iterations=8)
+    after = run.state["d"][:-1].astype("float64") @ (np.eye(4) - A)
+    right = after / np.maximum(np.linalg.norm(after, axis=-1, keepdims=True), 1e-300)
+    assert run.status in SAYS or np.allclose(run.state["v"][1:], right, atol=1e-4)
+    assert shorter.status not in SAYS and np.allclose(shorter.state["v"][1:], right[:8], atol=1e-4)
+
+
+class Cancelling(nf.Program):
+    """On the identity y is 0 where x0 is: an entry that vanishes, and a difference of two that are equal."""
+
+    def start(self, A, b, x0):
+        p = np.sqrt(nf.positive(A[0, 0]))
+        t = (b @ (A @ b)) / (b @ b) - p
+        return dict(x=b, y=A[1, 0] / p * b + p * x0, z=t * b)
+
+    def step(self, x, y, z):
+        return dict(x=0.5 * x, y=0.5 * y, z=0.5 * z)
+
+
+def test_a_value_that_is_zero_by_cancellation_is_measured_by_its_terms():
+    zero, b = np.zeros(4), np.array([1, -2, 3, 0.5])
+    run = nf.compile(Cancelling(), n=4).run(np.eye(4), b, zero, iterations=2)
+    assert run.status not in SAYS and np.abs(run.state["y"]).max() < 1e-10 and np.abs(run.state["z"]).max() < 1e-10
+
+
+class Flipping(nf.Program):
+    """It starts at the solution for A = I, and leaves it."""
+
+    def start(self, A, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=-0.1 * x)
+
+
+def test_a_method_that_leaves_the_solution_does_not_lack_digits():
+    run = nf.compile(Flipping(), n=4).run(np.eye(4), np.array([1, -2, 3, 0.5]), iterations=8)
+    assert run.status is nf.RunStatus.STAGNATED
+
+
+class Underflowing(nf.Program):
+    """A scalar that falls below what stands for 0 in the weights."""
+
+    def start(self, b):
+        return dict(x=b, s=1.0)
+
+    def step(self, x, s):
+        return dict(x=x, s=1e-20 * s)
+
+
+def test_a_scalar_that_decays_is_not_called_wrong():
+    run = nf.compile(Underflowing(), n=3).run(b=np.ones(3), iterations=8)
+    np.testing.assert_allclose(run.state["s"], 1e-20 ** np.arange(9.0), rtol=1e-9)
+    assert run.status is nf.RunStatus.FINISHED
+
+
+def test_a_quotient_that_overflows_does_not_divide_by_zero():
+    class Overflowing(nf.Program):
+        def start(self, b):
+            return dict(x=b, s=1.0)
+
+        def step(self, x, s):
+            return dict(x=x / s, s=1e-150 * s)
+
+    run = nf.compile(Overflowing(), n=3, verify=False).run(b=np.ones(3), iterations=4)
+    assert run.status in SAYS and "by 0" not in run.diagnose().lost
