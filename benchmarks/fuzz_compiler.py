@@ -26,7 +26,8 @@ import torch
 
 import nlaformer as nf
 from benchmarks import processes
-from benchmarks.fuzz_programs import RULES, Generator, Written
+from benchmarks.fuzz_programs import Generator, Written
+from benchmarks.fuzz_rules import RULES
 from nlaformer.console import output_folder
 from nlaformer.errors import CompileError, NLAFormerError
 from nlaformer.io import replace_file
@@ -178,6 +179,7 @@ class Judge:
     def __init__(self, written: Written, given: dict[str, Any], run: One, dtype: str):
         self.written, self.given = written, given
         self.own = written.in_numpy()
+        self.numpy = self.own.start.__globals__["np"]
         self.plain, self.most, self.settled_at = (1e-6, 1e4, 1e-6) if dtype == "float64" else (1e-2, 10.0, 1e-3)
         self.tiny = 1e-38 if dtype == "float64" else 1e-28
         self.least = 1e-290 if dtype == "float64" else 1e-36  # float32 holds no digits of what is below 1e-38
@@ -189,8 +191,10 @@ class Judge:
         self.norms, self.terms = self._residuals()
         self.nonfinite = self.norms is not None and not np.isfinite(self.norms[-1])
 
-    def _call(self, method: str, values: dict[str, Any]) -> dict[str, Any]:
-        found = getattr(self.own, method)(**{name: values[name] for name in self._asks(method)})
+    def _call(self, method: str, values: dict[str, Any], precision: Any = float) -> dict[str, Any]:
+        """What a method makes of copies: it may change its arguments."""
+        self.numpy.precision = precision
+        found = getattr(self.own, method)(**{name: np.array(values[name], precision) for name in self._asks(method)})
         return found if isinstance(found, dict) else {"answer": found}
 
     def _asks(self, method: str) -> list[str]:
@@ -212,7 +216,7 @@ class Judge:
                 with np.errstate(divide="call", over="call", invalid="call", call=self._note_nonfinite):
                     wanted = self._call(method, values)
                 terms = self._call(f"terms_of_{method}", values)
-                self.vague |= self.own.start.__globals__["np"].vague
+                self.vague |= self.numpy.vague
                 if self.vague:
                     return ""
                 self.nonfinite |= not all(np.isfinite(value).all() for value in (*wanted.values(), *terms.values()))
@@ -246,7 +250,7 @@ class Judge:
             moved = {k: v * (1 + 1e-8 * self.rng.choice([-1.0, 1.0], np.shape(v))) for k, v in values.items()}
             change = _norm(self._call(method, moved)[name] - wanted) / (1e-8 * scale)
             response = max(response, change if np.isfinite(change) else self.most)
-        exact = self._call(method, {k: np.asarray(v, _EXTENDED) for k, v in values.items()})[name]
+        exact = self._call(method, values, _EXTENDED)[name]
         rounding = _norm(exact - wanted)
         amplified = self.plain * float(np.clip(response, 1.0, self.most)) * scale
         allowed = max(amplified, 1e3 * rounding)

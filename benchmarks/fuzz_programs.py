@@ -1,96 +1,27 @@
 """Random small programs of the compiler's language: typed, seeded, written as a user writes NumPy.
 
 A program is made as source text, so that it can be compiled as it stands and computed by NumPy alone. Beside every
-expression stands the sum of the absolute terms of its last operation, which deviations are measured against.
+expression stands the sum of the absolute terms of its last operation, which deviations are measured against. The
+operations are in ``fuzz_rules.py``.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 import nlaformer as nf
+from benchmarks.fuzz_rules import MOVED, RULES, SIZED, Rule
 
-N = 3
 INPUTS = {"A": "m", "b": "v", "x0": "v"}
 _CONSTANTS = (0.5, -0.3, 2.0, 0.1, 0.9, -1.0, 1e-3, 3.0, 40.0)
 _VECTOR, _MATRIX = (0.5, -1.0, 0.25), ((0.5, 0.0, -0.25), (1.0, 0.5, 0.0), (0.0, 0.1, -1.0))
-
-
-@dataclass(frozen=True)
-class Rule:
-    """An operation: what it gives, what it takes (s scalar, v vector, m matrix), its text and that of its terms.
-
-    In a text, {0} and {1} are the arguments, in that of the terms also {t0}, the terms of the first argument.
-    """
-
-    name: str
-    gives: str
-    takes: str
-    text: str
-    terms: str = "np.abs({self})"
-
-
-_SUM = "summed({0}, {1}, {t0}, {t1})"
-RULES = (
-    *(Rule("add", k, k + k, "({0} + {1})", _SUM) for k in "svm"),
-    *(Rule("subtract", k, k + k, "({0} - {1})", _SUM) for k in "svm"),
-    Rule("add a scalar", "v", "vs", "({0} + {1})", _SUM),
-    *(Rule("multiply", k, k + k, "{0} * {1}") for k in "svm"),
-    *(Rule("multiply by a scalar", k, "s" + k, "{0} * {1}") for k in "vm"),
-    Rule("divide", "s", "ss", "{0} / {1}"),
-    Rule("divide", "v", "vs", "{0} / {1}"),
-    Rule("divide", "v", "vv", "{0} / {1}"),
-    Rule("divide safely", "v", "vv", "{0} / (1.0 + {1} * {1})"),
-    Rule("matvec", "v", "mv", "{0} @ {1}", "np.abs({0}) @ np.abs({1})"),
-    Rule("matmul", "m", "mm", "{0} @ {1}", "np.abs({0}) @ np.abs({1})"),
-    Rule("transpose", "m", "m", "{0}.T", "({t0}).T"),
-    Rule("outer", "m", "vv", "np.outer({0}, {1})"),
-    Rule("dot", "s", "vv", "np.dot({0}, {1})", "np.dot(np.abs({0}), np.abs({1}))"),
-    Rule("Frobenius product", "s", "mm", "np.sum({0} * {1})", "np.sum(np.abs({0} * {1}))"),
-    Rule("norm", "s", "v", "np.linalg.norm({0})"),
-    Rule("norm of a matrix", "s", "m", "np.linalg.norm({0})"),
-    Rule("diag", "v", "m", "np.diag({0})", "np.diag({t0})"),
-    Rule("diagonal", "m", "v", "np.diag({0})", "np.diag({t0})"),
-    Rule("triangle", "m", "m", "np.tril({0})", "np.tril({t0})"),
-    Rule("upper triangle", "m", "m", "np.triu({0}, 1)", "np.triu({t0}, 1)"),
-    Rule("roll", "v", "v", "np.roll({0}, 1)", "np.roll({t0}, 1)"),
-    Rule("sum", "s", "v", "np.sum({0})", "np.sum(np.abs({0}))"),
-    Rule("mean", "s", "v", "np.mean({0})", "np.mean(np.abs({0}))"),
-    Rule("trace", "s", "m", "np.trace({0})", "np.sum(np.abs(np.diag({0})))"),
-    Rule("sqrt", "v", "v", "np.sqrt({0} * {0})"),
-    Rule("sqrt of a promise", "v", "v", "np.sqrt(nf.positive({0}))"),
-    Rule("sqrt of a sum", "s", "v", "np.sqrt(1.0 + np.dot({0}, {0}))"),
-    Rule("exp", "v", "v", "np.exp({0})"),
-    Rule("exp of a scalar", "s", "s", "np.exp({0})"),
-    Rule("log", "s", "v", "np.log(1.0 + np.dot({0}, {0}))", "(1.0 + np.abs({self}))"),
-    Rule("log of a promise", "v", "v", "np.log(nf.positive({0}))", "(1.0 + np.abs({self}))"),
-    Rule("relu", "v", "v", "np.maximum({0}, 0.0)", "{t0}"),
-    Rule("abs", "v", "v", "np.abs({0})", "{t0}"),
-    Rule("abs of a scalar", "s", "s", "np.abs({0})", "{t0}"),
-    Rule("maximum", "v", "vv", "np.maximum({0}, {1})", "np.where({0} >= {1}, {t0}, {t1})"),
-    Rule("minimum", "v", "vv", "np.minimum({0}, {1})", "np.where({0} <= {1}, {t0}, {t1})"),
-    Rule("clip", "v", "v", "np.clip({0}, -1.0, 1.0)", "np.where(np.abs({0}) <= 1.0, {t0}, 1.0)"),
-    Rule("expm1", "v", "v", "np.expm1({0})"),
-    Rule("log1p", "v", "v", "np.log1p({0} * {0})"),
-    Rule("sinh", "v", "v", "np.sinh({0})"),
-    Rule("cosh", "v", "v", "np.cosh({0})"),
-    Rule("tanh", "v", "v", "np.tanh({0})"),
-    Rule("hypot", "v", "vv", "np.hypot({0}, {1})"),
-    Rule("logaddexp", "v", "vv", "np.logaddexp({0}, {1})", "larger({0}, {1}, {self})"),
-    Rule("sign", "v", "v", "np.sign({0})"),
-    Rule("square", "v", "v", "{0} ** 2"),
-    Rule("cube of a scalar", "s", "s", "{0} ** 3"),
-    Rule("zeros", "v", "v", "np.zeros_like({0})"),
-    Rule("ones", "v", "v", "np.ones_like({0})"),
-    Rule("identity", "m", "", "np.eye(3)"),
-    Rule("constant vector", "v", "", "self.w"),
-    Rule("constant matrix", "m", "", "self.K"),
-)
 
 
 @dataclass(frozen=True)
@@ -120,7 +51,7 @@ class Written:
 
     def program(self) -> nf.Program:
         """The class as a user has it."""
-        space: dict[str, Any] = {"nf": nf, "np": np}
+        space: dict[str, Any] = {"nf": nf, "np": np, "special": special}
         exec(compile(self.source, "<fuzz>", "exec"), space)
         made: nf.Program = space["Fuzz"]()
         return made
@@ -129,7 +60,7 @@ class Written:
         """The class computed by NumPy alone: 0 / 0 is 0, as the language says; ``vague`` marks signs of almost 0."""
         tree = ast.fix_missing_locations(_Quotients().visit(ast.parse(self.source)))
         space: dict[str, Any] = {"nf": _Plain, "np": _Numpy(), "quotient": _quotient}
-        space |= {"summed": _summed, "larger": _larger}
+        space |= {"summed": _summed, "larger": _larger, "special": special}
         exec(compile(tree, "<fuzz in NumPy>", "exec"), space)
         return space["Fuzz"]()
 
@@ -143,12 +74,24 @@ class _Plain:
     def positive(v: Any) -> Any:
         return v
 
+    @staticmethod
+    def relu(v: Any) -> Any:
+        return np.maximum(v, 0.0)
+
+    @staticmethod
+    def identity_like(A: Any) -> Any:
+        return np.eye(len(A), dtype=A.dtype)
+
+
+_MAKE_ARRAYS = ("zeros", "ones", "empty", "full", "eye", "identity")
+
 
 class _Numpy:
-    """NumPy, with a note where the sign of almost nothing is asked for."""
+    """NumPy, with a note where the sign of almost nothing is asked for, and new arrays of a chosen precision."""
 
     def __init__(self) -> None:
         self.vague = False
+        self.precision: Any = float
 
     def sign(self, v: Any) -> Any:
         size = np.abs(v)
@@ -156,7 +99,8 @@ class _Numpy:
         return np.sign(v)
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
+        found = getattr(np, name)
+        return functools.partial(found, dtype=self.precision) if name in _MAKE_ARRAYS else found
 
 
 class _Quotients(ast.NodeTransformer):
@@ -184,11 +128,60 @@ def _larger(u: Any, v: Any, total: Any) -> Any:
     return np.abs(np.maximum(u, v)) + (total - np.maximum(u, v))
 
 
+@dataclass
+class _Body:
+    """A method that is being drawn: the values that have names, its lines, and those of its terms."""
+
+    values: list[Value]
+    used: set[str]
+    lines: list[str] = field(default_factory=list)
+    terms: list[str] = field(default_factory=list)  # the same lines, with the terms of what they name
+    named: int = 0
+
+    def name(self, made: Value) -> Value:
+        """A line that gives a value a name."""
+        name = self._new_name()
+        self._add(f"{name} = {made.text}", f"terms_of_{name} = {made.terms}")
+        return self._known(replace(made, text=name, terms=f"terms_of_{name}"))
+
+    def carry_out(self, rule: Rule, args: list[Value]) -> Value:
+        """The statements of a rule, and the value that they make."""
+        name = self._new_name()
+        of_values = {"t": name, "self": name, **{f"t{k}": argument.terms for k, argument in enumerate(args)}}
+        texts = [argument.text for argument in args]
+        if rule.terms in (MOVED, SIZED):
+            moved = [f"({argument.terms})" if rule.terms == MOVED else f"np.abs({argument.text})" for argument in args]
+            terms = rule.text.format(*moved, t=f"terms_of_{name}")
+        else:
+            terms = f"terms_of_{name} = {rule.terms.format(*texts, **of_values)}"
+        self._add(rule.text.format(*texts, **of_values), terms)
+        return self._known(Value(name, f"terms_of_{name}", rule.gives))
+
+    def change(self, key: str, lines: list[str], terms: str) -> Value:
+        """Lines that change an argument in place."""
+        self.terms.append(f"terms_of_{key} = {terms}")
+        self._add("\n".join(lines), "")
+        return Value(key, f"terms_of_{key}", "")
+
+    def _new_name(self) -> str:
+        self.named += 1
+        return f"t{self.named}"
+
+    def _add(self, text: str, terms: str) -> None:
+        self.lines += text.splitlines()
+        self.terms += [*text.splitlines(), *terms.splitlines()]
+
+    def _known(self, value: Value) -> Value:
+        self.values.append(value)
+        return value
+
+
 class Generator:
-    """Draws programs; the same seed draws the same ones."""
+    """Draws programs; the same seed draws the same ones, and as many seeds as there are rules draw all of these."""
 
     def __init__(self, seed: int):
         self.rng = np.random.default_rng(seed)
+        self.rule = RULES[seed % len(RULES)]
 
     def draw(self) -> Written:
         rng = self.rng
@@ -217,37 +210,49 @@ class Generator:
 
     def _method(self, name: str, known: dict[str, str], wanted: dict[str, str], used: set[str]) -> str:
         """A method and, beside it, the terms of what it returns."""
-        names = {Value(key, f"np.abs({key})", kind): None for key, kind in known.items()}
-        values, lines = list(names), []
-        for k in range(int(self.rng.integers(3))):
+        body = _Body([Value(key, f"np.abs({key})", kind) for key, kind in known.items()], used)
+        for _ in range(int(self.rng.integers(3))):
             kind = str(self.rng.choice(list("svm"), p=(0.4, 0.5, 0.1)))
-            made = self._expression(kind, values, int(self.rng.integers(1, 3)), used)
-            lines.append(f"t{k} = {made.text}")
-            values.append(replace(made, text=f"t{k}"))
-        results = {key: self._result(name, key, kind, values, used) for key, kind in wanted.items()}
+            made = self._expression(kind, body, int(self.rng.integers(1, 3)))
+            if made not in body.values:
+                body.name(made)
+        results = {key: self._result(name, key, kind, body) for key, kind in wanted.items()}
         arguments = ", ".join(["self", *known])
-        body = "".join(f"        {line}\n" for line in lines)
 
-        def method(title: str, part: Callable[[Value], str]) -> str:
+        def method(title: str, lines: list[str], part: Callable[[Value], str]) -> str:
             if name == "finish":
                 returned = part(results["answer"])
             else:
                 returned = "dict(" + ", ".join(f"{key}={part(value)}" for key, value in results.items()) + ")"
-            return f"    def {title}({arguments}):\n{body}        return {returned}\n"
+            text = "".join(f"        {line}\n" for line in lines)
+            return f"    def {title}({arguments}):\n{text}        return {returned}\n"
 
-        return method(name, lambda value: value.text) + "\n" + method(f"terms_of_{name}", lambda value: value.terms)
+        terms = method(f"terms_of_{name}", body.terms, lambda value: value.terms)
+        return method(name, body.lines, lambda value: value.text) + "\n" + terms
 
-    def _result(self, method: str, key: str, kind: str, values: list[Value], used: set[str]) -> Value:
-        made = self._expression(kind, values, int(self.rng.integers(1, 4)), used)
-        if method == "step" and self.rng.random() < 0.6:  # most steps are damped, so that runs last
-            c = self.rng.choice([0.5, 0.1, 0.01])
-            return Value(
-                f"0.5 * {key} + {c} * ({made.text})", f"np.abs(0.5 * {key}) + np.abs({c} * ({made.text}))", kind
-            )
-        return made
+    def _result(self, method: str, key: str, kind: str, body: _Body) -> Value:
+        depth = int(self.rng.integers(1, 4))
+        if (method, key) == ("step", "x"):  # every program has the operation of its seed
+            made = self._as_vector(self._operation(self.rule, body, 1), body)
+        else:
+            made = self._expression(kind, body, depth)
+        if method != "step" or self.rng.random() >= 0.6:  # most steps are damped, so that runs last
+            return made
+        c = self.rng.choice([0.5, 0.1, 0.01])
+        terms = f"np.abs(0.5 * {key}) + np.abs({c} * ({made.text}))"
+        # What has a name may be a view of an argument, and its terms would not follow.
+        if self.rng.random() < 0.3 and not body.named:
+            return body.change(key, [f"change = {c} * ({made.text})", f"{key} *= 0.5", f"{key} += change"], terms)
+        return Value(f"0.5 * {key} + {c} * ({made.text})", terms, kind)
 
-    def _expression(self, kind: str, values: list[Value], depth: int, used: set[str]) -> Value:
-        leaves = [value for value in values if value.kind == kind]
+    def _as_vector(self, made: Value, body: _Body) -> Value:
+        if made.kind == "v":
+            return made
+        product = next(rule for rule in RULES if rule.gives == "v" and rule.takes == f"{made.kind}v")
+        return self._applied(product, [made, self._expression("v", body, 0)], body)
+
+    def _expression(self, kind: str, body: _Body, depth: int) -> Value:
+        leaves = [value for value in body.values if value.kind == kind]
         if depth == 0 or (leaves and self.rng.random() < 0.15):
             if leaves and (kind != "s" or self.rng.random() < 0.7):
                 return leaves[self.rng.integers(len(leaves))]
@@ -257,17 +262,21 @@ class Generator:
         rules = [rule for rule in RULES if rule.gives == kind]
         if depth == 0:
             rules = [rule for rule in rules if not rule.takes] or rules
-        rule = rules[self.rng.integers(len(rules))]
-        args = [self._expression(k, values, max(depth - 1, 0), used) for k in rule.takes]
-        if depth <= -3:
-            raise RecursionError("no leaf of this kind")
-        used.add(rule.name)
+        return self._operation(rules[self.rng.integers(len(rules))], body, depth)
+
+    def _operation(self, rule: Rule, body: _Body, depth: int) -> Value:
+        return self._applied(rule, [self._expression(k, body, max(depth - 1, 0)) for k in rule.takes], body)
+
+    def _applied(self, rule: Rule, args: list[Value], body: _Body) -> Value:
+        body.used.add(rule.name)
+        if rule.statements:
+            return body.carry_out(rule, args)
         texts = [argument.text for argument in args]
         text = "(" + rule.text.format(*texts) + ")"
         terms = _terms(rule, args).format(*texts, self=text, **{f"t{k}": a.terms for k, a in enumerate(args)})
-        constant = set(rule.takes) == {"s"} and all(argument.is_number for argument in args)
+        constant = set(rule.takes) == {"s"} and all(argument.is_number for argument in args) and rule.gives == "s"
         constant |= rule.name == "mean" and args[0].is_ones
-        return Value(text, f"({terms})", kind, constant, rule.name == "ones")
+        return Value(text, f"({terms})", rule.gives, constant, rule.name == "ones")
 
 
 def _terms(rule: Rule, args: list[Value]) -> str:

@@ -36,6 +36,16 @@ def shifted(x):
     return w / np.sum(w)
 
 
+def with_entry(w, x):
+    w[0] = x[1]
+    return w
+
+
+def with_sum(w, x):
+    w += x
+    return w
+
+
 # What a user writes, a part of the advice, and the line that follows it.
 FOLLOWED = {
     "softmax": (lambda A, b, x: scipy.special.softmax(x), "np.exp(v - np.max(v))", lambda A, b, x: shifted(x)),
@@ -104,6 +114,16 @@ FOLLOWED = {
         lambda A, b, x: np.subtract.outer(x, b),
         "np.outer",
         lambda A, b, x: np.outer(x, np.ones_like(b)) - np.outer(np.ones_like(x), b),
+    ),
+    "an entry among numbers": (
+        lambda A, b, x: with_entry(np.arange(1.0, N + 1), x),
+        "np.array(w)",
+        lambda A, b, x: with_entry(np.array(np.arange(1.0, N + 1)), x),
+    ),
+    "numbers changed in place": (
+        lambda A, b, x: with_sum(np.arange(1.0, N + 1), x),
+        "np.array(w)",
+        lambda A, b, x: with_sum(np.array(np.arange(1.0, N + 1)), x),
     ),
     "wrong shapes": (lambda A, b, x: (x @ b) @ x, "write *", lambda A, b, x: x @ b * x),
 }

@@ -24,7 +24,7 @@ from nlaformer.compiler.graph import Graph, is_users
 from nlaformer.compiler.pieces import settled
 from nlaformer.compiler.values import Value
 
-_NAMES = ("zeros", "ones", "empty", "full", "eye", "identity", "array", "asarray")
+NAMES = ("zeros", "ones", "empty", "full", "eye", "identity", "array", "asarray")
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -43,7 +43,7 @@ def fillable(graph: Graph) -> Iterator[None]:
         return make
 
     with _ONE_AT_A_TIME:
-        originals = {name: getattr(np, name) for name in _NAMES}
+        originals = {name: getattr(np, name) for name in NAMES}
         graph.assemble = functools.partial(assembled, graph)
         try:
             for name, original in originals.items():

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from nlaformer.compiler.refusals import REMEDIES, remedy
+from nlaformer.compiler.refusals import REMEDIES, TAKES_VALUES, remedy
 from nlaformer.compiler.values import Value, graph_of
 
 _Function = Callable[..., Value]
@@ -37,12 +37,16 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     """A function of NumPy or torch, by name, or a method; refused in the same spelling if there is none."""
     spelling = f"{library}.{name}" if library else f".{name}"
     value.graph.uses_torch |= library == "torch"
-    if any(isinstance(v, Value) and v.node.op == "refused" for v in (*args, *options.values())):
+    if any(map(_holds_refused, (*args, *options.values()))):
         return value.refuse("") if value.node.op == "refused" else Value(value.graph.make("refused", (), None, None))
     out = options.pop("out", None)
+    (target,) = out if isinstance(out, tuple) else (out,)
+    if target is not None and not isinstance(target, Value):
+        value.graph.numbers_wanted = True
+        return value.refuse(f"{spelling} into an array of numbers; {TAKES_VALUES}")
     options = {key: option for key, option in options.items() if not any(option is none for none in _NOT_GIVEN)}
     function = FUNCTIONS.get(name)
-    if library == "np" and name in _JOINING:
+    if library == "np" and name in JOINING:
         return _joined(value, name, args, options)
     if function is None:
         kind = value.kind if _is_pointwise(name) else None
@@ -55,17 +59,17 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
         instead = f". {REMEDIES['keepdims']}" if "keepdims" in options else ""
         return value.refuse(f"{spelling} with {given}; what can be compiled is {spelling}({taken}){instead}")
     result = function(*args, **options)
-    (target,) = out if isinstance(out, tuple) else (out,)
-    if target is None:
-        return result
-    if not isinstance(target, Value):
-        value.graph.numbers_wanted = True
-        return result.refuse(f"{spelling} with out= an array of numbers; make it with np.zeros_like(b)", result.kind)
-    return target.become(result)
+    return result if target is None else target.become(result)
+
+
+def _holds_refused(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_refused, value))
+    return isinstance(value, Value) and value.node.op == "refused"
 
 
 # What NumPy does with entries, whatever they are, and gives another size to.
-_JOINING = (
+JOINING = (
     *("concatenate", "stack", "vstack", "hstack", "column_stack", "append", "insert", "delete"),
     *("reshape", "take", "tile", "repeat"),
 )

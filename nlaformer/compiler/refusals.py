@@ -23,6 +23,7 @@ ARRAY = (
     "weights run. np.array, np.zeros, np.ones, np.eye, np.full and np.empty make arrays that take traced values, if "
     "they are called by these names"
 )
+TAKES_VALUES = "np.zeros, np.zeros_like(b) and np.array(w) make arrays that take traced values, the last of constants"
 _COMPARES = "nothing can be decided by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled"
 _INVERTS = (
     "there are no inverses and factorizations; write an iteration, such as newton_schulz or gauss_seidel of "
@@ -102,7 +103,7 @@ def number_wanted(name: str) -> str:
         instead = in_python(name) or remedy(inner)
         instead = instead[0].upper() + instead[1:]
     else:
-        instead = "Sizes, indices and constants are Python's numbers; everything else is written with whole arrays"
+        instead = f"Sizes, indices and constants are Python's numbers; {TAKES_VALUES}"
     return f"{what}, but the value is known only when the weights run. {instead}"
 
 
