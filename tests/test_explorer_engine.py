@@ -1,21 +1,21 @@
-"""The page computes what the library computes, on the weights that it holds: layers, iterates, results."""
+"""The functions of the page compute what the library computes, on the weights that it holds.
+
+``test_explorer_values.py`` reads the numbers where a visitor does.
+"""
 
 from __future__ import annotations
 
 import itertools
-import warnings
 
 import numpy as np
 import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer import problems
 from nlaformer.compiler.library import program
-from nlaformer.explorer.catalogue import ALGORITHMS, OPERATION_SIZES, OPERATIONS, SOLVERS, guided, rounded_solver
+from nlaformer.explorer.catalogue import ALGORITHMS, OPERATION_SIZES, OPERATIONS, guided
 from nlaformer.explorer.store import Store, rounded
-
-SYSTEMS = 20
+from tests.explorer import SYSTEMS, largest_difference, system, undecided, values
 
 LAYERS = """async ([name, n, steps]) => {
   const algorithm = await explorer.openAlgorithm(name, n);
@@ -32,25 +32,14 @@ RUN = """async ([name, n, inputs, iterations]) => {
 }"""
 
 
-def _system(n, seed, names=("A", "b", "x0")):
-    A, b, _ = problems.SPD(n=n).sample(1, seed=seed)
-    given = {"A": A[0].numpy(), "b": b[0].numpy(), "x0": np.zeros(n)}
-    return {name: given[name] for name in names}
-
-
 def _plain(inputs):
     return {name: value.ravel().tolist() for name, value in inputs.items()}
-
-
-def _largest_difference(found, expected):
-    expected = np.asarray(expected, dtype=float).ravel()
-    return np.abs(np.asarray(found, dtype=float).ravel() - expected).max() / max(1.0, np.abs(expected).max())
 
 
 def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(visit):
     cg, page = nf.algorithm("cg", n=8, verify=False), visit()
     for seed in range(SYSTEMS):
-        P = torch.from_numpy(cg.prompt(**_system(8, seed)))
+        P = torch.from_numpy(cg.prompt(**system(8, seed)))
         states = list(cg.model.states(P, 5))
         steps = [
             [after.block, after.layer, *before.P.shape, before.P.contiguous().ravel().tolist()]
@@ -60,7 +49,7 @@ def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(vi
         for data, state in zip(found, states[1:], strict=True):
             where = (seed, state.block, state.iteration, state.layer)
             rows = zip(np.reshape(data, state.P.shape), state.P, strict=True)  # each by itself: the signs of A are 200
-            assert max(_largest_difference(row, expected) for row, expected in rows) < 1e-9, where
+            assert max(largest_difference(row, expected) for row, expected in rows) < 1e-9, where
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -68,83 +57,26 @@ def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, n
     page = visit()
     for n in ALGORITHMS[name]:
         compiled = nf.algorithm(name, n=n, verify=False)
-        for seed in range(SYSTEMS if name == "cg" and n == 8 else 1):
-            inputs = _system(n, seed, compiled.config.inputs)
-            if name == "jacobi":
-                inputs["A"] = inputs["A"] + np.diag(np.abs(inputs["A"]).sum(1))
-            found = page.evaluate(RUN, name, n, _plain(inputs), 5)
-            assert _largest_difference(found["prompt"], compiled.prompt(**inputs)) == 0.0
-            run, plain = (_values(each.run(**inputs, iterations=5)) for each in (compiled, program(name)))
-            for value, t in itertools.product(run, range(6)):
-                where, difference = (
-                    (n, seed, value, t),
-                    _largest_difference(found["values"][t][value]["data"], run[value][t]),
-                )
-                assert difference < 1e-9 or difference < 3 * _undecided(compiled, inputs)[value][t], where
-                if np.isfinite(plain[value][t]).all():  # the program divides 0 by 0 once it has converged
-                    assert _largest_difference(found["program"][t][value]["data"], plain[value][t]) < 1e-9, where
-
-
-def _values(run):
-    return run.state | {"finish()": run.x}
-
-
-def _undecided(compiled, inputs, draws=12):
-    """How far the library's own values move where each number given moves by one unit in its last place.
-
-    Weights amplify roundings, on some systems much. The order in which a processor adds decides on digits beyond
-    this, and on another one the library has others.
-    """
-    rng, batch = np.random.default_rng(0), {}
-    for name, value in inputs.items():
-        steps = rng.integers(-1, 2, size=(draws, *value.shape)).astype(float)
-        steps[0] = 0.0
-        if value.ndim == 2:
-            steps = np.triu(steps) + np.triu(steps, 1).mT
-        batch[name] = value + steps * np.spacing(np.abs(value))
-    found = _values(compiled.run(**batch, iterations=5))
-    return {
-        name: [max(_largest_difference(other, each[0, t]) for other in each[1:, t]) for t in range(6)]
-        for name, each in found.items()
-    }
-
-
-def test_the_iterates_of_cg_equal_the_librarys_to_1e_minus_9_on_all_systems_but_one(visit):
-    cg, page, near = nf.algorithm("cg", n=8, verify=False), visit(), []
-    for seed in range(SYSTEMS):
-        inputs = _system(8, seed)
-        found = page.evaluate(RUN, "cg", 8, _plain(inputs), 5)["values"]
-        x = [values["finish()"]["data"] for values in found]
-        near.append(_largest_difference(x, cg.run(**inputs, iterations=5).x))
-    # What the one may differ by is in the test before this one.
-    assert sum(difference < 1e-9 for difference in near) >= SYSTEMS - 1, near
+        inputs = system(n, 0, compiled.config.inputs)
+        if name == "jacobi":
+            inputs["A"] = inputs["A"] + np.diag(np.abs(inputs["A"]).sum(1))
+        found = page.evaluate(RUN, name, n, _plain(inputs), 5)
+        assert largest_difference(found["prompt"], compiled.prompt(**inputs)) == 0.0
+        run, plain = (values(each.run(**inputs, iterations=5)) for each in (compiled, program(name)))
+        for value, t in itertools.product(run, range(6)):
+            difference = largest_difference(found["values"][t][value]["data"], run[value][t])
+            assert difference < 1e-9 or difference < 3 * undecided(compiled, inputs)[value][t], (n, value, t)
+            if np.isfinite(plain[value][t]).all():  # the program divides 0 by 0 once it has converged
+                assert largest_difference(found["program"][t][value]["data"], plain[value][t]) < 1e-9, (n, value, t)
 
 
 def test_the_compiled_guided_cg_of_the_page_gives_the_librarys_iterates(visit):
     page, compiled = visit(), guided()
     for seed in range(2):
-        inputs = _system(20, seed)
+        inputs = system(20, seed)
         found = page.evaluate(RUN, "guided-cg", 20, _plain(inputs), 5)
-        x = [values["finish()"]["data"] for values in found["values"]]
-        assert _largest_difference(x, compiled.run(**inputs, iterations=5).x) < 1e-9
-
-
-@pytest.mark.parametrize(("name", "systems"), [("cg-accelerated", 14), ("cg-imitation", 6)])
-def test_a_learned_model_of_the_page_gives_the_librarys_iterates(visit, name, systems):
-    assert name in SOLVERS
-    page, model = visit(), rounded_solver(name)
-    A, b, _ = problems.SPD(n=20).sample(systems, seed=5)
-    b = b * torch.logspace(-6, 6, systems, base=2, dtype=b.dtype)[:, None]  # some are scaled before the model sees them
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", nf.errors.UnfamiliarWarning)
-        expected = model.iterates(A, b)
-    for k in range(systems):
-        script = (
-            "async ([name, A, b]) => [...explorer.runSolver(await explorer.openSolver(name), A, b)].map((s) => s.x)"
-        )
-        found = page.evaluate(script, name, A[k].ravel().tolist(), b[k].tolist())
-        size = float(expected[k].abs().max())
-        assert _largest_difference(np.asarray(found) / size, expected[k] / size) < 1e-5
+        x = [each["finish()"]["data"] for each in found["values"]]
+        assert largest_difference(x, compiled.run(**inputs, iterations=5).x) < 1e-9
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
@@ -163,12 +95,12 @@ def test_prompt_result_and_reference_of_an_operation_equal_the_librarys(visit, n
         found = page.evaluate(script, name, n, [value.ravel().tolist() for value in given])
         results = op(*given)
         results = results if isinstance(results, tuple) else (results,)
-        assert _largest_difference(found["prompt"], op.prompt(*given)) == 0.0
+        assert largest_difference(found["prompt"], op.prompt(*given)) == 0.0
         for result, plain, expected in zip(found["results"], found["reference"], results, strict=True):
             assert tuple(result["shape"]) == np.shape(expected)
             size = np.abs(expected).max()
-            assert _largest_difference(np.asarray(result["data"]) / size, expected / size) < 1e-9
-            assert _largest_difference(np.asarray(plain) / size, expected / size) < 1e-6
+            assert largest_difference(np.asarray(result["data"]) / size, expected / size) < 1e-9
+            assert largest_difference(np.asarray(plain) / size, expected / size) < 1e-6
 
 
 def _operands(op):
@@ -182,7 +114,7 @@ def _described(op):
 
 
 def test_one_iteration_of_cg_and_a_call_of_a_learned_model_are_quick(visit):
-    page, system = visit(), _system(20, 0)
+    page, twenty = visit(), system(20, 0)
     once = """async ([inputs]) => {
       const algorithm = await explorer.openAlgorithm("cg", 8);
       return [...explorer.runAlgorithm(algorithm, inputs, 10)].length;
@@ -192,8 +124,8 @@ def test_one_iteration_of_cg_and_a_call_of_a_learned_model_are_quick(visit):
       return [...explorer.runSolver(solver, A, b)].length;
     }"""
     calls = [
-        (once, (_plain(_system(8, 0)),), 10 * 0.1),
-        (whole, (system["A"].ravel().tolist(), system["b"].tolist()), 2.0),
+        (once, (_plain(system(8, 0)),), 10 * 0.1),
+        (whole, (twenty["A"].ravel().tolist(), twenty["b"].tolist()), 2.0),
     ]
     for script, given, allowed in calls:
         page.evaluate(script, *given)  # weights are unpacked once

@@ -7,7 +7,6 @@ import os
 import re
 import xml.etree.ElementTree as ElementTree
 from pathlib import Path
-from urllib.parse import quote
 
 import numpy as np
 import pytest
@@ -18,6 +17,7 @@ from nlaformer.explorer import findings, write_page
 from nlaformer.explorer.bundle import page as page_of
 from nlaformer.explorer.bundle import sources
 from tests.browser import DESKTOP, PHONE
+from tests.explorer import link, settled
 
 VIEWS = ("Watch", "Compare", "Learned", "Paper")
 MATRIX = [[5.0, 1.0, -2.0], [1.0, 4.0, 0.5], [-2.0, 0.5, 6.0]]
@@ -26,18 +26,7 @@ INJECTION = "<img src=x onerror=\"document.title='taken'\">"
 
 def _open(page, view: str) -> None:
     page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
-    _settled(page, view)
-
-
-def _settled(page, view: str) -> None:
-    """Wait until a view has computed what it shows."""
-    waiting = {"Watch": ".watch[data-ready]", "Compare": ".compare[data-round]", "Learned": ".learned[data-ready]"}
-    if view in waiting:
-        page.wait_for_selector(waiting[view])
-
-
-def _state(**views) -> str:
-    return "#" + quote(json.dumps(views))
+    settled(page, view)
 
 
 def _keep(page, name: str) -> None:
@@ -74,15 +63,26 @@ def test_a_typed_matrix_runs_and_the_values_on_the_page_are_the_librarys(visit):
     for t in range(4):
         page.get_by_role("button", name="Next iteration").click()
         for name, expected in {"x": run.x[t], **{state: run.state[state][t] for state in ("r", "d", "rho")}}.items():
-            shown = page.locator(f"[data-value='{name}'] [data-numbers]").get_attribute("data-numbers")
-            assert np.abs(np.array(json.loads(shown)) - np.ravel(expected)).max() < 1e-9, (t, name)
+            shown = page.locator(f"[data-value='{name}'] td").first.get_attribute("title").split()
+            assert np.abs(np.array(shown, dtype=float) - np.ravel(expected)).max() < 1e-9, (t, name)
     assert not opened.complaints
+
+
+def test_an_entry_of_p_is_read_under_the_pointer(visit):
+    page = visit(fragment=link(view="watch", watch={"at": 8})).page
+    settled(page, "Watch")
+    register = page.locator("[data-register='r']")
+    numbers, picture = register.get_attribute("data-numbers").split(), register.locator("image").bounding_box()
+    for token, number in enumerate(numbers):  # one row
+        step = picture["width"] / len(numbers)
+        page.mouse.move(picture["x"] + (token + 0.5) * step, picture["y"] + picture["height"] / 2)
+        assert register.locator("title").text_content().endswith(f": {number}")
 
 
 def test_every_algorithm_and_operation_of_the_list_runs_in_watch(visit):
     opened = visit()
     page = opened.page
-    _settled(page, "Watch")
+    settled(page, "Watch")
     choices = (
         page.get_by_label("What runs", exact=True)
         .locator("option")
@@ -103,7 +103,7 @@ def test_every_algorithm_and_operation_of_the_list_runs_in_watch(visit):
 )
 def test_the_line_of_the_program_stands_beside_the_layer_that_works_on_it(visit, what, layer, line):
     page = visit().page
-    _settled(page, "Watch")
+    settled(page, "Watch")
     page.get_by_label("What runs", exact=True).select_option(f"algorithm {what}")
     page.wait_for_selector(f".watch[data-ready='algorithm {what}']")
     for _ in range(40):
@@ -116,7 +116,7 @@ def test_the_line_of_the_program_stands_beside_the_layer_that_works_on_it(visit,
 
 def test_a_slider_stays_in_hand_while_it_is_moved(visit):
     page = visit().page
-    _settled(page, "Watch")
+    settled(page, "Watch")
     slider, before = page.locator("#watch-sigma"), page.get_by_label("Matrix A").input_value()
     slider.focus()
     for _ in range(3):
@@ -127,7 +127,7 @@ def test_a_slider_stays_in_hand_while_it_is_moved(visit):
 
 def test_play_goes_on_by_itself_and_pauses(visit):
     page = visit().page
-    _settled(page, "Watch")
+    settled(page, "Watch")
     before = page.locator("#where").inner_text()
     page.get_by_role("button", name="Play").click()
     page.wait_for_function("(before) => document.getElementById('where').innerText !== before", arg=before)
@@ -180,7 +180,7 @@ def test_a_malformed_matrix_gets_a_sentence(visit, text):
 
 def test_markup_in_an_address_or_a_file_is_shown_as_text(visit, tmp_path):
     texts = {"A": INJECTION, "b": INJECTION}
-    opened = visit(fragment=_state(view=INJECTION, watch={"what": INJECTION, "texts": texts, "register": INJECTION}))
+    opened = visit(fragment=link(view=INJECTION, watch={"what": INJECTION, "texts": texts, "register": INJECTION}))
     page = opened.page
     page.wait_for_selector(".message.problem")
     assert page.get_by_label("Matrix A").input_value() == INJECTION
@@ -216,9 +216,9 @@ def test_an_address_that_says_anything_leaves_the_page_whole(visit):
     }
     for view, states in wild.items():
         for state in states:
-            page.evaluate("(hash) => { location.hash = hash; }", _state(view=view, **{view: state}))
+            page.evaluate("(hash) => { location.hash = hash; }", link(view=view, **{view: state}))
             page.wait_for_timeout(100)
-            _settled(page, view.capitalize())
+            settled(page, view.capitalize())
             assert not opened.complaints, (view, state)
 
 
@@ -235,7 +235,7 @@ def test_a_link_and_a_saved_file_restore_what_was_seen(visit, tmp_path):
         page.get_by_role("button", name="Save", exact=True).click()
     download.value.save_as(tmp_path / "state.json")
     again = visit(fragment="#" + address.partition("#")[2]).page
-    _settled(again, "Watch")
+    settled(again, "Watch")
     assert again.locator("#where").inner_text() == where
     assert again.get_by_label("Matrix A").input_value() == "2 1\n1 3"
     fresh = visit().page
@@ -244,7 +244,7 @@ def test_a_link_and_a_saved_file_restore_what_was_seen(visit, tmp_path):
 
 
 def test_every_panel_is_saved_as_an_svg_file_that_stands_alone(visit):
-    page = visit(fragment=_state(view="watch", watch={"at": 12})).page
+    page = visit(fragment=link(view="watch", watch={"at": 12})).page
     for view in ("Watch", "Compare", "Learned"):
         _open(page, view)
         for name in page.locator("section.panel:visible").evaluate_all("(panels) => panels.map((p) => p.ariaLabel)"):
@@ -256,14 +256,14 @@ def test_every_panel_is_saved_as_an_svg_file_that_stands_alone(visit):
 
 
 def test_the_errors_drawn_in_compare_are_those_of_the_program(visit):
-    page = visit(fragment=_state(view="compare", compare={"n": 5, "methods": ["cg"], "seed": 3}))
+    page = visit(fragment=link(view="compare", compare={"n": 5, "methods": ["cg"], "seed": 3}))
     system = page.evaluate("async () => explorer.drawSystem('paper', 5, { sigma: 1.2 }, 3000)")
     A, x = np.array(system["A"]).reshape(5, 5), np.array(system["x"])
     assert np.allclose(A, A.T)
     assert np.linalg.eigvalsh(A).min() > 0
     run = program("cg").run(A, A @ x, iterations=5)
     errors = ((run.x - x) ** 2).sum(-1) / (x**2).sum()
-    _settled(page.page, "Compare")
+    settled(page.page, "Compare")
     drawn = page.page.locator("#panel-iterations tbody td").all_inner_texts()
     for level, shown in zip((1e-2, 1e-4, 1e-6, 1e-8), drawn[:4], strict=True):
         reached = np.flatnonzero(errors <= level)
@@ -271,9 +271,9 @@ def test_the_errors_drawn_in_compare_are_those_of_the_program(visit):
 
 
 def test_a_learned_model_runs_on_a_pasted_system_and_refuses_another_size_in_a_sentence(visit):
-    opened = visit(fragment=_state(view="learned"))
+    opened = visit(fragment=link(view="learned"))
     page = opened.page
-    _settled(page, "Learned")
+    settled(page, "Learned")
     page.get_by_text("Or paste a system of your own").click()
     page.get_by_label("Matrix A").fill("2 0\n0 2")
     page.get_by_label("Vector b").fill("1 1")
@@ -291,7 +291,7 @@ def test_a_learned_model_runs_on_a_pasted_system_and_refuses_another_size_in_a_s
 
 
 def test_a_claim_shows_its_figure_from_the_page_alone(visit):
-    opened = visit(fragment=_state(view="paper"))
+    opened = visit(fragment=link(view="paper"))
     page = opened.page
     page.locator(".claim button").first.click()
     page.wait_for_function("document.querySelector('.claim img')?.naturalWidth > 100")
@@ -349,8 +349,8 @@ def test_the_page_tells_the_claims_of_the_repository_and_a_folder_without_them_h
 
 
 def test_pictures_of_the_views_for_the_documentation(visit):
-    page = visit(fragment=_state(view="watch", watch={"at": 12})).page
-    _settled(page, "Watch")
+    page = visit(fragment=link(view="watch", watch={"at": 12})).page
+    settled(page, "Watch")
     _keep(page, "watch")
     page.get_by_role("button", name="Guided walk").click()
     for _ in range(7):

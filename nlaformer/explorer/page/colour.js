@@ -12,9 +12,11 @@ const DARK = {
   weight: [[33, 35, 38], [40, 82, 96], [98, 160, 180], [208, 236, 244]],
 };
 
+const preferred = matchMedia("(prefers-color-scheme: dark)"); // asked for once: every pixel is coloured by it
+
 export function isDark() {
   const chosen = document.documentElement.dataset.theme;
-  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+  return chosen ? chosen === "dark" : preferred.matches;
 }
 
 function along(stops, x) {

@@ -4,12 +4,13 @@ import { scrollable } from "./controls.js";
 import { number } from "./format.js";
 import { diverging, weight } from "./colour.js";
 
+const canvas = document.createElement("canvas");
+const context = canvas.getContext("2d", { willReadFrequently: true });
+
 // A picture of rows x columns; paint(row, column) gives red, green and blue.
 function picture(rows, columns, paint) {
-  const canvas = document.createElement("canvas");
   canvas.width = columns;
   canvas.height = rows;
-  const context = canvas.getContext("2d");
   const image = context.createImageData(columns, rows);
   for (let r = 0; r < rows; r++) {
     for (let c = 0; c < columns; c++) image.data.set([...paint(r, c), 255], 4 * (r * columns + c));
@@ -70,11 +71,11 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
   // One register is a stop of the tabulator key; arrows lead to the others.
   const stop = layout.rows.has(picked) ? picked : layout.rows.keys().next().value;
   let y = 22;
+  const tokenName = (t) => (t + 1 === layout.first ? "sink" : String(t + 1 - layout.first));
   for (let t = 0; t < P.tokens; t++) {
     const place = t + 1 - layout.first;
-    const name = place === 0 ? "sink" : String(place);
     if (cell < 22 && place % 5) continue; // no room for all
-    children.push(svg("text", { x: left + (t + 0.5) * cell, y: 14, class: "faint", "text-anchor": "middle" }, name));
+    children.push(svg("text", { x: left + (t + 0.5) * cell, y: 14, class: "faint", "text-anchor": "middle" }, tokenName(t)));
   }
   for (const [name, { start, height }] of layout.rows) {
     if (!height) continue;
@@ -85,7 +86,7 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
     const changed = before && part.some((x, k) => x !== before.data[start * P.tokens + k]);
     const looks = ["register", changed ? "changed" : "", picked === name ? "picked" : ""].join(" ");
     const told = `Register ${name}${changed ? ", written by this layer" : ""}`;
-    const group = svg("g", { class: looks, role: "button", tabindex: name === stop ? 0 : -1, "data-register": name, "aria-label": told },
+    const group = svg("g", { class: looks, role: "button", tabindex: name === stop ? 0 : -1, "data-register": name, "data-numbers": part.join(" "), "aria-label": told },
       svg("rect", { x: 0, y: y - 1, width: left + width, height: tall + 2, class: "hit" }),
       svg("text", { x: left - 14, y: y + tall / 2 + (isTemporary(name) ? 3 : 4), "text-anchor": "end", class: isTemporary(name) ? "minor" : "label" }, shortened(name)),
       changed ? svg("path", { d: `M${left - 10} ${y + tall / 2 - 4} l6 4 l-6 4 z`, class: "mark" }) : null,
@@ -93,6 +94,12 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
       svg("rect", { x: left, y, width, height: tall, class: "frame" }),
       svg("title", {}, `${name}: largest ${number(most)}`));
     group.addEventListener("click", () => onpick(name));
+    group.addEventListener("pointermove", (event) => {
+      const box = group.querySelector("image").getBoundingClientRect();
+      const [r, t] = [(height * (event.clientY - box.top)) / box.height, (P.tokens * (event.clientX - box.left)) / box.width].map(Math.floor);
+      const inside = r >= 0 && r < height && t >= 0 && t < P.tokens;
+      group.querySelector("title").textContent = inside ? `${name}, row ${r + 1}, ${tokenName(t)}: ${part[r * P.tokens + t]}` : `${name}: largest ${number(most)}`;
+    });
     group.addEventListener("keydown", (event) => {
       if (event.key === "Enter" || event.key === " ") {
         event.preventDefault();

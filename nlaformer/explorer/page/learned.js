@@ -25,8 +25,9 @@ function entries(title, read, truth) {
     svg("text", { x: 0, y: 14, class: "label" }, title),
     svg("text", { x: width - 4, y: 14, class: "faint", "text-anchor": "end" }, `squared relative distance ${number(distance(read, truth), 2)}`),
     svg("line", { x1: 30, x2: width - 10, y1: middle, y2: middle, class: "grid" }),
-    truth.map((v, k) => svg("rect", { x: X(k) - 6, y: Math.min(Y(v), middle), width: 12, height: Math.abs(Y(v) - middle), fill: bar, "fill-opacity": 0.45 })),
-    read.map((v, k) => svg("circle", { cx: X(k), cy: Y(v), r: 3.6, fill: dot })));
+    truth.map((v, k) => svg("g", {}, svg("title", {}, `${read[k]}, CG ${v}`),
+      svg("rect", { x: X(k) - 6, y: Math.min(Y(v), middle), width: 12, height: Math.abs(Y(v) - middle), fill: bar, "fill-opacity": 0.45 }),
+      svg("circle", { cx: X(k), cy: Y(read[k]), r: 3.6, fill: dot }))));
 }
 
 export function learnedView(state, changed) {

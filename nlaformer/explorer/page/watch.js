@@ -32,7 +32,7 @@ export function watchView(state, changed, openLearned) {
   const setup = el("section", { class: "setup", "aria-label": "What runs, and on what" });
   const transport = el("div", { class: "transport", role: "group", "aria-label": "Steps of the run" });
   const message = el("p", { class: "message", role: "status" });
-  const tokens = panel("Token matrix P", { id: "panel-p", note: "A column is a token, a group of rows a register. Blue is negative, orange positive; each register has its own scale. An arrow marks what this layer wrote." });
+  const tokens = panel("Token matrix P", { id: "panel-p", note: "A column is a token, a group of rows a register. Blue is negative, orange positive; each register has its own scale. An arrow marks what this layer wrote. Point at an entry to read it." });
   const layer = panel("This layer", { id: "panel-layer" });
   const heads = panel("Attention of this layer", { id: "panel-attention", note: "Rows are queries, columns keys, the sink first. Colours run from the least to the largest weight of a head, which stand below it; point at an entry to read it, token 0 being the sink." });
   const values = panel("Values", { id: "panel-values" });
@@ -280,8 +280,8 @@ export function watchView(state, changed, openLearned) {
     const columns = ["", "in the transformer", "in plain arithmetic", "difference"];
     const row = ({ name, found, plain, difference }) => el("tr", { "data-value": name },
       el("th", { scope: "row" }, name),
-      el("td", { "data-numbers": JSON.stringify(found) }, vector(found)),
-      el("td", {}, vector(plain)),
+      el("td", { title: found.join(" ") }, vector(found)),
+      el("td", { title: plain?.join(" ") }, vector(plain)),
       el("td", {}, difference === null ? "—" : tiny(difference)));
     const table = el("table", { class: "values" },
       el("thead", {}, el("tr", {}, columns.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, rows.map(row)));
