@@ -10,14 +10,15 @@ import fcntl
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nlaformer.explorer import write_page
-
+ROOT = Path(__file__).parents[1]
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 DESKTOP, PHONE = {"width": 1280, "height": 800}, {"width": 390, "height": 844}
 
@@ -32,13 +33,18 @@ def executable() -> str | None:
 
 @pytest.fixture(scope="session")
 def page_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page, packed once for all processes of a test run."""
+    """The page as ``nlaformer explore`` writes it, once for all processes of a test run; beside it what it printed."""
     shared = tmp_path_factory.getbasetemp()
     shared = shared.parent if "PYTEST_XDIST_WORKER" in os.environ else shared
     path = shared / "explorer.html"
     with open(shared / "explorer.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        return path if path.exists() else write_page(path)
+        if not path.exists():
+            command = [sys.executable, "-m", "nlaformer", "explore", "--out", str(path)]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+            assert done.returncode == 0, done.stderr
+            path.with_suffix(".txt").write_text(done.stdout, encoding="utf-8")
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -101,8 +107,10 @@ def visit(chromium: Any, page_file: Path) -> Iterator[Any]:
     """Opens the page; every visit of a test is closed after it."""
     opened: list[Visit] = []
 
-    def open_page(viewport: dict[str, int] = DESKTOP, fragment: str = "", **options: Any) -> Visit:
-        opened.append(Visit(chromium, page_file, viewport, fragment, **options))
+    def open_page(
+        viewport: dict[str, int] = DESKTOP, fragment: str = "", path: Path = page_file, **options: Any
+    ) -> Visit:
+        opened.append(Visit(chromium, path, viewport, fragment, **options))
         return opened[-1]
 
     yield open_page

@@ -132,10 +132,6 @@ def test_one_iteration_of_cg_and_a_call_of_a_learned_model_are_quick(visit):
         assert page.processor_seconds(script, *given) < allowed
 
 
-def test_the_page_is_one_file_of_less_than_fifteen_megabytes(page_file):
-    assert page_file.stat().st_size < 15_000_000
-
-
 def test_a_store_gives_back_equal_arrays_once_and_no_markup():
     store, rng = Store(), np.random.default_rng(0)
     first = store.put(rng.normal(size=5000), "f8")

@@ -21,7 +21,32 @@ from tests.explorer import link, settled
 
 VIEWS = ("Watch", "Compare", "Learned", "Paper")
 MATRIX = [[5.0, 1.0, -2.0], [1.0, 4.0, 0.5], [-2.0, 0.5, 6.0]]
-INJECTION = "<img src=x onerror=\"document.title='taken'\">"
+# The panel of each stop of the walk, and what must be seen in it.
+STOPS = [
+    ("panel-p", "[data-register='A'].picked"),
+    ("panel-p", "[data-register='r'].picked"),
+    ("panel-attention", "svg[aria-label^='head 2']"),
+    ("panel-values", "[data-value='result'] td[title]"),
+    ("panel-layer", ".line.active:has-text('q = A @ d')"),
+    ("panel-error", "svg.chart"),
+    ("panel-probes", "svg:nth-of-type(3) circle"),
+    ("panel-errors", ".legend:has-text('cg-accelerated')"),
+]
+SAID = """(known) => {
+  const found = document.querySelector(".message.problem")?.innerText;
+  return found && !known.includes(found);
+}"""
+# Keys of what is packed whose values are there to be read.
+READ = {
+    "about", "claim", "command", "file", "found", "meanings", "section", "sentences", "source", "text", "title",
+    "verdict", "version",
+}  # fmt: skip
+UNCOVERED = """(selector) => {
+  const { left, top, width, height } = document.querySelector(selector).getBoundingClientRect();
+  return document.elementFromPoint(left + width / 2, top + height / 2)?.matches(selector);
+}"""
+# Markup that does something, without a space, as the name of a program has none.
+INJECTION = """<img/src="x"onerror="document.title='taken'">"""
 
 
 def _open(page, view: str) -> None:
@@ -35,20 +60,23 @@ def _keep(page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"explorer-{name}.png")
 
 
-def test_the_guided_walk_has_eight_stops_that_show_what_they_speak_of(visit):
-    opened = visit()
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_the_guided_walk_has_eight_stops_that_show_what_they_speak_of(visit, viewport):
+    opened = visit(viewport)
     page = opened.page
     page.get_by_role("button", name="Guided walk").click()
     titles = []
-    for stop in range(1, 9):
+    for stop, (panel, shown) in enumerate(STOPS, start=1):
         card = page.get_by_role("complementary", name="Guided walk")
-        assert f"{stop} of 8" in card.inner_text()
+        assert f"{stop} of {len(STOPS)}" in card.inner_text()
         titles.append(card.get_by_role("heading").inner_text())
-        page.wait_for_selector(".pointed")
-        assert page.locator(".pointed").bounding_box()["height"] > 30
-        card.get_by_role("button", name="Done" if stop == 8 else "Next").click()
-    assert len(set(titles)) == 8
+        page.wait_for_selector(f"#{panel}.pointed {shown}")
+        # Neither beyond the window nor behind the card.
+        page.wait_for_function(UNCOVERED, arg=f"#{panel} h2", timeout=5000)
+        card.get_by_role("button", name="Done" if stop == len(STOPS) else "Next").click()
+    assert len(set(titles)) == len(STOPS) == 8
     assert card.is_hidden()
+    assert page.locator(".pointed").count() == 0
     assert not opened.complaints
     assert not opened.elsewhere
 
@@ -164,33 +192,101 @@ def test_no_serious_issue_of_accessibility(visit, scheme, viewport):
         assert not serious, (view, serious)
 
 
-@pytest.mark.parametrize(
-    "text", ["1 2\n3", "1 2 3\n4 5 6", "1 two\n3 4", "", "1 0 0 0 0 0 0\n" * 7, "1e400 0\n0 1", INJECTION]
-)
-def test_a_malformed_matrix_gets_a_sentence(visit, text):
-    opened = visit()
-    opened.page.get_by_label("Matrix A").fill(text)
-    opened.page.wait_for_selector(".message.problem")
-    sentence = opened.page.locator(".message.problem").inner_text()
-    assert re.search(r"\w.*\.$", sentence)
-    assert opened.page.locator("main img").count() == 0
+@pytest.mark.parametrize("view", ["Watch", "Learned"])
+def test_a_malformed_matrix_gets_a_sentence_and_markup_stays_text(visit, view):
+    opened = visit(fragment=link(view=view.lower()))
+    page = opened.page
+    settled(page, view)
+    if view == "Learned":
+        page.get_by_text("Or paste a system of your own").click()
+    sentences = set()
+    for text in ["1 2\n3", "1 2 3\n4 5 6", "1 two\n3 4", "1 0 0 0 0 0 0\n" * 7, "1e400 0\n0 1", INJECTION]:
+        page.get_by_label("Matrix A").fill(text)
+        page.wait_for_function(SAID, arg=list(sentences))
+        sentences.add(page.locator(".message.problem").inner_text())
+    assert all(re.search(r"\w.*\.$", sentence) for sentence in sentences)
+    assert any("<img" in sentence for sentence in sentences)
+    _unharmed(opened)
+
+
+def _unharmed(opened):
+    """Nothing of what was given became markup."""
+    assert opened.page.locator("img").count() == 0
     assert opened.page.title() != "taken"
     assert not opened.complaints
 
 
-def test_markup_in_an_address_or_a_file_is_shown_as_text(visit, tmp_path):
-    texts = {"A": INJECTION, "b": INJECTION}
-    opened = visit(fragment=link(view=INJECTION, watch={"what": INJECTION, "texts": texts, "register": INJECTION}))
-    page = opened.page
-    page.wait_for_selector(".message.problem")
-    assert page.get_by_label("Matrix A").input_value() == INJECTION
+def test_an_empty_matrix_gets_a_sentence(visit):
+    page = visit().page
+    page.get_by_label("Matrix A").fill("")
+    page.wait_for_function(SAID, arg=[])
+
+
+@pytest.mark.parametrize("view", ["watch", "learned"])
+def test_markup_in_an_address_is_shown_as_text(visit, view):
+    said = dict.fromkeys(("what", "register", "model", "family"), INJECTION) | {
+        "texts": {"A": INJECTION, "b": INJECTION}
+    }
+    opened = visit(fragment=link(view=view, **{view: said}))
+    opened.page.wait_for_selector(".message.problem:has-text('<img')")
+    assert opened.page.locator("textarea[id$='-A']").input_value() == INJECTION
+    _unharmed(opened)
+
+
+def test_markup_in_the_name_of_a_file_is_shown_as_text(visit, tmp_path):
+    opened = visit()
     named = tmp_path / "<img src=x onerror=alert(1)>.json"
     named.write_text("{}")
-    page.locator("input[type=file]").set_input_files(named)
-    page.wait_for_function("document.querySelector('.said').textContent.includes('<img')")
-    assert page.locator("img").count() == 0
-    assert page.title() != "taken"
-    assert not opened.complaints
+    opened.page.locator("input[type=file]").set_input_files(named)
+    opened.page.wait_for_function("document.querySelector('.said').textContent.includes('<img')")
+    _unharmed(opened)
+
+
+@pytest.fixture(scope="module")
+def hostile(page_file, tmp_path_factory):
+    """The page with markup in everything that it has a name, a title or a sentence for."""
+    text = page_file.read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    for kind, name in (("algorithms", "jacobi"), ("operations", "add"), ("solvers", "cg-imitation")):
+        data[kind] = {INJECTION if each == name else each: entry for each, entry in data[kind].items()}
+    data["findings"][INJECTION] = data["findings"].pop("cg-imitation")
+    for size in data["algorithms"][INJECTION]["sizes"].values():
+        size["layout"]["registers"] = [
+            [re.sub("^pre t.*", rf"\g<0>{INJECTION}", name), height] for name, height in size["layout"]["registers"]
+        ]
+    data = _marked(data)
+    path = tmp_path_factory.mktemp("hostile") / "explorer.html"
+    path.write_text(page_of(data, dict(re.findall(r'id="store-([\w-]+)">(.*?)</script>', text))), encoding="utf-8")
+    return path
+
+
+def _marked(data, key=""):
+    """A copy with markup at the end of each text that is there to be read."""
+    if isinstance(data, dict):
+        return {name: _marked(value, name) for name, value in data.items()}
+    if isinstance(data, list):
+        return [_marked(value, key) for value in data]
+    return data + INJECTION if isinstance(data, str) and key in READ else data
+
+
+def test_markup_in_names_and_titles_of_what_is_packed_is_shown_as_text(visit, hostile):
+    watch, learned = {"what": f"algorithm {INJECTION}", "at": 3}, {"model": INJECTION, "t": 1}
+    opened = visit(path=hostile, fragment=link(view="watch", watch=watch, learned=learned))
+    page = opened.page
+    shown = {
+        "Watch": ("option", ".setup .note", ".instructions", ".program", "[data-register]", ".said"),
+        "Compare": (".methods label",),
+        "Learned": ("option", ".findings", "#panel-findings .note"),
+        "Paper": ("h3", ".claim .said", ".claim .found", ".verdict", ".meanings", ".note", "option"),
+    }
+    for view, places in shown.items():
+        _open(page, view)
+        for place in places:
+            assert page.locator(place).filter(has_text="<img/src").count() > 0, (view, place)
+    _unharmed(opened)
+    # And the markup is of a kind that would have done something.
+    page.evaluate("(markup) => { document.createElement('div').innerHTML = markup; }", INJECTION)
+    page.wait_for_function("document.title === 'taken'")
 
 
 def test_an_address_that_says_anything_leaves_the_page_whole(visit):
@@ -299,6 +395,13 @@ def test_a_claim_shows_its_figure_from_the_page_alone(visit):
     assert not opened.elsewhere
 
 
+def test_the_command_explore_writes_one_file_below_fifteen_megabytes_and_says_where_it_is(page_file):
+    size, said = page_file.stat().st_size, page_file.with_suffix(".txt").read_text(encoding="utf-8")
+    assert 1_000_000 < size < 15_000_000
+    assert f"{size / 1e6:.1f} MB" in said
+    assert page_file.as_uri() in said
+
+
 @pytest.mark.parametrize("name", ["", "page.txt", "folder.html", "file.html/page.html"])
 def test_a_page_that_cannot_be_written_is_refused_before_it_is_packed(tmp_path, monkeypatch, name):
     (tmp_path / "folder.html").mkdir()
@@ -328,14 +431,6 @@ def test_modules_of_the_page_export_and_import_what_is_used():
         for names, _ in taken[name]:
             for each in names.split(","):
                 assert len(re.findall(rf"\b{each.split(' as ')[-1].strip()}\b", text)) > 1, (name, each)
-
-
-def test_markup_in_what_is_packed_does_not_end_the_element_it_stands_in():
-    name = "</script><img src=x>"
-    text = page_of({"algorithms": {name: {"title": name}}}, {"compiled": "0"})
-    packed = re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1]
-    assert "<" not in packed
-    assert name in json.loads(packed)["algorithms"]
 
 
 def test_the_page_tells_the_claims_of_the_repository_and_a_folder_without_them_has_none(tmp_path):

@@ -125,7 +125,7 @@ export function compareView(state, changed) {
     }))));
   }
 
-  const style = (name) => STYLES.indexOf(name);
+  const style = (name) => Math.max(STYLES.indexOf(name), 0); // a model that has no look of its own yet
 
   // --- the numbers ---
 

@@ -57,7 +57,8 @@ export function walk(go) {
     const target = id && document.getElementById(id);
     if (!target) return;
     target.classList.add("pointed");
-    if (target.getBoundingClientRect().top > innerHeight / 2 || target.getBoundingClientRect().top < 0) target.scrollIntoView({ block: "start" });
+    const { top } = target.getBoundingClientRect();
+    if (top > innerHeight / 2 || top < parseFloat(getComputedStyle(target).scrollMarginTop)) target.scrollIntoView({ block: "start" });
   }
 
   function show(stop) {
