@@ -152,9 +152,13 @@ class Nodes(Scaling):
     def _groups(self, node: Node) -> set[int]:
         """The floating groups whose vectors a scalar is made of; in the pre block, of those that it begins."""
         found: set[int | None] = set()
+        seen: set[int] = set()
         stack = [node] if node.kind == "scalar" else []
         while stack:
             n = stack.pop()
+            if id(n) in seen:
+                continue
+            seen.add(id(n))
             if n.op == "dot" and n.args[0].kind == "vector":
                 found |= {self.home_of(argument) for argument in n.args}
             elif n.kind == "scalar":

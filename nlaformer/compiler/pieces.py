@@ -37,7 +37,7 @@ class Pieces(np.ndarray):
         if owner.source is not None:
             value, index, seen = owner.source
             if value.node is not seen:
-                owner.view(np.ndarray)[...] = entries(value)[index]
+                owner.view(np.ndarray)[...] = _picked(value, index)
                 owner.source = (value, index, value.node)
         return self.view(np.ndarray)
 
@@ -138,26 +138,39 @@ def slice_of(value: Value, index: Any) -> Any:
         if not isinstance(along, slice):
             return moved(value)
         return Value(value.node, lambda: moved(value).node, lambda node: value.become(back(Value(node))))
-    all_entries = value.entries()
-    found = all_entries[index]
-    if not isinstance(found, np.ndarray):
-        return found
-    made = settled(graph, found.copy())
-    if np.shares_memory(found, all_entries):
+    found = _picked(value, index)
+    if not found.ndim:
+        return found.item()
+    made, places = settled(graph, found), _places(value)
+    if np.shares_memory(places[index], places):
         if isinstance(made, Value):
             return Value(
                 made.node,
-                lambda: graph.call(lambda n: n, value.entries()[index]),
+                lambda: graph.call(lambda n: n, _picked(value, index)),
                 lambda n: set_slice(value, index, Value(n)),
             )
         made.source = (value, index, value.node)
     return made
 
 
+def _places(value: Value) -> np.ndarray:
+    """The numbers of the entries, in the shape of the array."""
+    return np.arange(value.size).reshape(value.shape)
+
+
+def _picked(value: Value, index: Any) -> np.ndarray:
+    """The entries at an index, and no others: each is an inner product."""
+    places = np.asarray(_places(value)[index])
+    found = np.empty(places.shape, dtype=object)
+    for at, place in np.ndenumerate(places):
+        found[at] = value[divmod(int(place), value.shape[1]) if value.ndim == 2 else int(place)]
+    return found
+
+
 def set_slice(value: Value, index: Any, new: Any) -> None:
     """Replace a part of a traced array."""
     n = value.graph.n or 1
-    places = np.arange(value.size).reshape(value.shape)[index]
+    places = _places(value)[index]
     values = np.broadcast_to(entries(new), places.shape)
     if value.kind == "vector":
         for place, entry in zip(places.flat, values.flat, strict=True):
