@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
+BUILD := build
 # Two processes, one BLAS thread each, or they would fight over the cores.
 TEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
@@ -40,9 +41,9 @@ test-gpu:
 	$(PYTHON) -m pytest tests/test_engine_cuda.py tests/test_kernels.py
 
 # The pages as a site in build/site, read from disk: no warning, no broken link, nothing from the network.
-docs: $(VENV)/with-docs
-	OMP_NUM_THREADS=1 $(RUN) -m sphinx -W --keep-going -q -d build/doctrees -c docs . build/site
-	$(RUN) docs/check_site.py build/site
+docs: $(VENV)/installed
+	OMP_NUM_THREADS=1 $(RUN) -m sphinx -W --keep-going -q -d $(BUILD)/doctrees -c docs . $(BUILD)/site
+	$(RUN) docs/check_site.py $(BUILD)/site
 
 # The notebooks of examples/, from its scripts.
 notebooks: $(VENV)/installed
@@ -73,10 +74,6 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nlaformer needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
-	touch $@
-
-$(VENV)/with-docs: $(VENV)/installed
-	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	touch $@
 
 clean:

@@ -2,9 +2,12 @@
 
 import contextlib
 import io
+import os
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -91,6 +94,17 @@ def test_every_page_is_in_the_navigation():
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     linked = set(re.findall(r"^- \[[^]]+\]\(([\w-]+)\.md\)", index, flags=re.MULTILINE))
     assert linked == {path.stem for path in DOCS.glob("*.md")} - {"index"}
+
+
+def test_make_docs_builds_the_site_without_a_network_a_warning_or_a_broken_link(tmp_path):
+    pytest.importorskip("sphinx", reason="sphinx is not installed: pip install -e .[dev]")
+    nowhere = dict.fromkeys(("http_proxy", "https_proxy"), "http://127.0.0.1:9")
+    command = ["make", "docs", f"RUN={sys.executable}", f"BUILD={tmp_path}", "--old-file=.venv/installed"]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | nowhere, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert (tmp_path / "site" / "explorer.html").stat().st_size > 1_000_000
+    reference = (tmp_path / "site" / "docs" / "api.html").read_text(encoding="utf-8")
+    assert all(f'id="nlaformer.{name}"' in reference for name in ("algorithm", "NLAFormer.states", "solve"))
 
 
 def test_the_check_of_the_site_finds_broken_links_and_what_comes_from_the_network(tmp_path):
