@@ -306,3 +306,62 @@ def test_a_quotient_that_overflows_does_not_divide_by_zero():
 
     run = nf.compile(Overflowing(), n=3, verify=False).run(b=np.ones(3), iterations=4)
     assert run.status in SAYS and "by 0" not in run.diagnose().lost
+
+
+class Counted(nf.Program):
+    """Three steps, and then no more: a jump at a number that is counted up to."""
+
+    def start(self, b):
+        return dict(x=0 * b, k=0.0)
+
+    def step(self, b, x, k):
+        return dict(x=x + np.maximum(np.sign(3 - k), 0) * b, k=k + 1.0)
+
+
+class Pole(Counted):
+    def step(self, b, x, k):
+        return dict(x=b / (np.abs(k - 3) + 1e-15), k=k + 1.0)
+
+
+class Orthogonal(nf.Program):
+    """Zero, and a part in 1e13 of its terms in weights."""
+
+    def start(self, b, x0):
+        return dict(x=1e13 * (b @ x0 - 10) * b)
+
+    def step(self, x):
+        return dict(x=1.0 * x)
+
+
+class Masked(nf.Program):
+    """Small entries beside a large one, which finish takes away."""
+
+    mask = np.array([0.0, 1.0, 1.0])
+
+    def start(self, b, x0):
+        return dict(x=b * x0)
+
+    def step(self, x):
+        return dict(x=1.0 * x)
+
+    def finish(self, x):
+        return self.mask * x
+
+
+@pytest.mark.parametrize(
+    ("kind", "b", "x0"),
+    [
+        (Counted, [1, -0.5, 0.25], None),
+        (Pole, [1, -0.5, 0.25], None),
+        (Orthogonal, [1, 2, 3], [3, 2, 1]),
+        (Masked, [1e14, 1, 2], [1, 3, -0.7]),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_an_error_that_the_program_makes_large_is_said_end_to_end(kind, b, x0, dtype):
+    """Every step is near the program's own on the same input, but the run is not the program's."""
+    given = {name: np.array(value, dtype) for name, value in (("b", b), ("x0", x0)) if value is not None}
+    run = nf.compile(kind(), n=3, dtype=dtype, verify=False).run(**given, iterations=6)
+    own = kind().run(**{name: value.astype("float64") for name, value in given.items()}, iterations=6)
+    if not np.allclose(run.x, own.x, rtol=0, atol=0.1 * max(np.abs(own.x).max(), 1.0)):
+        assert run.status is nf.RunStatus.INACCURATE and run.diagnose().first is not None

@@ -32,7 +32,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.expression import Expression, Part, size
+from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.found import STEP, Found, own_nodes, own_value, state_of
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.noise import NOISE, Perturbed
@@ -99,7 +99,6 @@ class Deviation:
 def deviations(
     program: Expression,
     found: Found,
-    parts: Mapping[str, Part] | None = None,
     tolerance: Tolerance | None = None,
     nodes: Sequence[Tensor] | None = None,
 ) -> dict[str, Deviation]:
@@ -112,11 +111,11 @@ def deviations(
     if not program.outputs:  # the paper's form: its states are not all of the program's
         return {}
     tolerance, zeros = tolerance or Tolerance.of(found.dtype), found.without_zeros()
-    result = _deviations(program, zeros, parts, tolerance, own_nodes(program, zeros, parts) if nodes is None else nodes)
+    result = _deviations(program, zeros, tolerance, own_nodes(program, zeros) if nodes is None else nodes)
     failed = any(bool((deviation.wrong | deviation.lost).any()) for deviation in result.values())
     if failed and any(bool((zeros.states[name] != value).any()) for name, value in found.states.items()):
         # What may stand for 0 may also be itself: a value is right if it is in one of the readings.
-        other = _deviations(program, found, parts, tolerance, own_nodes(program, found, parts))
+        other = _deviations(program, found, tolerance, own_nodes(program, found))
         for name, deviation in result.items():
             passes = ~(other[name].wrong | other[name].lost)
             result[name] = deviation.put((deviation.wrong | deviation.lost) & passes, other[name])
@@ -124,11 +123,7 @@ def deviations(
 
 
 def _deviations(
-    program: Expression,
-    found: Found,
-    parts: Mapping[str, Part] | None,
-    tolerance: Tolerance,
-    nodes: Sequence[Tensor],
+    program: Expression, found: Found, tolerance: Tolerance, nodes: Sequence[Tensor]
 ) -> dict[str, Deviation]:
     """The same for one reading of what was found."""
     result = {name: _Measured.of(program, name, nodes, found).within(tolerance) for name in program.outputs}
@@ -136,7 +131,7 @@ def _deviations(
     systems = torch.nonzero(torch.stack(list(failed)).any(0)).flatten()
     if not len(systems):
         return result
-    perturbed = Perturbed.of(program, found.pick(systems), parts)
+    perturbed = Perturbed.of(program, found.pick(systems))
     measured = {name: _Measured.of(program, name, perturbed.nodes, perturbed.found) for name in program.outputs}
     allowances = _Allowances.of(perturbed, tolerance, any(each.has_zeros for each in measured.values()))
     for name, each in measured.items():

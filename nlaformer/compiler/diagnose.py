@@ -14,9 +14,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import Deviation, deviations
-from nlaformer.compiler.expression import Expression, Part
-from nlaformer.compiler.found import START, STEP, Found
+from nlaformer.compiler.deviation import Deviation
+from nlaformer.compiler.ends import compared
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.found import RUN, START, STEP, Found, state_of
 from nlaformer.compiler.schedule import in_words
 from nlaformer.compiler.trace import ANSWER
 
@@ -32,6 +33,7 @@ class Stray:
     system : its place in the batch
     deviation, allowed : relative to the absolute terms of the value's last operation
     instruction : what the weights do to make it
+    run : whether it is compared with the program's own run, every call of which was near enough to the program's
     """
 
     value: str
@@ -40,9 +42,14 @@ class Stray:
     deviation: float
     allowed: float
     instruction: str
+    run: bool = False
 
     def __str__(self) -> str:
         when = f"step {self.step}" if self.step else "start"
+        if self.run:
+            name = f"the answer after {when}" if self.value == ANSWER else f"the state {self.value} after {when}"
+            text = f"{name} is {self.deviation:.1e} from that of the program's own run, {self.allowed:.0e} is allowed"
+            return f"{text}, although every step is within its tolerance"
         name = f"the answer after {when}" if self.value == ANSWER else f"the state {self.value} of {when}"
         text = f"{name} is {self.deviation:.1e} from the program's own on the same input, {self.allowed:.0e} is allowed"
         return f"{text}; the weights make it by {self.instruction}" if self.instruction else text
@@ -50,11 +57,12 @@ class Stray:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Every value's deviation from one call of the program on the same values; ``print`` shows it.
+    """Every value's deviation from one call of the program on the same values, and from its own run; ``print`` it.
 
     Attributes
     ----------
-    deviation, allowed : "start x" (..., 1), "step x" (..., T) and "finish()" (..., T + 1), arrays each
+    deviation, allowed : "start x" (..., 1), "step x" (..., T), "finish()" (..., T + 1) from one call of the program;
+        "run x" and "run finish()" (..., T + 1) from its own run, infinity where nothing is judged
     strays : of each system that has one, the first value that deviates by more than is allowed
     lost : a sentence about the first value of the program itself that is not finite, where there is one
     """
@@ -76,7 +84,9 @@ class Diagnosis:
         for name, deviation in self.deviation.items():
             if not deviation.size:
                 continue
-            worst = np.unravel_index(np.argmax(deviation / self.allowed[name]), deviation.shape)
+            with np.errstate(invalid="ignore"):  # without bound, where nothing is judged
+                excess = np.nan_to_num(deviation / self.allowed[name])
+            worst = np.unravel_index(np.argmax(excess), deviation.shape)
             step = int(worst[-1]) + name.startswith(STEP)
             mark = "  <-" if deviation[worst] > self.allowed[name][worst] else ""
             where = "" if name.startswith(START) else f" (after step {step})"
@@ -117,10 +127,9 @@ class Evidence:
     batch: tuple[int, ...]
     until: Tensor
     making: Making
-    parts: Mapping[str, Part]
 
     def diagnose(self) -> Diagnosis:
-        found = deviations(self.program, self.found, self.parts)
+        found = compared(self.program, self.found)
 
         def arrays(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
             return {name: v.reshape(*self.batch, v.shape[1]).cpu().numpy() for name, v in values.items()}
@@ -141,7 +150,7 @@ class Evidence:
         time, name, system, column = min(events)
         one = self.found.pick(torch.tensor([system]))
         values = {**one.inputs, **{state: value[:, column : column + 1] for state, value in one.states.items()}}
-        results = self.program.results(values, self.parts)
+        results = self.program.results(values)
         finite = [bool(torch.isfinite(value).all()) for value in results]
         for number in sorted(self.program.below(name)):
             op, arguments, _, _ = self.program.nodes[number]
@@ -164,20 +173,24 @@ class Evidence:
                 first[system] = min(first.get(system, event), event)
         return tuple(
             Stray(
-                name.removeprefix(START).removeprefix(STEP),
+                state_of(name),
                 int(time),
                 tuple(int(k) for k in np.unravel_index(system, self.batch)) if self.batch else (),
                 float(found[name].error[system, column]),
                 float(found[name].allowed[system, column]),
                 self.making.instructions.get(name, ""),
+                name.startswith(RUN),
             )
             for system, (time, _, name, column) in sorted(first.items())
         )
 
 
 def event_times(name: str, like: Tensor) -> Tensor:
-    """When the values of an output are made: t for the state after step t, t + 1/2 for the answer read from it."""
-    first = 1.0 if name.startswith(STEP) else 0.5 if name == ANSWER else 0.0
+    """When the values of an output are made: t for the state after step t, t + 1/2 for the answer read from it.
+
+    The comparison with the program's own run comes after both, since these say more.
+    """
+    first = 1.0 if name.startswith(STEP) else 0.5 if name == ANSWER else 0.7 if name.startswith(RUN) else 0.0
     return first + torch.arange(like.shape[-1], dtype=torch.float64, device=like.device)
 
 

@@ -9,11 +9,12 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.expression import Expression, Part, size
+from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.graph import AXES, Node, reachable
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
+RUN = "run "  # before the name of a state or of the answer, against the program's own run
 # A logarithm of -200 stands for 0, times what a step makes of it.
 _ZERO = math.exp(-190.0)
 
@@ -32,7 +33,7 @@ def without_networks(values: Mapping[str, Node]) -> dict[str, Node]:
 
 def state_of(name: str) -> str:
     """The state that an output of the program's expression is."""
-    return name.removeprefix(START).removeprefix(STEP)
+    return name.removeprefix(START).removeprefix(STEP).removeprefix(RUN)
 
 
 @dataclass(frozen=True)
@@ -95,9 +96,9 @@ class Found:
         return replace(self, states={name: cleared(name, value) for name, value in self.states.items()})
 
 
-def own_nodes(program: Expression, found: Found, parts: Mapping[str, Part] | None = None) -> list[Tensor]:
+def own_nodes(program: Expression, found: Found) -> list[Tensor]:
     """Every value of the program on what was found, for all systems and times; what ``own_value`` reads."""
-    return program.results({**found.inputs, **found.states}, parts) if program.outputs else []
+    return program.results({**found.inputs, **found.states}) if program.outputs else []
 
 
 def own_value(program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> tuple[Tensor, Tensor]:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import Tolerance, deviations
+from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import event_times
-from nlaformer.compiler.expression import EMPTY, Expression, Part, size
-from nlaformer.compiler.found import START, STEP, Found, own_nodes, own_value
+from nlaformer.compiler.ends import Methods, compared
+from nlaformer.compiler.expression import EMPTY, Expression, size
+from nlaformer.compiler.found import STEP, Found, own_nodes, own_value
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
 
@@ -72,7 +73,6 @@ class Checks:
     residual, scale : of the answer, and what it is compared with; None where the program has none
     promises : values that the program takes to be positive
     program : "start x", "step x" and "finish()": what every value should be
-    parts : what fills the program's learned parts
     definite : whether the program takes A to be symmetric positive definite
     """
 
@@ -80,7 +80,6 @@ class Checks:
     scale: Expression | None = None
     promises: Expression = EMPTY
     program: Expression = EMPTY
-    parts: Mapping[str, Part] = field(default_factory=dict)
     definite: bool = False
 
 
@@ -96,7 +95,7 @@ class Judgement:
 
 def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgement:
     """The status of each system of a run; ``known`` tells where promises were broken, (systems, T + 1)."""
-    nodes = own_nodes(checks.program, found.without_zeros(), checks.parts)
+    nodes = own_nodes(checks.program, found.without_zeros())
     found, norms, goal, small = with_settled(found, checks, nodes)
     status = np.full(len(found.answer), RunStatus.FINISHED, dtype=object)
     if norms is not None:
@@ -142,7 +141,7 @@ def _vouched(found: Found, checks: Checks, nodes: Sequence[Tensor], settled: Ten
         return vouched
     made = {name: state[:, 1:] for name, state in found.states.items()}  # states of a network are taken as they are
     made |= {n: own_value(program, STEP + n, nodes, found)[0] for n in made if STEP + n in program.outputs}
-    answer = program.only(ANSWER)({**found.inputs, **made}, checks.parts)
+    answer = program.only(ANSWER)({**found.inputs, **made})
     norms = _norm(checks.residual, {**found.inputs, **answer})
     vouched[:, 1:] = settled[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
     return vouched
@@ -194,18 +193,12 @@ def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
 def _blame_precision(status: np.ndarray, found: Found, norms: Tensor, checks: Checks) -> None:
     """Say so where the program's own run in float64 ends at a tenth of the residual at which a run stagnated."""
     systems = torch.from_numpy(np.nonzero(status == RunStatus.STAGNATED)[0]).to(norms.device)
-    program = checks.program
-    begun, stepped = ([method + name for name in found.states] for method in (START, STEP))
-    if checks.residual is None or not len(systems) or not {ANSWER, *begun, *stepped} <= program.outputs.keys():
+    methods = Methods.of(checks.program, list(found.states))
+    if checks.residual is None or not len(systems) or methods is None:
         return
-    start, step = program.only(*begun), program.only(*stepped)
-    finish, found, own_norms = program.only(ANSWER), found.pick(systems), []
-    own = {name.removeprefix(START): value for name, value in start(found.inputs, checks.parts).items()}
-    for _ in range(norms.shape[1]):
-        answer = finish({**found.inputs, **own}, checks.parts)
-        own_norms.append(_norm(checks.residual, {**found.inputs, **answer}).expand(len(systems), 1))
-        after = step({**found.inputs, **own}, checks.parts)
-        own = {name.removeprefix(STEP): value for name, value in after.items()}
+    inputs, own_norms = {name: value[systems, 0] for name, value in found.inputs.items()}, []
+    for own in methods.run(inputs, norms.shape[1] - 1):
+        own_norms.append(_norm(checks.residual, {**inputs, ANSWER: own[ANSWER]}).expand(len(systems))[:, None])
     own_end, end = (_last_quarter(values).amin(-1) for values in (torch.cat(own_norms, -1), norms[systems]))
     status[systems[own_end < 0.1 * end].cpu().numpy()] = RunStatus.PRECISION
 
@@ -232,7 +225,7 @@ def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> 
     if not checks.program.outputs:
         last = found.answer[:, -1:].flatten(1)
         return never, torch.where(torch.isfinite(last).all(-1), never, found.answer.shape[1] - 0.4)
-    for name, deviation in deviations(checks.program, found, checks.parts, nodes=nodes).items():
+    for name, deviation in compared(checks.program, found, nodes).items():
         times = event_times(name, deviation.error)
         if times.numel():
             wrong = torch.minimum(wrong, torch.where(deviation.wrong, times, torch.inf).amin(-1))

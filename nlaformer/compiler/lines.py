@@ -49,7 +49,7 @@ def judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], checks:
     # Past convergence, both round what is left in their own ways.
     found = with_settled(found, replace(checks, program=program), nodes)[0]
     tolerance = replace(Tolerance.of(torch.float64), plain=1e-10)
-    for name, deviation in deviations(program, found, None, tolerance, nodes).items():
+    for name, deviation in deviations(program, found, tolerance, nodes).items():
         # 0 / 0 is NaN in NumPy and 0 in the weights.
         wrong = (deviation.wrong & torch.isfinite(deviation.error)).any(0)
         if bool(wrong.any()):

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.expression import Expression, Part, size
+from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.found import STEP, Found, own_nodes, own_value, state_of
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
@@ -42,11 +42,10 @@ class Perturbed:
     program: Expression
     found: Found
     nodes: Sequence[Tensor]
-    parts: Mapping[str, Part] | None
 
     @classmethod
-    def of(cls, program: Expression, found: Found, parts: Mapping[str, Part] | None) -> Perturbed:
-        return cls(program, found, own_nodes(program, found, parts), parts)
+    def of(cls, program: Expression, found: Found) -> Perturbed:
+        return cls(program, found, own_nodes(program, found))
 
     def by_input(self, amount: float) -> dict[str, Tensor]:
         """The changes when each entry of inputs and states is perturbed by an amount."""
@@ -54,7 +53,7 @@ class Perturbed:
         values = {**self.found.inputs, **self.found.states}
         for _ in range(_DRAWS):
             factors = {name: 1 + amount * _signs(value, draws) for name, value in values.items()}
-            moved = self.program.results({name: value * factors[name] for name, value in values.items()}, self.parts)
+            moved = self.program.results({name: value * factors[name] for name, value in values.items()})
             self._enlarge(changes, moved)
         return changes
 
@@ -78,7 +77,7 @@ class Perturbed:
             for _ in range(_STEPS):
                 given = {name: less(value, value, value.dim() - 2) for name, value in found.inputs.items()}
                 given |= {k: less(value + off[k], value, value.dim() - 2) for k, value in found.states.items()}
-                moved = program.results(given, self.parts, rounded)
+                moved = program.results(given, rounded=rounded)
                 for name in program.outputs.keys() - {ANSWER}:
                     change = self._change(name, moved).nan_to_num(0.0, 0.0, 0.0)
                     counts = found.settled_at(name)[(..., *[None] * (change.dim() - 2))]

@@ -7,8 +7,7 @@ Three comparisons, each a CompileError where it fails:
 *Values.* Every value of a run of 12 steps against one call of the program on the same input, in the measure of
 ``deviation.py``; the error names the value, the step and the instructions that make it.
 
-*End to end.* The same run against the program's own run, wherever that does not amplify perturbations of its inputs and
-states, before every step, by more than 1e4 (in float32 10). Deviations are relative to the largest value so far.
+*End to end.* The same run against the program's own run (``ends.py``).
 
 Where the program's own value is not finite, or a promise is broken, there is nothing to compare. A system on which the
 user's own lines divide 0 by 0, as a quasi-Newton method does on the identity, says nothing about the weights from
@@ -32,9 +31,8 @@ from torch import Tensor
 
 from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Diagnosis, Stray
-from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.found import STEP
-from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.ends import End, Methods, ends_of
+from nlaformer.compiler.found import RUN, STEP
 from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.lines import first_lost, judge_lines
@@ -53,7 +51,7 @@ _GRADED = "condition 1e4"
 # Functions that keep digits at a small v which the sums in the weights do not, and the sums.
 _PLAIN = {"log1p": "np.log(1 + v)", "expm1": "np.exp(v) - 1", "sinh": "(np.exp(v) - np.exp(-v)) / 2"}
 _LOST = 1e-2  # a deviation at the end that is worth a warning
-_PERTURBATION, _PERTURBATIONS = 1e-8, 8
+_PERTURBATION = 1e-8
 _COPIES = 3  # perturbed runs of a trained program
 
 
@@ -123,11 +121,9 @@ def with_verification(
     judge_lines(traced, {name: value[:_LINES] for name, value in systems.inputs.items()}, algorithm.checks)
     run = algorithm.run(**systems.inputs, iterations=iterations)
     _refuse_lost(traced, systems, run)
-    trial = _Trial(algorithm, systems, run, run.diagnose(), _end_to_end(traced, systems.inputs, run))
+    trial = _Trial(algorithm, systems, run, run.diagnose(), _ends(traced, systems.inputs, run))
     trial = replace(trial, compared=_compared(trial, traced))
     notes = _judge_values(trial) or _nothing_compared(trial)
-    if algorithm.config.program:
-        notes += _judge_ends(trial)
     config = algorithm.config
     found = {str(name): _report(trial, systems.families == name) for name in dict.fromkeys(systems.families)}
     report = config.verification | {"iterations": iterations, "systems": found}
@@ -142,21 +138,26 @@ class _Trial:
     systems: _Systems
     run: Run[Any]
     diagnosis: Diagnosis
-    ends: Mapping[str, _End]
+    ends: Mapping[str, End]
     compared: np.ndarray = field(default_factory=lambda: np.ones((1, 1), bool))
 
     @property
     def tolerance(self) -> Tolerance:
         return Tolerance.of(self.algorithm.dtype)
 
-    def excess(self, end: _End) -> np.ndarray:
+    def excess(self, end: End) -> np.ndarray:
         """The deviation of a run over what its program amplifies, NaN where nothing is judged; (systems, T + 1)."""
-        unlike = (RunStatus.NOT_POSITIVE, RunStatus.NONFINITE, RunStatus.INACCURATE)
-        judged = np.array([[status not in unlike] for status in np.asarray(self.run.status).tolist()])
-        if self.run.evidence is not None:
-            judged = judged & ~self.run.evidence.found.settled.numpy()
-        judged = judged & self.compared & (end.response <= self.tolerance.most)
-        return np.where(judged, end.deviation, np.nan) / np.maximum(end.response, 1.0)
+        deviation = end.judged(self.tolerance)
+        excess: np.ndarray = (self.tolerance.plain * deviation.error / deviation.allowed).numpy()
+        return np.where(self.compared & torch.isfinite(deviation.allowed).numpy() & ~self.settled, excess, np.nan)
+
+    @property
+    def settled(self) -> np.ndarray:
+        """Where the residual is small, (systems, T + 1)."""
+        if self.run.evidence is None:
+            return np.zeros(self.run.x.shape[:2], bool)
+        found: np.ndarray = self.run.evidence.found.settled.numpy()
+        return found
 
 
 def _compared(trial: _Trial, traced: TracedProgram) -> np.ndarray:
@@ -168,8 +169,6 @@ def _compared(trial: _Trial, traced: TracedProgram) -> np.ndarray:
     count = len(trial.run.x)
     wrong = {stray.system[0] for stray in trial.diagnosis.strays}
     wrong |= {system for system in range(count) if first_lost(traced, trial.systems.one(system), 1) <= 1}
-    for end in trial.ends.values():
-        wrong |= {int(k) for k in np.nonzero((trial.excess(end) > trial.tolerance.plain).any(-1))[0]}
     times = np.arange(trial.run.x.shape[1])
     compared = np.ones((count, len(times)), bool)
     if trial.run.evidence is not None:
@@ -187,11 +186,13 @@ def _report(trial: _Trial, own: np.ndarray) -> dict[str, Any]:
         return found
     step = judged = 0.0
     for name, deviation in trial.diagnosis.deviation.items():
+        if name.startswith(RUN):
+            continue
         counts = compared[:, 1:] if name.startswith(STEP) else compared[:, : deviation.shape[1]]
         error = np.where(counts, deviation[own], 0.0)
         step = max(step, float(error.max(initial=0.0)))
         judged = max(judged, float((error / trial.diagnosis.allowed[name][own]).max(initial=0.0)))
-    deviation = np.where(compared, trial.ends[ANSWER].deviation[own], 0.0)
+    deviation = np.where(compared, trial.ends[ANSWER].deviation.numpy()[own], 0.0)
     ends = np.array([trial.excess(end)[own] for end in trial.ends.values()])
     ends = ends[np.isfinite(ends)]
     decides = {"step": trial.tolerance.plain * judged} | ({"end": float(ends.max())} if ends.size else {})
@@ -212,28 +213,30 @@ def compared_with_run(algorithm: Algorithm, traced: TracedProgram, run: Callable
     the model's own is a note and a warning.
     """
     systems, tolerance = _draw(algorithm, traced), Tolerance.of(algorithm.dtype)
-    found = algorithm.run(**systems.inputs, iterations=_ITERATIONS).x
-    end = _end(found, np.stack([run(**given, iterations=_ITERATIONS).x for given in _perturbed(systems.inputs)]))
-    tame = end.response <= tolerance.most
-    parted = end.deviation > tolerance.plain * np.where(tame, np.maximum(end.response, 1.0), 1.0)
+    found = _double(algorithm.run(**systems.inputs, iterations=_ITERATIONS).x)
+    own, *moved = (_double(run(**given, iterations=_ITERATIONS).x) for given in _perturbed(systems.inputs))
+    end = End.of(found, own, moved, own, torch.ones(1))
+    deviation, response = end.deviation.numpy(), end.response.numpy()
+    tame = response <= tolerance.most
+    parted = deviation > tolerance.plain * np.where(tame, np.maximum(response, 1.0), 1.0)
     wrong = parted & tame & (systems.families != _GRADED)[:, None]
     if algorithm.dtype != torch.float64:
         wrong &= (systems.families == "random")[:, None] & (np.arange(wrong.shape[1]) <= 1)
     report, notes = {}, []
     for name in dict.fromkeys(systems.families):
-        own = systems.families == name
-        deviation, largest = end.deviation[own], float(end.deviation[own].max())
-        report[str(name)] = {"first": float(deviation[:, :2].max()), "largest": largest}
-        report[str(name)] |= {"last": float(deviation[:, -1].max())}
-        if not parted[own].any():
+        members = systems.families == name
+        largest = float(deviation[members].max())
+        report[str(name)] = {"first": float(deviation[members, :2].max()), "largest": largest}
+        report[str(name)] |= {"last": float(deviation[members, -1].max())}
+        if not parted[members].any():
             continue
-        step = int(parted[own].any(0).argmax())
+        step = int(parted[members].any(0).argmax())
         report[str(name)] |= {"parted": step}
         message = f"on systems of the verification ({name}) its run is up to {largest:.1e} from the model's own"
-        if wrong[own].any():
+        if wrong[members].any():
             remedy = "Take the weights as they are with verify=False, or run the model itself"
             raise CompileError(f"{algorithm.name}: from step {step} on, {message}. {remedy}")
-        amplified = f"which makes {end.response[own, step].max():.0e} of a perturbation"
+        amplified = f"which makes {response[members, step].max():.0e} of a perturbation"
         notes.append(f"{message} from step {step} on, {amplified}")
     if notes:
         remedy = "There run the model itself" + ("" if algorithm.dtype == torch.float64 else ", or compile in float64")
@@ -268,7 +271,7 @@ def _judge_values(trial: _Trial) -> list[str]:
             continue
         family = systems.families[system]
         message = f"on a system of the verification ({family}) {stray}"
-        parted = max(end.response[system, stray.step] for end in trial.ends.values()) > trial.tolerance.most
+        parted = any(end.response[system, stray.step] > trial.tolerance.most for end in trial.ends.values())
         lasting = (stray.step <= 1 or (strict and family != _GRADED)) and not (parted and family != "random")
         if lasting and not _is_beyond(trial.run, systems, stray):
             raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
@@ -311,27 +314,6 @@ def _is_beyond(run: Run[Any], systems: _Systems, stray: Stray) -> bool:
     sizes = [[float(np.linalg.norm(value)) for value in values[system]] for values in run.state.values()]
     grown = any(size[before] > _GROWN * max(given, *size[:2]) for size in sizes)
     return grown or (run.evidence is not None and bool(run.evidence.found.settled[system, : stray.step].any()))
-
-
-def _judge_ends(trial: _Trial) -> list[str]:
-    """Refuse weights whose run is not the program's; what came before has told which value is wrong, if one is.
-
-    On the ill-conditioned system it is a note again.
-    """
-    notes = []
-    for name, end in trial.ends.items():
-        for system, step in np.argwhere(trial.excess(end) > trial.tolerance.plain):
-            what = "the answer" if name == ANSWER else f"the state {name}"
-            family = trial.systems.families[system]
-            message = (
-                f"{what} after {step} steps on a system of the verification ({family}) is "
-                f"{end.deviation[system, step]:.1e} from that of its program's run, although each step is within its "
-                "tolerance"
-            )
-            if family != _GRADED:
-                raise CompileError(f"{trial.algorithm.name}: {message}. {_remedy(trial.algorithm)}")
-            notes.append(message)
-    return notes[:1]
 
 
 def warn_of_lost_digits(algorithm: Algorithm) -> None:
@@ -396,51 +378,16 @@ def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray]) -> _Systems:
     return _Systems(inputs, np.array(["random"] * len(next(iter(inputs.values())))))
 
 
-@dataclass(frozen=True)
-class _End:
-    """Of one value: its deviation from the program's own run, and what that amplifies, (systems, T + 1) both."""
-
-    deviation: np.ndarray
-    response: np.ndarray
-
-
-def _end_to_end(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any]) -> dict[str, _End]:
-    """Every state and the answer against the program's own run, and that against itself, perturbed in every step."""
-    noise = np.random.default_rng(3)
-    copies = _PERTURBATIONS + 1  # the first stays as it is
-    n = next(value.shape[-1] for value in inputs.values() if value.ndim > 1)
-    found: dict[str, np.ndarray] = {**run.state, ANSWER: run.x}
-    kinds = {name: node.kind for name, node in {**traced.state, ANSWER: traced.answer}.items()}  # the run may lack some
-
-    def perturbed(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        factors = {k: 1 + _PERTURBATION * noise.choice([-1.0, 1.0], v.shape) for k, v in values.items()}
-        return {k: torch.cat([v[:1], v[1:] * torch.from_numpy(factors[k][1:])]) for k, v in values.items()}
-
-    def full(values: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        sizes = {name: (n,) * AXES[kinds[name]] for name in values}
-        return {name: value.expand(copies, len(run.x), *sizes[name]) for name, value in values.items()}
-
-    start, step, answer = map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer}))
-    given = {k: torch.from_numpy(v.astype("float64")).expand(copies, *v.shape) for k, v in inputs.items()}
-    state, records = full(start(perturbed(given))), []
-    for t in range(run.x.shape[1]):
-        state = full(step(perturbed(given | state))) if t else state
-        records.append(state | full(answer(perturbed(given | state))))
-    reference = {name: torch.stack([record[name] for record in records], 2).numpy() for name in found}
-    return {name: _end(value, reference[name]) for name, value in found.items()}
+def _ends(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any]) -> dict[str, End]:
+    """The end of every state that the run has, and of the answer."""
+    given, found = (
+        {name: _double(value) for name, value in values.items()} for values in (inputs, {**run.state, ANSWER: run.x})
+    )
+    return ends_of(Methods.traced(traced), given, found)
 
 
-def _end(found: np.ndarray, reference: np.ndarray) -> _End:
-    plain, *perturbed = (_held(x.reshape(*x.shape[:2], -1)) for x in reference)
-    with np.errstate(all="ignore"):
-        scale = np.maximum.accumulate(np.linalg.norm(plain, axis=-1), axis=-1)
-        scale = np.where(scale > 0, scale, 1.0)
-        deviation = np.linalg.norm(found.reshape(plain.shape).astype("float64") - plain, axis=-1) / scale
-        moved = np.max([np.linalg.norm(other - plain, axis=-1) for other in perturbed], axis=0)
-        response = moved / (_PERTURBATION * scale)
-    # What was amplified once may be damped again, but two runs of the program have parted there.
-    response = np.maximum.accumulate(np.where(np.isfinite(response), response, np.inf), axis=-1)
-    return _End(np.where(np.isfinite(deviation), deviation, np.inf), response)
+def _double(value: np.ndarray) -> Tensor:
+    return torch.from_numpy(value.astype("float64"))
 
 
 def _held(x: np.ndarray) -> np.ndarray:

@@ -133,7 +133,7 @@ def _steps(run: Run[Any], dtype: torch.dtype) -> dict[str, float]:
     evidence = run.evidence
     assert evidence is not None
     tolerance = replace(Tolerance.of(dtype), plain=GOALS[dtype])
-    found = deviations(evidence.program, evidence.found, evidence.parts, tolerance)
+    found = deviations(evidence.program, evidence.found, tolerance)
     worst = {}
     for name, deviation in found.items():
         counts = ~evidence.found.settled[:, : deviation.error.shape[1]] & ~deviation.lost

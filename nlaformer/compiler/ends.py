@@ -1,0 +1,198 @@
+"""A run end to end: every state and the answer against the program's own run from the same inputs.
+
+One call from the same input (``deviation.py``) shows where a run goes wrong. It does not show what becomes of an error
+that was allowed: a counter that is 3 - 9e-16 is right, and np.sign(3 - k) of it is not that of 3.
+
+    deviation = |found - own| / the largest |own| so far
+
+*Response.* What the program itself makes of errors: its largest deviation from itself when its inputs and states are
+perturbed by 1e-8 of each entry before every call, over 1e-8. Where that is at most 1e4 (in float32 10) a run may
+deviate by 1e-6 (1e-2) times it. Beyond, two runs of the program part, and there is nothing to compare with, unless the
+program's own run in single precision is the same: single precision leaves whole numbers as they are, so a program that
+counts has a response of 1 to it where a perturbed counter jumps. Then a run may deviate by the largest that is ever
+allowed, 1e-2 (0.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.deviation import Deviation, Tolerance, deviations
+from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.found import RUN, START, STEP, Found, state_of
+from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.trace import ANSWER, TracedProgram
+
+_PERTURBATION, _COPIES = 1e-8, 8
+
+_Values = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Methods:
+    """The methods of a program; start and step give states by name, finish the answer."""
+
+    start: Expression
+    step: Expression
+    finish: Expression
+
+    @classmethod
+    def of(cls, program: Expression, states: Sequence[str]) -> Methods | None:
+        """Those of the values that runs are judged by; None where a network makes some of them, or none is known."""
+        names = [[method + name for name in states] for method in (START, STEP)] + [[ANSWER]]
+        if not set[str]().union(*names) <= program.outputs.keys():
+            return None
+        own = [program.only(*method) for method in names]
+        return cls(*(Expression(e.nodes, {state_of(name): k for name, k in e.outputs.items()}) for e in own))
+
+    @classmethod
+    def traced(cls, traced: TracedProgram) -> Methods:
+        return cls(*map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer})))
+
+    def run(self, inputs: _Values, count: int, moved: Callable[[_Values], _Values] = dict) -> Iterator[_Values]:
+        """The states and the answer after the start and after each step, (systems, ...).
+
+        ``moved`` gives what a method is called with instead of inputs and states.
+        """
+        systems = len(next(iter(inputs.values())))
+        n = next((value.shape[-1] for value in inputs.values() if value.dim() > 1), 1)
+
+        def full(method: Expression, given: _Values) -> dict[str, Tensor]:
+            shapes = {name: (systems, *[n] * AXES[kind]) for name, kind in method.kinds.items()}
+            return {name: value.expand(shapes[name]) for name, value in method(moved(given)).items()}
+
+        states = full(self.start, inputs)
+        yield states | full(self.finish, {**inputs, **states})
+        for _ in range(count):
+            states = full(self.step, {**inputs, **states})
+            yield states | full(self.finish, {**inputs, **states})
+
+
+@dataclass(frozen=True)
+class End:
+    """Of one value, (systems, T + 1) each.
+
+    Attributes
+    ----------
+    deviation : from the program's own run
+    response : what the program makes of perturbations; infinite once its own run is not finite
+    single : the same of single precision
+    """
+
+    deviation: Tensor
+    response: Tensor
+    single: Tensor
+
+    @classmethod
+    def of(cls, found: Tensor, own: Tensor, perturbed: Sequence[Tensor], single: Tensor, unit: Tensor) -> End:
+        """From a value, (systems, T + 1, ...), and the program's own runs; one that is 0 is measured by the unit."""
+        kept, scale = _held(own), _scale(own, unit)
+        lost = torch.cummax((~_finite(own)).int(), -1).values.bool()
+
+        def response(runs: Sequence[Tensor], amount: float) -> Tensor:
+            moved = torch.stack([_size(_held(run.double()) - kept) for run in runs]).amax(0) / (amount * scale)
+            # What was amplified once may be damped again, but two runs of the program have parted there.
+            largest = torch.cummax(moved.nan_to_num(torch.inf, torch.inf), -1).values
+            return torch.where(lost, torch.inf, largest)
+
+        return cls(
+            (_size(found - kept) / scale).nan_to_num(torch.inf, torch.inf),
+            response(perturbed, _PERTURBATION),
+            response([single], torch.finfo(torch.float32).eps),
+        )
+
+    def judged(self, tolerance: Tolerance) -> Deviation:
+        """The deviation with what is allowed, infinite where the program's own runs part."""
+        allowed = tolerance.plain * self.response.clamp(1.0, tolerance.most)
+        parted = torch.minimum(self.response, self.single) > tolerance.most
+        return Deviation(self.deviation, torch.where(parted, torch.inf, allowed), torch.zeros_like(parted))
+
+
+def ends_of(methods: Methods, inputs: _Values, found: _Values) -> dict[str, End]:
+    """The end of every value that was found; inputs are (systems, ...), values (systems, T + 1, ...)."""
+    draws = torch.Generator().manual_seed(0)
+    systems, count = next(iter(found.values())).shape[:2]
+
+    def moved(values: _Values) -> _Values:
+        return {name: value * (1 + _PERTURBATION * _signs(value, draws)) for name, value in values.items()}
+
+    own = stacked(methods.run(inputs, count - 1))
+    single = stacked(methods.run({name: value.float() for name, value in inputs.items()}, count - 1))
+    copies = {name: value.repeat(_COPIES, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
+    perturbed = stacked(methods.run(copies, count - 1, moved))
+    unit = _unit(inputs)
+    return {k: End.of(v, own[k], perturbed[k].split(systems), single[k], unit) for k, v in found.items()}
+
+
+def compared(program: Expression, found: Found, nodes: Sequence[Tensor] | None = None) -> dict[str, Deviation]:
+    """The deviation of every value from one call of the program, and of every value from the program's own run."""
+    tolerance = Tolerance.of(found.dtype)
+    return deviations(program, found, tolerance, nodes) | ends(program, found, tolerance)
+
+
+def ends(program: Expression, found: Found, tolerance: Tolerance) -> dict[str, Deviation]:
+    """The deviation of every state, ``run x``, and of the answer, ``run finish()``, from the program's own run.
+
+    Where the residual is small it vouches for the answer: nothing is judged there.
+    """
+    methods = Methods.of(program, list(found.states))
+    if methods is None or not len(found.answer):
+        return {}
+    inputs, values = {name: value[:, 0] for name, value in found.inputs.items()}, {**found.states, ANSWER: found.answer}
+    own, unit = stacked(methods.run(inputs, found.answer.shape[1] - 1)), _unit(inputs)
+    result = {}
+    for name, value in values.items():
+        error = (_size(value - _held(own[name])) / _scale(own[name], unit)).nan_to_num(torch.inf, torch.inf)
+        result[name] = Deviation(error, torch.full_like(error, tolerance.plain), torch.zeros_like(found.settled))
+    wrong = torch.stack([(deviation.wrong & ~found.settled).any(-1) for deviation in result.values()]).any(0)
+    systems = torch.nonzero(wrong).flatten()
+    if len(systems):
+        picked = ({name: value[systems] for name, value in each.items()} for each in (inputs, values))
+        for name, end in ends_of(methods, *picked).items():
+            result[name] = result[name].with_systems(systems, end.judged(tolerance))
+    allowed = {name: torch.where(found.settled, torch.inf, deviation.allowed) for name, deviation in result.items()}
+    return {RUN + name: replace(deviation, allowed=allowed[name]) for name, deviation in result.items()}
+
+
+def stacked(run: Iterator[_Values]) -> dict[str, Tensor]:
+    """The values of a run, (systems, T + 1, ...)."""
+    records = list(run)
+    return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
+
+
+def _size(values: Tensor) -> Tensor:
+    """The norms of values (systems, T + 1, ...)."""
+    return size(values.reshape(*values.shape[:2], -1), "vector")
+
+
+def _finite(values: Tensor) -> Tensor:
+    return torch.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
+
+
+def _held(values: Tensor) -> Tensor:
+    """Values (systems, T + 1, ...) with the last finite one kept."""
+    times = torch.arange(values.shape[1], device=values.device)
+    last = torch.cummax(torch.where(_finite(values), times, 0), -1).values
+    return values.gather(1, last.reshape(*last.shape, *[1] * (values.dim() - 2)).expand_as(values))
+
+
+def _scale(own: Tensor, unit: Tensor) -> Tensor:
+    """The largest size so far; where all is 0, a unit."""
+    largest = torch.cummax(_size(_held(own)), -1).values
+    return torch.where(largest > 0, largest, unit)
+
+
+def _unit(inputs: _Values) -> Tensor:
+    """What a value that is 0 is measured by: the largest input, (systems, 1)."""
+    return torch.stack([_size(value[:, None]) for value in inputs.values()]).amax(0)
+
+
+def _signs(copies: Tensor, draws: torch.Generator) -> Tensor:
+    """Plus and minus 1 at random for each copy of the systems; the same for every system."""
+    systems, entries = len(copies) // _COPIES, copies.shape[1:]
+    signs = torch.randint(2, (_COPIES, *entries), generator=draws, dtype=torch.int8) * 2 - 1
+    return signs.to(copies).repeat_interleave(systems, 0)
