@@ -5,8 +5,9 @@
 Systems that are singular, defective, indefinite, graded, clustered, of any scale, in both precisions, as matrices and
 as operators that saturate or are not linear; equations without roots, with NaN, with singular Jacobians; models from
 exact to malicious. Every CONVERGED is judged by code that shares nothing with the package: NumPy's evaluation in
-float64 in two orders of summation, and one in extended precision. A miss of any of them is a lie. A call with a model
-is made without it as well: where the classical method converges, it must converge too. Exits with 1 on a lie or a loss.
+float64 in two orders of summation, and one in extended precision. A miss of any of them is a lie; of least squares
+with b orthogonal to all columns, up to rounding errors, zero is an answer. A call with a model is made without it as
+well: where the classical method converges, it must converge too. Exits with 1 on a lie or a loss.
 """
 
 from __future__ import annotations
@@ -153,6 +154,9 @@ def attack_linear(rng: np.random.Generator, tally: Tally, least_squares: bool) -
         A, b = A * scale, b * 10.0 ** float(rng.choice([0, 0, -8, 100, -290, 290]))
         if rng.random() < 0.3:
             A, b = A.astype(np.float32), b.astype(np.float32)
+        if least_squares and rng.random() < 0.1 and np.isfinite(A).all() and np.isfinite(b).all() and _unit(A) > 1e-200:
+            Q, _ = np.linalg.qr((A / _unit(A)).astype(float))
+            b = (b - Q @ (Q.T @ b)).astype(b.dtype)  # orthogonal to all columns, up to rounding
     options: dict[str, Any] = dict(
         rtol=float(10.0 ** rng.uniform(-16, -1)),
         atol=0.0 if rng.random() < 0.8 else float(10.0 ** rng.uniform(-300, 10)),
@@ -186,6 +190,8 @@ def attack_linear(rng: np.random.Generator, tally: Tally, least_squares: bool) -
             found = [(given.matvec(x), given.rmatvec)] if kind not in ("noisy",) else []
         else:
             found = [(Ax, None) for Ax in products(A, x)]
+        if least_squares and not x.any() and not isinstance(given, LinearOperator) and _orthogonal(A, b):
+            found = []  # zero is the answer
         for Ax, back in found:
             if _linear_misses(A, b, Ax, back, options, least_squares):
                 tally.lies.append(words)
@@ -196,6 +202,13 @@ def attack_linear(rng: np.random.Generator, tally: Tally, least_squares: bool) -
         own, model = _drawn(rng, answers(rng))
         helped = _called(tally, words, lambda: nf.solve(given, b, check="ignore", model=model, **options))
         _compare(tally, f"{words}, model {own}", result, helped)
+
+
+def _orthogonal(A: Array, b: Array) -> bool:
+    """Whether A^T b is no more than what rounding errors are likely to make of it, twice, in every component."""
+    A, b = A.astype(_LONG), b.astype(_LONG)
+    likely = 10 * np.sqrt(max(A.shape)) * 2.0**-53 * (np.abs(A.T) * np.abs(b)).sum(-1)
+    return bool((np.abs((A.T * b).sum(-1)) <= likely).all())
 
 
 def _linear_misses(A: Array, b: Array, Ax: Array, back: Any, options: Any, least_squares: bool) -> bool:

@@ -292,6 +292,28 @@ def test_an_answer_is_no_worse_than_the_start_where_running_residuals_stray() ->
     assert not result.converged and np.linalg.norm(Q.T @ (b - Q @ result.x)) < 1e-15
 
 
-def test_a_residual_of_zero_whose_tolerance_is_zero_ends_at_once() -> None:
-    result = nf.solve(np.eye(4, 2), np.array([0.0, 0.0, 1.0, 1.0]), check="ignore")
-    assert result.status is Status.STAGNATED and result.iterations < 8 and not result.x.any()
+@pytest.mark.parametrize("size", [1.0, 1e-8, 1e8])
+@pytest.mark.parametrize("shape", [(6, 3), (40, 20), (300, 2)])
+def test_zero_solves_least_squares_with_b_orthogonal_to_all_columns(shape: tuple[int, int], size: float) -> None:
+    A, b = (v[0] for v in rectangular(*shape))
+    Q, _ = np.linalg.qr(A)
+    for _ in range(2):
+        b -= Q @ (Q.T @ b)
+    for form in (A, sp.csr_array(A), torch.from_numpy(A)):
+        for x0 in (None, np.ones(shape[1])):
+            result = nf.solve(form, torch.from_numpy(size * b) if form is not A else size * b, x0=x0)
+            assert result.converged and not np.asarray(result.x).any()
+            assert np.linalg.norm(A.T @ (size * b)) <= result.residual_bound <= result.tolerance
+    assert result.tolerance < 1e-11 * size * np.linalg.norm(A) * np.linalg.norm(b)
+    assert nf.solve(np.eye(4, 2), np.array([0.0, 0.0, 1.0, 1.0])).converged
+
+
+@pytest.mark.parametrize("share", [1e-12, 1e-9])
+def test_a_small_part_of_b_in_the_columns_is_no_rounding_error(share: float) -> None:
+    A, b = (v[0] for v in rectangular(6, 3))
+    Q, _ = np.linalg.qr(A)
+    b = b - Q @ (Q.T @ b) + share * A[:, 0]
+    result = nf.solve(A, b, check="ignore")
+    assert result.x[0] == pytest.approx(share, rel=1e-2)  # and not 0
+    graded = np.array([[1e17, 1.0], [1e17, -1.0]])  # rounding in the first column hides no second one
+    assert nf.solve(graded, np.array([1.0, -1.0]), method="cgls", check="ignore").x[1] == pytest.approx(1.0)

@@ -166,10 +166,29 @@ def _underflow(A: Operator, x: Tensor) -> Tensor:
     return _TINY * (A.terms + 2) * (1 + x.abs().sum(-1, keepdim=True))
 
 
-def product_lower(A: Operator, v: Tensor) -> Tensor:
-    """|A v|_2 of every lane, rounded downwards."""
-    rounding = _gamma(A.terms + 2) * A.absolute(v.abs()) + _underflow(A, v)
-    return norm_lower(A.apply(v)) - norm_upper(rounding)
+class Goal(NamedTuple):
+    """What least squares start from: A^T b, of every lane."""
+
+    norm: Tensor  # (m,) |A^T b|, rounded downwards
+    vanishes: Tensor  # (m,) whether rounding errors alone may be A^T b, in every component: then x = 0 is the answer
+    noise: Tensor  # (m,) what the certificate of x = 0 meets there
+
+
+def goal_of(A: Operator, adjoint: Operator, b: Tensor) -> Goal:
+    """Measure A^T b, with one product.
+
+    >>> from nlaformer.solvers.operators import DenseOperator
+    >>> A = DenseOperator(torch.tensor([[[0.1, 0.3], [0.7, -0.1], [0.2, 0.0]]], dtype=torch.float64), 1)
+    >>> b = torch.linalg.cross(A.A[:, :, 0], A.A[:, :, 1])  # orthogonal to both columns
+    >>> goal = goal_of(A, A.transposed, b)
+    >>> goal.vanishes.item(), bool(certify(A, b, b.new_zeros(1, 2), goal.noise, A.transposed).holds)
+    (True, True)
+    """
+    g, size, underflow = adjoint.apply(b), adjoint.absolute(b.abs()), _underflow(adjoint, b)
+    rounding = max(_likely(A), _likely(adjoint)) * size + (A.terms + 2) * underflow
+    known = norm_lower(g) - norm_upper(_gamma(adjoint.terms + 2) * size + underflow)
+    # Four times: A^T b itself, and the rounding errors of b - A x and of its product, which the certificate adds.
+    return Goal(known, (g.abs() <= rounding).all(-1), 4 * norm_upper(rounding))
 
 
 def norm_of(v: Tensor) -> Tensor:

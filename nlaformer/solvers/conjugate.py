@@ -44,9 +44,35 @@ class Direction:
         """The beta for which d - beta * self.d is conjugate to this direction, (m, 1), for w = d; see ``test``."""
         return torch.where(self.curvature > 0, (w * self.q).sum(-1) / self.curvature, 0.0)[:, None]
 
-    def length(self, r: Tensor) -> Tensor:
-        """The alpha of the best step along this direction, (m, 1), from a residual r."""
-        return torch.where(self.curvature > 0, (r * self.d).sum(-1) / self.curvature, 0.0)[:, None]
+
+@dataclass(frozen=True)
+class _Together:
+    """All directions of earlier steps, conjugate to each other and with d.A d = 1."""
+
+    pairs: Tensor  # (s, K, 2 n) d and A d, side by side: one product with both
+
+    @classmethod
+    def of(cls, directions: list[Direction], lanes: Tensor) -> _Together:
+        """The directions of some lanes; zero where a lane did not use one."""
+        own = [direction.take(lanes) for direction in directions]
+        length = torch.stack([one.curvature for one in own], 1).clamp(min=0).sqrt()[..., None]
+        pairs = torch.stack([torch.cat([one.d, one.q], -1) for one in own], 1)
+        return cls(torch.where(length > 0, pairs / length, 0.0))
+
+    def take(self, at: Tensor) -> _Together:
+        """The directions of some lanes."""
+        return _Together(self.pairs[at])
+
+    def conjugate(self, z: Tensor) -> Tensor:
+        """What is left of z once it is conjugate to all of them."""
+        d, q = self.pairs.chunk(2, -1)
+        return z - ((q @ z[:, :, None]).mT @ d)[:, 0]
+
+    def step(self, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+        """The x and r after the best step along each of them."""
+        d, _ = self.pairs.chunk(2, -1)
+        of_x, of_r = ((d @ r[:, :, None]).mT @ self.pairs)[:, 0].chunk(2, -1)
+        return x + of_x, r - of_r
 
 
 def conjugate_gradients(state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
@@ -78,7 +104,7 @@ class _Recursion:
         self.alive = torch.ones_like(lanes, dtype=torch.bool)  # (s,) which of the lanes go on
         self.steps_left = 0  # until the first of them may have run out of iterations
         self.A, self.M = state.problem.A.take(lanes), M.take(lanes)
-        self.directions = [direction.take(lanes) for direction in directions]
+        self.before = _Together.of(directions, lanes) if directions else None
         self.x, self.r = state.x[lanes], state.r[lanes]  # (s, n)
         z = self.M.apply(self.r)
         # (s,) the largest |A d| / |d| and |M r| / |r|, where the entries of A or M are not known
@@ -99,7 +125,9 @@ class _Recursion:
         if bool((self.alive & ~((self.rz > 0) & (curvature > 0) & torch.isfinite(alpha))).any()):
             self._end_breakdowns(curvature)
         alpha = torch.where(self.alive, alpha, 0.0)[:, None]
-        x, r = self._settled(self.x + alpha * self.d, self.r - alpha * q)
+        x, r = self.x + alpha * self.d, self.r - alpha * q
+        if self.before is not None:
+            x, r = self.before.step(x, r)
         z = self.M.apply(r)
         self.reach_M = _reach(self.M, self.reach_M, r, z)
         rz, norm = (r * z).sum(-1), norm_of(r)
@@ -142,7 +170,7 @@ class _Recursion:
             return
         at = self.alive.nonzero()[:, 0]
         self.A, self.M = self.A.take(at), self.M.take(at)
-        self.directions = [direction.take(at) for direction in self.directions]
+        self.before = self.before and self.before.take(at)
         self.x, self.r, self.d = self.x[at], self.r[at], self.d[at]
         self.rz, self.norm = self.rz[at], self.norm[at]
         self.claims.keep(at)
@@ -162,16 +190,7 @@ class _Recursion:
 
     def _deflated(self, z: Tensor) -> Tensor:
         """Make z conjugate to the directions of the model's steps."""
-        for direction in self.directions:
-            z = z - direction.coefficient(z) * direction.d
-        return z
-
-    def _settled(self, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
-        """The x and r after the best step along each of the directions of the model's steps."""
-        for direction in self.directions:
-            alpha = direction.length(r)
-            x, r = x + alpha * direction.d, r - alpha * direction.q
-        return x, r
+        return z if self.before is None else self.before.conjugate(z)
 
     def _end_breakdowns(self, curvature: Tensor) -> None:
         """End the lanes that cannot take a step, and say why; not definite is what no rounding error explains."""

@@ -251,6 +251,9 @@ def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function 
             "it is A x = b that is to be solved, use nf.solve"
         )
     wanted = {name: kind for name, kind in program.inputs.items() if name != "x0"}
+    if missing := [name for name in wanted if name not in given]:
+        named = ", ".join(f"{name}=..." for name in wanted)
+        raise ShapeError(f"{program.name} needs {', '.join(missing)} too: nf.solve_nonlinear(F, x0, {named})")
     if not bool(torch.isfinite(x0).all()):
         x0 = torch.zeros_like(x0)  # the search will say so
     inputs = take_any_size(program.name, {**wanted, "x0": "vector"}, {**given, "x0": x0}, torch.float64, x0.device)

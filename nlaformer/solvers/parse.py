@@ -29,7 +29,7 @@ from torch import Tensor
 from nlaformer.arrays import give, kind_of, plain, to_tensor
 from nlaformer.errors import DTypeError, OptionError, ShapeError
 from nlaformer.prompt import exponent, scale
-from nlaformer.solvers.certificate import UNIT, norm_lower, product_lower
+from nlaformer.solvers.certificate import UNIT, goal_of, norm_lower
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 from nlaformer.solvers.sparse import COMPLEX, is_sparse, to_csr
 
@@ -129,10 +129,12 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
         start = scale(torch.where(finite[:, None], start, 0.0), (exponent_a - exponent_b)[:, None])
     adjoint = operator.transposed if least_squares else None
     if adjoint is None:
-        tolerance = _tolerances(norm_lower(y), exponent_b, rtol, atol)
+        tolerance = _tolerances(norm_lower(y), exponent_b, rtol, atol, torch.zeros_like(y[:, 0]))
     else:
         own = adjoint.in_units(exponent_b) if isinstance(adjoint, ImplicitOperator) else adjoint
-        tolerance = _tolerances(product_lower(own, y), exponent_a + exponent_b, rtol, atol)
+        goal = goal_of(operator, own, y)
+        tolerance = _tolerances(goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * goal.vanishes)
+        start = None if start is None else torch.where(goal.vanishes[:, None], 0.0, start)  # the answer
     return Problem(
         A=operator,
         adjoint=adjoint,
@@ -187,9 +189,9 @@ def _read_x0(x0: Any, n: int, shape: tuple[int, ...], columns: bool) -> Tensor:
     return start
 
 
-def _tolerances(norm: Tensor, e: Tensor, rtol: float, atol: float) -> Tensor:
-    """max(rtol norm, atol) of every lane in its units, rounded downwards, for norms that were."""
-    relative = rtol * norm.clamp(min=0) * (1 - 4 * UNIT)
+def _tolerances(norm: Tensor, e: Tensor, rtol: float, atol: float, least: Tensor) -> Tensor:
+    """max(rtol norm, atol), or ``least``, of every lane in its units, rounded downwards, for norms that were."""
+    relative = torch.maximum(rtol * norm.clamp(min=0) * (1 - 4 * UNIT), least)
     found = torch.maximum(relative, scale(torch.full_like(relative, atol), -e) * (1 - 4 * UNIT))
     # The tolerance that is reported in the user's units must be the one that x meets, so it is a float64 there.
     found = found.clamp(max=torch.finfo(torch.float64).max)

@@ -54,8 +54,9 @@ def solve(
     A symmetric A must be positive definite; it is solved by conjugate gradients. One that is not symmetric is solved by
     GMRES. CONVERGED means that |b - A x| <= max(rtol |b|, atol) is proven for the x that is returned: the residual is
     recomputed in float64 from that x, and a bound on its own rounding error is added. For least squares, where A is
-    not square, it means that |A^T (b - A x)| <= max(rtol |A^T b|, atol) is. Products of a LinearOperator are taken as
-    exact.
+    not square, it means that |A^T (b - A x)| <= max(rtol |A^T b|, atol) is; where b is orthogonal to all columns of A,
+    so that A^T b is nothing but rounding errors, x is 0 and the tolerance is their size. Products of a LinearOperator
+    are taken as exact.
 
     Parameters
     ----------
