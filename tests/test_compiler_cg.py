@@ -64,6 +64,13 @@ def test_the_error_does_not_depend_on_the_magnitude_of_the_data(name, of_A, of_b
     assert relative_error(run.x / of_b * of_A, x)[:, -1].max() <= 1e-12
 
 
+def test_a_matrix_whose_norm_is_beyond_the_largest_number_is_solved(cg):
+    A, b, x = family(20, 4, 1.2)
+    factor = 1.5e308 / np.abs(A).max()
+    run = cg.run(factor * A, 1e300 * b, iterations=60)
+    assert relative_error(run.x * (factor / 1e300), x)[:, -1].max() <= 1e-12
+
+
 @pytest.mark.parametrize("condition", [1e4, 1e6])
 @pytest.mark.parametrize("spacing", [np.geomspace, np.linspace])
 def test_ill_conditioned_systems_end_near_numpys_own_error(cg, condition, spacing):

@@ -27,7 +27,7 @@ from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, 
 from nlaformer.compiler import states
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.diagnose import Making, instructions
-from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.expression import Expression, size, size_exponent
 from nlaformer.compiler.found import STEP, without_networks
 from nlaformer.compiler.graph import KINDS
 from nlaformer.compiler.inputs import padded
@@ -39,7 +39,7 @@ from nlaformer.compiler.states import per_system
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import DomainError
 from nlaformer.express.construction import Cost
-from nlaformer.prompt import Layout, exponent, scale
+from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import NLAFormer
 
 LARGEST_BOUND = 2.0**20
@@ -355,7 +355,7 @@ class Algorithm:
         for name, value in inputs.items():
             if name in self.config.scales:
                 normal, log = self.config.scales[name]
-                e = exponent(size(value, self.config.kinds[name])).to(torch.int64)
+                e = size_exponent(value, self.config.kinds[name])
                 self._write(P, name, normal, scale(value, -per_system(e, value)))
                 difference = math.log(2.0) * (e - self._exponent_of(name, exponents)).to(self.dtype)
                 self.layout.write(P, log, difference[:, None, None].expand(-1, 1, self.n))
@@ -383,11 +383,11 @@ class Algorithm:
             if name not in self.config.scaled:
                 self._check_bound(name, magnitude)
                 continue
-            e = exponent(magnitude).to(torch.int64)
+            e = size_exponent(inputs[name], KINDS[name])
             if name == "b" and "x0" in inputs and self._unit("x0")[1] == 1:
                 # A far-off x0 must fit too.
                 there = size(inputs["x0"], "vector")
-                e_x = exponent(there).to(torch.int64) - (self._unit("x0")[0].numerator * found["A"])
+                e_x = size_exponent(inputs["x0"], "vector") - self._unit("x0")[0].numerator * found["A"]
                 e = torch.where(there > 0, torch.where(magnitude > 0, torch.maximum(e, e_x), e_x), e)
             found[name] = -torch.div(-e, whole, rounding_mode="floor") * whole  # up: at most what the weights hold
         return found

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.graph import AXES, Graph, Node, Place, describe, reachable
+from nlaformer.prompt import exponent
 
 # What fills a learned part: its inputs in the order of the call -> its outputs by name.
 Part = Callable[..., Mapping[str, Tensor]]
@@ -325,10 +326,17 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
 
 
 def size(value: Tensor, kind: str) -> Tensor:
-    """The Euclidean or Frobenius norm over the axes of a kind, without overflow; (...)."""
+    """The Euclidean or Frobenius norm over the axes of a kind, squares without overflow; (...)."""
     if kind == "scalar":
         return value.abs()
     flat = value.flatten(-2) if kind == "matrix" else value
     largest = flat.abs().amax(-1, keepdim=True)
     safe = torch.where((largest > 0) & largest.isfinite(), largest, torch.ones_like(largest))
     return (flat / safe).norm(dim=-1) * safe[..., 0]
+
+
+def size_exponent(value: Tensor, kind: str) -> Tensor:
+    """The exponent of the size, also where the size itself is beyond the largest number; (...)."""
+    found = size(value, kind)
+    e = torch.where(found.isfinite(), exponent(found), 64 + exponent(size(value * 2.0**-64, kind)))
+    return e.to(torch.int64)
