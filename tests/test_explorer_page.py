@@ -91,7 +91,7 @@ def test_a_typed_matrix_runs_and_the_values_on_the_page_are_the_librarys(visit):
     for t in range(4):
         page.get_by_role("button", name="Next iteration").click()
         for name, expected in {"x": run.x[t], **{state: run.state[state][t] for state in ("r", "d", "rho")}}.items():
-            shown = page.locator(f"[data-value='{name}'] td").first.get_attribute("title").split()
+            shown = page.locator(f"[data-value='{name}'] td[title]").first.get_attribute("title").split()
             assert np.abs(np.array(shown, dtype=float) - np.ravel(expected)).max() < 1e-9, (t, name)
     assert not opened.complaints
 
@@ -326,6 +326,8 @@ def test_a_link_and_a_saved_file_restore_what_was_seen(visit, tmp_path):
     page.wait_for_function("document.querySelectorAll('#panel-p svg text.faint').length === 3")
     page.get_by_role("button", name="Next iteration").click()
     page.get_by_role("button", name="Next iteration").click()
+    at = "JSON.parse(decodeURIComponent(location.hash.slice(1))).watch.at"  # written when steps have paused
+    page.wait_for_function(f"{at} === Number(document.querySelector('[data-move=scrub]').value)")
     where, address = page.locator("#where").inner_text(), page.url
     with page.expect_download() as download:
         page.get_by_role("button", name="Save", exact=True).click()

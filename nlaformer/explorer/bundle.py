@@ -61,7 +61,7 @@ def script(modules: dict[str, str]) -> str:
 
 
 def _taken(names: str, module: str) -> str:
-    listed = ", ".join(" : ".join(part.split(" as ")).replace(" : ", ": ") for part in names.split(","))
+    listed = ", ".join(part.replace(" as ", ": ") for part in names.split(","))
     return f'const {{{listed}}} = modules["{module}"];\n'
 
 

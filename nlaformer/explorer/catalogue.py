@@ -33,7 +33,7 @@ from nlaformer.loading import load
 
 OPERATIONS = tuple(name for name, entry in RECORDS.items() if entry.f is None)
 OPERATION_SIZES = (3, 6)
-# The last size of an algorithm is the one that the page begins with, unless it is too large to look at.
+# Where the n that is shown is none of the sizes, the page takes the last one up to 8, or else the first.
 ALGORITHMS: dict[str, tuple[int, ...]] = {
     "cg": (2, 3, 4, 5, 6, 8, 20),
     "pcg": (4, 8),
@@ -93,9 +93,8 @@ def _algorithms(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
         entry = record(name)
         packed = {}
         for n in sizes:
-            program, compiled = entry.program(), algorithm(name, n=n, verify=False)
-            packed[n] = artefacts.algorithm(compiled, store, lines(program, compiled))
-            packed[n]["program"] = Reference.of(trace_program(program, n)).data()
+            compiled = algorithm(name, n=n, verify=False)
+            packed[n] = artefacts.algorithm(compiled, store, lines(entry.program(), compiled))
         yield (
             name,
             {
@@ -103,6 +102,7 @@ def _algorithms(store: Store) -> Iterator[tuple[str, dict[str, Any]]]:
                 "title": TITLES[name],
                 "about": entry.purpose,
                 "source": source(entry.program),
+                "program": Reference.of(trace_program(entry.program(), sizes[0])).data(),  # the same for every n
                 "sizes": packed,
             },
         )
@@ -149,5 +149,9 @@ def rounded_solver(name: str) -> Solver:
 def _solver(name: str, bits: int, store: Store) -> dict[str, Any]:
     model = rounded_solver(name)
     config = model.config
-    about = {"sigma": list(config.sigma), "bits": bits, "heads": config.heads}
+    aims = {
+        "result": "to repeat the iterates of CG",
+        "step+solution": f"to bring iterates near CG’s and, {config.lambda_:g} times as strongly, near the solution",
+    }
+    about = {"sigma": list(config.sigma), "bits": bits, "heads": config.heads, "aim": aims[config.supervision]}
     return {"store": name, **about, **artefacts.solver(model, store)}

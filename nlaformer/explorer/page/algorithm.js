@@ -3,8 +3,8 @@
 // Values are { kind, data }: a scalar has one number, a vector n, a matrix n x n row after row.
 import { ANSWER } from "./program.js";
 import { cell, emptyPrompt, readLayout, write } from "./prompt.js";
-import { exponent, norm, scaled, times2 } from "./scaling.js";
-import { applyLayer, readModel } from "./transformer.js";
+import { norm, normExponent, scaled, times2 } from "./scaling.js";
+import { applyBlock, applyLayer, readModel } from "./transformer.js";
 
 export function readAlgorithm(described, array) {
   return { ...described, layout: readLayout(described.layout), model: readModel(described.model, array) };
@@ -39,11 +39,11 @@ function exponents(algorithm, inputs) {
       }
       continue;
     }
-    let e = exponent(magnitude);
+    let e = normExponent(inputs[name]);
     const unit = unitOf(algorithm, "x0");
     if (name === "b" && "x0" in inputs && unit[1].over === unit[1].under) {
       const there = norm(inputs.x0);
-      const far = exponent(there) - unit[0].over * found.A;
+      const far = normExponent(inputs.x0) - unit[0].over * found.A;
       if (there > 0) e = magnitude > 0 ? Math.max(e, far) : far;
     }
     found[name] = Math.ceil(e / whole) * whole;
@@ -68,7 +68,7 @@ export function prompt(algorithm, inputs) {
     const own = exponentOf(algorithm, name, e);
     if (name in algorithm.scales) {
       const [normal, log] = algorithm.scales[name];
-      const size = exponent(norm(value));
+      const size = normExponent(value);
       put(normal, size);
       write(layout, P, log, n, () => Math.LN2 * (size - own));
     }
@@ -101,7 +101,7 @@ export function states(algorithm, P, e) {
     return { kind: place.kind, data: held(algorithm, from, place).map((x) => times2(x, by)) };
   };
   const found = Object.fromEntries(Object.entries(algorithm.state).map(([name, place]) => [name, read(name, place, P)]));
-  const last = algorithm.model.post.reduce((X, layer) => applyLayer(layer, X), P);
+  const last = applyBlock(algorithm.model.post, P);
   return { ...found, [ANSWER]: read(ANSWER, algorithm.answer, last) };
 }
 
@@ -126,10 +126,10 @@ export function* trace(algorithm, inputs, iterations) {
 // The states after start and after each iteration.
 export function* run(algorithm, inputs, iterations) {
   const { P: first, exponents: e } = prompt(algorithm, inputs);
-  let P = algorithm.model.pre.reduce((X, layer) => applyLayer(layer, X), first);
+  let P = applyBlock(algorithm.model.pre, first);
   yield states(algorithm, P, e);
   for (let t = 0; t < iterations; t++) {
-    P = algorithm.model.loop.reduce((X, layer) => applyLayer(layer, X), P);
+    P = applyBlock(algorithm.model.loop, P);
     yield states(algorithm, P, e);
   }
 }

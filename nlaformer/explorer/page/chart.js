@@ -1,6 +1,7 @@
 // Lines over iterations on a logarithmic scale, with a band where a line stands for many systems.
 import { el, svg } from "./dom.js";
 import { LINES, lineColour } from "./colour.js";
+import { number } from "./format.js";
 
 const MARKERS = {
   circle: (x, y) => `M${x - 3} ${y} a3 3 0 1 0 6 0 a3 3 0 1 0 -6 0`,
@@ -9,11 +10,13 @@ const MARKERS = {
   triangle: (x, y) => `M${x} ${y - 3.4} l3.4 6 h-6.8 z`,
 };
 
+const HIGHEST = 6; // larger errors, infinite ones too, are drawn at 1e6
+
 // lines: [{ name, style, values, low, high }], values by iteration; style is a number.
 export function errorChart(lines, { width = 640, height = 360, yTitle, xTitle = "iteration t", mark }) {
   const box = { left: 66, right: width - 12, top: 12, bottom: height - 40 };
-  const all = lines.flatMap((line) => [...line.values, ...(line.low ?? [])]).filter((v) => v > 0 && Number.isFinite(v));
-  const top = Math.min(Math.ceil(Math.log10(Math.max(...all, 1e-3)) + 0.1), 6);
+  const all = lines.flatMap(({ values, low = [], high = [] }) => [...values, ...low, ...high]).filter((v) => v > 0 && Number.isFinite(v));
+  const top = Math.min(Math.ceil(Math.log10(Math.max(...all, 1e-3)) + 0.1), HIGHEST);
   const bottom = Math.max(Math.min(Math.floor(Math.log10(Math.min(...all, 1))), top - 2), -32);
   const last = Math.max(...lines.map((line) => line.values.length - 1), 1);
   const X = (t) => box.left + ((box.right - box.left) * t) / last;
@@ -31,9 +34,9 @@ export function errorChart(lines, { width = 640, height = 360, yTitle, xTitle = 
 function axes(box, bottom, top, last, X, Y, xTitle, yTitle) {
   const step = Math.max(1, Math.ceil((top - bottom) / 6));
   const parts = [];
-  for (let e = top; e >= bottom; e -= step) {
+  for (let e = step * Math.floor(top / step); e >= bottom; e -= step) {
     parts.push(svg("line", { x1: box.left, x2: box.right, y1: Y(10 ** e), y2: Y(10 ** e), class: "grid" }));
-    parts.push(svg("text", { x: box.left - 8, y: Y(10 ** e) + 4, "text-anchor": "end", class: "tick" }, `1e${e}`.replace("-", "−")));
+    parts.push(svg("text", { x: box.left - 8, y: Y(10 ** e) + 4, "text-anchor": "end", class: "tick" }, `${e === HIGHEST ? "≥ " : ""}1e${e}`.replace("-", "−")));
   }
   const every = Math.max(1, Math.ceil(last / 10));
   for (let t = 0; t <= last; t += every) {
@@ -45,14 +48,12 @@ function axes(box, bottom, top, last, X, Y, xTitle, yTitle) {
   return parts;
 }
 
-const finite = (values) => values.map((v, t) => [t, v]).filter(([, v]) => Number.isFinite(v));
-
 function drawn({ name, style, values }, X, Y) {
   const look = LINES[style % LINES.length];
   const colour = lineColour(look);
-  const points = finite(values);
+  const points = values.map((v, t) => [t, v]);
   const path = points.map(([t, v], k) => `${k ? "L" : "M"}${X(t).toFixed(2)} ${Y(v).toFixed(2)}`).join("");
-  const every = Math.max(1, Math.ceil(points.length / 24));
+  const every = Math.max(1, Math.ceil(points.length / 30));
   const markers = points.filter((_, k) => k % every === 0).map(([t, v]) => MARKERS[look.marker](X(t), Y(v))).join("");
   return svg("g", { class: "line" }, svg("title", {}, name),
     svg("path", { d: path, fill: "none", stroke: colour, "stroke-width": 1.6, "stroke-dasharray": look.dash }),
@@ -61,14 +62,13 @@ function drawn({ name, style, values }, X, Y) {
 
 function band({ style, low, high }, X, Y) {
   const colour = lineColour(LINES[style % LINES.length]);
-  const [lower, upper] = [finite(low), finite(high)];
+  const [lower, upper] = [low, high].map((values) => values.map((v, t) => [t, v]));
   const path = [...upper, ...lower.reverse()].map(([t, v], k) => `${k ? "L" : "M"}${X(t).toFixed(2)} ${Y(v).toFixed(2)}`).join("");
   return svg("path", { d: `${path}z`, fill: colour, "fill-opacity": 0.12, stroke: "none" });
 }
 
 function described(lines, yTitle) {
-  const last = (line) => line.values.filter(Number.isFinite).at(-1);
-  return `${yTitle}: ${lines.map((line) => `${line.name} ends at ${last(line)?.toExponential(1)}`).join("; ")}`;
+  return `${yTitle}: ${lines.map(({ name, values }) => `${name} ends at ${number(values.at(-1), 2)}`).join("; ")}`;
 }
 
 // The width of a drawing that fills a panel, so that its letters keep their size.

@@ -2,7 +2,7 @@
 import { LEFT, breathe, button, el, field, paused, put, select, slider } from "./dom.js";
 import { conditionSlider, scrollable, seedField, sigmaSlider } from "./controls.js";
 import { catalogue, openAlgorithm, openSolver } from "./engine.js";
-import { drawSystem, FAMILIES, relativeError } from "./systems.js";
+import { drawSystem, FAMILIES, squaredRelativeError } from "./systems.js";
 import { errorChart, fitting, legend, legendSample } from "./chart.js";
 import { number } from "./format.js";
 import { panel } from "./panel.js";
@@ -19,7 +19,7 @@ const FEW = 8; // systems that a slow transformer is run on, of many
 const classical = (name) => ({
   title: catalogue.algorithms[name].title,
   group: "Classical, plain arithmetic",
-  iterates: async (A, b, n) => [...runProgram(catalogue.algorithms[name].sizes[8].program, { A, b, x0: new Array(n).fill(0) }, T, n)].map((values) => values[ANSWER].data),
+  iterates: async (A, b, n) => [...runProgram(catalogue.algorithms[name].program, { A, b, x0: new Array(n).fill(0) }, T, n)].map((values) => values[ANSWER].data),
 });
 
 const compiled = (name, title, iterations) => ({
@@ -51,14 +51,11 @@ function methods() {
   };
 }
 
-// Squared relative errors by iteration: of one system the values, of many their medians and the band of the middle 80%.
+// Squared relative errors by iteration: of one system the values, of many their medians and the band of the middle 80%;
+// infinite ones count as the largest.
 function summary(errors) {
-  const length = Math.max(...errors.map((each) => each.length));
-  const column = (t) => errors.map((each) => each[t]).filter(Number.isFinite).sort((x, y) => x - y);
-  const quantile = (q) => Array.from({ length }, (_, t) => {
-    const sorted = column(t);
-    return sorted.length ? sorted[Math.round(q * (sorted.length - 1))] : NaN;
-  });
+  const sorted = errors[0].map((_, t) => Float64Array.from(errors, (each) => each[t]).sort());
+  const quantile = (q) => sorted.map((column) => column[Math.round(q * (column.length - 1))]);
   return errors.length === 1 ? { values: errors[0] } : { values: quantile(0.5), low: quantile(0.1), high: quantile(0.9) };
 }
 
@@ -83,15 +80,17 @@ export function compareView(state, changed) {
 
   function drawSetup() {
     const { family, n, sigma, condition, count, seed } = own();
-    const kinds = select(Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), family, (value) => set({ family: value }));
+    const kinds = select("compare-family", Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), family, (value) => turn(value));
+    const families = field("Family", kinds, FAMILIES[family].about);
     // A slider of a family chooses the family.
     const turn = (name, patch) => {
       kinds.value = name;
+      families.querySelector("small").textContent = FAMILIES[name].about;
       set({ family: name, ...patch });
     };
     const strengths = [
-      sigmaSlider("compare-sigma", sigma, (x) => turn("paper", { sigma: x }), "sigma, of the paper's family"),
-      conditionSlider("compare-condition", condition, (x) => turn("condition", { condition: x })),
+      sigmaSlider("compare-sigma", sigma, (x) => turn("paper", { sigma: x }), "sigma, of the paper’s family"),
+      conditionSlider("compare-condition", condition, (x) => turn("condition", { condition: x }), "Condition number, where it is given"),
     ];
     const draws = seedField("compare-seed", seed, (value) => set({ seed: value }));
     const others = button("Draw others", () => {
@@ -99,13 +98,13 @@ export function compareView(state, changed) {
       set({ seed: own().seed + 1 });
     });
     put(setup,
-      field("Family", kinds),
+      families,
       strengths,
-      slider({ label: "n", id: "compare-n", min: 2, max: 20, step: 1, value: n, oninput: (x) => {
+      slider({ label: "Unknowns, n", id: "compare-n", min: 2, max: 20, step: 1, value: n, oninput: (x) => {
         set({ n: x });
         drawMethods();
       } }),
-      slider({ label: "Systems", id: "compare-count", min: 0, max: 7, step: 1, value: Math.log2(count), shown: (x) => String(2 ** x),
+      slider({ label: "Number of systems", id: "compare-count", min: 0, max: 7, step: 1, value: Math.log2(count), shown: (x) => String(2 ** x),
         oninput: (x) => set({ count: 2 ** x }) }),
       draws, others, list);
     drawMethods();
@@ -141,7 +140,7 @@ export function compareView(state, changed) {
         message.textContent = `${all[name].title}: system ${k + 1} of ${taken.length}`;
         if (all[name].slow || k % 16 === 0) await breathe();
         if (mine !== round) return;
-        errors.push((await all[name].iterates(A, b, n)).map((iterate) => relativeError(iterate, x)));
+        errors.push((await all[name].iterates(A, b, n)).map((iterate) => squaredRelativeError(iterate, x)));
         if (mine !== round) return;
       }
       known.set(name, errors);
@@ -167,9 +166,9 @@ export function compareView(state, changed) {
       const t = values.findIndex((v) => v <= level);
       return t < 0 ? "—" : String(t);
     };
-    const columns = ["method", ...levels.map((level) => number(level, 2)), "last"];
+    const columns = ["method", ...levels.map((level) => number(level, 2)), "last error"];
     const row = ({ name, values }) => el("tr", {}, el("th", { scope: "row" }, name),
-      levels.map((level) => el("td", {}, reached(values, level))), el("td", {}, number(values.filter(Number.isFinite).at(-1), 3)));
+      levels.map((level) => el("td", {}, reached(values, level))), el("td", {}, number(values.at(-1), 3)));
     put(table.body, scrollable("Iterations", el("table", { class: "values" },
       el("thead", {}, el("tr", {}, columns.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, lines.map(row)))));
   }

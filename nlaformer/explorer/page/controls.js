@@ -8,9 +8,9 @@ export function sigmaSlider(id, value, oninput, label = "sigma") {
 }
 
 // The slider moves the logarithm; `oninput` is given the condition number.
-export function conditionSlider(id, value, oninput) {
+export function conditionSlider(id, value, oninput, label = "Condition number") {
   return slider({
-    label: "Condition number", id, min: 0, max: 6, step: 0.25, value: Math.log10(value),
+    label, id, min: 0, max: 6, step: 0.25, value: Math.log10(value),
     shown: (x) => number(10 ** x, 2), oninput: (x) => oninput(10 ** x),
   });
 }

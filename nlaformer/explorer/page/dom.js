@@ -25,6 +25,13 @@ export function put(node, ...children) {
   return node;
 }
 
+// The same for a part with controls: the one that has the focus gives it to its successor of the same id.
+export function putControls(node, ...children) {
+  const focused = node.contains(document.activeElement) ? document.activeElement.id : "";
+  put(node, ...children);
+  if (focused) document.getElementById(focused)?.focus();
+}
+
 // A labelled control. `hint` is read with it.
 export function field(label, control, hint) {
   const id = (control.id ||= `control-${field.count = (field.count ?? 0) + 1}`);
@@ -33,10 +40,10 @@ export function field(label, control, hint) {
   return el("div", { class: "field" }, el("label", { for: id }, label), control, note);
 }
 
-export function select(options, value, onchange) {
+export function select(id, options, value, onchange) {
   const option = ([name, text]) => el("option", { value: name }, text);
   const groups = options.map(([name, text]) => (Array.isArray(text) ? el("optgroup", { label: name }, text.map(option)) : option([name, text])));
-  const control = el("select", { onchange: () => onchange(control.value) }, groups);
+  const control = el("select", { id, onchange: () => onchange(control.value) }, groups);
   control.value = value;
   return control;
 }

@@ -26,7 +26,7 @@ export async function openFigure(name) {
 
 export function openAlgorithm(name, n) {
   const entry = catalogue.algorithms[name];
-  return once(`algorithm ${name} ${n}`, async () => readAlgorithm(entry.sizes[n], await store(entry.store)));
+  return once(`algorithm ${name} ${n}`, async () => readAlgorithm({ ...entry.sizes[n], program: entry.program }, await store(entry.store)));
 }
 
 export function openOperation(name, n) {

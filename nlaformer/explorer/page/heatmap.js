@@ -1,7 +1,7 @@
 // Matrices as pictures: one pixel for each entry, enlarged without smoothing, inside an SVG.
 import { svg } from "./dom.js";
 import { scrollable } from "./controls.js";
-import { number } from "./format.js";
+import { number, tiny } from "./format.js";
 import { diverging, weight } from "./colour.js";
 
 const canvas = document.createElement("canvas");
@@ -23,29 +23,33 @@ function placed(url, x, y, width, height) {
   return svg("image", { href: url, x, y, width, height, preserveAspectRatio: "none", style: "image-rendering: pixelated" });
 }
 
+export const HOW_TO_READ = "Rows are queries, columns keys. The first column is the sink, from 0 to 1; the others run from the least to the largest weight among them, which stand below. Point at an entry to read it.";
+
 // The attention of every head.
 export function attentionMaps(heads, tokens, size) {
   return scrollable("Attention of every head", heads.map((weights, h) => attentionMap(weights, tokens, size, `head ${h + 1}`)), "maps");
 }
 
-// The attention of one head: a row for each query, a column for each key; colours run from its least to its largest weight.
+// The attention of one head: a row for each query, a column for each key. The sink, token 0, may take nearly everything, and
+// has a scale of its own; the colours of the others run from their least to their largest weight.
 function attentionMap(weights, tokens, size, title) {
-  const [least, most] = extent(weights);
-  const url = picture(tokens, tokens, (q, k) => weight(most > least ? (weights[q * tokens + k] - least) / (most - least) : 0.5));
-  const range = most - least < 1e-3 * most ? `${number(least, 6)} … +${number(most - least, 2)}` : `${number(least, 3)} … ${number(most, 3)}`;
+  const [least, most] = extent(weights.filter((_, at) => at % tokens));
+  const shade = (x) => (most > least ? (x - least) / (most - least) : 0.5);
+  const url = picture(tokens, tokens, (q, k) => weight(k ? shade(weights[q * tokens + k]) : weights[q * tokens]));
+  const range = most - least < 1e-3 * most ? `${number(least, 2)} … +${tiny(most - least)}` : `${number(least, 3)} … ${number(most, 3)}`;
   const caption = svg("text", { x: 0, y: size + 26, class: "faint" }, range);
-  const told = `${title}: weights from ${number(least, 6)} to ${number(most, 6)}`;
+  const told = `${title}: weights from ${number(least, 6)} to ${number(most, 6)} beside the sink`;
   const map = svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": told },
     svg("text", { x: 0, y: 10, class: "label" }, title),
     placed(url, 0, 15, size, size),
-    svg("rect", { x: 0, y: 15, width: size, height: size, class: "frame" }),
+    svg("path", { d: `M0 15h${size}v${size}h${-size}zM${size / tokens} 15v${size}`, class: "frame" }),
     caption);
   map.addEventListener("pointermove", (event) => {
     const box = map.getBoundingClientRect();
     const k = Math.floor((tokens * (event.clientX - box.left)) / box.width);
     const q = Math.floor((tokens * (((event.clientY - box.top) * (size + 30)) / box.height - 15)) / size);
     const inside = q >= 0 && q < tokens && k >= 0 && k < tokens;
-    caption.textContent = inside ? `${q} reads ${k}: ${number(weights[q * tokens + k], 4)}` : range;
+    caption.textContent = inside ? `${q || "sink"} reads ${k || "sink"}: ${number(weights[q * tokens + k], 4)}` : range;
   });
   map.addEventListener("pointerleave", () => (caption.textContent = range));
   return map;
@@ -61,15 +65,17 @@ function extent(values) {
 }
 
 const isTemporary = (name) => /^(pre|loop|post) t\d+$/.test(name);
-const rowHeight = (height, name) => (height === 1 ? (isTemporary(name) ? 9 : 13) : height <= 8 ? 7 : height <= 48 ? 3 : 1);
+const rowHeight = (height, name) => (height === 1 ? (isTemporary(name) ? 7 : 13) : height <= 8 ? 7 : height <= 48 ? 3 : 1);
 
 // The token matrix, register by register, each on a colour scale of its own; rows that differ from `before` are marked.
-export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 }) {
+export function tokenMatrixMap(P, before, layout, { onpick, picked, cell, about }) {
   const left = 112;
   const width = cell * P.tokens;
   const children = [];
   // One register is a stop of the tabulator key; arrows lead to the others.
   const stop = layout.rows.has(picked) ? picked : layout.rows.keys().next().value;
+  const first = [...layout.rows.keys()].find(isTemporary);
+  const labelled = (name, changed) => (!isTemporary(name) || changed ? shortened(name) : name === first ? "temporaries" : "");
   let y = 22;
   const tokenName = (t) => (t + 1 === layout.first ? "sink" : String(t + 1 - layout.first));
   for (let t = 0; t < P.tokens; t++) {
@@ -85,20 +91,21 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
     const url = picture(height, P.tokens, (r, t) => diverging(part[r * P.tokens + t] / most));
     const changed = before && part.some((x, k) => x !== before.data[start * P.tokens + k]);
     const looks = ["register", changed ? "changed" : "", picked === name ? "picked" : ""].join(" ");
+    const meaning = `${name}: ${about(name)}`;
     const told = `Register ${name}${changed ? ", written by this layer" : ""}`;
     const group = svg("g", { class: looks, role: "button", tabindex: name === stop ? 0 : -1, "data-register": name, "data-numbers": part.join(" "), "aria-label": told },
       svg("rect", { x: 0, y: y - 1, width: left + width, height: tall + 2, class: "hit" }),
-      svg("text", { x: left - 14, y: y + tall / 2 + (isTemporary(name) ? 3 : 4), "text-anchor": "end", class: isTemporary(name) ? "minor" : "label" }, shortened(name)),
+      svg("text", { x: left - 14, y: y + tall / 2 + (isTemporary(name) ? 3 : 4), "text-anchor": "end", class: isTemporary(name) ? "minor" : "label" }, labelled(name, changed)),
       changed ? svg("path", { d: `M${left - 10} ${y + tall / 2 - 4} l6 4 l-6 4 z`, class: "mark" }) : null,
       placed(url, left, y, width, tall),
       svg("rect", { x: left, y, width, height: tall, class: "frame" }),
-      svg("title", {}, `${name}: largest ${number(most)}`));
+      svg("title", {}, meaning));
     group.addEventListener("click", () => onpick(name));
     group.addEventListener("pointermove", (event) => {
       const box = group.querySelector("image").getBoundingClientRect();
       const [r, t] = [(height * (event.clientY - box.top)) / box.height, (P.tokens * (event.clientX - box.left)) / box.width].map(Math.floor);
       const inside = r >= 0 && r < height && t >= 0 && t < P.tokens;
-      group.querySelector("title").textContent = inside ? `${name}, row ${r + 1}, ${tokenName(t)}: ${part[r * P.tokens + t]}` : `${name}: largest ${number(most)}`;
+      group.querySelector("title").textContent = inside ? `${name}, row ${r + 1}, ${tokenName(t)}: ${part[r * P.tokens + t]}` : meaning;
     });
     group.addEventListener("keydown", (event) => {
       if (event.key === "Enter" || event.key === " ") {
@@ -112,7 +119,7 @@ export function tokenMatrixMap(P, before, layout, { onpick, picked, cell = 26 })
       }
     });
     children.push(group);
-    y += tall + 3;
+    y += tall + (isTemporary(name) ? 2 : 3);
   }
   return svg("svg", { viewBox: `0 0 ${left + width + 2} ${y}`, width: left + width + 2, height: y, role: "group", "aria-label": "The token matrix P" }, children);
 }

@@ -1,9 +1,9 @@
 // Learned: what a trained model does in every loop, what its probes read, and what was found out about it.
-import { attentionMaps } from "./heatmap.js";
+import { attentionMaps, HOW_TO_READ } from "./heatmap.js";
 import { attentionOf } from "./transformer.js";
 import { catalogue, openSolver } from "./engine.js";
-import { drawSystem, parseMatrix, parseVector, relativeError, solve } from "./systems.js";
-import { LEFT, breathe, el, field, paused, put, select, slider, svg } from "./dom.js";
+import { FAMILIES, drawSystem, parseMatrix, parseVector, solve, squaredRelativeError } from "./systems.js";
+import { LEFT, breathe, el, field, paused, put, putControls, select, slider, svg } from "./dom.js";
 import { errorChart, fitting, legend } from "./chart.js";
 import { familiarity, run as runSolver } from "./solver.js";
 import { LINES, lineColour } from "./colour.js";
@@ -12,21 +12,22 @@ import { panel } from "./panel.js";
 import { seedField, sigmaSlider } from "./controls.js";
 import { run as runProgram } from "./program.js";
 
-const distance = (u, v) => u.reduce((sum, x, k) => sum + (x - v[k]) ** 2, 0) / (v.reduce((sum, x) => sum + x * x, 0) || 1);
-
-// Entries of two vectors side by side: dots for what the probe reads, bars for what is true.
-function entries(title, read, truth) {
+// Entries of two vectors side by side: dots for what the probe reads, bars for CG's; a tick for the solution where it is given.
+function entries(name, read, truth, solution = []) {
   const [width, height, middle] = [470, 112, 64];
-  const most = Math.max(...truth.map(Math.abs), ...read.map(Math.abs)) || 1;
+  const most = Math.max(...[...truth, ...read, ...solution].map(Math.abs)) || 1;
   const X = (k) => 30 + (k + 0.5) * ((width - 40) / truth.length);
   const Y = (v) => middle - 40 * (v / most);
   const [bar, dot] = [lineColour(LINES[7]), lineColour(LINES[2])];
-  return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": `${title}: squared relative distance ${number(distance(read, truth), 2)}` },
-    svg("text", { x: 0, y: 14, class: "label" }, title),
-    svg("text", { x: width - 4, y: 14, class: "faint", "text-anchor": "end" }, `squared relative distance ${number(distance(read, truth), 2)}`),
+  const off = (what, from) => `from ${what} ${number(squaredRelativeError(read, from), 2)}`;
+  const distance = `squared relative distance ${off(`CG’s ${name}`, truth)}${solution.length ? `, ${off("the solution", solution)}` : ""}`;
+  return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": `${name}: ${distance}` },
+    svg("text", { x: 0, y: 14, class: "label" }, name),
+    svg("text", { x: width - 4, y: 14, class: "faint", "text-anchor": "end" }, distance),
     svg("line", { x1: 30, x2: width - 10, y1: middle, y2: middle, class: "grid" }),
-    truth.map((v, k) => svg("g", {}, svg("title", {}, `${read[k]}, CG ${v}`),
+    truth.map((v, k) => svg("g", {}, svg("title", {}, `${read[k]}, CG ${v}${solution.length ? `, solution ${solution[k]}` : ""}`),
       svg("rect", { x: X(k) - 6, y: Math.min(Y(v), middle), width: 12, height: Math.abs(Y(v) - middle), fill: bar, "fill-opacity": 0.45 }),
+      solution.length ? svg("path", { d: `M${X(k) - 8} ${Y(solution[k])}h16`, class: "tick-mark" }) : null,
       svg("circle", { cx: X(k), cy: Y(read[k]), r: 3.6, fill: dot }))));
 }
 
@@ -38,8 +39,8 @@ export function learnedView(state, changed) {
   const setup = el("section", { class: "setup", "aria-label": "Model and system" });
   const loops = el("div", { class: "transport" });
   const message = el("p", { class: "message", role: "status" });
-  const attention = panel("Attention in this loop", { id: "panel-loop", note: "Eight heads, 21 tokens: the sink and one token for each equation. Rows are queries, columns keys." });
-  const probes = panel("What the probes read", { id: "panel-probes", note: "Dots: read from the last token by the model's linear probes. Bars: the x, r and d of conjugate gradients on the same system, at the same iteration." });
+  const attention = panel("Attention in this loop", { id: "panel-loop", note: `21 tokens: the sink and one for each equation. ${HOW_TO_READ}` });
+  const probes = panel("What the probes read", { id: "panel-probes", note: "Dots: what the model’s linear probes read from the last token. Bars: x, the residual r and the direction d of conjugate gradients (CG) on the same system, after as many iterations. Ticks: the solution." });
   const errors = panel("Error of each iterate", { id: "panel-learned-error" });
   const findings = panel("What the microscope found", { id: "panel-findings" });
   const left = el("div", { class: "column" }, probes.section, errors.section);
@@ -55,21 +56,33 @@ export function learnedView(state, changed) {
   function drawSetup() {
     const model = own().model;
     const about = catalogue.solvers[model];
-    const choice = select(names.map((name) => [name, name]), model, (value) => {
+    const choice = select("learned-model", names.map((name) => [name, name]), model, (value) => {
       set({ model: value });
       drawSetup();
       drawFindings();
     });
-    const note = `${about.n} unknowns, ${about.d} rows, ${about.heads} heads; trained for ${about.T} iterations with sigma ${about.sigma.join(", ")}. `
-      + `Its weights are rounded to ${about.bits} significant bits in this page (float32 has 24), so that late errors are larger than the model's own.`;
-    put(setup, field("Model", choice), el("p", { class: "note" }, note),
-      sigmaSlider("learned-sigma", own().sigma, (sigma) => set({ sigma })), seedField("learned-seed", own().seed, (seed) => set({ seed })), ownSystem());
+    const note = `A transformer that was trained ${about.aim}, on random systems of ${about.n} unknowns with sigma ${about.sigma.join(", ")}. `
+      + `${about.T} iterations, ${about.heads} heads, ${about.d} rows. Its weights are rounded to ${about.bits} significant bits in this page (float32 has 24), so that late errors are larger than the model’s own.`;
+    putControls(setup, field("Model", choice), el("p", { class: "note" }, note), drawn, ownSystem());
+    putDrawn();
+  }
+
+  // What a system is drawn with; it rests while there is a pasted one.
+  const drawn = el("div");
+  function putDrawn() {
+    const pasted = Boolean(own().texts.A?.trim());
+    put(drawn, sigmaSlider("learned-sigma", own().sigma, (sigma) => set({ sigma })), seedField("learned-seed", own().seed, (seed) => set({ seed })),
+      el("p", { class: "note" }, pasted ? "sigma and the seed rest while a matrix is pasted below; empty it to draw systems again." : FAMILIES.paper.about));
+    for (const control of drawn.querySelectorAll("input")) control.disabled = pasted;
   }
 
   // Fields for a system of one's own; while A is empty, systems are drawn.
   function ownSystem() {
     const area = (name, label, rows) => {
-      const control = el("textarea", { id: `learned-${name}`, rows, spellcheck: "false", oninput: () => set({ texts: { ...own().texts, [name]: control.value } }) });
+      const control = el("textarea", { id: `learned-${name}`, rows, spellcheck: "false", oninput: () => {
+        set({ texts: { ...own().texts, [name]: control.value } });
+        putDrawn();
+      } });
       control.value = own().texts[name] ?? "";
       return field(label, control);
     };
@@ -103,7 +116,7 @@ export function learnedView(state, changed) {
       await breathe();
       if (mine !== round) return;
     }
-    const cg = [...runProgram(catalogue.algorithms.cg.sizes[8].program, { A, b, x0: new Array(solver.n).fill(0) }, solver.T, solver.n)];
+    const cg = [...runProgram(catalogue.algorithms.cg.program, { A, b, x0: new Array(solver.n).fill(0) }, solver.T, solver.n)];
     run = { solver, x, iterates, cg };
     message.textContent = familiarity(solver, A, b).unlike ? "This system is unlike those of the training; nothing is known about the errors here." : "";
     show(Math.min(own().t, solver.T));
@@ -114,7 +127,7 @@ export function learnedView(state, changed) {
     changed("learned", { t });
     const { solver, x, iterates, cg } = run;
     put(loops, slider({ label: "Iteration", id: "learned-t", min: 0, max: solver.T, step: 1, value: t, shown: (k) => `${k} of ${solver.T}`, oninput: (k) => drawAt(k) }));
-    const errorsOf = (list) => list.map((each) => relativeError(each, x));
+    const errorsOf = (list) => list.map((each) => squaredRelativeError(each, x));
     run.lines = [
       { name: "conjugate gradients", style: 0, values: errorsOf(cg.map((values) => values.x.data)) },
       { name: own().model, style: 2, values: errorsOf(iterates.map((each) => each.x)) },
@@ -128,7 +141,7 @@ export function learnedView(state, changed) {
     const { x, rd, block, before } = iterates[t];
     const n = solver.n;
     put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 260, yTitle: "squared relative error", mark: t }), legend(lines));
-    put(probes.body, entries(`x at t = ${t}`, x, cg[t].x.data), entries("r", rd.slice(0, n), cg[t].r.data), entries("d", rd.slice(n), cg[t].d.data));
+    put(probes.body, entries("x", x, cg[t].x.data, run.x), entries("r", rd.slice(0, n), cg[t].r.data), entries("d", rd.slice(n), cg[t].d.data));
     const where = { pre: "the pre block", loop: `loop ${t}`, post: "the post block" }[block];
     attention.heading.textContent = `Attention in ${where}`;
     put(attention.body, attentionMaps(attentionOf(solver.model[block][0], before), n + 1, 118));

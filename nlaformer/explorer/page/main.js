@@ -1,7 +1,7 @@
 // The page: its header, its views, the state they share.
 import { applyLayer, tokenMatrix } from "./transformer.js";
 import { prompt as algorithmPrompt, run as runAlgorithm } from "./algorithm.js";
-import { button, el, put } from "./dom.js";
+import { button, el, paused, put } from "./dom.js";
 import { catalogue, openAlgorithm, openOperation, openSolver } from "./engine.js";
 import { compareView } from "./compare.js";
 import { drawSystem } from "./systems.js";
@@ -31,9 +31,15 @@ function changed(view, patch) {
   remember();
 }
 
-function remember() {
-  own = toAddress(state);
-  history.replaceState(null, "", own);
+// Browsers refuse an address that changes many times a second, so it is written when changes have paused.
+const remember = paused(address, 200);
+
+function address() {
+  if (location.hash === own) { // else another one was just entered, and is about to be followed
+    own = toAddress(state);
+    history.replaceState(null, "", own);
+  }
+  return location.href;
 }
 
 function open(view, patch) {
@@ -43,6 +49,7 @@ function open(view, patch) {
 
 function draw() {
   if (!Object.hasOwn(VIEWS, state.view)) state.view = "watch";
+  document.documentElement.dataset.theme = state.theme;
   current?.stop();
   current = VIEWS[state.view][1]();
   put(document.getElementById("page"), current.root);
@@ -64,22 +71,23 @@ function header(tour) {
   };
   const file = el("input", { type: "file", accept: ".json,application/json", hidden: true, "aria-label": "A saved state", onchange: () => restore(file, say) });
   return el("header", { class: "top" },
-    el("h1", {}, "nlaformer"), el("p", {}, "Linear algebra inside a transformer"),
+    el("h1", { title: `version ${catalogue.version}` }, "nlaformer"), el("p", {}, "Linear algebra inside transformers"),
     el("nav", { "aria-label": "Views" }, Object.entries(VIEWS).map(([view, [title]]) => button(title, () => open(view), { "data-view": view }))),
     el("div", { class: "tools" },
-      button("Guided walk", () => tour.start(), { "data-walk": "" }),
+      button("Guided walk", () => tour.start(), { "data-walk": "", class: "main" }),
       button("Copy link", () => copyLink(say), { title: "The address holds everything you see" }),
       button("Save", () => save("explorer.json", "application/json", JSON.stringify(state, null, 1)), { title: "Save what you see to a file" }),
       button("Open", () => file.click(), { title: "Open a saved file" }), file,
-      button("Light / dark", () => {
-        document.documentElement.dataset.theme = isDark() ? "light" : "dark";
+      button("Theme", () => {
+        state.theme = document.documentElement.dataset.theme = isDark() ? "light" : "dark";
         current.redraw();
-      }), said, el("span", { class: "said" }, `version ${catalogue.version}`)));
+        remember();
+      }, { title: "Light or dark" }), said));
 }
 
 async function copyLink(say) {
   try {
-    await navigator.clipboard.writeText(location.href);
+    await navigator.clipboard.writeText(address());
     say("Copied.");
   } catch {
     say("Copy the address of the page.");
@@ -102,6 +110,7 @@ async function restore(file, say) {
 document.body.prepend(header(walk(open)));
 addEventListener("hashchange", () => {
   if (location.hash === own) return;
+  own = location.hash;
   state = structuredClone(fromAddress(location.hash));
   draw();
 });

@@ -1,6 +1,6 @@
 // One operation: operands into the prompt, one pass, the result out of it. After nlaformer/express/operation.py.
 import { emptyPrompt, readLayout, write } from "./prompt.js";
-import { exponent, norm, scaled, times2 } from "./scaling.js";
+import { exponent, normExponent, scaled, times2 } from "./scaling.js";
 import { applyLayer, readModel } from "./transformer.js";
 
 export function readOperation(described, array) {
@@ -9,13 +9,13 @@ export function readOperation(described, array) {
 
 const largest = (values) => values.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
 
-// The largest entry, or the largest norm of a column of the block that is written.
+// The exponent of the largest entry, or of the largest norm of a column of the block that is written.
 function measured(operand, value, n) {
   if (operand.measure === "none") return 0;
   if (operand.measure === "largest") return exponent(largest(value));
   const columns = { row: value.map((x) => [x]), column: [value], matrix: [] }[operand.kind];
   for (let k = 0; operand.kind === "matrix" && k < n; k++) columns.push(value.filter((_, i) => i % n === k));
-  return exponent(Math.max(...columns.map(norm)));
+  return normExponent(...columns);
 }
 
 function prompt(operation, operands) {

@@ -10,17 +10,29 @@ export function panel(title, { note, id } = {}) {
 }
 
 function saveDrawings(title, body) {
-  const found = [...body.querySelectorAll("svg")].filter((drawing) => !drawing.closest(".legend"));
-  const drawings = found.length ? found : [written(body.innerText)];
+  const found = [...body.querySelectorAll("svg, .legend")].filter((drawing) => !drawing.parentElement.closest(".legend"));
+  const drawings = found.length ? found.map((each) => (each.matches(".legend") ? listed(each) : each)) : [written(body.innerText)];
   save(`${title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}.svg`, "image/svg+xml", joined(drawings, title));
 }
 
+const text = (x, y, content, font) => svg("text", { x, y, fill: getComputedStyle(document.body).color, "xml:space": "preserve", style: `font: ${font}` }, content);
+
 // A panel of words and numbers, line by line.
-function written(text) {
-  const lines = text.split("\n");
+function written(content) {
+  const lines = content.split("\n");
   const width = 24 + 7.3 * Math.max(...lines.map((line) => line.length));
-  const row = (line, k) => svg("text", { x: 12, y: 20 + 17 * k, "xml:space": "preserve", style: "font: 12px monospace" }, line);
-  return svg("svg", { viewBox: `0 0 ${width} ${24 + 17 * lines.length}` }, lines.map(row));
+  return svg("svg", { viewBox: `0 0 ${width} ${24 + 17 * lines.length}` }, lines.map((line, k) => text(12, 20 + 17 * k, line, "12px monospace")));
+}
+
+// The names of lines, each beside its sample, below each other.
+function listed(legend) {
+  const rows = [...legend.children].map((entry, k) => {
+    const sample = entry.querySelector("svg").cloneNode(true);
+    sample.setAttribute("x", 12);
+    sample.setAttribute("y", 18 * k + 2);
+    return [sample, text(54, 18 * k + 12, entry.textContent.trim(), "12px sans-serif")];
+  });
+  return svg("svg", { viewBox: `0 0 400 ${18 * rows.length}` }, rows);
 }
 
 // One drawing of several, below each other; colours and fonts are written out, since a file has no style sheet.
@@ -28,18 +40,8 @@ function joined(drawings, title) {
   const boxes = drawings.map((drawing) => drawing.viewBox.baseVal);
   const width = Math.max(...boxes.map((box) => box.width));
   const height = boxes.reduce((sum, box) => sum + box.height + 8, 0);
-  const whole = document.createElementNS("http://www.w3.org/2000/svg", "svg");
-  whole.setAttribute("xmlns", "http://www.w3.org/2000/svg");
-  whole.setAttribute("viewBox", `0 0 ${width} ${height}`);
-  whole.setAttribute("width", width);
-  whole.setAttribute("height", height);
-  const name = document.createElementNS("http://www.w3.org/2000/svg", "title");
-  name.textContent = title;
-  const ground = document.createElementNS("http://www.w3.org/2000/svg", "rect");
-  ground.setAttribute("width", width);
-  ground.setAttribute("height", height);
-  ground.setAttribute("fill", getComputedStyle(document.body).backgroundColor);
-  whole.append(name, ground);
+  const ground = svg("rect", { width, height, fill: getComputedStyle(document.body).backgroundColor });
+  const whole = svg("svg", { xmlns: "http://www.w3.org/2000/svg", viewBox: `0 0 ${width} ${height}`, width, height }, svg("title", {}, title), ground);
   let top = 0;
   drawings.forEach((drawing, k) => {
     const copy = drawing.cloneNode(true);

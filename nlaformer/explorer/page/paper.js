@@ -44,7 +44,7 @@ export function paperView(state, changed) {
     put(list, sections.map((section) => el("section", {}, el("h3", {}, section), shown.filter((row) => row.section === section).map(article))));
   }
 
-  const filter = select([["all", `all (${claims.rows.length})`], ...verdicts.map((verdict) => [verdict, `${verdict} (${count(verdict)})`])], chosen, draw);
+  const filter = select("paper-verdict", [["all", `all (${claims.rows.length})`], ...verdicts.map((verdict) => [verdict, `${verdict} (${count(verdict)})`])], chosen, draw);
   const meanings = el("dl", { class: "meanings" }, claims.meanings.map(([verdict, meaning]) => [el("dt", {}, verdict), el("dd", {}, meaning)]));
   const about = el("p", { class: "note" }, "NLAFormer: Transformers Learn Numerical Linear Algebra Operations, by Ma, Gao and Ng.");
   put(root, el("section", { class: "setup", "aria-label": "Which claims" }, field("Verdict", filter), el("p", { class: "note" }, claims.about), meanings),

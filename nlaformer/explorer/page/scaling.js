@@ -20,7 +20,7 @@ export function scaled(values, e) {
   return e === 0 ? Float64Array.from(values) : Float64Array.from(values, (x) => times2(x, e));
 }
 
-// The Euclidean norm without overflow.
+// The Euclidean norm; squares neither overflow nor vanish, only the norm itself may be beyond the largest number.
 export function norm(values) {
   let largest = 0;
   for (const x of values) largest = Math.max(largest, Math.abs(x));
@@ -28,4 +28,16 @@ export function norm(values) {
   let sum = 0;
   for (const x of values) sum += (x / largest) ** 2;
   return largest * Math.sqrt(sum);
+}
+
+// The exponent of the largest norm of some vectors, also where that norm is beyond the largest number.
+export function normExponent(...vectors) {
+  const most = (e) => Math.max(...vectors.map((values) => norm(scaled(values, e))));
+  return Number.isFinite(most(0)) ? exponent(most(0)) : 64 + exponent(most(-64));
+}
+
+// log2 of the norm of a vector, in the same sense; -Infinity for zero.
+export function logNorm(values) {
+  const e = normExponent(values);
+  return e + Math.log2(norm(scaled(values, -e)));
 }

@@ -1,6 +1,6 @@
 // A trained model: the prompt [0 | a_i ; b_i] read in, pre block, T - 1 loops, post block, two linear probes on the last
 // token. After nlaformer/learn/model.py and learn/scale.py. Weights are float32, the arithmetic is float64.
-import { norm, scaled, times2 } from "./scaling.js";
+import { logNorm, norm, normExponent, scaled, times2 } from "./scaling.js";
 import { applyBlock, readModel, readWeight, times, tokenMatrix } from "./transformer.js";
 
 export function readSolver(described, array) {
@@ -26,10 +26,11 @@ function roundEven(x) {
   return below % 2 === 0 ? below : below + 1;
 }
 
-function shape(A, n) {
+// The spread of log a_ii, log2 of its geometric mean over |A|, and |A - diag A| / |A|.
+function shape(given, n) {
+  const A = scaled(given, -normExponent(given));
   const size = norm(A);
-  const diagonal = Array.from({ length: n }, (_, k) => A[k * n + k]);
-  const logs = diagonal.map((a) => (a > 0 ? Math.log(a) : NaN));
+  const logs = Array.from({ length: n }, (_, k) => (A[k * n + k] > 0 ? Math.log(A[k * n + k]) : NaN));
   const mean = logs.reduce((x, y) => x + y, 0) / n;
   const spread = Math.sqrt(logs.reduce((x, y) => x + (y - mean) ** 2, 0) / n);
   const beside = norm(A.map((a, k) => (k % (n + 1) === 0 ? 0 : a)));
@@ -41,8 +42,8 @@ export function familiarity(solver, A, b) {
   const known = solver.familiar;
   if (!known) return { e: 0, f: 0, unlike: false };
   const measures = shape(A, solver.n);
-  const size = Math.log2(norm(A));
-  const length = Math.log2(norm(b)) - size;
+  const size = logNorm(A);
+  const length = logNorm(b) - size;
   const far = outside(known.size, size) || outside(known.diagonal, size + measures[1]);
   return {
     e: steps(known.size, size, far),
@@ -75,8 +76,8 @@ function probed(probe, P) {
   return Array.from(times(probe, last).data);
 }
 
-// Each iterate: { t, x, rd, P, before, layers }, before being the state that entered the block.
-export function* run(solver, A, b, iterations = solver.T) {
+// Each iterate: { t, block, x, rd, before }, before being the state that entered the block.
+export function* run(solver, A, b) {
   const { e, f } = familiarity(solver, A, b);
   const model = solver.model;
   let P = tokens(solver, scaled(A, -e), scaled(b, -(e + f)));
@@ -84,13 +85,13 @@ export function* run(solver, A, b, iterations = solver.T) {
     const x = probed(solver.probe_x, P).map((v) => times2(v, f));
     // r and d have the unit of b.
     const rd = probed(solver.probe_rd, P).map((v) => times2(v, e + f));
-    return { t, block, x, rd, P, before };
+    return { t, block, x, rd, before };
   };
   let before = P;
   P = applyBlock(model.pre, P);
   yield iterate(0, "pre", before);
-  for (let t = 1; t <= iterations; t++) {
-    const block = t === iterations && model.post.length ? "post" : "loop";
+  for (let t = 1; t <= solver.T; t++) {
+    const block = t === solver.T && model.post.length ? "post" : "loop";
     before = P;
     P = applyBlock(model[block], P);
     yield iterate(t, block, before);

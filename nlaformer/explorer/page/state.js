@@ -3,8 +3,9 @@ import { FAMILIES } from "./systems.js";
 
 export const START = {
   view: "watch",
+  theme: "", // that of the system
   watch: { what: "algorithm cg", n: 4, texts: { A: "4 1 0 0\n1 3 1 0\n0 1 2 1\n0 0 1 5", b: "1 2 3 4" }, at: 0, register: null, family: "paper", sigma: 1.2, condition: 100, seed: 1 },
-  compare: { family: "paper", n: 20, sigma: 1.2, condition: 100, count: 1, seed: 1, methods: ["cg", "pcg", "compiled cg"] },
+  compare: { family: "paper", n: 20, sigma: 1.2, condition: 100, count: 1, seed: 1, methods: ["cg", "pcg", "compiled cg", "guided-cg", "cg-accelerated"] },
   learned: { model: "cg-accelerated", sigma: 1.2, seed: 1, t: 1, texts: { A: "", b: "" } },
   paper: { verdict: "all" },
 };
@@ -34,6 +35,7 @@ export function merged(known, given) {
     } else if (here !== null && typeof here === "object") result[name] = merged(here, there);
     else if (typeof here === "number") result[name] = typeof there === "number" ? bounded(name, there) : here;
     else if (name === "family") result[name] = Object.hasOwn(FAMILIES, there) ? there : here;
+    else if (name === "theme") result[name] = ["", "light", "dark"].includes(there) ? there : here;
     else if (name === "register") result[name] = typeof there === "string" ? there : null;
     else if (typeof here === typeof there) result[name] = there;
   }

@@ -1,5 +1,6 @@
 // Systems: typed or pasted ones, and families drawn in the page with a seed. The draws are the page's own; the families
 // are those of nlaformer.problems.
+import { norm, normExponent, scaled, times2 } from "./scaling.js";
 
 // --- text to numbers ---
 
@@ -153,9 +154,9 @@ function laplacian(n) {
 }
 
 export const FAMILIES = {
-  paper: { title: "The paper's family", parameter: "sigma", make: paperFamily },
-  condition: { title: "Given condition number", parameter: "condition", make: conditioned },
-  laplacian: { title: "Second differences", parameter: null, make: laplacian },
+  paper: { title: "The paper’s family", about: "A random positive definite matrix plus diag(e^(sigma z)), z normal: larger sigma, larger condition number.", parameter: "sigma", make: paperFamily },
+  condition: { title: "Given condition number", about: "Random eigenvectors; eigenvalues from 1 down to 1 / condition, each a constant factor below the last.", parameter: "condition", make: conditioned },
+  laplacian: { title: "Second differences", about: "2 on the diagonal, −1 beside it: the Laplace operator on a line.", parameter: null, make: laplacian },
 };
 
 // A system with a known solution: { A, b, x }.
@@ -174,9 +175,11 @@ function product(A, x) {
 }
 
 // The solution of A x = b by elimination with pivots; null where A is singular.
-export function solve(A, b) {
-  const n = b.length;
-  const M = Array.from({ length: n }, (_, i) => [...A.slice(i * n, (i + 1) * n), b[i]]);
+export function solve(given, right) {
+  const n = right.length;
+  const [e, f] = [normExponent(given), normExponent(right)];
+  const [A, b] = [scaled(given, -e), scaled(right, -f)];
+  const M = Array.from({ length: n }, (_, i) => [...A.subarray(i * n, (i + 1) * n), b[i]]);
   for (let k = 0; k < n; k++) {
     const pivot = M.reduce((best, row, i) => (i >= k && Math.abs(row[k]) > Math.abs(M[best][k]) ? i : best), k);
     if (!(Math.abs(M[pivot][k]) > 0)) return null;
@@ -190,18 +193,33 @@ export function solve(A, b) {
   for (let i = n - 1; i >= 0; i--) {
     x[i] = (M[i][n] - M[i].slice(i + 1, n).reduce((sum, a, k) => sum + a * x[i + 1 + k], 0)) / M[i][i];
   }
-  return x;
+  return x.map((value) => times2(value, f - e));
 }
 
-// What a user should know about a matrix before a method for positive definite ones runs on it; "" if nothing.
-export function remark(A, n) {
-  let [beside, most] = [0, 0];
-  for (let i = 0; i < n; i++) for (let j = 0; j < n; j++) {
-    beside = Math.max(beside, Math.abs(A[i * n + j] - A[j * n + i]));
-    most = Math.max(most, Math.abs(A[i * n + j]));
+// What a user should know about a matrix before a method for symmetric ones runs on it; "" if nothing.
+export function remark(given, n, definite) {
+  const A = scaled(given, -normExponent(given));
+  const isSymmetric = A.every((a, k) => Math.abs(a - A[(k % n) * n + Math.floor(k / n)]) < 1e-12);
+  if (!isSymmetric) return "A is not symmetric; this method is made for symmetric matrices.";
+  return !definite || isDefinite(A, n) ? "" : "A is not positive definite; this method need not converge.";
+}
+
+// |M^k|^(1/k) for k = 2^20, by squaring.
+export function spectralRadius(M, n) {
+  let [power, log] = [M, 0];
+  for (let k = 0; k < 20; k++) {
+    const size = norm(power);
+    if (size === 0) return 0;
+    if (!Number.isFinite(size)) return Infinity;
+    log += Math.log(size) / 2 ** k;
+    const P = power.map((x) => x / size);
+    power = P.map((_, at) => {
+      let sum = 0;
+      for (let k = 0; k < n; k++) sum += P[Math.floor(at / n) * n + k] * P[k * n + (at % n)];
+      return sum;
+    });
   }
-  if (beside > 1e-12 * most) return "A is not symmetric; this method is made for symmetric matrices.";
-  return isDefinite(A, n) ? "" : "A is not positive definite; this method need not converge.";
+  return Math.exp(log);
 }
 
 function isDefinite(A, n) {
@@ -215,7 +233,11 @@ function isDefinite(A, n) {
   return true;
 }
 
-export function relativeError(x, exact) {
-  const size = exact.reduce((sum, v) => sum + v * v, 0);
-  return exact.reduce((sum, v, k) => sum + (x[k] - v) ** 2, 0) / size;
+// |x - exact|^2 / |exact|^2; what is not a number is infinitely far off.
+export function squaredRelativeError(x, exact) {
+  const e = -normExponent(exact);
+  const squares = (values) => values.reduce((sum, v) => sum + times2(v, e) ** 2, 0);
+  const off = squares(exact.map((v, k) => x[k] - v));
+  if (Number.isNaN(off)) return Infinity;
+  return off === 0 ? 0 : off / squares(exact);
 }

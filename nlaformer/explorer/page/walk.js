@@ -16,7 +16,7 @@ const STOPS = [
   },
   {
     title: "How softmax multiplies",
-    text: "A softmax of small scores is nearly linear in them: e^s ≈ 1 + s. Two heads with scores +c s and −c s share everything but the linear part, so that their difference is a product. Here two heads multiply a matrix by a vector. Nearly all attention goes to the sink; the product is in the tiny rest, which the heads’ outputs enlarge.",
+    text: "A softmax of small scores is nearly linear in them: e^s ≈ 1 + s. Two heads with scores +c s and −c s share everything but the linear part, so that their difference is a product. Here two heads multiply a matrix by a vector. Nearly all attention goes to the sink, the first column; the product is in the tiny rest. Its last row reads b = 1, 2, 3 as more in head 1 and as less in head 2.",
     view: "watch", state: { what: "operation matvec", n: 3, texts: { A: "1 2 0\n0 1 -1\n2 0 1", b: "1 2 3" }, at: 1, register: "result" }, panel: "panel-attention",
   },
   {
@@ -51,6 +51,7 @@ export function walk(go) {
   const card = el("aside", { class: "walk", "aria-label": "Guided walk", hidden: true });
   document.body.append(card);
   let at = 0;
+  let pointing;
 
   function point(id) {
     for (const marked of document.querySelectorAll(".pointed")) marked.classList.remove("pointed");
@@ -70,10 +71,12 @@ export function walk(go) {
       el("div", { class: "buttons" }, button("Close", close), button("Back", () => show(at - 1), { disabled: at === 0 }), at < STOPS.length - 1 ? button("Next", () => show(at + 1), { class: "main" }) : button("Done", close, { class: "main" })));
     card.hidden = false;
     heading.focus({ preventScroll: true });
-    setTimeout(() => point(panel), 250);
+    clearTimeout(pointing);
+    pointing = setTimeout(() => point(panel), 250);
   }
 
   function close() {
+    clearTimeout(pointing);
     card.hidden = true;
     point(null);
     document.querySelector("[data-walk]")?.focus();

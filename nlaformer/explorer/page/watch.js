@@ -1,25 +1,17 @@
 // Watch: a transformer at work on a system of your own, layer by layer.
 import { attentionOf } from "./transformer.js";
-import { LEFT, button, el, field, paused, put, select } from "./dom.js";
+import { LEFT, button, el, field, paused, put, putControls, select } from "./dom.js";
 import { catalogue } from "./engine.js";
 import { conditionSlider, scrollable, seedField, sigmaSlider } from "./controls.js";
-import { attentionMaps, tokenMatrixMap } from "./heatmap.js";
+import { attentionMaps, HOW_TO_READ, tokenMatrixMap } from "./heatmap.js";
 import { chosen, completed, compute, readInputs, valuesAt, wanted } from "./watching.js";
 import { counted, number, tiny } from "./format.js";
 import { errorChart, fitting, legend } from "./chart.js";
-import { FAMILIES, drawSystem, matrixText, relativeError, uniforms, vectorText } from "./systems.js";
+import { FAMILIES, drawSystem, matrixText, squaredRelativeError, uniforms, vectorText } from "./systems.js";
 import { panel } from "./panel.js";
+import { aboutRegister, notesOn } from "./words.js";
 
-// What words of the instructions mean.
-const NOTES = [
-  [/^(parts|log \||signs) ?/, "Attention multiplies by A through its kernel, an exponential: so A is kept as the logarithms and the signs of its entries."],
-  [/interpolated/, "A logarithm is first interpolated by the FFN, piece by piece; the next layer refines it."],
-  [/refined/, "g = s e^−l is near 1; adding log g to l corrects the interpolated logarithm to the last digits."],
-  [/ \. /, "An inner product: the softmax is linearized, with three pairs of heads."],
-  [/trip/, "A trip guards the end: once a square falls into rounding noise or below zero, this row grows without bound and takes the states that shrink, such as r and d, to zero; x then stays as it is."],
-  [/exp\(/, "A factor e^F, with F a sum of rows that hold logarithms: quotients and products of scalars cost nothing more."],
-  [/network/, "The trained network works on rows of its own, beside the compiled arithmetic."],
-];
+const SHAPES = /, \((n|\))[^;]*/;
 const spaced = (name) => name.replaceAll("_", " ");
 
 export function watchView(state, changed, openLearned) {
@@ -32,9 +24,9 @@ export function watchView(state, changed, openLearned) {
   const setup = el("section", { class: "setup", "aria-label": "What runs, and on what" });
   const transport = el("div", { class: "transport", role: "group", "aria-label": "Steps of the run" });
   const message = el("p", { class: "message", role: "status" });
-  const tokens = panel("Token matrix P", { id: "panel-p", note: "A column is a token, a group of rows a register. Blue is negative, orange positive; each register has its own scale. An arrow marks what this layer wrote. Point at an entry to read it." });
+  const tokens = panel("Token matrix P", { id: "panel-p", note: "A column is a token, a group of rows with a name a register. Blue is negative, orange positive; each register has its own scale. An arrow marks what this layer wrote or cleared. Point at an entry to read it." });
   const layer = panel("This layer", { id: "panel-layer" });
-  const heads = panel("Attention of this layer", { id: "panel-attention", note: "Rows are queries, columns keys, the sink first. Colours run from the least to the largest weight of a head, which stand below it; point at an entry to read it, token 0 being the sink." });
+  const heads = panel("Attention of this layer", { id: "panel-attention", note: HOW_TO_READ });
   const values = panel("Values", { id: "panel-values" });
   const errors = panel("Error", { id: "panel-error" });
   const stage = el("div", { class: "stage" }, tokens.section, el("div", { class: "column" }, layer.section, values.section, heads.section, errors.section));
@@ -44,7 +36,7 @@ export function watchView(state, changed, openLearned) {
 
   function drawSetup() {
     const choice = chosen(own().what);
-    const what = select(options(), own().what, (value) => {
+    const what = select("watch-what", options(), own().what, (value) => {
       if (value.startsWith("solver ")) return openLearned(value.slice(7));
       stop();
       update({ what: value, at: 0, register: null });
@@ -52,7 +44,6 @@ export function watchView(state, changed, openLearned) {
       // What was typed is kept where the new choice can run on it.
       if (readInputs(chosen(value), own().texts).problem) sample(sizeFor(chosen(value), own().n));
       else start();
-      setup.querySelector("select").focus();
     });
     const inputs = wanted(choice).map(({ name, kind }) => {
       const control = el("textarea", { id: `input-${name}`, rows: kind === "matrix" ? 5 : 2, spellcheck: "false", autocomplete: "off", oninput: paused(() => {
@@ -62,7 +53,8 @@ export function watchView(state, changed, openLearned) {
       control.value = own().texts[name] ?? "";
       return field(kind === "matrix" ? `Matrix ${name}` : `Vector ${name}`, control, kind === "matrix" ? "One row a line; spaces or commas between numbers." : null);
     });
-    put(setup, field("What runs", what), el("p", { class: "note" }, choice.entry.about), inputs, drawFields(choice));
+    const about = choice.kind === "operation" ? `Computes ${choice.entry.about.replace(SHAPES, "")}.` : choice.entry.about;
+    putControls(setup, field("What runs", what), el("p", { class: "note" }, about), inputs, drawFields(choice));
   }
 
   function options() {
@@ -75,11 +67,10 @@ export function watchView(state, changed, openLearned) {
   }
 
   function drawFields(choice) {
-    const size = select(choice.sizes.map((n) => [String(n), `n = ${n}`]), String(sizeFor(choice, own().n)), (value) => sample(Number(value)));
-    size.id = "watch-size";
+    const size = select("watch-size", choice.sizes.map((n) => [String(n), `n = ${n}`]), String(sizeFor(choice, own().n)), (value) => sample(Number(value)));
     const seed = seedField("watch-seed", own().seed, (value) => sample(own().n, { seed: value }));
     if (choice.kind === "operation") return el("fieldset", {}, el("legend", {}, "Or draw numbers"), field("Size", size), seed);
-    const family = select(Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), own().family, (value) => {
+    const family = select("watch-family", Object.entries(FAMILIES).map(([name, { title }]) => [name, title]), own().family, (value) => {
       sample(own().n, { family: value });
       drawSetup();
     });
@@ -88,7 +79,7 @@ export function watchView(state, changed, openLearned) {
       condition: () => conditionSlider("watch-condition", own().condition, (condition) => sample(own().n, { condition })),
     };
     const strength = strengths[FAMILIES[own().family].parameter]?.();
-    return el("fieldset", {}, el("legend", {}, "Or draw a system"), field("Family", family), field("Size", size), strength, seed);
+    return el("fieldset", {}, el("legend", {}, "Or draw a system"), field("Family", family, FAMILIES[own().family].about), strength, field("Size", size), seed);
   }
 
   const sizeFor = (choice, n) => (choice.sizes.includes(n) ? n : choice.sizes.filter((size) => size <= 8).at(-1) ?? choice.sizes[0]);
@@ -219,7 +210,7 @@ export function watchView(state, changed, openLearned) {
     const picked = own().register;
     const focused = document.activeElement?.dataset?.register;
     const cell = Math.max(9, Math.min(46, Math.floor(280 / P.tokens)));
-    const drawing = tokenMatrixMap(P, before, run.layout, { picked, cell, onpick: (name) => {
+    const drawing = tokenMatrixMap(P, before, run.layout, { picked, cell, about, onpick: (name) => {
       update({ register: own().register === name ? null : name });
       drawTokens(own().at);
     } });
@@ -227,32 +218,37 @@ export function watchView(state, changed, openLearned) {
     if (focused) drawing.querySelector(`[data-register="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
+  const about = (name) => aboutRegister(name, run.kind, wanted(chosen(own().what)).map((input) => input.name).concat("x0"));
+
   function registerTable(P, name) {
     const rows = run.layout.rows.get(name);
     if (!rows) return el("p", { class: "note" }, `${P.rows} rows × ${P.tokens} tokens. Choose a register to read its numbers.`);
     const shown = Math.min(rows.height, 8);
     const line = (r) => el("tr", {}, Array.from({ length: P.tokens }, (_, t) => el("td", {}, number(P.data[(rows.start + r) * P.tokens + t], 3))));
-    const caption = `Register ${name}${rows.height > shown ? `, first ${shown} of ${rows.height} rows` : ""}`;
-    const table = el("table", {}, el("caption", {}, caption), el("tbody", {}, Array.from({ length: shown }, (_, r) => line(r))));
-    return scrollable(`Numbers in register ${name}`, table, "scroll register-values");
+    const caption = `Register ${name}${rows.height > shown ? `, first ${shown} of ${rows.height} rows` : ""}. ${about(name)}`;
+    const table = el("table", {}, el("tbody", {}, Array.from({ length: shown }, (_, r) => line(r))));
+    return [el("p", { class: "note" }, caption), scrollable(`Numbers in register ${name}`, table, "scroll register-values")];
   }
 
   function drawLayer(at) {
     const { block, layer: k } = run.steps[at];
+    layer.heading.textContent = block === "input" ? "The prompt" : "This layer";
     if (block === "input") {
-      const told = run.kind === "operation"
-        ? "The operands stand in the prompt; the rows for the result are empty."
-        : "The prompt holds A and b divided by powers of two, which is exact, a row of ones and the position of each token.";
-      put(layer.body, el("p", {}, told), run.source ? program([]) : null);
+      const trained = run.program || run.kind === "operation" ? "No weight here was trained:" : "Some layers here were trained; for the rest";
+      const made = run.kind === "operation" ? "they were written down, with a proven bound on the error." : "a compiler wrote the weights of this transformer from the program below.";
+      const input = run.kind === "operation" ? "the operands" : "A and b";
+      put(layer.body, el("p", {}, `${trained} ${made}`),
+        el("p", {}, `Its input is the matrix P beside, which holds ${input}, divided by powers of two. Press Play to apply its layers one by one, or type numbers of your own.`),
+        run.source ? program([]) : null);
       return;
     }
     const part = run.model[block][k];
-    const size = `${counted(part.heads?.count ?? 0, "head")}, FFN of width ${part.ffn ? part.ffn.W_1.rows : 0}`;
-    if (run.kind === "operation") return void put(layer.body, el("p", {}, size));
+    const size = [part.heads ? counted(part.heads.count, "head") : "no heads", part.ffn ? `FFN of width ${part.ffn.W_1.rows}` : "no FFN"].join(", ");
+    if (run.kind === "operation") return void put(layer.body, el("p", { class: "size" }, size));
     const entries = run.schedule[block][k];
     put(layer.body, el("p", { class: "size" }, size),
       el("ul", { class: "instructions" }, entries.map(({ text }) => el("li", {}, el("code", {}, text)))),
-      NOTES.filter(([word]) => entries.some(({ text }) => word.test(text))).map(([, note]) => el("p", { class: "note" }, note)),
+      notesOn(entries.map(({ text }) => text)).map((note) => el("p", { class: "note" }, note)),
       program(entries.map(({ line }) => line)));
   }
 
@@ -265,38 +261,44 @@ export function watchView(state, changed, openLearned) {
 
   function drawHeads(at) {
     const { block, layer: k } = run.steps[at];
-    const weights = block === "input" ? [] : attentionOf(run.model[block][k], run.steps[at - 1].P);
-    const n = run.steps[at].P.tokens;
-    const none = block === "input" ? "The prompt, before any layer." : "This layer has no heads; its FFN works token by token.";
-    put(heads.body, weights.length ? attentionMaps(weights, n, 104) : el("p", { class: "note" }, none));
+    heads.section.hidden = block === "input";
+    if (heads.section.hidden) return;
+    const weights = attentionOf(run.model[block][k], run.steps[at - 1].P);
+    const none = "This layer has no heads; its FFN works token by token.";
+    put(heads.body, weights.length ? attentionMaps(weights, run.steps[at].P.tokens, 104) : el("p", { class: "note" }, none));
   }
 
   function drawValues(at) {
     const rows = valuesAt(run, at);
     const t = run.kind === "algorithm" ? completed(run, at) : null;
+    values.section.hidden = run.steps[at].block === "input";
     values.heading.textContent = t === null ? "The result" : t < 0 ? "Values" : `Values after iteration ${t}`;
-    if (!rows.length) return void put(values.body, el("p", { class: "note" }, "There are none yet."));
-    const vector = (data) => (data ? data.slice(0, 8).map((x) => number(x, 5)).join("  ") + (data.length > 8 ? "  …" : "") : "—");
-    const columns = ["", "in the transformer", "in plain arithmetic", "difference"];
-    const row = ({ name, found, plain, difference }) => el("tr", { "data-value": name },
-      el("th", { scope: "row" }, name),
-      el("td", { title: found.join(" ") }, vector(found)),
-      el("td", { title: plain?.join(" ") }, vector(plain)),
-      el("td", {}, difference === null ? "—" : tiny(difference)));
-    const table = el("table", { class: "values" },
-      el("thead", {}, el("tr", {}, columns.map((text) => el("th", { scope: "col" }, text)))), el("tbody", {}, rows.map(row)));
-    const note = run.program
-      ? "Plain arithmetic is the program itself in float64, what NumPy computes."
-      : "A trained network is part of this program, so that there is no plain value beside it.";
-    put(values.body, scrollable("Values", table), run.kind === "operation" ? null : el("p", { class: "note" }, note));
+    const none = run.kind === "operation" ? "The last layer writes the result." : "The program’s states are there when the start has ended.";
+    if (!rows.length) return void put(values.body, el("p", { class: "note" }, none));
+    const note = "A trained network is part of this program, so that there is no plain value beside it.";
+    put(values.body, scrollable("Values", valuesTable(rows)), rows.some(({ plain }) => plain) ? null : el("p", { class: "note" }, note));
+  }
+
+  // Each value of the transformer above the plain one, digits below digits.
+  function valuesTable(rows) {
+    const texts = (data) => Array.from(data.slice(0, 8), (x) => number(x, 5));
+    const width = Math.max(...rows.flatMap(({ found, plain }) => [...texts(found), ...texts(plain ?? [])]).map((text) => text.length));
+    const entries = (data) => texts(data).map((text) => text.padStart(width)).join("  ") + (data.length > 8 ? "  …" : "");
+    const of = (label, data) => [el("td", { class: "which" }, label), el("td", { title: data.join(" ") }, entries(data))];
+    const row = ({ name, found, plain, difference }) => el("tbody", { "data-value": name },
+      el("tr", {}, el("th", { scope: "row", rowspan: plain ? 2 : 1 }, name), el("td", { rowspan: plain ? 2 : 1 }, plain ? tiny(difference) : "—"), of("transformer", found)),
+      plain ? el("tr", {}, of("plain float64", plain)) : null);
+    const columns = ["", "difference", "computed by", "entries"];
+    return el("table", { class: "values" },
+      el("thead", {}, el("tr", {}, columns.map((text) => el("th", { scope: "col" }, text)))), rows.map(row));
   }
 
   function drawErrors(at) {
     errors.section.hidden = run.kind === "operation" || !run.exact;
     if (errors.section.hidden) return;
-    const of = (list) => list.map((values) => Math.sqrt(relativeError(values[run.answer].data, run.exact)));
+    const of = (list) => list.map((values) => Math.sqrt(squaredRelativeError(values[run.answer].data, run.exact)));
     const lines = [{ name: "transformer", style: 2, values: of(run.values) }];
-    if (run.program) lines.unshift({ name: "plain arithmetic", style: 1, values: of(run.program) });
+    if (run.program) lines.unshift({ name: "plain float64, as in NumPy", style: 1, values: of(run.program) });
     const mark = Math.max(completed(run, at), 0);
     put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 240, yTitle: "relative error of x", mark }), legend(lines));
   }

@@ -3,9 +3,13 @@ import { catalogue, openAlgorithm, openOperation } from "./engine.js";
 import { prompt, states, trace } from "./algorithm.js";
 import { read, reference, trace as traceOperation } from "./operation.js";
 import { ANSWER, run as runProgram } from "./program.js";
-import { parseMatrix, parseVector, remark, solve } from "./systems.js";
+import { number } from "./format.js";
+import { parseMatrix, parseVector, remark, solve, spectralRadius } from "./systems.js";
 
 const ITERATIONS = { cg: (n) => n + 2, pcg: (n) => n + 2, minres: (n) => n + 2, conjugate_residual: (n) => n + 2, "guided-cg": () => 10 };
+// What methods for A x = b ask of A: stationary ones converge where their iteration matrix has a spectral radius below 1.
+const STATIONARY = ["jacobi", "richardson"];
+const SYMMETRIC = ["minres"]; // the others ask for a positive definite A
 
 export function chosen(what) {
   const [kind, name] = what.split(" ");
@@ -35,7 +39,7 @@ export function readInputs(choice, texts) {
   }
   if (!choice.sizes.includes(n)) {
     // A trained network is for one n; anything else is written down for any.
-    const elsewhere = choice.entry.sizes[choice.sizes[0]].program || choice.kind === "operation" ? ` In Python, nf.${choice.kind}("${choice.name}", n=${n}) has them.` : "";
+    const elsewhere = choice.entry.program || choice.kind === "operation" ? ` In Python, nf.${choice.kind}("${choice.name}", n=${n}) has them.` : "";
     return { problem: `The page holds weights for n = ${choice.sizes.join(", ")}; this is n = ${n}.${elsewhere}`, at: wanted(choice)[0].name };
   }
   return { n, inputs };
@@ -58,9 +62,26 @@ async function computeAlgorithm({ name, entry }, n, given) {
   const exact = "b" in inputs ? solve(inputs.A, inputs.b) : null;
   return {
     kind: "algorithm", layout: algorithm.layout, model: algorithm.model, steps, values, program, exact, answer: ANSWER,
-    schedule: algorithm.schedule, source: entry.source,
-    remark: "b" in inputs && name !== "minres" ? remark(inputs.A, n) : "",
+    schedule: algorithm.schedule, source: entry.source, remark: told(name, inputs, exact, algorithm.program, program),
   };
+}
+
+// What to know about a run; "" if nothing.
+function told(name, inputs, exact, program, values) {
+  const isFinite = values?.every((states) => Object.values(states).every(({ data }) => data.every(Number.isFinite))) ?? true;
+  const range = isFinite ? "" : "Plain arithmetic leaves the range of float64 on these numbers, as NumPy does.";
+  if (!("b" in inputs)) return range;
+  if (!exact) return "A is singular; there is no one solution to compare with.";
+  return (STATIONARY.includes(name) ? convergence(inputs, program) : remark(inputs.A, inputs.b.length, !SYMMETRIC.includes(name))) || range;
+}
+
+// With b = 0, one iteration of a stationary method takes a unit vector to a column of its iteration matrix.
+function convergence(inputs, program) {
+  const zeros = inputs.b.map(() => 0);
+  const n = zeros.length;
+  const column = (_, k) => [...runProgram(program, { ...inputs, b: zeros, x0: zeros.map((_, i) => (i === k ? 1 : 0)) }, 1, n)][1][ANSWER].data;
+  const radius = spectralRadius(zeros.flatMap(column), n);
+  return radius < 1 ? "" : `The iteration matrix has spectral radius ${number(radius, 3)} for this A: this method does not converge.`;
 }
 
 async function computeOperation({ name }, n, given) {

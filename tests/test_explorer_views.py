@@ -1,0 +1,109 @@
+"""What the views of the explorer say and keep: remarks on a matrix, saved charts, the address, focus, marks."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+
+from tests.explorer import link, texts
+
+
+def _watch(what, A, b=None) -> str:
+    b = np.ones(len(A)) if b is None else b
+    return link(view="watch", watch={"what": f"algorithm {what}", "texts": texts(A, b)})
+
+
+DEFINITE = np.array([[4, 1, 0, 0], [1, 3, 1, 0], [0, 1, 2, 1], [0, 0, 1, 5]])
+INDEFINITE = np.diag([1, -2, 3, 4]) + 0.1
+NONSYMMETRIC = np.triu(np.full((4, 4), 0.2)) + np.diag([3.0, 4, 5, 6])  # of which Jacobi and Richardson converge
+
+
+@pytest.mark.parametrize(
+    ("what", "A", "remarks"),
+    [
+        ("cg", DEFINITE, False),
+        ("cg", INDEFINITE, True),
+        ("minres", INDEFINITE, False),
+        ("minres", NONSYMMETRIC, True),
+        ("jacobi", NONSYMMETRIC, False),
+        ("jacobi", DEFINITE + 5, True),
+        ("richardson", NONSYMMETRIC, False),
+        ("richardson", INDEFINITE, True),
+        ("cg", np.ones((4, 4)), True),  # singular
+    ],
+)
+def test_a_matrix_gets_a_remark_where_the_method_is_not_made_for_it(visit, what, A, remarks):
+    page = visit(fragment=_watch(what, A)).page
+    page.wait_for_selector(f".watch[data-ready='algorithm {what}']")
+    assert bool(page.locator(".message").inner_text()) == remarks
+
+
+def test_entries_near_the_largest_number_are_scaled_and_solved(visit):
+    x = np.array([1.0, -2.0, 3.0, 0.5])
+    size = 3e307  # of which the norm of A is beyond the largest number
+    page = visit(fragment=_watch("cg", size * DEFINITE, size * (DEFINITE @ x))).page
+    page.wait_for_selector(".watch[data-ready]")
+    for _ in range(5):
+        page.get_by_role("button", name="Next iteration").click()
+    shown = page.locator("[data-value='x'] td[title]").first.get_attribute("title")
+    assert np.abs(np.array(shown.split(), dtype=float) - x).max() < 1e-9
+
+
+def test_a_saved_chart_names_its_lines(visit):
+    page = visit(fragment=link(view="compare", compare={"n": 5, "methods": ["cg", "steepest_descent"]})).page
+    page.wait_for_selector(".compare[data-round]")
+    with page.expect_download() as download:
+        page.locator("#panel-errors").get_by_role("button", name="as SVG").click()
+    words = {text.text for text in ElementTree.parse(download.value.path()).iter("{http://www.w3.org/2000/svg}text")}
+    assert set(page.locator("#panel-errors .legend span").all_inner_texts()) <= words
+
+
+def test_the_address_holds_the_theme_and_is_not_written_at_every_step(visit):
+    page = visit(color_scheme="light").page
+    page.wait_for_selector(".watch[data-ready]")
+    page.evaluate(
+        "() => { const write = history.replaceState; window.writes = 0;"
+        " history.replaceState = (...given) => { window.writes += 1; write.apply(history, given); }; }"
+    )
+    page.evaluate(
+        "() => { for (let k = 0; k < 30; k++) document.querySelector('[aria-label=\"Next layer\"]').click(); }"
+    )
+    page.get_by_role("button", name="Theme").click()
+    page.wait_for_function("location.hash.includes('dark')")
+    assert page.evaluate("window.writes") < 5
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    again = visit(color_scheme="light", fragment="#" + page.url.partition("#")[2]).page
+    again.wait_for_selector(".watch[data-ready]")
+    assert again.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+
+
+@pytest.mark.parametrize(("view", "control"), [("watch", "watch-family"), ("learned", "learned-model")])
+def test_a_choice_keeps_the_focus_of_the_keyboard(visit, view, control):
+    page = visit(fragment=link(view=view)).page
+    page.wait_for_selector(f".{view}[data-ready]")
+    page.locator(f"#{control}").focus()
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.id") == control
+
+
+def test_sigma_rests_while_a_system_is_pasted_and_the_page_says_so(visit):
+    page = visit(fragment=link(view="learned")).page
+    page.wait_for_selector(".learned[data-ready]")
+    sigma, told = page.locator("#learned-sigma"), page.locator(".setup .note").last.inner_text()
+    page.get_by_text("Or paste a system of your own").click()
+    page.get_by_label("Matrix A").fill("2 0\n0 2")
+    assert sigma.is_disabled()
+    assert page.locator(".setup .note").last.inner_text() != told
+    page.get_by_label("Matrix A").fill("")
+    assert sigma.is_enabled()
+
+
+def test_a_walk_that_was_closed_leaves_no_mark(visit):
+    page = visit().page
+    page.wait_for_selector(".watch[data-ready]")
+    page.get_by_role("button", name="Guided walk").click()
+    page.keyboard.press("Escape")
+    page.wait_for_timeout(400)  # a mark is set a little after a stop is shown
+    assert page.locator(".pointed").count() == 0
