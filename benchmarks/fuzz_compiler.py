@@ -167,7 +167,7 @@ def _judge(seed: int, written: Written, given: dict[str, Any], run: One, dtype: 
         count.fail("false CONVERGED", seed, written, given)
     elif run.status is nf.RunStatus.INACCURATE and not wrong:
         count.numbers["INACCURATE within the margin"] += 1
-    elif run.status is nf.RunStatus.NONFINITE and not (judge.nonfinite or judge.nonfinite_inside):
+    elif run.status is nf.RunStatus.NONFINITE and not (judge.nonfinite or judge.overflows()):
         count.fail("NONFINITE of finite values", seed, written, f"{given}")
     else:
         count.numbers["right" if not wrong else "said to be wrong"] += 1
@@ -227,6 +227,14 @@ class Judge:
                         size = np.abs(np.asarray(terms[name], "float64")).max()
                         return f"{method} {t}, {name}: {value} for {wanted[name]} (terms {size:.1e})"
         return ""
+
+    def overflows(self) -> bool:
+        """Whether the program's own run leaves the finite numbers, if only inside; what is wrong may come before."""
+        with np.errstate(all="ignore", divide="call", over="call", invalid="call", call=self._note_nonfinite):
+            values = self.given | self._call("start", self.given)
+            for _ in range(ITERATIONS):
+                values |= self._call("step", values)
+        return self.nonfinite_inside
 
     def _note_nonfinite(self, *_: object) -> None:
         self.nonfinite_inside = True
