@@ -36,6 +36,18 @@ def shifted(x):
     return w / np.sum(w)
 
 
+def halved(x):
+    while x @ x > 1:
+        x = x / 2
+    return x
+
+
+def halved_four_times(x):
+    for _ in range(4):
+        x = x + (x / 2 - x) * np.maximum(np.sign(x @ x - 1), 0)
+    return x
+
+
 def with_entry(w, x):
     w[0] = x[1]
     return w
@@ -57,12 +69,22 @@ FOLLOWED = {
     "where": (
         lambda A, b, x: np.where(x > b / 2, x, A @ x),
         "np.sign(u - v)",
-        lambda A, b, x: A @ x + (x - A @ x) * (1 + np.sign(x - b / 2)) / 2,
+        lambda A, b, x: A @ x + (x - A @ x) * np.maximum(np.sign(x - b / 2), 0),
     ),
     "if": (
         lambda A, b, x: x if x[0] > 0 else -x,
         "np.sign(u - v)",
-        lambda A, b, x: -x + 2 * x * (1 + np.sign(x[0])) / 2,
+        lambda A, b, x: -x + 2 * x * np.maximum(np.sign(x[0]), 0),
+    ),
+    "if two may be equal": (
+        lambda A, b, x: x if b @ x > x @ x else -x,
+        "np.sign(u - v - 1e-9)",
+        lambda A, b, x: -x + 2 * x * np.maximum(np.sign(b @ x - x @ x - 1e-9), 0),
+    ),
+    "while": (
+        lambda A, b, x: halved(x),
+        "a for with a fixed number of passes",
+        lambda A, b, x: halved_four_times(x),
     ),
     "a mask by data": (lambda A, b, x: x * (x > 0), "np.maximum", lambda A, b, x: np.maximum(x, 0)),
     "a new axis": (lambda A, b, x: x[:, None] * A, "(A.T * v).T", lambda A, b, x: (A.T * x).T),

@@ -8,7 +8,8 @@ from __future__ import annotations
 DECISION = (
     "a decision that depends on the data; the weights are fixed. A test for convergence is not needed: further loops "
     "leave the answer as it is. Entry by entry, np.maximum, np.minimum, np.abs and np.clip can be compiled, and for "
-    "np.where(u > v, s, t) write t + (s - t) * (1 + np.sign(u - v)) / 2"
+    "np.where(u > v, s, t) write t + (s - t) * np.maximum(np.sign(u - v), 0), with np.sign(u - v - 1e-9) where u may "
+    "be v: rounding would decide. For a while, write a for with a fixed number of passes of this kind"
 )
 PARTS = (
     "an index that cannot be compiled; entries, rows, columns, slices and lists of whole numbers can. For "
