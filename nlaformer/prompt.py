@@ -39,11 +39,11 @@ class Layout:
     tokens: int
     sink: bool = True
 
-    @property
+    @functools.cached_property
     def rows(self) -> int:
         return sum(height for _, height in self.registers)
 
-    @property
+    @functools.cached_property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.registers)
 

@@ -324,6 +324,15 @@ def slices_are_views(A, b, x):
     return x * tail[0] + A @ b + reverse
 
 
+def slices_of_length_n_are_views(A, b, x):
+    everything, row, column = A[0:, 0:], A[1, 0:], A[0:, 2]
+    A[1, 1] = x[0]
+    row += b
+    everything *= 0.5
+    column[:] = x
+    return A @ b + row * column[1] + everything.T @ x
+
+
 def orders(A, b, x):
     return x[::-1] + b[[1, 0, 2, 4, 3]] + A[::-1] @ b + A[:, ::-1] @ x + np.flip(x) + np.flip(A) @ b + np.cumsum(x)
 
@@ -350,7 +359,7 @@ def loops_over_entries(A, b, x):
 
 FILLED = [
     *(lu_factorization, substitution, orthogonal_columns, rows_and_lists, other_sizes, slices, slices_of_matrices),
-    *(slices_are_views, orders, columns_in_place, loops_over_entries),
+    *(slices_are_views, slices_of_length_n_are_views, orders, columns_in_place, loops_over_entries),
 ]
 
 

@@ -132,6 +132,7 @@ class Graph:
     attributes: dict[int, str] = field(default_factory=dict)  # names of the program's arrays of constants, by id
     # Of arrays with rows (axis 0, entries of vectors) or columns (axis 1) set: the array before, the axis, the parts.
     placed: dict[int, tuple[Node, int, dict[int, Node]]] = field(default_factory=dict)
+    units: list[Node] = field(default_factory=list)  # the vectors with 1 in one place, once one is asked for
     numbers_wanted: bool = False  # a traced value stood where NumPy or Python takes numbers alone
     assemble: Callable[[np.ndarray], Node] | None = None  # of an array of traced entries, where there may be some
 
@@ -269,7 +270,9 @@ class Graph:
             raise RefusedError("an index where the size of the systems is not known; write whole vectors")
         if not -self.n <= index < self.n:
             raise RefusedError(f"the index {index} in a vector of length {self.n}")
-        return self._array(np.eye(self.n)[index])
+        if not self.units:
+            self.units = [self._array(row) for row in np.identity(self.n)]
+        return self.units[index]
 
     # Entry by entry. NumPy's broadcasting: a vector beside a matrix stands for each of its rows.
 

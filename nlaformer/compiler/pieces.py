@@ -138,19 +138,30 @@ def slice_of(value: Value, index: Any) -> Any:
         if not isinstance(along, slice):
             return moved(value)
         return Value(value.node, lambda: moved(value).node, lambda node: value.become(back(Value(node))))
-    found = _picked(value, index)
+    found, places = _picked(value, index), _places(value)
     if not found.ndim:
         return found.item()
-    made, places = settled(graph, found), _places(value)
+    made = settled(graph, found)
     if np.shares_memory(places[index], places):
         if isinstance(made, Value):
-            return Value(
-                made.node,
-                lambda: graph.call(lambda n: n, _picked(value, index)),
-                lambda n: set_slice(value, index, Value(n)),
-            )
+            return _view(value, index, made.node)
         made.source = (value, index, value.node)
     return made
+
+
+def _view(value: Value, index: Any, node: Node) -> Value:
+    """A slice that has the size of a traced value; its entries are read again where the array has changed."""
+    if np.array_equal(_places(value)[index], _places(value)):
+        return value[:]
+    read = {id(value.node): node}
+
+    def current() -> Node:
+        now = value.node
+        if id(now) not in read:
+            read[id(now)] = value.graph.call(lambda n: n, _picked(value, index))
+        return read[id(now)]
+
+    return Value(node, current, lambda n: set_slice(value, index, Value(n)))
 
 
 def _places(value: Value) -> np.ndarray:
