@@ -274,7 +274,7 @@ def test_markup_in_names_and_titles_of_what_is_packed_is_shown_as_text(visit, ho
     opened = visit(path=hostile, fragment=link(view="watch", watch=watch, learned=learned))
     page = opened.page
     shown = {
-        "Watch": ("option", ".setup .note", ".instructions", ".program", "[data-register]", ".said"),
+        "Watch": ("option", ".setup .note", ".instructions", ".program", "[data-register]"),
         "Compare": (".methods label",),
         "Learned": ("option", ".findings", "#panel-findings .note"),
         "Paper": ("h3", ".claim .said", ".claim .found", ".verdict", ".meanings", ".note", "option"),

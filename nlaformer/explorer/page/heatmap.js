@@ -36,7 +36,7 @@ function attentionMap(weights, tokens, size, title) {
   const [least, most] = extent(weights.filter((_, at) => at % tokens));
   const shade = (x) => (most > least ? (x - least) / (most - least) : 0.5);
   const url = picture(tokens, tokens, (q, k) => weight(k ? shade(weights[q * tokens + k]) : weights[q * tokens]));
-  const range = most - least < 1e-3 * most ? `${number(least, 2)} … +${tiny(most - least)}` : `${number(least, 3)} … ${number(most, 3)}`;
+  const range = most - least < 1e-3 * most ? `${number(least, 3)} … +${tiny(most - least)}` : `${number(least, 3)} … ${number(most, 3)}`;
   const caption = svg("text", { x: 0, y: size + 26, class: "faint" }, range);
   const told = `${title}: weights from ${number(least, 6)} to ${number(most, 6)} beside the sink`;
   const map = svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": told },

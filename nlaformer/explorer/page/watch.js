@@ -218,7 +218,7 @@ export function watchView(state, changed, openLearned) {
     if (focused) drawing.querySelector(`[data-register="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
-  const about = (name) => aboutRegister(name, run.kind, wanted(chosen(own().what)).map((input) => input.name).concat("x0"));
+  const about = (name) => aboutRegister(name, run.state, wanted(chosen(own().what)).map((input) => input.name).concat("x0"));
 
   function registerTable(P, name) {
     const rows = run.layout.rows.get(name);

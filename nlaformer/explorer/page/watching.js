@@ -61,7 +61,7 @@ async function computeAlgorithm({ name, entry }, n, given) {
   const program = algorithm.program ? [...runProgram(algorithm.program, inputs, iterations, n)] : null;
   const exact = "b" in inputs ? solve(inputs.A, inputs.b) : null;
   return {
-    kind: "algorithm", layout: algorithm.layout, model: algorithm.model, steps, values, program, exact, answer: ANSWER,
+    kind: "algorithm", layout: algorithm.layout, model: algorithm.model, state: algorithm.state, steps, values, program, exact, answer: ANSWER,
     schedule: algorithm.schedule, source: entry.source, remark: told(name, inputs, exact, algorithm.program, program),
   };
 }

@@ -27,16 +27,20 @@ const REGISTERS = [
   [/^log \|(.+)\|$/, ([, name]) => `The logarithms of |${name}|, entry by entry; −200 stands for the logarithm of 0.`],
   [/^log (.+)$/, ([, name]) => `The logarithm of ${name}, which is positive: products and quotients become sums.`],
   [/^(pre|loop|post) t(\d+)$/, ([, block, k]) => `Work space of the ${block} block: t${k} in its instructions, cleared after use.`],
+  [/^result$/, () => "The result, divided by a power of two."],
   [/^work$/, () => "Work space."],
   [/\.(memory|hidden)$/, () => "Rows of the trained network."],
 ];
 
-// A sentence about a register; inputs are the names of what was given.
-export function aboutRegister(name, kind, inputs) {
+// A sentence about a register; inputs are the names of what was given, states where a program has its states.
+export function aboutRegister(name, states, inputs) {
   if (inputs.includes(name)) {
-    const matrix = kind === "algorithm" ? "token j holds row j" : "token j holds column j";
+    const matrix = states ? "token j holds row j" : "token j holds column j";
     return `What was given, divided by a power of two${/^[A-Z]$/.test(name) ? `; ${matrix}` : ""}.`;
   }
-  const [word, told] = REGISTERS.find(([pattern]) => pattern.test(name)) ?? [/^/, () => (kind === "algorithm" ? "A state of the program." : "")];
-  return told(name.match(word));
+  const [word, told] = REGISTERS.find(([pattern]) => pattern.test(name)) ?? [];
+  if (word) return told(name.match(word));
+  const [state, place] = Object.entries(states ?? {}).find(([, { rows }]) => rows.includes(name)) ?? [];
+  if (!state) return "";
+  return `A state of the program${place.scale ? `, kept at size 1: times e to the power of ${place.scale} it is ${state} for A and b as they stand in P` : ""}.`;
 }
