@@ -14,7 +14,6 @@ for the transformer, tracemalloc for NumPy. ``--json FILE`` keeps the numbers wi
 from __future__ import annotations
 
 import argparse
-import json
 import tracemalloc
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ import numpy as np
 import torch
 
 import nlaformer as nf
+from benchmarks.command import write
 from benchmarks.operations import interleaved, peak_bytes
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.library import example, program
@@ -233,7 +233,7 @@ def main() -> None:
         if options.table:
             about = {"n": 20, "dtype": "float64", "systems": SYSTEMS, "seed": SEED}
             document = {**about, "algorithms": found, "provenance": where}
-        options.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        write(options.json, document)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,25 @@ from nlaformer.provenance import in_words, provenance
 Measured = tuple[dict[str, Any], Sequence[Sheet]]
 
 
+def write(path: Path, document: Any, digits: int = 7) -> None:
+    """Write what was measured: on one line, with so many digits of every number, which is half the room."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    replace_file(path, (json.dumps(rounded(document, digits), separators=(",", ":")) + "\n").encode())
+
+
+def rounded(value: Any, digits: int) -> Any:
+    """The same with so many digits of every number that is not whole.
+
+    >>> rounded({"error": [1.23456789e-9, 2048]}, 6)
+    {'error': [1.23457e-09, 2048]}
+    """
+    if isinstance(value, Mapping):
+        return {name: rounded(each, digits) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [rounded(each, digits) for each in value]
+    return float(f"{value:.{digits}g}") if isinstance(value, float) else value
+
+
 def run(
     name: str, description: str, quick: str, measure: Callable[[bool], Measured], given: Sequence[str] | None = None
 ) -> dict[str, Any]:
@@ -39,7 +58,7 @@ def run(
         found, sheets = measure(options.quick)
         document = found | {"provenance": where}
         if options.out is not None:
-            replace_file(options.out / f"{name}.json", (json.dumps(document, indent=1) + "\n").encode())
+            write(options.out / f"{name}.json", document, digits=17)  # all of them, as they are printed
             replace_file(options.out / f"{name}.md", _page(name, sheets, where))
     except NLAFormerError as error:
         parser.error(str(error))

@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 import nlaformer as nf
+from benchmarks.command import write
 from nlaformer.learn.models import load_model
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.provenance import in_words, provenance
@@ -78,7 +79,7 @@ def main(given: Sequence[str] | None = None) -> dict[str, Any]:
     print(json.dumps(found, indent=1))
     print(in_words(where))
     if chosen.out:
-        chosen.out.write_text(json.dumps({"provenance": where, "seed": SEED, "found": found}, indent=1) + "\n")
+        write(chosen.out, {"provenance": where, "seed": SEED, "found": found})
     return found
 
 

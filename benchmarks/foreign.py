@@ -9,7 +9,6 @@ seed.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ import numpy as np
 import torch
 
 import nlaformer as nf
+from benchmarks.command import write
 from nlaformer import problems
 from nlaformer.learn import compare
 from nlaformer.learn.models import load_model
@@ -121,7 +121,7 @@ def main(given: Sequence[str] | None = None) -> int:
     document |= {"families": [row.to_json() for row in own]}
     document |= {"runs": {key: [row.to_json() for row in rows] for key, rows in others}} if others else {}
     if chosen.out:
-        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
+        write(chosen.out, document)
     return 0 if all(row.kept for rows in found.values() for row in rows) else 1
 
 

@@ -24,7 +24,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks import foreign
-from benchmarks.command import print_comparisons
+from benchmarks.command import print_comparisons, write
 from nlaformer import problems
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
@@ -158,8 +158,7 @@ def main(given: Sequence[str] | None = None) -> int:
         rows = {label: row["comparison"] for label, row in found["families"].items()}
         print_comparisons(str(folder), rows, found["kept"])
     if chosen.out:
-        chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
+        write(chosen.out, document)
     claims = [held for found in document.get("models", {}).values() for held in found["kept"].values()]
     print(f"{sum(claims)} of {len(claims)} hold")
     return 0 if all(claims) else 1

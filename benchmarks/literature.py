@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 import nlaformer as nf
+from benchmarks.command import write
 from benchmarks.sections import deliver
 from nlaformer.arrays import DTYPES
 from nlaformer.compiler.library.krylov import LeastSquaresConjugateGradient
@@ -186,7 +187,7 @@ def main(given: Sequence[str] | None = None) -> None:
     chosen = parser.parse_args(given)
     document = json.loads(chosen.read.read_text()) if chosen.read else _measured(chosen)
     if chosen.out:
-        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
+        write(chosen.out, document)
     deliver(section(document), HEADING, chosen.into)
 
 

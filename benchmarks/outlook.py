@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import nlaformer as nf
-from benchmarks.command import print_comparisons
+from benchmarks.command import print_comparisons, write
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
 from nlaformer.learn.compare import Comparison
@@ -167,23 +167,13 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error("give folders to measure, or --read and a file")
     document = json.loads(chosen.read.read_text()) if chosen.read else _measured(parser, chosen)
     if chosen.out:
-        chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(json.dumps(_rounded(document)) + "\n")
+        write(chosen.out, document)
     if chosen.figure:
         save(draw(document), chosen.figure)
     print(f"{table(document)}\n{finding(document)}")
     claims = [held for found in document["models"].values() for held in found["kept"].values()]
     print(f"{sum(claims)} of {len(claims)} hold")
     return 0 if all(claims) else 1
-
-
-def _rounded(value: Any) -> Any:
-    """The same with four digits of every number: a curve takes a third of the room."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value
 
 
 def _measured(parser: argparse.ArgumentParser, chosen: argparse.Namespace) -> dict[str, Any]:

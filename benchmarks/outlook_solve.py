@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 import nlaformer as nf
+from benchmarks.command import write
 from benchmarks.outlook import SEED
 from nlaformer.learn.methods import method
 from nlaformer.learn.programs import TrainedProgram
@@ -168,8 +169,7 @@ def main(given: Sequence[str] | None = None) -> int:
             bad += row["lost"] + row["wrong"]
             print(f"{name}, {label}: {json.dumps(row)}", flush=True)
     if chosen.out:
-        chosen.out.parent.mkdir(parents=True, exist_ok=True)
-        chosen.out.write_text(json.dumps(document, indent=1) + "\n")
+        write(chosen.out, document)
     print(f"{bad} lost or wrong")
     return 1 if bad else 0
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import json
 import sys
 import time
 from collections import Counter
@@ -27,6 +26,7 @@ import numpy as np
 import torch
 
 import nlaformer as nf
+from benchmarks.command import write
 from nlaformer import problems
 from nlaformer.provenance import provenance
 from nlaformer.solvers.guided import POLICIES
@@ -263,7 +263,7 @@ def main() -> None:
         print("  " + line)
     if arguments.json:
         found = {**vars(tally), "dearer": dearer, "seed": arguments.seed, "seconds": round(seconds)}
-        arguments.json.write_text(json.dumps({"found": found, "provenance": provenance()}, indent=1) + "\n")
+        write(arguments.json, {"found": found, "provenance": provenance()})
     sys.exit(1 if tally.lies or tally.losses else 0)
 
 

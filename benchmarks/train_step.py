@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import copy
 import gc
-import json
 import platform
 import statistics
 import time
@@ -29,6 +28,7 @@ from typing import Any
 import torch
 
 import nlaformer as nf
+from benchmarks.command import write
 from nlaformer.learn import supervision
 from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
 from nlaformer.learn.data import draw_chunk
@@ -443,8 +443,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         torch.cuda.empty_cache()
         print(f"   ({time.perf_counter() - begun:.1f} s)", flush=True)
         if chosen.json:
-            chosen.json.parent.mkdir(parents=True, exist_ok=True)
-            chosen.json.write_text(json.dumps(found, indent=1) + "\n")
+            write(chosen.json, found)
 
 
 if __name__ == "__main__":

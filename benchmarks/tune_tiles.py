@@ -8,7 +8,6 @@ What it prints belongs into nlaformer/learn/cuda/launch.py. Tiles are compiled b
 from __future__ import annotations
 
 import argparse
-import json
 import multiprocessing
 import os
 import time
@@ -18,6 +17,7 @@ from typing import NamedTuple
 
 import torch
 
+from benchmarks.command import write
 from nlaformer.learn.cuda.launch import Launch, Tile, tile_for
 from nlaformer.learn.cuda.products import add_projected, norm_backward, project, relu_backward
 
@@ -153,7 +153,7 @@ def main() -> None:
             + "  ".join(f"{us:.2f} {tuple(t)}" for us, t in best)
         )
     if chosen.json:
-        chosen.json.write_text(json.dumps(found, indent=1))
+        write(chosen.json, found)
     print(f"{time.perf_counter() - begun:.0f} s")
 
 

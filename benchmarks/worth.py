@@ -40,6 +40,7 @@ from torch import Tensor
 
 import nlaformer as nf
 from benchmarks import worth_page
+from benchmarks.command import write
 from benchmarks.sections import deliver
 from benchmarks.worth_methods import BUNDLED, BY_HAND, DIRECT, LEARNED, RTOL, Answer, Bench, forms, residual
 from nlaformer.arrays import memory
@@ -273,7 +274,7 @@ def main(given: Sequence[str] | None = None) -> int:
     else:
         documents = [_measured(chosen)]
         if chosen.out:
-            chosen.out.write_text(json.dumps(documents[0], indent=1) + "\n")
+            write(chosen.out, documents[0])
     if chosen.figure:
         save(worth_page.draw(documents), chosen.figure)
     if chosen.into or not chosen.figure:
