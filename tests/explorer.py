@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import torch
 
 from nlaformer import problems
 
 SYSTEMS = 20
+_LAYERS = """async ([name, n, steps]) => {
+  const { model } = await explorer.openAlgorithm(name, n);
+  return steps.map(([block, layer, rows, tokens, data]) => Array.from(explorer.applyLayer(
+    model[block][layer], explorer.tokenMatrix(rows, tokens, Float64Array.from(data))).data));
+}"""
 
 
 def system(n: int, seed: int, names: tuple[str, ...] = ("A", "b", "x0")) -> dict[str, np.ndarray]:
@@ -23,6 +30,20 @@ def largest_difference(found: object, expected: object) -> float:
     """The largest difference, relative to the largest expected entry where that is above 1."""
     wanted = np.asarray(expected, dtype=float).ravel()
     return float(np.abs(np.asarray(found, dtype=float).ravel() - wanted).max() / max(1.0, np.abs(wanted).max()))
+
+
+def layer_differences(page: Any, cg: Any, inputs: dict[str, np.ndarray]) -> dict[tuple[str, int, int], float]:
+    """How far page and library differ, row by row, in each layer of compiled CG from the library's own P."""
+    states = list(cg.model.states(torch.from_numpy(cg.prompt(**inputs)), 5))
+    steps = [
+        [after.block, after.layer, *before.P.shape, before.P.contiguous().ravel().tolist()]
+        for before, after in itertools.pairwise(states)
+    ]
+    found = {}
+    for data, state in zip(page.evaluate(_LAYERS, "cg", cg.n, steps), states[1:], strict=True):
+        rows = zip(np.reshape(data, state.P.shape), state.P, strict=True)  # each by itself: the signs of A are 200
+        found[state.block, state.iteration, state.layer] = max(itertools.starmap(largest_difference, rows))
+    return found
 
 
 def values(run: Any) -> dict[str, np.ndarray]:
@@ -65,3 +86,9 @@ def settled(page: Any, view: str) -> None:
     waiting = {"Watch": ".watch[data-ready]", "Compare": ".compare[data-round]", "Learned": ".learned[data-ready]"}
     if view in waiting:
         page.wait_for_selector(waiting[view])
+
+
+def open_view(page: Any, view: str) -> None:
+    """Choose a view by its button, and wait for what it shows."""
+    page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
+    settled(page, view)

@@ -15,13 +15,8 @@ import nlaformer as nf
 from nlaformer.compiler.library import program
 from nlaformer.explorer.catalogue import ALGORITHMS, OPERATION_SIZES, OPERATIONS, guided
 from nlaformer.explorer.store import Store, rounded
-from tests.explorer import SYSTEMS, largest_difference, system, undecided, values
+from tests.explorer import SYSTEMS, largest_difference, layer_differences, system, undecided, values
 
-LAYERS = """async ([name, n, steps]) => {
-  const algorithm = await explorer.openAlgorithm(name, n);
-  return steps.map(([block, layer, rows, tokens, data]) => Array.from(explorer.applyLayer(
-    algorithm.model[block][layer], explorer.tokenMatrix(rows, tokens, Float64Array.from(data))).data));
-}"""
 RUN = """async ([name, n, inputs, iterations]) => {
   const algorithm = await explorer.openAlgorithm(name, n);
   return {
@@ -39,17 +34,8 @@ def _plain(inputs):
 def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(visit):
     cg, page = nf.algorithm("cg", n=8, verify=False), visit()
     for seed in range(SYSTEMS):
-        P = torch.from_numpy(cg.prompt(**system(8, seed)))
-        states = list(cg.model.states(P, 5))
-        steps = [
-            [after.block, after.layer, *before.P.shape, before.P.contiguous().ravel().tolist()]
-            for before, after in itertools.pairwise(states)
-        ]
-        found = page.evaluate(LAYERS, "cg", 8, steps)
-        for data, state in zip(found, states[1:], strict=True):
-            where = (seed, state.block, state.iteration, state.layer)
-            rows = zip(np.reshape(data, state.P.shape), state.P, strict=True)  # each by itself: the signs of A are 200
-            assert max(largest_difference(row, expected) for row, expected in rows) < 1e-9, where
+        for where, difference in layer_differences(page, cg, system(8, seed)).items():
+            assert difference < 1e-9, (seed, *where)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import xml.etree.ElementTree as ElementTree
@@ -14,10 +13,9 @@ import pytest
 import nlaformer as nf
 from nlaformer.compiler.library import program
 from nlaformer.explorer import findings, write_page
-from nlaformer.explorer.bundle import page as page_of
 from nlaformer.explorer.bundle import sources
 from tests.browser import DESKTOP, PHONE
-from tests.explorer import link, settled
+from tests.explorer import link, open_view, settled
 
 VIEWS = ("Watch", "Compare", "Learned", "Paper")
 MATRIX = [[5.0, 1.0, -2.0], [1.0, 4.0, 0.5], [-2.0, 0.5, 6.0]]
@@ -32,26 +30,10 @@ STOPS = [
     ("panel-probes", "svg:nth-of-type(3) circle"),
     ("panel-errors", ".legend:has-text('cg-accelerated')"),
 ]
-SAID = """(known) => {
-  const found = document.querySelector(".message.problem")?.innerText;
-  return found && !known.includes(found);
-}"""
-# Keys of what is packed whose values are there to be read.
-READ = {
-    "about", "claim", "command", "file", "found", "meanings", "section", "sentences", "source", "text", "title",
-    "verdict", "version",
-}  # fmt: skip
 UNCOVERED = """(selector) => {
   const { left, top, width, height } = document.querySelector(selector).getBoundingClientRect();
   return document.elementFromPoint(left + width / 2, top + height / 2)?.matches(selector);
 }"""
-# Markup that does something, without a space, as the name of a program has none.
-INJECTION = """<img/src="x"onerror="document.title='taken'">"""
-
-
-def _open(page, view: str) -> None:
-    page.get_by_role("navigation", name="Views").get_by_role("button", name=view).click()
-    settled(page, view)
 
 
 def _keep(page, name: str) -> None:
@@ -168,7 +150,7 @@ def test_every_view_opens_every_slider_moves_and_nothing_complains(visit, viewpo
     opened = visit(viewport)
     page = opened.page
     for view in VIEWS:
-        _open(page, view)
+        open_view(page, view)
         for k in range(page.locator("input[type=range]").count()):
             slider = page.locator("input[type=range]").nth(k)
             before = slider.input_value()
@@ -186,107 +168,10 @@ def test_no_serious_issue_of_accessibility(visit, scheme, viewport):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = visit(viewport, color_scheme=scheme).page
     for view in VIEWS:
-        _open(page, view)
+        open_view(page, view)
         found = axe.run(page).response["violations"]
         serious = {v["id"]: v["nodes"][0]["html"] for v in found if v["impact"] in ("serious", "critical")}
         assert not serious, (view, serious)
-
-
-@pytest.mark.parametrize("view", ["Watch", "Learned"])
-def test_a_malformed_matrix_gets_a_sentence_and_markup_stays_text(visit, view):
-    opened = visit(fragment=link(view=view.lower()))
-    page = opened.page
-    settled(page, view)
-    if view == "Learned":
-        page.get_by_text("Or paste a system of your own").click()
-    sentences = set()
-    for text in ["1 2\n3", "1 2 3\n4 5 6", "1 two\n3 4", "1 0 0 0 0 0 0\n" * 7, "1e400 0\n0 1", INJECTION]:
-        page.get_by_label("Matrix A").fill(text)
-        page.wait_for_function(SAID, arg=list(sentences))
-        sentences.add(page.locator(".message.problem").inner_text())
-    assert all(re.search(r"\w.*\.$", sentence) for sentence in sentences)
-    assert any("<img" in sentence for sentence in sentences)
-    _unharmed(opened)
-
-
-def _unharmed(opened):
-    """Nothing of what was given became markup."""
-    assert opened.page.locator("img").count() == 0
-    assert opened.page.title() != "taken"
-    assert not opened.complaints
-
-
-def test_an_empty_matrix_gets_a_sentence(visit):
-    page = visit().page
-    page.get_by_label("Matrix A").fill("")
-    page.wait_for_function(SAID, arg=[])
-
-
-@pytest.mark.parametrize("view", ["watch", "learned"])
-def test_markup_in_an_address_is_shown_as_text(visit, view):
-    said = dict.fromkeys(("what", "register", "model", "family"), INJECTION) | {
-        "texts": {"A": INJECTION, "b": INJECTION}
-    }
-    opened = visit(fragment=link(view=view, **{view: said}))
-    opened.page.wait_for_selector(".message.problem:has-text('<img')")
-    assert opened.page.locator("textarea[id$='-A']").input_value() == INJECTION
-    _unharmed(opened)
-
-
-def test_markup_in_the_name_of_a_file_is_shown_as_text(visit, tmp_path):
-    opened = visit()
-    named = tmp_path / "<img src=x onerror=alert(1)>.json"
-    named.write_text("{}")
-    opened.page.locator("input[type=file]").set_input_files(named)
-    opened.page.wait_for_function("document.querySelector('.said').textContent.includes('<img')")
-    _unharmed(opened)
-
-
-@pytest.fixture(scope="module")
-def hostile(page_file, tmp_path_factory):
-    """The page with markup in everything that it has a name, a title or a sentence for."""
-    text = page_file.read_text(encoding="utf-8")
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
-    for kind, name in (("algorithms", "jacobi"), ("operations", "add"), ("solvers", "cg-imitation")):
-        data[kind] = {INJECTION if each == name else each: entry for each, entry in data[kind].items()}
-    data["findings"][INJECTION] = data["findings"].pop("cg-imitation")
-    for size in data["algorithms"][INJECTION]["sizes"].values():
-        size["layout"]["registers"] = [
-            [re.sub("^pre t.*", rf"\g<0>{INJECTION}", name), height] for name, height in size["layout"]["registers"]
-        ]
-    data = _marked(data)
-    path = tmp_path_factory.mktemp("hostile") / "explorer.html"
-    path.write_text(page_of(data, dict(re.findall(r'id="store-([\w-]+)">(.*?)</script>', text))), encoding="utf-8")
-    return path
-
-
-def _marked(data, key=""):
-    """A copy with markup at the end of each text that is there to be read."""
-    if isinstance(data, dict):
-        return {name: _marked(value, name) for name, value in data.items()}
-    if isinstance(data, list):
-        return [_marked(value, key) for value in data]
-    return data + INJECTION if isinstance(data, str) and key in READ else data
-
-
-def test_markup_in_names_and_titles_of_what_is_packed_is_shown_as_text(visit, hostile):
-    watch, learned = {"what": f"algorithm {INJECTION}", "at": 3}, {"model": INJECTION, "t": 1}
-    opened = visit(path=hostile, fragment=link(view="watch", watch=watch, learned=learned))
-    page = opened.page
-    shown = {
-        "Watch": ("option", ".setup .note", ".instructions", ".program", "[data-register]"),
-        "Compare": (".methods label",),
-        "Learned": ("option", ".findings", "#panel-findings .note"),
-        "Paper": ("h3", ".claim .said", ".claim .found", ".verdict", ".meanings", ".note", "option"),
-    }
-    for view, places in shown.items():
-        _open(page, view)
-        for place in places:
-            assert page.locator(place).filter(has_text="<img/src").count() > 0, (view, place)
-    _unharmed(opened)
-    # And the markup is of a kind that would have done something.
-    page.evaluate("(markup) => { document.createElement('div').innerHTML = markup; }", INJECTION)
-    page.wait_for_function("document.title === 'taken'")
 
 
 def test_an_address_that_says_anything_leaves_the_page_whole(visit):
@@ -344,7 +229,7 @@ def test_a_link_and_a_saved_file_restore_what_was_seen(visit, tmp_path):
 def test_every_panel_is_saved_as_an_svg_file_that_stands_alone(visit):
     page = visit(fragment=link(view="watch", watch={"at": 12})).page
     for view in ("Watch", "Compare", "Learned"):
-        _open(page, view)
+        open_view(page, view)
         for name in page.locator("section.panel:visible").evaluate_all("(panels) => panels.map((p) => p.ariaLabel)"):
             with page.expect_download() as download:
                 page.get_by_role("button", name=f"Save {name} as SVG").click()
@@ -455,7 +340,7 @@ def test_pictures_of_the_views_for_the_documentation(visit):
     page.wait_for_function("document.querySelectorAll('#panel-iterations tbody tr').length === 5")
     page.get_by_role("button", name="Done").click()
     _keep(page, "compare")
-    _open(page, "Learned")
+    open_view(page, "Learned")
     _keep(page, "learned")
-    _open(page, "Paper")
+    open_view(page, "Paper")
     assert page.locator(".claim").count() > 40

@@ -20,7 +20,7 @@ from nlaformer.explorer.catalogue import SOLVERS, rounded_solver
 from tests.explorer import SYSTEMS, largest_difference, link, system, texts, undecided
 
 ITERATIONS = 5
-LAYERS = """([count]) => Array.from({ length: count }, (_, at) => {
+STEPS = """([steps]) => steps.map((at) => {
   const step = document.querySelector("[aria-label=Step]");
   step.value = at;
   step.dispatchEvent(new Event("input"));
@@ -44,12 +44,14 @@ LEARNED = """([count]) => Array.from({ length: count }, (_, t) => {
 def test_layers_and_values_of_compiled_cg_on_the_page_are_the_librarys(visit):
     cg, opened, near = nf.algorithm("cg", n=8, verify=False), visit(), []
     ends = [len(cg.model.pre) + t * len(cg.model.loop) for t in range(ITERATIONS + 1)]
+    layers = range(ends[1] + 1)  # each of them once; later passes of the loop have their values read
     for seed in range(SYSTEMS):
         given = system(8, seed)
         _open(opened.page, "watch", {"what": "algorithm cg", "at": 0, "texts": texts(given["A"], given["b"])})
-        steps = opened.evaluate(LAYERS, ends[-1] + 1)
-        _compare_layers(cg, given, steps, seed)
-        near.append(_compare_values(cg, given, [steps[end]["values"] for end in ends], seed))
+        steps = opened.evaluate(STEPS, [*layers, *ends[2:]])
+        _compare_layers(cg, given, [step["P"] for step in steps[: len(layers)]], seed)
+        values = [steps[end]["values"] for end in ends[:2]] + [step["values"] for step in steps[len(layers) :]]
+        near.append(_compare_values(cg, given, values, seed))
     # What the one may differ by is below.
     assert sum(difference < 1e-9 for difference in near) >= SYSTEMS - 1, near
     assert not opened.complaints
@@ -62,12 +64,11 @@ def _open(page, view, state):
     page.wait_for_function(there, arg=[view, state["texts"]["b"]])
 
 
-def _compare_layers(cg, given, steps, seed):
+def _compare_layers(cg, given, shown, seed):
     """Each layer takes the P on the page to the next P on the page as the library's layer does."""
-    matrices = [torch.from_numpy(_matrix(cg.layout, step["P"])) for step in steps]
+    matrices = [torch.from_numpy(_matrix(cg.layout, registers)) for registers in shown]
     assert np.array_equal(matrices[0], cg.prompt(**given))
-    places = [("pre", k) for k in range(len(cg.model.pre))]
-    places += [("loop", k) for k in range(len(cg.model.loop))] * ITERATIONS
+    places = [(block, k) for block in ("pre", "loop") for k in range(len(getattr(cg.model, block)))]
     for (block, k), (before, after) in zip(places, itertools.pairwise(matrices), strict=True):
         expected = getattr(cg.model, block)[k](before.mT).mT
         rows = zip(after, expected, strict=True)  # each by itself: the signs of A are 200

@@ -107,6 +107,18 @@ def test_the_library_does_not_import_the_paper_or_the_benchmarks():
             assert not {name.split(".")[0] for name in names} & {"paper", "benchmarks", "tests"}, path
 
 
+def test_the_modules_of_the_explorers_page_import_downwards_as_its_table_lists_them():
+    lines = re.findall(
+        r"^\| ((?:`\w+` ?)+)\| .* \|$", PAGE.read_text("utf-8").split("## The explorer's page")[1], re.MULTILINE
+    )
+    row = {name: k for k, files in enumerate(lines) for name in re.findall(r"\w+", files)}
+    scripts = {path.stem: path.read_text("utf-8") for path in (PACKAGE / "explorer" / "page").glob("*.js")}
+    assert set(row) == set(scripts)
+    taken = {name: re.findall(r'^import .* from "\./(\w+)\.js";', text, re.MULTILINE) for name, text in scripts.items()}
+    assert sum(map(len, taken.values())) > 50
+    assert [(name, other) for name, others in taken.items() for other in others if row[other] < row[name]] == []
+
+
 def test_only_the_command_line_knows_of_typer():
     users = {_room_of(path) for path in PACKAGE.rglob("*.py") if re.search(r"\btyper\b", path.read_text("utf-8"))}
     assert users - {"provenance"} == {"cli"}  # provenance lists its version
