@@ -616,3 +616,35 @@ def test_an_input_that_no_line_uses_does_no_harm():
     A, b = inputs()
     found = nf.compile(Unused(), n=N).run(A, b, iterations=3)
     np.testing.assert_allclose(found.x, Unused().run(A, b, x0=b, iterations=3).x, rtol=1e-12)
+
+
+def appended(x):
+    return np.append(x[1:], 0.0)
+
+
+def into_zeros(x):
+    y = np.zeros_like(x)
+    y[2:] = x[:-2]
+    return y
+
+
+def onto_itself(x):
+    x[:-1] = x[1:]
+    x[-1] = 0
+    return x
+
+
+@pytest.mark.parametrize("shift", [appended, into_zeros, onto_itself])
+def test_a_shift_with_zeros_is_exact_until_nothing_is_left(shift):
+    class Shifts(nf.Program):
+        def start(self, x0):
+            return dict(x=x0)
+
+        def step(self, x):
+            return dict(x=shift(x))
+
+    x = np.arange(1.0, 6.0)
+    run = nf.compile(Shifts(), n=5).run(x0=x, iterations=6)
+    for found in run.x:
+        np.testing.assert_array_equal(found, x)
+        x = shift(x.copy())

@@ -37,6 +37,10 @@ def with_part(graph: Graph, axis: int, index: int, v: Node, new: Node) -> Node:
     place, (base, parts) = index % len(graph.unit(index).extra), _placed(graph, axis, v)
     again = place in parts
     parts = parts | {place: new}
+    if v.kind == "vector" and len(parts) == graph.n:
+        moved = shifted(graph, [parts[i] for i in range(graph.n)])
+        if moved is not None:
+            return moved
     result = base if again else v
     for where in parts if again else (place,):
         unit, old = graph.unit(where), part(graph, axis, where, base)
@@ -99,7 +103,28 @@ def _vector(graph: Graph, nodes: list[Node]) -> Node:
         (v,) = found.values()
         if all(node is part(graph, 0, i, v) for i, node in enumerate(nodes)):
             return v  # the entries of one vector
-    return _filled(graph, 0, nodes)
+    moved = shifted(graph, nodes)
+    return _filled(graph, 0, nodes) if moved is None else moved
+
+
+def shifted(graph: Graph, nodes: list[Node]) -> Node | None:
+    """A vector with these entries, if they are those of one vector moved by k places, with zeros behind them.
+
+    tril(roll(diag(v), k)) 1 is made of masks and moves alone. Each entry by itself would be a product, right to 1e-13
+    of the vector, and once all entries have left it this would be all that remains.
+    """
+    first = next((i for i, node in enumerate(nodes) if not node.is_zero), 0)
+    unit, v = nodes[first].args if nodes[first].op == "dot" else (None, None)
+    place = next((i for i, other in enumerate(graph.units) if other is unit), first)
+    k, n = first - place, len(nodes)
+    if v is None or not k:
+        return None
+    if not all(node is part(graph, 0, i - k, v) if 0 <= i - k < n else node.is_zero for i, node in enumerate(nodes)):
+        return None
+    rows = graph.triangle("lower" if k > 0 else "upper", 0, graph.roll(k, graph.diagonal(v)))
+    result = graph.matmul(rows, graph.ones("vector"))
+    graph.placed[id(result)] = (graph.zeros("vector"), 0, dict(enumerate(nodes)))
+    return result
 
 
 def _filled(graph: Graph, axis: int, parts: list[Node]) -> Node:
