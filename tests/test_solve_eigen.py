@@ -259,3 +259,9 @@ def test_a_callback_that_changes_its_vector_changes_nothing_else() -> None:
     A = symmetric(np.arange(1.0, 9.0))
     plain, changed = nf.eigenpair(A), nf.eigenpair(A, callback=lambda v: v.fill(9.0))
     assert changed.status is Status.CONVERGED and np.array_equal(plain.vector, changed.vector)
+
+
+@pytest.mark.parametrize("low", [2e-300, 0.0])
+def test_a_matrix_whose_asymmetry_is_tiny_is_not_symmetric(low: float) -> None:
+    A = np.array([[1e300, 1e-300], [low, 1e300]])
+    assert nf.eigenpair(A, check="ignore").status is Status.NOT_SYMMETRIC

@@ -253,6 +253,26 @@ def test_least_squares_end_in_statuses_of_their_own() -> None:
         nf.solve(spla.LinearOperator((8, 4), matvec=lambda v: A @ v, dtype=float), b)
 
 
+@pytest.mark.parametrize("share", [0.0, [1.0, 1.0, 1.0, 0.0]])
+def test_an_rmatvec_that_hides_the_gradient_is_not_called_converged(share: object) -> None:
+    A, b = (v[0] for v in rectangular(8, 4))
+    liar = spla.LinearOperator((8, 4), matvec=lambda v: A @ v, rmatvec=lambda v: A.T @ v * share, dtype=float)
+    for x0 in (None, np.ones(4)):
+        assert nf.solve(liar, b, x0=x0, check="ignore").status is Status.NOT_LINEAR
+
+
+def test_an_answer_that_holds_is_not_put_back_to_the_start() -> None:
+    # The iterate before rounding does not hold, and is worse than the start; the one that is returned does.
+    A, b = np.array([[1e300, 1e-300], [1e-300, 1.0]]), np.array([-1.4185e-320, 1.249484759995838e-308])
+    result = nf.solve(A, b, check="ignore")
+    assert result.converged and result.residual_bound <= result.tolerance
+
+
+def test_entries_that_stand_twice_are_summed_as_numbers() -> None:
+    twice = sp.coo_array((np.array([100, 100, 1], dtype=np.int8), ([0, 0, 1], [0, 0, 1])))
+    assert np.allclose(nf.solve(twice, np.array([200.0, 1.0])).x, 1.0)
+
+
 def test_the_bound_of_least_squares_is_never_below_their_residual() -> None:
     rng = np.random.default_rng(0)
     for cond in (1.0, 1e3, 1e6):

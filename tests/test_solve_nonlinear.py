@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from fractions import Fraction
 from typing import Any
 
@@ -308,3 +309,22 @@ def test_a_start_near_zero_may_be_one_of_small_numbers_or_not(F: Any, x0: float)
 def test_a_complex_answer_of_a_model_is_not_used() -> None:
     result = nf.solve_nonlinear(lambda x: x - 1, np.zeros(2), model=lambda x: x + 1 + 1j)
     assert result.converged and result.model is not None and result.model.accepted == 0
+
+
+@pytest.mark.parametrize("error", [ValueError, NotImplementedError, KeyError])
+def test_what_a_function_raises_in_a_later_call_is_raised_as_it_is(error: type[Exception]) -> None:
+    calls = []
+
+    def F(x: np.ndarray) -> np.ndarray:
+        calls.append(x)
+        if len(calls) > 1:
+            raise error("mine")
+        return x**2 - 2.0
+
+    with pytest.raises(error, match="mine"):
+        nf.solve_nonlinear(F, np.ones(3))
+
+
+def test_results_compare_by_identity() -> None:
+    result = nf.solve_nonlinear(lambda x: x - 1.0, np.zeros(2))
+    assert result == result and result != copy.deepcopy(result) and hash(result)

@@ -37,11 +37,12 @@ from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, read_p
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import search_with
+from nlaformer.solvers.sparse import is_sparse
 
 _ENDS = ("smallest", "largest")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class EigenResult(Outcome, Generic[ArrayT]):
     """An eigenvalue and its eigenvector, with their certificate; unpacks as ``value, vector``.
 
@@ -143,21 +144,23 @@ def eigenpair(
         raise unknown_name("end of the spectrum", which, _ENDS)
     check_reporting(check, callback)
     rtol, atol = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
-    problem = _read(A, x0)
+    problem, symmetric = _read(A, x0)
     n = problem.unknowns
     limit = max(20 * n, 1000) if maxiter is None else whole("maxiter", maxiter, 0)
     preconditioner = read_preconditioner(M, problem)
     if isinstance(preconditioner, DiagonalPlusRank):
         raise OptionError("a learned preconditioner stands for the inverse of A, not of A - theta; pass another M")
     runner = _runner(loaded(model), problem, which)
-    search = search_with(runner, lambda: EigenSearch(problem, preconditioner, which, (rtol, atol), limit, callback))
+    search = search_with(
+        runner, lambda: EigenSearch(problem, preconditioner, which, (rtol, atol), limit, callback, symmetric)
+    )
     result: EigenResult[ArrayT] = _result(search, runner, begun)
     warn_or_raise(result, check, above=4)  # two decorators
     return result
 
 
-def _read(A: Any, x0: Any) -> Problem:
-    """A single matrix, scaled, with the start as its right-hand side."""
+def _read(A: Any, x0: Any) -> tuple[Problem, bool]:
+    """A single matrix, scaled, with the start as its right-hand side, and whether no entry says it is not symmetric."""
     matrix = read_matrix("A", A)
     if len(matrix.shape) != 2:
         raise ShapeError(f"A has shape {tuple(matrix.shape)}; nf.eigenpair takes one matrix (n, n) at a time")
@@ -174,7 +177,14 @@ def _read(A: Any, x0: Any) -> Problem:
     problem = read(A, x0, None, 0.0, 0.0, "gmres")
     if bool(problem.finite.all()) and not bool(problem.b.any()):
         raise OptionError("x0 is 0, from where no direction leads; pass another start, or none")
-    return problem
+    return problem, _is_symmetric(matrix)
+
+
+def _is_symmetric(matrix: Any) -> bool:
+    """Whether A is its transpose, entry by entry, before scaling takes small ones to zero; an operator may be."""
+    if isinstance(matrix, Tensor):
+        return torch.equal(matrix, matrix.mT)
+    return not is_sparse(matrix) or not (matrix != matrix.T).nnz
 
 
 def _runner(model: Any, problem: Problem, which: str) -> Runner | None:

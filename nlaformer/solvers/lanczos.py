@@ -12,7 +12,7 @@ from torch import Tensor
 from nlaformer.arrays import give
 from nlaformer.prompt import scale
 from nlaformer.solvers.certificate import Certificate, certify_eigenpair, norm_of, norm_upper
-from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
+from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.preconditioners import Preconditioner
 from nlaformer.solvers.result import Status
@@ -39,9 +39,10 @@ class EigenSearch(Search):
         tolerances: tuple[float, float],
         limit: int,
         callback: Callable[[Any], Any] | None,
+        symmetric: bool,
     ) -> None:
         super().__init__(limit)
-        self.problem, self.M, self.callback = problem, M, callback
+        self.problem, self.M, self.callback, self.symmetric = problem, M, callback, symmetric
         self.sign = 1.0 if which == "smallest" else -1.0
         self.rtol, self.atol = tolerances
         n, self.e = problem.unknowns, problem.exponent_a
@@ -108,7 +109,7 @@ class EigenSearch(Search):
     def run(self, runner: Runner | None) -> None:
         if not bool(self.problem.finite.all()):
             self.end(Status.NONFINITE, "A or x0 holds NaN or infinity")
-        elif self._asymmetric():
+        elif not self.symmetric:
             self.end(Status.NOT_SYMMETRIC, "an entry differs from its mirror image")
         if self.status is None and self.add(self.problem.b[0]):
             self.norms.append(self.ritz())
@@ -121,12 +122,6 @@ class EigenSearch(Search):
         self.matvecs = fresh.matvecs = self.matvecs + fresh.matvecs
         self.reach = fresh.reach = max(self.reach, fresh.reach)  # both are no more than |A|
         return super().join(fresh)
-
-    def _asymmetric(self) -> bool:
-        A = self.problem.A
-        if isinstance(A, DenseOperator):
-            return not torch.equal(A.A, A.A.mT)
-        return isinstance(A, SparseOperator) and bool((A.A != A.A.T).nnz)
 
     def here(self) -> Tensor:
         return self.v

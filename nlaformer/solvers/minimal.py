@@ -27,13 +27,12 @@ from nlaformer.solvers.conjugate import Direction
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.preconditioners import Preconditioner
 from nlaformer.solvers.result import Status
-from nlaformer.solvers.state import SolveState
+from nlaformer.solvers.state import OTHER_ADJOINT, SolveState, contradicts
 
 _LONGEST = 256  # directions that are kept before GMRES starts again
 _MOST_KEPT = 2**26  # entries of all directions together
 _NEW = 1e-12  # of |A c| that must be left once it is orthogonal to the products before it
 _GAINS = 0.9  # a step that leaves more of the residual gains little
-_OTHER_ADJOINT = 1e-3  # of |A| |c| |r| by which c.(A^T r) and (A c).r may differ
 
 
 def minimal_residuals(state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
@@ -84,7 +83,7 @@ class _Steps:
         c, q = scale(c, -e), scale(q, -e)
         if isinstance(self.A, ImplicitOperator) and not self.square:
             strange = self._contradicts(c, q)
-            c, q = self._end(strange, Status.NOT_LINEAR, "c.(A^T r) is not (A c).r: rmatvec is another matrix", c, q)
+            c, q = self._end(strange, Status.NOT_LINEAR, OTHER_ADJOINT, c, q)
         if not len(self.lanes):
             return
         d, q, fresh = self._orthogonal(c, q)
@@ -136,8 +135,7 @@ class _Steps:
     def _contradicts(self, c: Tensor, q: Tensor) -> Tensor:
         """Whether rmatvec cannot be the transpose of matvec."""
         self.reach = torch.fmax(self.reach, norm_of(q) / norm_of(c))
-        gap = ((c * self.g).sum(-1) - (q * self.r).sum(-1)).abs()
-        return gap > _OTHER_ADJOINT * self.reach * norm_of(c) * norm_of(self.r)
+        return contradicts(c, q, self.r, self.g, self.reach)
 
     def verify_claims(self) -> None:
         """Check the lanes that claim to have converged, or cannot go on, by their true residual."""

@@ -46,7 +46,7 @@ _STEPS = 200
 _AGREES = 0.1  # of a difference, by which the one with half the step may differ
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class NonlinearResult(Outcome, Generic[ArrayT]):
     """A root with its certificate; unpacks as ``x, info``.
 
@@ -131,7 +131,7 @@ def solve_nonlinear(
         raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected one vector (n,)")
     kind = "torch" if kind_of(x0) == "torch" else "numpy"
     dtype = start.dtype if start.dtype in (torch.float32, torch.float64) else torch.float64
-    given = {name: value for name, value in {"A": A, "b": b, **further}.items() if value is not None}
+    given = {name: value for name, value in {"A": A, "b": b}.items() if value is not None} | further
     equations = _read(F, given, start.to(dtype), kind)
     model = loaded(model if model is not None or program_of(F) is None else F)
     runner = _runner(model, equations, start, kind)
@@ -272,6 +272,11 @@ def _runner(model: Any, equations: _Function | _Residual, x0: Tensor, kind: str)
         own = equations.value(x.to(x0.dtype)).f
         theirs = residual_of(program, equations.inputs, x.to(x0.dtype).double())
         near = 1e-6 * float(own.abs().max())
+        if theirs is None and isinstance(equations, _Function):
+            raise OptionError(
+                f"the model {program.name} needs {', '.join(program.inputs)}, which a function F does not show; pass "
+                "the model itself, or the program it was trained for, as F"
+            )
         if theirs is None or not any(bool(((theirs - sign * own).abs() <= near).all()) for sign in (1.0, -1.0)):
             raise OptionError(f"the model {program.name} lowers another residual than that of these equations; omit it")
     given = {name: value for name, value in equations.inputs.items() if name != "x0"}
@@ -303,7 +308,7 @@ class _RootSearch(Search):
             self.tolerance = self._tolerance(*tolerances)
         self.norms = [self.at.norm]
         if not math.isfinite(self.at.norm):
-            self.end(Status.NONFINITE, "x0 holds NaN or infinity, or F(x0) does")
+            self.end(Status.NONFINITE, "x0 or F(x0) holds NaN or infinity, or |F(x0)| is beyond the largest float64")
 
     def _tolerance(self, rtol: float, atol: float) -> float:
         """At most max(rtol |F(x0)|, atol)."""
@@ -373,13 +378,24 @@ class _RootSearch(Search):
         x, f, n, size = self.x, self.at.f, len(self.x), self.at.norm
         unit = float(norm_upper(x.double()[None])) or 1.0
 
+        raised: list[Exception] = []
+
         def product(v: Any) -> Any:  # |x| J v / |F|: numbers of any unit come near 1
             given = torch.from_numpy(np.array(v, dtype=np.float64).ravel()).to(f.device)
-            return (self.equations.product(x, f, given) / size * unit).cpu().numpy()
+            try:
+                return (self.equations.product(x, f, given) / size * unit).cpu().numpy()
+            except Exception as error:
+                raised.append(error)
+                raise
 
         J = LinearOperator((n, n), matvec=product, dtype=np.float64)
         right = (-f / size).cpu().numpy()
-        found = solve(J, right, method="gmres", rtol=share, maxiter=min(n, _INNER), check="ignore")
+        try:
+            found = solve(J, right, method="gmres", rtol=share, maxiter=min(n, _INNER), check="ignore")
+        except Exception:
+            if raised:  # what F raised, in its own words: the user gave no operator
+                raise raised[0] from None
+            raise
         d = torch.from_numpy(found.x).to(f.device) * unit
         return d if bool(torch.isfinite(d).all()) and bool(d.any()) else None
 

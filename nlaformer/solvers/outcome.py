@@ -40,7 +40,7 @@ def warn_or_raise(result: _Ended, check: str, above: int) -> None:
     warnings.warn(result.explain(), ConvergenceWarning, stacklevel=above + 1)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Outcome:
     """How a computation ended, and what was measured.
 

@@ -61,7 +61,7 @@ INFO = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contribution:
     """What the model did for each system, in the shape of the batch.
 
@@ -95,7 +95,7 @@ class KeptSteps(NamedTuple, Generic[ArrayT]):
     d: ArrayT
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class SolveResult(Generic[ArrayT]):
     """The answer with its certificate; unpacks as ``x, info`` like SciPy's.
 

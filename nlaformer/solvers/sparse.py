@@ -113,7 +113,10 @@ def _native(values: Any) -> Any:
 
 
 def _native_type(dtype: Any) -> Any:
-    return np.dtype(np.float32) if np.dtype(dtype) == np.float16 else np.dtype(dtype).newbyteorder("=")
+    kind = np.dtype(dtype)
+    if kind.kind in "iu" and kind.itemsize < 8:  # entries that stand twice are summed
+        return np.dtype(np.int64)
+    return np.dtype(np.float32) if kind == np.float16 else kind.newbyteorder("=")
 
 
 def _of_torch(name: str, value: Tensor) -> Any:

@@ -20,6 +20,15 @@ from nlaformer.solvers.operators import ImplicitOperator, Operator
 from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Status
 
+OTHER_ADJOINT = "c.(A^T r) is not (A c).r: rmatvec is another matrix"
+_APART = 1e-3  # of |A| |c| |r| by which the two may differ
+
+
+def contradicts(c: Tensor, q: Tensor, r: Tensor, g: Tensor, reach: Tensor) -> Tensor:
+    """Whether q = A c and g = A^T r cannot be products with a matrix and its transpose; ``reach`` is about |A|."""
+    gap = ((c * g).sum(-1) - (q * r).sum(-1)).abs()
+    return gap > _APART * reach * norm_of(c) * norm_of(r)
+
 
 class SolveState:
     """The iterates, running residuals, counts and statuses of all lanes.
@@ -66,6 +75,7 @@ class SolveState:
         self.x[zero], self.norm[zero], self.bound[zero] = 0.0, 0.0, 0.0
         self.end(zero.nonzero()[:, 0], Status.CONVERGED)
         self._end_affine(zero.nonzero()[:, 0])
+        self._end_other_adjoint()
         r, lanes = problem.b.clone(), self.going()
         if problem.x0 is not None and len(lanes):
             r[lanes] = problem.b[lanes] - self.apply(lanes, self.x[lanes])
@@ -77,6 +87,21 @@ class SolveState:
             return
         affine = (self.apply(lanes, torch.zeros_like(self.x[lanes])) != 0).any(-1)
         self.end(lanes[affine], Status.NOT_LINEAR, "A applied to 0 is not 0")
+
+    def _end_other_adjoint(self) -> None:
+        """End least squares with an operator whose rmatvec contradicts its matvec; A^T r certifies nothing there."""
+        problem, lanes = self.problem, self.going()
+        if problem.adjoint is None or not isinstance(problem.A, ImplicitOperator) or not len(lanes):
+            return
+        one, draws = lanes[:1], torch.Generator().manual_seed(1)
+        c, y = (
+            torch.randn(1, k, dtype=self.x.dtype, generator=draws).to(self.x.device)
+            for k in (self.x.shape[-1], problem.b.shape[-1])
+        )
+        q, g = self.apply(one, c), self.gradient(one, y)
+        self.matvecs[lanes[1:]] += 2  # the operator is that of all
+        if bool(contradicts(c, q, y, g, torch.maximum(norm_of(q) / norm_of(c), norm_of(g) / norm_of(y)))):
+            self.end(lanes, Status.NOT_LINEAR, OTHER_ADJOINT)
 
     def _first_gradients(self) -> Tensor:
         """What is lowered, where the lanes begin; the residuals themselves unless these are least squares."""
@@ -249,10 +274,11 @@ class SolveState:
         ]
         if open_ended:
             lanes = torch.tensor(open_ended, device=self.x.device)
+            contradicted = {lane: self.detail[lane] for lane in open_ended if self.status[lane] is Status.NOT_LINEAR}
             self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
             exact, done, _ = self.judge(lanes)
             # Running residuals may have strayed: where the true one is larger than it was, the start is better.
-            worse = ~(exact.norm <= norm_of(self._start[2][lanes]) * (1 + 1e-10))
+            worse = ~(exact.norm <= norm_of(self._start[2][lanes]) * (1 + 1e-10)) & ~done
             if bool(worse.any()):
                 self.x[lanes[worse]] = self._start[0][lanes[worse]]
                 exact, done, _ = self.judge(lanes)
@@ -266,3 +292,5 @@ class SolveState:
             unclear = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD)
             ended = [lane for lane in open_ended if self.status[lane] in unclear]
             self._end_affine(torch.tensor(ended, dtype=torch.long, device=lanes.device))
+            for lane, detail in contradicted.items():  # such products prove nothing, whatever the certificate says
+                self.status[lane], self.detail[lane] = Status.NOT_LINEAR, detail
