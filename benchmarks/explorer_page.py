@@ -11,7 +11,6 @@ tests read them; here its functions are called, which is quicker.
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
 import tempfile
 import warnings
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.command import write
 from nlaformer import problems
 from nlaformer.compiler.library import algorithm
 from nlaformer.errors import UnfamiliarWarning
@@ -112,16 +112,7 @@ def main(given: Sequence[str] | None = None) -> None:
     _shown(measured)
     print(in_words(where))
     if chosen.out:
-        chosen.out.write_text(json.dumps({"provenance": where, **_rounded(measured)}) + "\n", encoding="utf-8")
-
-
-def _rounded(value: Any) -> Any:
-    """Three digits of each number are enough for a file."""
-    if isinstance(value, dict):
-        return {name: _rounded(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_rounded(each) for each in value]
-    return float(f"{value:.3g}")
+        write(chosen.out, {"provenance": where, **measured}, digits=3)
 
 
 if __name__ == "__main__":
