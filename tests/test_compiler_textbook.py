@@ -315,6 +315,34 @@ class CholeskyByColumns(nf.Program):
         return dict(x=x + y, L=L)
 
 
+class Householder(nf.Program):
+    """Trefethen and Bau, algorithm 10.1: b becomes Q^T b, A becomes R."""
+
+    def start(self, A, b):
+        for k in range(len(b) - 1):
+            v = A[k:, k].copy()
+            v[0] += np.sign(v[0]) * np.linalg.norm(v)
+            v = v / np.linalg.norm(v)
+            A[k:, k:] -= 2 * np.outer(v, v @ A[k:, k:])
+            b[k:] -= 2 * v * (v @ b[k:])
+        return dict(x=b, R=A)
+
+    def step(self, x, R):
+        return dict(x=x - 0.1 * R @ x, R=R)
+
+
+class Perceptron(nf.Program):
+    """Rosenblatt's, a sample in each step; `if y * (a @ w) <= 0: w = w + y * a` as the refusal says."""
+
+    def start(self, A, b):
+        return dict(x=np.zeros(len(b)), e=np.eye(len(b))[0])
+
+    def step(self, A, b, x, e):
+        a, y = e @ A, np.sign(e @ b)
+        kept = np.maximum(np.sign(y * (a @ x) - 1e-9), 0)
+        return dict(x=x + y * a * (1 - kept), e=np.roll(e, 1))
+
+
 class InTorch(nf.Program):
     """Nonnegative least squares by projected gradients, in torch's spellings."""
 
@@ -364,6 +392,8 @@ def on_arrays(program, given, iterations):
         HeatEquation,
         ClassicalGramSchmidt,
         CholeskyByColumns,
+        Householder,
+        Perceptron,
         InTorch,
     ],
 )
