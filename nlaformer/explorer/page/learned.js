@@ -13,8 +13,8 @@ import { seedField, sigmaSlider } from "./controls.js";
 import { run as runProgram } from "./program.js";
 
 // Entries of two vectors side by side: dots for what the probe reads, bars for CG's; a tick for the solution where it is given.
-function entries(name, read, truth, solution = []) {
-  const [width, height, middle] = [470, 112, 64];
+function entries(width, name, read, truth, solution = []) {
+  const [height, middle] = [112, 64];
   const most = Math.max(...[...truth, ...read, ...solution].map(Math.abs)) || 1;
   const X = (k) => 30 + (k + 0.5) * ((width - 40) / truth.length);
   const Y = (v) => middle - 40 * (v / most);
@@ -26,8 +26,8 @@ function entries(name, read, truth, solution = []) {
     svg("text", { x: width - 4, y: 14, class: "faint", "text-anchor": "end" }, distance),
     svg("line", { x1: 30, x2: width - 10, y1: middle, y2: middle, class: "grid" }),
     truth.map((v, k) => svg("g", {}, svg("title", {}, `${read[k]}, CG ${v}${solution.length ? `, solution ${solution[k]}` : ""}`),
-      svg("rect", { x: X(k) - 6, y: Math.min(Y(v), middle), width: 12, height: Math.abs(Y(v) - middle), fill: bar, "fill-opacity": 0.45 }),
-      solution.length ? svg("path", { d: `M${X(k) - 8} ${Y(solution[k])}h16`, class: "tick-mark" }) : null,
+      svg("rect", { x: X(k) - 5, y: Math.min(Y(v), middle), width: 10, height: Math.abs(Y(v) - middle), fill: bar, "fill-opacity": 0.45 }),
+      solution.length ? svg("path", { d: `M${X(k) - 7} ${Y(solution[k])}h14`, class: "tick-mark" }) : null,
       svg("circle", { cx: X(k), cy: Y(read[k]), r: 3.6, fill: dot }))));
 }
 
@@ -141,7 +141,8 @@ export function learnedView(state, changed) {
     const { x, rd, block, before } = iterates[t];
     const n = solver.n;
     put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 260, yTitle: "squared relative error", mark: t }), legend(lines));
-    put(probes.body, entries("x", x, cg[t].x.data, run.x), entries("r", rd.slice(0, n), cg[t].r.data), entries("d", rd.slice(n), cg[t].d.data));
+    const width = fitting(probes.body, 560);
+    put(probes.body, entries(width, "x", x, cg[t].x.data, run.x), entries(width, "r", rd.slice(0, n), cg[t].r.data), entries(width, "d", rd.slice(n), cg[t].d.data));
     const where = { pre: "the pre block", loop: `loop ${t}`, post: "the post block" }[block];
     attention.heading.textContent = `Attention in ${where}`;
     put(attention.body, attentionMaps(attentionOf(solver.model[block][0], before), n + 1, 118));

@@ -19,9 +19,17 @@ const text = (x, y, content, font) => svg("text", { x, y, fill: getComputedStyle
 
 // A panel of words and numbers, line by line.
 function written(content) {
-  const lines = content.split("\n");
+  const lines = aligned(content.split("\n").map((line) => line.split("\t")));
   const width = 24 + 7.3 * Math.max(...lines.map((line) => line.length));
   return svg("svg", { viewBox: `0 0 ${width} ${24 + 17 * lines.length}` }, lines.map((line, k) => text(12, 20 + 17 * k, line, "12px monospace")));
+}
+
+// Rows of cells as lines with columns below each other; a row that lacks cells, below a taller one, has them at its end.
+function aligned(rows) {
+  const count = Math.max(...rows.map((cells) => cells.length));
+  const filled = rows.map((cells) => (cells.length > 1 ? [...new Array(count - cells.length).fill(""), ...cells] : cells));
+  const width = (k) => Math.max(...filled.filter((cells) => cells.length > 1).map((cells) => cells[k].length));
+  return filled.map((cells) => cells.map((cell, k) => (cells.length > 1 ? cell.padEnd(width(k) + 2) : cell)).join("").trimEnd());
 }
 
 // The names of lines, each beside its sample, below each other.
