@@ -9,7 +9,7 @@ import { counted, number, tiny } from "./format.js";
 import { errorChart, fitting, legend } from "./chart.js";
 import { FAMILIES, drawSystem, matrixText, squaredRelativeError, uniforms, vectorText } from "./systems.js";
 import { panel } from "./panel.js";
-import { aboutRegister, notesOn } from "./words.js";
+import { ORIGINS, aboutRegister, notesOn } from "./words.js";
 
 const SHAPES = /, \((n|\))[^;]*/;
 const spaced = (name) => name.replaceAll("_", " ");
@@ -218,7 +218,8 @@ export function watchView(state, changed, openLearned) {
     if (focused) drawing.querySelector(`[data-register="${CSS.escape(focused)}"]`)?.focus({ preventScroll: true });
   }
 
-  const about = (name) => aboutRegister(name, run.state, wanted(chosen(own().what)).map((input) => input.name).concat("x0"));
+  const inputNames = () => wanted(chosen(own().what)).map(({ name }) => name);
+  const about = (name) => aboutRegister(name, run.state, [...inputNames(), "x0"]);
 
   function registerTable(P, name) {
     const rows = run.layout.rows.get(name);
@@ -234,13 +235,10 @@ export function watchView(state, changed, openLearned) {
     const { block, layer: k } = run.steps[at];
     layer.heading.textContent = block === "input" ? "The prompt" : "This layer";
     if (block === "input") {
-      const trained = run.program || run.kind === "operation" ? "No weight here was trained:" : "Some layers here were trained; for the rest";
-      const made = run.kind === "operation" ? "they were written down, with a proven bound on the error." : "a compiler wrote the weights of this transformer from the program below.";
-      const input = run.kind === "operation" ? "the operands" : "A and b";
-      put(layer.body, el("p", {}, `${trained} ${made}`),
-        el("p", {}, `Its input is the matrix P beside, which holds ${input}, divided by powers of two. Press Play to apply its layers one by one, or type numbers of your own.`),
+      const given = inputNames().join(" and ");
+      return void put(layer.body, el("p", {}, ORIGINS[run.kind === "operation" ? "operation" : run.program ? "compiled" : "guided"]),
+        el("p", {}, `Its input is the token matrix P, which holds ${given}. Press Play to apply its layers one by one, or type numbers of your own.`),
         run.source ? program([]) : null);
-      return;
     }
     const part = run.model[block][k];
     const size = [part.heads ? counted(part.heads.count, "head") : "no heads", part.ffn ? `FFN of width ${part.ffn.W_1.rows}` : "no FFN"].join(", ");

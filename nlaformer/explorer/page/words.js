@@ -1,4 +1,10 @@
-// What the words of the page mean: those of instructions, and the names of registers.
+// What the words of the page mean: those of instructions, and the names of registers; and where weights come from.
+
+export const ORIGINS = {
+  operation: "No weight of this transformer was trained; all were written down, with a proven bound on the error.",
+  compiled: "No weight of this transformer was trained; a compiler wrote them all from the program below.",
+  guided: "A compiler wrote the weights of this transformer from the program below, around the layers of a trained network.",
+};
 
 const INSTRUCTIONS = [
   [/^(parts|log \||signs) ?/, "Attention multiplies by A through its kernel, an exponential: so A is kept as the logarithms and the signs of its entries."],
