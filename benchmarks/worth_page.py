@@ -13,6 +13,7 @@ from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, tidy
 
 HEADING = "## Measured"
 _NAMED = {"spd": "the paper's family", "grid": "diffusion on a grid"}
+_FAMILY = "spd"  # the family of the chart
 _DRAWN = ("CG", "Jacobi", BY_HAND, *BUNDLED)
 _EXPLAINED = """\
 `python -m benchmarks.worth` measures, and its text has the rules. A row is named by device, family, n, matrices and
@@ -55,8 +56,9 @@ def _fastest(rows: list[_Row]) -> _Row:
 
 
 def finding(documents: list[dict[str, Any]]) -> str:
-    """How often which kind of method is the fastest, in one sentence: the title of the chart."""
-    best = [_fastest(rows)["method"] for document in documents for _, rows in _cells(document["rows"])]
+    """How often which kind of method is the fastest in the cells that are drawn, in one sentence: the chart's title."""
+    drawn = ([row for row in document["rows"] if row["family"] == _FAMILY] for document in documents)
+    best = [_fastest(rows)["method"] for own in drawn for _, rows in _cells(own)]
     learned = sum(method in LEARNED for method in best)
     often = f"in {learned}" if learned else "in none"
     return f"Batched Cholesky is the fastest in {best.count('Cholesky')} of {len(best)} cells, a learned method {often}"
@@ -173,7 +175,7 @@ def draw(documents: list[dict[str, Any]]) -> Any:
     """Time over that of batched Cholesky, over the right-hand sides: a panel for a device, a batch and an n of spd."""
     from matplotlib.figure import Figure
 
-    rows = [(document, row) for document in documents for row in document["rows"] if row["family"] == "spd"]
+    rows = [(document, row) for document in documents for row in document["rows"] if row["family"] == _FAMILY]
     sizes, batches = (sorted({row[key] for _, row in rows}) for key in ("n", "batch"))
     lines = [(document, batch) for document in documents for batch in batches]
     figure = Figure(figsize=(2.6 * len(sizes), 2.1 * len(lines) + 1), layout="constrained")
@@ -190,7 +192,9 @@ def draw(documents: list[dict[str, Any]]) -> Any:
         label: handle for axes in grid.flat for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, fontsize=8, frameon=False)
-    figure.suptitle(f"{finding(documents)}\n(tables in docs/when.md; here the paper's family)", fontsize=10, color=INK)
+    figure.suptitle(
+        f"{finding(documents)}\n(the paper's family; grids in the tables of docs/when.md)", fontsize=10, color=INK
+    )
     figure.supylabel("time over that of batched Cholesky", fontsize=9)
     return figure
 
