@@ -167,8 +167,9 @@ _RULES = (
     "`nf.solve`, `nf.solve_nonlinear` and `nf.eigenpair` with the trained models, on the families of the training and "
     "on those that they were not trained on. *Lost* is a problem that converges without the model and not with it, "
     "*wrong* one whose residual, computed again, is above the tolerance. *Work* is the median of products with A, or "
-    "values of F, outside the model; it is no measure of time. On `convection` the model alone fails on most problems: "
-    "GMRES takes over."
+    "values of F, outside the model; it is no measure of time. `--count` and `--single`, for "
+    "problems that are solved one by one, say how many problems there are. On `convection` the model "
+    "alone fails on most problems: GMRES takes over."
 )
 
 

@@ -180,6 +180,16 @@ def test_bad_arguments_are_refused() -> None:
         nf.eigenpair(spla.aslinearoperator(A), model=lambda A, v: v)
 
 
+def test_the_certificate_of_an_operator_is_of_the_vector_itself_and_not_of_its_negative() -> None:
+    affine = spla.LinearOperator((2, 2), matvec=lambda v: [0.325, 0.29] * np.ravel(v) + 3.2e-4, dtype=float)
+    for which in ("smallest", "largest"):
+        for rtol in np.logspace(-5, -2, 40):
+            result = nf.eigenpair(affine, which=which, rtol=rtol, check="ignore")
+            if result.converged:
+                residual = affine.matvec(result.vector) - result.value * result.vector
+                assert np.linalg.norm(residual) <= result.tolerance * (1 + 1e-9)
+
+
 @pytest.mark.parametrize("how", ["as drawn", "nan"])
 def test_a_program_runs_before_lanczos_and_costs_no_answer(how: str) -> None:
     A = symmetric(np.geomspace(1, 1e2, 8))

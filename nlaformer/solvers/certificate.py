@@ -85,12 +85,13 @@ def certify_eigenpair(A: Operator, value: Tensor, v: Tensor, tolerance: Tensor) 
     (0.0, True, True)
     """
     length = norm_lower(v)
-    product, lost = _two_product(-value[:, None].expand_as(v), v)
+    product, lost = _two_product(value[:, None].expand_as(v), v)
 
     def evaluate(at: Tensor | slice, sharp: bool) -> tuple[_Evaluated, _Evaluated]:
         own = A if isinstance(at, slice) else A.take(at)
-        # The residual b - A (-v) with b = -value v, a sum with one term more.
-        r = _residual(own, product[at], -v[at], sharp, lost[at], extra=1)
+        # The residual b - A v with b = value v, a sum with one term more. A function that is not linear gives v itself
+        # another image than -v.
+        r = _residual(own, product[at], v[at], sharp, lost[at], extra=1)
         return r, r
 
     found = _decided(evaluate, v, tolerance * length * (1 - 4 * UNIT), A.terms > 0)
