@@ -365,3 +365,65 @@ def test_an_error_that_the_program_makes_large_is_said_end_to_end(kind, b, x0, d
     own = kind().run(**{name: value.astype("float64") for name, value in given.items()}, iterations=6)
     if not np.allclose(run.x, own.x, rtol=0, atol=0.1 * max(np.abs(own.x).max(), 1.0)):
         assert run.status is nf.RunStatus.INACCURATE and run.diagnose().first is not None
+
+
+class Divided(nf.Program):
+    """x is the solution from the start; y is divided by a state that is 0, and is not 0 itself."""
+
+    def start(self, b):
+        return dict(x=b, y=b, z=0 * b)
+
+    def step(self, b, y, z):
+        return dict(x=b, y=y / np.abs(z), z=z)
+
+    def residual(self, b, x):
+        return x - b
+
+
+def test_infinity_is_not_taken_for_a_quotient_of_zeros():
+    run = nf.compile(Divided(), n=3, verify=False).run(b=np.array([1, -0.5, 0.25]), iterations=2)
+    assert run.status is nf.RunStatus.NONFINITE
+
+
+class Falling(Divided):
+    """y falls, and its logarithm has an error of 1e-13 in weights."""
+
+    def step(self, b, y, z):
+        return dict(x=b, y=np.log1p(0.01 * np.abs(y)), z=z)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+def test_a_state_that_has_fallen_is_not_measured_by_what_it_was(dtype):
+    b = np.array([1, 0.5, 0.25], dtype)
+    run = nf.compile(Falling(), n=3, dtype=dtype, verify=False).run(b=b, iterations=10)
+    own, eps = Falling().run(b=b.astype("float64"), iterations=10).state["y"], np.finfo(dtype).eps
+    right = np.abs(run.state["y"] - own) <= 1e-2 * np.abs(own) + 32 * eps  # nothing is left of it below its rounding
+    assert run.status is nf.RunStatus.INACCURATE or right.all()
+
+
+class NearAPole(Still):
+    def residual(self, b, x):
+        return 1 / (np.abs(x) + 1e-12) - b
+
+
+def test_a_residual_that_is_huge_at_zero_does_not_lower_the_bar():
+    for run in (NearAPole().run, nf.compile(NearAPole(), n=3, verify=False).run):
+        assert run(b=np.array([2.0, 3.0, 4.0])).status is not nf.RunStatus.CONVERGED
+
+
+@pytest.mark.parametrize(
+    "residual",
+    [lambda b, x: np.linalg.norm(x - b), lambda b, x: (x - b) * (x - 3 * b), lambda b, x: np.exp(x) - np.exp(b)],
+)
+def test_a_small_residual_converges_whatever_its_last_operation_is(residual):
+    class Halving(nf.Program):
+        def start(self, b):
+            return dict(x=2 * b)
+
+        def step(self, b, x):
+            return dict(x=0.5 * x + 0.5 * b)
+
+        def residual(self, b, x):
+            return residual(b, x)
+
+    assert Halving().run(b=np.array([1, -0.5, 0.25]), iterations=60).status is nf.RunStatus.CONVERGED

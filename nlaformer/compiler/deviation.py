@@ -33,12 +33,11 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.found import STEP, Found, own_nodes, own_value, state_of
+from nlaformer.compiler.found import ROUNDINGS, STEP, Found, own_nodes, own_value, state_of
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.noise import NOISE, Perturbed
 
 _PERTURBATION = 1e-8
-_ROUNDINGS = 16
 _ROOT_OF_ZERO = math.exp(-90.0)  # a logarithm of -200 stands for 0, and one of -100 for its root
 
 
@@ -58,7 +57,7 @@ class Tolerance:
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Tolerance:
-        rounding = _ROUNDINGS * torch.finfo(dtype).eps
+        rounding = ROUNDINGS * torch.finfo(dtype).eps
         if dtype == torch.float64:
             return cls(1e-6, 1e4, rounding, settled=1e-6, noise=1e-10)
         return cls(1e-2, 10.0, rounding, settled=1e-3, noise=1e-4)
@@ -119,6 +118,13 @@ def deviations(
         for name, deviation in result.items():
             passes = ~(other[name].wrong | other[name].lost)
             result[name] = deviation.put((deviation.wrong | deviation.lost) & passes, other[name])
+    if any(bool(deviation.lost.any()) for deviation in result.values()):
+        # After convergence, a quotient of what is left of two states is one of zeros.
+        left = found.without_vanished()
+        nodes = own_nodes(program, left)
+        for name, deviation in result.items():
+            of_zeros = _Measured.of(program, name, nodes, left).within(tolerance)
+            result[name] = deviation.put(deviation.lost & ~(of_zeros.wrong | of_zeros.lost), of_zeros)
     return result
 
 
@@ -164,12 +170,11 @@ class _Measured:
         kind, value = program.kinds[name], found.of(name)
         wanted, terms = own_value(program, name, nodes, found)
         scale = size(terms, kind)
-        if name.startswith(STEP):  # a state that has fallen is measured by what it was
-            largest = found.largest(state_of(name), kind)
-            scale = torch.where(found.settled[:, :-1], torch.maximum(scale, largest), scale)
         tiny = torch.finfo(found.dtype).tiny
         smallest = torch.where(scale == 0, _ROOT_OF_ZERO, tiny)
         nothing = found.units[state_of(name)][:, None] * smallest + tiny
+        if name.startswith(STEP):
+            nothing = torch.maximum(nothing, found.vanishing(state_of(name))[:, :-1])
         return cls(name, kind, found, value, wanted, size(value - wanted, kind), scale, nothing)
 
     @property
@@ -237,15 +242,12 @@ class _Allowances:
         settled = found.settled_at(name)
         noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)
         noise = torch.where(settled, torch.maximum(noise, of_zero), of_zero)
-        distance, lost = measured.distance, measured.lost
+        distance = measured.distance
         if name.startswith(STEP):
             stopped = settled & self.stopped[state_of(name)]
             if measured.kind == "scalar":
                 noise = torch.where(stopped, torch.inf, noise)
             else:
                 distance = torch.where(stopped, measured.from_parts(), distance)
-            # A quotient with a state that has vanished says nothing.
-            excused = lost & (torch.isinf(noise) | settled & found.vanished()[:, :-1])
-            distance, lost = torch.where(excused, 0.0, distance), lost & ~excused
         error = measured.error(distance, torch.maximum(measured.nothing, noise))
-        return Deviation(error, torch.maximum(amplified, rounded), lost)
+        return Deviation(error, torch.maximum(amplified, rounded), measured.lost)

@@ -22,8 +22,8 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.deviation import Deviation, Tolerance, deviations
-from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.found import RUN, START, STEP, Found, state_of
+from nlaformer.compiler.expression import Expression
+from nlaformer.compiler.found import RUN, START, STEP, Found, sizes, state_of
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
@@ -94,13 +94,13 @@ class End:
         lost = torch.cummax((~_finite(own)).int(), -1).values.bool()
 
         def response(runs: Sequence[Tensor], amount: float) -> Tensor:
-            moved = torch.stack([_size(_held(run.double()) - kept) for run in runs]).amax(0) / (amount * scale)
+            moved = torch.stack([sizes(_held(run.double()) - kept) for run in runs]).amax(0) / (amount * scale)
             # What was amplified once may be damped again, but two runs of the program have parted there.
             largest = torch.cummax(moved.nan_to_num(torch.inf, torch.inf), -1).values
             return torch.where(lost, torch.inf, largest)
 
         return cls(
-            (_size(found - kept) / scale).nan_to_num(torch.inf, torch.inf),
+            (sizes(found - kept) / scale).nan_to_num(torch.inf, torch.inf),
             response(perturbed, _PERTURBATION),
             response([single], torch.finfo(torch.float32).eps),
         )
@@ -146,7 +146,7 @@ def ends(program: Expression, found: Found, tolerance: Tolerance) -> dict[str, D
     own, unit = stacked(methods.run(inputs, found.answer.shape[1] - 1)), _unit(inputs)
     result = {}
     for name, value in values.items():
-        error = (_size(value - _held(own[name])) / _scale(own[name], unit)).nan_to_num(torch.inf, torch.inf)
+        error = (sizes(value - _held(own[name])) / _scale(own[name], unit)).nan_to_num(torch.inf, torch.inf)
         result[name] = Deviation(error, torch.full_like(error, tolerance.plain), torch.zeros_like(found.settled))
     wrong = torch.stack([(deviation.wrong & ~found.settled).any(-1) for deviation in result.values()]).any(0)
     systems = torch.nonzero(wrong).flatten()
@@ -164,11 +164,6 @@ def stacked(run: Iterator[_Values]) -> dict[str, Tensor]:
     return {name: torch.stack([record[name] for record in records], 1) for name in records[0]}
 
 
-def _size(values: Tensor) -> Tensor:
-    """The norms of values (systems, T + 1, ...)."""
-    return size(values.reshape(*values.shape[:2], -1), "vector")
-
-
 def _finite(values: Tensor) -> Tensor:
     return torch.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
 
@@ -182,13 +177,13 @@ def _held(values: Tensor) -> Tensor:
 
 def _scale(own: Tensor, unit: Tensor) -> Tensor:
     """The largest size so far; where all is 0, a unit."""
-    largest = torch.cummax(_size(_held(own)), -1).values
+    largest = torch.cummax(sizes(_held(own)), -1).values
     return torch.where(largest > 0, largest, unit)
 
 
 def _unit(inputs: _Values) -> Tensor:
     """What a value that is 0 is measured by: the largest input, (systems, 1)."""
-    return torch.stack([_size(value[:, None]) for value in inputs.values()]).amax(0)
+    return torch.stack([sizes(value[:, None]) for value in inputs.values()]).amax(0)
 
 
 def _signs(copies: Tensor, draws: torch.Generator) -> Tensor:

@@ -158,6 +158,20 @@ class Expression:
             return larger.abs() + (results[number] - larger)
         return results[number].abs() + (1.0 if op == "log" else 0.0)
 
+    def magnitudes(self, results: Sequence[Tensor]) -> list[Tensor]:
+        """At most so large would every node be if nothing cancelled: (|x| + |b|) |c| for (x - b) c."""
+        found: list[Tensor] = []
+        for number, (op, arguments, extra, _) in enumerate(self.nodes):
+            args = [found[k] for k in arguments]
+            if op == "divide":  # by what it is
+                args[1] = results[arguments[1]].abs()
+            use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
+            if op == "log" or not arguments:
+                found.append(self.terms(number, results))
+            else:
+                found.append(_OPERATIONS["maximum" if op == "minimum" else op](use, *args))
+        return found
+
     def underflows(self, results: Sequence[Tensor]) -> Tensor:
         """Whether a product on the way to the values is lost below the smallest normal number; (...)."""
         found = torch.zeros((), dtype=torch.bool, device=results[0].device)

@@ -15,6 +15,7 @@ from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
 RUN = "run "  # before the name of a state or of the answer, against the program's own run
+ROUNDINGS = 16  # in the last place, of what a program is given
 # A logarithm of -200 stands for 0, times what a step makes of it.
 _ZERO = math.exp(-190.0)
 
@@ -34,6 +35,11 @@ def without_networks(values: Mapping[str, Node]) -> dict[str, Node]:
 def state_of(name: str) -> str:
     """The state that an output of the program's expression is."""
     return name.removeprefix(START).removeprefix(STEP).removeprefix(RUN)
+
+
+def sizes(values: Tensor) -> Tensor:
+    """The norms of values (systems, times, ...)."""
+    return size(values, ("scalar", "vector", "matrix")[values.dim() - 2])
 
 
 @dataclass(frozen=True)
@@ -76,24 +82,27 @@ class Found:
         """Of values at all times those at which start, or a step, makes an output."""
         return values[:, :1] if name.startswith(START) else values[:, 1:]
 
-    def largest(self, name: str, kind: str) -> Tensor:
-        """The largest size that a state had before each step, (systems, T)."""
-        sizes = size(self.states[name], kind)[:, :-1]
-        return torch.cummax(torch.where(torch.isfinite(sizes), sizes, 0.0), -1).values
+    def vanishing(self, name: str) -> Tensor:
+        """What is nothing beside a state, (systems, T + 1).
 
-    def vanished(self) -> Tensor:
-        """Where a state is 0, (systems, T + 1)."""
-        return torch.stack([value.reshape(*value.shape[:2], -1).eq(0).all(-1) for value in self.states.values()]).any(0)
+        Where the residual is small: 16 roundings of the largest that the state was.
+        """
+        largest = torch.cummax(sizes(self.states[name]).nan_to_num(0.0, 0.0), -1).values
+        return torch.where(self.settled, ROUNDINGS * torch.finfo(self.dtype).eps * largest, 0.0)
+
+    def without_vanished(self) -> Found:
+        """States of which nothing is left as 0."""
+        gone = {name: sizes(self.states[name]) <= self.vanishing(name) for name in self.states}
+        return self._cleared({k: gone[k].reshape(*gone[k].shape, *[1] * (v.dim() - 2)) for k, v in self.states.items()})
 
     def without_zeros(self) -> Found:
         """Scalars that may stand for 0 in the weights as 0, and what underflows: a quotient of them is one of zeros."""
         tiny = torch.finfo(self.dtype).tiny
+        least = {name: self.units[name] * (_ZERO if v.dim() == 2 else 0.0) + tiny for name, v in self.states.items()}
+        return self._cleared({k: v.abs() <= least[k].reshape(-1, *[1] * (v.dim() - 1)) for k, v in self.states.items()})
 
-        def cleared(name: str, value: Tensor) -> Tensor:
-            smallest = self.units[name] * (_ZERO if value.dim() == 2 else 0.0) + tiny
-            return torch.where(value.abs() <= smallest.reshape(-1, *[1] * (value.dim() - 1)), 0.0, value)
-
-        return replace(self, states={name: cleared(name, value) for name, value in self.states.items()})
+    def _cleared(self, where: Mapping[str, Tensor]) -> Found:
+        return replace(self, states={name: torch.where(where[name], 0.0, v) for name, v in self.states.items()})
 
 
 def own_nodes(program: Expression, found: Found) -> list[Tensor]:

@@ -161,11 +161,13 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
         scale = _norm(checks.scale, values).expand(shape)
         # Compared with 0, with infinity or with NaN, nothing has converged.
         return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan), terms
-    # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0.
+    # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0; near
+    # one the residual of x = 0 is larger than anything that x has to do with.
     at_zero = checks.residual.results({**values, ANSWER: torch.zeros_like(found.answer)})
     zero = size(at_zero[number], checks.residual.kinds[name]).expand(shape)
     first = torch.where(torch.isfinite(norms[:, :1]), norms[:, :1], torch.nan)
-    goal = torch.where((zero > 0) & torch.isfinite(zero), zero, first)
+    here = size(checks.residual.magnitudes(results)[number], checks.residual.kinds[name]).expand(shape)
+    goal = torch.where((zero > 0) & torch.isfinite(zero), torch.fmin(zero, here), first)
     lost = goal < _SMALLEST
     if bool(lost.any()):  # a residual that is small because its products left the range of the numbers says nothing
         lost = lost & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
