@@ -18,9 +18,11 @@ of the norms of theirs.
 answer, and states may be what is left of a cancellation. A step does not vouch for itself: the residual must have been
 so small before it, or be so in the program's own step. From there only what perturbations move is noise (``noise.py``):
 a state may differ by what it changes when the operations of its step and of the step before lose 1e-10 (1e-4) of their
-terms, and is not judged where that is a tenth of it. What has only become small keeps its digits, and is judged. Where
-the step began so, states are measured relative to the largest value that they had. Two things are excused: what the
-weights have stopped, and quotients with a state that is 0 in which the program's own value is not finite.
+terms, and is not judged where that is a tenth of it. What has only become small keeps its digits, and is judged, down
+to 16 roundings of the largest that it was: there nothing is left of a state, and a quotient of two such states, which
+may not be finite in the program, is one of zeros. What the weights have stopped is excused.
+
+What is allowed here may still be wrong in the end, where the program makes it large: ``ends.py``.
 """
 
 from __future__ import annotations
@@ -45,22 +47,22 @@ _ROOT_OF_ZERO = math.exp(-90.0)  # a logarithm of -200 stands for 0, and one of 
 class Tolerance:
     """What a step may deviate by: ``plain`` times the response of the program, of which ``most`` counts.
 
-    What perturbations of ``rounding`` change is allowed beyond that and, once the residual has fallen below the part
-    ``settled``, what operations change that lose the part ``noise`` of their terms.
+    What perturbations of ``rounding`` change is allowed beyond that and, once the residual has fallen to the part
+    ``small`` of its first, what operations change that lose the part ``noise`` of their terms.
     """
 
     plain: float
     most: float
     rounding: float
-    settled: float
+    small: float
     noise: float
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Tolerance:
         rounding = ROUNDINGS * torch.finfo(dtype).eps
         if dtype == torch.float64:
-            return cls(1e-6, 1e4, rounding, settled=1e-6, noise=1e-10)
-        return cls(1e-2, 10.0, rounding, settled=1e-3, noise=1e-4)
+            return cls(1e-6, 1e4, rounding, small=1e-6, noise=1e-10)
+        return cls(1e-2, 10.0, rounding, small=1e-3, noise=1e-4)
 
 
 @dataclass(frozen=True)
@@ -211,22 +213,22 @@ class _Allowances:
 
     Attributes
     ----------
-    amplified, rounded, noise, norms : by output, (systems, times); ``norms`` where a value is compared with 0
+    amplified, rounded, noise, of_zero : by output, (systems, times); ``of_zero`` where a value is compared with 0
     stopped : by state, where the weights have stopped it, (systems, T)
     """
 
     amplified: Mapping[str, Tensor]
     rounded: Mapping[str, Tensor]
     noise: Mapping[str, Tensor]
-    norms: Mapping[str, Tensor]
+    of_zero: Mapping[str, Tensor]
     stopped: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, perturbed: Perturbed, tolerance: Tolerance, has_zeros: bool) -> _Allowances:
         amplified, rounded = map(perturbed.by_input, (_PERTURBATION, tolerance.rounding))
         noise = perturbed.by_operations(tolerance.noise)
-        norms = perturbed.by_operations(tolerance.noise, norms=True) if has_zeros else noise
-        return cls(amplified, rounded, noise, norms, perturbed.stopped(noise))
+        of_zero = perturbed.by_operations(tolerance.noise, of_norm=True) if has_zeros else noise
+        return cls(amplified, rounded, noise, of_zero, perturbed.stopped(noise))
 
     def judge(self, measured: _Measured, tolerance: Tolerance) -> Deviation:
         """The deviation, and what is allowed."""
@@ -238,7 +240,7 @@ class _Allowances:
         # Beyond 1 nothing of the value is left to compare; it must still not exceed its terms.
         rounded = torch.where(torch.isfinite(rounded), rounded, 0.0).clamp(max=2.0)
         amplified = tolerance.plain * (amplified / _PERTURBATION).clamp(1.0, tolerance.most)
-        of_zero = torch.where((scale == 0) & torch.isfinite(self.norms[name]), self.norms[name], 0.0)
+        of_zero = torch.where((scale == 0) & torch.isfinite(self.of_zero[name]), self.of_zero[name], 0.0)
         settled = found.settled_at(name)
         noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)
         noise = torch.where(settled, torch.maximum(noise, of_zero), of_zero)

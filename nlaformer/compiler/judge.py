@@ -123,27 +123,27 @@ def with_settled(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple
         return found, norms, goal, torch.zeros_like(found.settled)
     small = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
     start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
-    bar = Tolerance.of(found.dtype).settled * start
-    settled = small | ((norms <= bar) & (bar > 0))
-    return replace(found, settled=settled & _vouched(found, checks, nodes, settled, bar)), norms, goal, small
+    bar = Tolerance.of(found.dtype).small * start
+    low = small | ((norms <= bar) & (bar > 0))
+    return replace(found, settled=low & _vouched(found, checks, nodes, low, bar)), norms, goal, small
 
 
-def _vouched(found: Found, checks: Checks, nodes: Sequence[Tensor], settled: Tensor, bar: Tensor) -> Tensor:
+def _vouched(found: Found, checks: Checks, nodes: Sequence[Tensor], low: Tensor, bar: Tensor) -> Tensor:
     """Where not the step alone says that its residual is small: it was so before, or in the program's own step.
 
     Weights that give 0 for x would otherwise pass wherever 0 is a solution. The program's own residual may be a decade
     above the bar.
     """
-    vouched, program = torch.ones_like(settled), checks.program
+    vouched, program = torch.ones_like(low), checks.program
     if checks.residual is None or ANSWER not in program.outputs:  # as in checks of an older form
         return vouched
-    if settled.shape[1] < 2 or not bool(settled.any()):
+    if low.shape[1] < 2 or not bool(low.any()):
         return vouched
     made = {name: state[:, 1:] for name, state in found.states.items()}  # states of a network are taken as they are
     made |= {n: own_value(program, STEP + n, nodes, found)[0] for n in made if STEP + n in program.outputs}
     answer = program.only(ANSWER)({**found.inputs, **made})
     norms = _norm(checks.residual, {**found.inputs, **answer})
-    vouched[:, 1:] = settled[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
+    vouched[:, 1:] = low[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
     return vouched
 
 

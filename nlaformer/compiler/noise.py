@@ -57,13 +57,13 @@ class Perturbed:
             self._enlarge(changes, moved)
         return changes
 
-    def by_operations(self, amount: float, norms: bool = False) -> dict[str, Tensor]:
+    def by_operations(self, amount: float, of_norm: bool = False) -> dict[str, Tensor]:
         """The changes when each operation of two steps loses an amount of its terms, or of their norm."""
         draws, changes = torch.Generator().manual_seed(0), dict[str, Tensor]()
         found, program = self.found, self.program
 
         def less(value: Tensor, terms: Tensor, axes: int) -> Tensor:
-            if norms and axes:
+            if of_norm and axes:
                 terms = terms.square().sum(tuple(range(-axes, 0)), keepdim=True).sqrt()
             return value + amount * torch.where(torch.isfinite(terms), terms, 0.0) * _signs(value, draws)
 
