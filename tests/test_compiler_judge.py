@@ -309,18 +309,33 @@ def test_a_quotient_that_overflows_does_not_divide_by_zero():
 
 
 class Counted(nf.Program):
-    """Three steps, and then no more: a jump at a number that is counted up to."""
+    """Three steps, and then no more: a jump at a number that is counted up to, by another state."""
 
     def start(self, b):
-        return dict(x=0 * b, k=0.0)
+        return dict(x=0 * b, k=0.0, one=1.0)
 
-    def step(self, b, x, k):
-        return dict(x=x + np.maximum(np.sign(3 - k), 0) * b, k=k + 1.0)
+    def step(self, b, x, k, one):
+        return dict(x=x + np.maximum(np.sign(3 - k), 0) * b, k=k + one, one=one)
 
 
 class Pole(Counted):
-    def step(self, b, x, k):
-        return dict(x=b / (np.abs(k - 3) + 1e-15), k=k + 1.0)
+    def step(self, b, x, k, one):
+        return dict(x=b / (np.abs(k - 3) + 1e-15), k=k + one, one=one)
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0, -2.0])
+def test_a_state_that_counts_is_exact(first):
+    class Counter(nf.Program):
+        def start(self, b):
+            return dict(x=0 * b, k=first)
+
+        def step(self, b, x, k):
+            return dict(x=x + np.maximum(np.sign(3 - k), 0) * b, k=k + 0.5)
+
+    b = np.array([1, -0.5, 0.25])
+    run, own = (each(b=b, iterations=12) for each in (nf.compile(Counter(), n=3).run, Counter().run))
+    assert run.status is nf.RunStatus.FINISHED and np.array_equal(run.state["k"], own.state["k"])
+    np.testing.assert_allclose(run.x, own.x, atol=1e-12)
 
 
 class Orthogonal(nf.Program):

@@ -29,7 +29,7 @@ from nlaformer.compiler.instructions import (
     multiply,
     registers_of,
 )
-from nlaformer.compiler.scaling import Scaling, scale_groups, unit_states
+from nlaformer.compiler.scaling import Scaling, is_counter, is_divisor, scale_groups, unit_states
 
 _LEAVES = ("input", "constant", "zeros", "ones", "identity")
 
@@ -73,7 +73,10 @@ class Nodes(Scaling):
 
     def _state_rows(self, name: str, node: Node, unit: bool) -> StateRows:
         if node.kind == "scalar":
-            if self.analysis.is_positive(node):
+            positive = self.analysis.is_positive(node)
+            if is_counter(self.traced, name) and not (positive and is_divisor(self.traced, node)):
+                return StateRows("scalar", (self._register(name, "input", scalar=True, tame=False),))
+            if positive:
                 row = self._register("log " + name, "input", scalar=True, tame=False)
                 return StateRows("scalar", (row,), logarithm=True)
             row = self._register(name, "input", scalar=True)

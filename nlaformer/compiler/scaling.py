@@ -28,7 +28,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from nlaformer.compiler.graph import Node, is_input, is_invariant, reachable
+from nlaformer.compiler.graph import Node, is_input, is_invariant, is_number, reachable
 from nlaformer.compiler.instructions import FFN, Builder, Combination, combine
 from nlaformer.compiler.trace import TracedProgram
 
@@ -191,6 +191,18 @@ def _of_same_scale(node: Node) -> list[Node]:
     if node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
         return [node.args[0]]
     return []
+
+
+def is_counter(traced: TracedProgram, name: str) -> bool:
+    """Whether a scalar state begins as a number, and a step only adds one to it: a row that is exact."""
+    node, begun, after = traced.state[name], traced.start[name], traced.step[name]
+    others = [argument for argument in after.args if argument is not node]
+    return is_number(begun) and after.op == "add" and len(others) == 1 and is_number(others[0])
+
+
+def is_divisor(traced: TracedProgram, node: Node) -> bool:
+    """Whether something is divided by a value that is made of a node: its logarithm is at hand."""
+    return any(node in reachable([other.args[1]]) for other in traced.nodes if other.op == "divide")
 
 
 def unit_states(traced: TracedProgram) -> set[str]:

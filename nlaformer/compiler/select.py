@@ -81,8 +81,7 @@ class _Selector(Products):
         if rows.logarithm:
             factor, exponent = self.logarithm(node, "num")
             writes[rows.rows[0]] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)), (-1.0, target))
-        elif rows.kind == "scalar":
-            assert rows.scale is not None
+        elif rows.kind == "scalar" and rows.scale is not None:
             source, exponent = self._in_row(node)
             log: Combination
             if len(source) == 1 and source[0][0] == self.one:
