@@ -20,7 +20,8 @@ so small before it, or be so in the program's own step. From there only what per
 a state may differ by what it changes when the operations of its step and of the step before lose 1e-10 (1e-4) of their
 terms, and is not judged where that is a tenth of it. What has only become small keeps its digits, and is judged, down
 to 16 roundings of the largest that it was: there nothing is left of a state, and a quotient of two such states, which
-may not be finite in the program, is one of zeros. What the weights have stopped is excused.
+may not be finite in the program, is one of zeros. The weights may also have stopped: a value is right, too, if the
+program's own step makes it of 0 for every state that is noise, with 0/0 = 0.
 
 What is allowed here may still be wrong in the end, where the program makes it large: ``ends.py``.
 """
@@ -36,7 +37,6 @@ from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.found import ROUNDINGS, STEP, Found, own_nodes, own_value, state_of
-from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.noise import NOISE, Perturbed
 
 _PERTURBATION = 1e-8
@@ -142,8 +142,13 @@ def _deviations(
     perturbed = Perturbed.of(program, found.pick(systems))
     measured = {name: _Measured.of(program, name, perturbed.nodes, perturbed.found) for name in program.outputs}
     allowances = _Allowances.of(perturbed, tolerance, any(each.has_zeros for each in measured.values()))
+    nodes = perturbed.stopped(allowances.noise, tolerance.noise)
     for name, each in measured.items():
-        result[name] = result[name].with_systems(systems, allowances.judge(each, tolerance))
+        deviation = allowances.judge(each, tolerance)
+        stopped = _Measured.of(program, name, nodes, perturbed.found).within(tolerance)
+        passes = perturbed.found.settled_at(name) & ~(stopped.wrong | stopped.lost)
+        deviation = deviation.put((deviation.wrong | deviation.lost) & passes, stopped)
+        result[name] = result[name].with_systems(systems, deviation)
     return result
 
 
@@ -199,13 +204,6 @@ class _Measured:
         error = self.error(self.distance, self.nothing)
         return Deviation(error, torch.full_like(error, tolerance.plain), self.lost)
 
-    def from_parts(self) -> Tensor:
-        """The distance from the nearest part, 0 to 1, of the vector or matrix that is wanted."""
-        axes = tuple(range(-AXES[self.kind], 0))
-        square, product = ((v * self.wanted).sum(axes, keepdim=True) for v in (self.wanted, self.value))
-        part = (product / torch.where(square > 0, square, 1.0)).clamp(0.0, 1.0)
-        return size(self.value - part * self.wanted, self.kind)
-
 
 @dataclass(frozen=True)
 class _Allowances:
@@ -214,21 +212,19 @@ class _Allowances:
     Attributes
     ----------
     amplified, rounded, noise, of_zero : by output, (systems, times); ``of_zero`` where a value is compared with 0
-    stopped : by state, where the weights have stopped it, (systems, T)
     """
 
     amplified: Mapping[str, Tensor]
     rounded: Mapping[str, Tensor]
     noise: Mapping[str, Tensor]
     of_zero: Mapping[str, Tensor]
-    stopped: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, perturbed: Perturbed, tolerance: Tolerance, has_zeros: bool) -> _Allowances:
         amplified, rounded = map(perturbed.by_input, (_PERTURBATION, tolerance.rounding))
         noise = perturbed.by_operations(tolerance.noise)
         of_zero = perturbed.by_operations(tolerance.noise, of_norm=True) if has_zeros else noise
-        return cls(amplified, rounded, noise, of_zero, perturbed.stopped(noise))
+        return cls(amplified, rounded, noise, of_zero)
 
     def judge(self, measured: _Measured, tolerance: Tolerance) -> Deviation:
         """The deviation, and what is allowed."""
@@ -244,12 +240,5 @@ class _Allowances:
         settled = found.settled_at(name)
         noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)
         noise = torch.where(settled, torch.maximum(noise, of_zero), of_zero)
-        distance = measured.distance
-        if name.startswith(STEP):
-            stopped = settled & self.stopped[state_of(name)]
-            if measured.kind == "scalar":
-                noise = torch.where(stopped, torch.inf, noise)
-            else:
-                distance = torch.where(stopped, measured.from_parts(), distance)
-        error = measured.error(distance, torch.maximum(measured.nothing, noise))
+        error = measured.error(measured.distance, torch.maximum(measured.nothing, noise))
         return Deviation(error, torch.maximum(amplified, rounded), measured.lost)

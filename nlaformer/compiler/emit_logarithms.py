@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import torch
 
-from nlaformer.compiler.instructions import MATRIX_NORM, ZERO, Instruction
+from nlaformer.compiler.instructions import MATRIX_NORM, TRIP, ZERO, Instruction
 from nlaformer.compiler.rows import Emit, Parts, Rows
 from nlaformer.express import heads as build
 from nlaformer.express.heads import Form, Head, Unit
 
 _COARSE, _COARSE_UNITS = 16.0, 64
-_TRIP = 1000.0
 _REST = {torch.float64: 2.0**-30, torch.float32: 2.0**-12}
 
 
@@ -42,10 +41,10 @@ def _beneath(at: Rows, i: Instruction) -> Parts:
 
 
 def _trip(at: Rows, i: Instruction) -> Parts:
-    """_TRIP max(0, 1 - s / lowest), 0 in the sink."""
+    """TRIP max(0, 1 - s / lowest), 0 in the sink."""
     (lowest,) = i.parameters
     form = build.times(at.form(i.sources[0]), -1.0 / lowest)
-    return [], [Unit({**form, at.one: 1.0 + form.get(at.one, 0.0)}, 0.0, {at.rows(i.target)[0]: _TRIP})]
+    return [], [Unit({**form, at.one: 1.0 + form.get(at.one, 0.0)}, 0.0, {at.rows(i.target)[0]: TRIP})]
 
 
 def _log(at: Rows, i: Instruction) -> Parts:

@@ -35,8 +35,9 @@ Three rules come from rounding. A scalar is read from the first token by all tok
 rounding by 1/c, and copies that differ in the last digits would break r = b - A x. A step length whose sign is not
 known, alpha = (r . d) / (d . q), is therefore e^F - e^H with the logarithms of alpha and of -alpha, and no product: it
 would cost x the digits below 1e-13. A logarithm is refined, because interpolation alone leaves h^2/8. And where a dot
-falls into its own noise or turns negative, a *trip* row grows without bound and takes the floating states to zero: x
-then stays as it is (sudden convergence, b = 0, an indefinite A).
+falls into its own noise or turns negative, a *trip* row grows without bound and takes the floating states to zero that
+vanish with it (``vanishing``), and the dot with them: x then stays as it is (sudden convergence, b = 0, an indefinite
+A), and so does what the program sums up beside it.
 
 Each instruction is placed in the first layer that its operands allow: attention reads what earlier layers wrote, the
 FFN also what the attention of its own layer wrote, and there is no limit to the heads of a layer.
@@ -46,7 +47,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
@@ -67,6 +68,7 @@ ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
 MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
 ZERO, FARTHEST = 200.0, 2000.0  # the logarithm of 0 is minus these
+TRIP = 1000.0  # what a trip is where a dot is 0
 
 
 def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
@@ -231,7 +233,9 @@ class Builder:
         self.out = Selection(target)
         self.made: dict[tuple[Any, ...], int] = {}
         self.counts: Counter[Block] = Counter()  # registers of each block
-        self.trips: dict[Block, dict[int, set[int]]] = {"pre": {}, "loop": {}, "post": {}}
+        # Of each trip, the states that it takes to 0.
+        self.trips: dict[Block, dict[int, set[str]]] = {"pre": {}, "loop": {}, "post": {}}
+        self.tripped: dict[int, int] = {}  # of a refined logarithm: its trip
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=self.n)
         self.inputs = self.out.inputs
@@ -381,29 +385,34 @@ class Builder:
         ranks = {"matvec": 0, "scale": 2}
         return max(ranks.get(made_by.get(register, ""), 1) for register, _ in source), source
 
-    def _log_of(self, source: Combination, policy: str, scalar: bool, groups: set[int]) -> tuple[float, Combination]:
-        """(c, F) with source = c e^F: interpolated, then refined; with a trip for the floating ``groups``."""
+    def _log_of(
+        self, source: Combination, policy: str, scalar: bool, clears: Set[str] | None = None
+    ) -> tuple[float, Combination]:
+        """(c, F) with source = c e^F: interpolated, then refined; with a trip where it ``clears`` states."""
         if not source:
             return 1.0, ((self.one, FARTHEST if policy == "den" else -FARTHEST),)
         factor = max(abs(c) for _, c in source)
         source = tuple((register, c / factor) for register, c in source)
         lowest, highest = self._range(source)
         more: dict[str, Any] = {"scalar": scalar, "height": self._height(source), "tame": False}
+        trips = clears is not None
         # Where nothing trips, 0 is a power of e that underflows, whatever it is multiplied with.
-        zero = ZERO if groups else FARTHEST
+        zero = ZERO if trips else FARTHEST
         first = self.emit(
             "log", [source], (), (lowest, highest, zero if policy == "den" else -zero), half=FFN, writes=FFN, **more
         )
         sources: list[Combination] = [source, ((first, 1.0),)]
-        extra = [self._work("ratio", source, policy, bool(groups), height=self._height(source))]
-        if groups:
+        extra = [self._work("ratio", source, policy, trips, height=self._height(source))]
+        if clears is not None:
             sources.append(((self.emit("trip", [source], (), (lowest,), half=FFN, writes=FFN), 1.0),))
             extra.append(self._work("tripped", source, policy, scalar=True))
-            self.trips[self.block].setdefault(extra[-1], set()).update(groups)
+            self.trips[self.block].setdefault(extra[-1], set()).update(clears)
         refined = self.emit(
             "refine", sources, (), (lowest, highest, policy, scalar), writes=FFN, extra=tuple(extra), **more
         )
         self.interpolated[refined] = first
+        if trips:
+            self.tripped[refined] = extra[-1]
         return factor, ((refined, 1.0),)
 
     def _work(self, *key: Any, **more: Any) -> int:

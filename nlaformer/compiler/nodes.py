@@ -30,6 +30,7 @@ from nlaformer.compiler.instructions import (
     registers_of,
 )
 from nlaformer.compiler.scaling import Scaling, is_counter, is_divisor, scale_groups, unit_states
+from nlaformer.compiler.vanishing import causes, vanishing
 
 _LEAVES = ("input", "constant", "zeros", "ones", "identity")
 
@@ -41,7 +42,8 @@ class Nodes(Scaling):
         super().__init__(target)
         self.traced = traced = analysis.lowered
         self.analysis, self.networks = analysis, networks
-        self.group, self.floating = scale_groups(traced)
+        groups = scale_groups(traced, analysis.is_positive)
+        self.group, self.floating, self.falling = groups.of, groups.floating, groups.falling
         self.values: dict[tuple[Block, int], Value] = {}
         self.signed: set[int] = set()  # the logarithms of step lengths and of their opposites
         for name, node in traced.inputs.items():
@@ -149,8 +151,34 @@ class Nodes(Scaling):
             source, exponent = self._in_row(node)
             if node.kind == "scalar" and len({self._origin(term.exponent) for term in value}) > 1:
                 source, exponent = self._normal(source, exponent, node)  # it may be far smaller than its parts
-            factor, log = self._log_of(source, policy, node.kind == "scalar", self._groups(node))
-            return factor, combine((1.0, exponent), (1.0, log))
+            factor, log = self._log_of(source, policy, node.kind == "scalar", self._clears(node, policy))
+            # The square of what a trip takes to e^-k of it is e^-2k of it.
+            trips = self._trips(log) if policy == "num" else ()
+            return factor, combine((1.0, exponent), (1.0, log), (-2.0, trips))
+
+    def _trips(self, exponent: Combination) -> Combination:
+        """The trips of the logarithms in an exponent."""
+        return tuple(sorted((self.tripped[register], 1.0) for register, _ in exponent if register in self.tripped))
+
+    def _clears(self, node: Node, policy: str) -> set[str] | None:
+        """The states that a trip of a positive scalar takes to 0: what vanishes with it.
+
+        A quotient by d . A d <= 0 ends a method: all goes to 0 that falls with any product of their group.
+        """
+        groups = self._groups(node)
+        if not groups:
+            return None
+        if policy == "den":
+            square = node.op == "dot" and node.args[0] is node.args[1]
+            fall = {name for group in groups for name in self.floating[group] if name in self.falling}
+            return fall if fall and not square else None
+        return self._vanishing(causes(node, self.analysis.is_positive), groups)
+
+    def _vanishing(self, with_: set[int], groups: set[int]) -> set[str]:
+        """The vector states of some groups that vanish in this block's values where the nodes ``with_`` do."""
+        values = self.traced.start if self.block == "pre" else self.traced.step
+        found = vanishing(values.values(), with_)
+        return {name for group in groups for name in self.floating[group] if id(values[name]) in found}
 
     def _groups(self, node: Node) -> set[int]:
         """The floating groups whose vectors a scalar is made of; in the pre block, of those that it begins."""
@@ -299,14 +327,19 @@ class Nodes(Scaling):
         u, v = node.args
         if self.analysis.is_positive(v):
             factor, exponent = self.logarithm(v, "den")
-            return multiply(self.value(u), (Term(1 / factor, self.one, combine((-1.0, exponent))),))
+            value = self.value(u)
+            if u.kind == "scalar" and self.analysis.is_positive(u) and self._groups(u):
+                # 0 / 0 is 0, also over the state of a product that tripped before, which is e^-2k.
+                c, log = self.logarithm(u, "num")
+                value = (Term(c, self.one, combine((1.0, log), (-2.0, self._trips(log)))),)
+            return multiply(value, (Term(1 / factor, self.one, combine((-1.0, exponent))),))
         # u / v = sign(v) u e^{-log |v|}; the sign by a mask, which is exact.
         scalar = v.kind == "scalar"
         with self.within(self._home(v)):
             source, exponent = self._in_row(v)
             signs = self._signs(source, scalar)
             size = tuple(sorted((half, 1.0) for half in self._halves(source, scalar)))
-            factor, log = self._log_of(size, "den", scalar, set())
+            factor, log = self._log_of(size, "den", scalar)
         numerator, e = self._in_row(u)
         if not numerator:
             return ()

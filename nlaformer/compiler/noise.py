@@ -8,22 +8,21 @@ it, and so does all that is made of it; a value that has only become small, d <-
 d / |d| and a quotient of two of its squares. Where entries of a vector need not be exact to a part of themselves, the
 loss is one of the norm.
 
-*Stopped.* Where an inner product falls into its own rounding, the weights take the states that share its scale to 0
-(the trip of ``instructions.py``), so that x stays where it is. That shows in a vector: in the program's own step it is
-noise, and in the weights it is less. From there a state that is made of it may be any part of the program's own, from
-0 to 1, and a scalar is not judged.
+*Stopped.* Where an inner product falls into its own rounding, the weights take the states that vanish with it to 0 (the
+trip of ``instructions.py``), so that x stays where it is. They are noise in the program's own step, and what it makes
+of 0 in their place is as right as what it makes of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.found import STEP, Found, own_nodes, own_value, state_of
+from nlaformer.compiler.found import START, STEP, Found, own_nodes, own_value, state_of
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
 
@@ -59,8 +58,14 @@ class Perturbed:
 
     def by_operations(self, amount: float, of_norm: bool = False) -> dict[str, Tensor]:
         """The changes when each operation of two steps loses an amount of its terms, or of their norm."""
-        draws, changes = torch.Generator().manual_seed(0), dict[str, Tensor]()
-        found, program = self.found, self.program
+        changes = dict[str, Tensor]()
+        for moved in self._losing(amount, of_norm):
+            self._enlarge(changes, moved)
+        return changes
+
+    def _losing(self, amount: float, of_norm: bool = False) -> Iterator[list[Tensor]]:
+        """Every value of the program where its operations lose an amount, in each draw."""
+        draws, found, program = torch.Generator().manual_seed(0), self.found, self.program
 
         def less(value: Tensor, terms: Tensor, axes: int) -> Tensor:
             if of_norm and axes:
@@ -82,31 +87,46 @@ class Perturbed:
                     change = self._change(name, moved).nan_to_num(0.0, 0.0, 0.0)
                     counts = found.settled_at(name)[(..., *[None] * (change.dim() - 2))]
                     found.made(name, off[state_of(name)])[...] = change * counts
-            self._enlarge(changes, moved)
-        return changes
+            yield moved
 
-    def stopped(self, noise: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Of each state, where the weights have stopped it; (systems, T) each."""
-        found, program, stopped = self.found, self.program, dict[str, Tensor]()
-        for name, value in found.states.items():
-            if value.dim() == 2 or STEP + name not in program.outputs or value.shape[1] < 2:
-                continue
-            own, here = (size(v, program.kinds[STEP + name]) for v in (self._own(STEP + name), value[:, 1:]))
-            less = (noise[STEP + name] >= NOISE * own) & (here < NOISE * own) & found.settled[:, 1:]
-            stopped[name] = torch.cummax(less.int(), -1).values.bool()
-        never = torch.zeros_like(found.settled[:, 1:])
-        made_of = {name: sum((stopped.get(s, never) for s in self._states_of(name)), never) for name in found.states}
-        return {name: where.bool() for name, where in made_of.items()}
+    def stopped(self, noise: Mapping[str, Tensor], amount: float) -> list[Tensor]:
+        """Every value of the program with 0 for those that are noise, and for 0/0."""
+        found, program = self.found, self.program
+        noisy = self._noisy(amount)
 
-    def _states_of(self, name: str) -> set[str]:
-        """A state and the states that it is made of, over any number of steps."""
-        states, open_ = {name}, {name}
-        while open_:
-            outputs = (STEP + state for state in open_ if STEP + state in self.program.outputs)
-            nodes = (self.program.nodes[k] for output in outputs for k in self.program.below(output))
-            open_ = {extra for op, _, extra, _ in nodes if op == "state"} - states
-            states |= open_
-        return states
+        def without_noise(name: str, value: Tensor) -> Tensor:
+            sizes, is_noise = size(value, program.kinds[STEP + name]), torch.zeros_like(found.settled)
+            for output in (START + name, STEP + name):
+                found.made(output, is_noise)[...] = noise[output] >= NOISE * found.made(output, sizes)
+            return torch.where((is_noise & found.settled)[(..., *[None] * (value.dim() - 2))], 0.0, value)
+
+        def cleared(number: int, results: Sequence[Tensor]) -> Tensor:
+            op, arguments, _, kind = program.nodes[number]
+            value = torch.where(noisy[number][(..., *[None] * AXES[kind])], 0.0, results[number])
+            if op != "divide":
+                return value
+            missing = (AXES[kind] - AXES[program.nodes[k][3]] for k in arguments)
+            zero = [results[k][(..., *[None] * axes)] == 0 for k, axes in zip(arguments, missing, strict=True)]
+            return torch.where(zero[0] & zero[1], 0.0, value)
+
+        judged = {name for name in found.states if {START + name, STEP + name} <= program.outputs.keys()}
+        states = {name: without_noise(name, v) if name in judged else v for name, v in found.states.items()}
+        return program.results({**found.inputs, **states}, rounded=cleared)
+
+    def _noisy(self, amount: float) -> list[Tensor]:
+        """Of each value, where the residual is small and operations that lose an amount change a tenth of it."""
+        kinds = [kind for *_, kind in self.program.nodes]
+        sizes = [size(value, kind) for value, kind in zip(self.nodes, kinds, strict=True)]
+        changes = [torch.zeros_like(own) for own in sizes]
+        for moved in self._losing(amount):
+            for k, (value, own) in enumerate(zip(moved, self.nodes, strict=True)):
+                change = size(value - own, kinds[k]).nan_to_num(torch.inf, torch.inf)
+                changes[k] = torch.maximum(changes[k], change)
+        settled = self.found.settled
+        return [
+            (v >= NOISE * own) & (settled[:, : own.shape[1]] if own.dim() == 2 else False)  # a constant is no noise
+            for v, own in zip(changes, sizes, strict=True)
+        ]
 
     def _own(self, name: str, nodes: Sequence[Tensor] | None = None) -> Tensor:
         return own_value(self.program, name, self.nodes if nodes is None else nodes, self.found)[0]

@@ -63,7 +63,7 @@ class Products(Nodes):
             rough = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)  # of both: that of 0 is beyond use
             terms = []
             for sign in (1.0, -1.0):
-                factor, log = self._log_of(combine((sign, source)), "num", True, set())
+                factor, log = self._log_of(combine((sign, source)), "num", True)
                 self.interpolated |= {register: rough for register, _ in log}
                 self.signed |= registers_of(log)
                 terms.append(Term(sign * factor, self.one, combine((1.0, exponent), (1.0, log))))

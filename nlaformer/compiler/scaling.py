@@ -19,18 +19,21 @@ A factor that is not in the score, the value of the heads, may have any size.
 *Scale groups.* Vectors, or matrices, that are added to each other share one exponent; a product with a computed scalar
 starts a new group. A group that holds the answer or an input of the step stays at fixed scale; the others float: they
 are kept as mantissas of norm about 1 with one common logarithm of their scale, so a residual may fall by any factor
-without losing a digit. Scalars whose sign is not known are groups of their own, so that a zero is a zero; logarithms
-are kept only of values that are proven positive.
+without losing a digit. A sum of residuals, m = m + r, does not fall with r . r (``vanishing``): it stays at fixed
+scale, and r floats without it. But r floats with A^T r, if that is what falls. Scalars whose sign is not known are
+groups of their own, so that a zero is a zero; logarithms are kept only of values that are proven positive.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from nlaformer.compiler.graph import Node, is_input, is_invariant, is_number, reachable
 from nlaformer.compiler.instructions import FFN, Builder, Combination, combine
 from nlaformer.compiler.trace import TracedProgram
+from nlaformer.compiler.vanishing import causes, falling_states, vanishing
 
 
 class Scaling(Builder):
@@ -107,55 +110,138 @@ class Scaling(Builder):
         return combine(*parts)
 
 
-def scale_groups(traced: TracedProgram) -> tuple[dict[int, int], dict[int, list[str]]]:
-    """The group of every vector and matrix, and the floating groups with their states."""
+@dataclass(frozen=True)
+class ScaleGroups:
+    """Which vectors and matrices share a scale.
+
+    Attributes
+    ----------
+    of : by the id of a node, its group
+    floating : the groups whose scale changes from step to step, with their states
+    falling : the states that vanish where an inner product of their group does
+    """
+
+    of: dict[int, int]
+    floating: dict[int, list[str]]
+    falling: frozenset[str]
+
+
+def scale_groups(traced: TracedProgram, is_positive: Callable[[Node], bool]) -> ScaleGroups:
+    """The group of every vector and matrix; only states that vanish with the same inner products share a scale."""
+    group = _united(traced)
+    floating = _floating(traced, group)
+    falls = _Falls.of(traced, is_positive, group, floating)
+    parted = {key for key, names in floating.items() if len({falls.label(traced.state[n], key) for n in names}) > 1}
+    if parted:
+        labels = {k: falls.label(node, group[k]) for k, node in _vectors(traced).items() if group[k] in parted}
+        group = _united(traced, labels)
+        # Among what falls with nothing there is no product to tell a scale: it is kept as it is.
+        floating = {
+            key: names
+            for key, names in _floating(traced, group).items()
+            if any(labels.get(id(traced.state[name]), True) for name in names)
+        }
+    for key in {group[key] for key, node in _vectors(traced).items() if node.op == "relu"} & floating.keys():
+        # The larger and the smaller of two states: each has a scale of its own.
+        for name in floating.pop(key):
+            own = id(traced.state[name])
+            group[own] = group[id(traced.step[name])] = own
+            floating[own] = [name]
+    return ScaleGroups(group, floating, falls.states)
+
+
+def _vectors(traced: TracedProgram) -> dict[int, Node]:
+    """Vectors and matrices by id; a state that no method reads is written all the same."""
+    return {id(node): node for node in [*traced.nodes, *traced.state.values()] if node.kind != "scalar"}
+
+
+def _united(traced: TracedProgram, labels: Mapping[int, frozenset[int]] | None = None) -> dict[int, int]:
+    """A number for each vector and matrix, the same for those that share a scale.
+
+    What stays does not share the scale of a term that falls with a product of which it has no label.
+    """
     parent: dict[int, int] = {}
+    labels = labels or {}
 
     def find(key: int) -> int:
         while parent.setdefault(key, key) != key:
             key = parent[key]
         return key
 
-    def join(keys: Iterable[int]) -> None:
-        first, *others = keys
-        for other in others:
-            parent[find(other)] = find(first)
+    def join(first: Node, other: Node) -> None:
+        parent[find(id(other))] = find(id(first))
 
-    used = dict.fromkeys(
-        [*traced.nodes, *traced.state.values()]
-    )  # a state that no method reads is written all the same
-    nodes = [node for node in used if node.kind != "scalar"]
-    for node in nodes:
+    for node in _vectors(traced).values():
         find(id(node))
-        join([id(node), *(id(argument) for argument in _of_same_scale(node))])
-    states = [name for name, node in traced.state.items() if node.kind != "scalar"]
-    for name in states:
-        join([id(traced.state[name]), id(traced.step[name])])
+        for argument in _of_same_scale(node):
+            if labels.get(id(argument), frozenset()) <= labels.get(id(node), frozenset()):
+                join(node, argument)
+    for name, node in traced.state.items():
+        if node.kind != "scalar":
+            join(node, traced.step[name])
+    return {key: find(key) for key in parent}
+
+
+def _floating(traced: TracedProgram, group: Mapping[int, int]) -> dict[int, list[str]]:
+    """The groups without the answer or anything else of a scale of its own, and their states."""
     fixed = set()
     if traced.answer.kind == "matrix" or (traced.answer.kind == "vector" and not _is_homogeneous(traced)):
-        fixed.add(find(id(traced.answer)))
+        fixed.add(group[id(traced.answer)])
     step = {id(node) for node in reachable(traced.step.values())}
-    for node in nodes:
+    for key, node in _vectors(traced).items():
         if node.op in ("exp", "log", "sqrt", "sign", "constant", "ones", "identity"):
-            fixed.add(find(id(node)))
-        if node.op == "input" and id(node) in step:
-            fixed.add(find(id(node)))
+            fixed.add(group[key])
+        if node.op == "input" and key in step:
+            fixed.add(group[key])
         if node.op == "add" and any(argument.kind != node.kind for argument in node.args):
-            fixed.add(find(id(node)))  # a scalar added to a vector has a scale of its own
+            fixed.add(group[key])  # a scalar added to a vector has a scale of its own
         if node.op in ("exp", "log"):
-            fixed.add(find(id(node.args[0])))
+            fixed.add(group[id(node.args[0])])
     floating: dict[int, list[str]] = {}
-    for name in states:
-        if find(id(traced.state[name])) not in fixed:
-            floating.setdefault(find(id(traced.state[name])), []).append(name)
-    group = {id(node): find(id(node)) for node in nodes}
-    for key in {group[id(node)] for node in nodes if node.op == "relu"} & floating.keys():
-        # The larger and the smaller of two states: each has a scale of its own.
-        for name in floating.pop(key):
-            own = id(traced.state[name])
-            group[own] = group[id(traced.step[name])] = own
-            floating[own] = [name]
-    return group, floating
+    for name, node in traced.state.items():
+        if node.kind != "scalar" and group[id(node)] not in fixed:
+            floating.setdefault(group[id(node)], []).append(name)
+    return floating
+
+
+@dataclass(frozen=True)
+class _Falls:
+    """What falls with each positive inner product: the groups of its vectors, nodes by id, and states of the groups."""
+
+    products: list[tuple[set[int], set[int], frozenset[str]]]
+
+    @classmethod
+    def of(
+        cls,
+        traced: TracedProgram,
+        is_positive: Callable[[Node], bool],
+        group: Mapping[int, int],
+        floating: Mapping[int, list[str]],
+    ) -> _Falls:
+        products = []
+        for dot in reachable(traced.step.values()):
+            if dot.op != "dot" or not is_positive(dot) or dot.args[0].kind != "vector":
+                continue
+            groups = {group[id(argument)] for argument in dot.args} & floating.keys()
+            if groups:
+                found = causes(dot, is_positive)
+                states = falling_states(traced.step, found)
+                kin = {name for key in groups for name in floating[key]}
+                if states & kin:
+                    products.append((groups, vanishing(traced.step.values(), found, states), states & kin))
+        return cls(products)
+
+    @property
+    def states(self) -> frozenset[str]:
+        return frozenset().union(*(states for _, _, states in self.products))
+
+    def label(self, node: Node, group: int) -> frozenset[int]:
+        """The products of a node's group that it falls with."""
+        return frozenset(
+            k
+            for k, (groups, nodes, states) in enumerate(self.products)
+            if group in groups and (node.extra in states if node.op == "state" else id(node) in nodes)
+        )
 
 
 def _is_homogeneous(traced: TracedProgram) -> bool:

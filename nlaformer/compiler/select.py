@@ -14,6 +14,9 @@ from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network
 from nlaformer.compiler.graph import Node, describe
 from nlaformer.compiler.instructions import (
+    FFN,
+    TRIP,
+    ZERO,
     Block,
     Combination,
     Selection,
@@ -55,32 +58,16 @@ class _Selector(Products):
             targets[group] = self.out.writes[block][self.scale_row[group]] = self._new_scale(group, names, nodes)
         for name, node in nodes.items():
             home = self.group_of(self.traced.state[name])
-            powers = {home: 1.0} if node.kind != "scalar" else self._powers(node)
-            tripped = [
-                (powers[group], ((row, 1.0),))
-                for row, groups in self.trips[block].items()
-                for group in groups
-                if group in powers
-            ]
+            tripped = [(1.0, ((row, 1.0),)) for row, cleared in self.trips[block].items() if name in cleared]
             with self.within(block, node.place):
                 self._write(self.out.state[name], node, combine((1.0, targets[home]), *tripped))
 
-    def _powers(self, node: Node) -> dict[int | None, float]:
-        """The powers of the floating groups in a scalar: where a trip takes r to e^-k r, r . r must follow to e^-2k."""
-        found: dict[int | None, float] = {}
-        factors = {"dot": (1.0, 1.0), "multiply": (1.0, 1.0), "divide": (1.0, -1.0), "sqrt": (0.5,), "positive": (1.0,)}
-        for factor, argument in zip(factors.get(node.op, ()), node.args, strict=False):
-            inner = self._powers(argument) if argument.kind == "scalar" else {self.home_of(argument): 1.0}
-            for group, power in inner.items():
-                found[group] = found.get(group, 0.0) + factor * power
-        return found
-
     def _write(self, rows: StateRows, node: Node, target: Combination = ()) -> None:
-        """A block's last FFN writes a value, divided by e^target, into its rows."""
+        """A block's last FFN writes a value, a vector divided by e^target, into its rows."""
         writes = self.out.writes[self.block]
         if rows.logarithm:
             factor, exponent = self.logarithm(node, "num")
-            writes[rows.rows[0]] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)), (-1.0, target))
+            writes[rows.rows[0]] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)))
         elif rows.kind == "scalar" and rows.scale is not None:
             source, exponent = self._in_row(node)
             log: Combination
@@ -89,7 +76,7 @@ class _Selector(Products):
                 source = ((self.one, math.copysign(1.0, source[0][1])),)
             else:
                 source, log = self.normalized(source, "scalar")
-            writes[rows.rows[0]], writes[rows.scale] = source, combine((1.0, exponent), (1.0, log), (-1.0, target))
+            writes[rows.rows[0]], writes[rows.scale] = source, combine((1.0, exponent), (1.0, log))
         else:
             writes[rows.rows[0]] = self.materialize(self.value(node), target)
 
@@ -119,10 +106,11 @@ class _Selector(Products):
         own = self._own_scale(group)
         if own is not None:
             factor, exponent = self.logarithm(nodes[own], "num")
-            return combine((0.5, exponent), (0.5 * math.log(factor), ((self.one, 1.0),)))
+            return combine((0.5, self._untripped(exponent, names)), (0.5 * math.log(factor), ((self.one, 1.0),)))
         scale, kind = self.scale_row[group], nodes[names[0]].kind
         terms = [term for name in names for term in self.value(nodes[name])]
         states = {self.out.state[name].rows[0] for name in names}
+        seeds = {id((nodes if self.block == "pre" else self.traced.state)[name]) for name in names}
         if self.block == "pre":
             rows = [self.materialize(self.value(nodes[name])) for name in names]
             base: Combination = ()
@@ -136,9 +124,22 @@ class _Selector(Products):
         if not simple or kind != "vector":
             return self._measured_scale(names, nodes)
         squares = combine((1.0, {self._dot_of(row, row, spread=False): 1.0 for row in rows}.items()))
-        factor, log = self._log_of(squares, "num", True, {group})
+        factor, log = self._log_of(squares, "num", True, self._vanishing(seeds, {group}))
         growth = self.maximum([(), *self._growths(terms, base)])
         return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)), (1.0, growth))
+
+    def _untripped(self, exponent: Combination, names: list[str]) -> Combination:
+        """A logarithm without its trip: what is cleared is 0 at any scale.
+
+        Where not all the states are, it is 0 and not -ZERO where the trip is whole: their scale stays.
+        """
+        parts = [(1.0, exponent), (2.0, self._trips(exponent))]
+        for trip, _ in self._trips(exponent):
+            if not self.trips[self.block][trip].issuperset(names):
+                over = combine((1.0, ((trip, 1.0),)), (-TRIP, ((self.one, 1.0),)))
+                beyond = self.emit("relu", [over], half=FFN, writes=FFN, scalar=True, tame=False)
+                parts.append((ZERO / TRIP, ((trip, 1.0), (beyond, -1.0))))
+        return combine(*parts)
 
     def _growths(self, terms: list[Term], base: Combination) -> list[Combination]:
         """What a step multiplies rows of a group by, as far as that is known when it begins: A has norm 1."""
