@@ -533,6 +533,29 @@ def test_an_error_without_a_gradient_is_refused_where_training_needs_one():
         assert not family.checked_error(x, family.sample(2, seed=0)).any()
 
 
+@pytest.mark.parametrize("strange", [-1.0, float("nan")])
+def test_an_error_that_is_negative_or_not_a_number_is_refused(strange):
+    family = own_task(error=lambda self, x, systems: x.square().sum(-1) + strange)
+    model = untrained(nf.recipe("guided-quickstart", n=3, d=8, heads=1))
+    with pytest.raises(OptionError, match=r"Own\.error"):
+        compare.compare(model, "own", family.sample(2, seed=0), 4, family)
+    rounding = own_task(error=lambda self, x, systems: problems.Family.error(self, x, systems) - 1e-16)
+    assert compare.compare(model, "own", rounding.sample(2, seed=0), 4, rounding).count == 2
+
+
+def test_an_iterate_that_left_the_numbers_is_a_failure_and_no_mistake_of_the_task():
+    family = own_task(rivals=lambda self: {"lost": lambda A, b, T: torch.full((len(b), T + 1, 3), torch.nan).to(A)})
+    model = untrained(nf.recipe("guided-quickstart", n=3, d=8, heads=1))
+    assert compare.compare(model, "own", family.sample(2, seed=0), 4, family).failures["lost"] == 2
+
+
+@pytest.mark.parametrize("recipe", ["guided-gcr", "guided-cgls", "guided-diffusion"])
+@pytest.mark.parametrize("rank", [-1, 2.5])
+def test_a_number_of_columns_that_is_none_is_refused(recipe, rank):
+    with pytest.raises(OptionError, match=f"{rank} columns"):
+        nf.recipe(recipe, program_options={"rank": rank}).validate()
+
+
 def test_a_rival_and_an_error_that_write_into_what_they_get_change_nothing_for_the_others():
     def spoiling(A, b, iterations):
         A.zero_()
