@@ -118,7 +118,7 @@ def finding(document: dict[str, Any]) -> str:
     low, high = (f"{round(100 * value)}%" for value in (min(shares), max(shares)))
     lines = f"1e-{asked.first} ... 1e-{asked.last}" if asked.first < asked.last else f"1e-{asked.last}"
     part = low if low == high else f"{low} to {high}"
-    others = f"; {late} of {len(document['models'])} models do {short}" if missed else ""
+    others = f"; {late} of {len(document['models'])} models {'does' if late == 1 else 'do'} {short}" if missed else ""
     return f"{recipe}: {part} of the iterations of {rival} to {lines}{others}"
 
 

@@ -66,9 +66,9 @@ class Solver:
     each: int = 1
     runs: bool = False
 
-    def most_calls(self, work: float) -> int:
-        """The most calls of the model that there can be beside so much work outside it."""
-        return max(int(work - self.fixed) // self.each, 0) if self.each else 1
+    def most_calls(self, work: float) -> float:
+        """The most calls of the model that there can be beside so much work outside it; of a median, the median."""
+        return max(work - self.fixed, 0) / self.each if self.each else 1.0
 
 
 def _together(result: Any) -> Ends:

@@ -15,6 +15,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks import foreign
+from benchmarks.outlook_columns import Exact
 from nlaformer import problems
 from nlaformer.errors import OptionError, UnfamiliarWarning, UnknownNameError
 from nlaformer.learn.methods import GuidedCG, LearnedPCG
@@ -100,31 +101,21 @@ def test_the_switch_bounds_the_cost_of_directions_from_exact_to_useless(name: st
         assert found.more < -0.3 and found.by_model == 1.0
 
 
-class Smooth:
-    """Writes the preconditioner of Jacobi with the smallest eigenvectors, or with random columns in their place."""
-
-    coarse = True
-
-    def __init__(self, n: int, columns: int, useful: bool) -> None:
-        self.config, self.columns, self.useful = SimpleNamespace(n=n), columns, useful
+class Useless(Exact):
+    """Random columns in the place of eigenvectors."""
 
     def preconditioner(self, A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        w = A.diagonal(dim1=-2, dim2=-1).rsqrt()
-        if not self.useful:
-            draw = torch.Generator().manual_seed(0)
-            return w**2, 3 * w[..., None] * torch.randn(*w.shape, self.columns, generator=draw, dtype=w.dtype)
-        values, vectors = torch.linalg.eigh(w[..., None] * A * w[..., None, :])
-        chosen = slice(0, self.columns)
-        length = (1 / values[..., None, chosen] - 1).clamp(min=0).sqrt()
-        return w**2, w[..., None] * vectors[..., chosen] * length
+        D, U = super().preconditioner(A)
+        draw = torch.Generator().manual_seed(0)
+        return D, 3 * D.sqrt()[..., None] * torch.randn(U.shape, generator=draw, dtype=U.dtype)
 
 
 @pytest.mark.parametrize("sigma", [0.0, 1.0])
 def test_on_a_large_grid_a_good_preconditioner_goes_on_and_a_bad_one_costs_little(sigma: float):
     A, b = sampled(problems.Poisson2D(n=256, sigma=sigma), count=4)
     cg = nf.cg(A, b, rtol=1e-9)
-    alone = nf.solve(A, b, M=Smooth(256, 16, True), rtol=1e-9, switch=False)
-    good, bad = (nf.solve(A, b, M=Smooth(256, 16, useful), rtol=1e-9) for useful in (True, False))
+    alone = nf.solve(A, b, M=Exact(256, 16), rtol=1e-9, switch=False)
+    good, bad = (nf.solve(A, b, M=kind(256, 16), rtol=1e-9) for kind in (Exact, Useless))
     assert right(A, b, good, 1e-9) and right(A, b, bad, 1e-9)
     assert np.all(good.matvecs <= 1.1 * alone.matvecs) and np.all(good.matvecs <= 0.6 * cg.matvecs)
     assert np.all(bad.matvecs <= 1.25 * cg.matvecs)
