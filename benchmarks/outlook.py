@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -186,7 +187,7 @@ def draw(document: dict[str, Any]) -> Any:
         reference(axes, _visible(values), name, style)  # type: ignore[arg-type]
     axes.axvline(rows[0]["T"], color=FAINT, linewidth=0.8)
     axes.annotate("T", (rows[0]["T"], 1.0), xycoords=("data", "axes fraction"), fontsize=8, color=FAINT)
-    tidy(axes, finding(document), "iteration, a product with A", f"{rows[0]['measure']}, mean")
+    tidy(axes, textwrap.fill(finding(document), 72), "iteration, a product with A", f"{rows[0]['measure']}, mean")
     axes.set_yscale("log")
     axes.set_ylim(1e-16, 3.0)
     axes.legend(fontsize=8, frameon=False)

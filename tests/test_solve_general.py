@@ -339,7 +339,7 @@ def test_a_small_part_of_b_in_the_columns_is_no_rounding_error(share: float) -> 
     assert nf.solve(graded, np.array([1.0, -1.0]), method="cgls", check="ignore").x[1] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("size", [1e120, 1e300, 1e308])
+@pytest.mark.parametrize("size", [1e20, 1e120, 1e300, 1e308])
 @pytest.mark.parametrize("rows", [2, 3])
 def test_an_x0_out_of_all_bounds_costs_a_product_and_no_answer(size: float, rows: int) -> None:
     A, b = np.array([[4.0, 1.0], [1.0, 3.0], [1.0, 1.0]])[:rows], np.ones(rows)

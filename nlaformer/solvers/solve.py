@@ -70,8 +70,8 @@ def solve(
         A trained model or program, what ``nf.load`` takes, a compiled algorithm, or any function (A, b) -> x or
         iterates x_0, ..., x_T.
     x0 : array, optional
-        The initial guess, in the shape of x; zero by default, and for one so far off that |b - A x0| is beyond 1e100
-        times the size of b.
+        The initial guess, in the shape of x; zero by default, and in the place of one so far off that |b - A x0| is
+        beyond 1e16 times the size of b.
     M : optional
         Approximates the *inverse* of A, or, for least squares, of A^T A: "jacobi", a model that writes a preconditioner
         (or its folder or name), a diagonal, a matrix, a LinearOperator or a function of r.

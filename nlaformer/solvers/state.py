@@ -21,7 +21,7 @@ from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Status
 
 OTHER_ADJOINT = "c.(A^T r) is not (A c).r: rmatvec is another matrix"
-_FAR = 1e100  # |b - A x0| over |b|, more or less: an x0 that is no guess, and whose squares may overflow
+_FAR = 1e16  # |b - A x0| over |b|, more or less: beyond it the rounding of x0 alone is more than b
 _APART = 1e-3  # of |A| |c| |r| by which the two may differ
 
 
