@@ -2,35 +2,43 @@
 
     python -m benchmarks.outlook runs/guided-gcr/seed=* --out guided-gcr.json --figure guided-gcr.svg
     python -m benchmarks.outlook --read guided-gcr.json --figure guided-gcr.svg
+    python -m benchmarks.outlook --read guided-diffusion.json --rivals --out guided-diffusion.json
 
 For every model: mean and median errors of 2,048 problems that no training has seen, iteration by iteration beside the
 rivals of its family, the failures, the error at four times the T of the training; then the same on families that it was
-not trained on. An iteration is a product with A. A GPU is used where there is one.
+not trained on. An iteration is a product with A. A GPU is used where there is one. ``--rivals`` adds the rivals that a
+file lacks, as multigrid where PyAMG was not installed, on the same problems; it takes no model.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 import nlaformer as nf
 from benchmarks.command import print_comparisons, write
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
 from nlaformer.learn.compare import Comparison
+from nlaformer.learn.config import Config
+from nlaformer.learn.evaluate import iterations_to
 from nlaformer.learn.models import load_model
 from nlaformer.learn.programs import TrainedProgram
+from nlaformer.problems import Family, Systems
 from nlaformer.provenance import provenance
 from nlaformer.report.figure import FAINT, curve, panels, reference, save, tidy
 
 SEED = 8_100_000  # of the problems; the families' `stream`, which trains, has other numbers altogether
 COUNT = 2048
+_AT_ONCE = 256  # problems
 _FEWER = 4  # by so much fewer problems of each family that it was not trained on
 
 
@@ -92,25 +100,64 @@ def _judged(own: Comparison, asked: Asked) -> tuple[dict[str, bool], dict[str, b
 
 def finding(document: dict[str, Any]) -> str:
     """What the models of one recipe do, in one sentence: the title of their figure."""
-    shares, missed = [], []
+    shares, missed, late = [], [], 0
     for found in document["models"].values():
         own = next(iter(found["families"].values()))
         asked = ASKED[found["config"]["program"]]
         rival, counts = list(own["mean"])[1], own["iterations_to"]["mean"]
-        for k in range(asked.first - 1, asked.last):
-            mine, theirs = counts["learned"][k], counts[rival][k]
-            if mine is None:
-                missed.append(k + 1)
-            elif theirs is not None:
-                shares.append(mine / theirs)
+        mine, theirs = (counts[name][asked.first - 1 : asked.last] for name in ("learned", rival))
+        missed += [k for k, count in enumerate(mine, asked.first) if count is None]
+        late += None in mine
+        shares += [
+            own / other for own, other in zip(mine, theirs, strict=True) if own is not None and other is not None
+        ]
     recipe, n = found["config"]["recipe"], found["config"]["n"]
     recipe += "" if n == nf.recipe(recipe).n else f" with n = {n}"
-    if missed or not shares:
-        return f"{recipe} does not reach {' and '.join(f'1e-{k}' for k in sorted(set(missed)))} in the mean"
+    short = f"not reach {' and '.join(f'1e-{k}' for k in sorted(set(missed)))} in the mean"
+    if not shares:
+        return f"{recipe} does {short}"
     low, high = (f"{round(100 * value)}%" for value in (min(shares), max(shares)))
     lines = f"1e-{asked.first} ... 1e-{asked.last}" if asked.first < asked.last else f"1e-{asked.last}"
     part = low if low == high else f"{low} to {high}"
-    return f"{recipe}: {part} of the iterations of {rival} to {lines}"
+    others = f"; {late} of {len(document['models'])} models {'does' if late == 1 else 'do'} {short}" if missed else ""
+    return f"{recipe}: {part} of the iterations of {rival} to {lines}{others}"
+
+
+def add_rivals(document: dict[str, Any]) -> list[str]:
+    """Measure the rivals that the families have and a file lacks, on the problems of the file; their names.
+
+    The rival to beat is measured once more: where its curve is another one, these are other problems.
+    """
+    rows = [found["families"] for found in document["models"].values()]
+    config = Config.from_json(next(iter(document["models"].values()))["config"])
+    own, added = config.make_family(), set()
+    for label, family in {config.family: own, **own.others()}.items():
+        first = rows[0][label]
+        known, methods = list(first["mean"])[1], family.rivals()
+        systems, last = family.sample(first["count"], document["seed"]), len(first["mean"]["learned"]) - 1
+        missing = [name for name in methods if name not in first["mean"]]
+        for name in [known, *missing]:
+            errors = _errors(family, methods[name], systems, last)
+            curves = {"mean": errors.mean(0), "median": errors.median(0).values, "largest": errors.amax(0)}
+            if name == known:
+                filed = torch.tensor(first["mean"][known], dtype=torch.float64)
+                if bool(((curves["mean"] - filed).abs() > 1e-3 * filed)[filed > 1e-10].any()):
+                    raise SystemExit(f"{label}: the filed errors of {known} are not those of these problems")
+                continue
+            added.add(name)
+            for row in (families[label] for families in rows):
+                for of, curve_of in curves.items():
+                    row[of][name] = curve_of.tolist()
+                row["failures"][name] = int((~(errors[:, -1] <= compare.FAILED)).sum())
+                for of in row["iterations_to"]:
+                    row["iterations_to"][of] |= iterations_to({name: row[of][name]}, row["thresholds"])
+    return sorted(added)
+
+
+def _errors(family: Family, rival: Any, systems: Systems, iterations: int) -> Tensor:
+    """The errors of every iterate of a rival, (count, iterations + 1), a few problems at a time."""
+    pieces = zip(*(value.split(_AT_ONCE) for value in systems), strict=True)
+    return torch.cat([family.error(rival(A, b, iterations), Systems(A, b, x)) for A, b, x in pieces])
 
 
 def table(document: dict[str, Any]) -> str:
@@ -140,7 +187,7 @@ def draw(document: dict[str, Any]) -> Any:
         reference(axes, _visible(values), name, style)  # type: ignore[arg-type]
     axes.axvline(rows[0]["T"], color=FAINT, linewidth=0.8)
     axes.annotate("T", (rows[0]["T"], 1.0), xycoords=("data", "axes fraction"), fontsize=8, color=FAINT)
-    tidy(axes, finding(document), "iteration, a product with A", f"{rows[0]['measure']}, mean")
+    tidy(axes, textwrap.fill(finding(document), 72), "iteration, a product with A", f"{rows[0]['measure']}, mean")
     axes.set_yscale("log")
     axes.set_ylim(1e-16, 3.0)
     axes.legend(fontsize=8, frameon=False)
@@ -156,6 +203,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.outlook", description=__doc__)
     parser.add_argument("folders", nargs="*", type=Path, help="folders of runs, or of saved models")
     parser.add_argument("--read", type=Path, help="draw and judge what was written to this file instead")
+    parser.add_argument("--rivals", action="store_true", help="with --read, measure the rivals that the file lacks")
     parser.add_argument("--figure", type=Path, help="draw the curves of the models, all of one recipe, to this file")
     parser.add_argument("--out", type=Path, help="write all figures to this file")
     parser.add_argument("--count", type=int, default=COUNT, help="problems of the family of the training")
@@ -165,7 +213,11 @@ def main(given: Sequence[str] | None = None) -> int:
     chosen = parser.parse_args(given)
     if bool(chosen.folders) == bool(chosen.read):
         parser.error("give folders to measure, or --read and a file")
+    if chosen.rivals and not chosen.read:
+        parser.error("--rivals adds to a file; give it with --read")
     document = json.loads(chosen.read.read_text()) if chosen.read else _measured(parser, chosen)
+    if chosen.rivals and (added := add_rivals(document)):
+        document["added"] = {"rivals": added, "provenance": provenance(chosen.commit)}
     if chosen.out:
         write(chosen.out, document)
     if chosen.figure:

@@ -41,6 +41,7 @@ class Ends:
 
     statuses: list[str]
     work: list[int]  # products with A, or values of F, outside the model
+    calls: list[int]  # of the model
     used: list[bool]  # whether an answer of the model was used
     answers: Tensor  # (count, n)
 
@@ -51,18 +52,34 @@ class Ends:
 
 @dataclass(frozen=True)
 class Solver:
-    """How problems of one kind are solved, with a model or with None, and judged: |residual| <= RTOL scale."""
+    """How problems of one kind are solved, with a model or with None, and judged: |residual| <= RTOL scale.
+
+    The work outside the model is at least ``fixed``, for the start and the certificate, and ``each`` for every call of
+    the model; 0 is one call before the first step. A call is one of the network, or, of a model that ``runs``, its
+    whole method, with as many loops as in training.
+    """
 
     solve: Callable[[Tensor, Tensor, Any], Ends]
     judge: Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]  # A, b, x to the residual and the scale
     single: bool = False  # whether it takes one problem at a time
+    fixed: int = 1
+    each: int = 1
+    runs: bool = False
+
+    def most_calls(self, work: float) -> float:
+        """The most calls of the model that there can be beside so much work outside it; of a median, the median."""
+        return max(work - self.fixed, 0) / self.each if self.each else 1.0
 
 
 def _together(result: Any) -> Ends:
     """The ends of a batch; a learned M has no account of its own."""
-    accepted = np.ones(len(result.x)) if result.model is None else np.asarray(result.model.accepted)
+    count = len(result.x)
+    calls, accepted = (
+        np.zeros(count, dtype=int) if result.model is None else np.asarray(found)
+        for found in ((result.model.applications, result.model.accepted) if result.model else (None, None))
+    )
     statuses = [status.name for status in np.asarray(result.status, dtype=object).tolist()]
-    return Ends(statuses, np.asarray(result.matvecs).tolist(), [bool(n > 0) for n in accepted], result.x)
+    return Ends(statuses, np.asarray(result.matvecs).tolist(), calls.tolist(), (accepted > 0).tolist(), result.x)
 
 
 def _one_by_one(A: Tensor, b: Tensor, solve: Callable[[Tensor, Tensor], Any], answer: str) -> Ends:
@@ -70,6 +87,7 @@ def _one_by_one(A: Tensor, b: Tensor, solve: Callable[[Tensor, Tensor], Any], an
     return Ends(
         [one.status.name for one in found],
         [int(one.evaluations) for one in found],
+        [0 if one.model is None else int(one.model.applications) for one in found],
         [one.model is not None and int(one.model.accepted) > 0 for one in found],
         torch.stack([getattr(one, answer) for one in found]),
     )
@@ -103,14 +121,19 @@ LINEAR = Solver(
     lambda A, b, x: (b - _image(A, x), b.norm(dim=-1)),
 )
 PRECONDITIONED = replace(
-    LINEAR, solve=lambda A, b, model: _together(nf.solve(A, b, M="jacobi" if model is None else model, **_COMMON))
+    LINEAR,
+    solve=lambda A, b, model: _together(nf.solve(A, b, M="jacobi" if model is None else model, **_COMMON)),
+    each=0,
 )
 LEAST_SQUARES = Solver(
     lambda A, b, model: _together(nf.solve(A, b, model=model, method="cgls" if model is None else "auto", **_COMMON)),
     lambda A, b, x: (_image(A.mT, b - _image(A, x)), _image(A.mT, b).norm(dim=-1)),
+    fixed=4,  # products with A and with A^T
+    each=2,
+    runs=True,
 )
-NONLINEAR = Solver(_nonlinear, lambda A, b, x: (b - _image(A, x) - x**3, b.norm(dim=-1)), single=True)
-EIGENPAIR = Solver(_eigenpairs, _judge_eigenpairs, single=True)
+NONLINEAR = Solver(_nonlinear, lambda A, b, x: (b - _image(A, x) - x**3, b.norm(dim=-1)), True, 2, runs=True)
+EIGENPAIR = Solver(_eigenpairs, _judge_eigenpairs, True, 2, runs=True)
 SOLVERS = {  # of the methods, by name
     "guided-cg": LINEAR,
     "guided-gcr": LINEAR,
@@ -135,6 +158,7 @@ def measure(model: TrainedProgram, solver: Solver, family: Family, count: int) -
         "wrong": sum(wrong(solver, A, b, ends) for ends in named.values()),
         "model used": sum(guided.used),
         "products or values outside the model, median": {name: median(ends.work) for name, ends in named.items()},
+        "calls of the model, median": median(guided.calls) if solver.each else 1,
     }
 
 

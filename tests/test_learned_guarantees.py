@@ -142,6 +142,14 @@ def test_an_indefinite_matrix_is_reported():
         assert all(found in (nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE) for found in status)
 
 
+def test_a_zero_on_the_diagonal_is_reported_as_what_it_is():
+    A, b, _ = systems(3)
+    A[1, 2, 2] = 0.0
+    for program in (GuidedCG(), LearnedPCG()):
+        status = initial(TINY, program).run(A, b, iterations=4).status
+        assert [found is nf.RunStatus.NOT_POSITIVE for found in status] == [False, True, False]
+
+
 def test_preconditioned_runs_converge_in_n_steps():
     A, b, x = systems(16)
     run = initial(TINY, LearnedPCG()).run(A, b, iterations=8)

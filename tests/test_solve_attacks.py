@@ -26,3 +26,16 @@ def test_the_filed_attack_is_of_twenty_thousand_calls_and_the_page_has_its_count
     assert calls >= 20_000 and found["lies"] == [] and found["losses"] == []
     for count in (calls, found["statuses"]["CONVERGED"], found["compared"]):
         assert f"{count:,}" in page
+
+
+def test_the_table_of_the_benchmarks_is_that_of_the_filed_attack() -> None:
+    found = json.loads((ROOT / "benchmarks" / "results" / "solve_attacks.json").read_text())["found"]
+    page = (ROOT / "benchmarks" / "README.md").read_text()
+    lines = page[page.index("### Attacks on the other solvers") :].splitlines()
+    head, _, row = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in [line for line in lines if line[:1] == "|"][:3]
+    )
+    counts = {"calls": sum(found["calls"].values()), "of these wrong": len(found["lies"]), "refused": found["refused"]}
+    wanted = counts | found["statuses"]
+    assert dict(zip(head, row, strict=True)) == {name: f"{count:,}" for name, count in wanted.items()}

@@ -275,3 +275,12 @@ def test_a_callback_that_changes_its_vector_changes_nothing_else() -> None:
 def test_a_matrix_whose_asymmetry_is_tiny_is_not_symmetric(low: float) -> None:
     A = np.array([[1e300, 1e-300], [low, 1e300]])
     assert nf.eigenpair(A, check="ignore").status is Status.NOT_SYMMETRIC
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_vector_has_the_precision_of_A_whatever_that_of_the_start(dtype: torch.dtype) -> None:
+    A = torch.tensor([[4.0, 1.0], [1.0, 3.0]], dtype=dtype)
+    for start in (None, *(torch.ones(2, dtype=own) for own in (torch.float16, torch.float32, torch.float64))):
+        result = nf.eigenpair(A, x0=start, check="ignore")
+        assert result.vector.dtype == dtype and result.vector64.dtype == torch.float64
+        assert result.status in (Status.CONVERGED, Status.PRECISION)

@@ -337,3 +337,23 @@ def test_a_small_part_of_b_in_the_columns_is_no_rounding_error(share: float) -> 
     assert result.x[0] == pytest.approx(share, rel=1e-2)  # and not 0
     graded = np.array([[1e17, 1.0], [1e17, -1.0]])  # rounding in the first column hides no second one
     assert nf.solve(graded, np.array([1.0, -1.0]), method="cgls", check="ignore").x[1] == pytest.approx(1.0)
+
+
+@pytest.mark.parametrize("size", [1e20, 1e120, 1e300, 1e308])
+@pytest.mark.parametrize("rows", [2, 3])
+def test_an_x0_out_of_all_bounds_costs_a_product_and_no_answer(size: float, rows: int) -> None:
+    A, b = np.array([[4.0, 1.0], [1.0, 3.0], [1.0, 1.0]])[:rows], np.ones(rows)
+    for matrix in (A, A * [[1.0], [-1.0], [1.0]][:rows]):
+        far, near = nf.solve(matrix, b, x0=np.full(2, size), rtol=1e-12), nf.solve(matrix, b, rtol=1e-12)
+        assert far.converged and np.array_equal(far.x, near.x)
+
+
+def test_least_squares_name_their_residual_and_a_padded_matrix_how_to_get_there() -> None:
+    A, b, x = (value[0].numpy() for value in nf.problems.LeastSquares(n=8, columns=3).sample(1, seed=0))
+    padded = nf.solve(A, b, rtol=1e-9, check="ignore")  # square, so a system for GMRES
+    assert padded.status is Status.STAGNATED and "cgls" in padded.detail
+    for result in (nf.solve(A, b, method="cgls", rtol=1e-9), nf.solve(A[:, :3], b, rtol=1e-9)):
+        assert result.converged and np.allclose(result.x[:3], x[:3]) and result.least_squares
+        assert "A^T" in str(result) and "A^T" in result._repr_html_()
+    square = nf.solve(np.eye(3), np.ones(3))
+    assert not square.least_squares and "A^T" not in str(square)

@@ -15,6 +15,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks import foreign
+from benchmarks.outlook_columns import Exact
 from nlaformer import problems
 from nlaformer.errors import OptionError, UnfamiliarWarning, UnknownNameError
 from nlaformer.learn.methods import GuidedCG, LearnedPCG
@@ -98,6 +99,26 @@ def test_the_switch_bounds_the_cost_of_directions_from_exact_to_useless(name: st
     assert found.failures == 0 and found.more <= 0.25, str(found)
     if kind == 0.1:
         assert found.more < -0.3 and found.by_model == 1.0
+
+
+class Useless(Exact):
+    """Random columns in the place of eigenvectors."""
+
+    def preconditioner(self, A: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        D, U = super().preconditioner(A)
+        draw = torch.Generator().manual_seed(0)
+        return D, 3 * D.sqrt()[..., None] * torch.randn(U.shape, generator=draw, dtype=U.dtype)
+
+
+@pytest.mark.parametrize("sigma", [0.0, 1.0])
+def test_on_a_large_grid_a_good_preconditioner_goes_on_and_a_bad_one_costs_little(sigma: float):
+    A, b = sampled(problems.Poisson2D(n=256, sigma=sigma), count=4)
+    cg = nf.cg(A, b, rtol=1e-9)
+    alone = nf.solve(A, b, M=Exact(256, 16), rtol=1e-9, switch=False)
+    good, bad = (nf.solve(A, b, M=kind(256, 16), rtol=1e-9) for kind in (Exact, Useless))
+    assert right(A, b, good, 1e-9) and right(A, b, bad, 1e-9)
+    assert np.all(good.matvecs <= 1.1 * alone.matvecs) and np.all(good.matvecs <= 0.6 * cg.matvecs)
+    assert np.all(bad.matvecs <= 1.25 * cg.matvecs)
 
 
 def test_the_opposite_direction_gives_the_same_iterates_bit_for_bit():

@@ -14,7 +14,7 @@ import torch
 import nlaformer as nf
 from benchmarks import solve_stress as stress
 from nlaformer import problems
-from nlaformer.errors import OptionError
+from nlaformer.errors import FileError, OptionError
 from nlaformer.learn.model import initial
 from nlaformer.solvers.guided import POLICIES
 from nlaformer.solvers.proposers import iterations_per_call, usual_diagonal
@@ -236,3 +236,11 @@ def test_the_bundled_model_needs_at_most_half_of_the_products_of_cg(method: str)
 @pytest.mark.parametrize(("name", "expected"), [("pcg-accelerated", 10), ("cg-imitation", 20), ("quickstart", 8)])
 def test_a_model_trained_towards_the_solution_runs_ten_iterations_at_most(name: str, expected: int) -> None:
     assert iterations_per_call(nf.recipe(name)) == expected
+
+
+def test_the_name_of_a_recipe_that_is_not_bundled_says_how_to_train_it() -> None:
+    A, b = np.eye(2), np.ones(2)
+    for given in (dict(model="guided-gcr"), dict(M="learned-preconditioner-diffusion")):
+        (name,) = given.values()
+        with pytest.raises(FileError, match=f"recipe.*nlaformer train {name}"):
+            nf.solve(A, b, **given)

@@ -328,3 +328,22 @@ def test_what_a_function_raises_in_a_later_call_is_raised_as_it_is(error: type[E
 def test_results_compare_by_identity() -> None:
     result = nf.solve_nonlinear(lambda x: x - 1.0, np.zeros(2))
     assert result == result and result != copy.deepcopy(result) and hash(result)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_the_answer_has_the_precision_of_x0(dtype: torch.dtype) -> None:
+    """Of a program, |F| is that of the rounded x in float64, so that a coarse x does not pass a fine tolerance."""
+    x0, seen = torch.full((2,), 2.0, dtype=dtype), set()
+
+    def F(x: torch.Tensor) -> torch.Tensor:
+        seen.add(x.dtype)
+        return x**3 - 1
+
+    exact = nf.solve_nonlinear(F, x0)
+    assert exact.converged and exact.x.dtype == dtype and seen == {dtype}
+    A, b = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
+    result = nf.solve_nonlinear(method("guided-nonlinear"), x0, A=A, b=b, rtol=1e-6, check="ignore")
+    x = result.x.double().numpy()
+    size = np.linalg.norm(A @ x + x**3 - b)
+    assert result.x.dtype == dtype and abs(size - result.residual_norm) <= 1e-12
+    assert result.converged == (size <= result.tolerance) and result.converged == (dtype.itemsize > 2)

@@ -281,6 +281,41 @@ def test_the_benchmark_judges_every_line_that_is_asked_for(recipe, tmp_path, cap
     assert recipe in figure.read_text() and recipe in capsys.readouterr().out
 
 
+def test_a_rival_that_a_file_lacks_is_added_as_if_it_had_been_measured_with_the_others(tmp_path):
+    untrained(small("guided-diffusion")).save(tmp_path)
+    whole, part = tmp_path / "whole.json", tmp_path / "part.json"
+    outlook.main([str(tmp_path), "--count=8", "--device=cpu", "--out", str(whole)])
+    document = json.loads(whole.read_text())
+    (found,) = document["models"].values()
+    for row in found["families"].values():
+        for of in ("mean", "median", "largest", "failures"):
+            del row[of]["PCG, IC(0)"]
+    part.write_text(json.dumps(document))
+    outlook.main(["--read", str(part), "--rivals", "--out", str(part)])
+    again, (wanted,) = json.loads(part.read_text()), json.loads(whole.read_text())["models"].values()
+    assert again["added"]["rivals"] == ["PCG, IC(0)"]
+    for label, row in next(iter(again["models"].values()))["families"].items():
+        own = wanted["families"][label]
+        assert row["failures"] == own["failures"] and row["iterations_to"] == own["iterations_to"]
+        assert row["mean"]["PCG, IC(0)"] == pytest.approx(own["mean"]["PCG, IC(0)"], rel=1e-3, abs=1e-20)
+    document["seed"] += 1
+    part.write_text(json.dumps(document))
+    with pytest.raises(SystemExit, match="these problems"):
+        outlook.main(["--read", str(part), "--rivals"])
+
+
+@pytest.mark.parametrize("recipe", RECIPES + DIFFUSION)
+def test_a_model_is_called_no_more_often_than_the_work_outside_it_allows(recipe):
+    model = untrained(small(recipe))
+    solver, family = outlook_solve.SOLVERS[str(model.config.program)], model.config.make_family()
+    A, b, _ = family.sample(6, seed=0)
+    if solver is outlook_solve.LEAST_SQUARES:
+        A = A[:, :, (A != 0).any((0, 1))]
+    ends = solver.solve(A, b, model)
+    for work, calls in zip(ends.work, ends.calls, strict=True):
+        assert not solver.each or 1 <= calls <= solver.most_calls(work)
+
+
 def test_the_pages_sections_are_those_of_the_filed_figures():
     page = (ROOT / "docs" / "tasks.md").read_text()
     for name in outlook_page.TRAINED:
@@ -531,6 +566,29 @@ def test_an_error_without_a_gradient_is_refused_where_training_needs_one():
         family.checked_error(x, family.sample(2, seed=0))
     with torch.no_grad():
         assert not family.checked_error(x, family.sample(2, seed=0)).any()
+
+
+@pytest.mark.parametrize("strange", [-1.0, float("nan")])
+def test_an_error_that_is_negative_or_not_a_number_is_refused(strange):
+    family = own_task(error=lambda self, x, systems: x.square().sum(-1) + strange)
+    model = untrained(nf.recipe("guided-quickstart", n=3, d=8, heads=1))
+    with pytest.raises(OptionError, match=r"Own\.error"):
+        compare.compare(model, "own", family.sample(2, seed=0), 4, family)
+    rounding = own_task(error=lambda self, x, systems: problems.Family.error(self, x, systems) - 1e-16)
+    assert compare.compare(model, "own", rounding.sample(2, seed=0), 4, rounding).count == 2
+
+
+def test_an_iterate_that_left_the_numbers_is_a_failure_and_no_mistake_of_the_task():
+    family = own_task(rivals=lambda self: {"lost": lambda A, b, T: torch.full((len(b), T + 1, 3), torch.nan).to(A)})
+    model = untrained(nf.recipe("guided-quickstart", n=3, d=8, heads=1))
+    assert compare.compare(model, "own", family.sample(2, seed=0), 4, family).failures["lost"] == 2
+
+
+@pytest.mark.parametrize("recipe", ["guided-gcr", "guided-cgls", "guided-diffusion"])
+@pytest.mark.parametrize("rank", [-1, 2.5])
+def test_a_number_of_columns_that_is_none_is_refused(recipe, rank):
+    with pytest.raises(OptionError, match=f"{rank} columns"):
+        nf.recipe(recipe, program_options={"rank": rank}).validate()
 
 
 def test_a_rival_and_an_error_that_write_into_what_they_get_change_nothing_for_the_others():

@@ -110,6 +110,7 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
     for time, meaning in ((lost, RunStatus.NONFINITE), (broken, RunStatus.NOT_POSITIVE), (wrong, RunStatus.INACCURATE)):
         first = (time < torch.inf) & (time <= torch.minimum(until, wrong))
         status[first.cpu().numpy()] = meaning
+    _blame_diagonal(status, found, checks)
     return Judgement(norms, status, found.settled, until)
 
 
@@ -218,6 +219,13 @@ def _blame_asymmetry(status: np.ndarray, found: Found, checks: Checks) -> None:
     A = found.inputs["A"][:, 0]
     skew = (A - A.mT).abs().amax((-2, -1)) > torch.finfo(found.dtype).eps ** 0.5 * A.abs().amax((-2, -1))
     status[failed & skew.cpu().numpy()] = RunStatus.NOT_SYMMETRIC
+
+
+def _blame_diagonal(status: np.ndarray, found: Found, checks: Checks) -> None:
+    """Say so where a method for positive definite matrices left the numbers on one with a 0 on its diagonal."""
+    if checks.definite and "A" in found.inputs:
+        zero = (found.inputs["A"][:, 0].diagonal(dim1=-2, dim2=-1) == 0).any(-1).cpu().numpy()
+        status[zero & (status == RunStatus.NONFINITE)] = RunStatus.NOT_POSITIVE
 
 
 def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:

@@ -41,7 +41,8 @@ from nlaformer.errors import OptionError, unknown_name
 
 _ValueT = TypeVar("_ValueT", bound=Any)
 _GIVES = ("vector", "scalar", "positive scalar", "positive diagonal", "diagonal + rank 1", "diagonal + coarse 8")
-_RANKED = re.compile(r"(?:dimensionless )?diagonal \+ (?:rank|coarse) ([1-9]\d*)")
+_COLUMNS = re.compile(r"(?:dimensionless )?diagonal \+ (?:rank|coarse) (.*)")
+_RANKED = re.compile(_COLUMNS.pattern.replace(".*", r"[1-9]\d*"))
 _EXPONENT = 8.0  # the largest |z| of e^z
 _COLUMN = 64.0  # the largest entry of a column
 
@@ -170,7 +171,10 @@ class Learned:
     """
 
     def __init__(self, gives: str, memory: bool = False):
-        if not isinstance(gives, str) or not (gives in _GIVES or _RANKED.fullmatch(gives)):
+        columns = isinstance(gives, str) and _COLUMNS.fullmatch(gives)
+        if columns and not _RANKED.fullmatch(gives):
+            raise OptionError(f"{gives!r} has {columns[1]} columns; expected a whole number from 1 on (program.rank)")
+        if not isinstance(gives, str) or not (gives in _GIVES or columns):
             raise unknown_name("kind of learned part", gives, _GIVES)
         if not isinstance(memory, bool):
             raise OptionError(f"memory is {memory!r:.40}; expected True or False")

@@ -31,6 +31,8 @@ from nlaformer.errors import DTypeError, OptionError, ShapeError, shown, unknown
 _LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
 _LOOKED_AT = 16  # systems that tell the default rivals
 _SOLVED = 1e-6  # a relative residual that is rounding
+_BELOW = 1e-6  # 0, as far as the rounding of an error in float32 may take it
+_ORDINARY = 1e50  # of a larger iterate an error may be the difference of two infinities
 _LARGEST_CHUNK = 2**24  # entries of A at a time, which bounds the memory of the intermediate steps
 
 
@@ -181,6 +183,8 @@ class Family:
         found = _real_tensor(f"{self.name}.error", self.error(x, systems), tuple(x.shape[:-1]))
         if x.requires_grad and torch.is_grad_enabled() and not found.requires_grad:
             raise OptionError(f"{self.name}.error gave a tensor without a gradient; training needs one, so keep x's")
+        if not torch.is_grad_enabled():  # in training every look at a value would wait for the device
+            _refuse_strange(f"{self.name}.error", found, x)
         return found
 
     def rival_iterates(self, A: Tensor, b: Tensor, iterations: int) -> dict[str, Tensor]:
@@ -350,6 +354,17 @@ def _real_tensor(what: str, found: Any, shape: tuple[int, ...]) -> Tensor:
     if tuple(found.shape) != shape:
         raise ShapeError(f"{what} gave a tensor of shape {tuple(found.shape)}; expected {shape}")
     return found
+
+
+def _refuse_strange(what: str, error: Tensor, x: Tensor) -> None:
+    """Refuse errors that are no errors: below 0 by more than rounding, or NaN where the iterate is an ordinary one."""
+    if not error.numel():
+        return
+    low = error < -_BELOW * error.abs().nan_to_num(0.0, 0.0, 0.0).max().clamp(min=_BELOW)
+    lost = error.isnan() & (x.abs().amax(-1) < _ORDINARY)  # false for NaN
+    if bool((low | lost).any()):
+        given = f"{float(error[low].min()):.3g}" if bool(low.any()) else "NaN for a finite iterate"
+        raise OptionError(f"{what} gave {given}; expected numbers from 0 on, 0 for the answer itself")
 
 
 def _join(parts: list[Systems]) -> Systems:

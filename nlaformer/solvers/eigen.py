@@ -18,7 +18,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic
 
 import torch
@@ -32,7 +32,7 @@ from nlaformer.solvers.lanczos import EigenSearch
 from nlaformer.solvers.models import loaded, program_of, residual_of
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
-from nlaformer.solvers.parse import Problem, read, read_matrix, read_real, read_tolerance, scale_towards
+from nlaformer.solvers.parse import Problem, read, read_matrix, read_real, read_tolerance, result_dtype, scale_towards
 from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, read_preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, read_runner
@@ -167,7 +167,6 @@ def _read(A: Any, x0: Any) -> tuple[Problem, bool]:
     n = matrix.shape[-1]
     if x0 is None:
         x0 = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-        x0 = x0.to(torch.float32) if "float32" in str(matrix.dtype) else x0  # the precision of the result is A's
         x0 = x0.to(A.device) if isinstance(A, Tensor) else x0.numpy()
     start = read_real("x0", x0)
     if start.shape != (n,):
@@ -177,7 +176,7 @@ def _read(A: Any, x0: Any) -> tuple[Problem, bool]:
     problem = read(A, x0, None, 0.0, 0.0, "gmres")
     if bool(problem.finite.all()) and not bool(problem.b.any()):
         raise OptionError("x0 is 0, from where no direction leads; pass another start, or none")
-    return problem, _is_symmetric(matrix)
+    return replace(problem, dtype=result_dtype(matrix.dtype)), _is_symmetric(matrix)  # whatever that of x0 is
 
 
 def _is_symmetric(matrix: Any) -> bool:

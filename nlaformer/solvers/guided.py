@@ -21,6 +21,7 @@ to the model's directions (deflation), or from x0 as if there had been no model.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -193,17 +194,20 @@ class Guidance:
 class _Watch:
     """When plain CG takes over from a network: the rule of ``guided``, which takes no product with A.
 
-    The network is on course while |r_k| <= 3^-k |r_0|; its first two steps are granted. Off course, the next step is a
-    plain one, d = r made conjugate. It is a step of CG, so nothing is lost with it. If it lowers the squared error at
-    least a quarter as much as the network's last step did, CG takes over: its first step after others is its weakest.
-    Otherwise the network gets four more steps before the next comparison, then eight, and so on. For systems shown in
-    blocks it is half as much: they are large, and CG has a longer way to go after a wrong decision.
+    The network is on course while |r_k| <= q^k |r_0|, q = 1/3 up to 20 unknowns; CG takes more steps on larger systems,
+    as many as the square root of n on grids, so q = 3^-sqrt(20/n) there. The first two steps of the network are
+    granted. Off course, the next step is a plain one, d = r made conjugate. It is a step of CG, so nothing is lost with
+    it. If it lowers the squared error at least a quarter as much as the network's last step did, CG takes over: its
+    first step after others is its weakest. Otherwise the network gets four more steps before the next comparison, then
+    eight, and so on. For systems shown in blocks q is 1/3 whatever their size, and it is half as much: CG has a longer
+    way to go after a wrong decision.
     """
 
-    course, granted, again = 1 / 3, 2, 4
+    granted, again = 2, 4
 
     def __init__(self, state: SolveState, switch: bool, in_blocks: bool) -> None:
         self._switch, self._share = switch, 0.5 if in_blocks else 0.25
+        self._course = 3.0 ** -(1.0 if in_blocks else min(1.0, math.sqrt(20 / state.problem.unknowns)))
         self._begun, self._gain = norm_of(state.g), torch.zeros_like(state.norm)
         self._steps = torch.zeros_like(state.iterations)
         self._left = torch.full_like(self._steps, self.granted)  # steps of the network before it can be compared
@@ -223,6 +227,6 @@ class _Watch:
         asked = lanes[~plain]
         self._left[asked] -= 1
         self._gain[asked] = gain[~plain]
-        off_course = ~(norm <= self.course ** self._steps[lanes].double() * self._begun[lanes])
+        off_course = ~(norm <= self._course ** self._steps[lanes].double() * self._begun[lanes])
         self.plain[lanes] = ~plain & off_course & (self._left[lanes] <= 0)
         return ~beaten

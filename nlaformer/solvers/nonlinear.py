@@ -33,7 +33,7 @@ from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.enclosure import enclose
 from nlaformer.solvers.models import RESIDUAL, linear_residual, loaded, no_function, program_of, residual_of
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
-from nlaformer.solvers.parse import read_real, read_tolerance
+from nlaformer.solvers.parse import read_real, read_tolerance, result_dtype
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import Search, search_with
@@ -93,7 +93,7 @@ def solve_nonlinear(
     F : function, nf.Program or trained program
         A function x -> F(x) of arrays (n,) of the kind and precision of x0; or a program, whose residual is F.
     x0 : array
-        Where to start, (n,).
+        Where to start, (n,). The answer has its precision, half precision too; whole numbers are read as float64.
     A, b, further : arrays
         The inputs of the program, by name.
     model : trained program, its folder or name, or function, optional
@@ -130,7 +130,7 @@ def solve_nonlinear(
     if start.dim() != 1 or not len(start):
         raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected one vector (n,)")
     kind = "torch" if kind_of(x0) == "torch" else "numpy"
-    dtype = start.dtype if start.dtype in (torch.float32, torch.float64) else torch.float64
+    dtype = result_dtype(start.dtype)
     given = {name: value for name, value in {"A": A, "b": b}.items() if value is not None} | further
     equations = _read(F, given, start.to(dtype), kind)
     model = loaded(model if model is not None or program_of(F) is None else F)
@@ -256,7 +256,9 @@ def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function 
         raise ShapeError(f"{program.name} needs {', '.join(missing)} too: nf.solve_nonlinear(F, x0, {named})")
     if not bool(torch.isfinite(x0).all()):
         x0 = torch.zeros_like(x0)  # the search will say so
-    inputs = take_any_size(program.name, {**wanted, "x0": "vector"}, {**given, "x0": x0}, torch.float64, x0.device)
+    inputs = take_any_size(
+        program.name, {**wanted, "x0": "vector"}, {**given, "x0": x0.double()}, torch.float64, x0.device
+    )
     if inputs["x0"].dim() > 1:
         raise ShapeError(f"{program.name} was given {len(inputs['x0'])} systems; expected one")
     return _Residual(program.residual, inputs)
@@ -369,7 +371,8 @@ class _RootSearch(Search):
             if at.norm <= (1 - _DECREASE * t) * self.at.norm:  # false for NaN
                 self._move(x, at)
                 return
-        self.end(Status.STAGNATED, "no step along Newton's direction lowers |F|")
+        own = str(self.x.dtype).removeprefix("torch.")
+        self.end(Status.STAGNATED, f"no step along Newton's direction to an x in {own} lowers |F|")
 
     def _direction(self, share: float) -> Tensor | None:
         """The d with |J d + F| <= share |F|, or the best that GMRES finds."""

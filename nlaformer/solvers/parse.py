@@ -148,7 +148,7 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
         minimal=torch.tensor(minimal, device=device),
         complaint=["" if own else str(flaw) for own, flaw in zip(minimal, flaws, strict=True)],
         kind="torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
-        dtype=_result_dtype(matrices.dtype, right.dtype),
+        dtype=result_dtype(matrices.dtype, right.dtype),
         shape=shape,
         columns=columns,
     )
@@ -264,7 +264,7 @@ def _check_integers(name: str, values: Any) -> None:
         raise DTypeError(f"{name} holds whole numbers beyond 2^53, which float64 does not hold exactly; convert them")
 
 
-def _result_dtype(*dtypes: Any) -> torch.dtype:
+def result_dtype(*dtypes: Any) -> torch.dtype:
     """The widest precision among those given; whole numbers count as float64."""
     known = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
     found = (known.get(str(dtype).removeprefix("torch."), torch.float64) for dtype in dtypes)
@@ -343,7 +343,7 @@ def _scaled(
         size = _largest(csr)
         gap = _largest(csr - csr.T) if square else torch.zeros_like(size)
         operator = SparseOperator(csr)
-    n, eps, shared = matrices.shape[-1], torch.finfo(_result_dtype(matrices.dtype)).eps, lanes // len(e)
+    n, eps, shared = matrices.shape[-1], torch.finfo(result_dtype(matrices.dtype)).eps, lanes // len(e)
     measured = zip(gap.tolist(), lowest.tolist(), size.tolist(), strict=True)
     flaws = [_Flaws.of(asymmetry, diagonal, largest, n, eps) for asymmetry, diagonal, largest in measured]
     every = [flaw for flaw in flaws for _ in range(shared)]

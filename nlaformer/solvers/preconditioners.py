@@ -15,7 +15,7 @@ from torch import Tensor
 from nlaformer.arrays import give, to_tensor
 from nlaformer.compiler.learned import low_rank
 from nlaformer.errors import OptionError, ShapeError, unknown_name
-from nlaformer.loading import bundled, load
+from nlaformer.loading import bundled, load, refuse_recipe
 from nlaformer.solvers.blocks import Blocks, unreadable
 from nlaformer.solvers.models import is_solver, no_function, role_of, runs
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
@@ -178,6 +178,7 @@ def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
 
 def _loaded(name: str | os.PathLike[str]) -> Any:
     """The model of a folder or a bundled name, if it writes a preconditioner."""
+    refuse_recipe(name)
     if isinstance(name, str) and not os.path.exists(name) and name not in bundled():
         raise unknown_name("preconditioner", name, ["jacobi", *bundled()])
     model = load(name)

@@ -52,6 +52,7 @@ class Status(enum.Enum):
         return self.value
 
 
+_OPTIMALITY = "of optimality, A^T (b - A x)"  # what a residual is for least squares
 INFO = {
     Status.CONVERGED: 0,
     Status.NOT_SPD: -1,
@@ -121,6 +122,7 @@ class SolveResult(Generic[ArrayT]):
     model : what the model contributed, or None without one
     model_seconds, classical_seconds : where the time went
     trajectory : x_k, r_k, d_k of every step if requested, each (..., K + 1, n)
+    least_squares : whether |b - A x| was minimized, so that the residual is that of optimality, A^T (b - A x)
     """
 
     x: ArrayT
@@ -138,6 +140,7 @@ class SolveResult(Generic[ArrayT]):
     model_seconds: float
     classical_seconds: float
     trajectory: KeptSteps[ArrayT] | None = None
+    least_squares: bool = False
 
     @property
     def converged(self) -> bool:
@@ -164,9 +167,11 @@ class SolveResult(Generic[ArrayT]):
 
     @property
     def _lines(self) -> dict[str, str]:
-        work = f"{counted(self.iterations, 'iteration')}, {counted(self.matvecs, 'product')} with A"
+        products = "with A and A^T" if self.least_squares else "with A"
+        work = f"{counted(self.iterations, 'iteration')}, {counted(self.matvecs, 'product')} {products}"
         time = f"{self.seconds:.3g} s: model {self.model_seconds:.3g} s, classical {self.classical_seconds:.3g} s"
-        return measured(self, self._status_line(), work, time)
+        lines = measured(self, self._status_line(), work, time)
+        return lines | {"residual": f"{_OPTIMALITY}: {lines['residual']}"} if self.least_squares else lines
 
     def __repr__(self) -> str:
         return f"<SolveResult: {self._status_line()}>"
@@ -199,14 +204,18 @@ class SolveResult(Generic[ArrayT]):
         level = (
             ("tolerance" if known.size == 1 else "median tolerance", float(np.median(known))) if known.size else None
         )
-        return history_figure(self.residuals, self.finding, "norm of the residual", level=level)
+        return history_figure(self.residuals, self.finding, self._drawn, level=level)
+
+    @property
+    def _drawn(self) -> str:
+        return f"norm of the residual{f' {_OPTIMALITY}' if self.least_squares else ''}"
 
     def _repr_html_(self) -> str:
         from nlaformer.report.html import panel, rows, spark
 
         told = [rows(self._lines)]
         if isinstance(self.status, Status):
-            told.append(spark(np.ravel(self.residuals).tolist(), "norm of the residual by iteration, logarithmic"))
+            told.append(spark(np.ravel(self.residuals).tolist(), f"{self._drawn} by iteration, logarithmic"))
         return panel(f"Solve: {self.finding}", *told)
 
     def explain(self) -> str:

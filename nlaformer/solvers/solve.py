@@ -70,7 +70,8 @@ def solve(
         A trained model or program, what ``nf.load`` takes, a compiled algorithm, or any function (A, b) -> x or
         iterates x_0, ..., x_T.
     x0 : array, optional
-        The initial guess, in the shape of x; zero by default.
+        The initial guess, in the shape of x; zero by default, and in the place of one so far off that |b - A x0| is
+        beyond 1e16 times the size of b.
     M : optional
         Approximates the *inverse* of A, or, for least squares, of A^T A: "jacobi", a model that writes a preconditioner
         (or its folder or name), a diagonal, a matrix, a LinearOperator or a function of r.
@@ -82,7 +83,7 @@ def solve(
     method : {"auto", "cg", "pcg", "gmres", "cgls", "guided", "warm-start", "refine", "flexible"}
         "cg" and "pcg" refuse an A that is not symmetric, "gmres" solves with any square A (a LinearOperator that is not
         symmetric, or a symmetric A that is not definite), "cgls" are least squares with any A. The others leave the
-        choice to A.
+        choice to A; a square A that is padded with columns of zeros, as that of ``problems.LeastSquares``, is square.
 
         "guided" takes the steps that a network proposes in every loop, or those of a learned preconditioner, and goes
         on with CG where a plain step gains as much (docs/solve.md has the rule). The next three are for models that
@@ -288,6 +289,7 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
         model_seconds=model_seconds,
         classical_seconds=time.perf_counter() - begun - model_seconds,
         trajectory=_trajectory(state, like_x=_inverts(request)),
+        least_squares=problem.adjoint is not None,
     )
 
 

@@ -21,6 +21,7 @@ from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.result import Status
 
 OTHER_ADJOINT = "c.(A^T r) is not (A c).r: rmatvec is another matrix"
+_FAR = 1e16  # |b - A x0| over |b|, more or less: beyond it the rounding of x0 alone is more than b
 _APART = 1e-3  # of |A| |c| |r| by which the two may differ
 
 
@@ -79,6 +80,8 @@ class SolveState:
         r, lanes = problem.b.clone(), self.going()
         if problem.x0 is not None and len(lanes):
             r[lanes] = problem.b[lanes] - self.apply(lanes, self.x[lanes])
+            far = ~(norm_of(r) < _FAR)  # true for NaN
+            self.x[far], r[far] = 0.0, problem.b[far]
         return r
 
     def _end_affine(self, lanes: Tensor) -> None:
@@ -262,6 +265,16 @@ class SolveState:
         self.end(lanes[holds], Status.PRECISION)
         self.end(lanes[~holds], Status.NONFINITE, "the answer is outside the range of float64")
 
+    def _tell_padding(self, lanes: list[int]) -> None:
+        """Say that A has columns of zeros, where these are not known to be least squares."""
+        lanes = [lane for lane in lanes if not self.detail[lane]]
+        if not lanes or self.problem.adjoint is not None or isinstance(self.problem.A, ImplicitOperator):
+            return
+        own = self.problem.A.take(torch.tensor(lanes, device=self.x.device)).transposed
+        empty = (own.absolute(torch.ones_like(self.x[lanes])) == 0).any(-1)
+        for lane in (lane for lane, found in zip(lanes, empty.tolist(), strict=True) if found):
+            self.detail[lane] = 'A has a column of zeros; if b - A x is to be as small as it can, use method="cgls"'
+
     def finish(self) -> None:
         """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
 
@@ -292,5 +305,6 @@ class SolveState:
             unclear = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD)
             ended = [lane for lane in open_ended if self.status[lane] in unclear]
             self._end_affine(torch.tensor(ended, dtype=torch.long, device=lanes.device))
+            self._tell_padding([lane for lane in open_ended if self.status[lane] is Status.STAGNATED])
             for lane, detail in contradicted.items():  # such products prove nothing, whatever the certificate says
                 self.status[lane], self.detail[lane] = Status.NOT_LINEAR, detail
