@@ -689,8 +689,20 @@ def repeated(A, x):
     return np.outer(np.ones(N), x) + np.outer(A[1], np.eye(N)[0])
 
 
+def small_entries_in_a_large_vector(A, x):
+    y = 1e12 * (x + 1.0)
+    y[1:4] = x[[0, 4, 2]]
+    return y
+
+
+def a_small_diagonal(A, x):
+    B = 1e12 * (A + 1.0)
+    np.fill_diagonal(B, x)
+    return B
+
+
 MOVES = [reversed_order, a_list_of_indices, pieces_put_together, entries_set_in_another_vector, an_entry_in_one_place]
-MOVES += [rows_and_columns_set, entries_of_a_matrix, repeated]
+MOVES += [rows_and_columns_set, entries_of_a_matrix, repeated, small_entries_in_a_large_vector, a_small_diagonal]
 
 
 @pytest.mark.parametrize("move", MOVES)
