@@ -749,3 +749,26 @@ def test_zeros_that_are_passed_on_stay_zeros(pass_on):
         np.testing.assert_allclose(found, z, rtol=1e-14, atol=0)
         np.testing.assert_array_equal(sign, np.sign(z))
         z = pass_on(b, z)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_entries_rows_and_columns_of_the_smallest_systems(n):
+    class Small(nf.Program):
+        def start(self, A, b):
+            return dict(x=b, M=A)
+
+        def step(self, b, x, M):
+            y, N = x.copy(), M.copy()
+            y[0] = b[0] + x[-1]
+            N[0], N[:, -1] = x, b
+            return dict(x=y, M=N)
+
+        def finish(self, x, M):
+            return x[::-1] + M[0] + M[:, 0]
+
+    A, b = np.arange(1.0, n * n + 1).reshape(n, n), np.arange(2.0, n + 2)
+    run = nf.compile(Small(), n=n).run(A, b, iterations=2)
+    x, M = b, A
+    for found in run.x:
+        np.testing.assert_allclose(found, Small().finish(x, M), rtol=1e-14)
+        x, M = Small().step(b, x, M).values()

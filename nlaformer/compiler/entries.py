@@ -17,7 +17,7 @@ from nlaformer.compiler.graph import AXES, Graph, Node, RefusedError, is_number
 def part(graph: Graph, axis: int, index: int, v: Node) -> Node:
     """An entry of a vector, a row (axis 0) or a column (axis 1) of a matrix."""
     unit = graph.unit(index)
-    place, (base, parts) = index % len(unit.extra), _placed(graph, axis, v)
+    place, (base, parts) = index % (graph.n or 1), _placed(graph, axis, v)
     if place in parts:
         return parts[place]
     if base.op == "ones":
@@ -35,7 +35,8 @@ def with_part(graph: Graph, axis: int, index: int, v: Node, new: Node) -> Node:
         raise RefusedError(f"a {new.kind} assigned to a part of a {v.kind}", v.kind)
     if v.kind == "matrix" and new.kind == "scalar":
         new = graph.zeros("vector") if new.is_zero else graph.add(new, graph.zeros("vector"))
-    place, (base, parts) = index % len(graph.unit(index).extra), _placed(graph, axis, v)
+    graph.unit(index)  # refused where there is none
+    place, (base, parts) = index % (graph.n or 1), _placed(graph, axis, v)
     parts = parts | {place: new}
     stay = {i: part(graph, axis, i, base) for i in range(graph.n or 1) if i not in parts}
     result = _filled(graph, axis, parts | stay)
