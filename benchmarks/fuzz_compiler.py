@@ -6,9 +6,9 @@
 Every value of a run (what start, each step and finish return) is compared with one call of the program's own source in
 NumPy, float64, on the values that the weights had before: relative to the absolute terms of the value's last operation,
 with an allowance for what the program amplifies (eight perturbations of 1e-8, at most 1e4) and for what NumPy's own
-rounding is, measured against extended precision. Nothing of the compiler's evaluator is used. A run *passes in silence*
-if its status is not INACCURATE, NOT_POSITIVE or NONFINITE; then every value must be right. CONVERGED must be true of
-the residual in NumPy.
+rounding is, measured against extended precision and by perturbations in the last places. Nothing of the compiler's
+evaluator is used. A run *passes in silence* if its status is not INACCURATE, NOT_POSITIVE or NONFINITE; then every
+value must be right. CONVERGED must be true of the residual in NumPy.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ from nlaformer.provenance import in_words, provenance
 ITERATIONS = 6
 _PART = 25  # programs of one process at a time
 _SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE}
+# Units in the last place. The weights hold a state as a mantissa and the logarithm of a scale; what is decoded of them,
+# and given to NumPy here, is theirs to a few roundings. Where these change a value of NumPy altogether, as that of
+# np.sum(z) * z where z adds up to 0, it is an accident of rounding and no value to compare with.
+_LAST_PLACES = 16
 _MARGIN = 3.0  # between the allowance of the compiler's check and that of this one: both draw perturbations
 _EXTENDED = np.longdouble
 _FOLDED = {"zeros", "constant vector", "constant matrix"}  # factors that a graph knows
@@ -253,16 +257,22 @@ class Judge:
             return True
         if scale == 0:
             return distance <= _MARGIN * self._left_of(method, name, values, wanted)
-        response = 0.0
+        response = last_places = 0.0
         for _ in range(8):
-            moved = {k: v * (1 + 1e-8 * self.rng.choice([-1.0, 1.0], np.shape(v))) for k, v in values.items()}
-            change = _norm(self._call(method, moved)[name] - wanted) / (1e-8 * scale)
+            change = self._change(method, name, values, wanted, 1e-8) / (1e-8 * scale)
             response = max(response, change if np.isfinite(change) else self.most)
+            change = self._change(method, name, values, wanted, _LAST_PLACES * np.finfo(float).eps)
+            last_places = max(last_places, change if change < scale else scale * np.isfinite(change))
         exact = self._call(method, values, _EXTENDED)[name]
         rounding = _norm(exact - wanted)
         amplified = self.plain * float(np.clip(response, 1.0, self.most)) * scale
-        allowed = max(amplified, 1e3 * rounding)
+        allowed = max(amplified, 1e3 * rounding, last_places)
         return bool(distance <= _MARGIN * allowed)
+
+    def _change(self, method: str, name: str, values: dict[str, Any], wanted: Any, amount: float) -> float:
+        """By how much a value changes when all entries of inputs and states are perturbed by a part of themselves."""
+        moved = {k: v * (1 + amount * self.rng.choice([-1.0, 1.0], np.shape(v))) for k, v in values.items()}
+        return _norm(self._call(method, moved)[name] - wanted)
 
     def _left_of(self, method: str, name: str, values: dict[str, Any], wanted: Any) -> float:
         """What may be left of a value that is 0: a part of 1, or its change when all values lose one of theirs."""

@@ -442,3 +442,13 @@ def test_a_small_residual_converges_whatever_its_last_operation_is(residual):
             return residual(b, x)
 
     assert Halving().run(b=np.array([1, -0.5, 0.25]), iterations=60).status is nf.RunStatus.CONVERGED
+
+
+@pytest.mark.parametrize("name", ["minres", "lanczos"])
+def test_weights_that_stray_where_the_program_divides_0_by_0_blame_the_program(name):
+    """In NumPy, b / |b| is NaN where b is 0, and so is all that follows."""
+    A = np.diag([2.0, 1.0, 3.0, 4.0])
+    algorithm = nf.algorithm(name, n=4, verify=False)
+    batch = algorithm.run(A, np.array([[0.0, 0.0, 0.0, 0.0], [1.0, -1.0, 2.0, 1.0]]), iterations=3)
+    assert batch.status[0] is nf.RunStatus.NONFINITE
+    assert batch.status[1] not in (nf.RunStatus.NONFINITE, nf.RunStatus.INACCURATE)

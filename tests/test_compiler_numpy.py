@@ -648,3 +648,127 @@ def test_a_shift_with_zeros_is_exact_until_nothing_is_left(shift):
     for found in run.x:
         np.testing.assert_array_equal(found, x)
         x = shift(x.copy())
+
+
+def reversed_order(A, x):
+    return x[::-1]
+
+
+def a_list_of_indices(A, x):
+    return x[[2, 2, 0, 4, 1]]
+
+
+def pieces_put_together(A, x):
+    return np.concatenate([x[3:], [0.0], x[:2]])
+
+
+def entries_set_in_another_vector(A, x):
+    y = 3.0 * A[0]
+    y[[0, 3]] = x[[4, 0]]
+    y[2] = -x[1]
+    return y
+
+
+def an_entry_in_one_place(A, x):
+    return x[3] * np.eye(N)[1] + x * np.eye(N)[4]
+
+
+def rows_and_columns_set(A, x):
+    B = A.copy()
+    B[1] = x
+    B[:, 2] = A[3]
+    B[3, 1:] = A[1:, 0]
+    return B[::-1, [1, 0, 2, 4, 3]]
+
+
+def entries_of_a_matrix(A, x):
+    return np.array([A[0, 1], A[2, 2], 0.0, A.T[4, 0], A[1:, 1][0]])
+
+
+def repeated(A, x):
+    return np.outer(np.ones(N), x) + np.outer(A[1], np.eye(N)[0])
+
+
+def small_entries_in_a_large_vector(A, x):
+    y = 1e12 * (x + 1.0)
+    y[1:4] = x[[0, 4, 2]]
+    return y
+
+
+def a_small_diagonal(A, x):
+    B = 1e12 * (A + 1.0)
+    np.fill_diagonal(B, x)
+    return B
+
+
+MOVES = [reversed_order, a_list_of_indices, pieces_put_together, entries_set_in_another_vector, an_entry_in_one_place]
+MOVES += [rows_and_columns_set, entries_of_a_matrix, repeated, small_entries_in_a_large_vector, a_small_diagonal]
+
+
+@pytest.mark.parametrize("move", MOVES)
+def test_what_is_moved_keeps_every_digit_of_every_entry(move):
+    class Moves(nf.Program):
+        def start(self, A, x0):
+            return dict(x=move(A, x0), M=A, v=x0)
+
+        def step(self, M, v):
+            return dict(x=move(M, v), M=M, v=v)
+
+    A, x0 = inputs()[0], np.array([1e-20, -3.0, 0.0, 1e5, 7e-9])
+    A[0, 1], A[:, 3] = 1e-18, 0.0
+    run = nf.compile(Moves(), n=N).run(A, x0=x0, iterations=1)
+    for found in run.x:
+        np.testing.assert_allclose(found, move(A, x0), rtol=1e-14, atol=0)
+
+
+def entries_that_go_round(b, z):
+    t = 0.001 * b
+    t[[0, 2]] = z[[2, 1]]
+    return t
+
+
+def a_delay_line(b, z):
+    t = np.empty(3)
+    np.copyto(t, b)
+    np.copyto(t[1:], z[:2])
+    return t
+
+
+@pytest.mark.parametrize("pass_on", [entries_that_go_round, a_delay_line])
+def test_zeros_that_are_passed_on_stay_zeros(pass_on):
+    class Passes(nf.Program):
+        def start(self, b, x0):
+            return dict(x=x0, sign=np.sign(x0))
+
+        def step(self, b, x):
+            return dict(x=pass_on(b, x), sign=np.sign(pass_on(b, x)))
+
+    b, z = np.array([0.0, 0.0, 1.0]), np.array([1.0, -1e-6, 1.0])
+    run = nf.compile(Passes(), n=3).run(b=b, x0=z, iterations=4)
+    for found, sign in zip(run.x, run.state["sign"], strict=True):
+        np.testing.assert_allclose(found, z, rtol=1e-14, atol=0)
+        np.testing.assert_array_equal(sign, np.sign(z))
+        z = pass_on(b, z)
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_entries_rows_and_columns_of_the_smallest_systems(n):
+    class Small(nf.Program):
+        def start(self, A, b):
+            return dict(x=b, M=A)
+
+        def step(self, b, x, M):
+            y, N = x.copy(), M.copy()
+            y[0] = b[0] + x[-1]
+            N[0], N[:, -1] = x, b
+            return dict(x=y, M=N)
+
+        def finish(self, x, M):
+            return x[::-1] + M[0] + M[:, 0]
+
+    A, b = np.arange(1.0, n * n + 1).reshape(n, n), np.arange(2.0, n + 2)
+    run = nf.compile(Small(), n=n).run(A, b, iterations=2)
+    x, M = b, A
+    for found in run.x:
+        np.testing.assert_allclose(found, Small().finish(x, M), rtol=1e-14)
+        x, M = Small().step(b, x, M).values()

@@ -125,6 +125,15 @@ def _roll(at: Rows, i: Instruction) -> Parts:
     return [build.pick_head(at.layout, source, at.forms(i.sources[0]), at.rows(i.target))], []
 
 
+def _move(at: Rows, i: Instruction) -> Parts:
+    """A head for each route: from which token each token reads, 0 for none, and which row goes to which."""
+    forms, rows = at.forms(i.sources[0]), at.rows(i.target)
+    return [
+        build.pick_head(at.layout, [0, *tokens], [forms[a] for a, _ in pairs], [rows[z] for _, z in pairs])
+        for tokens, pairs in i.parameters
+    ], []
+
+
 def _pick(at: Rows, i: Instruction) -> Parts:
     """The first token's value."""
     return [build.pick_head(at.layout, [0] + [1] * at.n, at.forms(i.sources[0]), at.rows(i.target))], []
@@ -153,5 +162,6 @@ EXACT: dict[str, Emit] = {
     "row sums": _row_sums,
     "sum": _sum,
     "roll": _roll,
+    "move": _move,
     "pick": _pick,
 }

@@ -1,9 +1,10 @@
 """Entries, rows and columns of traced arrays, read and set.
 
-    v[i] = e_i . v          v[i] = s:  v + (s - e_i . v) e_i          A[i] = w:  A + e_i (w - e_i A)^T
+    v[i] = e_i . v          v[i] = s:  M v + s e_i          A[i] = w:  M A + e_i w^T          M: 1 without e_i e_i^T
 
-What was set is remembered with the node (``Graph.placed``): reading it back costs nothing, and setting it once more
-leaves no rounding errors of what stood there before.
+The weights move entries by hard attention, exactly (``Products``). Entries that come from one array, those that stay
+included, are moved at once, by a matrix of zeros and ones: x[1:] = y[:-1] is M x + S y. What was set is remembered with
+the node (``Graph.placed``): reading it back costs nothing, and setting it once more leaves nothing of what stood there.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from nlaformer.compiler.graph import AXES, Graph, Node, RefusedError, is_number
 def part(graph: Graph, axis: int, index: int, v: Node) -> Node:
     """An entry of a vector, a row (axis 0) or a column (axis 1) of a matrix."""
     unit = graph.unit(index)
-    place, (base, parts) = index % len(unit.extra), _placed(graph, axis, v)
+    place, (base, parts) = index % (graph.n or 1), _placed(graph, axis, v)
     if place in parts:
         return parts[place]
     if base.op == "ones":
@@ -34,21 +35,11 @@ def with_part(graph: Graph, axis: int, index: int, v: Node, new: Node) -> Node:
         raise RefusedError(f"a {new.kind} assigned to a part of a {v.kind}", v.kind)
     if v.kind == "matrix" and new.kind == "scalar":
         new = graph.zeros("vector") if new.is_zero else graph.add(new, graph.zeros("vector"))
-    place, (base, parts) = index % len(graph.unit(index).extra), _placed(graph, axis, v)
-    again = place in parts
+    graph.unit(index)  # refused where there is none
+    place, (base, parts) = index % (graph.n or 1), _placed(graph, axis, v)
     parts = parts | {place: new}
-    if v.kind == "vector" and len(parts) == graph.n:
-        moved = shifted(graph, [parts[i] for i in range(graph.n)])
-        if moved is not None:
-            return moved
-    result = base if again else v
-    for where in parts if again else (place,):
-        unit, old = graph.unit(where), part(graph, axis, where, base)
-        change = graph.add(parts[where], graph.multiply(graph.number(-1.0), old))
-        if v.kind == "vector":
-            result = graph.add(result, graph.multiply(change, unit))
-        else:
-            result = graph.add(result, graph.outer(unit, change) if axis == 0 else graph.outer(change, unit))
+    stay = {i: part(graph, axis, i, base) for i in range(graph.n or 1) if i not in parts}
+    result = _filled(graph, axis, parts | stay)
     graph.placed[id(result)] = (base, axis, parts)
     return result
 
@@ -90,51 +81,59 @@ def assembled(graph: Graph, entries: np.ndarray) -> Node:
             "array, entries and parts of length n can be used and returned"
         )
     if entries.ndim == 1:
-        return _vector(graph, [graph.node(entry) for entry in entries])
+        return _assembled(graph, 0, [graph.node(entry) for entry in entries])
     columns = [assembled(graph, column) for column in entries.T]
     if not any(id(column) in graph.placed for column in columns):
-        return _filled(graph, 1, columns)
-    return _filled(graph, 0, [assembled(graph, row) for row in entries])
+        return _assembled(graph, 1, columns)
+    return _assembled(graph, 0, [assembled(graph, row) for row in entries])
 
 
-def _vector(graph: Graph, nodes: list[Node]) -> Node:
-    found = {id(node.args[1]): node.args[1] for node in nodes if node.op == "dot"}
-    if len(found) == 1:
-        (v,) = found.values()
-        if all(node is part(graph, 0, i, v) for i, node in enumerate(nodes)):
-            return v  # the entries of one vector
-    moved = shifted(graph, nodes)
-    return _filled(graph, 0, nodes) if moved is None else moved
-
-
-def shifted(graph: Graph, nodes: list[Node]) -> Node | None:
-    """A vector with these entries, if they are those of one vector moved by k places, with zeros behind them.
-
-    tril(roll(diag(v), k)) 1 is made of masks and moves alone. Each entry by itself would be a product, right to 1e-13
-    of the vector, and once all entries have left it this would be all that remains.
-    """
-    first = next((i for i, node in enumerate(nodes) if not node.is_zero), 0)
-    unit, v = nodes[first].args if nodes[first].op == "dot" else (None, None)
-    place = next((i for i, other in enumerate(graph.units) if other is unit), first)
-    k, n = first - place, len(nodes)
-    if v is None or not k:
-        return None
-    if not all(node is part(graph, 0, i - k, v) if 0 <= i - k < n else node.is_zero for i, node in enumerate(nodes)):
-        return None
-    rows = graph.triangle("lower" if k > 0 else "upper", 0, graph.roll(k, graph.diagonal(v)))
-    result = graph.matmul(rows, graph.ones("vector"))
-    graph.placed[id(result)] = (graph.zeros("vector"), 0, dict(enumerate(nodes)))
-    return result
-
-
-def _filled(graph: Graph, axis: int, parts: list[Node]) -> Node:
-    """An array with these parts; those that are constant in one constant. One that was refused has no kind."""
+def _assembled(graph: Graph, axis: int, parts: list[Node]) -> Node:
+    """An array with these parts. One that was refused has no kind."""
     refused = next((p for p in parts if p.op == "refused"), None)
     if refused is not None:
         return refused
-    constants = [np.asarray(p.extra) if p.op == "constant" else np.zeros([graph.n or 1] * AXES[p.kind]) for p in parts]
-    result = graph.node(np.stack(constants, axis=axis))
-    for i, p in enumerate(parts):
-        if not p.is_zero and p.op != "constant":
-            result = with_part(graph, axis, i, result, p)
+    result = _filled(graph, axis, dict(enumerate(parts)))
+    if result.op not in ("constant", "zeros", "ones"):
+        kind = "vector" if parts[0].kind == "scalar" else "matrix"
+        graph.placed.setdefault(id(result), (graph.zeros(kind), axis, dict(enumerate(parts))))
     return result
+
+
+def _filled(graph: Graph, axis: int, parts: dict[int, Node]) -> Node:
+    """An array with these parts: constants at once, what comes from one array at once, others one by one."""
+    n, kind = len(parts), next(iter(parts.values())).kind
+    numbers = np.zeros((n, n) if kind == "vector" else n)
+    moves: dict[tuple[int, float], tuple[Node, np.ndarray]] = {}
+    placed = []
+    for i, p in parts.items():
+        factor, inner = (p.args[0].extra, p.args[1]) if p.op == "multiply" and is_number(p.args[0]) else (1.0, p)
+        known, found = numbers_of(graph, p), _source(graph, axis, inner)
+        if known is not None:
+            numbers[i] = known
+        elif found is not None:
+            place, v = found
+            moves.setdefault((id(v), factor), (v, np.zeros((n, n))))[1][i, place] = 1.0
+        else:
+            unit, rule = graph.unit(i), graph.multiply if kind == "scalar" else graph.outer
+            placed.append(rule(unit, p) if axis == 0 else rule(p, unit))
+    result = graph.node(numbers if axis == 0 else numbers.T)
+    for (_, factor), (v, order) in moves.items():
+        moved = graph.matmul(graph.node(order), v) if axis == 0 else graph.matmul(v, graph.node(order.T))
+        result = graph.add(result, graph.multiply(graph.number(factor), moved))
+    for term in placed:
+        result = graph.add(result, term)
+    return result
+
+
+def _source(graph: Graph, axis: int, p: Node) -> tuple[int, Node] | None:
+    """The place and the array that a part was read from along an axis, as ``part`` writes it; None for any other."""
+    if p.op not in ("dot", "matmul"):
+        return None
+    unit, v = p.args if p.op == "dot" else (p.args[1], p.args[0])
+    place = next((i for i, other in enumerate(graph.units) if other is unit), None)
+    if place is None:
+        return None
+    if p.op == "matmul" and axis == 0:
+        v = graph.transpose(v)
+    return (place, v) if part(graph, axis, place, v) is p else None

@@ -447,8 +447,7 @@ def copyto(dst: Any, src: Any) -> Any:
 
 @_named("fill_diagonal")
 def fill_diagonal(a: Value, val: Any) -> Value:
-    a += _apply("diagonal", multiply(val, Value(a.graph.ones("vector"))) - diag(a))
-    return a
+    return a.become(tril(a, -1) + triu(a, 1) + _apply("diagonal", multiply(val, Value(a.graph.ones("vector")))))
 
 
 _KINDS = ("scalar", "vector", "matrix")

@@ -20,7 +20,7 @@ from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.ends import Methods, compared
 from nlaformer.compiler.expression import EMPTY, Expression, size
-from nlaformer.compiler.found import STEP, Found, own_nodes, own_value
+from nlaformer.compiler.found import START, STEP, Found, own_nodes, own_value
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
 
@@ -110,6 +110,7 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
     for time, meaning in ((lost, RunStatus.NONFINITE), (broken, RunStatus.NOT_POSITIVE), (wrong, RunStatus.INACCURATE)):
         first = (time < torch.inf) & (time <= torch.minimum(until, wrong))
         status[first.cpu().numpy()] = meaning
+    _blame_zeros(status, wrong, checks.program, nodes)
     _blame_diagonal(status, found, checks)
     return Judgement(norms, status, found.settled, until)
 
@@ -241,6 +242,22 @@ def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> 
             wrong = torch.minimum(wrong, torch.where(deviation.wrong, times, torch.inf).amin(-1))
             lost = torch.minimum(lost, torch.where(deviation.lost, times + 0.1, torch.inf).amin(-1))
     return wrong, lost
+
+
+def _blame_zeros(status: np.ndarray, wrong: Tensor, program: Expression, nodes: Sequence[Tensor]) -> None:
+    """Say so where the call that made the first wrong value divides 0 by 0: the program in NumPy goes on with NaN."""
+    (systems,) = np.nonzero(status == RunStatus.INACCURATE)
+    for system in systems:
+        step = int(wrong[system])
+        method, time = (STEP, step - 1) if step else (START, 0)
+        numbers = set[int]().union(*(program.below(name) for name in program.outputs if name.startswith(method)))
+        for number in numbers:
+            op, _, _, kind = program.nodes[number]
+            if op == "divide":
+                zeros = program.undefined(number, nodes)
+                zeros = zeros.flatten(-AXES[kind]).any(-1) if AXES[kind] else zeros
+                if bool(zeros.expand(len(status), max(zeros.shape[-1], time + 1))[system, time]):
+                    status[system] = RunStatus.NONFINITE
 
 
 def _first_broken(found: Found, checks: Checks, small: Tensor, known: Tensor | None) -> Tensor:

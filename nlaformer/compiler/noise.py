@@ -101,13 +101,9 @@ class Perturbed:
             return torch.where((is_noise & found.settled)[(..., *[None] * (value.dim() - 2))], 0.0, value)
 
         def cleared(number: int, results: Sequence[Tensor]) -> Tensor:
-            op, arguments, _, kind = program.nodes[number]
+            op, _, _, kind = program.nodes[number]
             value = torch.where(noisy[number][(..., *[None] * AXES[kind])], 0.0, results[number])
-            if op != "divide":
-                return value
-            missing = (AXES[kind] - AXES[program.nodes[k][3]] for k in arguments)
-            zero = [results[k][(..., *[None] * axes)] == 0 for k, axes in zip(arguments, missing, strict=True)]
-            return torch.where(zero[0] & zero[1], 0.0, value)
+            return torch.where(program.undefined(number, results), 0.0, value) if op == "divide" else value
 
         judged = {name for name in found.states if {START + name, STEP + name} <= program.outputs.keys()}
         states = {name: without_noise(name, v) if name in judged else v for name, v in found.states.items()}

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from nlaformer.compiler.entries import shifted
 from nlaformer.compiler.graph import Graph, Node
 from nlaformer.compiler.values import Value
 
@@ -185,12 +184,6 @@ def set_slice(value: Value, index: Any, new: Any) -> None:
     places = _places(value)[index]
     values = np.broadcast_to(entries(new), places.shape)
     if value.kind == "vector":
-        changed = value.entries()
-        changed[places] = values
-        moved = shifted(value.graph, [value.graph.node(entry) for entry in changed])
-        if moved is not None:
-            value.become(Value(moved))
-            return
         for place, entry in zip(places.flat, values.flat, strict=True):
             value[int(place)] = entry
         return

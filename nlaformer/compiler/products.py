@@ -17,13 +17,13 @@ from nlaformer.compiler.instructions import (
     multiply,
     registers_of,
 )
-from nlaformer.compiler.nodes import Nodes
+from nlaformer.compiler.moves import Moves
 from nlaformer.express.linearize import design, design_product
 
 _GROWTH = 2.0
 
 
-class Products(Nodes):
+class Products(Moves):
     """Products, and the nodes that are not computed entry by entry."""
 
     # --- products, entry by entry ---
@@ -33,6 +33,9 @@ class Products(Nodes):
         for one, other in ((u, v), (v, u)):
             if self._is_exponential(one):
                 return multiply(self.value(other), self.value(one))
+            moved = self._masked(one, other)
+            if moved is not None:
+                return moved
             if self.analysis.is_positive(one) and (one.kind == "scalar" or is_invariant(one)):
                 factor, exponent = self.logarithm(one, "num")
                 return multiply(self.value(other), (Term(factor, self.one, exponent),))
@@ -87,6 +90,9 @@ class Products(Nodes):
 
     def _matmul(self, node: Node) -> Value:
         left, right = node.args
+        moved = self._ordered(left, right)
+        if moved is not None:
+            return moved
         transposed = left.op == "transpose"
         inner = left.args[0] if transposed else left
         if inner.op == "input":
@@ -138,6 +144,9 @@ class Products(Nodes):
         return (Term(1.0, row, exponent),)
 
     def _outer(self, node: Node) -> Value:
+        moved = self._repeated(*node.args)
+        if moved is not None:
+            return moved
         (u, e), (v, f) = (self._factor(argument) for argument in node.args)
         if not u or not v:
             return ()
@@ -149,6 +158,10 @@ class Products(Nodes):
         u, v = node.args
         if u.kind == "matrix":
             return self._matrix_dot(u, v)
+        for one, other in ((u, v), (v, u)):
+            moved = self._entry(one, other)
+            if moved is not None:
+                return moved
         sides = [(*self._side(argument), argument) for argument in (u, v)]
         if not all(source for source, _, _ in sides):
             return ()

@@ -48,6 +48,7 @@ _WORDS = {
     "row sums": "sums of the rows of {first}",
     "squares": "row sums of {parameter} * {parameter}",
     "roll": "{first} rolled by {parameter}",
+    "move": "entries of {first} moved",
     "log": "log {first}, interpolated",
     "coarse": "log |{first}|, roughly",
     "beneath": "min(log {first} + 16, 0), roughly",
