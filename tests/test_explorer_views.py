@@ -104,6 +104,20 @@ def test_the_address_holds_the_theme_and_is_not_written_at_every_step(visit):
     assert again.evaluate("getComputedStyle(document.body).backgroundColor") == ground
 
 
+def test_a_browser_without_light_dark_has_the_light_theme_throughout(visit, page_file, tmp_path):
+    older = tmp_path / "older.html"
+    older.write_text(page_file.read_text(encoding="utf-8").replace("light-dark(", "unknown("), encoding="utf-8")
+    looks = []
+    for path, scheme in ((page_file, "light"), (older, "dark")):
+        page = visit(path=path, color_scheme=scheme).page
+        page.wait_for_selector(".watch[data-ready]")
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        lines = page.locator("#panel-error .line path[stroke-width]").all()
+        looks.append((ground, [line.get_attribute("stroke") for line in lines]))
+    assert looks[0] == looks[1]
+    assert len(looks[0][1]) == 2
+
+
 @pytest.mark.parametrize(("view", "control"), [("watch", "watch-family"), ("learned", "learned-model")])
 def test_a_choice_keeps_the_focus_of_the_keyboard(visit, view, control):
     page = visit(fragment=link(view=view)).page
