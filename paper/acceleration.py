@@ -107,7 +107,7 @@ def grid_figure(results: Results, grid: Grid, symbol: str, title: str) -> Figure
                 curve(axes, own["model"], f"{symbol} = {value}: {_reached(records, value)}", which)
                 if worse_than_zero(own["model"]):
                     axes.text(
-                        0.98, 0.95, f"{symbol} = {value} is above", fontsize=8, ha="center", transform=axes.transAxes
+                        0.5, 0.95, f"{symbol} = {value} is above", fontsize=8, ha="center", transform=axes.transAxes
                     )
             reference(axes, own[teacher], "the teacher")
             errors(axes, lowest=1e-6)

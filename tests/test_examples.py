@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import runpy
 from pathlib import Path
@@ -28,6 +29,13 @@ def test_an_example_runs(script: Path, tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_notebook_is_what_its_script_gives():
     assert len(SCRIPTS) == 4 and notebooks.outdated() == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_the_code_of_a_notebook_is_the_code_that_runs(script: Path):
+    cells = json.loads(script.with_suffix(".ipynb").read_text(encoding="utf-8"))["cells"]
+    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
+    assert ast.dump(ast.parse(code)) == ast.dump(ast.parse(script.read_text(encoding="utf-8")))
 
 
 def test_cells_of_a_notebook_are_those_of_the_script():

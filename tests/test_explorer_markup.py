@@ -108,7 +108,7 @@ def test_markup_in_names_and_titles_of_what_is_packed_is_shown_as_text(visit, ho
         "Watch": ("option", ".setup .note", ".instructions", ".program", "[data-register]"),
         "Compare": (".methods label",),
         "Learned": ("option", ".findings", "#panel-findings .note"),
-        "Paper": ("h3", ".claim .said", ".claim .found", ".verdict", ".meanings", ".note", "option"),
+        "Paper": ("section h2", ".claim .said", ".claim .found", ".verdict", ".meanings", ".note", "option"),
     }
     for view, places in shown.items():
         open_view(page, view)

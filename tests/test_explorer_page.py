@@ -16,7 +16,7 @@ import nlaformer as nf
 from nlaformer.compiler.library import program
 from nlaformer.explorer import findings, write_page
 from nlaformer.explorer.bundle import sources
-from tests.browser import DESKTOP, PHONE
+from tests.browser import DESKTOP, PHONE, ROOT
 from tests.explorer import link, open_view, settled
 
 VIEWS = ("Watch", "Compare", "Learned", "Paper")
@@ -166,7 +166,8 @@ def test_every_view_opens_every_slider_moves_and_nothing_complains(visit, viewpo
     assert not opened.elsewhere
 
 
-@pytest.mark.parametrize(("scheme", "viewport"), [("light", DESKTOP), ("dark", PHONE)], ids=["desktop", "phone"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_no_serious_issue_of_accessibility(visit, scheme, viewport):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright").Axe()
     page = visit(viewport, color_scheme=scheme).page
@@ -231,7 +232,7 @@ def test_a_link_and_a_saved_file_restore_what_was_seen(visit, tmp_path):
 
 def test_every_panel_is_saved_as_an_svg_file_that_stands_alone(visit):
     page = visit(fragment=link(view="watch", watch={"at": 12})).page
-    for view in ("Watch", "Compare", "Learned"):
+    for view in VIEWS:
         open_view(page, view)
         for name in page.locator("section.panel:visible").evaluate_all("(panels) => panels.map((p) => p.ariaLabel)"):
             with page.expect_download() as download:
@@ -304,6 +305,10 @@ def test_a_claim_shows_its_figure_from_the_page_alone(visit):
     page = opened.page
     page.locator(".claim button").first.click()
     page.wait_for_function("document.querySelector('.claim img')?.naturalWidth > 100")
+    with page.expect_download() as download:
+        page.locator(".figure").get_by_role("button", name="Save").click()
+    saved = Path(download.value.path()).read_bytes()
+    assert saved == (ROOT / "paper/figures" / download.value.suggested_filename).read_bytes()
     assert not opened.complaints
     assert not opened.elsewhere
 

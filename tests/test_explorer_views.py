@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
 
+from nlaformer.explorer.bundle import page as page_of
 from tests.explorer import link, texts
 
 
@@ -60,6 +63,28 @@ def test_a_saved_chart_names_its_lines(visit):
     assert set(page.locator("#panel-errors .legend span").all_inner_texts()) <= words
 
 
+def test_bands_with_infinite_errors_are_drawn_at_the_highest(visit, page_file, tmp_path):
+    text = page_file.read_text(encoding="utf-8")
+    data = json.loads(re.search(r'id="data">(.*?)</script>', text, re.DOTALL)[1])
+    step = data["algorithms"]["steepest_descent"]["program"]["step"]["nodes"]
+    assert [step[k][1][0] for k in (7, 10)] == [6, 6]  # alpha
+    step[7][1][0] = step[10][1][0] = 5  # r A r in its place, which overflows on some systems
+    path = tmp_path / "diverging.html"
+    path.write_text(page_of(data, dict(re.findall(r'id="store-([\w-]+)">(.*?)</script>', text))), encoding="utf-8")
+    shown = {"family": "condition", "condition": 1, "n": 5, "methods": ["cg", "steepest_descent"], "count": 8}
+    opened = visit(path=path, fragment=link(view="compare", compare=shown))
+    page = opened.page
+    page.wait_for_selector(".compare[data-round]")
+    band = page.locator("#panel-errors path[fill-opacity]").nth(1).get_attribute("d")
+    points = np.array(re.findall(r"[ML]([^ ]+) ([^MLz]+)", band), dtype=float)
+    upper, lower = points[:25], points[:24:-1]
+    assert np.array_equal(upper[:, 0], lower[:, 0])
+    highest = float(page.locator("#panel-errors .grid").first.get_attribute("y1"))
+    assert upper[-1, 1] == highest < lower[-1, 1]
+    assert page.locator("#panel-errors .tick").first.text_content().startswith("≥")
+    assert not opened.complaints
+
+
 def test_the_address_holds_the_theme_and_is_not_written_at_every_step(visit):
     page = visit(color_scheme="light").page
     page.wait_for_selector(".watch[data-ready]")
@@ -77,6 +102,20 @@ def test_the_address_holds_the_theme_and_is_not_written_at_every_step(visit):
     again = visit(color_scheme="light", fragment="#" + page.url.partition("#")[2]).page
     again.wait_for_selector(".watch[data-ready]")
     assert again.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+
+
+def test_a_browser_without_light_dark_has_the_light_theme_throughout(visit, page_file, tmp_path):
+    older = tmp_path / "older.html"
+    older.write_text(page_file.read_text(encoding="utf-8").replace("light-dark(", "unknown("), encoding="utf-8")
+    looks = []
+    for path, scheme in ((page_file, "light"), (older, "dark")):
+        page = visit(path=path, color_scheme=scheme).page
+        page.wait_for_selector(".watch[data-ready]")
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        lines = page.locator("#panel-error .line path[stroke-width]").all()
+        looks.append((ground, [line.get_attribute("stroke") for line in lines]))
+    assert looks[0] == looks[1]
+    assert len(looks[0][1]) == 2
 
 
 @pytest.mark.parametrize(("view", "control"), [("watch", "watch-family"), ("learned", "learned-model")])

@@ -90,17 +90,21 @@ def _sentences(data: dict[str, Any]) -> list[str]:
         else f"No algorithm explains its iterates; the nearest of the candidates is {candidate}."
     )
     own, cg = data["errors"]["model"]["median"], data["errors"]["cg"]["median"]
-    errors = "; ".join(f"{own[t]:.1e} at t = {t} (CG {cg[t]:.1e})" for t in (*_AT, data["T"]))
-    as_cg = "; ".join(f"x_{t} as CG's x_{data['cg_iterations'][t]:.1f}" for t in _AT if data["cg_iterations"][t])
+    errors = "; ".join(f"{_short(own[t])} at t = {t} (CG {_short(cg[t])})" for t in (*_AT, data["T"]))
+    as_cg = ", ".join(f"{data['cg_iterations'][t]:.1f} for x_{t}" for t in _AT if data["cg_iterations"][t])
     distance, best = data["krylov"]["model"]["distance"][4], data["krylov"]["model"]["solution"][4]
     afar = {name: table["model"]["median"][-1] for name, table in data["elsewhere"].items()}
     worst, easiest = max(afar, key=lambda name: afar[name]), min(afar, key=lambda name: afar[name])
     return [
         named,
         f"Median squared relative errors over {data['effort']['count']} systems: {errors}.",
-        f"Measured by its error, {as_cg}.",
-        f"x_5 lies at a squared distance of {distance[0]:.1e} from the Krylov space of CG's x_5; the solution itself "
-        f"is {best[0]:.1e} away from it.",
-        f"On other families its last median error runs from {afar[easiest]:.1e} ({easiest}) to {afar[worst]:.1e} "
-        f"({worst}).",
+        f"Iterations that CG takes to come as near to the solution: {as_cg}.",
+        f"x_5 lies at a squared distance of {_short(distance[0])} from the Krylov space of CG's x_5; the solution "
+        f"itself is {_short(best[0])} away from it.",
+        f"On other families its last median error runs from {_short(afar[easiest])} ({easiest}) to "
+        f"{_short(afar[worst])} ({worst}).",
     ]
+
+
+def _short(value: float) -> str:
+    return f"{value:.1e}".replace("e-0", "e-")

@@ -214,6 +214,6 @@ def summary(own: Comparison) -> str:
     if not pairs:
         return f"No {own.measure} of 1e-01 or below is reached by both it and {rival}."
     share = [mine / theirs for mine, theirs in pairs]
-    bound = THRESHOLDS[len(pairs) - 1]
     ends = dict.fromkeys(f"{round(100 * value)}%" for value in (min(share), max(share)))
-    return f"It takes {' to '.join(ends)} of the iterations of {rival} to a {own.measure} from 1e-01 to {bound:.0e}."
+    levels = "of 1e-01" if len(pairs) == 1 else f"from 1e-01 to {THRESHOLDS[len(pairs) - 1]:.0e}"
+    return f"It takes {' to '.join(ends)} of the iterations of {rival} to a {own.measure} {levels}."

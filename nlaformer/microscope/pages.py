@@ -86,11 +86,15 @@ def _states(trace: Trace[Any], system: int) -> dict[str, FloatArray]:
     return {name: array.reshape(-1, *array.shape[len(trace.batch) :])[system] for name, array in arrays.items()}
 
 
+def _size(bytes_kept: int) -> str:
+    return f"{bytes_kept / 1e6:,.1f} MB" if bytes_kept >= 1e5 else f"{bytes_kept / 1e3:,.1f} kB"
+
+
 def trace_panel(trace: Trace[Any]) -> str:
     """What was recorded, in a few lines."""
     passes = list(dict.fromkeys(name.rpartition(".layer[")[0] for name in trace if ".layer[" in name))
     told = {
-        "kept": f"{len(trace):,} intermediates, {trace.memory / 1e6:,.1f} MB",
+        "kept": f"{len(trace):,} intermediates, {_size(trace.memory)}",
         "systems": str(trace.batch) if trace.batch else "one",
         "passes": ", ".join(passes[:4]) + ", ..." * (len(passes) > 4),
         "registers": ", ".join(trace.registers),

@@ -26,7 +26,7 @@ _FEW = 6  # curves that carry their names
 _LINE = 0.062  # height of a name, as a part of the axes
 _LETTERS = 66  # of a line of a title above 6.4 inches
 _BESIDE_NAMES = 52  # the same where long names at the ends of the curves take a third of them
-_DECADES = 1e-18  # what lies further below the largest squared error is rounding
+_DECADES = 1e-18  # what lies further below the largest squared error is cut off, unless the first curve goes there
 
 
 def outcome(statuses: Sequence[str], residuals: Sequence[float], work: str) -> str:
@@ -87,7 +87,8 @@ def errors_figure(
                   transform=axes.get_xaxis_transform())  # fmt: skip
     _logarithmic(axes)
     low, high = axes.get_ylim()
-    axes.set_ylim(max(low, high * _DECADES), high)
+    front = _drawn(np.asarray(next(iter(curves.values()), ()), dtype=float))
+    axes.set_ylim(max(low, min(high * _DECADES, 1e-3 * np.nanmin(front, initial=high))), high)
     _name_ends(axes)
     return figure
 

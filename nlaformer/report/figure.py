@@ -133,8 +133,7 @@ def residual_figure(
     compared = [*(names for _, names in best), *_distinct(classical)][:2]
     title += "\nIterations to the tolerance: " + "; ".join(f"{names} {counts[names]}" for names in compared)
     if wanted > 0:
-        axes.axhline(wanted, color=FAINT, linewidth=0.8)
-        axes.annotate("tolerance", (0, wanted), xytext=(0, 3), textcoords="offset points", fontsize=8, color=FAINT)
+        axes.axhline(wanted, color=FAINT, linewidth=0.8, label="tolerance")
     tidy(axes, title, "iteration", "|b - A x| / |b|")
     axes.set_yscale("log")
     axes.minorticks_off()

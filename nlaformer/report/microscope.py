@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, panels, tidy
 from nlaformer.report.findings import LEGEND, READINGS, Data, about, drawable, finding, interchange_finding
@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _LOWEST = -1.0  # share of an exchange that a figure shows
+# The candidates: each looks the same in every figure, by its place here.
+_KNOWN = ("cg", "pcg", "conjugate_residual", "steepest_descent", "minimal_residual", "richardson", "chebyshev",
+          "newton_schulz", "fixed polynomial")  # fmt: skip
+_STYLES = ("-", "--")
 
 _STYLE = """body {font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222}
 svg {max-width: 100%; height: auto} h2 {font-size: 1.15rem; margin-top: 2rem}"""
@@ -59,19 +63,26 @@ def _one(title: str, x: str, y: str, log: bool = True) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def _look(name: str) -> dict[str, Any]:
+    """The model in front, thick; each algorithm in its colour."""
+    if name == "model":
+        return {"color": INK, "linewidth": 2.4, "zorder": 5}
+    if name == "untrained":
+        return {"color": FAINT, "linewidth": 1.2, "linestyle": ":"}
+    k = _KNOWN.index(name)
+    return {
+        "color": CURVES[k % 6],
+        "marker": MARKERS[k % 6],
+        "linestyle": _STYLES[k // 6],
+        "linewidth": 1,
+        "markersize": 3,
+    }
+
+
 def _lines(axes: Axes, curves: dict[str, Sequence[float]], start: int) -> None:
-    """The model's curve in front, thick; each control in its colour."""
-    for k, (name, values) in enumerate(curves.items()):
-        ts = range(start, start + len(values))
+    for name, values in curves.items():
         shown = [value if value is not None and value > 1e-18 else float("nan") for value in values]
-        if name == "model":
-            axes.plot(ts, shown, color=INK, linewidth=2.4, zorder=5, label=name)
-        elif name == "untrained":
-            axes.plot(ts, shown, color=FAINT, linewidth=1.2, linestyle=":", label=name)
-        else:
-            style = "-" if k <= len(CURVES) else "--"
-            axes.plot(ts, shown, color=CURVES[k % 6], marker=MARKERS[k % 6], markersize=3, linewidth=1, linestyle=style,
-                      label=name)  # fmt: skip
+        axes.plot(range(start, start + len(values)), shown, label=name, **_look(name))
     axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
 
 
@@ -97,13 +108,8 @@ def _krylov(found: Data) -> Figure:
 
 def _operators(found: Data) -> Figure:
     figure, axes = _one(finding("operators", found), "iteration", "share off the diagonal", log=False)
-    for k, (name, each) in enumerate(found["operators"].items()):
-        own_style = {"color": INK, "linewidth": 2.4, "zorder": 5} if name == "model" else {"color": CURVES[k % 6]}
-        if name == "untrained":
-            own_style = {"color": FAINT, "linestyle": ":"}
-        axes.plot(
-            each["iterates"], each["off_diagonal"], marker=MARKERS[k % 6], markersize=3.5, label=name, **own_style
-        )
+    for name, each in found["operators"].items():
+        axes.plot(each["iterates"], each["off_diagonal"], label=name, **_look(name))
     axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
     return figure
 
@@ -114,7 +120,9 @@ def _filters(found: Data) -> Figure:
     for k, (axis, t) in enumerate(zip(axes, iterates, strict=True)):
         rows = {name: found["operators"][name]["filter"][k] for name in ("model", "cg", "pcg", "fixed polynomial")}
         off = max(abs(a - b) for a, b in zip(rows["model"], rows["cg"], strict=True))
-        tidy(axis, f"t = {t}: CG's within {off:.1g}", "eigenvalues, low to high", "spectral filter" if k == 0 else "")
+        tidy(
+            axis, f"t = {t}: within {off:.1g} of CG's", "eigenvalues, low to high", "spectral filter" if k == 0 else ""
+        )
         _lines(axis, rows, 1)
         if k + 1 < len(iterates):
             axis.get_legend().remove()  # type: ignore[union-attr]
@@ -129,6 +137,7 @@ def _symmetries(found: Data) -> Figure:
         axis.set_yscale("log")
         shown = ("model", "cg", "pcg", "fixed polynomial", "untrained")
         _lines(axis, {name: table[name]["defect"]["median"] for name in shown}, 0)
+        axis.set_xlim(0, found["T"] + 0.2)  # of an empty panel too
         if k + 1 < len(axes):
             axis.get_legend().remove()  # type: ignore[union-attr]
     return figure
@@ -159,7 +168,7 @@ def _elsewhere(found: Data) -> Figure:
     places = range(len(table))
     for k, name in enumerate(("model", "cg", "pcg", "untrained")):
         heights = [each[name]["failures"][-1] for each in table.values()]
-        colour = INK if name == "model" else FAINT if name == "untrained" else CURVES[k]
+        colour = _look(name)["color"]
         axes.bar([place + 0.2 * (k - 1.5) for place in places], heights, width=0.18, color=colour, label=name)
     axes.set_xticks(list(places), list(table), rotation=30, ha="right", fontsize=8)
     axes.legend(frameon=False, fontsize=8)

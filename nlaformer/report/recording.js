@@ -20,12 +20,20 @@ function colour(v, largest, logarithmic) {
   return v < 0 ? `rgba(0,114,178,${part})` : `rgba(213,94,0,${part})`;
 }
 
+// Attention: token 0, the sink, may take nearly everything, so that it has a scale of its own; the others run from the
+// least to the largest weight among them.
+function attentionColours(cells, columns) {
+  const others = cells.filter((v, at) => at % columns && Number.isFinite(v));
+  const least = others.reduce((a, b) => Math.min(a, b), Infinity), most = others.reduce((a, b) => Math.max(a, b), 0);
+  return (v, j) => `rgba(43,130,176,${j === 0 ? v : most > least ? (v - least) / (most - least) : most && 0.5})`;
+}
+
 function heatMap(parent, part, title, rowName, columnName, sizes) {
   const [rows, columns] = part.shape.slice(-2), cells = values(part);
   const figure = make('figure', undefined, parent);
   make('figcaption', title, figure);
   const canvas = make('canvas', undefined, figure), margin = sizes.names ? 78 : 0;
-  const wide = Math.max(4, Math.min(sizes.wide, 320 / columns)), high = Math.max(3, Math.min(sizes.high, 1100 / rows));
+  const wide = Math.max(4, Math.min(sizes.wide, sizes.most / columns)), high = Math.max(3, Math.min(sizes.high, 900 / rows));
   const scale = window.devicePixelRatio || 1;
   canvas.style.width = `${margin + wide * columns}px`;
   canvas.style.height = `${high * rows}px`;
@@ -36,8 +44,9 @@ function heatMap(parent, part, title, rowName, columnName, sizes) {
   const pen = canvas.getContext('2d'), logarithmic = element('scale').value === 'logarithmic';
   pen.scale(scale, scale);
   const largest = cells.reduce((most, v) => Number.isFinite(v) ? Math.max(most, Math.abs(v)) : most, 0);
+  const painted = sizes.attention ? attentionColours(cells, columns) : v => colour(v, largest, logarithmic);
   for (let i = 0; i < rows; i++) for (let j = 0; j < columns; j++) {
-    pen.fillStyle = colour(cells[i * columns + j], largest, logarithmic);
+    pen.fillStyle = painted(cells[i * columns + j], j);
     pen.fillRect(margin + j * wide, i * high, wide - 0.5, high - 0.5);
   }
   if (sizes.names) {
@@ -67,23 +76,25 @@ function show() {
   const token = j => `token ${j}`;
   element('name').textContent = layer ? `${layer.name} (${at + 1} of ${data.layers.length})` : 'no layer was kept';
   element('computes').textContent = layer ? layer.computes : '';
-  const P = {wide: 18, high: 12, names: data.rows.length > 0};
+  const P = {wide: 18, high: 12, most: 240, names: data.rows.length > 0};
   if (layer) for (const [key, title] of [['input', 'P before'], ['output', 'P after']])
     if (layer[key]) heatMap(element('before'), layer[key], title, registerOf, token, P);
   if (layer && layer.weights) {
-    const [heads, tokens] = layer.weights.shape;
+    const [heads, tokens] = layer.weights.shape, cell = Math.max(5, Math.min(26, 120 / tokens));
     for (let h = 0; h < heads; h++) {
       const part = {start: layer.weights.start + h * tokens * tokens, shape: [tokens, tokens]};
-      heatMap(element('heads'), part, `head ${h}`, i => `query ${i}`, j => `key ${j}`, {wide: 9, high: 9});
+      heatMap(element('heads'), part, `head ${h}`, i => `query ${i}`, j => `key ${j}`, {wide: cell, high: cell, most: Infinity, attention: true});
     }
   }
+  if (layer && !element('heads').children.length) make('p', 'No attention was kept here: the layer has no heads, or they were not recorded.', element('heads'));
   const t = Math.min(layer ? layer.step : 0, data.steps);
   element('step').textContent = `after t = ${t}`;
+  element('step').parentElement.hidden = data.states.length === 0;
   for (const state of data.states) {
     const shape = state.shape.slice(1), size = shape.reduce((a, b) => a * b, 1);
     const part = {start: state.start + t * size, shape};
     if (shape.length === 2) {
-      heatMap(element('states'), part, state.name, i => `row ${i}`, j => `column ${j}`, {wide: 12, high: 12});
+      heatMap(element('states'), part, state.name, i => `row ${i}`, j => `column ${j}`, {wide: 12, high: 12, most: 320});
     } else {
       const line = make('p', undefined, element('states'));
       make('b', `${state.name} `, line);

@@ -30,7 +30,8 @@ _SECTIONS = (
 )
 _LEGEND = (
     "Blue is negative, orange positive. Logarithmic colours span six powers of ten below the largest magnitude of each "
-    "picture. A row of an attention map is a query; its weights sum to 1."
+    "picture. A row of an attention map is a query, a column a key. Its first column, the sink, is coloured from 0 to "
+    "1, the others from the least to the largest weight among them."
 )
 
 

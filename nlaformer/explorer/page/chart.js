@@ -34,7 +34,10 @@ export function errorChart(lines, { width = 640, height = 360, yTitle, xTitle = 
 function axes(box, bottom, top, last, X, Y, xTitle, yTitle) {
   const step = Math.max(1, Math.ceil((top - bottom) / 6));
   const parts = [];
-  for (let e = step * Math.floor(top / step); e >= bottom; e -= step) {
+  // Errors at the highest may be larger, which must be said whatever the step.
+  const exponents = top === HIGHEST && top % step ? [top] : [];
+  for (let e = step * Math.floor(top / step); e >= bottom; e -= step) if (!exponents.length || top - e > step / 2) exponents.push(e);
+  for (const e of exponents) {
     parts.push(svg("line", { x1: box.left, x2: box.right, y1: Y(10 ** e), y2: Y(10 ** e), class: "grid" }));
     parts.push(svg("text", { x: box.left - 8, y: Y(10 ** e) + 4, "text-anchor": "end", class: "tick" }, `${e === HIGHEST ? "≥ " : ""}1e${e}`.replace("-", "−")));
   }

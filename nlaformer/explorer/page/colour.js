@@ -14,7 +14,10 @@ const DARK = {
 
 const preferred = matchMedia("(prefers-color-scheme: dark)"); // asked for once: every pixel is coloured by it
 
+const themed = CSS.supports("color", "light-dark(red, red)"); // else the style sheet is light
+
 export function isDark() {
+  if (!themed) return false;
   const chosen = document.documentElement.dataset.theme;
   return chosen ? chosen === "dark" : preferred.matches;
 }

@@ -4,7 +4,7 @@ import { conditionSlider, scrollable, seedField, sigmaSlider } from "./controls.
 import { catalogue, openAlgorithm, openSolver } from "./engine.js";
 import { drawSystem, FAMILIES, squaredRelativeError } from "./systems.js";
 import { errorChart, fitting, legend, legendSample } from "./chart.js";
-import { number } from "./format.js";
+import { number, tiny } from "./format.js";
 import { panel } from "./panel.js";
 import { run as runAlgorithm } from "./algorithm.js";
 import { ANSWER, run as runProgram } from "./program.js";
@@ -167,7 +167,7 @@ export function compareView(state, changed) {
       const t = values.findIndex((v) => v <= level);
       return t < 0 ? "—" : String(t);
     };
-    const columns = ["method", ...levels.map((level) => number(level, 2)), "last error"];
+    const columns = ["method", ...levels.map(tiny), "last error"];
     const row = ({ name, values }) => el("tr", {}, el("th", { scope: "row" }, name),
       levels.map((level) => el("td", {}, reached(values, level))), el("td", {}, number(values.at(-1), 3)));
     put(table.body, scrollable("Iterations", el("table", { class: "values" },

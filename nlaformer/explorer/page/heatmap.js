@@ -23,6 +23,8 @@ function placed(url, x, y, width, height) {
   return svg("image", { href: url, x, y, width, height, preserveAspectRatio: "none", style: "image-rendering: pixelated" });
 }
 
+const CAPTION = 140; // pixels for the longest line below a map
+
 export const HOW_TO_READ = "Rows are queries, columns keys. The first column is the sink, from 0 to 1; the others run from the least to the largest weight among them, which stand below. Point at an entry to read it.";
 
 // The attention of every head.
@@ -34,19 +36,20 @@ export function attentionMaps(heads, tokens, size) {
 // has a scale of its own; the colours of the others run from their least to their largest weight.
 function attentionMap(weights, tokens, size, title) {
   const [least, most] = extent(weights.filter((_, at) => at % tokens));
-  const shade = (x) => (most > least ? (x - least) / (most - least) : 0.5);
+  const shade = (x) => (most > least ? (x - least) / (most - least) : most && 0.5);
   const url = picture(tokens, tokens, (q, k) => weight(k ? shade(weights[q * tokens + k]) : weights[q * tokens]));
   const range = most - least < 1e-3 * most ? `${number(least, 3)} … +${tiny(most - least)}` : `${number(least, 3)} … ${number(most, 3)}`;
   const caption = svg("text", { x: 0, y: size + 26, class: "faint" }, range);
   const told = `${title}: weights from ${number(least, 6)} to ${number(most, 6)} beside the sink`;
-  const map = svg("svg", { viewBox: `0 0 ${size} ${size + 30}`, width: size, height: size + 30, role: "img", "aria-label": told },
+  const width = Math.max(size, CAPTION);
+  const map = svg("svg", { viewBox: `0 0 ${width} ${size + 30}`, width, height: size + 30, role: "img", "aria-label": told },
     svg("text", { x: 0, y: 10, class: "label" }, title),
     placed(url, 0, 15, size, size),
     svg("path", { d: `M0 15h${size}v${size}h${-size}zM${size / tokens} 15v${size}`, class: "frame" }),
     caption);
   map.addEventListener("pointermove", (event) => {
     const box = map.getBoundingClientRect();
-    const k = Math.floor((tokens * (event.clientX - box.left)) / box.width);
+    const k = Math.floor((tokens * (((event.clientX - box.left) * width) / box.width)) / size);
     const q = Math.floor((tokens * (((event.clientY - box.top) * (size + 30)) / box.height - 15)) / size);
     const inside = q >= 0 && q < tokens && k >= 0 && k < tokens;
     caption.textContent = inside ? `${q || "sink"} reads ${k || "sink"}: ${number(weights[q * tokens + k], 4)}` : range;
@@ -65,7 +68,7 @@ function extent(values) {
 }
 
 const isTemporary = (name) => /^(pre|loop|post) t\d+$/.test(name);
-const rowHeight = (height, name) => (height === 1 ? (isTemporary(name) ? 7 : 13) : height <= 8 ? 7 : height <= 48 ? 3 : 1);
+const rowHeight = (height, name) => (height === 1 ? (isTemporary(name) ? 9 : 13) : height <= 8 ? 7 : height <= 48 ? 3 : 1);
 
 // The token matrix, register by register, each on a colour scale of its own; rows that differ from `before` are marked.
 export function tokenMatrixMap(P, before, layout, { onpick, picked, cell, about }) {

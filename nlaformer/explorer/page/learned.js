@@ -19,8 +19,8 @@ function entries(width, name, read, truth, solution = []) {
   const X = (k) => 30 + (k + 0.5) * ((width - 40) / truth.length);
   const Y = (v) => middle - 40 * (v / most);
   const [bar, dot] = [lineColour(LINES[7]), lineColour(LINES[2])];
-  const off = (what, from) => `from ${what} ${number(squaredRelativeError(read, from), 2)}`;
-  const distance = `squared relative distance ${off(`CG’s ${name}`, truth)}${solution.length ? `, ${off("the solution", solution)}` : ""}`;
+  const off = (what, from) => `to ${what}: ${number(squaredRelativeError(read, from), 2)}`;
+  const distance = `distance ${off(`CG’s ${name}`, truth)}${solution.length ? `, ${off("the solution", solution)}` : ""}`;
   return svg("svg", { viewBox: `0 0 ${width} ${height}`, class: "chart", role: "img", "aria-label": `${name}: ${distance}` },
     svg("text", { x: 0, y: 14, class: "label" }, name),
     svg("text", { x: width - 4, y: 14, class: "faint", "text-anchor": "end" }, distance),
@@ -40,7 +40,7 @@ export function learnedView(state, changed) {
   const loops = el("div", { class: "transport" });
   const message = el("p", { class: "message", role: "status" });
   const attention = panel("Attention in this loop", { id: "panel-loop", note: `21 tokens: the sink and one for each equation. ${HOW_TO_READ}` });
-  const probes = panel("What the probes read", { id: "panel-probes", note: "Dots: what the model’s linear probes read from the last token. Bars: x, the residual r and the direction d of conjugate gradients (CG) on the same system, after as many iterations. Ticks: the solution." });
+  const probes = panel("What the probes read", { id: "panel-probes", note: "Dots: what the model’s linear probes read from the last token. Bars: x, the residual r and the direction d of conjugate gradients (CG) on the same system, after as many iterations. Ticks: the solution. Distances are relative and squared." });
   const errors = panel("Error of each iterate", { id: "panel-learned-error" });
   const findings = panel("What the microscope found", { id: "panel-findings" });
   const left = el("div", { class: "column" }, probes.section, errors.section);

@@ -11,18 +11,22 @@ export function panel(title, { note, id } = {}) {
 
 function saveDrawings(title, body) {
   const found = [...body.querySelectorAll("svg, .legend")].filter((drawing) => !drawing.parentElement.closest(".legend"));
-  const drawings = found.length ? found.map((each) => (each.matches(".legend") ? listed(each) : each)) : [written(body.innerText)];
+  const drawings = found.length ? found.map((each) => (each.matches(".legend") ? listed(each) : each)) : [written(body)];
   save(`${title.toLowerCase().replace(/[^a-z0-9]+/g, "-")}.svg`, "image/svg+xml", joined(drawings, title));
 }
 
 const text = (x, y, content, font) => svg("text", { x, y, fill: getComputedStyle(document.body).color, "xml:space": "preserve", style: `font: ${font}` }, content);
 
-// A panel of words and numbers, line by line.
-function written(content) {
-  const lines = aligned(content.split("\n").map((line) => line.split("\t")));
+// A panel of words and numbers, line by line, without the names of its buttons.
+function written(body) {
+  const buttons = new Set([...body.querySelectorAll("button")].map((each) => each.innerText));
+  const said = body.innerText.split("\n").filter((line) => !buttons.has(line));
+  const lines = aligned(said.flatMap((line) => (line.includes("\t") ? [line.split("\t")] : wrapped(line, 100).map((part) => [part]))));
   const width = 24 + 7.3 * Math.max(...lines.map((line) => line.length));
   return svg("svg", { viewBox: `0 0 ${width} ${24 + 17 * lines.length}` }, lines.map((line, k) => text(12, 20 + 17 * k, line, "12px monospace")));
 }
+
+const wrapped = (line, most) => line.match(new RegExp(`.{1,${most}}(?: |$)|.{${most}}`, "g")) ?? [""];
 
 // Rows of cells as lines with columns below each other; a row that lacks cells, below a taller one, has them at its end.
 function aligned(rows) {

@@ -1,6 +1,8 @@
 // Paper: every claim beside our figures and the verdict, as paper/claims.md has them.
 import { button, el, field, put, select } from "./dom.js";
 import { catalogue, openFigure } from "./engine.js";
+import { panel, save } from "./panel.js";
+import { scrollable } from "./controls.js";
 
 // Text with `code` and **strong** parts, as elements.
 function rich(text) {
@@ -18,8 +20,11 @@ function article({ claim, found, verdict, figure }) {
     drawing.hidden = !drawing.hidden;
     show.setAttribute("aria-expanded", String(!drawing.hidden));
     if (drawing.childElementCount) return;
-    const url = URL.createObjectURL(new Blob([await openFigure(figure)], { type: "image/svg+xml" }));
-    put(drawing, el("img", { src: url, alt: `${figure}, drawn by the repository: ${found}` }));
+    const drawn = await openFigure(figure);
+    const file = figure.split("/").at(-1);
+    const url = URL.createObjectURL(new Blob([drawn], { type: "image/svg+xml" }));
+    put(drawing, button("SVG", () => save(file, "image/svg+xml", drawn), { class: "quiet", "aria-label": `Save ${file}`, title: "Save as SVG" }),
+      scrollable(figure, el("img", { src: url, alt: `${figure}, drawn by the repository: ${found}` })));
   }, { class: "quiet", "aria-expanded": "false" });
   return el("article", { class: "claim" }, el("p", { class: "said" }, rich(claim)), el("p", { class: "found" }, rich(found)),
     el("p", { class: "judged" }, el("span", { class: "verdict", "data-verdict": verdict }, verdict), figure in catalogue.figures ? show : null), drawing);
@@ -41,7 +46,11 @@ export function paperView(state, changed) {
     changed("paper", { verdict });
     const shown = claims.rows.filter((row) => verdict === "all" || row.verdict === verdict);
     const sections = [...new Set(shown.map(({ section }) => section))];
-    put(list, sections.map((section) => el("section", {}, el("h3", {}, section), shown.filter((row) => row.section === section).map(article))));
+    put(list, sections.map((title) => {
+      const { section, body } = panel(title);
+      put(body, shown.filter((row) => row.section === title).map(article));
+      return section;
+    }));
   }
 
   const filter = select("paper-verdict", [["all", `all (${claims.rows.length})`], ...verdicts.map((verdict) => [verdict, `${verdict} (${count(verdict)})`])], chosen, draw);
