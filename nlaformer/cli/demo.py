@@ -61,7 +61,7 @@ def algorithm(out: Path) -> None:
     found = _shown(
         """
         class Compiled(nf.Program):
-            positive_definite = True  # what it takes for granted; every run checks it
+            positive_definite = True  # a promise about A; every run checks it
 
             def start(self, A, b, x0):
                 r = b - A @ x0
