@@ -5,6 +5,7 @@ import pytest
 
 import nlaformer as nf
 from nlaformer.compiler.library import program
+from nlaformer.compiler.library.krylov import Lanczos
 from nlaformer.errors import OptionError
 from tests.systems import SAYS, with_eigenvalues
 
@@ -452,3 +453,14 @@ def test_weights_that_stray_where_the_program_divides_0_by_0_blame_the_program(n
     batch = algorithm.run(A, np.array([[0.0, 0.0, 0.0, 0.0], [1.0, -1.0, 2.0, 1.0]]), iterations=3)
     assert batch.status[0] is nf.RunStatus.NONFINITE
     assert batch.status[1] not in (nf.RunStatus.NONFINITE, nf.RunStatus.INACCURATE)
+
+
+class WithConstants(Lanczos):
+    def step(self, A, T, V, v, e):
+        states, numbers = super().step(A, T, V, v, e), np.ones_like(v) + np.array([0.0, 1.0, 2.0, 3.0])
+        return states | dict(e=states["e"] * (numbers / (2.0 + numbers)))
+
+
+def test_a_quotient_of_constants_is_no_quotient_of_zeros():
+    run = nf.compile(WithConstants(), n=4, verify=False).run(np.diag([2.0, 1.0, 3.0, 4.0]), np.zeros(4), iterations=3)
+    assert run.status is nf.RunStatus.NONFINITE

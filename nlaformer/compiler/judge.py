@@ -110,7 +110,7 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
     for time, meaning in ((lost, RunStatus.NONFINITE), (broken, RunStatus.NOT_POSITIVE), (wrong, RunStatus.INACCURATE)):
         first = (time < torch.inf) & (time <= torch.minimum(until, wrong))
         status[first.cpu().numpy()] = meaning
-    _blame_zeros(status, wrong, checks.program, nodes)
+    _blame_zeros(status, wrong, found, checks.program, nodes)
     _blame_diagonal(status, found, checks)
     return Judgement(norms, status, found.settled, until)
 
@@ -244,19 +244,21 @@ def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> 
     return wrong, lost
 
 
-def _blame_zeros(status: np.ndarray, wrong: Tensor, program: Expression, nodes: Sequence[Tensor]) -> None:
+def _blame_zeros(status: np.ndarray, wrong: Tensor, found: Found, program: Expression, nodes: Sequence[Tensor]) -> None:
     """Say so where the call that made the first wrong value divides 0 by 0: the program in NumPy goes on with NaN."""
     (systems,) = np.nonzero(status == RunStatus.INACCURATE)
-    for system in systems:
-        step = int(wrong[system])
-        method, time = (STEP, step - 1) if step else (START, 0)
+    for method in (START, STEP) if len(systems) else ():
         numbers = set[int]().union(*(program.below(name) for name in program.outputs if name.startswith(method)))
         for number in numbers:
             op, _, _, kind = program.nodes[number]
-            if op == "divide":
-                zeros = program.undefined(number, nodes)
-                zeros = zeros.flatten(-AXES[kind]).any(-1) if AXES[kind] else zeros
-                if bool(zeros.expand(len(status), max(zeros.shape[-1], time + 1))[system, time]):
+            if op != "divide":
+                continue
+            zeros = program.undefined(number, nodes)
+            zeros = zeros.flatten(-AXES[kind]).any(-1) if AXES[kind] else zeros
+            zeros = zeros.expand(found.answer.shape[:2])  # of constants: no axes yet
+            for system in systems:
+                step = int(wrong[system])
+                if (method == STEP) == (step > 0) and bool(zeros[system, max(step - 1, 0)]):
                     status[system] = RunStatus.NONFINITE
 
 
