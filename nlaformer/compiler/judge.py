@@ -20,7 +20,7 @@ from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.ends import Methods, compared
 from nlaformer.compiler.expression import EMPTY, Expression, size
-from nlaformer.compiler.found import START, STEP, Found, own_nodes, own_value
+from nlaformer.compiler.found import STEP, Found, own_nodes, own_value
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER
 
@@ -110,7 +110,6 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
     for time, meaning in ((lost, RunStatus.NONFINITE), (broken, RunStatus.NOT_POSITIVE), (wrong, RunStatus.INACCURATE)):
         first = (time < torch.inf) & (time <= torch.minimum(until, wrong))
         status[first.cpu().numpy()] = meaning
-    _blame_zeros(status, wrong, found, checks.program, nodes)
     _blame_diagonal(status, found, checks)
     return Judgement(norms, status, found.settled, until)
 
@@ -242,24 +241,6 @@ def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> 
             wrong = torch.minimum(wrong, torch.where(deviation.wrong, times, torch.inf).amin(-1))
             lost = torch.minimum(lost, torch.where(deviation.lost, times + 0.1, torch.inf).amin(-1))
     return wrong, lost
-
-
-def _blame_zeros(status: np.ndarray, wrong: Tensor, found: Found, program: Expression, nodes: Sequence[Tensor]) -> None:
-    """Say so where the call that made the first wrong value divides 0 by 0: the program in NumPy goes on with NaN."""
-    (systems,) = np.nonzero(status == RunStatus.INACCURATE)
-    for method in (START, STEP) if len(systems) else ():
-        numbers = set[int]().union(*(program.below(name) for name in program.outputs if name.startswith(method)))
-        for number in numbers:
-            op, _, _, kind = program.nodes[number]
-            if op != "divide":
-                continue
-            zeros = program.undefined(number, nodes)
-            zeros = zeros.flatten(-AXES[kind]).any(-1) if AXES[kind] else zeros
-            zeros = zeros.expand(found.answer.shape[:2])  # of constants: no axes yet
-            for system in systems:
-                step = int(wrong[system])
-                if (method == STEP) == (step > 0) and bool(zeros[system, max(step - 1, 0)]):
-                    status[system] = RunStatus.NONFINITE
 
 
 def _first_broken(found: Found, checks: Checks, small: Tensor, known: Tensor | None) -> Tensor:
