@@ -751,6 +751,57 @@ def test_zeros_that_are_passed_on_stay_zeros(pass_on):
         z = pass_on(b, z)
 
 
+class Rows(nf.Program):
+    """A small row comes to stand where a large one stood."""
+
+    def start(self, A):
+        return dict(x=A)
+
+    def step(self, x):
+        return dict(x=x[[1, 1, 0]])
+
+    def finish(self, x):
+        return x[2]
+
+
+class Delay(nf.Program):
+    """A small entry comes to stand where a large one stood, in one layer."""
+
+    def start(self, A):
+        return dict(x=A[:, 0])
+
+    def step(self, x):
+        return dict(x=np.append(0.0, x[:-1]))
+
+
+@pytest.mark.parametrize(
+    ("written", "rows"), [(Rows(), [1.0, 1e-20, 4.0]), (Delay(), [1e-20, 1.0, 4.0])], ids=["rows", "delay"]
+)
+def test_what_is_moved_to_where_something_large_stood_keeps_its_digits(written, rows):
+    A = np.outer(rows, [1.0, 2.0, -3.0])
+    run = nf.compile(written, n=3).run(A, iterations=2)
+    x = written.start(A)["x"]
+    for found in run.state["x"]:
+        np.testing.assert_allclose(found, x, rtol=1e-9, atol=0)
+        x = written.step(x)["x"]
+
+
+def test_a_column_and_the_matrix_with_that_column_alone_are_two_values():
+    class Column(nf.Program):
+        first = np.array([1.0, 0.0, 0.0])
+
+        def start(self, A, b):
+            return dict(x=b, M=A)
+
+        def step(self, M):
+            return dict(x=M[:, 0], M=M * self.first)
+
+    A = np.arange(1.0, 10.0).reshape(3, 3)
+    run = nf.compile(Column(), n=3).run(A, np.ones(3), iterations=1)
+    np.testing.assert_allclose(run.x[1], A[:, 0], rtol=1e-12)
+    np.testing.assert_allclose(run.state["M"][1], A * Column.first, rtol=1e-12)
+
+
 @pytest.mark.parametrize("n", [1, 2])
 def test_entries_rows_and_columns_of_the_smallest_systems(n):
     class Small(nf.Program):

@@ -69,7 +69,11 @@ class _Emitter(Rows):
     def _block(self, block: Block) -> list[Layer]:
         parts = [self.layer(instructions) for instructions in self.blocks.layers[block]]
         for register, layer in self.blocks.early[block].items():
-            parts[layer][1].extend(unit for row in self.rows(register) for unit in build.replace(row))
+            rows = self.rows(register)
+            if layer == len(parts) - 1:
+                parts[layer][0].append(self._clear(rows))
+            else:
+                parts[layer][1].extend(unit for row in rows for unit in build.replace(row))
         if parts:
             parts[-1][1].extend(self._ending(block))
         layers = [build.assemble(self.layout, heads, units) for heads, units in parts]
@@ -90,6 +94,10 @@ class _Emitter(Rows):
             return layer
         gain = network.weights.get("gain")
         return None if gain is None else Layer(norm=(gain, gain.clone()))  # no unit of that layer reads them
+
+    def _clear(self, rows: Sequence[int]) -> Head:
+        """Every token takes what it holds itself from its rows."""
+        return build.pick_head(self.layout, range(self.n + 1), [{row: -1.0} for row in rows], rows)
 
     def _ending(self, block: Block) -> list[Unit]:
         """Write the state, clear the work rows."""

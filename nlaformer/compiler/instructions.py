@@ -269,7 +269,8 @@ class Builder:
         **more: Any,
     ) -> int:
         """The register that holds the result; equal instructions are one. ``also``: further registers it reads."""
-        key = (self.block, op, tuple(sources), exponent, parameters)
+        # A column as a vector and a matrix with that column alone are read alike.
+        key = (self.block, op, tuple(sources), exponent, parameters, more.get("height"))
         if key in self.made:
             return self.made[key]
         reads = registers_of(*sources, exponent) | {*also}

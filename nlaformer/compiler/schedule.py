@@ -34,6 +34,7 @@ _FFN_OPS = {
     "row sums",
 }
 _FFN_OPS |= {"encode", "write"}
+_BOTH = ("refine", "transpose", "network", "hear")  # attention, and the FFN of the same layer
 _WORDS = {
     "scale": "{first}{power}",
     "matvec": "{parameter} {first}{power}",
@@ -77,7 +78,7 @@ class Schedule:
     layers: dict[Block, list[list[Instruction]]]
     writes: dict[Block, dict[int, Combination]]
     clears: dict[Block, list[int]]
-    early: dict[Block, dict[int, int]]  # the layer in which a state's old value is cleared
+    early: dict[Block, dict[int, int]]  # the layer in which a state's old value is cleared, in the last one by a head
 
 
 def schedule(selection: Selection) -> Schedule:
@@ -100,17 +101,34 @@ def schedule(selection: Selection) -> Schedule:
         layers[block] = [[i for i in live if i.layer == layer] for layer in range(1 + max(last, default=-1))]
         written = {register for i in live for register in (i.target, *i.extra)}
         clears[block] = sorted(written - kept)
-        old = _of_fixed_scale(selection) - written_back if block == "loop" else set()
+        old = _cleared_early(selection) - written_back if block == "loop" else set()
         read = {register: max((i.layer for i in live if register in i.reads), default=0) for register in old}
-        early[block] = {register: layer for register, layer in read.items() if layer < len(layers[block]) - 1}
+        end = len(layers[block]) - 1
+        moved = _moved(selection.writes[block], live) - {r for i in live if _reads_in_ffn(i, end) for r in i.reads}
+        early[block] = {register: layer for register, layer in read.items() if layer < end or register in moved}
         kept |= {register for register in needed if selection.registers[register].block == "pre"}
     return Schedule(layers, selection.writes, clears, early)
 
 
-def _of_fixed_scale(selection: Selection) -> set[int]:
-    """The rows of vectors and matrices among the states that do not float."""
-    states = selection.state.values()
-    return {row for rows in states if rows.kind != "scalar" and rows.scale is None for row in rows.rows}
+def _cleared_early(selection: Selection) -> set[int]:
+    """The rows of vectors and matrices among the states that may be far smaller than what they replace.
+
+    An FFN adds new - old to the old value, and so rounds at its size. A state that floats has entries of one size,
+    unless they are moved: a small row may come to stand where a large one was.
+    """
+    moved = any(i.op == "move" for i in selection.instructions["loop"])
+    states = [rows for rows in selection.state.values() if rows.kind != "scalar" and (moved or rows.scale is None)]
+    return {row for rows in states for row in rows.rows}
+
+
+def _moved(writes: dict[int, Combination], live: list[Instruction]) -> set[int]:
+    """The rows that entries are moved to, by heads of a block."""
+    made = {i.target for i in live if i.op == "move"}
+    return {register for register, source in writes.items() if made & registers_of(source)}
+
+
+def _reads_in_ffn(i: Instruction, layer: int) -> bool:
+    return i.layer == layer and (i.op in _FFN_OPS or i.op in _BOTH)
 
 
 def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list[Any]]]:
@@ -147,7 +165,7 @@ def critical_path(block: list[list[Any]]) -> int:
         half = read + (read + by_ffn) % 2  # attention in even halves, the FFN in odd ones
         last = max(last, half)
         ready |= dict.fromkeys(extra, half + 1)
-        if op in ("refine", "transpose", "network", "hear"):  # attention, and the FFN of the same layer
+        if op in _BOTH:
             last = max(last, half := half + 1)
         if op != "write":  # which all read the old state
             ready[target] = half + 1
