@@ -77,13 +77,25 @@ def test_the_learned_view_draws_what_is_finite_and_dims_a_run_of_another_system(
     assert not opened.complaints
 
 
-@pytest.mark.parametrize("shown", [repr, str, lambda A: repr(torch.from_numpy(A)), lambda A: repr(A.tolist())])
+@pytest.mark.parametrize(
+    "shown", [repr, str, "np.{!r}".format, lambda A: repr(torch.from_numpy(A)), lambda A: repr(A.tolist())]
+)
 def test_a_matrix_may_be_pasted_as_python_prints_it(visit, shown):
     page = visit().page
     page.wait_for_selector(".watch[data-ready]")
     page.get_by_label("Matrix A").fill(shown(INDEFINITE))
     page.wait_for_function("document.querySelector('.message').innerText.includes('positive definite')")
     assert page.locator(".message.problem").count() == 0
+
+
+def test_what_the_page_says_stays_its_full_time_when_it_speaks_twice(visit):
+    page = visit().page
+    page.clock.install()
+    for passing in (3000, 3000, 5000):
+        page.get_by_role("button", name="Copy link").click()
+        page.wait_for_function("document.querySelector('header .said').textContent")
+        page.clock.run_for(passing)
+        assert bool(page.locator("header .said").inner_text()) == (passing < 4000)
 
 
 def test_a_saved_chart_names_its_lines(visit):

@@ -6,7 +6,7 @@ import { norm, normExponent, scaled, times2 } from "./scaling.js";
 
 // { rows } of numbers, or { problem }, a sentence. What NumPy and torch print may be pasted as it is.
 function parseRows(text) {
-  const lines = text.replace(/\b(array|tensor)\(|,?\s*\bdtype=[\w.]+/g, "").replace(/[[\]()]+\s*,?/g, "\n").split(/[\n;]+/).map((line) => line.trim().replace(/,$/, "")).filter(Boolean);
+  const lines = text.replace(/\b(\w+\.)?(array|tensor)\(|,?\s*\bdtype=[\w.]+/g, "").replace(/[[\]()]+\s*,?/g, "\n").split(/[\n;]+/).map((line) => line.trim().replace(/,$/, "")).filter(Boolean);
   const rows = [];
   for (const [k, line] of lines.entries()) {
     const row = [];
