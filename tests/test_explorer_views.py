@@ -65,7 +65,7 @@ def test_a_solution_beyond_the_largest_number_is_said_and_draws_nothing_malforme
 
 @pytest.mark.parametrize(("size", "solved"), [(1e308, True), (1e-320, False)])
 def test_the_learned_view_draws_what_is_finite_and_dims_a_run_of_another_system(visit, size, solved):
-    opened = visit(fragment=link(view="learned"))
+    opened = visit(fragment=link(view="learned", learned={"t": 5}))
     page = opened.page
     page.wait_for_selector(".learned[data-ready]")
     page.get_by_text("Or paste a system of your own").click()
