@@ -8,6 +8,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+import torch
 
 from nlaformer.explorer.bundle import page as page_of
 from tests.explorer import link, texts
@@ -52,6 +53,53 @@ def test_entries_near_the_largest_number_are_scaled_and_solved(visit):
         page.get_by_role("button", name="Next iteration").click()
     shown = page.locator("[data-value='x'] td[title]").first.get_attribute("title")
     assert np.abs(np.array(shown.split(), dtype=float) - x).max() < 1e-9
+
+
+@pytest.mark.parametrize("what", ["cg", "conjugate_residual", "richardson"])
+def test_a_solution_beyond_the_largest_number_is_said_and_draws_nothing_malformed(visit, what):
+    opened = visit(fragment=_watch(what, 1e-320 * np.eye(4), np.ones(4)))
+    opened.page.wait_for_selector(f".watch[data-ready='algorithm {what}']")
+    assert opened.page.locator(".message").inner_text()
+    assert not opened.complaints
+
+
+@pytest.mark.parametrize(("size", "solved"), [(1e308, True), (1e-320, False)])
+def test_the_learned_view_draws_what_is_finite_and_dims_a_run_of_another_system(visit, size, solved):
+    opened = visit(fragment=link(view="learned", learned={"t": 5}))
+    page = opened.page
+    page.wait_for_selector(".learned[data-ready]")
+    page.get_by_text("Or paste a system of your own").click()
+    given = texts(size * np.eye(20), np.ones(20))
+    page.get_by_label("Vector b").fill(given["b"])
+    page.get_by_label("Matrix A").fill(given["A"])
+    page.wait_for_function("() => /[a-z]\\.$/.test(document.querySelector('.message').innerText)", timeout=30_000)
+    assert page.locator(".message.problem").count() == page.locator(".stage.stale").count() == (not solved)
+    assert not opened.complaints
+
+
+@pytest.mark.parametrize(
+    "shown", [repr, str, "np.{!r}".format, lambda A: repr(torch.from_numpy(A)), lambda A: repr(A.tolist())]
+)
+def test_a_matrix_may_be_pasted_as_python_prints_it(visit, shown):
+    page = visit().page
+    page.wait_for_selector(".watch[data-ready]")
+    page.get_by_label("Matrix A").fill(shown(INDEFINITE))
+    page.wait_for_function("document.querySelector('.message').innerText.includes('positive definite')")
+    assert page.locator(".message.problem").count() == 0
+
+
+def test_what_the_page_says_stays_its_full_time_when_it_speaks_twice(visit, tmp_path):
+    page = visit().page
+    page.wait_for_selector(".watch[data-ready]")
+    page.clock.install(time=0)
+    page.clock.pause_at(1000)  # from here on time passes only where it is told to
+    said = page.locator("header .said")
+    for name, passing in (("first", 3000), ("second", 3000), ("third", 5000)):
+        (tmp_path / name).write_text("{}")
+        page.locator("input[type=file]").set_input_files(tmp_path / name)
+        said.filter(has_text=name).wait_for()
+        page.clock.run_for(passing)
+        assert bool(said.inner_text()) == (passing < 4000)
 
 
 def test_a_saved_chart_names_its_lines(visit):

@@ -254,6 +254,16 @@ def test_options_of_the_battery_are_refused_where_it_does_not_run(
     assert code == 2 and option[0] in said.err and not said.out
 
 
+def test_a_page_that_may_not_be_written_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    monkeypatch.setattr("os.access", lambda path, mode: Path(path) != tmp_path)  # root may write anywhere
+    monkeypatch.setattr(nf, "microscope", lambda *given, **options: pytest.fail("it was measured"))
+    for name in ("page.html", "page.txt", "no/page.html"):
+        code, said = run_command(monkeypatch, capsys, "microscope", "cg", "--out", str(tmp_path / name))
+        assert code == 2 and name in said.err
+
+
 @pytest.mark.parametrize("names", [("x",), ("r", "rho"), ("d",), ("x", "r", "d", "rho")])
 def test_an_exchange_in_cg_itself_is_that_of_patched_registers(names: tuple[str, ...]):
     pair = interchange._Pair.of(SPD(n=4).sample(6, seed=2))
@@ -299,7 +309,7 @@ def test_what_cannot_be_looked_at_is_refused():
         nf.extract(Shifted(), SPD(n=3), until=0)
     with pytest.raises(OptionError, match="family="):
         nf.microscope(Momentum())
-    with pytest.raises(OptionError, match="int"):
+    with pytest.raises(OptionError, match="model is 3"):
         nf.microscope(3)
     for family in (Triangular(), problems.family("cubic", n=4)):
         with pytest.raises(OptionError, match="symmetric"):

@@ -10,7 +10,7 @@ import typer
 
 from nlaformer.cli.options import Json
 from nlaformer.console import Sheet, print_json, print_sheets
-from nlaformer.errors import FileError, OptionError
+from nlaformer.errors import OptionError
 
 if TYPE_CHECKING:
     from nlaformer.microscope.battery import Microscopy
@@ -51,11 +51,12 @@ def microscope(
     from nlaformer.microscope.battery import SEED
     from nlaformer.provenance import provenance
     from nlaformer.report.microscope import page
+    from nlaformer.solvers.files import check_output
 
     if extract:
         _refuse(quick=quick, iterations=iterations, out=out)
-    if out is not None and (out.suffix != ".html" or not out.parent.is_dir()):
-        raise FileError(f"cannot write {out}; expected the name of an .html file in a folder that exists")
+    if out is not None:
+        check_output(out, (".html",))
     subject, size = _subject(model, n)
     family = None if sigma is None else nf.problems.SPD(n=size, sigma=(sigma,))
     if extract:

@@ -75,8 +75,8 @@ def subject(model: object, family: Family | None = None, iterations: int | None 
     if callable(model) and not isinstance(model, type):
         return _function(model, family, iterations)
     raise OptionError(
-        f"the microscope takes a model, an algorithm, an nf.Program or a function (A, b) -> iterates; given "
-        f"a {type(model).__name__}, {shown(model)}. A name is loaded with nf.load(name)"
+        f"model is {shown(model)}; expected a model, an algorithm, an nf.Program or a function (A, b) -> iterates. "
+        "A name is loaded with nf.load(name)"
     )
 
 

@@ -115,6 +115,8 @@ def check_output(path: Path, kinds: tuple[str, ...], inputs: tuple[Path | None, 
     if os.path.isdir(path) or not os.path.isdir(path.parent):  # Path's own raise for a name that is too long
         reason = "it is a folder" if os.path.isdir(path) else f"there is no folder {path.parent}"
         raise FileError(f"cannot write {path}: {reason}")
+    if not os.access(path if os.path.exists(path) else path.parent, os.W_OK):
+        raise FileError(f"cannot write {path}: you may not write there; name another file")
     if any(given is not None and path.resolve() == given.resolve() for given in inputs):
         raise FileError(f"{path} holds the system to be solved; name another file for the answer")
 

@@ -160,7 +160,7 @@ export function compareView(state, changed) {
   function draw() {
     const lines = own().methods.filter((name) => known.has(name)).map((name) => ({ name: all[name].title, style: style(name), ...summary(known.get(name)) }));
     table.section.hidden = !lines.length;
-    if (!lines.length) return void put(chart.body, el("p", { class: "note" }, "Choose a method on the left."));
+    if (!lines.length) return void put(chart.body, el("p", { class: "note" }, "Choose a method from the list."));
     put(chart.body, errorChart(lines, { width: fitting(chart.body, 940), height: 430, yTitle: "squared relative error" }), legend(lines));
     const levels = [1e-2, 1e-4, 1e-6, 1e-8, 1e-12];
     const reached = (values, level) => {

@@ -2,7 +2,7 @@
 import { attentionMaps, HOW_TO_READ } from "./heatmap.js";
 import { attentionOf } from "./transformer.js";
 import { catalogue, openSolver } from "./engine.js";
-import { FAMILIES, drawSystem, parseMatrix, parseVector, solve, squaredRelativeError } from "./systems.js";
+import { FAMILIES, UNSOLVED, drawSystem, parseMatrix, parseVector, solve, squaredRelativeError } from "./systems.js";
 import { LEFT, breathe, el, field, paused, put, putControls, select, slider, svg } from "./dom.js";
 import { errorChart, fitting, legend } from "./chart.js";
 import { familiarity, run as runSolver } from "./solver.js";
@@ -15,7 +15,7 @@ import { run as runProgram } from "./program.js";
 // Entries of two vectors side by side: dots for what the probe reads, bars for CG's; a tick for the solution where it is given.
 function entries(width, name, read, truth, solution = []) {
   const [height, middle] = [112, 64];
-  const most = Math.max(...[...truth, ...read, ...solution].map(Math.abs)) || 1;
+  const most = Math.max(...[...truth, ...read, ...solution].filter(Number.isFinite).map(Math.abs)) || 1;
   const X = (k) => 30 + (k + 0.5) * ((width - 40) / truth.length);
   const Y = (v) => middle - 40 * (v / most);
   const [bar, dot] = [lineColour(LINES[7]), lineColour(LINES[2])];
@@ -26,9 +26,9 @@ function entries(width, name, read, truth, solution = []) {
     svg("text", { x: width - 4, y: 14, class: "faint", "text-anchor": "end" }, distance),
     svg("line", { x1: 30, x2: width - 10, y1: middle, y2: middle, class: "grid" }),
     truth.map((v, k) => svg("g", {}, svg("title", {}, `${read[k]}, CG ${v}${solution.length ? `, solution ${solution[k]}` : ""}`),
-      svg("rect", { x: X(k) - 5, y: Math.min(Y(v), middle), width: 10, height: Math.abs(Y(v) - middle), fill: bar, "fill-opacity": 0.45 }),
+      Number.isFinite(v) ? svg("rect", { x: X(k) - 5, y: Math.min(Y(v), middle), width: 10, height: Math.abs(Y(v) - middle), fill: bar, "fill-opacity": 0.45 }) : null,
       solution.length ? svg("path", { d: `M${X(k) - 7} ${Y(solution[k])}h14`, class: "tick-mark" }) : null,
-      svg("circle", { cx: X(k), cy: Y(read[k]), r: 3.6, fill: dot }))));
+      Number.isFinite(read[k]) ? svg("circle", { cx: X(k), cy: Y(read[k]), r: 3.6, fill: dot }) : null)));
 }
 
 export function learnedView(state, changed) {
@@ -45,7 +45,8 @@ export function learnedView(state, changed) {
   const findings = panel("What the microscope found", { id: "panel-findings" });
   const left = el("div", { class: "column" }, probes.section, errors.section);
   const right = el("div", { class: "column" }, attention.section, findings.section);
-  const root = el("div", { class: "view learned" }, setup, el("div", { class: "work" }, loops, message, el("div", { class: "stage even" }, left, right)));
+  const stage = el("div", { class: "stage even" }, left, right);
+  const root = el("div", { class: "view learned" }, setup, el("div", { class: "work" }, loops, message, stage));
   const again = paused(() => compute(), 120);
 
   function set(patch) {
@@ -99,7 +100,7 @@ export function learnedView(state, changed) {
     if (b.problem) return { problem: `b: ${b.problem}` };
     if (A.n !== n || b.n !== n) return { problem: `This model solves systems of ${n} unknowns; A has ${A.n} and b ${b.n}.` };
     const x = solve(A.data, b.data);
-    return x ? { A: A.data, b: b.data, x } : { problem: "A is singular; there is no solution to compare with." };
+    return x ? { A: A.data, b: b.data, x } : { problem: UNSOLVED };
   }
 
   async function compute() {
@@ -108,6 +109,7 @@ export function learnedView(state, changed) {
     if (mine !== round) return;
     const { A, b, x, problem } = given(solver.n);
     message.classList.toggle("problem", Boolean(problem));
+    stage.classList.toggle("stale", Boolean(problem));
     if (problem) return void (message.textContent = problem);
     const iterates = [];
     for (const iterate of runSolver(solver, A, b)) {

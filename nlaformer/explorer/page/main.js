@@ -65,9 +65,10 @@ function draw() {
 
 function header(tour) {
   const said = el("span", { class: "said", role: "status" });
+  const silence = paused(() => (said.textContent = ""), 4000);
   const say = (text) => {
     said.textContent = text;
-    setTimeout(() => (said.textContent = ""), 4000);
+    silence();
   };
   const file = el("input", { type: "file", accept: ".json,application/json", hidden: true, "aria-label": "A saved state", onchange: () => restore(file, say) });
   return el("header", { class: "top" },

@@ -4,15 +4,15 @@ import { norm, normExponent, scaled, times2 } from "./scaling.js";
 
 // --- text to numbers ---
 
-// { rows } of numbers, or { problem }, a sentence.
+// { rows } of numbers, or { problem }, a sentence. What NumPy and torch print may be pasted as it is.
 function parseRows(text) {
-  const lines = text.replace(/[[\]()]+\s*,?/g, "\n").split(/[\n;]+/).map((line) => line.trim().replace(/,$/, "")).filter(Boolean);
+  const lines = text.replace(/\b(\w+\.)?(array|tensor)\(|,?\s*\bdtype=[\w.]+/g, "").replace(/[[\]()]+\s*,?/g, "\n").split(/[\n;]+/).map((line) => line.trim().replace(/,$/, "")).filter(Boolean);
   const rows = [];
   for (const [k, line] of lines.entries()) {
     const row = [];
     for (const word of line.split(/[\s,]+/).filter(Boolean)) {
       const value = Number(word.replaceAll("−", "-"));
-      if (!Number.isFinite(value)) return { problem: `“${word.slice(0, 40)}” in row ${k + 1} is not a number.` };
+      if (!Number.isFinite(value)) return { problem: `“${word.slice(0, 40)}” in row ${k + 1} is not a finite number.` };
       row.push(value);
     }
     rows.push(row);
@@ -24,7 +24,7 @@ export function parseMatrix(text) {
   const { rows, problem } = parseRows(text);
   if (problem) return { problem };
   const wrong = rows.findIndex((row) => row.length !== rows[0].length);
-  if (wrong > 0) return { problem: `Row ${wrong + 1} has ${rows[wrong].length} entries, the first row has ${rows[0].length}.` };
+  if (wrong > 0) return { problem: `The first row has length ${rows[0].length}, row ${wrong + 1} has length ${rows[wrong].length}.` };
   if (rows.length !== rows[0].length) return { problem: `The matrix is ${rows.length} × ${rows[0].length}; it must be square.` };
   return { n: rows.length, data: rows.flat() };
 }
@@ -174,7 +174,7 @@ function product(A, x) {
   return Array.from({ length: n }, (_, i) => x.reduce((sum, value, k) => sum + A[i * n + k] * value, 0));
 }
 
-// The solution of A x = b by elimination with pivots; null where A is singular.
+// The solution of A x = b by elimination with pivots; null where a pivot is zero or the solution beyond float64.
 export function solve(given, right) {
   const n = right.length;
   const [e, f] = [normExponent(given), normExponent(right)];
@@ -193,8 +193,11 @@ export function solve(given, right) {
   for (let i = n - 1; i >= 0; i--) {
     x[i] = (M[i][n] - M[i].slice(i + 1, n).reduce((sum, a, k) => sum + a * x[i + 1 + k], 0)) / M[i][i];
   }
-  return x.map((value) => times2(value, f - e));
+  const solution = x.map((value) => times2(value, f - e));
+  return solution.every(Number.isFinite) ? solution : null;
 }
+
+export const UNSOLVED = "Elimination finds no solution of A x = b in float64 to compare with: A is singular, or the solution too large.";
 
 // What a user should know about a matrix before a method for symmetric ones runs on it; "" if nothing.
 export function remark(given, n, definite) {

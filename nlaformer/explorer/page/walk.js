@@ -16,7 +16,7 @@ const STOPS = [
   },
   {
     title: "How softmax multiplies",
-    text: "A softmax of small scores is nearly linear in them: e^s ≈ 1 + s. Two heads with scores +c s and −c s share everything but the linear part, so that their difference is a product. Here two heads multiply a matrix by a vector. Nearly all attention goes to the sink, the first column; the product is in the tiny rest. Its last row reads b = 1, 2, 3 as more in head 1 and as less in head 2.",
+    text: "A softmax of small scores is nearly linear in them: e^s ≈ 1 + s. Two heads with scores +c s and −c s share everything but the linear part, so that their difference is a product. Here two heads multiply a matrix by a vector. Nearly all attention goes to the sink, the first column; the product is in the tiny rest. The last row of each map reads b = 1, 2, 3, as more in head 1 and as less in head 2.",
     view: "watch", state: { what: "operation matvec", n: 3, texts: { A: "1 2 0\n0 1 -1\n2 0 1", b: "1 2 3" }, at: 1, register: "result" }, panel: "panel-attention",
   },
   {
@@ -31,7 +31,7 @@ const STOPS = [
   },
   {
     title: "The loop",
-    text: "The same seven layers again and again: a looped transformer. After n iterations plain arithmetic ends at its rounding, and so does the transformer, at the larger one of its inner products. Type a matrix of your own on the left; it runs at once.",
+    text: "The same seven layers again and again: a looped transformer. After n iterations plain arithmetic ends at its rounding, and so does the transformer, at the larger one of its inner products. Type a matrix of your own at the top of the page; it runs at once.",
     view: "watch", state: { what: "algorithm cg", n: 4, texts: LAPLACE, at: 36, register: null }, panel: "panel-error",
   },
   {

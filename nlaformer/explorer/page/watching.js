@@ -4,7 +4,7 @@ import { prompt, states, trace } from "./algorithm.js";
 import { read, reference, trace as traceOperation } from "./operation.js";
 import { ANSWER, run as runProgram } from "./program.js";
 import { number } from "./format.js";
-import { parseMatrix, parseVector, remark, solve, spectralRadius } from "./systems.js";
+import { UNSOLVED, parseMatrix, parseVector, remark, solve, spectralRadius } from "./systems.js";
 
 const ITERATIONS = { cg: (n) => n + 2, pcg: (n) => n + 2, minres: (n) => n + 2, conjugate_residual: (n) => n + 2, "guided-cg": () => 10 };
 // What methods for A x = b ask of A: stationary ones converge where their iteration matrix has a spectral radius below 1.
@@ -71,7 +71,7 @@ function told(name, inputs, exact, program, values) {
   const isFinite = values?.every((states) => Object.values(states).every(({ data }) => data.every(Number.isFinite))) ?? true;
   const range = isFinite ? "" : "Plain arithmetic leaves the range of float64 on these numbers, as NumPy does.";
   if (!("b" in inputs)) return range;
-  if (!exact) return "A is singular; there is no one solution to compare with.";
+  if (!exact) return UNSOLVED;
   return (STATIONARY.includes(name) ? convergence(inputs, program) : remark(inputs.A, inputs.b.length, !SYMMETRIC.includes(name))) || range;
 }
 
