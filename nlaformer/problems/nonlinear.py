@@ -8,8 +8,8 @@ which is convex for positive definite A, so that there is one solution. All meth
 the derivative of f there is a cubic, increasing polynomial of the step. Nonlinear conjugate gradients are those of
 Polak and Ribiere with beta = max(beta, 0) ("PR+"); L-BFGS keeps ten pairs; Newton-CG solves the Newton equation to
 a residual of min(1/2, sqrt |r|) |r| by conjugate gradients and searches along what it has after each of their steps.
-An iteration is a product with A; nothing else that costs as much is needed by any of them, but for the fit of a diagonal
-plus rank one to A before the first iteration, five products, of the preconditioned form of nonlinear CG.
+An iteration is a product with A. Nothing else that costs as much is needed by any of them, but for what the
+preconditioned form of nonlinear CG starts with: the fit of a diagonal plus rank one to A, five products.
 """
 
 from __future__ import annotations
