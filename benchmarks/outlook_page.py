@@ -49,7 +49,10 @@ def section(document: dict[str, Any], name: str) -> str:
     )
     if "added" in document:
         own = f"benchmarks/results/{name}.json"
-        commands += f"\npython -m benchmarks.outlook --read {own} --rivals --out {own}   # with PyAMG installed"
+        needs = (
+            "   # with PyAMG installed" if any("multigrid" in rival for rival in document["added"]["rivals"]) else ""
+        )
+        commands += f"\npython -m benchmarks.outlook --read {own} --rivals --out {own}{needs}"
     parts = [
         heading(name),
         f"```\n{commands}\n```",

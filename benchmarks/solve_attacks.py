@@ -80,6 +80,7 @@ def square(rng: np.random.Generator, n: int) -> tuple[str, Array]:
         "hilbert": lambda: 1 / (1.0 + np.arange(n)[:, None] + np.arange(n)),
         "nearly singular": lambda: np.outer(G[0], G[-1]) + 1e-13 * G,
         "nan": lambda: np.where(np.arange(n) == 0, np.nan, G),
+        "any exponent": lambda: _any_exponent(rng, G.shape) * np.sign(G),
     }
     name = str(rng.choice(list(kinds)))
     return name, kinds[name]()
@@ -97,9 +98,16 @@ def rectangular(rng: np.random.Generator, rows: int, n: int) -> tuple[str, Array
         "graded": lambda: G * 10.0 ** rng.uniform(-6, 6, n),
         "vandermonde": lambda: np.linspace(0, 1, rows)[:, None] ** np.arange(n),
         "infinite": lambda: np.where(np.arange(n) == 0, np.inf, G),
+        "any exponent": lambda: _any_exponent(rng, (rows, 1)) * np.sign(G),
+        "zero rows": lambda: np.where(np.arange(rows)[:, None] < rows / 2, G, 0.0),
     }
     name = str(rng.choice(list(kinds)))
     return name, kinds[name]()
+
+
+def _any_exponent(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
+    """Numbers of which no scaling keeps all."""
+    return np.ldexp(1.0, rng.integers(-1000, 1000, shape))
 
 
 def operator(rng: np.random.Generator, A: Array, b: Array) -> tuple[str, Any]:
@@ -152,6 +160,8 @@ def attack_linear(rng: np.random.Generator, tally: Tally, least_squares: bool) -
         b = A @ rng.standard_normal(n) if rng.random() < 0.5 else rng.standard_normal(rows)
         scale = 10.0 ** float(rng.choice([0, 0, 0, 8, -8, 100, -100, 290, -290]))
         A, b = A * scale, b * 10.0 ** float(rng.choice([0, 0, -8, 100, -290, 290]))
+        if rng.random() < 0.1:
+            b = b * _any_exponent(rng, b.shape)
         if rng.random() < 0.3:
             A, b = A.astype(np.float32), b.astype(np.float32)
         if least_squares and rng.random() < 0.1 and np.isfinite(A).all() and np.isfinite(b).all() and _unit(A) > 1e-200:
@@ -336,6 +346,13 @@ class Cubic(nf.Program):
         return A @ x + x * x * x - b
 
 
+class Underflow(Cubic):
+    """exp(A x - b), with factors that cancel but underflow on the way."""
+
+    def residual(self, A: Any, b: Any, x: Any) -> Any:
+        return nf.exp(A @ x - b) * 1e-300 * 1e-300 * 1e300 * 1e300
+
+
 class Logistic(Cubic):
     """A x + exp(x) / (1 + x^2) = b."""
 
@@ -381,7 +398,7 @@ def attack_nonlinear(rng: np.random.Generator, tally: Tally) -> None:
     )
     evaluate: Callable[[Array], list[Array]]
     if rng.random() < 0.3:
-        program = Cubic() if rng.random() < 0.5 else Logistic()
+        program = (Cubic(), Logistic(), Underflow())[rng.integers(3)]
         A, b = rng.standard_normal((n, n)) * 10.0 ** float(rng.choice([0, 5, -5])), rng.standard_normal(n)
         F: Any = program
         options |= dict(A=A, b=b)
@@ -389,6 +406,8 @@ def attack_nonlinear(rng: np.random.Generator, tally: Tally) -> None:
 
         def evaluate(x: Array) -> list[Array]:
             x = x.astype(np.float64)
+            if kind == "Underflow":  # in extended precision alone: float64 has no value of it
+                return [np.exp(products(A, x)[-1] - b)]
             rest = (lambda v: v * v * v) if kind == "Cubic" else (lambda v: np.exp(v) / (1 + v * v))
             return [Ax.astype(y.dtype) + rest(y) - b for Ax in products(A, x) for y in (x, x.astype(_LONG))]
     else:

@@ -339,6 +339,21 @@ def test_a_small_part_of_b_in_the_columns_is_no_rounding_error(share: float) -> 
     assert nf.solve(graded, np.array([1.0, -1.0]), method="cgls", check="ignore").x[1] == pytest.approx(1.0)
 
 
+@pytest.mark.parametrize(
+    ("A", "b"),
+    [
+        (np.diag([1e300, 1e-30]), [0.0, 1.0]),  # scaled, the second column is 0
+        (np.array([[1.0], [0.0]]), [1e-20, 1e305]),  # scaled, b has nothing in common with the column
+        (np.array([[1e-180], [1.0], [0.0]]), [1e-160, 0.0, 1.0]),  # A^T b underflows, though no entry does
+    ],
+)
+def test_zero_is_no_least_squares_answer_where_numbers_are_lost_by_underflow(A: np.ndarray, b: list[float]) -> None:
+    for form in (A, sp.csr_array(A)):
+        assert not nf.solve(form, np.array(b), method="cgls", check="ignore").converged
+    beside = nf.solve(np.stack([A, np.eye(*A.shape)]), np.array(b), method="cgls", check="ignore")
+    assert beside.status[0] is not Status.CONVERGED
+
+
 @pytest.mark.parametrize("size", [1e20, 1e120, 1e300, 1e308])
 @pytest.mark.parametrize("rows", [2, 3])
 def test_an_x0_out_of_all_bounds_costs_a_product_and_no_answer(size: float, rows: int) -> None:

@@ -72,6 +72,17 @@ def right(A: np.ndarray, b: np.ndarray, result: nf.SolveResult, rtol: float) -> 
     return result.converged and bool(np.all(errors <= 1.01 * rtol))
 
 
+@pytest.mark.parametrize("n", [64, 256])
+def test_a_network_that_is_steady_but_slow_is_not_kept_where_cg_is_fast(n: int) -> None:
+    draws = np.random.default_rng(1)
+    Q, _ = np.linalg.qr(draws.standard_normal((4, n, n)))
+    A, b = (Q * np.linspace(1.0, 2.0, n)) @ Q.swapaxes(-1, -2), draws.standard_normal((4, n))
+    plain = nf.solve(A, b, rtol=1e-9)
+    for noise in (0.8, 1.0, 1.5):
+        guided = nf.solve(A, b, rtol=1e-9, model=Speaker(n, noise))
+        assert guided.converged and guided.matvecs.mean() < 1.5 * plain.matvecs.mean()
+
+
 def broken(program: Any, how: str) -> TrainedProgram:
     model = initial(nf.recipe("quickstart", n=20, d=16, heads=2), program)
     for parameter in model.parameters():

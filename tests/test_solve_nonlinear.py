@@ -117,6 +117,71 @@ def test_what_cannot_be_bounded_is_not_called_converged() -> None:
     assert not result.converged and result.residual_bound == np.inf
 
 
+@pytest.mark.parametrize(
+    ("residual", "b", "exact"),
+    [
+        # exp(-812) underflows, but its argument is a rounding error away from -560.
+        (lambda b, x: 1e300 * nf.exp(((x + b) - 2.0**62) - 300.0), -260.0, 1e56),
+        # (1e-300)^2 underflows, whoever multiplies first.
+        (lambda b, x: x * 1e-300 * 1e-300 * 1e300 * 1e300 + 0.0 * b, 0.0, 1e18),
+        # A quotient that underflows, by a divisor that is hardly known.
+        (lambda b, x: 1e290 * (1e290 * ((1e-200 * x) / (1e143 * ((1.5 * x + b) - 1.5 * x)))), 400.0, 1e50),
+    ],
+)
+def test_what_underflows_on_the_way_is_not_called_a_root(residual: Any, b: float, exact: float) -> None:
+    class Underflows(nf.Program):
+        def start(self, x0: Any) -> dict[str, Any]:
+            return dict(x=x0)
+
+        def step(self, b: Any, x: Any) -> dict[str, Any]:
+            return dict(x=x)
+
+        def residual(self, b: Any, x: Any) -> Any:
+            return residual(b, x)
+
+    result = nf.solve_nonlinear(Underflows(), np.array([2.0**62]), b=np.array([b]), atol=1.0, check="ignore")
+    assert not result.converged and result.residual_bound >= exact
+
+
+def test_factors_that_round_when_they_are_put_together_are_in_the_bound() -> None:
+    factors = [23.0, 17.0, 7.0, 7.0, 3.0, 7.0, 7.0, 19.0]  # the product of their inverses errs by six units
+
+    class Quotients(nf.Program):
+        def start(self, x0: Any) -> dict[str, Any]:
+            return dict(x=x0)
+
+        def step(self, b: Any, x: Any) -> dict[str, Any]:
+            return dict(x=x)
+
+        def residual(self, b: Any, x: Any) -> Any:
+            for factor in factors:
+                x = x / factor
+            return x - b
+
+    together = 1.0
+    for factor in factors:
+        together = (1.0 / factor) * together
+    near = 1.5 * together
+    result = nf.solve_nonlinear(Quotients(), np.array([1.5]), b=np.array([near]), maxiter=0, check="ignore")
+    exact = Fraction(1.5) / int(np.prod(factors)) - Fraction(near)
+    assert abs(exact) <= Fraction(result.residual_bound) < 1e-14 * Fraction(near)
+
+
+def test_a_whole_number_that_float64_does_not_hold_is_refused() -> None:
+    class Large(nf.Program):
+        def start(self, x0: Any) -> dict[str, Any]:
+            return dict(x=x0)
+
+        def step(self, x: Any) -> dict[str, Any]:
+            return dict(x=x)
+
+        def residual(self, x: Any) -> Any:
+            return x - (2**53 + 1)
+
+    with pytest.raises(nf.errors.CompileError):
+        nf.solve_nonlinear(Large(), np.ones(1))
+
+
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 @pytest.mark.parametrize(
     ("F", "x0", "status"),

@@ -27,10 +27,12 @@ import importlib.util
 import itertools
 import linecache
 import math
+import operator
 import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from fractions import Fraction
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -59,6 +61,7 @@ _OF_PAIRS: dict[str, Callable[[float, float], float]] = {
     "logaddexp": lambda u, v: float(np.logaddexp(u, v)),
     "hypot": math.hypot,
 }
+_NEVER_ROUND = ("positive", "relu", "sign", "maximum", "minimum")
 _OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
 _LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
 # Lines in these files and in these packages are never the user's.
@@ -118,9 +121,13 @@ class Node:
 
 @dataclass
 class Graph:
-    """The nodes of one program and the problems found while tracing it; ``n`` where the size is known."""
+    """The nodes of one program and the problems found while tracing it; ``n`` where the size is known.
+
+    An ``exact`` graph has a node for every rounding: numbers become one only where none is lost on the way.
+    """
 
     n: int | None = None
+    exact: bool = False
     nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     refused: set[Place] = field(default_factory=set)
@@ -242,6 +249,8 @@ class Graph:
             raise RefusedError(
                 f"an array of {array.dtype} in {array.ndim} dimensions; constants are real, of at most two"
             )
+        if array.dtype.kind in "iu" and any(int(float(k)) != k for k in array.ravel().tolist()):
+            raise RefusedError(f"the constant {value!r:.40}, which float64 does not hold exactly; write a float")
         array = array.astype(float)
         if not np.isfinite(array).all():
             raise RefusedError(f"the constant {value!r:.40}; constants must be finite")
@@ -274,10 +283,17 @@ class Graph:
             self.units = [self._array(row) for row in np.identity(self.n)]
         return self.units[index]
 
+    def _folds(self, operation: Callable[[Any, Any], Any], u: float, v: float) -> bool:
+        """Whether what an operation makes of two numbers may stand in its place."""
+        if not self.exact:
+            return True
+        value = operation(u, v)
+        return math.isfinite(value) and Fraction(value) == operation(Fraction(u), Fraction(v))
+
     # Entry by entry. NumPy's broadcasting: a vector beside a matrix stands for each of its rows.
 
     def add(self, u: Node, v: Node) -> Node:
-        if is_number(u) and is_number(v):
+        if is_number(u) and is_number(v) and self._folds(operator.add, u.extra, v.extra):
             return self.number(u.extra + v.extra)
         for one, other in ((u, v), (v, u)):
             if one.is_zero and one.kind in (other.kind, "scalar"):
@@ -292,9 +308,9 @@ class Graph:
         if is_number(v):
             u, v = v, u
         if is_number(u):
-            if is_number(v):
+            if is_number(v) and self._folds(operator.mul, u.extra, v.extra):
                 return self.number(u.extra * v.extra)
-            if v.op == "multiply" and is_number(v.args[0]):
+            if v.op == "multiply" and is_number(v.args[0]) and self._folds(operator.mul, u.extra, v.args[0].extra):
                 return self.multiply(self.number(u.extra * v.args[0].extra), v.args[1])
             if u.extra == 1.0:
                 return v
@@ -310,7 +326,7 @@ class Graph:
     def divide(self, u: Node, v: Node) -> Node:
         if v.is_zero:
             raise RefusedError("a division by zero", u.kind)
-        if is_number(v):
+        if is_number(v) and self._folds(operator.truediv, 1.0, v.extra):
             return self.multiply(self.number(1.0 / v.extra), u)
         if {u.kind, v.kind} == {"matrix", "vector"}:
             if v.kind == "vector":
@@ -320,7 +336,7 @@ class Graph:
 
     def pointwise(self, op: str, v: Node) -> Node:
         """A function of one value, entry by entry."""
-        if is_number(v) and v.extra > _LEAST.get(op, -math.inf):
+        if is_number(v) and (not self.exact or op in _NEVER_ROUND) and v.extra > _LEAST.get(op, -math.inf):
             return self.number(_OF_NUMBERS[op](v.extra))
         if (v.op == "zeros" and op in _OF_ZERO) or (v.op == op == "relu"):
             return v
@@ -328,7 +344,7 @@ class Graph:
 
     def pairwise(self, op: str, u: Node, v: Node) -> Node:
         """A function of two values, entry by entry."""
-        if is_number(u) and is_number(v):
+        if is_number(u) and is_number(v) and (not self.exact or op in _NEVER_ROUND):
             return self.number(_OF_PAIRS[op](u.extra, v.extra))
         for one, other in ((u, v), (v, u)):
             if op == "maximum" and one.is_zero and one.kind in (other.kind, "scalar"):

@@ -72,23 +72,23 @@ def _unnamed(method: Callable[..., Any]) -> str:
     return " and ".join(str(p) for p in found if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
 
 
-def trace_program(program: Program, n: int | None = None) -> TracedProgram:
+def trace_program(program: Program, n: int | None = None, exact: bool = False) -> TracedProgram:
     """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
 
     With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. Where a line takes a
     slice, the methods are run once more, with arrays that take traced values (``fresh.py``); also where a traced value
-    stood in the place of a number, if that helps.
+    stood in the place of a number, if that helps. ``exact`` leaves every rounding error a node of its own.
     """
-    tracer = _Tracer(program, n)
+    tracer = _Tracer(program, n, exact)
     first: TracedProgram | CompileError
     try:
         first = _traced(tracer)
     except EntriesWanted:
-        return _traced(_Tracer(program, n, fills=True))
+        return _traced(_Tracer(program, n, exact, fills=True))
     except CompileError as error:
         first = error
     if tracer.graph.numbers_wanted and n is not None:
-        again = _Tracer(program, n, fills=True)
+        again = _Tracer(program, n, exact, fills=True)
         try:
             second = _traced(again)
             if len(second.problems) < len(tracer.graph.problems):
@@ -122,13 +122,13 @@ def _traced(tracer: _Tracer) -> TracedProgram:
 class _Tracer:
     """Calls the methods of a program with traced values and notes what is wrong with what they ask for and return."""
 
-    def __init__(self, program: Program, n: int | None, fills: bool = False):
+    def __init__(self, program: Program, n: int | None, exact: bool, fills: bool = False):
         attributes = _attributes(program)
         _name_parts(program, attributes)
         arrays = {
             id(v): name for name, v in attributes.items() if isinstance(v, (np.ndarray, torch.Tensor, list, tuple))
         }
-        self.graph, self.program, self.fills = Graph(n, attributes=arrays), program, fills
+        self.graph, self.program, self.fills = Graph(n, exact, attributes=arrays), program, fills
         self.changed: set[str] = set()  # what methods changed beside the states
         self.methods = {
             name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")

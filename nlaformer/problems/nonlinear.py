@@ -8,12 +8,13 @@ which is convex for positive definite A, so that there is one solution. All meth
 the derivative of f there is a cubic, increasing polynomial of the step. Nonlinear conjugate gradients are those of
 Polak and Ribiere with beta = max(beta, 0) ("PR+"); L-BFGS keeps ten pairs; Newton-CG solves the Newton equation to
 a residual of min(1/2, sqrt |r|) |r| by conjugate gradients and searches along what it has after each of their steps.
-An iteration is a product with A; nothing else that costs as much is needed by any of them.
+An iteration is a product with A. Nothing else that costs as much is needed by any of them, but for what the
+preconditioned form of nonlinear CG starts with: the fit of a diagonal plus rank one to A, five products.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.problems.base import Draws, Family, Rival, Systems, real, sigmas, whole
+from nlaformer.problems.conjugate import by_hand
 from nlaformer.problems.nonsymmetric import divided, dot, product
 from nlaformer.problems.spd import SPD
 
@@ -56,7 +58,12 @@ class Cubic(Family):
         return Systems(A, self.scale * b + (self.scale * x) ** 3, self.scale * x)
 
     def rivals(self) -> Mapping[str, Rival]:
-        return {"nonlinear CG": nonlinear_cg, "L-BFGS": lbfgs, "Newton-CG": newton_cg}
+        return {
+            "nonlinear CG": nonlinear_cg,
+            "L-BFGS": lbfgs,
+            "Newton-CG": newton_cg,
+            "nonlinear CG, diagonal + rank 1 by hand": by_hand_cg,
+        }
 
     def others(self) -> Mapping[str, Family]:
         return {
@@ -93,14 +100,31 @@ class _Point(NamedTuple):
 
 def nonlinear_cg(A: Tensor, b: Tensor, iterations: int) -> Tensor:
     """The iterates of nonlinear conjugate gradients, PR+, from x_0 = 0, (count, iterations + 1, n), in float64."""
+    return _conjugate(A.double(), b.double(), iterations, lambda state: state.r)
+
+
+def by_hand_cg(A: Tensor, b: Tensor, iterations: int) -> Tensor:
+    """The same with M = (diag(D + 3 x^2) + u u^T)^-1, where D and u fit A once (``conjugate.by_hand``)."""
     A, b = A.double(), b.double()
+    D, u = by_hand(A)
+
+    def preconditioned(state: _Point) -> Tensor:
+        E = D + 3 * state.x.square()
+        w = u / E
+        return state.r / E - w * dot(w, state.r) / (1 + dot(u, w))
+
+    return _conjugate(A, b, iterations, preconditioned)
+
+
+def _conjugate(A: Tensor, b: Tensor, iterations: int, preconditioned: Callable[[_Point], Tensor]) -> Tensor:
     state = _Point(torch.zeros_like(b), b)
-    d, iterates = state.r, [state.x]
+    z = d = preconditioned(state)
+    iterates = [state.x]
     for _ in range(iterations):
         following = state.along(d, product(A, d))
-        beta = divided(dot(following.r, following.r - state.r), dot(state.r, state.r)).clamp(min=0.0)
-        d = following.r + beta * d
-        d = torch.where(dot(d, following.r) > 0, d, following.r)  # a descent direction, whatever rounding does
+        z, before = preconditioned(following), dot(z, state.r)
+        d = z + divided(dot(z, following.r - state.r), before).clamp(min=0.0) * d
+        d = torch.where(dot(d, following.r) > 0, d, z)  # a descent direction, whatever rounding does
         state = following
         iterates.append(state.x)
     return torch.stack(iterates, 1)

@@ -30,6 +30,7 @@ from nlaformer.solvers.certificate import UNIT
 
 _UPWARDS = 1 + 2.0**-30
 _TINY = 2.0**-1070  # more than a rounded product loses by underflow
+_SMALLEST = 2.0**-1021  # more than the smallest number that is rounded with a small relative error
 
 
 def enclose(expression: Expression, values: Mapping[str, Tensor], name: str) -> tuple[Tensor, Tensor]:
@@ -83,7 +84,7 @@ def _multiply(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Te
 def _divide(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
     (u, w), (e, f) = node.aligned(args), node.aligned(errs)
     away = w.abs() - f  # from zero
-    error = (e + node.value.abs() * f) / torch.where(away > 0, away, 0.0) + node.rounding
+    error = (e + (node.value.abs() + _TINY) * f) / torch.where(away > 0, away, 0.0) + node.rounding
     nothing = (u == 0) & (e == 0) & (w == 0) & (f == 0)  # 0 / 0 is 0
     return torch.where(nothing, 0.0, torch.where(away > 0, error, torch.inf))
 
@@ -117,8 +118,12 @@ def _sqrt(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor
 
 
 def _exp(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
-    v = node.value.abs()
-    return v * (torch.expm1(errs[0]) + 4 * UNIT) * (1 + 8 * UNIT) + _TINY
+    return _no_less(node.value) * (torch.expm1(errs[0]) + 4 * UNIT) * (1 + 8 * UNIT) + _TINY
+
+
+def _no_less(exponential: Tensor) -> Tensor:
+    """What exp(u) is at most, up to its relative error: where it underflows, exp(u + e) need not."""
+    return exponential.clamp(min=_SMALLEST)
 
 
 def _log(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
@@ -127,7 +132,7 @@ def _log(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
 
 
 def _expm1(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
-    return args[0].exp() * torch.expm1(errs[0]) * (1 + 8 * UNIT) + 4 * node.rounding
+    return _no_less(args[0].exp()) * torch.expm1(errs[0]) * (1 + 8 * UNIT) + 4 * node.rounding
 
 
 def _log1p(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:

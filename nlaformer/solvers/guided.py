@@ -194,24 +194,26 @@ class Guidance:
 class _Watch:
     """When plain CG takes over from a network: the rule of ``guided``, which takes no product with A.
 
-    The network is on course while |r_k| <= q^k |r_0|, q = 1/3 up to 20 unknowns; CG takes more steps on larger systems,
-    as many as the square root of n on grids, so q = 3^-sqrt(20/n) there. The first two steps of the network are
-    granted. Off course, the next step is a plain one, d = r made conjugate. It is a step of CG, so nothing is lost with
-    it. If it lowers the squared error at least a quarter as much as the network's last step did, CG takes over: its
-    first step after others is its weakest. Otherwise the network gets four more steps before the next comparison, then
-    eight, and so on. For systems shown in blocks q is 1/3 whatever their size, and it is half as much: CG has a longer
-    way to go after a wrong decision.
+    The network needs no comparison while |r_k| <= 3^-k |r_0|. Its first two steps are granted. Then the next step is a
+    plain one, d = r made conjugate. It is a step of CG, so nothing is lost with it. If it lowers the squared error at
+    least half as much as the network's last step did, CG takes over: its first step after others is its weakest.
+    Otherwise the network gets four more steps before the next comparison, then eight, and so on.
+
+    A quarter is enough where |r_k| > q^k |r_0| with q = 3^-sqrt(20/n), or 1/3 up to 20 unknowns: on larger systems CG
+    takes more steps, as many as the square root of n on grids, so a network that is ahead of q does well. For systems
+    shown in blocks it is half throughout: CG has a longer way to go after a wrong decision.
     """
 
     granted, again = 2, 4
 
     def __init__(self, state: SolveState, switch: bool, in_blocks: bool) -> None:
         self._switch, self._share = switch, 0.5 if in_blocks else 0.25
-        self._course = 3.0 ** -(1.0 if in_blocks else min(1.0, math.sqrt(20 / state.problem.unknowns)))
+        self._course = 3.0 ** -min(1.0, math.sqrt(20 / state.problem.unknowns))
         self._begun, self._gain = norm_of(state.g), torch.zeros_like(state.norm)
         self._steps = torch.zeros_like(state.iterations)
         self._left = torch.full_like(self._steps, self.granted)  # steps of the network before it can be compared
         self._again = torch.full_like(self._steps, self.again)
+        self._needed = torch.zeros_like(state.norm)  # of the network's last gain: a plain step that has it takes over
         self.plain = torch.zeros_like(self._steps, dtype=torch.bool)  # whether a lane's next step is a plain one
 
     def goes_on(self, lanes: Tensor, norm: Tensor, gain: Tensor) -> Tensor:
@@ -220,13 +222,14 @@ class _Watch:
             return torch.ones_like(lanes, dtype=torch.bool)
         plain, before = self.plain[lanes], self._gain[lanes]
         self._steps[lanes] += 1
-        beaten = plain & ~(gain < self._share * before)
+        beaten = plain & ~(gain < self._needed[lanes] * before)
         kept = lanes[plain & ~beaten]
         self._left[kept] = self._again[kept]
         self._again[kept] *= 2
         asked = lanes[~plain]
         self._left[asked] -= 1
         self._gain[asked] = gain[~plain]
-        off_course = ~(norm <= self._course ** self._steps[lanes].double() * self._begun[lanes])
-        self.plain[lanes] = ~plain & off_course & (self._left[lanes] <= 0)
+        rate = (norm / self._begun[lanes]) ** (1 / self._steps[lanes].double())
+        self.plain[lanes] = ~plain & ~(rate <= 1 / 3) & (self._left[lanes] <= 0)
+        self._needed[lanes] = torch.where(rate <= self._course, 0.5, self._share).to(norm)
         return ~beaten

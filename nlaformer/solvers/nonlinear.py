@@ -233,7 +233,7 @@ def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function 
     """The equations that a user gave."""
     program = program_of(F)
     if isinstance(F, Program):
-        traced = trace_program(F, size_of({**given, "x0": x0}, KINDS | dict(F.inputs)))
+        traced = trace_program(F, size_of({**given, "x0": x0}, KINDS | dict(F.inputs)), exact=True)
         refuse(F, traced.problems)
         refuse_changes(traced)
         program = Reference.of(traced)

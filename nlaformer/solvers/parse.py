@@ -104,7 +104,8 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     matrices, right = read_matrix("A", A, square=method in _SQUARE), read_real("b", b)
     shape, columns = _shape(matrices, right)
     device = _device(A, matrices, right)
-    operator, exponent_a, finite, flaws = _scaled(matrices, shape[:-1] if columns else shape, math.prod(shape), device)
+    batch = shape[:-1] if columns else shape
+    operator, exponent_a, finite, flaws = _scaled(matrices, batch, math.prod(shape), device)
     least_squares = method == "cgls" or matrices.shape[-2] != matrices.shape[-1]
     minimal = [least_squares or method == "gmres" or (method not in _SQUARE and flaw.asymmetry != "") for flaw in flaws]
 
@@ -115,7 +116,7 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     y = as_lanes(right)
     finite = finite & torch.isfinite(y).all(-1)
     y = torch.where(finite[:, None], y, 0.0)
-    exponent_b = exponent(y.abs().amax(-1))
+    exponent_b, given = exponent(y.abs().amax(-1)), y
     y = scale(y, -exponent_b[:, None])
     start, n = None, matrices.shape[-1]
     if least_squares and isinstance(operator, ImplicitOperator):
@@ -133,8 +134,10 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     else:
         own = adjoint.in_units(exponent_b) if isinstance(adjoint, ImplicitOperator) else adjoint
         goal = goal_of(operator, own, y)
-        tolerance = _tolerances(goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * goal.vanishes)
-        start = None if start is None else torch.where(goal.vanishes[:, None], 0.0, start)  # the answer
+        # An entry that the scaling took to zero may be all there is of A^T b.
+        vanishes = goal.vanishes & _keeps(matrices, batch, exponent_a) & ((y != 0) == (given != 0)).all(-1)
+        tolerance = _tolerances(goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * vanishes)
+        start = None if start is None else torch.where(vanishes[:, None], 0.0, start)  # the answer
     return Problem(
         A=operator,
         adjoint=adjoint,
@@ -348,6 +351,19 @@ def _scaled(
     flaws = [_Flaws.of(asymmetry, diagonal, largest, n, eps) for asymmetry, diagonal, largest in measured]
     every = [flaw for flaw in flaws for _ in range(shared)]
     return operator, e.repeat_interleave(shared), finite.repeat_interleave(shared), every
+
+
+def _keeps(matrices: Any, batch: tuple[int, ...], e: Tensor) -> Tensor:
+    """Whether no entry of A is taken to zero by the scaling; of every lane."""
+    if isinstance(matrices, Tensor):
+        size = matrices.to(e.device, torch.float64).abs()
+        smallest = torch.where(size > 0, size, torch.inf).amin((-2, -1)).expand(batch).reshape(-1)
+    elif is_sparse(matrices):
+        size = np.abs(matrices.data.astype(np.float64))
+        smallest = torch.tensor([size.min(initial=np.inf, where=size > 0)])
+    else:
+        return torch.ones_like(e, dtype=torch.bool)  # an operator has no entries
+    return scale(smallest.repeat_interleave(len(e) // len(smallest)), -e) > 0
 
 
 def _finite_exponent(largest: Tensor) -> tuple[Tensor, Tensor]:
