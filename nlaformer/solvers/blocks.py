@@ -17,6 +17,7 @@ from nlaformer.arrays import memory
 from nlaformer.solvers.operators import ImplicitOperator, SparseOperator
 from nlaformer.solvers.parse import Problem
 
+LARGEST_CALL = 4096  # matrices that a model is shown at once, which bounds its memory
 _COPIES = 4  # of the entries of A in memory while a model is called
 
 

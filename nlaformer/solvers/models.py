@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import traceback
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,6 +68,11 @@ def no_function(value: Any, *arguments: str) -> str:
     except ValueError:  # a built-in function that does not tell its arguments
         pass
     return ""
+
+
+def raised(error: Exception) -> str:
+    """What a model raised, in one line."""
+    return f"it raised {traceback.format_exception_only(error)[-1].splitlines()[0]}"
 
 
 def residual_of(program: Reference | None, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor | None:

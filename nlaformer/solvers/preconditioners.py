@@ -16,13 +16,12 @@ from nlaformer.arrays import give, to_tensor
 from nlaformer.compiler.learned import low_rank
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.loading import bundled, load, refuse_recipe
-from nlaformer.solvers.blocks import Blocks, unreadable
+from nlaformer.solvers.blocks import LARGEST_CALL, Blocks, unreadable
 from nlaformer.solvers.models import is_solver, no_function, role_of, runs
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
 from nlaformer.solvers.parse import Problem, read_matrix, read_real
 
 _LARGEST_UPDATE = 1e10  # of |U^T D U|: beyond it, rounding errors are a large part of the smallest eigenvalues of M
-_LARGEST_CALL = 4096  # matrices that a model is shown at once, which bounds its memory
 
 
 @dataclass(frozen=True)
@@ -103,7 +102,7 @@ class DiagonalPlusRank:
         # A block that cannot be positive definite is not shown: its system ends by itself, the others go on.
         definite = (A.diagonal(dim1=-2, dim2=-1) > 0).all(-1)[..., None, None]
         A = torch.where(definite, A, torch.eye(A.shape[-1], dtype=A.dtype, device=A.device))
-        pieces = [model.preconditioner(piece) for piece in A.flatten(0, 1).split(_LARGEST_CALL)]
+        pieces = [model.preconditioner(piece) for piece in A.flatten(0, 1).split(LARGEST_CALL)]
         D, U = (torch.cat(parts).to(problem.b) for parts in zip(*pieces, strict=True))
         D, U = (v.reshape(*A.shape[:2], *v.shape[1:]) for v in (D, U))
         found = cls.of(D, U, A.diagonal(dim1=-2, dim2=-1), blocks, model.config.n, getattr(model, "coarse", False))

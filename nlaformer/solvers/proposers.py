@@ -17,7 +17,6 @@ Of a system larger than the model, each gets diagonal blocks (block Jacobi). Wha
 from __future__ import annotations
 
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable
 from functools import cache, partial
@@ -29,7 +28,7 @@ from torch import Tensor
 from nlaformer.arrays import give, to_tensor
 from nlaformer.errors import NLAFormerError, OptionError
 from nlaformer.prompt import scale
-from nlaformer.solvers.blocks import Blocks, unreadable
+from nlaformer.solvers.blocks import LARGEST_CALL, Blocks, unreadable
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.models import (
     GRADIENT,
@@ -38,6 +37,7 @@ from nlaformer.solvers.models import (
     loaded,
     no_function,
     program_of,
+    raised,
     role_of,
     runs,
 )
@@ -45,7 +45,6 @@ from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.preconditioners import DiagonalPlusRank
 
 _ENOUGH = 10  # iterations of a model trained towards the solution
-LARGEST_CALL = 4096  # systems that a trained model is shown at once, which bounds its memory
 
 
 class _UnusableError(Exception):
@@ -84,8 +83,7 @@ class Proposer:
         try:
             c = self.ask(lanes, r, g)
         except Exception as error:  # whatever a model raises, the solve goes on without it
-            last = traceback.format_exception_only(error)[-1].split("\n")[0]
-            self.refused[str(error) if isinstance(error, _UnusableError) else f"it raised {last}"] += len(lanes)
+            self.refused[str(error) if isinstance(error, _UnusableError) else raised(error)] += len(lanes)
             c, fit = torch.zeros_like(g), torch.zeros_like(lanes, dtype=torch.bool)
         else:
             fit = torch.isfinite(c).all(-1) & (c.abs().amax(-1) < 1e100)

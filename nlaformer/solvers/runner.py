@@ -8,7 +8,6 @@ while every run halves the residual. Whatever fails, the classical method goes o
 from __future__ import annotations
 
 import time
-import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from nlaformer.arrays import to_tensor
 from nlaformer.errors import OptionError
-from nlaformer.solvers.models import no_function, program_of
+from nlaformer.solvers.models import no_function, program_of, raised
 from nlaformer.solvers.result import Contribution
 
 _PAYS = 0.5  # a run must leave no more than this of the residual, or it was the last one
@@ -44,8 +43,7 @@ class Runner:
                 raise TypeError("its answer is complex")
             found = (found[..., -1, :] if found.dim() == x.dim() + 1 else found).to(x)
         except Exception as error:  # whatever a model raises, the classical method goes on without it
-            last = traceback.format_exception_only(error)[-1].split("\n")[0]
-            self.refused[f"it raised {last}"] += 1
+            self.refused[raised(error)] += 1
             return None
         finally:
             self.seconds += time.perf_counter() - begun
