@@ -823,3 +823,19 @@ def test_entries_rows_and_columns_of_the_smallest_systems(n):
     for found in run.x:
         np.testing.assert_allclose(found, Small().finish(x, M), rtol=1e-14)
         x, M = Small().step(b, x, M).values()
+
+
+def test_a_part_of_a_new_array_is_changed_in_place():
+    class Parts(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, b, x):
+            z = np.zeros_like(b)
+            z[1:] -= 1.0
+            z[1:] += b[1:]
+            return dict(x=x + z)
+
+    b = np.array([1.0, 2.0, -3.0])
+    run = nf.compile(Parts(), n=3).run(b=b, iterations=2)
+    np.testing.assert_allclose(run.x[2], [1.0, 4.0, -11.0], rtol=1e-12)

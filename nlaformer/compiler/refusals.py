@@ -13,7 +13,8 @@ DECISION = (
 )
 PARTS = (
     "an index that cannot be compiled; entries, rows, columns, slices and lists of whole numbers can. For "
-    "v[:, None] * w write np.outer(v, w), for v[:, None] * A (A.T * v).T"
+    "v[:, None] * w write np.outer(v, w), for v[:, None] * A (A.T * v).T, for v[:, None] + w "
+    "np.outer(v, np.ones_like(w)) + w"
 )
 INDEX = (
     "an index that depends on the data; entries are picked by whole numbers that are known beforehand. A state that "

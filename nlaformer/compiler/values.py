@@ -152,6 +152,7 @@ class Value:
         """A part that is neither an entry nor a row nor a column; of constants, NumPy's own."""
         known = numbers_of(self.graph, self.node)
         if known is not None and (self.graph.assemble is None or np.shape(known[index]) in ((), known.shape)):
+            self.graph.numbers_wanted = True  # should it be changed in place, which these cannot be
             return known[index]
         if self._refuses(index):
             return Value(self.graph.make("refused", (), None, None))
