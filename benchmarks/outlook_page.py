@@ -243,8 +243,8 @@ def behind(document: Mapping[str, Any]) -> str:
         "\n\n".join(
             [
                 BEHIND,
-                "```\npython -m benchmarks.outlook_solve runs/guided-gcr/seed=100 ... --out "
-                "benchmarks/results/outlook_solve.json\n```",
+                "```\npython -m benchmarks.outlook_solve runs/guided-*/seed=* "
+                "runs/learned-preconditioner-diffusion*/seed=* --out benchmarks/results/outlook_solve.json\n```",
                 f"To a tolerance of {document['rtol']:g}. {_RULES}",
                 "\n".join("| " + " | ".join(cells) + " |" for cells in lines),
                 in_words(document["provenance"]),

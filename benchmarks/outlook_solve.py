@@ -1,6 +1,6 @@
 """Trained models of the tasks behind the certified solvers: how every problem ends, with the model and without it.
 
-    python -m benchmarks.outlook_solve runs/guided-gcr/seed=100 ... --out benchmarks/results/outlook_solve.json
+    python -m benchmarks.outlook_solve runs/guided-*/seed=* --out benchmarks/results/outlook_solve.json
 
 Problems of the family of the training and of each family that the model was not trained on are solved by ``nf.solve``,
 ``nf.solve_nonlinear`` or ``nf.eigenpair``, which fall back to the classical method where the model stalls, and once
