@@ -442,3 +442,19 @@ def test_a_small_residual_converges_whatever_its_last_operation_is(residual):
             return residual(b, x)
 
     assert Halving().run(b=np.array([1, -0.5, 0.25]), iterations=60).status is nf.RunStatus.CONVERGED
+
+
+class Bounded(nf.Program):
+    """A bound that single precision, in which the program is run too, does not have."""
+
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=np.maximum(x, -1e300))
+
+
+def test_a_constant_beyond_single_precision_is_judged():
+    b = np.array([1.0, -0.5, 0.25])
+    run = nf.compile(Bounded(), n=3, verify=False).run(b=b, iterations=3)
+    assert run.status in SAYS or np.abs(run.x[-1] - b).max() < 1e-12

@@ -248,9 +248,8 @@ class _Use:
 
 
 def _constant(use: _Use) -> Tensor:
-    if isinstance(use.extra, (int, float)):
-        return torch.full((), use.extra, dtype=use.like.dtype, device=use.like.device)
-    return torch.tensor(use.extra, dtype=use.like.dtype, device=use.like.device)
+    # By way of float64: what is beyond the range of single precision is infinite there, and no error.
+    return torch.tensor(use.extra, dtype=torch.float64, device=use.like.device).to(use.like.dtype)
 
 
 def _filled(number: float) -> Callable[[_Use], Tensor]:
