@@ -118,7 +118,7 @@ def ends_of(methods: Methods, inputs: _Values, found: _Values) -> dict[str, End]
     systems, count = next(iter(found.values())).shape[:2]
 
     def moved(values: _Values) -> _Values:
-        return {name: value * (1 + _PERTURBATION * _signs(value, draws)) for name, value in values.items()}
+        return {name: _perturbed(value, draws) for name, value in values.items()}
 
     own = stacked(methods.run(inputs, count - 1))
     single = stacked(methods.run({name: value.float() for name, value in inputs.items()}, count - 1))
@@ -186,8 +186,7 @@ def _unit(inputs: _Values) -> Tensor:
     return torch.stack([sizes(value[:, None]) for value in inputs.values()]).amax(0)
 
 
-def _signs(copies: Tensor, draws: torch.Generator) -> Tensor:
-    """Plus and minus 1 at random for each copy of the systems; the same for every system."""
-    systems, entries = len(copies) // _COPIES, copies.shape[1:]
-    signs = torch.randint(2, (_COPIES, *entries), generator=draws, dtype=torch.int8) * 2 - 1
-    return signs.to(copies).repeat_interleave(systems, 0)
+def _perturbed(copies: Tensor, draws: torch.Generator) -> Tensor:
+    """Every entry moved up or down at random for each copy of the systems; the same for every system."""
+    signs = torch.randint(2, (_COPIES, 1, *copies.shape[1:]), generator=draws, dtype=torch.int8) * 2 - 1
+    return (copies.unflatten(0, (_COPIES, -1)) * (1 + _PERTURBATION * signs.to(copies))).flatten(0, 1)
