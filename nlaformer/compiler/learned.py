@@ -41,8 +41,8 @@ from nlaformer.errors import OptionError, unknown_name
 
 _ValueT = TypeVar("_ValueT", bound=Any)
 _GIVES = ("vector", "scalar", "positive scalar", "positive diagonal", "diagonal + rank 1", "diagonal + coarse 8")
-_COLUMNS = re.compile(r"(?:dimensionless )?diagonal \+ (?:rank|coarse) (.*)")
-_RANKED = re.compile(_COLUMNS.pattern.replace(".*", r"[1-9]\d*"))
+_PLUS = r"(?:dimensionless )?diagonal \+ (?:rank|coarse) "
+_COLUMNS, _RANKED = re.compile(_PLUS + "(.*)"), re.compile(_PLUS + r"([1-9]\d*)")
 _EXPONENT = 8.0  # the largest |z| of e^z
 _COLUMN = 64.0  # the largest entry of a column
 

@@ -134,8 +134,9 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     else:
         own = adjoint.in_units(exponent_b) if isinstance(adjoint, ImplicitOperator) else adjoint
         goal = goal_of(operator, own, y)
-        # An entry that the scaling took to zero may be all there is of A^T b.
-        vanishes = goal.vanishes & _keeps(matrices, batch, exponent_a) & ((y != 0) == (given != 0)).all(-1)
+        vanishes = goal.vanishes
+        if bool(vanishes.any()):  # an entry that the scaling took to zero may be all there is of A^T b
+            vanishes = vanishes & _keeps(matrices, batch, exponent_a) & ((y != 0) == (given != 0)).all(-1)
         tolerance = _tolerances(goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * vanishes)
         start = None if start is None else torch.where(vanishes[:, None], 0.0, start)  # the answer
     return Problem(
