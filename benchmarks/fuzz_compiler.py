@@ -187,7 +187,8 @@ class Judge:
         self.plain, self.most, self.settled_at = (1e-6, 1e4, 1e-6) if dtype == "float64" else (1e-2, 10.0, 1e-3)
         self.tiny = 1e-38 if dtype == "float64" else 1e-28
         self.least = 1e-290 if dtype == "float64" else 1e-36  # float32 holds no digits of what is below 1e-38
-        self.loss = 1e-10 if dtype == "float64" else 1e-4
+        self.loss, self.inner_loss = (1e-10, 1e-12) if dtype == "float64" else (1e-4, 1e-5)
+        self.last_places = _LAST_PLACES * float(np.finfo(dtype).eps)
         self.rng = np.random.default_rng(0)
         self.vague = self.nonfinite_inside = False
         self.states = {name: np.asarray(value, "float64") for name, value in run.state.items()}
@@ -238,6 +239,8 @@ class Judge:
             values = self.given | self._call("start", self.given)
             for _ in range(ITERATIONS):
                 values |= self._call("step", values)
+                if "finish" in self.written.asks:
+                    self._call("finish", values)
         return self.nonfinite_inside
 
     def _note_nonfinite(self, *_: object) -> None:
@@ -261,7 +264,7 @@ class Judge:
         for _ in range(8):
             change = self._change(method, name, values, wanted, 1e-8) / (1e-8 * scale)
             response = max(response, change if np.isfinite(change) else self.most)
-            change = self._change(method, name, values, wanted, _LAST_PLACES * np.finfo(float).eps)
+            change = self._change(method, name, values, wanted, self.last_places)
             last_places = max(last_places, change if change < scale else scale * np.isfinite(change))
         exact = self._call(method, values, _EXTENDED)[name]
         rounding = _norm(exact - wanted)
@@ -275,13 +278,21 @@ class Judge:
         return _norm(self._call(method, moved)[name] - wanted)
 
     def _left_of(self, method: str, name: str, values: dict[str, Any], wanted: Any) -> float:
-        """What may be left of a value that is 0: a part of 1, or its change when all values lose one of theirs."""
+        """What may be left of a value that is 0.
+
+        A part of 1; its change when all inputs and states lose one of theirs; and, up to the plain tolerance, its
+        change when all sums and products inside do.
+        """
         changes = [self.loss]
         for _ in range(8):
-            losses = {
-                k: self.loss * np.abs(v).max() * self.rng.choice([-1.0, 1.0], np.shape(v)) for k, v in values.items()
+            moved = {
+                k: v + self.loss * np.abs(v).max() * self.rng.choice([-1.0, 1.0], np.shape(v))
+                for k, v in values.items()
             }
-            changes.append(_norm(self._call(method, {k: v + losses[k] for k, v in values.items()})[name] - wanted))
+            changes.append(_norm(self._call(method, moved)[name] - wanted))
+            self.numpy.loss = self.inner_loss
+            changes.append(min(_norm(self._call(method, values)[name] - wanted), self.plain))
+            self.numpy.loss = 0.0
         return max(change for change in changes if np.isfinite(change))
 
     def _residuals(self) -> tuple[Any, Any]:

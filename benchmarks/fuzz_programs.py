@@ -58,8 +58,8 @@ class Written:
 
     def in_numpy(self) -> Any:
         """The class computed by NumPy alone: 0 / 0 is 0, as the language says; ``vague`` marks signs of almost 0."""
-        tree = ast.fix_missing_locations(_Quotients().visit(ast.parse(self.source)))
-        space: dict[str, Any] = {"nf": _Plain, "np": _Numpy(), "quotient": _quotient}
+        tree, numpy = ast.fix_missing_locations(_Arithmetic().visit(ast.parse(self.source))), _Numpy()
+        space: dict[str, Any] = {"nf": _Plain, "np": numpy, "quotient": _quotient, "lossy": numpy.lossy}
         space |= {"summed": _summed, "larger": _larger, "special": special}
         exec(compile(tree, "<fuzz in NumPy>", "exec"), space)
         return space["Fuzz"]()
@@ -87,11 +87,20 @@ _MAKE_ARRAYS = ("zeros", "ones", "empty", "full", "eye", "identity")
 
 
 class _Numpy:
-    """NumPy, with a note where the sign of almost nothing is asked for, and new arrays of a chosen precision."""
+    """NumPy, with a note where the sign of almost nothing is asked for, and new arrays of a chosen precision.
+
+    Where ``loss`` is not 0, every sum and product loses such a part of its largest entry.
+    """
 
     def __init__(self) -> None:
         self.vague = False
         self.precision: Any = float
+        self.loss, self.rng = 0.0, np.random.default_rng(0)
+
+    def lossy(self, value: Any) -> Any:
+        if not self.loss or np.asarray(value).dtype.kind != "f":  # whole numbers are sizes and places
+            return value
+        return value + self.loss * np.max(np.abs(value)) * self.rng.choice([-1.0, 1.0], np.shape(value))
 
     def sign(self, v: Any) -> Any:
         size = np.abs(v)
@@ -103,12 +112,15 @@ class _Numpy:
         return functools.partial(found, dtype=self.precision) if name in _MAKE_ARRAYS else found
 
 
-class _Quotients(ast.NodeTransformer):
+class _Arithmetic(ast.NodeTransformer):
+    """Operators as calls: quotients with 0 / 0 = 0, and every result passes ``lossy``."""
+
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
+        result: ast.expr = node
         if isinstance(node.op, ast.Div):
-            return ast.Call(ast.Name("quotient", ast.Load()), [node.left, node.right], [])
-        return node
+            result = ast.Call(ast.Name("quotient", ast.Load()), [node.left, node.right], [])
+        return ast.Call(ast.Name("lossy", ast.Load()), [result], [])
 
 
 def _quotient(u: Any, v: Any) -> Any:

@@ -458,3 +458,44 @@ def test_a_constant_beyond_single_precision_is_judged():
     b = np.array([1.0, -0.5, 0.25])
     run = nf.compile(Bounded(), n=3, verify=False).run(b=b, iterations=3)
     assert run.status in SAYS or np.abs(run.x[-1] - b).max() < 1e-12
+
+
+class Welford(nf.Program):
+    """The sum of squares of the distances from the mean, one entry in each step."""
+
+    def start(self, b):
+        zero = 0.0 * np.sum(b)
+        return dict(count=zero, mean=zero, squares=zero, left=b)
+
+    def step(self, count, mean, squares, left):
+        count, delta = count + 1.0, left[0] - mean
+        mean = mean + delta / count
+        return dict(count=count, mean=mean, squares=squares + delta * (left[0] - mean), left=np.roll(left, -1))
+
+    def finish(self, squares):
+        return squares
+
+
+@pytest.mark.parametrize("spread", [1.0, 0.1])
+def test_a_variance_far_from_zero_has_two_digits_or_is_said_to_be_wrong(spread):
+    welford, b = nf.compile(Welford(), n=6, bound=2.0**20 - 1), 3e5 + spread * np.random.default_rng(0).normal(size=6)
+    run, wanted = welford.run(b=b, iterations=6), 6 * np.var(b)
+    np.testing.assert_allclose(Welford().run(b=b, iterations=6).x[-1], wanted, rtol=1e-6)
+    assert run.status in SAYS or abs(run.x[-1] - wanted) <= 1e-2 * wanted
+
+
+class Vanished(nf.Program):
+    """A product with the logarithm of 1 and a little."""
+
+    def start(self, b):
+        return dict(x=2e7 * np.ones_like(b))
+
+    def step(self, A, b, x):
+        return dict(x=np.log2(1.0 + b @ b) * x)
+
+
+def test_a_residual_that_is_small_beside_its_first_alone_does_not_vouch_for_the_answer():
+    A, b = 1e-7 * np.eye(3), np.array([-1.7e-8, -9e-8, 5.4e-8])
+    wanted = Vanished().run(A, b, iterations=1).x[-1]
+    run = nf.compile(Vanished(), n=3).run(A, b, iterations=1)
+    assert run.status in SAYS or np.allclose(run.x[-1], wanted, rtol=1e-2)

@@ -11,7 +11,7 @@ that nothing a method amplifies over its steps counts, and nothing that it damps
 *Allowed* is a tolerance (1e-6, in float32 1e-2) times what the program itself amplifies: its largest response to eight
 perturbations of its inputs and states by 1e-8 of each entry, at most 1e4 (in float32 10). What the rounding of the
 program's own arithmetic explains is allowed too: its largest change when they are perturbed by 16 units in the last
-place. A value that is 0 in the program has no terms; it may be what operations make that lose 1e-10 (in float32 1e-4)
+place. A value that is 0 in the program has no terms; it may be what operations make that lose 1e-12 (in float32 1e-5)
 of the norms of theirs.
 
 *Settled.* Where the residual is below 1e-6 (in float32 1e-3) of its first or of its own terms, it vouches for the
@@ -36,10 +36,9 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
-from nlaformer.compiler.found import ROUNDINGS, STEP, Found, own_nodes, own_value, state_of
+from nlaformer.compiler.found import PERTURBATION, ROUNDINGS, STEP, Found, own_nodes, own_value, state_of
 from nlaformer.compiler.noise import NOISE, Perturbed
 
-_PERTURBATION = 1e-8
 _ROOT_OF_ZERO = math.exp(-90.0)  # a logarithm of -200 stands for 0, and one of -100 for its root
 
 
@@ -48,7 +47,8 @@ class Tolerance:
     """What a step may deviate by: ``plain`` times the response of the program, of which ``most`` counts.
 
     What perturbations of ``rounding`` change is allowed beyond that and, once the residual has fallen to the part
-    ``small`` of its first, what operations change that lose the part ``noise`` of their terms.
+    ``small`` of its first, what operations change that lose the part ``noise`` of their terms. The weights of products
+    themselves lose less than the part ``loss``.
     """
 
     plain: float
@@ -56,13 +56,14 @@ class Tolerance:
     rounding: float
     small: float
     noise: float
+    loss: float
 
     @classmethod
     def of(cls, dtype: torch.dtype) -> Tolerance:
         rounding = ROUNDINGS * torch.finfo(dtype).eps
         if dtype == torch.float64:
-            return cls(1e-6, 1e4, rounding, small=1e-6, noise=1e-10)
-        return cls(1e-2, 10.0, rounding, small=1e-3, noise=1e-4)
+            return cls(1e-6, 1e4, rounding, small=1e-6, noise=1e-10, loss=1e-12)
+        return cls(1e-2, 10.0, rounding, small=1e-3, noise=1e-4, loss=1e-5)
 
 
 @dataclass(frozen=True)
@@ -221,9 +222,9 @@ class _Allowances:
 
     @classmethod
     def of(cls, perturbed: Perturbed, tolerance: Tolerance, has_zeros: bool) -> _Allowances:
-        amplified, rounded = map(perturbed.by_input, (_PERTURBATION, tolerance.rounding))
+        amplified, rounded = map(perturbed.by_input, (PERTURBATION, tolerance.rounding))
         noise = perturbed.by_operations(tolerance.noise)
-        of_zero = perturbed.by_operations(tolerance.noise, of_norm=True) if has_zeros else noise
+        of_zero = perturbed.by_operations(tolerance.loss, of_norm=True) if has_zeros else noise
         return cls(amplified, rounded, noise, of_zero)
 
     def judge(self, measured: _Measured, tolerance: Tolerance) -> Deviation:
@@ -235,7 +236,7 @@ class _Allowances:
         # A change without bound, as of 0 / 0, is the end of what can be judged, but only where the residual vouches.
         # Beyond 1 nothing of the value is left to compare; it must still not exceed its terms.
         rounded = torch.where(torch.isfinite(rounded), rounded, 0.0).clamp(max=2.0)
-        amplified = tolerance.plain * (amplified / _PERTURBATION).clamp(1.0, tolerance.most)
+        amplified = tolerance.plain * (amplified / PERTURBATION).clamp(1.0, tolerance.most)
         of_zero = torch.where((scale == 0) & torch.isfinite(self.of_zero[name]), self.of_zero[name], 0.0)
         settled = found.settled_at(name)
         noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)

@@ -9,8 +9,9 @@ that was allowed: a counter that is 3 - 9e-16 is right, and np.sign(3 - k) of it
 perturbed by 1e-8 of each entry before every call, over 1e-8. Where that is at most 1e4 (in float32 10) a run may
 deviate by 1e-6 (1e-2) times it. Beyond, two runs of the program part, and there is nothing to compare with, unless the
 program's own run in single precision is the same: single precision leaves whole numbers as they are, so a program that
-counts has a response of 1 to it where a perturbed counter jumps. Then a run may deviate by the largest that is ever
-allowed, 1e-2 (0.1).
+counts has a response of 1 to it where a perturbed counter jumps; or unless perturbations by 1e-12 (in float32 1e-5),
+which the weights are right to, do not part it: a variance of numbers that are large beside it. Then a run may deviate
+by the largest that is ever allowed, 1e-2 (0.1).
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from torch import Tensor
 
 from nlaformer.compiler.deviation import Deviation, Tolerance, deviations
 from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.found import RUN, START, STEP, Found, sizes, state_of
+from nlaformer.compiler.found import PERTURBATION, RUN, START, STEP, Found, sizes, state_of
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
-_PERTURBATION, _COPIES = 1e-8, 8
+_COPIES = 8  # of a system that is perturbed
 
 _Values = Mapping[str, Tensor]
 
@@ -80,52 +81,68 @@ class End:
     ----------
     deviation : from the program's own run
     response : what the program makes of perturbations; infinite once its own run is not finite
-    single : the same of single precision
+    parted : where two runs of the program itself have so little in common that there is nothing to compare with
     """
 
     deviation: Tensor
     response: Tensor
-    single: Tensor
-
-    @classmethod
-    def of(cls, found: Tensor, own: Tensor, perturbed: Sequence[Tensor], single: Tensor, unit: Tensor) -> End:
-        """From a value, (systems, T + 1, ...), and the program's own runs; one that is 0 is measured by the unit."""
-        kept, scale = _held(own), _scale(own, unit)
-        lost = torch.cummax((~_finite(own)).int(), -1).values.bool()
-
-        def response(runs: Sequence[Tensor], amount: float) -> Tensor:
-            moved = torch.stack([sizes(_held(run.double()) - kept) for run in runs]).amax(0) / (amount * scale)
-            # What was amplified once may be damped again, but two runs of the program have parted there.
-            largest = torch.cummax(moved.nan_to_num(torch.inf, torch.inf), -1).values
-            return torch.where(lost, torch.inf, largest)
-
-        return cls(
-            (sizes(found - kept) / scale).nan_to_num(torch.inf, torch.inf),
-            response(perturbed, _PERTURBATION),
-            response([single], torch.finfo(torch.float32).eps),
-        )
+    parted: Tensor
 
     def judged(self, tolerance: Tolerance) -> Deviation:
         """The deviation with what is allowed, infinite where the program's own runs part."""
         allowed = tolerance.plain * self.response.clamp(1.0, tolerance.most)
-        parted = torch.minimum(self.response, self.single) > tolerance.most
-        return Deviation(self.deviation, torch.where(parted, torch.inf, allowed), torch.zeros_like(parted))
+        return Deviation(self.deviation, torch.where(self.parted, torch.inf, allowed), torch.zeros_like(self.parted))
 
 
-def ends_of(methods: Methods, inputs: _Values, found: _Values) -> dict[str, End]:
+@dataclass(frozen=True)
+class OwnValues:
+    """A value in the program's own run, (systems, T + 1, ...), and its largest size so far, (systems, T + 1)."""
+
+    values: Tensor
+    scale: Tensor
+
+    @classmethod
+    def of(cls, values: Tensor, unit: Tensor) -> OwnValues:
+        """One that is 0 is measured by the unit."""
+        largest = torch.cummax(sizes(_held(values)), -1).values
+        return cls(values, torch.where(largest > 0, largest, unit))
+
+    def deviation(self, found: Tensor) -> Tensor:
+        return (sizes(found - _held(self.values)) / self.scale).nan_to_num(torch.inf, torch.inf)
+
+    def response(self, runs: Sequence[Tensor], amount: float) -> Tensor:
+        """The largest deviation so far of runs that were perturbed by an amount, over it."""
+        moved = torch.stack([self.deviation(_held(run.double())) for run in runs]).amax(0) / amount
+        # What was amplified once may be damped again, but two runs of the program have parted there.
+        lost = torch.cummax((~_finite(self.values)).int(), -1).values.bool()
+        return torch.where(lost, torch.inf, torch.cummax(moved, -1).values)
+
+
+def ends_of(methods: Methods, inputs: _Values, found: _Values, tolerance: Tolerance) -> dict[str, End]:
     """The end of every value that was found; inputs are (systems, ...), values (systems, T + 1, ...)."""
-    draws = torch.Generator().manual_seed(0)
     systems, count = next(iter(found.values())).shape[:2]
 
-    def moved(values: _Values) -> _Values:
-        return {name: _perturbed(value, draws) for name, value in values.items()}
+    def moved(amount: float) -> dict[str, Tensor]:
+        """The program's own runs with inputs and states perturbed before every call, (copies x systems, ...)."""
+        draws = torch.Generator().manual_seed(0)
+        copies = {name: value.repeat(_COPIES, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
+        return stacked(
+            methods.run(copies, count - 1, lambda values: {k: _perturbed(v, amount, draws) for k, v in values.items()})
+        )
 
+    perturbed, lossy = moved(PERTURBATION), moved(tolerance.loss)
     own = stacked(methods.run(inputs, count - 1))
     single = stacked(methods.run({name: value.float() for name, value in inputs.items()}, count - 1))
-    copies = {name: value.repeat(_COPIES, *[1] * (value.dim() - 1)) for name, value in inputs.items()}
-    perturbed = stacked(methods.run(copies, count - 1, moved))
-    unit = _unit(inputs)
-    return {k: End.of(v, own[k], perturbed[k].split(systems), single[k], unit) for k, v in found.items()}
+    result = {}
+    for name, value in found.items():
+        measured = OwnValues.of(own[name], _unit(inputs))
+        response = measured.response(perturbed[name].split(systems), PERTURBATION)
+        in_single = measured.response([single[name]], torch.finfo(torch.float32).eps)
+        by_losses = tolerance.loss * measured.response(lossy[name].split(systems), tolerance.loss)
+        parted = (response > tolerance.most) & (in_single > tolerance.most)
+        parted &= by_losses > 0.1 * tolerance.plain * tolerance.most
+        result[name] = End(measured.deviation(value), response, parted)
+    return result
 
 
 def compared(program: Expression, found: Found, nodes: Sequence[Tensor] | None = None) -> dict[str, Deviation]:
@@ -146,13 +163,13 @@ def ends(program: Expression, found: Found, tolerance: Tolerance) -> dict[str, D
     own, unit = stacked(methods.run(inputs, found.answer.shape[1] - 1)), _unit(inputs)
     result = {}
     for name, value in values.items():
-        error = (sizes(value - _held(own[name])) / _scale(own[name], unit)).nan_to_num(torch.inf, torch.inf)
+        error = OwnValues.of(own[name], unit).deviation(value)
         result[name] = Deviation(error, torch.full_like(error, tolerance.plain), torch.zeros_like(found.settled))
     wrong = torch.stack([(deviation.wrong & ~found.settled).any(-1) for deviation in result.values()]).any(0)
     systems = torch.nonzero(wrong).flatten()
     if len(systems):
-        picked = ({name: value[systems] for name, value in each.items()} for each in (inputs, values))
-        for name, end in ends_of(methods, *picked).items():
+        given, got = ({name: value[systems] for name, value in each.items()} for each in (inputs, values))
+        for name, end in ends_of(methods, given, got, tolerance).items():
             result[name] = result[name].with_systems(systems, end.judged(tolerance))
     allowed = {name: torch.where(found.settled, torch.inf, deviation.allowed) for name, deviation in result.items()}
     return {RUN + name: replace(deviation, allowed=allowed[name]) for name, deviation in result.items()}
@@ -175,18 +192,12 @@ def _held(values: Tensor) -> Tensor:
     return values.gather(1, last.reshape(*last.shape, *[1] * (values.dim() - 2)).expand_as(values))
 
 
-def _scale(own: Tensor, unit: Tensor) -> Tensor:
-    """The largest size so far; where all is 0, a unit."""
-    largest = torch.cummax(sizes(_held(own)), -1).values
-    return torch.where(largest > 0, largest, unit)
-
-
 def _unit(inputs: _Values) -> Tensor:
     """What a value that is 0 is measured by: the largest input, (systems, 1)."""
     return torch.stack([sizes(value[:, None]) for value in inputs.values()]).amax(0)
 
 
-def _perturbed(copies: Tensor, draws: torch.Generator) -> Tensor:
+def _perturbed(copies: Tensor, amount: float, draws: torch.Generator) -> Tensor:
     """Every entry moved up or down at random for each copy of the systems; the same for every system."""
     signs = torch.randint(2, (_COPIES, 1, *copies.shape[1:]), generator=draws, dtype=torch.int8) * 2 - 1
-    return (copies.unflatten(0, (_COPIES, -1)) * (1 + _PERTURBATION * signs.to(copies))).flatten(0, 1)
+    return (copies.unflatten(0, (_COPIES, -1)) * (1 + amount * signs.to(copies))).flatten(0, 1)

@@ -16,6 +16,7 @@ from nlaformer.compiler.trace import ANSWER, TracedProgram
 START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
 RUN = "run "  # before the name of a state or of the answer, against the program's own run
 ROUNDINGS = 16  # in the last place, of what a program is given
+PERTURBATION = 1e-8  # of each entry: what a program makes of it is its response
 # A logarithm of -200 stands for 0, times what a step makes of it.
 _ZERO = math.exp(-190.0)
 

@@ -20,8 +20,9 @@ from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.ends import Methods, compared
 from nlaformer.compiler.expression import EMPTY, Expression, size
-from nlaformer.compiler.found import STEP, Found, own_nodes, own_value
+from nlaformer.compiler.found import STEP, Found, own_nodes, own_value, sizes
 from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.noise import NOISE
 from nlaformer.compiler.trace import ANSWER
 
 _SMALLEST = torch.finfo(torch.float64).smallest_normal / 1e-10  # of a goal: the residual that meets it is normal
@@ -126,14 +127,19 @@ def with_settled(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple
     start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
     bar = Tolerance.of(found.dtype).small * start
     low = small | ((norms <= bar) & (bar > 0))
-    return replace(found, settled=low & _vouched(found, checks, nodes, low, bar)), norms, goal, small
+    beside_goal = norms <= Tolerance.of(found.dtype).small * goal
+    settled = low & _vouched(found, checks, nodes, low, bar, beside_goal)
+    return replace(found, settled=settled), norms, goal, small
 
 
-def _vouched(found: Found, checks: Checks, nodes: Sequence[Tensor], low: Tensor, bar: Tensor) -> Tensor:
+def _vouched(
+    found: Found, checks: Checks, nodes: Sequence[Tensor], low: Tensor, bar: Tensor, beside_goal: Tensor
+) -> Tensor:
     """Where not the step alone says that its residual is small: it was so before, or in the program's own step.
 
     Weights that give 0 for x would otherwise pass wherever 0 is a solution. The program's own residual may be a decade
-    above the bar.
+    above the bar. A residual that is small beside its first alone, since the run began far away, says nothing about
+    the answer: that must be like the one of the program's own step.
     """
     vouched, program = torch.ones_like(low), checks.program
     if checks.residual is None or ANSWER not in program.outputs:  # as in checks of an older form
@@ -145,6 +151,9 @@ def _vouched(found: Found, checks: Checks, nodes: Sequence[Tensor], low: Tensor,
     answer = program.only(ANSWER)({**found.inputs, **made})
     norms = _norm(checks.residual, {**found.inputs, **answer})
     vouched[:, 1:] = low[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
+    own = answer[ANSWER].expand_as(found.answer[:, 1:])
+    alike = sizes(found.answer[:, 1:] - own) <= NOISE * sizes(own)
+    vouched[:, 1:] &= alike | beside_goal[:, 1:]
     return vouched
 
 

@@ -31,8 +31,8 @@ from torch import Tensor
 
 from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Diagnosis, Stray
-from nlaformer.compiler.ends import End, Methods, ends_of
-from nlaformer.compiler.found import RUN, STEP
+from nlaformer.compiler.ends import End, Methods, OwnValues, ends_of
+from nlaformer.compiler.found import PERTURBATION, RUN, STEP
 from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.lines import first_lost, judge_lines
@@ -51,7 +51,6 @@ _GRADED = "condition 1e4"
 # Functions that keep digits at a small v which the sums in the weights do not, and the sums.
 _PLAIN = {"log1p": "np.log(1 + v)", "expm1": "np.exp(v) - 1", "sinh": "(np.exp(v) - np.exp(-v)) / 2"}
 _LOST = 1e-2  # a deviation at the end that is worth a warning
-_PERTURBATION = 1e-8
 _COPIES = 3  # perturbed runs of a trained program
 
 
@@ -121,7 +120,8 @@ def with_verification(
     judge_lines(traced, {name: value[:_LINES] for name, value in systems.inputs.items()}, algorithm.checks)
     run = algorithm.run(**systems.inputs, iterations=iterations)
     _refuse_lost(traced, systems, run)
-    trial = _Trial(algorithm, systems, run, run.diagnose(), _ends(traced, systems.inputs, run))
+    ends = _ends(traced, systems.inputs, run, Tolerance.of(algorithm.dtype))
+    trial = _Trial(algorithm, systems, run, run.diagnose(), ends)
     trial = replace(trial, compared=_compared(trial, traced))
     notes = _judge_values(trial) or _nothing_compared(trial)
     config = algorithm.config
@@ -215,8 +215,8 @@ def compared_with_run(algorithm: Algorithm, traced: TracedProgram, run: Callable
     systems, tolerance = _draw(algorithm, traced), Tolerance.of(algorithm.dtype)
     found = _double(algorithm.run(**systems.inputs, iterations=_ITERATIONS).x)
     own, *moved = (_double(run(**given, iterations=_ITERATIONS).x) for given in _perturbed(systems.inputs))
-    end = End.of(found, own, moved, own, torch.ones(1))
-    deviation, response = end.deviation.numpy(), end.response.numpy()
+    measured = OwnValues.of(own, torch.ones(1))
+    deviation, response = measured.deviation(found).numpy(), measured.response(moved, PERTURBATION).numpy()
     tame = response <= tolerance.most
     parted = deviation > tolerance.plain * np.where(tame, np.maximum(response, 1.0), 1.0)
     wrong = parted & tame & (systems.families != _GRADED)[:, None]
@@ -251,7 +251,7 @@ def _perturbed(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarra
     noise = np.random.default_rng(3)
     yield (given := {name: value.astype("float64") for name, value in inputs.items()})
     for _ in range(_COPIES):
-        yield {k: v * (1 + _PERTURBATION * noise.choice([-1.0, 1.0], v.shape)) for k, v in given.items()}
+        yield {k: v * (1 + PERTURBATION * noise.choice([-1.0, 1.0], v.shape)) for k, v in given.items()}
 
 
 def _judge_values(trial: _Trial) -> list[str]:
@@ -378,12 +378,14 @@ def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray]) -> _Systems:
     return _Systems(inputs, np.array(["random"] * len(next(iter(inputs.values())))))
 
 
-def _ends(traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any]) -> dict[str, End]:
+def _ends(
+    traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any], tolerance: Tolerance
+) -> dict[str, End]:
     """The end of every state that the run has, and of the answer."""
     given, found = (
         {name: _double(value) for name, value in values.items()} for values in (inputs, {**run.state, ANSWER: run.x})
     )
-    return ends_of(Methods.traced(traced), given, found)
+    return ends_of(Methods.traced(traced), given, found, tolerance)
 
 
 def _double(value: np.ndarray) -> Tensor:
