@@ -85,8 +85,13 @@ class Deviation:
     def wrong(self) -> Tensor:
         return (self.error > self.allowed) & ~self.lost
 
-    def put(self, where: Tensor, other: Deviation) -> Deviation:
-        """Another deviation where it is said, this one elsewhere."""
+    @property
+    def failed(self) -> Tensor:
+        return self.wrong | self.lost
+
+    def or_else(self, other: Deviation, where: Tensor) -> Deviation:
+        """Another deviation where it may take this one's place, and passes."""
+        where = where & ~other.failed
         return self._merged(other, lambda here, there: torch.where(where, there, here))
 
     def with_systems(self, systems: Tensor, other: Deviation) -> Deviation:
@@ -99,10 +104,7 @@ class Deviation:
 
 
 def deviations(
-    program: Expression,
-    found: Found,
-    tolerance: Tolerance | None = None,
-    nodes: Sequence[Tensor] | None = None,
+    program: Expression, found: Found, tolerance: Tolerance, nodes: Sequence[Tensor] | None = None
 ) -> dict[str, Deviation]:
     """The deviation of every output of a program: ``start x``, ``step x`` and ``finish()``.
 
@@ -112,22 +114,20 @@ def deviations(
     """
     if not program.outputs:  # the paper's form: its states are not all of the program's
         return {}
-    tolerance, zeros = tolerance or Tolerance.of(found.dtype), found.without_zeros()
+    zeros = found.without_zeros()
     result = _deviations(program, zeros, tolerance, own_nodes(program, zeros) if nodes is None else nodes)
-    failed = any(bool((deviation.wrong | deviation.lost).any()) for deviation in result.values())
+    failed = any(bool(deviation.failed.any()) for deviation in result.values())
     if failed and any(bool((zeros.states[name] != value).any()) for name, value in found.states.items()):
         # What may stand for 0 may also be itself: a value is right if it is in one of the readings.
         other = _deviations(program, found, tolerance, own_nodes(program, found))
-        for name, deviation in result.items():
-            passes = ~(other[name].wrong | other[name].lost)
-            result[name] = deviation.put((deviation.wrong | deviation.lost) & passes, other[name])
+        result = {name: deviation.or_else(other[name], deviation.failed) for name, deviation in result.items()}
     if any(bool(deviation.lost.any()) for deviation in result.values()):
         # After convergence, a quotient of what is left of two states is one of zeros.
         left = found.without_vanished()
         nodes = own_nodes(program, left)
         for name, deviation in result.items():
             of_zeros = _Measured.of(program, name, nodes, left).within(tolerance)
-            result[name] = deviation.put(deviation.lost & ~(of_zeros.wrong | of_zeros.lost), of_zeros)
+            result[name] = deviation.or_else(of_zeros, deviation.lost)
     return result
 
 
@@ -147,8 +147,7 @@ def _deviations(
     for name, each in measured.items():
         deviation = allowances.judge(each, tolerance)
         stopped = _Measured.of(program, name, nodes, perturbed.found).within(tolerance)
-        passes = perturbed.found.settled_at(name) & ~(stopped.wrong | stopped.lost)
-        deviation = deviation.put((deviation.wrong | deviation.lost) & passes, stopped)
+        deviation = deviation.or_else(stopped, deviation.failed & perturbed.found.settled_at(name))
         result[name] = result[name].with_systems(systems, deviation)
     return result
 
@@ -194,15 +193,15 @@ class _Measured:
         """Whether the value is compared with 0, and is not."""
         return bool(((self.scale == 0) & (self.distance > self.nothing)).any())
 
-    def error(self, distance: Tensor, nothing: Tensor) -> Tensor:
-        """A distance relative to the scale; infinite where the value is not finite."""
-        error = torch.where(distance <= nothing, 0.0, distance / self.scale)
+    def error(self, nothing: Tensor) -> Tensor:
+        """The distance relative to the scale, 0 up to ``nothing``; infinite where the value is not finite."""
+        error = torch.where(self.distance <= nothing, 0.0, self.distance / self.scale)
         finite = torch.isfinite(size(self.value, self.kind))
         return torch.where(finite, error.nan_to_num(torch.inf, torch.inf), torch.inf)
 
     def within(self, tolerance: Tolerance) -> Deviation:
         """The deviation of a program that amplifies nothing."""
-        error = self.error(self.distance, self.nothing)
+        error = self.error(self.nothing)
         return Deviation(error, torch.full_like(error, tolerance.plain), self.lost)
 
 
@@ -241,5 +240,5 @@ class _Allowances:
         settled = found.settled_at(name)
         noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)
         noise = torch.where(settled, torch.maximum(noise, of_zero), of_zero)
-        error = measured.error(measured.distance, torch.maximum(measured.nothing, noise))
+        error = measured.error(torch.maximum(measured.nothing, noise))
         return Deviation(error, torch.maximum(amplified, rounded), measured.lost)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.deviation import Deviation
-from nlaformer.compiler.ends import compared
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.found import RUN, START, STEP, Found, state_of
 from nlaformer.compiler.schedule import in_words
@@ -120,16 +119,18 @@ class Evidence:
     found : the values of the run
     batch : the shape of the systems
     until : the time after which nothing is judged: a promise was broken, or the program's own value is not finite
+    deviations : of every value and run from the program's own
     """
 
     program: Expression
     found: Found
     batch: tuple[int, ...]
     until: Tensor
+    deviations: Mapping[str, Deviation]
     making: Making
 
     def diagnose(self) -> Diagnosis:
-        found = compared(self.program, self.found)
+        found = self.deviations
 
         def arrays(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
             return {name: v.reshape(*self.batch, v.shape[1]).cpu().numpy() for name, v in values.items()}

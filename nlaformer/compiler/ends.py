@@ -145,7 +145,7 @@ def ends_of(methods: Methods, inputs: _Values, found: _Values, tolerance: Tolera
     return result
 
 
-def compared(program: Expression, found: Found, nodes: Sequence[Tensor] | None = None) -> dict[str, Deviation]:
+def compared(program: Expression, found: Found, nodes: Sequence[Tensor]) -> dict[str, Deviation]:
     """The deviation of every value from one call of the program, and of every value from the program's own run."""
     tolerance = Tolerance.of(found.dtype)
     return deviations(program, found, tolerance, nodes) | ends(program, found, tolerance)

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import Tolerance
+from nlaformer.compiler.deviation import Deviation, Tolerance
 from nlaformer.compiler.diagnose import event_times
 from nlaformer.compiler.ends import Methods, compared
 from nlaformer.compiler.expression import EMPTY, Expression, size
@@ -86,12 +86,16 @@ class Checks:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Of every system: residual norms (systems, T + 1), status (systems,), and until when its values are judged."""
+    """Of every system: residual norms (systems, T + 1), status (systems,), and until when its values are judged.
+
+    ``deviations`` are those of every value and run, which a diagnosis reads.
+    """
 
     norms: Tensor | None
     status: np.ndarray
     settled: Tensor
     until: Tensor
+    deviations: Mapping[str, Deviation]
 
 
 def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgement:
@@ -103,7 +107,8 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
         status[...] = _by_residual(norms, goal, small)
         _blame_precision(status, found, norms, checks)
         _blame_asymmetry(status, found, checks)
-    wrong, lost = _first_deviations(found, checks, nodes)
+    deviations = compared(checks.program, found, nodes)
+    wrong, lost = _first_deviations(found, deviations)
     broken = _first_broken(found, checks, small, known)
     if norms is not None:
         lost = torch.where(torch.isfinite(norms[:, -1]), lost, torch.fmin(lost, lost.new_tensor(norms.shape[1] - 0.4)))
@@ -112,7 +117,7 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
         first = (time < torch.inf) & (time <= torch.minimum(until, wrong))
         status[first.cpu().numpy()] = meaning
     _blame_diagonal(status, found, checks)
-    return Judgement(norms, status, found.settled, until)
+    return Judgement(norms, status, found.settled, until, deviations)
 
 
 def with_settled(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple[Found, Tensor | None, Tensor, Tensor]:
@@ -163,10 +168,9 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
         return None, found.answer, found.answer
     shape = found.answer.shape[:2]
     values = {**found.inputs, ANSWER: found.answer}
-    norms = _norm(checks.residual, values).expand(shape)
     ((name, number),) = checks.residual.outputs.items()
-    results = checks.residual.results(values)
-    terms = size(checks.residual.terms(number, results), checks.residual.kinds[name]).expand(shape)
+    results, kind = checks.residual.results(values), checks.residual.kinds[name]
+    norms, terms = (size(v, kind).expand(shape) for v in (results[number], checks.residual.terms(number, results)))
     if checks.scale is not None:
         scale = _norm(checks.scale, values).expand(shape)
         # Compared with 0, with infinity or with NaN, nothing has converged.
@@ -174,9 +178,9 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
     # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0; near
     # one the residual of x = 0 is larger than anything that x has to do with.
     at_zero = checks.residual.results({**values, ANSWER: torch.zeros_like(found.answer)})
-    zero = size(at_zero[number], checks.residual.kinds[name]).expand(shape)
+    zero = size(at_zero[number], kind).expand(shape)
     first = torch.where(torch.isfinite(norms[:, :1]), norms[:, :1], torch.nan)
-    here = size(checks.residual.magnitudes(results)[number], checks.residual.kinds[name]).expand(shape)
+    here = size(checks.residual.magnitudes(results)[number], kind).expand(shape)
     goal = torch.where((zero > 0) & torch.isfinite(zero), torch.fmin(zero, here), first)
     lost = goal < _SMALLEST
     if bool(lost.any()):  # a residual that is small because its products left the range of the numbers says nothing
@@ -237,14 +241,14 @@ def _blame_diagonal(status: np.ndarray, found: Found, checks: Checks) -> None:
         status[zero & (status == RunStatus.NONFINITE)] = RunStatus.NOT_POSITIVE
 
 
-def _first_deviations(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+def _first_deviations(found: Found, deviations: Mapping[str, Deviation]) -> tuple[Tensor, Tensor]:
     """When a value first differs from the program's own, and when that first is not finite; infinity for never."""
     never = torch.full((len(found.answer),), torch.inf, dtype=torch.float64, device=found.answer.device)
     wrong, lost = never, never
-    if not checks.program.outputs:
+    if not deviations:
         last = found.answer[:, -1:].flatten(1)
         return never, torch.where(torch.isfinite(last).all(-1), never, found.answer.shape[1] - 0.4)
-    for name, deviation in compared(checks.program, found, nodes).items():
+    for name, deviation in deviations.items():
         times = event_times(name, deviation.error)
         if times.numel():
             wrong = torch.minimum(wrong, torch.where(deviation.wrong, times, torch.inf).amin(-1))

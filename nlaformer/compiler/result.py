@@ -277,7 +277,8 @@ def judged_run(
     judged = judge(found, checks, broken)
     evidence = None
     if making is not None:
-        evidence = Evidence(checks.program, replace(found, settled=judged.settled), batch, judged.until, making)
+        settled = replace(found, settled=judged.settled)
+        evidence = Evidence(checks.program, settled, batch, judged.until, judged.deviations, making)
 
     def given_back(value: Tensor) -> Any:
         return give(value.to(dtype).reshape(*batch, *value.shape[1:]), library)
