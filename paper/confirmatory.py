@@ -294,12 +294,20 @@ def _h5(runs: _Find) -> Numbers:
 
 
 def _h6(runs: _Find) -> Numbers:
-    own = _scores(runs(LAMBDA_10, 3))
-    return {
-        f"{window}.{key}": value
-        for window in (10, 15)
-        for key, value in _compared({"ratio": (_scores(runs(f"cg-accelerated-K{window}")), own)}).items()
-    }
+    """The ratios of G; beside them the runs that failed, and the ratios before the window and in it."""
+    full = runs(LAMBDA_10, 3)
+    found: Numbers = {}
+    for window in (10, 15):
+        records = runs(f"cg-accelerated-K{window}")
+        part = _compared({"ratio": (_scores(records), _scores(full))})
+        found |= {f"{window}.{key}": value for key, value in part.items()}
+        found[f"{window}.failed"] = sum(map(failed, records))
+        found[f"{window}.trained"] = _scores([record for record in records if not failed(record)])
+        first = full[0].config.T - window + 1  # of the window
+        for name, times in (("before", slice(1, first)), ("within", slice(first, None))):
+            short, whole = (geometric_mean([e for r in each for e in errors(r)[times]]) for each in (records, full))
+            found[f"{window}.{name}"] = short / whole
+    return found
 
 
 def _h7(runs: _Find) -> Numbers:
@@ -308,9 +316,14 @@ def _h7(runs: _Find) -> Numbers:
 
 
 def _h8(runs: _Find) -> Numbers:
+    """The growth over CG's, which decides; beside it that of each, relative to the best conditioned quarter."""
     kinds = (f"{LAMBDA_10}-sigma1", LAMBDA_10, f"{LAMBDA_10}-sigma1.4")
     records = [record for kind in kinds for record in runs(kind, 3)]
-    return {"growth": interval([growth(record) for record in records], logarithm=False)}
+    found: Numbers = {"growth": interval([growth(record) for record in records], logarithm=False)}
+    for who in ("model", "cg"):
+        shares = [record.own["crossing"][who][-1] / record.own["crossing"][who][0] - 1 for record in records]
+        found[f"{who}.share"] = [min(shares), max(shares)]
+    return found
 
 
 def _h9(runs: _Find) -> Numbers:
