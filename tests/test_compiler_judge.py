@@ -499,3 +499,21 @@ def test_a_residual_that_is_small_beside_its_first_alone_does_not_vouch_for_the_
     wanted = Vanished().run(A, b, iterations=1).x[-1]
     run = nf.compile(Vanished(), n=3).run(A, b, iterations=1)
     assert run.status in SAYS or np.allclose(run.x[-1], wanted, rtol=1e-2)
+
+
+class AwayFromAPole(nf.Program):
+    """It begins near the pole of its residual, and a fixed step takes it away from there."""
+
+    def start(self, b):
+        return dict(x=1e-20 * b)
+
+    def step(self, x):
+        return dict(x=0.5 * x + 0.05)
+
+    def residual(self, b, x):
+        return 1 / x - b
+
+
+def test_to_leave_a_pole_is_not_to_converge():
+    for run in (AwayFromAPole().run, nf.compile(AwayFromAPole(), n=3).run):
+        assert run(b=np.array([1.0, 2.0, 3.0]), iterations=6).status is not nf.RunStatus.CONVERGED

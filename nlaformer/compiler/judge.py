@@ -125,11 +125,10 @@ def with_settled(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple
 
     ``nodes`` are the program's own values on what was found.
     """
-    norms, goal, terms = _residual_norms(found, checks)
+    norms, goal, start = _residual_norms(found, checks)
     if norms is None:
         return found, norms, goal, torch.zeros_like(found.settled)
     small = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
-    start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
     bar = Tolerance.of(found.dtype).small * start
     low = small | ((norms <= bar) & (bar > 0))
     beside_goal = norms <= Tolerance.of(found.dtype).small * goal
@@ -163,7 +162,10 @@ def _vouched(
 
 
 def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor, Tensor]:
-    """The norm of each residual, None without one, what it is compared with, and its terms; (systems, T + 1) each."""
+    """The norm of each residual, None without one, what it is compared with to have converged, and what to have fallen.
+
+    (systems, T + 1) each. It has fallen beside its first or its own terms.
+    """
     if checks.residual is None:
         return None, found.answer, found.answer
     shape = found.answer.shape[:2]
@@ -171,22 +173,24 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
     ((name, number),) = checks.residual.outputs.items()
     results, kind = checks.residual.results(values), checks.residual.kinds[name]
     norms, terms = (size(v, kind).expand(shape) for v in (results[number], checks.residual.terms(number, results)))
+    start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
     if checks.scale is not None:
         scale = _norm(checks.scale, values).expand(shape)
         # Compared with 0, with infinity or with NaN, nothing has converged.
-        return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan), terms
+        return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan), start
     # Compared with the residual of x = 0, |b|: a start far away must not lower the bar. There may be a pole at 0; near
-    # one the residual of x = 0 is larger than anything that x has to do with.
+    # one a residual is larger than anything that x has to do with, and to leave it is no fall.
     at_zero = checks.residual.results({**values, ANSWER: torch.zeros_like(found.answer)})
     zero = size(at_zero[number], kind).expand(shape)
     first = torch.where(torch.isfinite(norms[:, :1]), norms[:, :1], torch.nan)
     here = size(checks.residual.magnitudes(results)[number], kind).expand(shape)
-    goal = torch.where((zero > 0) & torch.isfinite(zero), torch.fmin(zero, here), first)
+    goal = torch.where(zero == 0, first, torch.fmin(torch.where(torch.isfinite(zero), zero, first), here))
+    start = torch.where(torch.isfinite(zero), start, goal)
     lost = goal < _SMALLEST
     if bool(lost.any()):  # a residual that is small because its products left the range of the numbers says nothing
         lost = lost & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
         norms, goal = (torch.where(lost, torch.nan, value) for value in (norms, goal))
-    return norms, goal, terms
+    return norms, goal, start
 
 
 def _norm(expression: Expression, values: Mapping[str, Tensor]) -> Tensor:
