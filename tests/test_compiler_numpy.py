@@ -839,3 +839,19 @@ def test_a_part_of_a_new_array_is_changed_in_place():
     b = np.array([1.0, 2.0, -3.0])
     run = nf.compile(Parts(), n=3).run(b=b, iterations=2)
     np.testing.assert_allclose(run.x[2], [1.0, 4.0, -11.0], rtol=1e-12)
+
+
+class Largest(nf.Program):
+    """One where an entry is the largest."""
+
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=np.sign(np.abs(x) - np.max(np.abs(x))) + 1.0)
+
+
+def test_the_largest_entry_is_an_entry():
+    for b in np.random.default_rng(0).normal(size=(50, 6)):
+        wanted = (np.abs(b) == np.abs(b).max()).astype(float)
+        np.testing.assert_array_equal(Largest().run(b=b, iterations=1).x[-1], wanted)

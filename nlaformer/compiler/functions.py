@@ -306,7 +306,7 @@ def _extreme(larger: _Function, v: Value, axis: Any) -> Value:
         step = min(seen, n - seen)
         v = larger(v, roll(v, step, axis=0))
         seen += step
-    return mean(v) if v.kind == "vector" else _extreme(larger, v[0], None)
+    return v[0] if v.kind == "vector" else _extreme(larger, v[0], None)
 
 
 def _sum_or_mean(op: str, v: Value, axis: Any) -> Value:
