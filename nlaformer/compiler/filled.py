@@ -30,7 +30,6 @@ from torch import Tensor
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import Graph, Node, reachable
-from nlaformer.compiler.instructions import FFN as BY_FFN
 from nlaformer.compiler.instructions import HEADROOM, Builder, Combination, Term
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, PartSpec
@@ -164,16 +163,14 @@ def speak(builder: Builder, network: Network, given: Sequence[Combination], symm
             state = _through(builder, network, "pre", state)
     if part.inputs or copied:
         vectors = [v for v, kind in zip(given, part.inputs, strict=True) if kind == "vector"]
-        spread: list[Combination] = [
-            ((builder.emit("diagonal", [v], half=BY_FFN, writes=BY_FFN, height=n, tame=False), 1.0),) for v in vectors
-        ]
+        spread: list[Combination] = [((builder.emit("diagonal", [v], height=n, tame=False), 1.0),) for v in vectors]
         sources = [((state, 1.0),), *given, *spread]
         copy = (hidden[part.name][builder.block],) if copied else ()
         state = builder.emit("tell", sources, (), (part.name,), extra=copy, height=0)
     state = _through(builder, network, "loop" if part.method == "step" else "pre", state)
     numbers = n if part.is_vector else 1
     heard = builder._work(f"heard {output}", part.name, height=numbers, tame=False)
-    more: dict[str, Any] = {"writes": BY_FFN, "extra": (heard,), "tame": False, "bound": HEADROOM}
+    more: dict[str, Any] = {"extra": (heard,), "tame": False, "bound": HEADROOM}
     return builder.emit("hear", [((state, 1.0),)], (), (part.name, list(part.outputs).index(output)), **more)
 
 
@@ -181,7 +178,7 @@ def _through(builder: Builder, network: Network, block: str, before: int) -> int
     """The layers of a block, one after the other. A register without rows stands for what each has done."""
     for k in range(len(getattr(network, block))):
         parameters = (network.part.name, block, k)
-        before = builder.emit("network", [((before, 1.0),)], (), parameters, writes=BY_FFN, height=0)
+        before = builder.emit("network", [((before, 1.0),)], (), parameters, height=0)
     return before
 
 

@@ -70,6 +70,10 @@ HEADROOM = 4.0  # how far a mantissa may grow within one step before products lo
 MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
 ZERO, FARTHEST = 200.0, 2000.0  # the logarithm of 0 is minus these
 TRIP = 1000.0  # what a trip is where a dot is 0
+# The instructions of the FFN, and those of attention and the FFN of the same layer. All others are attention's.
+BY_FFN = {"log", "coarse", "beneath", "trip", "encode", "relu", "absolute", "below", "flip", "constant"}
+BY_FFN |= {"diag", "diagonal", "triangle", "skew", "row sums", "write"}
+BY_BOTH = {"refine", "transpose", "network", "hear"}
 
 
 def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
@@ -262,8 +266,6 @@ class Builder:
         exponent: Combination = (),
         parameters: tuple[Any, ...] = (),
         *,
-        half: int = ATTENTION,
-        writes: int = ATTENTION,
         extra: tuple[int, ...] = (),
         also: Iterable[int] = (),
         **more: Any,
@@ -274,10 +276,11 @@ class Builder:
         if key in self.made:
             return self.made[key]
         reads = registers_of(*sources, exponent) | {*also}
-        layer = self.out.first_layer(self.block, reads, half)
+        layer = self.out.first_layer(self.block, reads, FFN if op in BY_FFN else ATTENTION)
+        written_by = FFN if op in BY_FFN | BY_BOTH else ATTENTION
         more.setdefault("tame", all(self._tame(source) for source in sources))
         more.setdefault("size", more.get("bound", HEADROOM) / HEADROOM)
-        target = self._temporary(time=(layer, writes), **more)
+        target = self._temporary(time=(layer, written_by), **more)
         for other in extra:
             self.out.registers[other].time = (layer, ATTENTION)
         self.made[key] = target
@@ -400,18 +403,14 @@ class Builder:
         trips = clears is not None
         # Where nothing trips, 0 is a power of e that underflows, whatever it is multiplied with.
         zero = ZERO if trips else FARTHEST
-        first = self.emit(
-            "log", [source], (), (lowest, highest, zero if policy == "den" else -zero), half=FFN, writes=FFN, **more
-        )
+        first = self.emit("log", [source], (), (lowest, highest, zero if policy == "den" else -zero), **more)
         sources: list[Combination] = [source, ((first, 1.0),)]
         extra = [self._work("ratio", source, policy, trips, height=self._height(source))]
         if clears is not None:
-            sources.append(((self.emit("trip", [source], (), (lowest,), half=FFN, writes=FFN), 1.0),))
+            sources.append(((self.emit("trip", [source], (), (lowest,)), 1.0),))
             extra.append(self._work("tripped", source, policy, scalar=True))
             self.trips[self.block].setdefault(extra[-1], set()).update(clears)
-        refined = self.emit(
-            "refine", sources, (), (lowest, highest, policy, scalar), writes=FFN, extra=tuple(extra), **more
-        )
+        refined = self.emit("refine", sources, (), (lowest, highest, policy, scalar), extra=tuple(extra), **more)
         self.interpolated[refined] = first
         if trips:
             self.tripped[refined] = extra[-1]

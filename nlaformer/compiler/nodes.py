@@ -15,7 +15,6 @@ from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network, speak
 from nlaformer.compiler.graph import Node, is_invariant
 from nlaformer.compiler.instructions import (
-    FFN,
     HEADROOM,
     MATRIX_NORM,
     Block,
@@ -203,7 +202,7 @@ class Nodes(Scaling):
             half = tuple((register, sign * c) for register, c in source)
             more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source), "scalar": scalar}
             more["size"] = self._size(source)
-            rows.append(self.emit("relu", [half], half=FFN, writes=FFN, **more))
+            rows.append(self.emit("relu", [half], **more))
             for register, _ in source:
                 if register in self.out.linearizations:
                     self.out.linearizations[rows[-1]] = self.out.linearizations[register]
@@ -213,7 +212,7 @@ class Nodes(Scaling):
         """Rows that are 0 where v > 0 and where v < 0, and 1 elsewhere."""
         more: dict[str, Any] = {"height": self._height(source), "scalar": scalar, "bound": 1.0, "size": 1.0}
         halves = self._halves(source, scalar)
-        return [self.emit("below", [((half, 1.0),)], half=FFN, writes=FFN, tame=True, **more) for half in halves]
+        return [self.emit("below", [((half, 1.0),)], tame=True, **more) for half in halves]
 
     # --- nodes ---
 
@@ -244,7 +243,7 @@ class Nodes(Scaling):
             scaled = tuple(tuple(entry / largest for entry in row) for row in rows)
             bound = math.sqrt(len(rows) * self.n)
             more: dict[str, Any] = {"height": len(rows), "bound": bound, "size": 1.0}
-            row = self.emit("constant", [], (), scaled, half=FFN, writes=FFN, **more)
+            row = self.emit("constant", [], (), scaled, **more)
         return (Term(largest, row),)
 
     def _zeros(self, node: Node) -> Value:
@@ -351,7 +350,7 @@ class Nodes(Scaling):
             "tame": self._is_calm(numerator, u),
         }
         rows = [numerator, *(((sign, 1.0),) for sign in signs)]
-        row = self.emit("flip", rows, half=FFN, writes=FFN, **more)
+        row = self.emit("flip", rows, **more)
         return (Term(1 / factor, row, combine((1.0, e), (-1.0, exponent), (-1.0, log))),)
 
     def _sqrt(self, node: Node) -> Value:
@@ -382,7 +381,7 @@ class Nodes(Scaling):
             "scalar": scalar,
         }
         more["size"] = self._size(source)
-        row = self.emit(op, [source], (), parameters, half=FFN, writes=FFN, **more)
+        row = self.emit(op, [source], (), parameters, **more)
         return (Term(1.0, row, exponent),)
 
     def _sign(self, node: Node) -> Value:

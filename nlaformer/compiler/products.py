@@ -7,7 +7,6 @@ from typing import Any
 
 from nlaformer.compiler.graph import Node, is_invariant
 from nlaformer.compiler.instructions import (
-    FFN,
     HEADROOM,
     MATRIX_NORM,
     Combination,
@@ -63,7 +62,7 @@ class Products(Moves):
             source, exponent = self._in_row(node)
             if not source:
                 return ()
-            rough = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)  # of both: that of 0 is beyond use
+            rough = self.emit("coarse", [source], tame=False)  # of both: that of 0 is beyond use
             terms = []
             for sign in (1.0, -1.0):
                 factor, log = self._log_of(combine((sign, source)), "num", True)
@@ -118,7 +117,7 @@ class Products(Moves):
         if not X:
             return ()
         more: dict[str, Any] = {"bound": self._bound(X) * math.sqrt(self.n), "size": self._size(X), "tame": False}
-        return (Term(1.0, self.emit("row sums", [X], half=FFN, writes=FFN, **more), exponent),)
+        return (Term(1.0, self.emit("row sums", [X], **more), exponent),)
 
     def _by_input(self, name: str, transposed: bool, right: Node) -> Value:
         """The product with an input matrix, which is kept as logarithms."""
@@ -138,9 +137,9 @@ class Products(Moves):
         if not X:
             return ()
         more: dict[str, Any] = {"height": self.n, "bound": self._bound(X)}
-        skewed = self.emit("skew", [X], half=FFN, writes=FFN, **more)
+        skewed = self.emit("skew", [X], **more)
         moved = self._work("moved", skewed, height=self.n)
-        row = self.emit("transpose", [((skewed, 1.0),)], writes=FFN, extra=(moved,), **more)
+        row = self.emit("transpose", [((skewed, 1.0),)], extra=(moved,), **more)
         return (Term(1.0, row, exponent),)
 
     def _outer(self, node: Node) -> Value:

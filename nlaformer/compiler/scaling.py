@@ -31,7 +31,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nlaformer.compiler.graph import Node, is_input, is_invariant, is_number, reachable
-from nlaformer.compiler.instructions import FFN, Builder, Combination, combine
+from nlaformer.compiler.instructions import Builder, Combination, combine
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.compiler.vanishing import causes, falling_states, vanishing
 
@@ -47,7 +47,7 @@ class Scaling(Builder):
         if not source:
             return source, ()
         if kind == "scalar":
-            log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
+            log = self.emit("coarse", [source], tame=False)
             picked = self._work("picked", log, scalar=True, tame=False)
             self.sizes.add(picked)
             row = self.emit(
@@ -70,12 +70,12 @@ class Scaling(Builder):
         """The logarithm of the largest entry, within a few tenths; where that ends, of the sum of absolute values."""
         absolute: Combination = ()
         if kind == "matrix" or self.target.is_double:
-            absolute = ((self.emit("absolute", [source], half=FFN, writes=FFN, tame=False), 1.0),)
-        log = self.emit("coarse", [absolute if kind == "matrix" else source], half=FFN, writes=FFN, tame=False)
+            absolute = ((self.emit("absolute", [source], tame=False), 1.0),)
+        log = self.emit("coarse", [absolute if kind == "matrix" else source], tame=False)
         rows = [self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)]
         if self.target.is_double:
             total = self.emit("sum", [absolute], scalar=True, tame=False)
-            rows.append(self.emit("beneath", [((total, 1.0),)], half=FFN, writes=FFN, scalar=True, tame=False))
+            rows.append(self.emit("beneath", [((total, 1.0),)], scalar=True, tame=False))
         self.sizes.update(rows)
         return combine(*((1.0, ((row, 1.0),)) for row in rows))
 
@@ -94,7 +94,7 @@ class Scaling(Builder):
         return forms[0] if forms else ()
 
     def _larger(self, F: Combination, H: Combination) -> Combination:
-        above = self.emit("relu", [combine((1.0, H), (-1.0, F))], half=FFN, writes=FFN, scalar=True, tame=False)
+        above = self.emit("relu", [combine((1.0, H), (-1.0, F))], scalar=True, tame=False)
         return combine((1.0, F), (1.0, ((above, 1.0),)))
 
     def _rough(self, exponent: Combination) -> Combination:

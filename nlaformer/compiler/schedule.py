@@ -13,28 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.instructions import FFN, Block, Combination, Instruction, Selection, registers_of
+from nlaformer.compiler.instructions import (
+    BY_BOTH,
+    BY_FFN,
+    FFN,
+    Block,
+    Combination,
+    Instruction,
+    Selection,
+    registers_of,
+)
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
 _ENCODING = ("parts of {0}", "log |{0}|, signs of {0}", "log |{0}| refined", "log |{0}| refined again")
-_FFN_OPS = {
-    "relu",
-    "log",
-    "coarse",
-    "beneath",
-    "trip",
-    "absolute",
-    "below",
-    "flip",
-    "constant",
-    "diag",
-    "diagonal",
-    "triangle",
-    "skew",
-    "row sums",
-}
-_FFN_OPS |= {"encode", "write"}
-_BOTH = ("refine", "transpose", "network", "hear")  # attention, and the FFN of the same layer
 _WORDS = {
     "scale": "{first}{power}",
     "matvec": "{parameter} {first}{power}",
@@ -128,7 +119,7 @@ def _moved(writes: dict[int, Combination], live: list[Instruction]) -> set[int]:
 
 
 def _reads_in_ffn(i: Instruction, layer: int) -> bool:
-    return i.layer == layer and (i.op in _FFN_OPS or i.op in _BOTH)
+    return i.layer == layer and i.op in BY_FFN | BY_BOTH
 
 
 def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list[Any]]]:
@@ -161,11 +152,11 @@ def critical_path(block: list[list[Any]]) -> int:
             read = 2 * parameter + 1
         elif op in ("matvec", "squares"):  # which read the logarithms of an input matrix
             read = max(read, ready.get(f"log |{parameter.removesuffix('.T')}|", 0))
-        by_ffn = op in _FFN_OPS
+        by_ffn = op in BY_FFN
         half = read + (read + by_ffn) % 2  # attention in even halves, the FFN in odd ones
         last = max(last, half)
         ready |= dict.fromkeys(extra, half + 1)
-        if op in _BOTH:
+        if op in BY_BOTH:
             last = max(last, half := half + 1)
         if op != "write":  # which all read the old state
             ready[target] = half + 1

@@ -14,7 +14,6 @@ from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network
 from nlaformer.compiler.graph import Node, describe
 from nlaformer.compiler.instructions import (
-    FFN,
     TRIP,
     ZERO,
     Block,
@@ -137,7 +136,7 @@ class _Selector(Products):
         for trip, _ in self._trips(exponent):
             if not self.trips[self.block][trip].issuperset(names):
                 over = combine((1.0, ((trip, 1.0),)), (-TRIP, ((self.one, 1.0),)))
-                beyond = self.emit("relu", [over], half=FFN, writes=FFN, scalar=True, tame=False)
+                beyond = self.emit("relu", [over], scalar=True, tame=False)
                 parts.append((ZERO / TRIP, ((trip, 1.0), (beyond, -1.0))))
         return combine(*parts)
 
