@@ -54,8 +54,8 @@ class Analysis:
 def analyse(traced: TracedProgram) -> Analysis:
     """Units and signs of a program. Raises CompileError with everything that cannot be compiled."""
     promises = tuple(node for node in traced.nodes if _rests_on_promise(node, traced.program.positive_definite))
-    lowering = lower(traced)
-    lowered, promised = lowering.program, [lowering.image(node) for node in promises]
+    lowered, images = lower(traced)
+    promised = [images[id(node)] for node in promises]
     refuse(traced.program, [*lowered.problems, *_unknown_signs(lowered, promised)])
     refuse_changes(traced)
     units, scaled = _solve_units(lowered)

@@ -9,7 +9,6 @@ emit      layers -> weights
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -18,7 +17,7 @@ from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, thread
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.emit import Weights, emit
-from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
+from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
 from nlaformer.compiler.found import values_of
 from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
@@ -81,9 +80,15 @@ def compile(
         if filled is not None:
             refuse_unknown(filled, analysis)
         try:
-            selection = _selected(analysis, target, {} if filled is None else filled.networks)
+            selection = select(analysis, target, {} if filled is None else filled.networks)
             layers = schedule(selection)
             weights = emit(selection, layers)
+        except RecursionError:
+            raise CompileError(
+                f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last. "
+                "Let the loop that does so be the iterations of a run: where each pass works on another row, a state e "
+                "that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b"
+            ) from None
         except ArithmeticError as error:
             raise CompileError(
                 f"{traced.program.name}: the bounds of its values leave the range of the numbers ({error}); keep "
@@ -142,17 +147,6 @@ def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric")
     return whole("n", n, 1)
 
 
-def _selected(analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Selection:
-    try:
-        return select(analysis, target, networks)
-    except RecursionError:
-        raise CompileError(
-            f"{analysis.lowered.program.name}: a value of one block is made by hundreds of operations, each on the "
-            "last. Let the loop that does so be the iterations of a run: where each pass works on another row, "
-            "a state e that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b"
-        ) from None
-
-
 def _config(
     traced: TracedProgram, analysis: Analysis, selection: Selection, layers: Schedule, weights: Weights
 ) -> AlgorithmConfig:
@@ -169,7 +163,7 @@ def _config(
         scales={name: [weights.names[row] for row in rows] for name, rows in selection.scales.items()},
         program=values_of(traced).data(),
         schedule=schedule_data(selection, layers),
-        warnings=list(dict.fromkeys(selection.warnings)),
+        warnings=[],
     )
 
 

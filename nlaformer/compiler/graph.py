@@ -104,7 +104,10 @@ class EntriesWanted(BaseException):  # not for a user's `except Exception`
 
 
 class Node:
-    """A value of the graph. ``kind`` is scalar, vector or matrix; None for a refused value of unknown kind."""
+    """A value of the graph. ``kind`` is scalar, vector or matrix; None for a refused value of unknown kind.
+
+    ``invariant``: the same in every step, since it is made of inputs and constants.
+    """
 
     def __init__(self, graph: Graph, op: str, args: tuple[Node, ...], extra: Any, kind: Any, place: Place):
         self.graph, self.op, self.args, self.extra, self.place = graph, op, args, extra, place
@@ -446,11 +449,6 @@ def reachable(nodes: Iterable[Node]) -> list[Node]:
             stack.append((node, True))
             stack.extend((argument, False) for argument in reversed(node.args))
     return list(seen.values())
-
-
-def is_invariant(node: Node) -> bool:
-    """Whether a value is the same in every step: it is made of inputs and constants."""
-    return node.invariant
 
 
 def is_input(node: Node, name: str) -> bool:

@@ -194,7 +194,6 @@ class Selection:
     # Of learned parts that are filled in: the network, and the registers in which the layers of a block work.
     networks: dict[str, Network] = field(default_factory=dict)
     hidden: dict[str, dict[Block, int]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
 
     def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:
         """The first layer of a block in which attention, or the FFN, may read these registers."""

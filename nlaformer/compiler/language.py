@@ -104,12 +104,12 @@ class Program:
 _ValueT = TypeVar("_ValueT", bound=Any)  # a traced value, a NumPy array or a tensor
 
 
-def _call(name: str, *args: Any, of_arrays: str = "") -> Any:
-    """A function of traced values, or of arrays, for which NumPy and torch have it, perhaps under another name."""
+def _call(name: str, *args: Any) -> Any:
+    """A function of traced values, or of arrays, for which NumPy and torch have it under the same name."""
     value = next((argument for argument in args if isinstance(argument, Value)), None)
     if value is not None:
         return named(value, "nf", name, args, {})
-    return getattr(_library(*args), of_arrays or name)(*args)
+    return getattr(_library(*args), name)(*args)
 
 
 def _library(*args: Any) -> Any:

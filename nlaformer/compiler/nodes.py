@@ -13,7 +13,7 @@ from typing import Any
 
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network, speak
-from nlaformer.compiler.graph import Node, is_invariant
+from nlaformer.compiler.graph import Node
 from nlaformer.compiler.instructions import (
     HEADROOM,
     MATRIX_NORM,
@@ -220,7 +220,7 @@ class Nodes(Scaling):
         """What does not depend on the state is computed once, in the pre block."""
         if self.block == "pre" or node.op in _LEAVES:
             return self.block
-        return "pre" if is_invariant(node) else self.block
+        return "pre" if node.invariant else self.block
 
     def value(self, node: Node) -> Value:
         block = self._home(node)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nlaformer.compiler.graph import Node, is_invariant
+from nlaformer.compiler.graph import Node
 from nlaformer.compiler.instructions import (
     HEADROOM,
     MATRIX_NORM,
@@ -35,7 +35,7 @@ class Products(Moves):
             moved = self._masked(one, other)
             if moved is not None:
                 return moved
-            if self.analysis.is_positive(one) and (one.kind == "scalar" or is_invariant(one)):
+            if self.analysis.is_positive(one) and (one.kind == "scalar" or one.invariant):
                 factor, exponent = self.logarithm(one, "num")
                 return multiply(self.value(other), (Term(factor, self.one, exponent),))
             if self._is_step(one, other):

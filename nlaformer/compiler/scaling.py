@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from nlaformer.compiler.graph import Node, is_input, is_invariant, is_number, reachable
+from nlaformer.compiler.graph import Node, is_input, is_number, reachable
 from nlaformer.compiler.instructions import Builder, Combination, combine
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.compiler.vanishing import causes, falling_states, vanishing
@@ -274,7 +274,7 @@ def _of_same_scale(node: Node) -> list[Node]:
         return [node.args[1]] if is_input(left, "A") else []
     if node.op == "multiply" and node.args[0].op == "constant" and node.args[0].kind == "scalar":
         return [node.args[1]]
-    if node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
+    if node.op == "divide" and len(args) == 2 and node.args[1].invariant:
         return [node.args[0]]
     return []
 
