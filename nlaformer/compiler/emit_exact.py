@@ -118,13 +118,6 @@ def _total(at: Rows, i: Instruction) -> Form:
     return total
 
 
-def _roll(at: Rows, i: Instruction) -> Parts:
-    """Token j reads token j - shift."""
-    (shift,) = i.parameters
-    source = [0, *(1 + (j - shift) % at.n for j in range(at.n))]
-    return [build.pick_head(at.layout, source, at.forms(i.sources[0]), at.rows(i.target))], []
-
-
 def _move(at: Rows, i: Instruction) -> Parts:
     """A head for each route: from which token each token reads, 0 for none, and which row goes to which."""
     forms, rows = at.forms(i.sources[0]), at.rows(i.target)
@@ -161,7 +154,6 @@ EXACT: dict[str, Emit] = {
     "transpose": _transpose,
     "row sums": _row_sums,
     "sum": _sum,
-    "roll": _roll,
     "move": _move,
     "pick": _pick,
 }

@@ -23,7 +23,7 @@ coarse     l = log |v| within a few hundredths                     FFN
 peak       the largest l over the tokens                           1 head
 beneath    min(log s + 16, 0) of a sum of absolute values          FFN
 ratio      s e^-l and l of the first token                         2 heads
-sum        over tokens; roll, pick: other tokens' values, exact    1 head
+sum        over tokens; pick: the first token's value, exact       1 head
 move       entries, rows and columns to other places, exact        1 head, n heads between tokens and rows
 row sums   t_j = sum_k X_jk, exact                                 FFN
 relu       max(s, 0); below, flip: signs by masks, exact           FFN

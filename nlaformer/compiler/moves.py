@@ -71,6 +71,20 @@ class Moves(Nodes):
         pairs = [(int(a), int(z)) for a, z in np.argwhere(order)]
         return self._move(*self._in_row(left), [_route(own, pairs)], self.n)
 
+    def _roll(self, node: Node) -> Value:
+        """Token j reads token j - shift."""
+        source, exponent = self._in_row(node.args[0])
+        tokens, height = [1 + (j - node.extra) % self.n for j in range(self.n)], self._height(source)
+        return self._move(source, exponent, [_route(tokens, [(k, k) for k in range(height)])], height)
+
+    def _rolled_columns(self, node: Node) -> Value | None:
+        """The transpose of a roll of a transpose, which is np.roll along axis 1: row k goes to row k + shift."""
+        (roll,) = node.args
+        if roll.op != "roll" or roll.args[0].op != "transpose":
+            return None
+        pairs = [(k, (k + roll.extra) % self.n) for k in range(self.n)]
+        return self._move(*self._in_row(roll.args[0].args[0]), [_route(range(1, self.n + 1), pairs)], self.n)
+
     def _repeated(self, u: Node, v: Node) -> Value | None:
         """The outer product u v^T, if u or v is a vector of zeros and ones."""
         rows, columns = _zeros_and_ones(u, self.n), _zeros_and_ones(v, self.n)

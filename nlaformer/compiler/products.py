@@ -133,13 +133,16 @@ class Products(Moves):
         (inner,) = node.args
         if inner.op == "input":
             return (Term(1.0, self.eye, self._input_scale(inner.extra), f"{inner.extra}.T"),)
+        moved = self._rolled_columns(node)
+        if moved is not None:
+            return moved
         X, exponent = self._in_row(inner)
         if not X:
             return ()
         more: dict[str, Any] = {"height": self.n, "bound": self._bound(X)}
         skewed = self.emit("skew", [X], **more)
-        moved = self._work("moved", skewed, height=self.n)
-        row = self.emit("transpose", [((skewed, 1.0),)], extra=(moved,), **more)
+        shifted = self._work("moved", skewed, height=self.n)
+        row = self.emit("transpose", [((skewed, 1.0),)], extra=(shifted,), **more)
         return (Term(1.0, row, exponent),)
 
     def _outer(self, node: Node) -> Value:
@@ -203,14 +206,6 @@ class Products(Moves):
     def _mean(self, node: Node) -> Value:
         count = self.n if node.args[0].kind == "vector" else self.n**2
         return tuple(Term(t.coefficient / count, t.register, t.exponent) for t in self._sum(node))
-
-    def _roll(self, node: Node) -> Value:
-        source, exponent = self._in_row(node.args[0])
-        if not source:
-            return ()
-        more: dict[str, Any] = {"height": self._height(source), "bound": self._bound(source)}
-        more["size"] = self._size(source)
-        return (Term(1.0, self.emit("roll", [source], (), (node.extra % self.n,), **more), exponent),)
 
     def _diag(self, node: Node) -> Value:
         return self._by_ffn("diag", node, height=1)

@@ -39,7 +39,7 @@ _WORDS = {
     "sum": "sum of {first} over tokens",
     "row sums": "sums of the rows of {first}",
     "squares": "row sums of {parameter} * {parameter}",
-    "roll": "{first} rolled by {parameter}",
+    "roll": "{first} rolled by {parameter}",  # of files of version 0.2
     "move": "entries of {first} moved",
     "log": "log {first}, interpolated",
     "coarse": "log |{first}|, roughly",
@@ -168,7 +168,7 @@ def _entry(i: Instruction, names: list[str]) -> list[Any]:
     parameter: Any = None
     if i.op == "encode":
         parameter = i.layer
-    elif i.op in ("matvec", "squares", "trip", "roll"):  # A or A.T; the level of the trip; by how many tokens
+    elif i.op in ("matvec", "squares", "trip"):  # A or A.T; the level of the trip
         parameter = i.parameters[0]
     elif i.op == "matmul":
         parameter = "^T" if i.parameters[1] else ""
