@@ -302,6 +302,10 @@ class Builder:
     def _size(self, source: Combination) -> float:
         return sum(abs(c) * self.out.registers[register].size for register, c in source)
 
+    def _like(self, source: Combination) -> dict[str, Any]:
+        """What ``emit`` is told of a result that is of the height, the bound and the size of its source."""
+        return {"height": self._height(source), "bound": self._bound(source), "size": self._size(source)}
+
     def _tame(self, source: Combination) -> bool:
         return all(self.out.registers[register].tame for register, _ in source)
 

@@ -200,9 +200,7 @@ class Nodes(Scaling):
         rows = []
         for sign in (1.0, -1.0):
             half = tuple((register, sign * c) for register, c in source)
-            more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source), "scalar": scalar}
-            more["size"] = self._size(source)
-            rows.append(self.emit("relu", [half], **more))
+            rows.append(self.emit("relu", [half], scalar=scalar, **self._like(source)))
             for register, _ in source:
                 if register in self.out.linearizations:
                     self.out.linearizations[rows[-1]] = self.out.linearizations[register]
@@ -342,15 +340,9 @@ class Nodes(Scaling):
         numerator, e = self._in_row(u)
         if not numerator:
             return ()
-        more: dict[str, Any] = {
-            "height": max(self._height(numerator), self._height(source)),
-            "scalar": scalar and u.kind == "scalar",
-            "bound": self._bound(numerator),
-            "size": self._size(numerator),
-            "tame": self._is_calm(numerator, u),
-        }
-        rows = [numerator, *(((sign, 1.0),) for sign in signs)]
-        row = self.emit("flip", rows, **more)
+        more = self._like(numerator) | {"height": max(self._height(numerator), self._height(source))}
+        more |= {"scalar": scalar and u.kind == "scalar", "tame": self._is_calm(numerator, u)}
+        row = self.emit("flip", [numerator, *(((sign, 1.0),) for sign in signs)], **more)
         return (Term(1 / factor, row, combine((1.0, e), (-1.0, exponent), (-1.0, log))),)
 
     def _sqrt(self, node: Node) -> Value:
@@ -369,20 +361,13 @@ class Nodes(Scaling):
     def _relu(self, node: Node) -> Value:
         return self._by_ffn("relu", node)
 
-    def _by_ffn(self, op: str, node: Node, parameters: tuple[object, ...] = (), height: int | None = None) -> Value:
+    def _by_ffn(self, op: str, node: Node, parameters: tuple[object, ...] = (), **more: Any) -> Value:
         """An exact function of a value in rows that commutes with positive factors."""
         source, exponent = self._in_row(node.args[0])
         if not source:
             return ()
-        scalar = node.kind == "scalar"
-        more: dict[str, Any] = {
-            "height": height or self._height(source),
-            "bound": self._bound(source),
-            "scalar": scalar,
-        }
-        more["size"] = self._size(source)
-        row = self.emit(op, [source], (), parameters, **more)
-        return (Term(1.0, row, exponent),)
+        more = self._like(source) | {"scalar": node.kind == "scalar"} | more
+        return (Term(1.0, self.emit(op, [source], (), parameters, **more), exponent),)
 
     def _sign(self, node: Node) -> Value:
         source, _ = self._in_row(node.args[0])
