@@ -22,7 +22,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from nlaformer.compiler.graph import Node, describe, is_input
+from nlaformer.compiler.graph import REARRANGING, Node, describe, is_input
 from nlaformer.compiler.learned import Call
 from nlaformer.compiler.lower import lower
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
@@ -31,7 +31,7 @@ from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_chang
 _Power = dict[str, Fraction]
 # Operations whose value has the sign of their arguments, where all of these are positive.
 _KEEP_SIGN = {"add", "multiply", "divide", "matmul", "dot", "outer", "sqrt", "sum", "mean", "sign"}
-_KEEP_SIGN |= {"transpose", "diag", "diagonal", "triangle", "roll"}
+_KEEP_SIGN |= REARRANGING
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from nlaformer.compiler.graph import Node, is_input, is_number, reachable
+from nlaformer.compiler.graph import REARRANGING, Node, is_input, is_number, reachable
 from nlaformer.compiler.instructions import Builder, Combination, combine
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.compiler.vanishing import causes, falling_states, vanishing
@@ -267,7 +267,7 @@ def _is_homogeneous(traced: TracedProgram) -> bool:
 def _of_same_scale(node: Node) -> list[Node]:
     """The arguments that share a vector's or matrix's scale."""
     args = [argument for argument in node.args if argument.kind != "scalar"]
-    if node.op in ("add", "positive", "relu", "roll", "triangle", "transpose", "diag", "diagonal"):
+    if node.op in REARRANGING | {"add", "positive", "relu"}:
         return args
     if node.op == "matmul":
         left = node.args[0].args[0] if node.args[0].op == "transpose" else node.args[0]
