@@ -88,9 +88,9 @@ class AlgorithmConfig:
 
     @classmethod
     def of(
-        cls, traced: TracedProgram, analysis: Analysis, target: Target, layout: Layout, **further: Any
+        cls, traced: TracedProgram, analysis: Analysis, target: Target, layout: Layout, **fields: Any
     ) -> AlgorithmConfig:
-        """The configuration of a program in a layout; ``further`` has the fields that depend on its weights."""
+        """The configuration of a program in a layout; ``fields`` are those that depend on its weights."""
         return cls(
             n=target.n,
             dtype=str(target.dtype).removeprefix("torch."),
@@ -106,7 +106,7 @@ class AlgorithmConfig:
             residual=None if traced.residual is None else Expression.of({"residual": traced.residual}).data(),
             scale=None if traced.scale is None else Expression.of({"scale": traced.scale}).data(),
             promises=Expression.of(without_networks({str(k): v for k, v in enumerate(analysis.promises)})).data(),
-            **further,
+            **fields,
         )
 
 

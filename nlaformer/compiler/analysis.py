@@ -59,7 +59,7 @@ def analyse(traced: TracedProgram) -> Analysis:
     refuse(traced.program, [*lowered.problems, *_unknown_signs(lowered, promised)])
     refuse_changes(traced)
     units, scaled = _solve_units(lowered)
-    return Analysis(lowered, units, scaled, _positive_nodes(lowered, promised, vanishing=False), promises)
+    return Analysis(lowered, units, scaled, _positive_nodes(lowered, promised, or_zero=False), promises)
 
 
 def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
@@ -172,13 +172,13 @@ def _eliminate(equations: list[_Power]) -> tuple[dict[str, _Power], set[str]]:
     return solution, free
 
 
-def _positive_nodes(traced: TracedProgram, promises: list[Node], vanishing: bool) -> frozenset[int]:
-    """The nodes known to be positive; with ``vanishing``, also scalars that are known to be 0 or positive."""
+def _positive_nodes(traced: TracedProgram, promises: list[Node], or_zero: bool) -> frozenset[int]:
+    """The nodes known to be positive; with ``or_zero``, also scalars that are known to be 0 or positive."""
     hopeful = set(traced.state)
     while True:
         positive = {id(node) for node in promises}
         for node in traced.nodes:
-            if _is_positive(node, positive, hopeful, vanishing):
+            if _is_positive(node, positive, hopeful, or_zero):
                 positive.add(id(node))
         wrong = {
             name for name in hopeful if id(traced.start[name]) not in positive or id(traced.step[name]) not in positive
@@ -190,7 +190,7 @@ def _positive_nodes(traced: TracedProgram, promises: list[Node], vanishing: bool
 
 def _unknown_signs(traced: TracedProgram, promises: list[Node]) -> list[str]:
     """A problem for each logarithm and root of a value whose sign is not known."""
-    positive = _positive_nodes(traced, promises, vanishing=True)
+    positive = _positive_nodes(traced, promises, or_zero=True)
     return [
         f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
         "write nf.positive(...) around it if you know that it is positive"
@@ -199,11 +199,11 @@ def _unknown_signs(traced: TracedProgram, promises: list[Node]) -> list[str]:
     ]
 
 
-def _is_positive(node: Node, positive: set[int], hopeful: set[str], vanishing: bool) -> bool:
+def _is_positive(node: Node, positive: set[int], hopeful: set[str], or_zero: bool) -> bool:
     known = [id(argument) in positive for argument in node.args]
     if node.op == "relu" or node.is_zero:
         # The logarithm of a scalar that vanishes must not be its only trace; entries of a vector are kept as they are.
-        return vanishing or node.kind != "scalar"
+        return or_zero or node.kind != "scalar"
     if node.op == "constant":
         return bool((np.asarray(node.extra) > 0).all())
     if node.op == "state":

@@ -65,7 +65,7 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
-    filled = None if isinstance(program, Program) else _filled(program)
+    filled = None if isinstance(program, Program) else _trained(program)
     if filled is None:
         target = _validate(program, n, order, dtype, bound)
     else:
@@ -103,7 +103,7 @@ def compile(
     return algorithm
 
 
-def _filled(program: Any) -> FilledProgram | None:
+def _trained(program: Any) -> FilledProgram | None:
     """A trained program with its networks; None if it is anything else."""
     return program.filled() if hasattr(program, "filled") and not isinstance(program, type) else None
 
@@ -170,7 +170,7 @@ def _config(
 def _rows(rows: StateRows, weights: Weights) -> dict[str, Any]:
     return {
         "kind": rows.kind,
-        "rows": [weights.names[row] for row in rows.rows],
+        "rows": [weights.names[rows.register]],
         "scale": None if rows.scale is None else weights.names[rows.scale],
         "logarithm": rows.logarithm,
     }

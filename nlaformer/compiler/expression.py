@@ -252,7 +252,7 @@ def _constant(use: _Use) -> Tensor:
     return torch.tensor(use.extra, dtype=torch.float64, device=use.like.device).to(use.like.dtype)
 
 
-def _filled(number: float) -> Callable[[_Use], Tensor]:
+def _full(number: float) -> Callable[[_Use], Tensor]:
     return lambda use: torch.full(use.shape, number, dtype=use.like.dtype, device=use.like.device)
 
 
@@ -314,8 +314,8 @@ _EXACT = REARRANGING | {"positive", "relu"}
 _CHOICES = frozenset({"maximum", "minimum"})
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "constant": _constant,
-    "zeros": _filled(0.0),
-    "ones": _filled(1.0),
+    "zeros": _full(0.0),
+    "ones": _full(1.0),
     "identity": lambda use: torch.eye(use.shape[0], dtype=use.like.dtype, device=use.like.device),
     "add": _pairwise(torch.add),
     "multiply": _pairwise(torch.multiply),

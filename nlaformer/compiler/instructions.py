@@ -64,6 +64,7 @@ if TYPE_CHECKING:
 Block = Literal["input", "pre", "loop", "post"]
 Combination = tuple[tuple[int, float], ...]  # of registers: sorted (register, coefficient)
 Operator = str  # of a term: nothing, or an input matrix by name, "C", transposed "C.T"
+ONE, EYE = 0, 1  # the first registers of every selection: 1 in every token, and row j of the identity in token j
 ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
@@ -99,10 +100,10 @@ class Term:
     operator: Operator = ""
 
 
-Value = tuple[Term, ...]
+Terms = tuple[Term, ...]
 
 
-def add(*values: Value) -> Value:
+def add(*values: Terms) -> Terms:
     """A sum, like terms collected."""
     total: dict[tuple[int, Combination, Operator], float] = {}
     for value in values:
@@ -112,7 +113,7 @@ def add(*values: Value) -> Value:
     return tuple(Term(c, *key) for key, c in total.items() if c != 0.0)
 
 
-def multiply(value: Value, exponentials: Value) -> Value:
+def multiply(value: Terms, exponentials: Terms) -> Terms:
     """A product in which one side consists of exponentials alone (its rows are ones)."""
     return add(
         tuple(
@@ -207,13 +208,13 @@ class Selection:
 
 @dataclass(frozen=True)
 class StateRows:
-    """Where a state stands: rows, and the row of the logarithm of their scale, if it has one.
+    """Where a state stands: its register, and that of the logarithm of its scale, if it has one.
 
-    ``logarithm``: the rows hold the logarithm of the value, which is positive.
+    ``logarithm``: the register holds the logarithm of the value, which is positive.
     """
 
     kind: str
-    rows: tuple[int, ...]
+    register: int
     scale: int | None = None
     logarithm: bool = False
 
@@ -242,6 +243,7 @@ class Builder:
         self.tripped: dict[int, int] = {}  # of a refined logarithm: its trip
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=self.n)
+        assert (self.one, self.eye) == (ONE, EYE)
         self.inputs = self.out.inputs
         self.normal: dict[str, int] = {}  # of inputs: the row of size 1
         self.sizes: set[int] = set()  # the logarithms of sizes found at run time
@@ -311,7 +313,7 @@ class Builder:
 
     # --- values in rows ---
 
-    def materialize(self, value: Value, target: Combination = ()) -> Combination:
+    def materialize(self, value: Terms, target: Combination = ()) -> Combination:
         """A combination of rows that equals value / e^target; terms with the same exponent share a head."""
         groups: dict[tuple[Operator, Combination], dict[int, float]] = {}
         for term in value:
@@ -322,11 +324,11 @@ class Builder:
             source = combine((1.0, entries.items()))
             factor = source[0][1]  # taken out, so that q and -q are one row
             source = tuple((register, c / factor) for register, c in source)
-            row = self._moved(operator, difference, source, tame=bool(target))
+            row = self._product_row(operator, difference, source, tame=bool(target))
             plain[row] = plain.get(row, 0.0) + factor
         return combine((1.0, plain.items()))
 
-    def _moved(self, operator: Operator, exponent: Combination, source: Combination, tame: bool) -> int:
+    def _product_row(self, operator: Operator, exponent: Combination, source: Combination, tame: bool) -> int:
         """The row operator source e^exponent; ``tame``: it was brought to the scale of its kin."""
         height = self._height(source)
         tame = self._tame(source) and (tame or not self._scalar_part(exponent))
@@ -338,7 +340,7 @@ class Builder:
                 more: dict[str, Any] = {"height": height, "bound": MATRIX_NORM * self._bound(source), "tame": tame}
                 return self.emit("matvec", [source], exponent, (operator,), also=encoded, **more)
         if operator:
-            source = ((self._moved(operator, (), source, tame), 1.0),)
+            source = ((self._product_row(operator, (), source, tame), 1.0),)
         scalar = all(self.out.registers[r].scalar for r, _ in (*source, *exponent))
         bound = max(self._bound(source), HEADROOM) if not scalar else 1.0
         height = max(height, self._height(exponent))

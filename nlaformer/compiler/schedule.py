@@ -95,7 +95,9 @@ def schedule(selection: Selection) -> Schedule:
         old = _cleared_early(selection) - written_back if block == "loop" else set()
         read = {register: max((i.layer for i in live if register in i.reads), default=0) for register in old}
         end = len(layers[block]) - 1
-        moved = _moved(selection.writes[block], live) - {r for i in live if _reads_in_ffn(i, end) for r in i.reads}
+        moved = _written_by_moves(selection.writes[block], live) - {
+            r for i in live if _reads_in_ffn(i, end) for r in i.reads
+        }
         early[block] = {register: layer for register, layer in read.items() if layer < end or register in moved}
         kept |= {register for register in needed if selection.registers[register].block == "pre"}
     return Schedule(layers, selection.writes, clears, early)
@@ -109,10 +111,10 @@ def _cleared_early(selection: Selection) -> set[int]:
     """
     moved = any(i.op == "move" for i in selection.instructions["loop"])
     states = [rows for rows in selection.state.values() if rows.kind != "scalar" and (moved or rows.scale is None)]
-    return {row for rows in states for row in rows.rows}
+    return {rows.register for rows in states}
 
 
-def _moved(writes: dict[int, Combination], live: list[Instruction]) -> set[int]:
+def _written_by_moves(writes: dict[int, Combination], live: list[Instruction]) -> set[int]:
     """The rows that entries are moved to, by heads of a block."""
     made = {i.target for i in live if i.op == "move"}
     return {register for register, source in writes.items() if made & registers_of(source)}
