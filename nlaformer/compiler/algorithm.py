@@ -2,8 +2,8 @@
 
 A run scales A and b by powers of two, writes them into the prompt, passes it through the pre block once and through the
 loop block again and again, and reads every state after each pass. The iteration is computed by the
-forward pass of ``transformer.py`` alone. A scalar state stands in P as its logarithm, a signed one as two, a vector may
-have a row with the logarithm of its scale: the read-out takes exponentials. Residual norms and the checks of the
+forward pass of ``transformer.py`` alone. A positive scalar stands in P as its logarithm, any other state may have a row
+with the logarithm of its scale (``states.py``): the read-out takes exponentials. Residual norms and the checks of the
 program's promises and steps are evaluated beside the run.
 """
 

@@ -1,9 +1,9 @@
 """The compiler: validate, five stages in order, verify.
 
 trace     run the program on symbols: a graph of operations for start, step and finish
-analyse   kinds, units, signs and promises of every value, once maxima, tanh and their like are written out
-select    operations -> instructions on rows of the prompt, each with its heads and hidden units
-schedule  instructions -> layers
+analyse   units, signs and promises of the values, once maxima, tanh and their like are written out
+select    operations -> instructions on rows of the prompt, each in the first layer that its operands allow
+schedule  instructions that are needed -> layers of each block, and what its last one writes and clears
 emit      layers -> weights
 """
 
@@ -48,8 +48,9 @@ def compile(
     order : accuracy of inner products, 1, 2 or 3 (2, 4 or 6 heads each)
     dtype : torch.float64 or torch.float32, or their names
     bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
-    verify : compare with the program itself on random and hard systems and keep the deviations with the artefact; if
-        the first step deviates by more than 1e-6 (float32: 1e-2) on the random ones, CompileError
+    verify : compare 12 steps with the program itself on random and hard systems and keep the deviations with the
+        artefact; a value beyond 1e-6 (float32: 1e-2) times what the program amplifies is a CompileError, or a warning
+        where it says little about other systems (docs/compile.md, "Verification")
 
     Examples
     --------

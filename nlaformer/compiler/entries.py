@@ -2,7 +2,7 @@
 
     v[i] = e_i . v          v[i] = s:  M v + s e_i          A[i] = w:  M A + e_i w^T          M: 1 without e_i e_i^T
 
-The weights move entries by hard attention, exactly (``Products``). Entries that come from one array, those that stay
+The weights move entries by hard attention, exactly (``moves.py``). Entries that come from one array, those that stay
 included, are moved at once, by a matrix of zeros and ones: x[1:] = y[:-1] is M x + S y. What was set is remembered with
 the node (``Graph.placed``): reading it back costs nothing, and setting it once more leaves nothing of what stood there.
 """

@@ -4,9 +4,9 @@ A *value* is a sum of terms  coefficient * row * e^exponent,
 
     V_j = sum_k  c_k  (M_k R_k)_j  e^{F_k[j]}
 
-R is a register (the register of ones for scalars), F a linear combination of rows that hold logarithms, known to the
-compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are arithmetic on
-c and F and cost no layer; ``Builder.materialize`` puts a value into a row where it must be.
+(``Terms``). R is a register (the register of ones for scalars), F a linear combination of rows that hold logarithms,
+known to the compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are
+arithmetic on c and F and cost no layer; ``Builder.materialize`` puts a value into a row where it must be.
 
 The instructions, all of them heads and hidden units of ``express.heads``:
 
@@ -17,19 +17,22 @@ dot        t = sum_i u_i v_i, the softmax linearized               2 heads for e
 product    t_j = u_j v_j                                           2 heads for each order
 row dots   t_j = sum_k X_jk Y_jk                                   2 heads for each order
 matmul     T = X Y or X^T Y, outer T = u v^T                       6 heads
+encode     log |C| and the masks of its signs, in four layers      2 x FFN, 2 x n heads and FFN
 log        l = log s, interpolated                                 FFN
 refine     g = s e^-l at the first token; l = l + log g            1 or 2 heads, FFN
+trip       grows where a dot falls into its noise (see below)      FFN
 coarse     l = log |v| within a few hundredths                     FFN
 peak       the largest l over the tokens                           1 head
 beneath    min(log s + 16, 0) of a sum of absolute values          FFN
 ratio      s e^-l and l of the first token                         2 heads
 sum        over tokens; pick: the first token's value, exact       1 head
 move       entries, rows and columns to other places, exact        1 head, n heads between tokens and rows
-row sums   t_j = sum_k X_jk, exact                                 FFN
+row sums   t_j = sum_k X_jk; absolute: sum_k |X_jk|, exact         FFN
 relu       max(s, 0); below, flip: signs by masks, exact           FFN
 diag       diagonal, triangle, constant: masks, exact              FFN
-transpose  n shifts between masks, exact                           FFN; n heads, FFN
+transpose  n shifts between masks (skew first), exact              FFN; n heads, FFN
 squares    row sums of C * C                                       2 heads
+read in    and tell, network, hear: a trained network (``filled``)
 =========  ======================================================  ==========================================
 
 Three rules come from rounding. A scalar is read from the first token by all tokens (``refine``): a dot amplifies

@@ -29,9 +29,9 @@ class Program:
     returns the new state; ``finish`` takes any of A, b and the state and returns the answer, by default the state x.
     ``residual`` takes any of A, b and x, the answer; a run reports its norm. ``residual_scale`` takes the same and
     returns what the residual is compared with: converged means |residual| <= 1e-10 |scale| (float32: 1e-4), and
-    nothing has converged where the scale is 0. By default it is the residual of x = 0, which is b for b - A x, or,
-    where that is 0, the first residual. Attributes of the class are constants, numbers or arrays: they go into the
-    weights.
+    nothing has converged where the scale is 0. By default it is the residual of x = 0, which is b for b - A x, but not
+    more than the residual's own terms at x, as near a pole; where it is 0, the first residual. Attributes of the class
+    are constants, numbers or arrays: they go into the weights.
 
     ``inputs = dict(C="matrix", lower="vector", mu="scalar")`` declares further inputs beside A, b and x0. Methods ask
     for them by name, and ``run(A, b, C=C)`` takes them by keyword. With ``rectangular = True`` matrices need not be

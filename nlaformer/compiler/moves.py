@@ -21,7 +21,10 @@ Route = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 
 
 class Moves(Nodes):
-    """Products of which one factor only says where entries go; None for all others."""
+    """Products of which one factor only says where entries go, and rolls.
+
+    ``_as_...`` are None for all other products. A value of no terms, (), is 0 and false too: ask whether it is None.
+    """
 
     def _as_mask(self, one: Node, other: Node) -> Terms | None:
         """Entry by entry, a factor of zeros and ones."""
