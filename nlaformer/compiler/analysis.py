@@ -99,24 +99,22 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
                 equations.append(_combine(exponents[id(node)], {f"state:{name}": Fraction(1)}, -1))
     solution, free = _eliminate(equations)
     scaled = frozenset(name for name in ("A", "b") if name in traced.inputs and f"{name}:{name}" in free)
-
-    def resolve(exponent: _Power) -> tuple[Fraction, Fraction]:
-        total: _Power = {}
+    for key, exponent in exponents.items():
+        exponents[key] = {}
         for name, coefficient in exponent.items():
-            total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
-        zero = Fraction(0)
-        return tuple(total.get(f"{n}:{n}", zero) if n in scaled else zero for n in ("A", "b"))  # type: ignore[return-value]
-
-    refuse(
-        traced.program, [problem for call in traced.learned for problem in _units_of_call(call, exponents, solution)]
-    )
+            exponents[key] = _combine(exponents[key], solution.get(name, {name: Fraction(1)}), coefficient)
+    refuse(traced.program, [problem for call in traced.learned for problem in _units_of_call(call, exponents)])
     named = {name: exponents[id(node)] for name, node in traced.inputs.items() if id(node) in exponents}
-    named |= {name: {f"state:{name}": Fraction(1)} for name in traced.state}
+    named |= {name: solution.get(f"state:{name}", {}) for name in traced.state}
     named[ANSWER] = exponents[id(traced.answer)]
-    return {name: resolve(exponent) for name, exponent in named.items()}, scaled
+
+    def of(name: str, exponent: _Power) -> Fraction:
+        return exponent.get(f"{name}:{name}", Fraction(0)) if name in scaled else Fraction(0)
+
+    return {name: (of("A", exponent), of("b", exponent)) for name, exponent in named.items()}, scaled
 
 
-def _units_of_call(call: Call, exponents: dict[int, _Power], solution: dict[str, _Power]) -> list[str]:
+def _units_of_call(call: Call, exponents: dict[int, _Power]) -> list[str]:
     """A problem for each input of a learned part, A apart, that changes with the scale of A, b or anything else.
 
     And one for a part that is called in vain.
@@ -126,10 +124,7 @@ def _units_of_call(call: Call, exponents: dict[int, _Power], solution: dict[str,
         vain = "is called, but nothing is made of what it gives: return it, or make a state of it"
         return [f"{call.place}\n    {call.spec.name} {vain}"]
     for node in call.nodes[1:]:
-        total: _Power = {}
-        for name, coefficient in exponents[id(node)].items():
-            total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
-        if total:
+        if exponents[id(node)]:
             problems.append(
                 f"{call.place}\n    {call.spec.name} is given {describe(node)}, which has a unit: it changes when the "
                 "system is scaled. A learned part takes numbers without one, such as r / nf.norm(r)"

@@ -221,25 +221,22 @@ def _heads(compiled: Heads | None, trained: Heads, first: int, rows: int) -> Hea
 
 def _ffn(compiled: FFN | None, trained: FFN, first: int, rows: int) -> FFN:
     """The hidden units of both."""
-    before = 0 if compiled is None else compiled.width
-    width, (d, own) = before + trained.width, trained.W_2.shape
-    assert own == trained.width
-    (into, inner), (out, outer) = (_entries(weight) for weight in (trained.W_1, trained.W_2))
-    ways_in, ways_out = [into + torch.tensor([[before], [first]])], [out + torch.tensor([[first], [before]])]
-    numbers_in, numbers_out, b_1 = [inner], [outer], [trained.b_1.data]
+    sides = [(ffn, offset) for ffn, offset in ((compiled, 0), (trained, first)) if ffn is not None]
+    width = sum(ffn.width for ffn, _ in sides)
+
+    def joined(name: str, by_rows: bool = True) -> Sparse:
+        before, places, numbers = 0, [], []
+        for ffn, offset in sides:
+            index, values = _entries(getattr(ffn, name))
+            places.append(index + torch.tensor([[before], [offset]] if by_rows else [[offset], [before]]))
+            numbers.append(values)
+            before += ffn.width
+        return Sparse(torch.cat(places, 1), torch.cat(numbers), (width, rows) if by_rows else (rows, width))
+
     b_2 = torch.zeros(rows, dtype=torch.float64)
-    b_2[first : first + d] = trained.b_2.data
-    if compiled is not None:
-        (into, inner), (out, outer) = (_entries(weight) for weight in (compiled.W_1, compiled.W_2))
-        ways_in, ways_out = [into, *ways_in], [out, *ways_out]
-        numbers_in, numbers_out, b_1 = [inner, *numbers_in], [outer, *numbers_out], [compiled.b_1.data, *b_1]
-        b_2 = b_2 + compiled.b_2.data
-    return FFN(
-        Sparse(torch.cat(ways_in, 1), torch.cat(numbers_in), (width, rows)),
-        torch.cat(b_1),
-        Sparse(torch.cat(ways_out, 1), torch.cat(numbers_out), (rows, width)),
-        b_2,
-    )
+    for ffn, offset in sides:
+        b_2[offset : offset + len(ffn.b_2)] += ffn.b_2.data
+    return FFN(joined("W_1"), torch.cat([ffn.b_1.data for ffn, _ in sides]), joined("W_2", by_rows=False), b_2)
 
 
 def _entries(weight: Weight) -> tuple[Tensor, Tensor]:

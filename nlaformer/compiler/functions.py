@@ -38,7 +38,7 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     spelling = f"{library}.{name}" if library else f".{name}"
     value.graph.uses_torch |= library == "torch"
     if any(map(_holds_refused, (*args, *options.values()))):
-        return value.refuse("") if value.node.op == "refused" else Value(value.graph.make("refused", (), None, None))
+        return Value(value.graph.make("refused", (), None, None))
     out = options.pop("out", None)
     (target,) = out if isinstance(out, tuple) else (out,)
     if target is not None and not isinstance(target, Value):

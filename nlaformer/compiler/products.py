@@ -6,16 +6,7 @@ import math
 from typing import Any
 
 from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import (
-    HEADROOM,
-    MATRIX_NORM,
-    Combination,
-    Term,
-    Terms,
-    combine,
-    multiply,
-    registers_of,
-)
+from nlaformer.compiler.instructions import HEADROOM, MATRIX_NORM, Term, Terms, combine, multiply, registers_of
 from nlaformer.compiler.moves import Moves
 from nlaformer.express.linearize import design, design_product
 
@@ -188,13 +179,10 @@ class Products(Moves):
         (X, e), (Y, f) = self._factor(u), self._factor(v)
         if not X or not Y:
             return ()
-        return (Term(1.0, self._frobenius(X, Y), combine((1.0, e), (1.0, f))),)
-
-    def _frobenius(self, X: Combination, Y: Combination) -> int:
         bound = self._bound(X) * self._bound(Y)
         lin = design_product(self.target.dtype, min(bound, 32.0) / 8, order=3)
         rows = self.emit("row dots", [X, Y], (), (lin,), bound=bound)
-        return self.emit("sum", [((rows, 1.0),)], bound=bound)
+        return (Term(1.0, self.emit("sum", [((rows, 1.0),)], bound=bound), combine((1.0, e), (1.0, f))),)
 
     def _sum(self, node: Node) -> Terms:
         source, exponent = self._in_row(node.args[0])
