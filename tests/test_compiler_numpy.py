@@ -734,7 +734,11 @@ def a_delay_line(b, z):
     return t
 
 
-@pytest.mark.parametrize("pass_on", [entries_that_go_round, a_delay_line])
+def a_roll(b, z):
+    return np.roll(z, 1)
+
+
+@pytest.mark.parametrize("pass_on", [entries_that_go_round, a_delay_line, a_roll])
 def test_zeros_that_are_passed_on_stay_zeros(pass_on):
     class Passes(nf.Program):
         def start(self, b, x0):
@@ -784,6 +788,25 @@ def test_what_is_moved_to_where_something_large_stood_keeps_its_digits(written, 
     for found in run.state["x"]:
         np.testing.assert_allclose(found, x, rtol=1e-9, atol=0)
         x = written.step(x)["x"]
+
+
+@pytest.mark.parametrize("axis", [None, 0, 1])
+def test_a_roll_keeps_every_digit_of_every_entry_of_a_batch(axis):
+    class Rolls(nf.Program):
+        def start(self, A, b):
+            return dict(x=b if axis is None else A)
+
+        def step(self, x):
+            return dict(x=np.roll(x, 1, axis))
+
+    x = np.array([[1.0, 1e-20, 3.0, 2e-9], [1e-12, 5.0, 0.0, -1e3]])
+    A, b = x[:, :, None] * x[:, None, ::-1], x
+    rolls = nf.compile(Rolls(), n=4)
+    assert axis is None or rolls.cost.loop.layers == 1
+    run = rolls.run(A, b, iterations=3)
+    for t in range(4):
+        expected = [np.roll(each, t, axis) for each in (b if axis is None else A)]
+        np.testing.assert_allclose(run.x[:, t], expected, rtol=1e-14, atol=0)
 
 
 def test_a_column_and_the_matrix_with_that_column_alone_are_two_values():

@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 
 import nlaformer
+from nlaformer import compiler
 from nlaformer.express.theorem import RECORDS
 
 PACKAGE = Path(nlaformer.__file__).parent
@@ -139,3 +140,8 @@ def test_the_names_in_the_map_from_paper_to_code_exist():
         assert hasattr(nlaformer, name), name
     for path in re.findall(r"`(paper/[\w./]*)`", page):
         assert (PACKAGE.parent / path).exists(), path
+
+
+def test_the_map_of_the_compiler_names_every_module():
+    modules = {path.stem for path in (PACKAGE / "compiler").glob("*.py")} - {"__init__"}
+    assert modules <= set(re.findall(r"\w+", compiler.__doc__ or ""))

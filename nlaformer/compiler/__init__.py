@@ -1,1 +1,24 @@
-"""Algorithms as transformers: a Python class becomes the weights of a looped NLAFormer (the paper's section 3)."""
+"""Algorithms as transformers: a Python class becomes the weights of a looped NLAFormer (the paper's section 3).
+
+The modules, in the order to read them:
+
+=========  ============================================================================================================
+tracing    language (what a user writes), learned (parts of it left open); graph, values, functions, refusals: what its
+           lines compute; entries, fresh, pieces: indices, arrays made by a method, arrays of other sizes; hidden: what
+           it remembers beside its states; trace: all of it together
+running    expression (the one evaluator), reference (a program as data), inputs, result (``Program.run``)
+compiling  compiling: all stages in order
+           analyse: lower, analysis
+           select: instructions, vanishing, scaling, nodes, moves, products, select; filled: the network of a part
+           schedule: schedule
+           emit: rows, emit, emit_exact, emit_logarithms, emit_networks
+           algorithm: what comes of it, and its runs; states: where a run reads them; paper_form: CG as in the paper
+judging    found, noise, deviation: each value of a step; ends: the run; judge, diagnose: how it ended, and why
+           lines: the graph beside the user's own lines; verify: all of it, before ``compile`` returns
+library/   the programs of ``nf.algorithm``
+=========  ============================================================================================================
+
+The selector is one class in six files, each a subclass of the one before: Builder (instructions), Scaling, Nodes,
+Moves, Products, _Selector (select). They share what is private. The value of a node with the op "dot" is made by the
+method ``_dot``, wherever it is; other private methods are helpers.
+"""

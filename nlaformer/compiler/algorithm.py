@@ -2,8 +2,8 @@
 
 A run scales A and b by powers of two, writes them into the prompt, passes it through the pre block once and through the
 loop block again and again, and reads every state after each pass. The iteration is computed by the
-forward pass of ``transformer.py`` alone. A scalar state stands in P as its logarithm, a signed one as two, a vector may
-have a row with the logarithm of its scale: the read-out takes exponentials. Residual norms and the checks of the
+forward pass of ``transformer.py`` alone. A positive scalar stands in P as its logarithm, any other state may have a row
+with the logarithm of its scale (``states.py``): the read-out takes exponentials. Residual norms and the checks of the
 program's promises and steps are evaluated beside the run.
 """
 
@@ -88,9 +88,9 @@ class AlgorithmConfig:
 
     @classmethod
     def of(
-        cls, traced: TracedProgram, analysis: Analysis, target: Target, layout: Layout, **further: Any
+        cls, traced: TracedProgram, analysis: Analysis, target: Target, layout: Layout, **fields: Any
     ) -> AlgorithmConfig:
-        """The configuration of a program in a layout; ``further`` has the fields that depend on its weights."""
+        """The configuration of a program in a layout; ``fields`` are those that depend on its weights."""
         return cls(
             n=target.n,
             dtype=str(target.dtype).removeprefix("torch."),
@@ -106,7 +106,7 @@ class AlgorithmConfig:
             residual=None if traced.residual is None else Expression.of({"residual": traced.residual}).data(),
             scale=None if traced.scale is None else Expression.of({"scale": traced.scale}).data(),
             promises=Expression.of(without_networks({str(k): v for k, v in enumerate(analysis.promises)})).data(),
-            **further,
+            **fields,
         )
 
 

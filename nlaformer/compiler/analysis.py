@@ -22,7 +22,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from nlaformer.compiler.graph import Node, describe, is_input
+from nlaformer.compiler.graph import REARRANGING, Node, describe, is_input
 from nlaformer.compiler.learned import Call
 from nlaformer.compiler.lower import lower
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
@@ -31,7 +31,7 @@ from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_chang
 _Power = dict[str, Fraction]
 # Operations whose value has the sign of their arguments, where all of these are positive.
 _KEEP_SIGN = {"add", "multiply", "divide", "matmul", "dot", "outer", "sqrt", "sum", "mean", "sign"}
-_KEEP_SIGN |= {"transpose", "diag", "diagonal", "triangle", "roll"}
+_KEEP_SIGN |= REARRANGING
 
 
 @dataclass(frozen=True)
@@ -54,12 +54,12 @@ class Analysis:
 def analyse(traced: TracedProgram) -> Analysis:
     """Units and signs of a program. Raises CompileError with everything that cannot be compiled."""
     promises = tuple(node for node in traced.nodes if _rests_on_promise(node, traced.program.positive_definite))
-    lowering = lower(traced)
-    lowered, promised = lowering.program, [lowering.image(node) for node in promises]
+    lowered, images = lower(traced)
+    promised = [images[id(node)] for node in promises]
     refuse(traced.program, [*lowered.problems, *_unknown_signs(lowered, promised)])
     refuse_changes(traced)
     units, scaled = _solve_units(lowered)
-    return Analysis(lowered, units, scaled, _positive_nodes(lowered, promised, vanishing=False), promises)
+    return Analysis(lowered, units, scaled, _positive_nodes(lowered, promised, or_zero=False), promises)
 
 
 def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:
@@ -99,24 +99,22 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
                 equations.append(_combine(exponents[id(node)], {f"state:{name}": Fraction(1)}, -1))
     solution, free = _eliminate(equations)
     scaled = frozenset(name for name in ("A", "b") if name in traced.inputs and f"{name}:{name}" in free)
-
-    def resolve(exponent: _Power) -> tuple[Fraction, Fraction]:
-        total: _Power = {}
+    for key, exponent in exponents.items():
+        exponents[key] = {}
         for name, coefficient in exponent.items():
-            total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
-        zero = Fraction(0)
-        return tuple(total.get(f"{n}:{n}", zero) if n in scaled else zero for n in ("A", "b"))  # type: ignore[return-value]
-
-    refuse(
-        traced.program, [problem for call in traced.learned for problem in _units_of_call(call, exponents, solution)]
-    )
+            exponents[key] = _combine(exponents[key], solution.get(name, {name: Fraction(1)}), coefficient)
+    refuse(traced.program, [problem for call in traced.learned for problem in _units_of_call(call, exponents)])
     named = {name: exponents[id(node)] for name, node in traced.inputs.items() if id(node) in exponents}
-    named |= {name: {f"state:{name}": Fraction(1)} for name in traced.state}
+    named |= {name: solution.get(f"state:{name}", {}) for name in traced.state}
     named[ANSWER] = exponents[id(traced.answer)]
-    return {name: resolve(exponent) for name, exponent in named.items()}, scaled
+
+    def of(name: str, exponent: _Power) -> Fraction:
+        return exponent.get(f"{name}:{name}", Fraction(0)) if name in scaled else Fraction(0)
+
+    return {name: (of("A", exponent), of("b", exponent)) for name, exponent in named.items()}, scaled
 
 
-def _units_of_call(call: Call, exponents: dict[int, _Power], solution: dict[str, _Power]) -> list[str]:
+def _units_of_call(call: Call, exponents: dict[int, _Power]) -> list[str]:
     """A problem for each input of a learned part, A apart, that changes with the scale of A, b or anything else.
 
     And one for a part that is called in vain.
@@ -126,10 +124,7 @@ def _units_of_call(call: Call, exponents: dict[int, _Power], solution: dict[str,
         vain = "is called, but nothing is made of what it gives: return it, or make a state of it"
         return [f"{call.place}\n    {call.spec.name} {vain}"]
     for node in call.nodes[1:]:
-        total: _Power = {}
-        for name, coefficient in exponents[id(node)].items():
-            total = _combine(total, solution.get(name, {name: Fraction(1)}), coefficient)
-        if total:
+        if exponents[id(node)]:
             problems.append(
                 f"{call.place}\n    {call.spec.name} is given {describe(node)}, which has a unit: it changes when the "
                 "system is scaled. A learned part takes numbers without one, such as r / nf.norm(r)"
@@ -172,13 +167,13 @@ def _eliminate(equations: list[_Power]) -> tuple[dict[str, _Power], set[str]]:
     return solution, free
 
 
-def _positive_nodes(traced: TracedProgram, promises: list[Node], vanishing: bool) -> frozenset[int]:
-    """The nodes known to be positive; with ``vanishing``, also scalars that are known to be 0 or positive."""
+def _positive_nodes(traced: TracedProgram, promises: list[Node], or_zero: bool) -> frozenset[int]:
+    """The nodes known to be positive; with ``or_zero``, also scalars that are known to be 0 or positive."""
     hopeful = set(traced.state)
     while True:
         positive = {id(node) for node in promises}
         for node in traced.nodes:
-            if _is_positive(node, positive, hopeful, vanishing):
+            if _is_positive(node, positive, hopeful, or_zero):
                 positive.add(id(node))
         wrong = {
             name for name in hopeful if id(traced.start[name]) not in positive or id(traced.step[name]) not in positive
@@ -190,7 +185,7 @@ def _positive_nodes(traced: TracedProgram, promises: list[Node], vanishing: bool
 
 def _unknown_signs(traced: TracedProgram, promises: list[Node]) -> list[str]:
     """A problem for each logarithm and root of a value whose sign is not known."""
-    positive = _positive_nodes(traced, promises, vanishing=True)
+    positive = _positive_nodes(traced, promises, or_zero=True)
     return [
         f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
         "write nf.positive(...) around it if you know that it is positive"
@@ -199,11 +194,11 @@ def _unknown_signs(traced: TracedProgram, promises: list[Node]) -> list[str]:
     ]
 
 
-def _is_positive(node: Node, positive: set[int], hopeful: set[str], vanishing: bool) -> bool:
+def _is_positive(node: Node, positive: set[int], hopeful: set[str], or_zero: bool) -> bool:
     known = [id(argument) in positive for argument in node.args]
     if node.op == "relu" or node.is_zero:
         # The logarithm of a scalar that vanishes must not be its only trace; entries of a vector are kept as they are.
-        return vanishing or node.kind != "scalar"
+        return or_zero or node.kind != "scalar"
     if node.op == "constant":
         return bool((np.asarray(node.extra) > 0).all())
     if node.op == "state":

@@ -1,15 +1,14 @@
 """The compiler: validate, five stages in order, verify.
 
 trace     run the program on symbols: a graph of operations for start, step and finish
-analyse   kinds, units, signs and promises of every value, once maxima, tanh and their like are written out
-select    operations -> instructions on rows of the prompt, each with its heads and hidden units
-schedule  instructions -> layers
+analyse   units, signs and promises of the values, once maxima, tanh and their like are written out
+select    operations -> instructions on rows of the prompt, each in the first layer that its operands allow
+schedule  instructions that are needed -> layers of each block, and what its last one writes and clears
 emit      layers -> weights
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -18,7 +17,7 @@ from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, thread
 from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.emit import Weights, emit
-from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
+from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
 from nlaformer.compiler.found import values_of
 from nlaformer.compiler.instructions import Selection, StateRows, Target
 from nlaformer.compiler.language import Program
@@ -49,8 +48,9 @@ def compile(
     order : accuracy of inner products, 1, 2 or 3 (2, 4 or 6 heads each)
     dtype : torch.float64 or torch.float32, or their names
     bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
-    verify : compare with the program itself on random and hard systems and keep the deviations with the artefact; if
-        the first step deviates by more than 1e-6 (float32: 1e-2) on the random ones, CompileError
+    verify : compare 12 steps with the program itself on random and hard systems and keep the deviations with the
+        artefact; a value beyond 1e-6 (float32: 1e-2) times what the program amplifies is a CompileError, or a warning
+        where it says little about other systems (docs/compile.md, "Verification")
 
     Examples
     --------
@@ -66,7 +66,7 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
-    filled = None if isinstance(program, Program) else _filled(program)
+    filled = None if isinstance(program, Program) else _trained(program)
     if filled is None:
         target = _validate(program, n, order, dtype, bound)
     else:
@@ -81,9 +81,15 @@ def compile(
         if filled is not None:
             refuse_unknown(filled, analysis)
         try:
-            selection = _selected(analysis, target, {} if filled is None else filled.networks)
+            selection = select(analysis, target, {} if filled is None else filled.networks)
             layers = schedule(selection)
             weights = emit(selection, layers)
+        except RecursionError:
+            raise CompileError(
+                f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last. "
+                "Let the loop that does so be the iterations of a run: where each pass works on another row, a state e "
+                "that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b"
+            ) from None
         except ArithmeticError as error:
             raise CompileError(
                 f"{traced.program.name}: the bounds of its values leave the range of the numbers ({error}); keep "
@@ -98,7 +104,7 @@ def compile(
     return algorithm
 
 
-def _filled(program: Any) -> FilledProgram | None:
+def _trained(program: Any) -> FilledProgram | None:
     """A trained program with its networks; None if it is anything else."""
     return program.filled() if hasattr(program, "filled") and not isinstance(program, type) else None
 
@@ -142,17 +148,6 @@ def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric")
     return whole("n", n, 1)
 
 
-def _selected(analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Selection:
-    try:
-        return select(analysis, target, networks)
-    except RecursionError:
-        raise CompileError(
-            f"{analysis.lowered.program.name}: a value of one block is made by hundreds of operations, each on the "
-            "last. Let the loop that does so be the iterations of a run: where each pass works on another row, "
-            "a state e that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b"
-        ) from None
-
-
 def _config(
     traced: TracedProgram, analysis: Analysis, selection: Selection, layers: Schedule, weights: Weights
 ) -> AlgorithmConfig:
@@ -169,14 +164,14 @@ def _config(
         scales={name: [weights.names[row] for row in rows] for name, rows in selection.scales.items()},
         program=values_of(traced).data(),
         schedule=schedule_data(selection, layers),
-        warnings=list(dict.fromkeys(selection.warnings)),
+        warnings=[],
     )
 
 
 def _rows(rows: StateRows, weights: Weights) -> dict[str, Any]:
     return {
         "kind": rows.kind,
-        "rows": [weights.names[row] for row in rows.rows],
+        "rows": [weights.names[rows.register]],
         "scale": None if rows.scale is None else weights.names[rows.scale],
         "logarithm": rows.logarithm,
     }

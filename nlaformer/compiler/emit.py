@@ -19,7 +19,7 @@ from nlaformer.compiler.emit_exact import EXACT
 from nlaformer.compiler.emit_logarithms import LOGARITHMS
 from nlaformer.compiler.emit_networks import NETWORKS
 from nlaformer.compiler.filled import beside
-from nlaformer.compiler.instructions import MATRIX_NORM, Block, Instruction, Selection
+from nlaformer.compiler.instructions import EYE, MATRIX_NORM, Block, Instruction, Selection
 from nlaformer.compiler.rows import Parts, Rows
 from nlaformer.compiler.schedule import Schedule
 from nlaformer.express import heads as build
@@ -214,13 +214,13 @@ class _Emitter(Rows):
 
     def _matmul(self, i: Instruction) -> Parts:
         """Token j holds row j of X and i row i of Y: sum_i X_ji Y_i, or sum_i X_ij Y_i."""
-        eye, (X, Y) = build.select(self.rows(1)), (self.forms(source) for source in i.sources)
+        eye, (X, Y) = build.select(self.rows(EYE)), (self.forms(source) for source in i.sources)
         return self._linear(i, X, eye, Y) if i.parameters[1] else self._linear(i, eye, X, Y)
 
     def _outer(self, i: Instruction) -> Parts:
         """Token j: sum_i (v_i u_j) e_i."""
         u, v = (self.forms(source) for source in i.sources)
-        return self._linear(i, v, u, build.select(self.rows(1)))
+        return self._linear(i, v, u, build.select(self.rows(EYE)))
 
     def _squares(self, i: Instruction) -> Parts:
         return self._kernel(i.parameters[0], 2.0, {}, [{self.one: 1.0}], self.rows(i.target)), []

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
-from nlaformer.compiler.instructions import Instruction
+from nlaformer.compiler.instructions import EYE, Instruction
 from nlaformer.compiler.rows import Emit, Parts, Rows
 from nlaformer.express import heads as build
 from nlaformer.express.heads import Form, Unit
@@ -51,7 +51,7 @@ def _constant(at: Rows, i: Instruction) -> Parts:
     """Each row a form over the positions."""
     units = []
     for row, numbers in zip(at.rows(i.target), i.parameters, strict=True):
-        form = {place: number for place, number in zip(at.rows(1), numbers, strict=True) if number}
+        form = {place: number for place, number in zip(at.rows(EYE), numbers, strict=True) if number}
         units += build.add_form(form, row) if form else []
     return [], units
 
@@ -118,13 +118,6 @@ def _total(at: Rows, i: Instruction) -> Form:
     return total
 
 
-def _roll(at: Rows, i: Instruction) -> Parts:
-    """Token j reads token j - shift."""
-    (shift,) = i.parameters
-    source = [0, *(1 + (j - shift) % at.n for j in range(at.n))]
-    return [build.pick_head(at.layout, source, at.forms(i.sources[0]), at.rows(i.target))], []
-
-
 def _move(at: Rows, i: Instruction) -> Parts:
     """A head for each route: from which token each token reads, 0 for none, and which row goes to which."""
     forms, rows = at.forms(i.sources[0]), at.rows(i.target)
@@ -140,7 +133,7 @@ def _pick(at: Rows, i: Instruction) -> Parts:
 
 
 def _masked(at: Rows, forms: Sequence[Form], rows: Sequence[int], kept: Sequence[set[int]]) -> list[Unit]:
-    positions = at.rows(1)
+    positions = at.rows(EYE)
     units = []
     for form, row, tokens in zip(forms, rows, kept, strict=True):
         hidden = [place for j, place in enumerate(positions) if j not in tokens]
@@ -161,7 +154,6 @@ EXACT: dict[str, Emit] = {
     "transpose": _transpose,
     "row sums": _row_sums,
     "sum": _sum,
-    "roll": _roll,
     "move": _move,
     "pick": _pick,
 }

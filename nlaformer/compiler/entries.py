@@ -2,7 +2,7 @@
 
     v[i] = e_i . v          v[i] = s:  M v + s e_i          A[i] = w:  M A + e_i w^T          M: 1 without e_i e_i^T
 
-The weights move entries by hard attention, exactly (``Products``). Entries that come from one array, those that stay
+The weights move entries by hard attention, exactly (``moves.py``). Entries that come from one array, those that stay
 included, are moved at once, by a matrix of zeros and ones: x[1:] = y[:-1] is M x + S y. What was set is remembered with
 the node (``Graph.placed``): reading it back costs nothing, and setting it once more leaves nothing of what stood there.
 """
@@ -39,7 +39,7 @@ def with_part(graph: Graph, axis: int, index: int, v: Node, new: Node) -> Node:
     place, (base, parts) = index % (graph.n or 1), _placed(graph, axis, v)
     parts = parts | {place: new}
     stay = {i: part(graph, axis, i, base) for i in range(graph.n or 1) if i not in parts}
-    result = _filled(graph, axis, parts | stay)
+    result = _joined_parts(graph, axis, parts | stay)
     graph.placed[id(result)] = (base, axis, parts)
     return result
 
@@ -93,14 +93,14 @@ def _assembled(graph: Graph, axis: int, parts: list[Node]) -> Node:
     refused = next((p for p in parts if p.op == "refused"), None)
     if refused is not None:
         return refused
-    result = _filled(graph, axis, dict(enumerate(parts)))
+    result = _joined_parts(graph, axis, dict(enumerate(parts)))
     if result.op not in ("constant", "zeros", "ones"):
         kind = "vector" if parts[0].kind == "scalar" else "matrix"
         graph.placed.setdefault(id(result), (graph.zeros(kind), axis, dict(enumerate(parts))))
     return result
 
 
-def _filled(graph: Graph, axis: int, parts: dict[int, Node]) -> Node:
+def _joined_parts(graph: Graph, axis: int, parts: dict[int, Node]) -> Node:
     """An array with these parts: constants at once, what comes from one array at once, others one by one."""
     n, kind = len(parts), next(iter(parts.values())).kind
     numbers = np.zeros((n, n) if kind == "vector" else n)

@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.graph import AXES, Graph, Node, Place, describe, reachable
+from nlaformer.compiler.graph import AXES, REARRANGING, Graph, Node, Place, describe, reachable
 from nlaformer.prompt import exponent
 
 # What fills a learned part: its inputs in the order of the call -> its outputs by name.
@@ -144,9 +144,9 @@ class Expression:
         op, arguments, extra, _ = self.nodes[number]
         args = [results[k] for k in arguments]
         use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
-        if op in _MOVES or (op == "multiply" and self.nodes[arguments[0]][0] == "constant"):
+        if op in _EXACT or (op == "multiply" and self.nodes[arguments[0]][0] == "constant"):
             args[-1] = self.terms(arguments[-1], results)
-        if op in _MOVES or op in _SUMS:
+        if op in _EXACT or op in _SUMS:
             return _OPERATIONS[op](use, *(argument.abs() for argument in args))
         if op in _CHOICES:
             u, v = use.aligned(*args)
@@ -252,7 +252,7 @@ def _constant(use: _Use) -> Tensor:
     return torch.tensor(use.extra, dtype=torch.float64, device=use.like.device).to(use.like.dtype)
 
 
-def _filled(number: float) -> Callable[[_Use], Tensor]:
+def _full(number: float) -> Callable[[_Use], Tensor]:
     return lambda use: torch.full(use.shape, number, dtype=use.like.dtype, device=use.like.device)
 
 
@@ -309,13 +309,13 @@ _INPUTS = ("input", "state", "A", "b", "x0")
 # Operations that add terms: the sum of the absolute ones is the operation on absolute values.
 _SUMS = frozenset({"add", "multiply", "divide", "matmul", "dot", "sum", "mean", "outer"})
 # Operations that move or select entries.
-_MOVES = frozenset({"positive", "relu", "transpose", "diag", "diagonal", "triangle", "roll"})
+_EXACT = REARRANGING | {"positive", "relu"}
 # Operations that give one of their arguments.
 _CHOICES = frozenset({"maximum", "minimum"})
 _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "constant": _constant,
-    "zeros": _filled(0.0),
-    "ones": _filled(1.0),
+    "zeros": _full(0.0),
+    "ones": _full(1.0),
     "identity": lambda use: torch.eye(use.shape[0], dtype=use.like.dtype, device=use.like.device),
     "add": _pairwise(torch.add),
     "multiply": _pairwise(torch.multiply),

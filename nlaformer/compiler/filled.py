@@ -30,7 +30,6 @@ from torch import Tensor
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import Graph, Node, reachable
-from nlaformer.compiler.instructions import FFN as BY_FFN
 from nlaformer.compiler.instructions import HEADROOM, Builder, Combination, Term
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, PartSpec
@@ -164,16 +163,14 @@ def speak(builder: Builder, network: Network, given: Sequence[Combination], symm
             state = _through(builder, network, "pre", state)
     if part.inputs or copied:
         vectors = [v for v, kind in zip(given, part.inputs, strict=True) if kind == "vector"]
-        spread: list[Combination] = [
-            ((builder.emit("diagonal", [v], half=BY_FFN, writes=BY_FFN, height=n, tame=False), 1.0),) for v in vectors
-        ]
+        spread: list[Combination] = [((builder.emit("diagonal", [v], height=n, tame=False), 1.0),) for v in vectors]
         sources = [((state, 1.0),), *given, *spread]
         copy = (hidden[part.name][builder.block],) if copied else ()
         state = builder.emit("tell", sources, (), (part.name,), extra=copy, height=0)
     state = _through(builder, network, "loop" if part.method == "step" else "pre", state)
     numbers = n if part.is_vector else 1
     heard = builder._work(f"heard {output}", part.name, height=numbers, tame=False)
-    more: dict[str, Any] = {"writes": BY_FFN, "extra": (heard,), "tame": False, "bound": HEADROOM}
+    more: dict[str, Any] = {"extra": (heard,), "tame": False, "bound": HEADROOM}
     return builder.emit("hear", [((state, 1.0),)], (), (part.name, list(part.outputs).index(output)), **more)
 
 
@@ -181,7 +178,7 @@ def _through(builder: Builder, network: Network, block: str, before: int) -> int
     """The layers of a block, one after the other. A register without rows stands for what each has done."""
     for k in range(len(getattr(network, block))):
         parameters = (network.part.name, block, k)
-        before = builder.emit("network", [((before, 1.0),)], (), parameters, writes=BY_FFN, height=0)
+        before = builder.emit("network", [((before, 1.0),)], (), parameters, height=0)
     return before
 
 
@@ -224,25 +221,22 @@ def _heads(compiled: Heads | None, trained: Heads, first: int, rows: int) -> Hea
 
 def _ffn(compiled: FFN | None, trained: FFN, first: int, rows: int) -> FFN:
     """The hidden units of both."""
-    before = 0 if compiled is None else compiled.width
-    width, (d, own) = before + trained.width, trained.W_2.shape
-    assert own == trained.width
-    (into, inner), (out, outer) = (_entries(weight) for weight in (trained.W_1, trained.W_2))
-    ways_in, ways_out = [into + torch.tensor([[before], [first]])], [out + torch.tensor([[first], [before]])]
-    numbers_in, numbers_out, b_1 = [inner], [outer], [trained.b_1.data]
+    sides = [(ffn, offset) for ffn, offset in ((compiled, 0), (trained, first)) if ffn is not None]
+    width = sum(ffn.width for ffn, _ in sides)
+
+    def joined(name: str, by_rows: bool = True) -> Sparse:
+        before, places, numbers = 0, [], []
+        for ffn, offset in sides:
+            index, values = _entries(getattr(ffn, name))
+            places.append(index + torch.tensor([[before], [offset]] if by_rows else [[offset], [before]]))
+            numbers.append(values)
+            before += ffn.width
+        return Sparse(torch.cat(places, 1), torch.cat(numbers), (width, rows) if by_rows else (rows, width))
+
     b_2 = torch.zeros(rows, dtype=torch.float64)
-    b_2[first : first + d] = trained.b_2.data
-    if compiled is not None:
-        (into, inner), (out, outer) = (_entries(weight) for weight in (compiled.W_1, compiled.W_2))
-        ways_in, ways_out = [into, *ways_in], [out, *ways_out]
-        numbers_in, numbers_out, b_1 = [inner, *numbers_in], [outer, *numbers_out], [compiled.b_1.data, *b_1]
-        b_2 = b_2 + compiled.b_2.data
-    return FFN(
-        Sparse(torch.cat(ways_in, 1), torch.cat(numbers_in), (width, rows)),
-        torch.cat(b_1),
-        Sparse(torch.cat(ways_out, 1), torch.cat(numbers_out), (rows, width)),
-        b_2,
-    )
+    for ffn, offset in sides:
+        b_2[offset : offset + len(ffn.b_2)] += ffn.b_2.data
+    return FFN(joined("W_1"), torch.cat([ffn.b_1.data for ffn, _ in sides]), joined("W_2", by_rows=False), b_2)
 
 
 def _entries(weight: Weight) -> tuple[Tensor, Tensor]:

@@ -21,7 +21,7 @@ import numpy as np
 
 from nlaformer.compiler.entries import assembled
 from nlaformer.compiler.graph import Graph, is_users
-from nlaformer.compiler.pieces import settled
+from nlaformer.compiler.pieces import wrapped
 from nlaformer.compiler.values import Value
 
 NAMES = ("zeros", "ones", "empty", "full", "eye", "identity", "array", "asarray")
@@ -70,7 +70,7 @@ def _made(graph: Graph, name: str, original: Callable[..., Any], args: Any, opti
             return array
         if name == "empty":
             array[...] = 0.0
-    return settled(graph, array.astype(object))
+    return wrapped(graph, array.astype(object))
 
 
 def _holds_traced(value: Any) -> bool:

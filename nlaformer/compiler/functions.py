@@ -38,7 +38,7 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     spelling = f"{library}.{name}" if library else f".{name}"
     value.graph.uses_torch |= library == "torch"
     if any(map(_holds_refused, (*args, *options.values()))):
-        return value.refuse("") if value.node.op == "refused" else Value(value.graph.make("refused", (), None, None))
+        return Value(value.graph.make("refused", (), None, None))
     out = options.pop("out", None)
     (target,) = out if isinstance(out, tuple) else (out,)
     if target is not None and not isinstance(target, Value):
@@ -93,14 +93,8 @@ def _is_pointwise(name: str) -> bool:
     return isinstance(function, np.ufunc) and function.nin == 1
 
 
-def _apply(rule: str, *args: Any) -> Value:
-    graph = graph_of(*args)
-    assert graph is not None
-    return Value(graph.call(getattr(graph, rule), *args))
-
-
 def _with(rule: str, v: Value, *parameters: Any) -> Value:
-    """A rule of the graph that takes parameters before the node."""
+    """A rule of the graph on one value; its parameters come before the node."""
     return Value(v.graph.call(functools.partial(getattr(v.graph, rule), *parameters), v))
 
 
@@ -129,9 +123,24 @@ FUNCTIONS["cosh"] = lambda v: 0.5 * (exp(v) + exp(-v))
 FUNCTIONS["expit"] = FUNCTIONS["sigmoid"] = lambda v: 1.0 / (1.0 + exp(-v))
 
 
-@_named("add")
-def add(u: Any, v: Any) -> Value:
-    return _apply("add", u, v)
+def _of_two(rule: str, *parameters: Any) -> _Function:
+    """A rule of the graph on two values, of which one may be a number or an array of constants."""
+
+    def function(u: Any, v: Any) -> Value:
+        graph = graph_of(u, v)
+        assert graph is not None
+        return Value(graph.call(functools.partial(getattr(graph, rule), *parameters), u, v))
+
+    return function
+
+
+add = _named("add")(_of_two("add"))
+multiply = _named("multiply", "mul")(_of_two("multiply"))
+_named("divide", "true_divide", "div")(_of_two("divide"))
+maximum = _named("maximum", "fmax", "clamp_min")(_of_two("pairwise", "maximum"))
+minimum = _named("minimum", "fmin", "clamp_max")(_of_two("pairwise", "minimum"))
+_named("hypot")(_of_two("pairwise", "hypot"))
+_named("logaddexp")(_of_two("pairwise", "logaddexp"))
 
 
 @_named("subtract", "sub")
@@ -139,35 +148,9 @@ def subtract(u: Any, v: Any) -> Value:
     return u - v if isinstance(u, Value) else v.__rsub__(u)
 
 
-@_named("multiply", "mul")
-def multiply(u: Any, v: Any) -> Value:
-    return _apply("multiply", u, v)
-
-
-@_named("divide", "true_divide", "div")
-def divide(u: Any, v: Any) -> Value:
-    return _apply("divide", u, v)
-
-
-def _pairwise(op: str, u: Any, v: Any) -> Value:
-    graph = graph_of(u, v)
-    assert graph is not None
-    return Value(graph.call(functools.partial(graph.pairwise, op), u, v))
-
-
 @_named("absolute", "abs", "fabs")
 def absolute(v: Value) -> Value:
     return relu(v) + relu(-v)
-
-
-@_named("maximum", "fmax", "clamp_min")
-def maximum(u: Any, v: Any) -> Value:
-    return _pairwise("maximum", u, v)
-
-
-@_named("minimum", "fmin", "clamp_max")
-def minimum(u: Any, v: Any) -> Value:
-    return _pairwise("minimum", u, v)
 
 
 @_named("clip", "clamp")
@@ -175,16 +158,6 @@ def clip(v: Value, a_min: Any = None, a_max: Any = None, *, min: Any = None, max
     low, high = a_min if min is None else min, a_max if max is None else max
     v = +v if low is None else maximum(v, low)
     return v if high is None else minimum(v, high)
-
-
-@_named("hypot")
-def hypot(u: Any, v: Any) -> Value:
-    return _pairwise("hypot", u, v)
-
-
-@_named("logaddexp")
-def logaddexp(u: Any, v: Any) -> Value:
-    return _pairwise("logaddexp", u, v)
 
 
 @_named("power", "float_power", "pow", "linalg.power")
@@ -216,10 +189,9 @@ def _whole_power(v: Value, p: int) -> Value:
 
 # Products.
 
-
-@_named("matmul", "mm", "mv", "matvec", "vecmat", "linalg.matmul")
-def matmul(u: Any, v: Any) -> Value:
-    return _apply("matmul", u, v)
+matmul = _named("matmul", "mm", "mv", "matvec", "vecmat", "linalg.matmul")(_of_two("matmul"))
+vdot = _named("vdot", "vecdot", "linalg.vecdot")(_of_two("dot"))
+_named("outer", "ger", "linalg.outer", "multiply.outer")(_of_two("outer"))
 
 
 @_named("dot")
@@ -229,19 +201,9 @@ def dot(u: Any, v: Any) -> Value:
     return multiply(u, v) if "scalar" in kinds else matmul(u, v)
 
 
-@_named("vdot", "vecdot", "linalg.vecdot")
-def vdot(u: Any, v: Any) -> Value:
-    return _apply("dot", u, v)
-
-
 @_named("inner")
 def inner(u: Any, v: Any) -> Value:
     return dot(u, np.transpose(v))
-
-
-@_named("outer", "ger", "linalg.outer", "multiply.outer")
-def outer(u: Any, v: Any) -> Value:
-    return _apply("outer", u, v)
 
 
 @_named("linalg.norm", "norm", "linalg.vector_norm", "linalg.matrix_norm")
@@ -336,7 +298,7 @@ def diag(v: Value, k: Any = 0) -> Value:
     """Of a matrix a view, which NumPy makes read-only."""
     if k != 0:
         return v.refuse(f"the diagonal {k!r}; np.diag(np.roll(A, k, axis=0)) has it, in another order", "vector")
-    return v.view("diag", None) if v.kind == "matrix" else _apply("diag", v)
+    return v.view("diag", None) if v.kind == "matrix" else _with("diag", v)
 
 
 @_named("tril")
@@ -447,7 +409,7 @@ def copyto(dst: Any, src: Any) -> Any:
 
 @_named("fill_diagonal")
 def fill_diagonal(a: Value, val: Any) -> Value:
-    return a.become(tril(a, -1) + triu(a, 1) + _apply("diagonal", multiply(val, Value(a.graph.ones("vector")))))
+    return a.become(tril(a, -1) + triu(a, 1) + _with("diagonal", multiply(val, Value(a.graph.ones("vector")))))
 
 
 _KINDS = ("scalar", "vector", "matrix")

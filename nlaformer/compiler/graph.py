@@ -18,6 +18,13 @@ An op, its arguments' kinds and what it gives (s scalar, v vector, m matrix; *an
 
 Nodes are hash-consed: equal expressions are one node. Everything else that NumPy has is written in terms of these
 (``functions.py``); what a user's method holds in its hands is a ``Value`` (``values.py``).
+
+A further op needs a name (``functions.py``), a rule below, its value (``expression.py``: ``_OPERATIONS``, and ``_SUMS``
+or ``_EXACT``; the explorer: ``page/program.js``), its rounding (``noise.py``: ``_EXACT``; ``solvers/enclosure.py``) and
+either other ops to be written in or weights of its own. Written in others (``lower.py``: ``_COMPOSITIONS``), that is
+all. Else it needs a way through that module (``_rule``), its unit and sign (``analysis.py``: ``_solve_units``,
+``_is_positive``), whether it vanishes (``vanishing.py``), its scale (``scaling.py``: ``_of_same_scale``, ``_floating``,
+``_is_homogeneous``) and a method of the selector (``nodes.py``, ``products.py``, ``moves.py``).
 """
 
 from __future__ import annotations
@@ -61,6 +68,7 @@ _OF_PAIRS: dict[str, Callable[[float, float], float]] = {
     "logaddexp": lambda u, v: float(np.logaddexp(u, v)),
     "hypot": math.hypot,
 }
+REARRANGING = frozenset({"transpose", "diag", "diagonal", "triangle", "roll"})  # each entry is one of v, or 0
 _NEVER_ROUND = ("positive", "relu", "sign", "maximum", "minimum")
 _OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
 _LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
@@ -104,7 +112,10 @@ class EntriesWanted(BaseException):  # not for a user's `except Exception`
 
 
 class Node:
-    """A value of the graph. ``kind`` is scalar, vector or matrix; None for a refused value of unknown kind."""
+    """A value of the graph. ``kind`` is scalar, vector or matrix; None for a refused value of unknown kind.
+
+    ``invariant``: the same in every step, since it is made of inputs and constants.
+    """
 
     def __init__(self, graph: Graph, op: str, args: tuple[Node, ...], extra: Any, kind: Any, place: Place):
         self.graph, self.op, self.args, self.extra, self.place = graph, op, args, extra, place
@@ -446,11 +457,6 @@ def reachable(nodes: Iterable[Node]) -> list[Node]:
             stack.append((node, True))
             stack.extend((argument, False) for argument in reversed(node.args))
     return list(seen.values())
-
-
-def is_invariant(node: Node) -> bool:
-    """Whether a value is the same in every step: it is made of inputs and constants."""
-    return node.invariant
 
 
 def is_input(node: Node, name: str) -> bool:

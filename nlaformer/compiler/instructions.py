@@ -4,9 +4,9 @@ A *value* is a sum of terms  coefficient * row * e^exponent,
 
     V_j = sum_k  c_k  (M_k R_k)_j  e^{F_k[j]}
 
-R is a register (the register of ones for scalars), F a linear combination of rows that hold logarithms, known to the
-compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are arithmetic on
-c and F and cost no layer; ``Builder.materialize`` puts a value into a row where it must be.
+(``Terms``). R is a register (the register of ones for scalars), F a linear combination of rows that hold logarithms,
+known to the compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are
+arithmetic on c and F and cost no layer; ``Builder.materialize`` puts a value into a row where it must be.
 
 The instructions, all of them heads and hidden units of ``express.heads``:
 
@@ -17,19 +17,22 @@ dot        t = sum_i u_i v_i, the softmax linearized               2 heads for e
 product    t_j = u_j v_j                                           2 heads for each order
 row dots   t_j = sum_k X_jk Y_jk                                   2 heads for each order
 matmul     T = X Y or X^T Y, outer T = u v^T                       6 heads
+encode     log |C| and the masks of its signs, in four layers      2 x FFN, 2 x n heads and FFN
 log        l = log s, interpolated                                 FFN
 refine     g = s e^-l at the first token; l = l + log g            1 or 2 heads, FFN
+trip       grows where a dot falls into its noise (see below)      FFN
 coarse     l = log |v| within a few hundredths                     FFN
 peak       the largest l over the tokens                           1 head
 beneath    min(log s + 16, 0) of a sum of absolute values          FFN
 ratio      s e^-l and l of the first token                         2 heads
-sum        over tokens; roll, pick: other tokens' values, exact    1 head
+sum        over tokens; pick: the first token's value, exact       1 head
 move       entries, rows and columns to other places, exact        1 head, n heads between tokens and rows
-row sums   t_j = sum_k X_jk, exact                                 FFN
+row sums   t_j = sum_k X_jk; absolute: sum_k |X_jk|, exact         FFN
 relu       max(s, 0); below, flip: signs by masks, exact           FFN
 diag       diagonal, triangle, constant: masks, exact              FFN
-transpose  n shifts between masks, exact                           FFN; n heads, FFN
+transpose  n shifts between masks (skew first), exact              FFN; n heads, FFN
 squares    row sums of C * C                                       2 heads
+read in    and tell, network, hear: a trained network (``filled``)
 =========  ======================================================  ==========================================
 
 Three rules come from rounding. A scalar is read from the first token by all tokens (``refine``): a dot amplifies
@@ -64,12 +67,17 @@ if TYPE_CHECKING:
 Block = Literal["input", "pre", "loop", "post"]
 Combination = tuple[tuple[int, float], ...]  # of registers: sorted (register, coefficient)
 Operator = str  # of a term: nothing, or an input matrix by name, "C", transposed "C.T"
+ONE, EYE = 0, 1  # the first registers of every selection: 1 in every token, and row j of the identity in token j
 ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
 MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
 ZERO, FARTHEST = 200.0, 2000.0  # the logarithm of 0 is minus these
 TRIP = 1000.0  # what a trip is where a dot is 0
+# The instructions of the FFN, and those of attention and the FFN of the same layer. All others are attention's.
+BY_FFN = {"log", "coarse", "beneath", "trip", "encode", "relu", "absolute", "below", "flip", "constant"}
+BY_FFN |= {"diag", "diagonal", "triangle", "skew", "row sums", "write"}
+BY_BOTH = {"refine", "transpose", "network", "hear"}
 
 
 def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
@@ -95,10 +103,10 @@ class Term:
     operator: Operator = ""
 
 
-Value = tuple[Term, ...]
+Terms = tuple[Term, ...]
 
 
-def add(*values: Value) -> Value:
+def add(*values: Terms) -> Terms:
     """A sum, like terms collected."""
     total: dict[tuple[int, Combination, Operator], float] = {}
     for value in values:
@@ -108,7 +116,7 @@ def add(*values: Value) -> Value:
     return tuple(Term(c, *key) for key, c in total.items() if c != 0.0)
 
 
-def multiply(value: Value, exponentials: Value) -> Value:
+def multiply(value: Terms, exponentials: Terms) -> Terms:
     """A product in which one side consists of exponentials alone (its rows are ones)."""
     return add(
         tuple(
@@ -190,7 +198,6 @@ class Selection:
     # Of learned parts that are filled in: the network, and the registers in which the layers of a block work.
     networks: dict[str, Network] = field(default_factory=dict)
     hidden: dict[str, dict[Block, int]] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
 
     def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:
         """The first layer of a block in which attention, or the FFN, may read these registers."""
@@ -204,13 +211,13 @@ class Selection:
 
 @dataclass(frozen=True)
 class StateRows:
-    """Where a state stands: rows, and the row of the logarithm of their scale, if it has one.
+    """Where a state stands: its register, and that of the logarithm of its scale, if it has one.
 
-    ``logarithm``: the rows hold the logarithm of the value, which is positive.
+    ``logarithm``: the register holds the logarithm of the value, which is positive.
     """
 
     kind: str
-    rows: tuple[int, ...]
+    register: int
     scale: int | None = None
     logarithm: bool = False
 
@@ -239,6 +246,7 @@ class Builder:
         self.tripped: dict[int, int] = {}  # of a refined logarithm: its trip
         self.one = self._register("one", "input", scalar=True)
         self.eye = self._register("eye", "input", height=self.n)
+        assert (self.one, self.eye) == (ONE, EYE)
         self.inputs = self.out.inputs
         self.normal: dict[str, int] = {}  # of inputs: the row of size 1
         self.sizes: set[int] = set()  # the logarithms of sizes found at run time
@@ -262,8 +270,6 @@ class Builder:
         exponent: Combination = (),
         parameters: tuple[Any, ...] = (),
         *,
-        half: int = ATTENTION,
-        writes: int = ATTENTION,
         extra: tuple[int, ...] = (),
         also: Iterable[int] = (),
         **more: Any,
@@ -274,10 +280,11 @@ class Builder:
         if key in self.made:
             return self.made[key]
         reads = registers_of(*sources, exponent) | {*also}
-        layer = self.out.first_layer(self.block, reads, half)
+        layer = self.out.first_layer(self.block, reads, FFN if op in BY_FFN else ATTENTION)
+        written_by = FFN if op in BY_FFN | BY_BOTH else ATTENTION
         more.setdefault("tame", all(self._tame(source) for source in sources))
         more.setdefault("size", more.get("bound", HEADROOM) / HEADROOM)
-        target = self._temporary(time=(layer, writes), **more)
+        target = self._temporary(time=(layer, written_by), **more)
         for other in extra:
             self.out.registers[other].time = (layer, ATTENTION)
         self.made[key] = target
@@ -300,12 +307,16 @@ class Builder:
     def _size(self, source: Combination) -> float:
         return sum(abs(c) * self.out.registers[register].size for register, c in source)
 
+    def _like(self, source: Combination) -> dict[str, Any]:
+        """What ``emit`` is told of a result that is of the height, the bound and the size of its source."""
+        return {"height": self._height(source), "bound": self._bound(source), "size": self._size(source)}
+
     def _tame(self, source: Combination) -> bool:
         return all(self.out.registers[register].tame for register, _ in source)
 
     # --- values in rows ---
 
-    def materialize(self, value: Value, target: Combination = ()) -> Combination:
+    def materialize(self, value: Terms, target: Combination = ()) -> Combination:
         """A combination of rows that equals value / e^target; terms with the same exponent share a head."""
         groups: dict[tuple[Operator, Combination], dict[int, float]] = {}
         for term in value:
@@ -316,11 +327,11 @@ class Builder:
             source = combine((1.0, entries.items()))
             factor = source[0][1]  # taken out, so that q and -q are one row
             source = tuple((register, c / factor) for register, c in source)
-            row = self._moved(operator, difference, source, tame=bool(target))
+            row = self._product_row(operator, difference, source, tame=bool(target))
             plain[row] = plain.get(row, 0.0) + factor
         return combine((1.0, plain.items()))
 
-    def _moved(self, operator: Operator, exponent: Combination, source: Combination, tame: bool) -> int:
+    def _product_row(self, operator: Operator, exponent: Combination, source: Combination, tame: bool) -> int:
         """The row operator source e^exponent; ``tame``: it was brought to the scale of its kin."""
         height = self._height(source)
         tame = self._tame(source) and (tame or not self._scalar_part(exponent))
@@ -332,7 +343,7 @@ class Builder:
                 more: dict[str, Any] = {"height": height, "bound": MATRIX_NORM * self._bound(source), "tame": tame}
                 return self.emit("matvec", [source], exponent, (operator,), also=encoded, **more)
         if operator:
-            source = ((self._moved(operator, (), source, tame), 1.0),)
+            source = ((self._product_row(operator, (), source, tame), 1.0),)
         scalar = all(self.out.registers[r].scalar for r, _ in (*source, *exponent))
         bound = max(self._bound(source), HEADROOM) if not scalar else 1.0
         height = max(height, self._height(exponent))
@@ -400,18 +411,14 @@ class Builder:
         trips = clears is not None
         # Where nothing trips, 0 is a power of e that underflows, whatever it is multiplied with.
         zero = ZERO if trips else FARTHEST
-        first = self.emit(
-            "log", [source], (), (lowest, highest, zero if policy == "den" else -zero), half=FFN, writes=FFN, **more
-        )
+        first = self.emit("log", [source], (), (lowest, highest, zero if policy == "den" else -zero), **more)
         sources: list[Combination] = [source, ((first, 1.0),)]
         extra = [self._work("ratio", source, policy, trips, height=self._height(source))]
         if clears is not None:
-            sources.append(((self.emit("trip", [source], (), (lowest,), half=FFN, writes=FFN), 1.0),))
+            sources.append(((self.emit("trip", [source], (), (lowest,)), 1.0),))
             extra.append(self._work("tripped", source, policy, scalar=True))
             self.trips[self.block].setdefault(extra[-1], set()).update(clears)
-        refined = self.emit(
-            "refine", sources, (), (lowest, highest, policy, scalar), writes=FFN, extra=tuple(extra), **more
-        )
+        refined = self.emit("refine", sources, (), (lowest, highest, policy, scalar), extra=tuple(extra), **more)
         self.interpolated[refined] = first
         if trips:
             self.tripped[refined] = extra[-1]

@@ -29,9 +29,9 @@ class Program:
     returns the new state; ``finish`` takes any of A, b and the state and returns the answer, by default the state x.
     ``residual`` takes any of A, b and x, the answer; a run reports its norm. ``residual_scale`` takes the same and
     returns what the residual is compared with: converged means |residual| <= 1e-10 |scale| (float32: 1e-4), and
-    nothing has converged where the scale is 0. By default it is the residual of x = 0, which is b for b - A x, or,
-    where that is 0, the first residual. Attributes of the class are constants, numbers or arrays: they go into the
-    weights.
+    nothing has converged where the scale is 0. By default it is the residual of x = 0, which is b for b - A x, but not
+    more than the residual's own terms at x, as near a pole; where it is 0, the first residual. Attributes of the class
+    are constants, numbers or arrays: they go into the weights.
 
     ``inputs = dict(C="matrix", lower="vector", mu="scalar")`` declares further inputs beside A, b and x0. Methods ask
     for them by name, and ``run(A, b, C=C)`` takes them by keyword. With ``rectangular = True`` matrices need not be
@@ -104,12 +104,12 @@ class Program:
 _ValueT = TypeVar("_ValueT", bound=Any)  # a traced value, a NumPy array or a tensor
 
 
-def _call(name: str, *args: Any, of_arrays: str = "") -> Any:
-    """A function of traced values, or of arrays, for which NumPy and torch have it, perhaps under another name."""
+def _call(name: str, *args: Any) -> Any:
+    """A function of traced values, or of arrays, for which NumPy and torch have it under the same name."""
     value = next((argument for argument in args if isinstance(argument, Value)), None)
     if value is not None:
         return named(value, "nf", name, args, {})
-    return getattr(_library(*args), of_arrays or name)(*args)
+    return getattr(_library(*args), name)(*args)
 
 
 def _library(*args: Any) -> Any:

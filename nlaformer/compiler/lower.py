@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from nlaformer.compiler.functions import add, exp, log, multiply, relu, sqrt
 from nlaformer.compiler.graph import Node, describe, reachable
@@ -44,19 +44,8 @@ _POINTWISE = ("sqrt", "exp", "log", "positive", "relu", "sign")
 _BY_NAME = ("add", "multiply", "divide", "matmul", "dot", "outer", "transpose", "diag", "diagonal")
 
 
-@dataclass(frozen=True)
-class Lowered:
-    """A program that there are weights for, and what each node of the one that was traced became."""
-
-    program: TracedProgram
-    images: dict[int, Node]
-
-    def image(self, node: Node) -> Node:
-        return self.images[id(node)]
-
-
-def lower(traced: TracedProgram) -> Lowered:
-    """The program with every function written out; nodes that have none below them stay what they are."""
+def lower(traced: TracedProgram) -> tuple[TracedProgram, dict[int, Node]]:
+    """The program with every function written out, and what each node became, by id: itself if it has none."""
     calls = [node for call in traced.learned for node in call.nodes]
     images: dict[int, Node] = {}
     for node in reachable((*traced.nodes, *traced.inputs.values(), *traced.state.values(), *calls)):
@@ -74,7 +63,7 @@ def lower(traced: TracedProgram) -> Lowered:
         problems=tuple(traced.answer.graph.problems),
         learned=learned,
     )
-    return Lowered(program, images)
+    return program, images
 
 
 def _image(node: Node, args: tuple[Node, ...]) -> Node:

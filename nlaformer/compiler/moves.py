@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import Combination, Term, Value
+from nlaformer.compiler.instructions import Combination, Term, Terms
 from nlaformer.compiler.nodes import Nodes
 
 # Of one head: the token that each token reads, from 1 on, 0 for none; and the rows that go to rows.
@@ -21,9 +21,12 @@ Route = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]
 
 
 class Moves(Nodes):
-    """Products of which one factor only says where entries go; None for all others."""
+    """Products of which one factor only says where entries go, and rolls.
 
-    def _masked(self, one: Node, other: Node) -> Value | None:
+    ``_as_...`` are None for all other products. A value of no terms, (), is 0 and false too: ask whether it is None.
+    """
+
+    def _as_mask(self, one: Node, other: Node) -> Terms | None:
         """Entry by entry, a factor of zeros and ones."""
         mask = _zeros_and_ones(one, self.n)
         if mask is None:
@@ -35,7 +38,7 @@ class Moves(Nodes):
         source, exponent = self._in_row(other)
         return self._move(source, exponent, routes, len(columns), tame=self._is_calm(source, other))
 
-    def _entry(self, one: Node, other: Node) -> Value | None:
+    def _as_entry(self, one: Node, other: Node) -> Terms | None:
         """e_i . v, or an entry of a matrix, if v is e_j M or M e_j: the same in every token."""
         place = self._place(one)
         if place is None:
@@ -47,7 +50,7 @@ class Moves(Nodes):
             place = second if left.op == "transpose" else place
         return self._move(*self._side(other), [_route([place + 1] * self.n, [(row, 0)])], 1)
 
-    def _ordered(self, left: Node, right: Node) -> Value | None:
+    def _as_order(self, left: Node, right: Node) -> Terms | None:
         """P X, X P and X e_j with at most a 1 in each row of P, in each column, for the rows and columns of X."""
         own = range(1, self.n + 1)
         order = _zeros_and_ones(left, self.n)
@@ -71,7 +74,21 @@ class Moves(Nodes):
         pairs = [(int(a), int(z)) for a, z in np.argwhere(order)]
         return self._move(*self._in_row(left), [_route(own, pairs)], self.n)
 
-    def _repeated(self, u: Node, v: Node) -> Value | None:
+    def _roll(self, node: Node) -> Terms:
+        """Token j reads token j - shift."""
+        source, exponent = self._in_row(node.args[0])
+        tokens, height = [1 + (j - node.extra) % self.n for j in range(self.n)], self._height(source)
+        return self._move(source, exponent, [_route(tokens, [(k, k) for k in range(height)])], height)
+
+    def _as_rolled_columns(self, node: Node) -> Terms | None:
+        """The transpose of a roll of a transpose, which is np.roll along axis 1: row k goes to row k + shift."""
+        (roll,) = node.args
+        if roll.op != "roll" or roll.args[0].op != "transpose":
+            return None
+        pairs = [(k, (k + roll.extra) % self.n) for k in range(self.n)]
+        return self._move(*self._in_row(roll.args[0].args[0]), [_route(range(1, self.n + 1), pairs)], self.n)
+
+    def _as_copies(self, u: Node, v: Node) -> Terms | None:
         """The outer product u v^T, if u or v is a vector of zeros and ones."""
         rows, columns = _zeros_and_ones(u, self.n), _zeros_and_ones(v, self.n)
         if columns is not None:
@@ -87,7 +104,7 @@ class Moves(Nodes):
         entries = _zeros_and_ones(node, self.n) if node.kind == "vector" else None
         return int(entries.argmax()) if entries is not None and entries.sum() == 1 else None
 
-    def _move(self, source: Combination, exponent: Combination, routes: list[Route], height: int, **more: Any) -> Value:
+    def _move(self, source: Combination, exponent: Combination, routes: list[Route], height: int, **more: Any) -> Terms:
         if not source:
             return ()
         # An entry that is read by many tokens enlarges the norm.

@@ -13,9 +13,8 @@ from typing import Any
 
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network, speak
-from nlaformer.compiler.graph import Node, is_invariant
+from nlaformer.compiler.graph import Node
 from nlaformer.compiler.instructions import (
-    FFN,
     HEADROOM,
     MATRIX_NORM,
     Block,
@@ -23,7 +22,7 @@ from nlaformer.compiler.instructions import (
     StateRows,
     Target,
     Term,
-    Value,
+    Terms,
     add,
     combine,
     multiply,
@@ -44,7 +43,7 @@ class Nodes(Scaling):
         self.analysis, self.networks = analysis, networks
         groups = scale_groups(traced, analysis.is_positive)
         self.group, self.floating, self.falling = groups.of, groups.floating, groups.falling
-        self.values: dict[tuple[Block, int], Value] = {}
+        self.values: dict[tuple[Block, int], Terms] = {}
         self.signed: set[int] = set()  # the logarithms of step lengths and of their opposites
         for name, node in traced.inputs.items():
             self._input_rows(name, node)
@@ -77,18 +76,18 @@ class Nodes(Scaling):
         if node.kind == "scalar":
             positive = self.analysis.is_positive(node)
             if is_counter(self.traced, name) and not (positive and is_divisor(self.traced, node)):
-                return StateRows("scalar", (self._register(name, "input", scalar=True, tame=False),))
+                return StateRows("scalar", self._register(name, "input", scalar=True, tame=False))
             if positive:
                 row = self._register("log " + name, "input", scalar=True, tame=False)
-                return StateRows("scalar", (row,), logarithm=True)
+                return StateRows("scalar", row, logarithm=True)
             row = self._register(name, "input", scalar=True)
-            return StateRows("scalar", (row,), self._register(f"scale of {name}", "input", scalar=True, tame=False))
+            return StateRows("scalar", row, self._register(f"scale of {name}", "input", scalar=True, tame=False))
         group = self.group_of(node)
         height = self.n if node.kind == "matrix" else 1
         # A matrix that is the answer stands in scores as it is: its products then take no more layers than they need.
         tame = unit or group is not None or (node.kind == "matrix" and self.traced.answer is node)
         row = self._register(name, "input", height=height, bound=HEADROOM, tame=tame)
-        return StateRows(node.kind, (row,), None if group is None else self.scale_row[group])
+        return StateRows(node.kind, row, None if group is None else self.scale_row[group])
 
     def group_of(self, node: Node) -> int | None:
         """The floating group of a node, or None at fixed scale."""
@@ -100,7 +99,7 @@ class Nodes(Scaling):
         group = self.group_of(node)
         return self._begun.get(id(node)) if group is None and self.block == "pre" else group
 
-    def common_exponent(self, value: Value, node: Node) -> Combination:
+    def common_exponent(self, value: Terms, node: Node) -> Combination:
         """The exponent at which a value is best put into a row: its own where all terms agree, else its group's.
 
         Exponents of different origin are aligned at run time, by the largest.
@@ -172,9 +171,9 @@ class Nodes(Scaling):
             square = node.op == "dot" and node.args[0] is node.args[1]
             fall = {name for group in groups for name in self.floating[group] if name in self.falling}
             return fall if fall and not square else None
-        return self._vanishing(causes(node, self.analysis.is_positive), groups)
+        return self._vanishing_states(causes(node, self.analysis.is_positive), groups)
 
-    def _vanishing(self, with_: set[int], groups: set[int]) -> set[str]:
+    def _vanishing_states(self, with_: set[int], groups: set[int]) -> set[str]:
         """The vector states of some groups that vanish in this block's values where the nodes ``with_`` do."""
         values = self.traced.start if self.block == "pre" else self.traced.step
         found = vanishing(values.values(), with_)
@@ -201,9 +200,7 @@ class Nodes(Scaling):
         rows = []
         for sign in (1.0, -1.0):
             half = tuple((register, sign * c) for register, c in source)
-            more: dict[str, Any] = {"bound": self._bound(source), "height": self._height(source), "scalar": scalar}
-            more["size"] = self._size(source)
-            rows.append(self.emit("relu", [half], half=FFN, writes=FFN, **more))
+            rows.append(self.emit("relu", [half], scalar=scalar, **self._like(source)))
             for register, _ in source:
                 if register in self.out.linearizations:
                     self.out.linearizations[rows[-1]] = self.out.linearizations[register]
@@ -213,7 +210,7 @@ class Nodes(Scaling):
         """Rows that are 0 where v > 0 and where v < 0, and 1 elsewhere."""
         more: dict[str, Any] = {"height": self._height(source), "scalar": scalar, "bound": 1.0, "size": 1.0}
         halves = self._halves(source, scalar)
-        return [self.emit("below", [((half, 1.0),)], half=FFN, writes=FFN, tame=True, **more) for half in halves]
+        return [self.emit("below", [((half, 1.0),)], tame=True, **more) for half in halves]
 
     # --- nodes ---
 
@@ -221,9 +218,9 @@ class Nodes(Scaling):
         """What does not depend on the state is computed once, in the pre block."""
         if self.block == "pre" or node.op in _LEAVES:
             return self.block
-        return "pre" if is_invariant(node) else self.block
+        return "pre" if node.invariant else self.block
 
-    def value(self, node: Node) -> Value:
+    def value(self, node: Node) -> Terms:
         block = self._home(node)
         key = (block, id(node))
         if key not in self.values:
@@ -231,47 +228,47 @@ class Nodes(Scaling):
                 self.values[key] = getattr(self, f"_{node.op}")(node)
         return self.values[key]
 
-    def _constant(self, node: Node) -> Value:
+    def _constant(self, node: Node) -> Terms:
         if node.kind == "scalar":
             return (Term(node.extra, self.one),) if node.extra else ()
         rows = [list(node.extra)] if node.kind == "vector" else [list(row) for row in zip(*node.extra, strict=True)]
-        return self._filled(rows)
+        return self._constant_rows(rows)
 
-    def _filled(self, rows: list[list[float]]) -> Value:
+    def _constant_rows(self, rows: list[list[float]]) -> Terms:
         """Constant rows, written once: one number for each token."""
         largest = max(abs(entry) for row in rows for entry in row)
         with self.within("pre"):
             scaled = tuple(tuple(entry / largest for entry in row) for row in rows)
             bound = math.sqrt(len(rows) * self.n)
             more: dict[str, Any] = {"height": len(rows), "bound": bound, "size": 1.0}
-            row = self.emit("constant", [], (), scaled, half=FFN, writes=FFN, **more)
+            row = self.emit("constant", [], (), scaled, **more)
         return (Term(largest, row),)
 
-    def _zeros(self, node: Node) -> Value:
+    def _zeros(self, node: Node) -> Terms:
         return ()
 
-    def _ones(self, node: Node) -> Value:
-        return (Term(1.0, self.one),) if node.kind == "vector" else self._filled([[1.0] * self.n] * self.n)
+    def _ones(self, node: Node) -> Terms:
+        return (Term(1.0, self.one),) if node.kind == "vector" else self._constant_rows([[1.0] * self.n] * self.n)
 
-    def _identity(self, node: Node) -> Value:
+    def _identity(self, node: Node) -> Terms:
         return (Term(1.0, self.eye),)
 
-    def _input(self, node: Node) -> Value:
+    def _input(self, node: Node) -> Terms:
         return (Term(1.0, self.inputs[node.extra]),)
 
     def _input_scale(self, name: str) -> Combination:
         return ((self.out.scales[name][1], 1.0),) if name in self.out.scales else ()
 
-    def _state(self, node: Node) -> Value:
+    def _state(self, node: Node) -> Terms:
         rows = self.out.state[node.extra]
         if rows.logarithm:
-            return (Term(1.0, self.one, ((rows.rows[0], 1.0),)),)
-        return (Term(1.0, rows.rows[0], () if rows.scale is None else ((rows.scale, 1.0),)),)
+            return (Term(1.0, self.one, ((rows.register, 1.0),)),)
+        return (Term(1.0, rows.register, () if rows.scale is None else ((rows.scale, 1.0),)),)
 
-    def _add(self, node: Node) -> Value:
+    def _add(self, node: Node) -> Terms:
         return add(*(self.value(argument) for argument in node.args))
 
-    def _positive(self, node: Node) -> Value:
+    def _positive(self, node: Node) -> Terms:
         return self.value(node.args[0])
 
     def _in_row(self, node: Node) -> tuple[Combination, Combination]:
@@ -323,7 +320,7 @@ class Nodes(Scaling):
             return ((self.normal[node.extra], 1.0),), self._input_scale(node.extra)
         return self._in_row(node)
 
-    def _divide(self, node: Node) -> Value:
+    def _divide(self, node: Node) -> Terms:
         u, v = node.args
         if self.analysis.is_positive(v):
             factor, exponent = self.logarithm(v, "den")
@@ -343,56 +340,43 @@ class Nodes(Scaling):
         numerator, e = self._in_row(u)
         if not numerator:
             return ()
-        more: dict[str, Any] = {
-            "height": max(self._height(numerator), self._height(source)),
-            "scalar": scalar and u.kind == "scalar",
-            "bound": self._bound(numerator),
-            "size": self._size(numerator),
-            "tame": self._is_calm(numerator, u),
-        }
-        rows = [numerator, *(((sign, 1.0),) for sign in signs)]
-        row = self.emit("flip", rows, half=FFN, writes=FFN, **more)
+        more = self._like(numerator) | {"height": max(self._height(numerator), self._height(source))}
+        more |= {"scalar": scalar and u.kind == "scalar", "tame": self._is_calm(numerator, u)}
+        row = self.emit("flip", [numerator, *(((sign, 1.0),) for sign in signs)], **more)
         return (Term(1 / factor, row, combine((1.0, e), (-1.0, exponent), (-1.0, log))),)
 
-    def _sqrt(self, node: Node) -> Value:
+    def _sqrt(self, node: Node) -> Terms:
         factor, exponent = self.logarithm(node.args[0], "num")
         return (Term(math.sqrt(factor), self.one, combine((0.5, exponent))),)
 
-    def _log(self, node: Node) -> Value:
+    def _log(self, node: Node) -> Terms:
         factor, exponent = self.logarithm(node.args[0], "num")
         return add((Term(math.log(factor), self.one),), tuple(Term(c, register) for register, c in exponent))
 
-    def _exp(self, node: Node) -> Value:
+    def _exp(self, node: Node) -> Terms:
         source = dict(self.materialize(self.value(node.args[0])))
         constant = math.exp(source.pop(self.one, 0.0))
         return (Term(constant, self.one, combine((1.0, source.items()))),)
 
-    def _relu(self, node: Node) -> Value:
+    def _relu(self, node: Node) -> Terms:
         return self._by_ffn("relu", node)
 
-    def _by_ffn(self, op: str, node: Node, parameters: tuple[object, ...] = (), height: int | None = None) -> Value:
+    def _by_ffn(self, op: str, node: Node, parameters: tuple[object, ...] = (), **more: Any) -> Terms:
         """An exact function of a value in rows that commutes with positive factors."""
         source, exponent = self._in_row(node.args[0])
         if not source:
             return ()
-        scalar = node.kind == "scalar"
-        more: dict[str, Any] = {
-            "height": height or self._height(source),
-            "bound": self._bound(source),
-            "scalar": scalar,
-        }
-        more["size"] = self._size(source)
-        row = self.emit(op, [source], (), parameters, half=FFN, writes=FFN, **more)
-        return (Term(1.0, row, exponent),)
+        more = self._like(source) | {"scalar": node.kind == "scalar"} | more
+        return (Term(1.0, self.emit(op, [source], (), parameters, **more), exponent),)
 
-    def _sign(self, node: Node) -> Value:
+    def _sign(self, node: Node) -> Terms:
         source, _ = self._in_row(node.args[0])
         if not source:
             return ()
         above, below = self._signs(source, node.kind == "scalar")
         return (Term(1.0, below), Term(-1.0, above))
 
-    def _learned(self, node: Node) -> Value:
+    def _learned(self, node: Node) -> Terms:
         """What a trained network says, of unknown size; it is given numbers as they are, without an exponent."""
         part, output = node.extra
         network, symmetric = self.networks[part], self.traced.program.positive_definite

@@ -84,7 +84,7 @@ class Pieces(np.ndarray):
         for target in out:
             target[...] = result
             return target
-        return settled(self.graph, result)
+        return wrapped(self.graph, result)
 
     def _computed(self, ufunc: Any, method: str, given: list[Any], options: dict[str, Any]) -> Any:
         if ufunc is np.matmul:
@@ -109,7 +109,7 @@ def entries(value: Any) -> np.ndarray:
     return np.asarray(value.entries() if isinstance(value, Value) else value, dtype=object)
 
 
-def settled(graph: Graph, result: Any) -> Any:
+def wrapped(graph: Graph, result: Any) -> Any:
     """A result as a program holds it: a traced value where it has the size of one."""
     if not isinstance(result, np.ndarray) or result.dtype != object:
         return result
@@ -122,8 +122,8 @@ def settled(graph: Graph, result: Any) -> Any:
 
 def by_entries(graph: Graph, function: Any, args: Any, options: dict[str, Any]) -> Any:
     """A function of NumPy on arrays of objects."""
-    given = [_emptied(argument) for argument in args]
-    return settled(graph, function(*given, **{key: _emptied(option) for key, option in options.items()}))
+    given = [_unwrapped(argument) for argument in args]
+    return wrapped(graph, function(*given, **{key: _unwrapped(option) for key, option in options.items()}))
 
 
 def slice_of(value: Value, index: Any) -> Any:
@@ -138,10 +138,10 @@ def slice_of(value: Value, index: Any) -> Any:
         if not isinstance(along, slice):
             return moved(value)
         return Value(value.node, lambda: moved(value).node, lambda node: value.become(back(Value(node))))
-    found, places = _picked(value, index), _places(value)
+    found, places = _picked(value, index), _entry_numbers(value)
     if not found.ndim:
         return found.item()
-    made = settled(graph, found)
+    made = wrapped(graph, found)
     if np.shares_memory(places[index], places):
         if isinstance(made, Value):
             return _view(value, index, made.node)
@@ -151,7 +151,7 @@ def slice_of(value: Value, index: Any) -> Any:
 
 def _view(value: Value, index: Any, node: Node) -> Value:
     """A slice that has the size of a traced value; its entries are read again where the array has changed."""
-    if np.array_equal(_places(value)[index], _places(value)):
+    if np.array_equal(_entry_numbers(value)[index], _entry_numbers(value)):
         return value[:]
     read = {id(value.node): node}
 
@@ -164,14 +164,14 @@ def _view(value: Value, index: Any, node: Node) -> Value:
     return Value(node, current, lambda n: set_slice(value, index, Value(n)))
 
 
-def _places(value: Value) -> np.ndarray:
+def _entry_numbers(value: Value) -> np.ndarray:
     """The numbers of the entries, in the shape of the array."""
     return np.arange(value.size).reshape(value.shape)
 
 
 def _picked(value: Value, index: Any) -> np.ndarray:
     """The entries at an index, and no others: each is an inner product."""
-    places = np.asarray(_places(value)[index])
+    places = np.asarray(_entry_numbers(value)[index])
     found = np.empty(places.shape, dtype=object)
     for at, place in np.ndenumerate(places):
         found[at] = value[divmod(int(place), value.shape[1]) if value.ndim == 2 else int(place)]
@@ -181,7 +181,7 @@ def _picked(value: Value, index: Any) -> np.ndarray:
 def set_slice(value: Value, index: Any, new: Any) -> None:
     """Replace a part of a traced array."""
     n = value.graph.n or 1
-    places = _places(value)[index]
+    places = _entry_numbers(value)[index]
     values = np.broadcast_to(entries(new), places.shape)
     if value.kind == "vector":
         for place, entry in zip(places.flat, values.flat, strict=True):
@@ -196,13 +196,13 @@ def set_slice(value: Value, index: Any, new: Any) -> None:
 
 
 def _simplest(graph: Graph, value: Any) -> Any:
-    return settled(graph, value.plain()) if isinstance(value, Pieces) else value
+    return wrapped(graph, value.plain()) if isinstance(value, Pieces) else value
 
 
-def _emptied(argument: Any) -> Any:
+def _unwrapped(argument: Any) -> Any:
     """An argument of a function with NumPy's own arrays in the place of traced ones."""
     if isinstance(argument, (list, tuple)):
-        return type(argument)(_emptied(each) for each in argument)
+        return type(argument)(_unwrapped(each) for each in argument)
     return entries(argument) if isinstance(argument, (Value, Pieces)) else argument
 
 
@@ -214,15 +214,15 @@ def _product(graph: Graph, u: np.ndarray, v: np.ndarray) -> Any:
     if u.ndim == v.ndim == 2 and not graph.holds((u.shape[0], v.shape[1])):
         return np.stack([entries(_product(graph, u, column)) for column in v.T], axis=1)
     if u.ndim == 2 and v.ndim == 1 and inner == n:
-        rows = settled(graph, u)
+        rows = wrapped(graph, u)
         if isinstance(rows, Value):
-            return rows @ settled(graph, v)
-        return np.array([settled(graph, row) @ settled(graph, v) for row in u], dtype=object)
+            return rows @ wrapped(graph, v)
+        return np.array([wrapped(graph, row) @ wrapped(graph, v) for row in u], dtype=object)
     if v.ndim == 2 and u.ndim == 1:
         return _product(graph, v.T, u)
     if u.ndim == 2 and u.shape[0] == n:
-        columns = [settled(graph, column) for column in u.T]
+        columns = [wrapped(graph, column) for column in u.T]
         if v.ndim == 1:
             return sum(entry * column for entry, column in zip(v, columns, strict=True))
-        return sum(np.outer(column, settled(graph, row)) for column, row in zip(columns, v, strict=True))
+        return sum(np.outer(column, wrapped(graph, row)) for column, row in zip(columns, v, strict=True))
     return np.matmul(u, v)

@@ -5,18 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from nlaformer.compiler.graph import Node, is_invariant
-from nlaformer.compiler.instructions import (
-    FFN,
-    HEADROOM,
-    MATRIX_NORM,
-    Combination,
-    Term,
-    Value,
-    combine,
-    multiply,
-    registers_of,
-)
+from nlaformer.compiler.graph import Node
+from nlaformer.compiler.instructions import HEADROOM, MATRIX_NORM, Term, Terms, combine, multiply, registers_of
 from nlaformer.compiler.moves import Moves
 from nlaformer.express.linearize import design, design_product
 
@@ -28,15 +18,15 @@ class Products(Moves):
 
     # --- products, entry by entry ---
 
-    def _multiply(self, node: Node) -> Value:
+    def _multiply(self, node: Node) -> Terms:
         u, v = node.args
         for one, other in ((u, v), (v, u)):
             if self._is_exponential(one):
                 return multiply(self.value(other), self.value(one))
-            moved = self._masked(one, other)
+            moved = self._as_mask(one, other)
             if moved is not None:
                 return moved
-            if self.analysis.is_positive(one) and (one.kind == "scalar" or is_invariant(one)):
+            if self.analysis.is_positive(one) and (one.kind == "scalar" or one.invariant):
                 factor, exponent = self.logarithm(one, "num")
                 return multiply(self.value(other), (Term(factor, self.one, exponent),))
             if self._is_step(one, other):
@@ -53,7 +43,7 @@ class Products(Moves):
         inside = registers_of(*(term.exponent for term in self.value(other)))
         return dot.op == "dot" and self.analysis.is_positive(size) and self.signed.isdisjoint(inside)
 
-    def _signed(self, node: Node) -> Value:
+    def _signed(self, node: Node) -> Terms:
         """A scalar of either sign as e^F - e^H, by the logarithms of it and of its opposite: one of them is that of 0.
 
         Both are read from the first token, so that x + alpha d and r - alpha A d take the same alpha in every entry; a
@@ -63,7 +53,7 @@ class Products(Moves):
             source, exponent = self._in_row(node)
             if not source:
                 return ()
-            rough = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)  # of both: that of 0 is beyond use
+            rough = self.emit("coarse", [source], tame=False)  # of both: that of 0 is beyond use
             terms = []
             for sign in (1.0, -1.0):
                 factor, log = self._log_of(combine((sign, source)), "num", True)
@@ -72,7 +62,7 @@ class Products(Moves):
                 terms.append(Term(sign * factor, self.one, combine((1.0, exponent), (1.0, log))))
             return tuple(terms)
 
-    def _product(self, u: Node, v: Node) -> Value:
+    def _product(self, u: Node, v: Node) -> Terms:
         """The factor of the score is one whose size is known; between two such, the smaller one."""
         sides = [(*self._side(node), node) for node in (u, v)]
         if not all(source for source, _, _ in sides):
@@ -88,9 +78,9 @@ class Products(Moves):
 
     # --- products across tokens ---
 
-    def _matmul(self, node: Node) -> Value:
+    def _matmul(self, node: Node) -> Terms:
         left, right = node.args
-        moved = self._ordered(left, right)
+        moved = self._as_order(left, right)
         if moved is not None:
             return moved
         transposed = left.op == "transpose"
@@ -112,15 +102,15 @@ class Products(Moves):
         row = self.emit("matmul", [X, Y], (), (lin, transposed), **more)
         return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
 
-    def _row_sums(self, node: Node) -> Value:
+    def _row_sums(self, node: Node) -> Terms:
         """X @ 1: token j holds row j."""
         X, exponent = self._in_row(node)
         if not X:
             return ()
         more: dict[str, Any] = {"bound": self._bound(X) * math.sqrt(self.n), "size": self._size(X), "tame": False}
-        return (Term(1.0, self.emit("row sums", [X], half=FFN, writes=FFN, **more), exponent),)
+        return (Term(1.0, self.emit("row sums", [X], **more), exponent),)
 
-    def _by_input(self, name: str, transposed: bool, right: Node) -> Value:
+    def _by_input(self, name: str, transposed: bool, right: Node) -> Terms:
         """The product with an input matrix, which is kept as logarithms."""
         value = self.value(right)
         plain = all(not term.operator and self._scalar_part(term.exponent) == term.exponent for term in value)
@@ -130,21 +120,24 @@ class Products(Moves):
         operator, scale = name + (".T" if transposed else ""), self._input_scale(name)
         return tuple(Term(t.coefficient, t.register, combine((1.0, t.exponent), (1.0, scale)), operator) for t in value)
 
-    def _transpose(self, node: Node) -> Value:
+    def _transpose(self, node: Node) -> Terms:
         (inner,) = node.args
         if inner.op == "input":
             return (Term(1.0, self.eye, self._input_scale(inner.extra), f"{inner.extra}.T"),)
+        moved = self._as_rolled_columns(node)
+        if moved is not None:
+            return moved
         X, exponent = self._in_row(inner)
         if not X:
             return ()
         more: dict[str, Any] = {"height": self.n, "bound": self._bound(X)}
-        skewed = self.emit("skew", [X], half=FFN, writes=FFN, **more)
-        moved = self._work("moved", skewed, height=self.n)
-        row = self.emit("transpose", [((skewed, 1.0),)], writes=FFN, extra=(moved,), **more)
+        skewed = self.emit("skew", [X], **more)
+        shifted = self._work("shifted", skewed, height=self.n)
+        row = self.emit("transpose", [((skewed, 1.0),)], extra=(shifted,), **more)
         return (Term(1.0, row, exponent),)
 
-    def _outer(self, node: Node) -> Value:
-        moved = self._repeated(*node.args)
+    def _outer(self, node: Node) -> Terms:
+        moved = self._as_copies(*node.args)
         if moved is not None:
             return moved
         (u, e), (v, f) = (self._factor(argument) for argument in node.args)
@@ -154,12 +147,12 @@ class Products(Moves):
         row = self.emit("outer", [u, v], (), (lin,), height=self.n, bound=self._bound(u) * self._bound(v))
         return (Term(1.0, row, combine((1.0, e), (1.0, f))),)
 
-    def _dot(self, node: Node) -> Value:
+    def _dot(self, node: Node) -> Terms:
         u, v = node.args
         if u.kind == "matrix":
             return self._matrix_dot(u, v)
         for one, other in ((u, v), (v, u)):
-            moved = self._entry(one, other)
+            moved = self._as_entry(one, other)
             if moved is not None:
                 return moved
         sides = [(*self._side(argument), argument) for argument in (u, v)]
@@ -177,7 +170,7 @@ class Products(Moves):
         (key, e), (value, f, _) = self._calmed(*sides[0]), sides[1]
         return (Term(1.0, self._dot_of(key, value, ordered=True, spread=False), combine((1.0, e), (1.0, f))),)
 
-    def _matrix_dot(self, u: Node, v: Node) -> Value:
+    def _matrix_dot(self, u: Node, v: Node) -> Terms:
         if u is v and u.op == "input":
             with self.within("pre"):
                 rows = self.emit("squares", [((self.one, 1.0),)], (), (u.extra,), also=self._encoded(u.extra))
@@ -186,38 +179,27 @@ class Products(Moves):
         (X, e), (Y, f) = self._factor(u), self._factor(v)
         if not X or not Y:
             return ()
-        return (Term(1.0, self._frobenius(X, Y), combine((1.0, e), (1.0, f))),)
-
-    def _frobenius(self, X: Combination, Y: Combination) -> int:
         bound = self._bound(X) * self._bound(Y)
         lin = design_product(self.target.dtype, min(bound, 32.0) / 8, order=3)
         rows = self.emit("row dots", [X, Y], (), (lin,), bound=bound)
-        return self.emit("sum", [((rows, 1.0),)], bound=bound)
+        return (Term(1.0, self.emit("sum", [((rows, 1.0),)], bound=bound), combine((1.0, e), (1.0, f))),)
 
-    def _sum(self, node: Node) -> Value:
+    def _sum(self, node: Node) -> Terms:
         source, exponent = self._in_row(node.args[0])
         if not source:
             return ()
         bound = self._bound(source) * math.sqrt(self.n * self._height(source))
         return (Term(1.0, self.emit("sum", [source], bound=bound), exponent),)
 
-    def _mean(self, node: Node) -> Value:
+    def _mean(self, node: Node) -> Terms:
         count = self.n if node.args[0].kind == "vector" else self.n**2
         return tuple(Term(t.coefficient / count, t.register, t.exponent) for t in self._sum(node))
 
-    def _roll(self, node: Node) -> Value:
-        source, exponent = self._in_row(node.args[0])
-        if not source:
-            return ()
-        more: dict[str, Any] = {"height": self._height(source), "bound": self._bound(source)}
-        more["size"] = self._size(source)
-        return (Term(1.0, self.emit("roll", [source], (), (node.extra % self.n,), **more), exponent),)
-
-    def _diag(self, node: Node) -> Value:
+    def _diag(self, node: Node) -> Terms:
         return self._by_ffn("diag", node, height=1)
 
-    def _diagonal(self, node: Node) -> Value:
+    def _diagonal(self, node: Node) -> Terms:
         return self._by_ffn("diagonal", node, height=self.n)
 
-    def _triangle(self, node: Node) -> Value:
+    def _triangle(self, node: Node) -> Terms:
         return self._by_ffn("triangle", node, tuple(node.extra))

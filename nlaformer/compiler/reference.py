@@ -18,8 +18,6 @@ from nlaformer.compiler.graph import AXES, Node, reachable
 from nlaformer.compiler.learned import PartSpec
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
-Parts = Mapping[str, Part]
-
 
 @dataclass(frozen=True)
 class Reference:
@@ -103,7 +101,7 @@ class Reference:
         nodes = (node for part in (self.start, self.step, self.finish) for node in part.nodes)
         return next((len(extra) for op, _, extra, kind in nodes if op == "constant" and kind != "scalar"), None)
 
-    def first(self, inputs: Mapping[str, Tensor], parts: Parts | None = None) -> dict[str, Tensor]:
+    def first(self, inputs: Mapping[str, Tensor], parts: Mapping[str, Part] | None = None) -> dict[str, Tensor]:
         """Every state after ``start`` and the answer, with any leading axes; ``parts`` fill what is left open."""
         batch = [v.shape[: v.dim() - AXES[self.inputs[name]]] for name, v in inputs.items()]
         size = next((v.shape[-1] for name, v in inputs.items() if self.inputs[name] != "scalar"), 1)
@@ -114,7 +112,7 @@ class Reference:
         return states | self.finish({**inputs, **states})
 
     def next(
-        self, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor], parts: Parts | None = None
+        self, inputs: Mapping[str, Tensor], states: Mapping[str, Tensor], parts: Mapping[str, Part] | None = None
     ) -> dict[str, Tensor]:
         """The same after one more step."""
         states = self.step({**inputs, **states}, parts)

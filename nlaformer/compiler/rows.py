@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import torch
 
-from nlaformer.compiler.instructions import Combination, Instruction, Selection, registers_of
+from nlaformer.compiler.instructions import EYE, ONE, Combination, Instruction, Selection, registers_of
 from nlaformer.compiler.schedule import Schedule
 from nlaformer.express.heads import Form, Head, Unit
 from nlaformer.prompt import Layout
@@ -39,7 +39,7 @@ class Rows:
         read |= registers_of(*(source for writes in self.blocks.writes.values() for source in writes.values()))
         unused = {self.selection.inputs[name] for name in self.selection.scales} - read
         registers = [("one", 1), ("position", self.n + 1)]
-        self.names: dict[int, str] = {0: "one"}
+        self.names: dict[int, str] = {ONE: "one"}
         taken = {"one", "position"}
         for k, register in enumerate(self.selection.registers):
             if k in unused:  # the copy of size 1 is
@@ -47,7 +47,7 @@ class Rows:
             if register.name == "A" and register.block == "input":
                 self.names[k] = "A"
                 registers.insert(0, ("A", self.n))
-            elif k > 1 and (k in written or register.block == "input"):
+            elif k not in (ONE, EYE) and (k in written or register.block == "input"):
                 name, copy = register.name, 2
                 while name in taken:
                     name, copy = f"{register.name} ({copy})", copy + 1
@@ -57,7 +57,7 @@ class Rows:
         return Layout(tuple(registers), tokens=self.n + 1)
 
     def rows(self, register: int) -> list[int]:
-        if register == 1:  # the identity: the position rows of the data tokens
+        if register == EYE:  # the position rows of the data tokens
             return list(self.layout["position"])[1:]
         return list(self.layout[self.names[register]])
 

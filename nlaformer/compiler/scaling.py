@@ -30,8 +30,8 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from nlaformer.compiler.graph import Node, is_input, is_invariant, is_number, reachable
-from nlaformer.compiler.instructions import FFN, Builder, Combination, combine
+from nlaformer.compiler.graph import REARRANGING, Node, is_input, is_number, reachable
+from nlaformer.compiler.instructions import Builder, Combination, combine
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.compiler.vanishing import causes, falling_states, vanishing
 
@@ -47,7 +47,7 @@ class Scaling(Builder):
         if not source:
             return source, ()
         if kind == "scalar":
-            log = self.emit("coarse", [source], half=FFN, writes=FFN, tame=False)
+            log = self.emit("coarse", [source], tame=False)
             picked = self._work("picked", log, scalar=True, tame=False)
             self.sizes.add(picked)
             row = self.emit(
@@ -70,12 +70,12 @@ class Scaling(Builder):
         """The logarithm of the largest entry, within a few tenths; where that ends, of the sum of absolute values."""
         absolute: Combination = ()
         if kind == "matrix" or self.target.is_double:
-            absolute = ((self.emit("absolute", [source], half=FFN, writes=FFN, tame=False), 1.0),)
-        log = self.emit("coarse", [absolute if kind == "matrix" else source], half=FFN, writes=FFN, tame=False)
+            absolute = ((self.emit("absolute", [source], tame=False), 1.0),)
+        log = self.emit("coarse", [absolute if kind == "matrix" else source], tame=False)
         rows = [self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)]
         if self.target.is_double:
             total = self.emit("sum", [absolute], scalar=True, tame=False)
-            rows.append(self.emit("beneath", [((total, 1.0),)], half=FFN, writes=FFN, scalar=True, tame=False))
+            rows.append(self.emit("beneath", [((total, 1.0),)], scalar=True, tame=False))
         self.sizes.update(rows)
         return combine(*((1.0, ((row, 1.0),)) for row in rows))
 
@@ -94,7 +94,7 @@ class Scaling(Builder):
         return forms[0] if forms else ()
 
     def _larger(self, F: Combination, H: Combination) -> Combination:
-        above = self.emit("relu", [combine((1.0, H), (-1.0, F))], half=FFN, writes=FFN, scalar=True, tame=False)
+        above = self.emit("relu", [combine((1.0, H), (-1.0, F))], scalar=True, tame=False)
         return combine((1.0, F), (1.0, ((above, 1.0),)))
 
     def _rough(self, exponent: Combination) -> Combination:
@@ -267,14 +267,14 @@ def _is_homogeneous(traced: TracedProgram) -> bool:
 def _of_same_scale(node: Node) -> list[Node]:
     """The arguments that share a vector's or matrix's scale."""
     args = [argument for argument in node.args if argument.kind != "scalar"]
-    if node.op in ("add", "positive", "relu", "roll", "triangle", "transpose", "diag", "diagonal"):
+    if node.op in REARRANGING | {"add", "positive", "relu"}:
         return args
     if node.op == "matmul":
         left = node.args[0].args[0] if node.args[0].op == "transpose" else node.args[0]
         return [node.args[1]] if is_input(left, "A") else []
     if node.op == "multiply" and node.args[0].op == "constant" and node.args[0].kind == "scalar":
         return [node.args[1]]
-    if node.op == "divide" and len(args) == 2 and is_invariant(node.args[1]):
+    if node.op == "divide" and len(args) == 2 and node.args[1].invariant:
         return [node.args[0]]
     return []
 

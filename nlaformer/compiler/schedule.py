@@ -13,28 +13,19 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.instructions import FFN, Block, Combination, Instruction, Selection, registers_of
+from nlaformer.compiler.instructions import (
+    BY_BOTH,
+    BY_FFN,
+    FFN,
+    Block,
+    Combination,
+    Instruction,
+    Selection,
+    registers_of,
+)
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
 _ENCODING = ("parts of {0}", "log |{0}|, signs of {0}", "log |{0}| refined", "log |{0}| refined again")
-_FFN_OPS = {
-    "relu",
-    "log",
-    "coarse",
-    "beneath",
-    "trip",
-    "absolute",
-    "below",
-    "flip",
-    "constant",
-    "diag",
-    "diagonal",
-    "triangle",
-    "skew",
-    "row sums",
-}
-_FFN_OPS |= {"encode", "write"}
-_BOTH = ("refine", "transpose", "network", "hear")  # attention, and the FFN of the same layer
 _WORDS = {
     "scale": "{first}{power}",
     "matvec": "{parameter} {first}{power}",
@@ -48,7 +39,7 @@ _WORDS = {
     "sum": "sum of {first} over tokens",
     "row sums": "sums of the rows of {first}",
     "squares": "row sums of {parameter} * {parameter}",
-    "roll": "{first} rolled by {parameter}",
+    "roll": "{first} rolled by {parameter}",  # of files of version 0.2
     "move": "entries of {first} moved",
     "log": "log {first}, interpolated",
     "coarse": "log |{first}|, roughly",
@@ -104,7 +95,9 @@ def schedule(selection: Selection) -> Schedule:
         old = _cleared_early(selection) - written_back if block == "loop" else set()
         read = {register: max((i.layer for i in live if register in i.reads), default=0) for register in old}
         end = len(layers[block]) - 1
-        moved = _moved(selection.writes[block], live) - {r for i in live if _reads_in_ffn(i, end) for r in i.reads}
+        moved = _written_by_moves(selection.writes[block], live) - {
+            r for i in live if _reads_in_ffn(i, end) for r in i.reads
+        }
         early[block] = {register: layer for register, layer in read.items() if layer < end or register in moved}
         kept |= {register for register in needed if selection.registers[register].block == "pre"}
     return Schedule(layers, selection.writes, clears, early)
@@ -118,17 +111,17 @@ def _cleared_early(selection: Selection) -> set[int]:
     """
     moved = any(i.op == "move" for i in selection.instructions["loop"])
     states = [rows for rows in selection.state.values() if rows.kind != "scalar" and (moved or rows.scale is None)]
-    return {row for rows in states for row in rows.rows}
+    return {rows.register for rows in states}
 
 
-def _moved(writes: dict[int, Combination], live: list[Instruction]) -> set[int]:
+def _written_by_moves(writes: dict[int, Combination], live: list[Instruction]) -> set[int]:
     """The rows that entries are moved to, by heads of a block."""
     made = {i.target for i in live if i.op == "move"}
     return {register for register, source in writes.items() if made & registers_of(source)}
 
 
 def _reads_in_ffn(i: Instruction, layer: int) -> bool:
-    return i.layer == layer and (i.op in _FFN_OPS or i.op in _BOTH)
+    return i.layer == layer and i.op in BY_FFN | BY_BOTH
 
 
 def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list[Any]]]:
@@ -161,11 +154,11 @@ def critical_path(block: list[list[Any]]) -> int:
             read = 2 * parameter + 1
         elif op in ("matvec", "squares"):  # which read the logarithms of an input matrix
             read = max(read, ready.get(f"log |{parameter.removesuffix('.T')}|", 0))
-        by_ffn = op in _FFN_OPS
+        by_ffn = op in BY_FFN
         half = read + (read + by_ffn) % 2  # attention in even halves, the FFN in odd ones
         last = max(last, half)
         ready |= dict.fromkeys(extra, half + 1)
-        if op in _BOTH:
+        if op in BY_BOTH:
             last = max(last, half := half + 1)
         if op != "write":  # which all read the old state
             ready[target] = half + 1
@@ -177,7 +170,7 @@ def _entry(i: Instruction, names: list[str]) -> list[Any]:
     parameter: Any = None
     if i.op == "encode":
         parameter = i.layer
-    elif i.op in ("matvec", "squares", "trip", "roll"):  # A or A.T; the level of the trip; by how many tokens
+    elif i.op in ("matvec", "squares", "trip"):  # A or A.T; the level of the trip
         parameter = i.parameters[0]
     elif i.op == "matmul":
         parameter = "^T" if i.parameters[1] else ""

@@ -14,7 +14,6 @@ from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network
 from nlaformer.compiler.graph import Node, describe
 from nlaformer.compiler.instructions import (
-    FFN,
     TRIP,
     ZERO,
     Block,
@@ -67,7 +66,7 @@ class _Selector(Products):
         writes = self.out.writes[self.block]
         if rows.logarithm:
             factor, exponent = self.logarithm(node, "num")
-            writes[rows.rows[0]] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)))
+            writes[rows.register] = combine((1.0, exponent), (math.log(factor), ((self.one, 1.0),)))
         elif rows.kind == "scalar" and rows.scale is not None:
             source, exponent = self._in_row(node)
             log: Combination
@@ -76,9 +75,9 @@ class _Selector(Products):
                 source = ((self.one, math.copysign(1.0, source[0][1])),)
             else:
                 source, log = self.normalized(source, "scalar")
-            writes[rows.rows[0]], writes[rows.scale] = source, combine((1.0, exponent), (1.0, log))
+            writes[rows.register], writes[rows.scale] = source, combine((1.0, exponent), (1.0, log))
         else:
-            writes[rows.rows[0]] = self.materialize(self.value(node), target)
+            writes[rows.register] = self.materialize(self.value(node), target)
 
     def _write_answer(self, node: Node) -> StateRows:
         """The answer in rows of its own, with a row for their scale if they have one; a power of e by its logarithm."""
@@ -86,17 +85,17 @@ class _Selector(Products):
         value, writes = self.value(node), self.out.writes["post"]
         power = len(value) == 1 and self._is_exponential(node) and value[0].coefficient > 0
         if power or (node.kind == "scalar" and self.analysis.is_positive(node)):
-            rows = StateRows(node.kind, (self._register("log answer", "input", height=height),), logarithm=True)
+            rows = StateRows(node.kind, self._register("log answer", "input", height=height), logarithm=True)
             self._write(rows, node)
             return rows
         source, exponent = self._in_row(node)
         row = self._register("answer", "input", height=height)
         writes[row] = source
         if not exponent:
-            return StateRows(node.kind, (row,))
+            return StateRows(node.kind, row)
         scale = self._register("scale of answer", "input", scalar=True)
         writes[scale] = exponent
-        return StateRows(node.kind, (row,), scale)
+        return StateRows(node.kind, row, scale)
 
     def _new_scale(self, group: int, names: list[str], nodes: dict[str, Node]) -> Combination:
         """The logarithm of a group's new scale: half of a dot the program makes anyway, or of a norm at entry.
@@ -109,14 +108,14 @@ class _Selector(Products):
             return combine((0.5, self._untripped(exponent, names)), (0.5 * math.log(factor), ((self.one, 1.0),)))
         scale, kind = self.scale_row[group], nodes[names[0]].kind
         terms = [term for name in names for term in self.value(nodes[name])]
-        states = {self.out.state[name].rows[0] for name in names}
+        states = {self.out.state[name].register for name in names}
         seeds = {id((nodes if self.block == "pre" else self.traced.state)[name]) for name in names}
         if self.block == "pre":
             rows = [self.materialize(self.value(nodes[name])) for name in names]
             base: Combination = ()
             simple = all(not term.exponent for term in terms) and all(self._tame(row) for row in rows)
         else:
-            rows = [((self.out.state[name].rows[0], 1.0),) for name in names]
+            rows = [((self.out.state[name].register, 1.0),) for name in names]
             base = ((scale, 1.0),)
             simple = all(term.register in states and dict(term.exponent).get(scale) == 1.0 for term in terms)
             simple = simple and any(term.exponent == base for term in terms)
@@ -124,7 +123,7 @@ class _Selector(Products):
         if not simple or kind != "vector":
             return self._measured_scale(names, nodes)
         squares = combine((1.0, {self._dot_of(row, row, spread=False): 1.0 for row in rows}.items()))
-        factor, log = self._log_of(squares, "num", True, self._vanishing(seeds, {group}))
+        factor, log = self._log_of(squares, "num", True, self._vanishing_states(seeds, {group}))
         growth = self.maximum([(), *self._growths(terms, base)])
         return combine((1.0, base), (0.5, log), (0.5 * math.log(factor), ((self.one, 1.0),)), (1.0, growth))
 
@@ -137,7 +136,7 @@ class _Selector(Products):
         for trip, _ in self._trips(exponent):
             if not self.trips[self.block][trip].issuperset(names):
                 over = combine((1.0, ((trip, 1.0),)), (-TRIP, ((self.one, 1.0),)))
-                beyond = self.emit("relu", [over], half=FFN, writes=FFN, scalar=True, tame=False)
+                beyond = self.emit("relu", [over], scalar=True, tame=False)
                 parts.append((ZERO / TRIP, ((trip, 1.0), (beyond, -1.0))))
         return combine(*parts)
 

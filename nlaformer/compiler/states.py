@@ -58,7 +58,7 @@ def replaced(
     for scale, members in groups.items():
         if values.keys() & set(members):
             before, after = ({m: new.get(m, held[m]) for m in members} for new in ({}, values))
-            log = _moved(layout.read(P, scale)[..., 0, 0], before, after)
+            log = _new_log_scale(layout.read(P, scale)[..., 0, 0], before, after)
             layout.write(result, scale, log[:, None, None].expand(-1, 1, layout.tokens - 1))
             for m, value in after.items():
                 _write(layout, result, places[m], value * per_system(torch.exp(-log), value))
@@ -77,7 +77,7 @@ def replaced(
     return torch.where(torch.stack(list(same.values())).all(0)[:, None, None], P, result)
 
 
-def _moved(log: Tensor, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Tensor:
+def _new_log_scale(log: Tensor, before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> Tensor:
     """The logarithm of a group's scale, moved as the largest of its states is; as it was where all are 0."""
     sizes = [
         torch.stack([value.reshape(len(value), -1).norm(dim=1) for value in states.values()]).amax(0)

@@ -55,21 +55,16 @@ class TracedProgram:
         return self.answer.graph.uses_torch
 
 
-def parameters(method: Callable[..., Any]) -> list[str]:
-    """The names a method of a program asks for."""
+def _signature(method: Callable[..., Any]) -> list[inspect.Parameter]:
     try:
-        return [name for name in inspect.signature(method).parameters if name != "self"]
+        return [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
     except ValueError:  # some of Python's own callables have no signature
         return []
 
 
-def _unnamed(method: Callable[..., Any]) -> str:
-    """The *args and **kwargs that a method takes, under which nothing can be given by name."""
-    try:
-        found = inspect.signature(method).parameters.values()
-    except ValueError:
-        return ""
-    return " and ".join(str(p) for p in found if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD))
+def parameters(method: Callable[..., Any]) -> list[str]:
+    """The names a method of a program asks for."""
+    return [p.name for p in _signature(method)]
 
 
 def trace_program(program: Program, n: int | None = None, exact: bool = False) -> TracedProgram:
@@ -173,11 +168,12 @@ class _Tracer:
         if method in ("start", "step") and not self.given(method):
             self.refuse(method, f"there is no {method}; write def {method}(self, ...) that returns the state by name")
             return None
-        if unnamed := _unnamed(found):
+        # Under *args and **kwargs nothing can be given by name.
+        if unnamed := [str(p) for p in _signature(found) if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]:
             self.refuse(
                 method,
-                f"{method} takes {unnamed}; it must name what it asks for: def {method}(self, {', '.join(known)}). "
-                "A decorator keeps the names with functools.wraps",
+                f"{method} takes {' and '.join(unnamed)}; it must name what it asks for: "
+                f"def {method}(self, {', '.join(known)}). A decorator keeps the names with functools.wraps",
             )
             return None
         arguments: dict[str, Any] = {}

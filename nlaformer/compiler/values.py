@@ -135,7 +135,7 @@ class Value:
     def __getitem__(self, index: Any) -> Value:
         if _is_refused(self) or _is_everything(index):
             return Value(self.node, lambda: self.node, self.become)
-        places = _places(index)
+        places = _whole_numbers(index)
         if places is None:
             return self._slice(index)
         if len(places) > AXES[self.kind]:
@@ -187,7 +187,7 @@ class Value:
             return
         if _is_everything(index):
             self.become(value)
-        elif (places := _places(index)) is None:
+        elif (places := _whole_numbers(index)) is None:
             if not self._refuses(index):
                 from nlaformer.compiler.pieces import set_slice
 
@@ -357,13 +357,13 @@ def _is_everything(index: Any) -> bool:
     return bool(parts) and all(part is Ellipsis or (isinstance(part, slice) and part == slice(None)) for part in parts)
 
 
-def _places(index: Any) -> list[int | None] | None:
+def _whole_numbers(index: Any) -> list[int | None] | None:
     """The whole numbers of an index, with None for a colon before or after one; None if it is any other index."""
     parts = index if isinstance(index, tuple) else (index,)
     if all(isinstance(part, (int, np.integer)) and not isinstance(part, bool) for part in parts):
         return [int(part) for part in parts]
     if len(parts) == 2 and sum(_is_everything(part) for part in parts) == 1:
-        found = _places(parts[_is_everything(parts[0])])
+        found = _whole_numbers(parts[_is_everything(parts[0])])
         return found and ([None, *found] if _is_everything(parts[0]) else found)
     return None
 

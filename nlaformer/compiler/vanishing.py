@@ -12,10 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 
-from nlaformer.compiler.graph import Node, reachable
+from nlaformer.compiler.graph import REARRANGING, Node, reachable
 
 _ALL, _ANY = ("add",), ("multiply", "matmul", "dot", "outer")
-_FIRST = ("divide", "positive", "sqrt", "relu", "transpose", "diag", "diagonal", "triangle", "roll", "sum", "mean")
+_FIRST = REARRANGING | {"divide", "positive", "sqrt", "relu", "sum", "mean"}
 
 
 def vanishing(values: Iterable[Node], with_: Collection[int], states: Collection[str] = ()) -> set[int]:

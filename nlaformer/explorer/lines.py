@@ -71,8 +71,6 @@ def lines(
     for block, values in written.items():
         if not found[block]:
             continue
-        states = {
-            row: values[name].place for name, rows in selection.state.items() if name in values for row in rows.rows
-        }
+        states = {rows.register: values[name].place for name, rows in selection.state.items() if name in values}
         found[block][-1] += [at(states.get(row)) for row in layers.writes[block]]
     return found
