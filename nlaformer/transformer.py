@@ -93,7 +93,7 @@ class FFN(nn.Module):
 
     def added_to(self, U: Tensor, X: Tensor) -> Tensor:
         """U + FFN(X); X is U, or U normalized."""
-        hidden = self.hidden(torch.relu(self.W_1(X) + _per_model(self.b_1, X)))
+        hidden = self.hidden(torch.relu_(self.W_1.added_to(_per_model(self.b_1, X), X)))
         b_2 = _per_model(self.b_2, X)
         result = self.W_2.added_to(U, hidden) + b_2
         return self.added.replaced(result, U, self.W_2(hidden) + b_2) if self.added.watched else result
