@@ -16,7 +16,7 @@ allowed, 1e-2 (0.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 _PERTURBATION, _COPIES = 1e-8, 8
+_ENTRIES_AT_ONCE = {"cpu": 2**19}  # of perturbed inputs, for each thread: they then stay in the cache
 
 _Values = Mapping[str, Tensor]
 
@@ -144,18 +145,23 @@ def ends(program: Expression, found: Found, tolerance: Tolerance) -> dict[str, D
         return {}
     inputs, values = {name: value[:, 0] for name, value in found.inputs.items()}, {**found.states, ANSWER: found.answer}
     own, unit = stacked(methods.run(inputs, found.answer.shape[1] - 1)), _unit(inputs)
-    result = {}
-    for name, value in values.items():
-        error = (sizes(value - _held(own[name])) / _scale(own[name], unit)).nan_to_num(torch.inf, torch.inf)
-        result[name] = Deviation(error, torch.full_like(error, tolerance.plain), torch.zeros_like(found.settled))
-    wrong = torch.stack([(deviation.wrong & ~found.settled).any(-1) for deviation in result.values()]).any(0)
-    systems = torch.nonzero(wrong).flatten()
-    if len(systems):
-        picked = ({name: value[systems] for name, value in each.items()} for each in (inputs, values))
-        for name, end in ends_of(methods, *picked).items():
-            result[name] = result[name].with_systems(systems, end.judged(tolerance))
-    allowed = {name: torch.where(found.settled, torch.inf, deviation.allowed) for name, deviation in result.items()}
-    return {RUN + name: replace(deviation, allowed=allowed[name]) for name, deviation in result.items()}
+    errors = {
+        name: (sizes(value - _held(own[name])) / _scale(own[name], unit)).nan_to_num(torch.inf, torch.inf)
+        for name, value in values.items()
+    }
+    plain = torch.full_like(next(iter(errors.values())), tolerance.plain).masked_fill(found.settled, torch.inf)
+    allowed = {name: plain.clone() for name in errors}
+    wrong = torch.nonzero(torch.stack([(error > plain).any(-1) for error in errors.values()]).any(0)).flatten()
+    for systems in wrong.split(_at_once(inputs)) if len(wrong) else ():
+        # Nothing is judged after the last of these times.
+        times = 1 + int(torch.nonzero(~found.settled[systems])[:, 1].max())
+        picked = {name: value[systems] for name, value in inputs.items()}
+        upto = {name: value[systems, :times] for name, value in values.items()}
+        for name, end in ends_of(methods, picked, upto).items():
+            here = allowed[name][systems, :times]
+            allowed[name][systems, :times] = torch.maximum(here, end.judged(tolerance).allowed)
+    never = torch.zeros_like(found.settled)
+    return {RUN + name: Deviation(error, allowed[name], never) for name, error in errors.items()}
 
 
 def stacked(run: Iterator[_Values]) -> dict[str, Tensor]:
@@ -184,6 +190,14 @@ def _scale(own: Tensor, unit: Tensor) -> Tensor:
 def _unit(inputs: _Values) -> Tensor:
     """What a value that is 0 is measured by: the largest input, (systems, 1)."""
     return torch.stack([sizes(value[:, None]) for value in inputs.values()]).amax(0)
+
+
+def _at_once(inputs: _Values) -> int:
+    """How many systems are perturbed at once."""
+    kind = next(iter(inputs.values())).device.type
+    threads = torch.get_num_threads() if kind == "cpu" else 1
+    entries = _COPIES * sum(value[0].numel() for value in inputs.values())
+    return max(1, threads * _ENTRIES_AT_ONCE.get(kind, 2**26) // entries)
 
 
 def _perturbed(copies: Tensor, draws: torch.Generator) -> Tensor:
