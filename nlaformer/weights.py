@@ -6,7 +6,6 @@ makes use of that. Both act on the last axis of tensors (..., token, row).
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
@@ -16,8 +15,6 @@ from torch import Tensor, nn
 _GATHERS = 6
 # Columns used by this many rows are crowded: rows that use no other column are cheaper in the dense block as well.
 _CROWD = 32
-# Row numbers in at most this many consecutive runs are gathered run by run: views, joined by one copy.
-_RUNS = 16
 
 
 class Dense(nn.Module):
@@ -57,7 +54,6 @@ class Sparse(nn.Module):
 
     index: Tensor
     values: Tensor
-    block: Tensor
 
     def __init__(self, index: Tensor, values: Tensor, shape: tuple[int, int]):
         super().__init__()
@@ -75,46 +71,48 @@ class Sparse(nn.Module):
         first = torch.cumsum(count, 0) - count
         rank = torch.arange(len(out), device=out.device) - first[out]  # entry k is number rank[k] in its row
 
-        # Gathers: the k-th entries of all short rows at once; a row with fewer entries adds 0 times row 0.
+        # Gathers: the k-th entries of all short rows that have one, at once.
         crowded = torch.zeros_like(count).index_add(0, out, (torch.bincount(source)[source] < _CROWD).long()) == 0
         block_row = (count > _GATHERS) | ((count > 0) & crowded)
         short = (count > 0) & ~block_row
-        self._short = _runs(torch.nonzero(short).flatten())
-        self._sources: list[_Rows] = []
+        self._short = _run(torch.nonzero(short).flatten())
+        self._gathers: list[tuple[_Rows, _Rows, Tensor]] = []  # to where among the short rows, from where, times what
         place = torch.cumsum(short, 0) - 1
         for k in range(int(count[short].max()) if bool(short.any()) else 0):
             entry = short[out] & (rank == k)
-            gather = source.new_zeros(int(short.sum()))
-            coefficient = values.new_zeros(len(gather))
-            gather[place[out[entry]]] = source[entry]
-            coefficient[place[out[entry]]] = values[entry]
-            self._sources.append(_runs(gather))
-            self.register_buffer(f"coefficient{k}", coefficient, persistent=False)
+            self._gathers.append((_run(place[out[entry]]), _run(source[entry]), values[entry]))
 
         rows, entry = torch.nonzero(block_row).flatten(), block_row[out]
         columns, column = torch.unique(source[entry], return_inverse=True)
-        block = values.new_zeros(len(rows), len(columns))
-        block[torch.searchsorted(rows, out[entry]), column] = values[entry]
-        self._block_rows, self._block_columns = _runs(rows), _runs(columns)
-        self.register_buffer("block", block, persistent=False)
+        self._block = values.new_zeros(len(rows), len(columns))
+        self._block[torch.searchsorted(rows, out[entry]), column] = values[entry]
+        self._block_rows, self._block_columns = _run(rows), _run(columns)
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
         self._plan()
+
+    def _apply(self, *arguments: Any, **options: Any) -> Sparse:
+        moved = super()._apply(*arguments, **options)  # to another device or precision
+        self._plan()
+        return moved
 
     def forward(self, X: Tensor) -> Tensor:
         return self._accumulate(X.new_zeros(*X.shape[:-1], self.shape[0]), X)
 
     def added_to(self, X: Tensor, Y: Tensor) -> Tensor:
         """X + W Y."""
-        return self._accumulate(X.clone(), Y)
+        return self._accumulate(X.expand(*Y.shape[:-1], -1).clone(), Y)
 
     def _accumulate(self, out: Tensor, X: Tensor) -> Tensor:
-        if self._sources:
-            terms = (_gather(X, source) * getattr(self, f"coefficient{k}") for k, source in enumerate(self._sources))
-            _add(out, self._short, functools.reduce(torch.add, terms))
-        if len(self.block):
-            _add(out, self._block_rows, _gather(X, self._block_columns) @ self.block.mT)
+        if self._gathers:
+            (_, source, factors), *further = self._gathers
+            terms = _gather(X, source) * factors
+            for places, source, factors in further:
+                _add(terms, places, _gather(X, source) * factors)
+            _add(out, self._short, terms)
+        if len(self._block):
+            _add(out, self._block_rows, _gather(X, self._block_columns) @ self._block.mT)
         return out
 
     def dense(self) -> Tensor:
@@ -127,29 +125,24 @@ class Sparse(nn.Module):
 
 
 Weight = Dense | Sparse
-_Rows = tuple[slice, ...] | Tensor
+_Rows = slice | Tensor
 
 
-def _runs(index: Tensor) -> _Rows:
-    """Row numbers as slices of consecutive ones, if there are few: views are much faster than a gather."""
-    breaks = torch.nonzero(index.diff() != 1).flatten() + 1
-    if len(breaks) >= _RUNS:
+def _run(index: Tensor) -> _Rows:
+    """Row numbers as a slice, if they are consecutive: a view costs nothing."""
+    if not len(index) or bool((index.diff() != 1).any()):
         return index
-    runs = index.tensor_split(breaks)
-    return tuple(slice(int(run[0]), int(run[-1]) + 1) for run in runs if len(run))
+    return slice(int(index[0]), int(index[-1]) + 1)
 
 
 def _gather(X: Tensor, rows: _Rows) -> Tensor:
     """X[..., rows]."""
-    if isinstance(rows, Tensor):
-        return X[..., rows]
-    return X[..., rows[0]] if len(rows) == 1 else torch.cat([X[..., run] for run in rows], dim=-1)
+    return X[..., rows] if isinstance(rows, slice) else X.index_select(-1, rows)
 
 
 def _add(out: Tensor, rows: _Rows, terms: Tensor) -> None:
     """out[..., rows] += terms, in place."""
-    if isinstance(rows, Tensor):
-        out[..., rows] += terms
-        return
-    for run, part in zip(rows, terms.split([run.stop - run.start for run in rows], dim=-1), strict=True):
-        out[..., run] += part
+    if isinstance(rows, slice):
+        out[..., rows].add_(terms)
+    else:
+        out.index_add_(-1, rows, terms)

@@ -17,7 +17,7 @@ by the largest that is ever allowed, 1e-2 (0.1).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -29,6 +29,7 @@ from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 _COPIES = 8  # of a system that is perturbed
+_ENTRIES_AT_ONCE = {"cpu": 2**19}  # of perturbed inputs, for each thread: they then stay in the cache
 
 _Values = Mapping[str, Tensor]
 
@@ -96,26 +97,34 @@ class End:
 
 @dataclass(frozen=True)
 class OwnValues:
-    """A value in the program's own run, (systems, T + 1, ...), and its largest size so far, (systems, T + 1)."""
+    """A value in the program's own run.
+
+    Attributes
+    ----------
+    values : the values, with the last finite one kept, (systems, T + 1, ...)
+    lost : from the first one on that is not finite, (systems, T + 1)
+    scale : the largest size so far, (systems, T + 1)
+    """
 
     values: Tensor
+    lost: Tensor
     scale: Tensor
 
     @classmethod
     def of(cls, values: Tensor, unit: Tensor) -> OwnValues:
         """One that is 0 is measured by the unit."""
-        largest = torch.cummax(sizes(_held(values)), -1).values
-        return cls(values, torch.where(largest > 0, largest, unit))
+        held, lost = _held(values), torch.cummax((~_finite(values)).int(), -1).values.bool()
+        largest = torch.cummax(sizes(held), -1).values
+        return cls(held, lost, torch.where(largest > 0, largest, unit))
 
     def deviation(self, found: Tensor) -> Tensor:
-        return (sizes(found - _held(self.values)) / self.scale).nan_to_num(torch.inf, torch.inf)
+        return (sizes(found - self.values) / self.scale).nan_to_num(torch.inf, torch.inf)
 
     def response(self, runs: Sequence[Tensor], amount: float) -> Tensor:
         """The largest deviation so far of runs that were perturbed by an amount, over it."""
         moved = torch.stack([self.deviation(_held(run.double())) for run in runs]).amax(0) / amount
         # What was amplified once may be damped again, but two runs of the program have parted there.
-        lost = torch.cummax((~_finite(self.values)).int(), -1).values.bool()
-        return torch.where(lost, torch.inf, torch.cummax(moved, -1).values)
+        return torch.where(self.lost, torch.inf, torch.cummax(moved, -1).values)
 
 
 def ends_of(methods: Methods, inputs: _Values, found: _Values, tolerance: Tolerance) -> dict[str, End]:
@@ -130,18 +139,21 @@ def ends_of(methods: Methods, inputs: _Values, found: _Values, tolerance: Tolera
             methods.run(copies, count - 1, lambda values: {k: _perturbed(v, amount, draws) for k, v in values.items()})
         )
 
-    perturbed, lossy = moved(PERTURBATION), moved(tolerance.loss)
-    own = stacked(methods.run(inputs, count - 1))
+    own, perturbed = stacked(methods.run(inputs, count - 1)), moved(PERTURBATION)
     single = stacked(methods.run({name: value.float() for name, value in inputs.items()}, count - 1))
+    lossy: dict[str, Tensor] = {}
     result = {}
     for name, value in found.items():
         measured = OwnValues.of(own[name], _unit(inputs))
-        response = measured.response(perturbed[name].split(systems), PERTURBATION)
+        deviation, response = measured.deviation(value), measured.response(perturbed[name].split(systems), PERTURBATION)
         in_single = measured.response([single[name]], torch.finfo(torch.float32).eps)
-        by_losses = tolerance.loss * measured.response(lossy[name].split(systems), tolerance.loss)
         parted = (response > tolerance.most) & (in_single > tolerance.most)
-        parted &= by_losses > 0.1 * tolerance.plain * tolerance.most
-        result[name] = End(measured.deviation(value), response, parted)
+        most = tolerance.plain * tolerance.most
+        if bool((parted & (deviation > most)).any()):
+            lossy = lossy or moved(tolerance.loss)
+            by_losses = tolerance.loss * measured.response(lossy[name].split(systems), tolerance.loss)
+            parted &= (deviation <= most) | (by_losses > 0.1 * most)
+        result[name] = End(deviation, response, parted)
     return result
 
 
@@ -161,18 +173,20 @@ def ends(program: Expression, found: Found, tolerance: Tolerance) -> dict[str, D
         return {}
     inputs, values = {name: value[:, 0] for name, value in found.inputs.items()}, {**found.states, ANSWER: found.answer}
     own, unit = stacked(methods.run(inputs, found.answer.shape[1] - 1)), _unit(inputs)
-    result = {}
-    for name, value in values.items():
-        error = OwnValues.of(own[name], unit).deviation(value)
-        result[name] = Deviation(error, torch.full_like(error, tolerance.plain), torch.zeros_like(found.settled))
-    wrong = torch.stack([(deviation.wrong & ~found.settled).any(-1) for deviation in result.values()]).any(0)
-    systems = torch.nonzero(wrong).flatten()
-    if len(systems):
-        given, got = ({name: value[systems] for name, value in each.items()} for each in (inputs, values))
-        for name, end in ends_of(methods, given, got, tolerance).items():
-            result[name] = result[name].with_systems(systems, end.judged(tolerance))
-    allowed = {name: torch.where(found.settled, torch.inf, deviation.allowed) for name, deviation in result.items()}
-    return {RUN + name: replace(deviation, allowed=allowed[name]) for name, deviation in result.items()}
+    errors = {name: OwnValues.of(own[name], unit).deviation(value) for name, value in values.items()}
+    plain = torch.full_like(next(iter(errors.values())), tolerance.plain).masked_fill(found.settled, torch.inf)
+    allowed = {name: plain.clone() for name in errors}
+    wrong = torch.nonzero(torch.stack([(error > plain).any(-1) for error in errors.values()]).any(0)).flatten()
+    for systems in wrong.split(_at_once(inputs)) if len(wrong) else ():
+        # Nothing is judged after the last of these times.
+        times = 1 + int(torch.nonzero(~found.settled[systems])[:, 1].max())
+        picked = {name: value[systems] for name, value in inputs.items()}
+        upto = {name: value[systems, :times] for name, value in values.items()}
+        for name, end in ends_of(methods, picked, upto, tolerance).items():
+            here = allowed[name][systems, :times]
+            allowed[name][systems, :times] = torch.maximum(here, end.judged(tolerance).allowed)
+    never = torch.zeros_like(found.settled)
+    return {RUN + name: Deviation(error, allowed[name], never) for name, error in errors.items()}
 
 
 def stacked(run: Iterator[_Values]) -> dict[str, Tensor]:
@@ -195,6 +209,14 @@ def _held(values: Tensor) -> Tensor:
 def _unit(inputs: _Values) -> Tensor:
     """What a value that is 0 is measured by: the largest input, (systems, 1)."""
     return torch.stack([sizes(value[:, None]) for value in inputs.values()]).amax(0)
+
+
+def _at_once(inputs: _Values) -> int:
+    """How many systems are perturbed at once."""
+    kind = next(iter(inputs.values())).device.type
+    threads = torch.get_num_threads() if kind == "cpu" else 1
+    entries = _COPIES * sum(value[0].numel() for value in inputs.values())
+    return max(1, threads * _ENTRIES_AT_ONCE.get(kind, 2**26) // entries)
 
 
 def _perturbed(copies: Tensor, amount: float, draws: torch.Generator) -> Tensor:
