@@ -517,3 +517,52 @@ class AwayFromAPole(nf.Program):
 def test_to_leave_a_pole_is_not_to_converge():
     for run in (AwayFromAPole().run, nf.compile(AwayFromAPole(), n=3).run):
         assert run(b=np.array([1.0, 2.0, 3.0]), iterations=6).status is not nf.RunStatus.CONVERGED
+
+
+class Beside(nf.Program):
+    """A state beside an x that converges, and has no part in it."""
+
+    def __init__(self, change):
+        self.change = change
+
+    def start(self, b, x0):
+        return dict(x=0.0 * b, y=x0)
+
+    def step(self, A, b, x, y):
+        return dict(x=x + 0.9 * (b - A @ x), y=self.change(y))
+
+
+@pytest.mark.parametrize(
+    ("change", "y", "count"),
+    [
+        (lambda y: y * y, [1.0, 1.0, 1.0, 1.0], 45),
+        (lambda y: 4.0 * y * (1.0 - y), [0.75, 0.75, 0.75, 0.75], 45),
+        (lambda y: y * (2.0 - y), [1.0, 1.0, 1.0, 1e-14], 50),
+        (lambda y: np.clip(10.0 * y, -1.0, 1.0), [1.0, 1.0, 1.0, 1e-18], 18),
+    ],
+    ids=["squares", "logistic", "reciprocal", "clip"],
+)
+def test_a_state_that_has_no_part_in_the_residual_is_compared_after_convergence(change, y, count):
+    wanted = np.array(y)
+    for _ in range(count):
+        wanted = change(wanted)
+    run = nf.compile(Beside(change), n=4).run(np.eye(4), np.arange(1.0, 5.0), x0=np.array(y), iterations=count)
+    assert run.status in SAYS or np.allclose(run.state["y"][-1], wanted, rtol=1e-2)
+
+
+class Unseen(nf.Program):
+    """The residual of a singular A does not see the last entry of x."""
+
+    growth = np.array([1.0, 1.0, 1.0, 10.0])
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        return dict(x=np.clip((x + (b - A @ x)) * self.growth, -1.0, 1.0))
+
+
+def test_an_entry_of_the_answer_that_the_residual_does_not_see_is_compared():
+    A, b = np.diag([1.0, 1.0, 1.0, 0.0]), np.array([1.0, 1.0, 1.0, 0.0])
+    run = nf.compile(Unseen(), n=4).run(A, b, x0=np.array([1.0, 1.0, 1.0, 1e-18]), iterations=18)
+    assert run.status in SAYS or np.allclose(run.x[-1], 1.0, rtol=1e-2)

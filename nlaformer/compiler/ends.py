@@ -12,10 +12,15 @@ program's own run in single precision is the same: single precision leaves whole
 counts has a response of 1 to it where a perturbed counter jumps; or unless perturbations by 1e-12 (in float32 1e-5),
 which the weights are right to, do not part it: a variance of numbers that are large beside it. Then a run may deviate
 by the largest that is ever allowed, 1e-2 (0.1).
+
+*After convergence* states that have fallen, as a residual has, are what rounding left, and so is what is made of them:
+beta of the conjugate gradient method, a normalized direction. All others are compared still. The residual vouches for
+the answer, not for a state that has no part in it.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -54,6 +59,19 @@ class Methods:
     @classmethod
     def traced(cls, traced: TracedProgram) -> Methods:
         return cls(*map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer})))
+
+    def upstream(self, name: str) -> set[str]:
+        """The states that a state is made of, in this step or in one before, itself too; or those of the answer."""
+        found: set[str] = set()
+        open_ = {name}
+        while open_:
+            found |= open_
+            of = ((self.finish if each == ANSWER else self.step, each) for each in open_)
+            open_ = {
+                method.nodes[k][2] for method, each in of for k in method.below(each) if method.nodes[k][0] == "state"
+            }
+            open_ -= found
+        return found - {ANSWER}
 
     def run(self, inputs: _Values, count: int, moved: Callable[[_Values], _Values] = dict) -> Iterator[_Values]:
         """The states and the answer after the start and after each step, (systems, ...).
@@ -120,6 +138,10 @@ class OwnValues:
     def deviation(self, found: Tensor) -> Tensor:
         return (sizes(found - self.values) / self.scale).nan_to_num(torch.inf, torch.inf)
 
+    def fallen(self, part: float) -> Tensor:
+        """Where it is, or has been, such a part of its largest size, (systems, T + 1)."""
+        return torch.cummax((sizes(self.values) <= part * self.scale).int(), -1).values.bool()
+
     def response(self, runs: Sequence[Tensor], amount: float) -> Tensor:
         """The largest deviation so far of runs that were perturbed by an amount, over it."""
         moved = torch.stack([self.deviation(_held(run.double())) for run in runs]).amax(0) / amount
@@ -164,22 +186,26 @@ def compared(program: Expression, found: Found, nodes: Sequence[Tensor]) -> dict
 
 
 def ends(program: Expression, found: Found, tolerance: Tolerance) -> dict[str, Deviation]:
-    """The deviation of every state, ``run x``, and of the answer, ``run finish()``, from the program's own run.
-
-    Where the residual is small it vouches for the answer: nothing is judged there.
-    """
+    """The deviation of every state, ``run x``, and of the answer, ``run finish()``, from the program's own run."""
     methods = Methods.of(program, list(found.states))
     if methods is None or not len(found.answer):
         return {}
     inputs, values = {name: value[:, 0] for name, value in found.inputs.items()}, {**found.states, ANSWER: found.answer}
     own, unit = stacked(methods.run(inputs, found.answer.shape[1] - 1)), _unit(inputs)
-    errors = {name: OwnValues.of(own[name], unit).deviation(value) for name, value in values.items()}
-    plain = torch.full_like(next(iter(errors.values())), tolerance.plain).masked_fill(found.settled, torch.inf)
-    allowed = {name: plain.clone() for name in errors}
-    wrong = torch.nonzero(torch.stack([(error > plain).any(-1) for error in errors.values()]).any(0)).flatten()
-    for systems in wrong.split(_at_once(inputs)) if len(wrong) else ():
-        # Nothing is judged after the last of these times.
-        times = 1 + int(torch.nonzero(~found.settled[systems])[:, 1].max())
+    measured = {name: OwnValues.of(own[name], unit) for name in values}
+    errors = {name: measured[name].deviation(value) for name, value in values.items()}
+    fallen = {name: found.settled & each.fallen(tolerance.small) for name, each in measured.items() if name != ANSWER}
+    allowed = {}
+    for name, error in errors.items():
+        states = methods.upstream(name)  # none, of an answer that is made of inputs alone
+        rounding = functools.reduce(
+            torch.logical_or, (fallen[state] for state in states), torch.zeros_like(found.settled)
+        )
+        allowed[name] = torch.full_like(error, tolerance.plain).masked_fill(rounding, torch.inf)
+    wrong = torch.stack([error > allowed[name] for name, error in errors.items()]).any(0)
+    failed = torch.nonzero(wrong.any(-1)).flatten()
+    for systems in failed.split(_at_once(inputs)) if len(failed) else ():
+        times = 1 + int(torch.nonzero(wrong[systems])[:, 1].max())  # after these nothing more need be allowed
         picked = {name: value[systems] for name, value in inputs.items()}
         upto = {name: value[systems, :times] for name, value in values.items()}
         for name, end in ends_of(methods, picked, upto, tolerance).items():
