@@ -319,6 +319,55 @@ def test_the_largest_singular_value_is_a_state_of_the_program_that_is_named():
     np.testing.assert_allclose(found.state["value"][-1], np.linalg.norm(A, 2), rtol=1e-9)
 
 
+class PartialPivoting(nf.Program):
+    """P A = L U; a loop is a column. Rows are not moved: ``free`` has 1 for those that were no pivot yet."""
+
+    def start(self, A):
+        n = len(A)
+        return dict(U=A, P=np.zeros((n, n)), e=np.eye(n)[0], free=np.ones(n))
+
+    def step(self, U, P, e, free):
+        pivot = at_largest(np.abs(U @ e) * free)
+        row = pivot @ U
+        factor = (U @ e) / (row @ e) * (free - pivot)
+        return dict(U=U - np.outer(factor, row), P=P + np.outer(e, pivot), e=np.roll(e, 1), free=free - pivot)
+
+    def finish(self, P, U):
+        return P @ U
+
+
+class Backtracking(nf.Program):
+    """Steepest descent; a step is halved up to six times, until it lowers x . A x / 2 - b . x enough."""
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        r, rate = b - A @ x, 1.0
+        for _ in range(6):
+            change = rate * rate * (r @ A @ r) / 2 - rate * (r @ r)
+            rate = rate - rate / 2 * np.maximum(np.sign(change + rate / 2 * (r @ r)), 0)
+        return dict(x=x + rate * r)
+
+
+def test_partial_pivoting_compiles_with_a_sign_as_a_switch():
+    A = np.random.default_rng(1).standard_normal((N, N))
+    A[0, 0] = 1e-14  # without exchanges nothing would be left
+    compiled = nf.compile(PartialPivoting(), n=N, verify=False)
+    run, (P, _, U) = compiled.run(A, iterations=N), scipy.linalg.lu(A)
+    assert run.status is nf.RunStatus.FINISHED
+    np.testing.assert_allclose(run.x[-1], U, atol=1e-9)
+    np.testing.assert_allclose(run.state["P"][-1], P.T, atol=1e-9)
+
+
+def test_backtracking_compiles_with_a_sign_as_a_switch():
+    M = np.random.default_rng(0).standard_normal((N, N))
+    A, b = M @ M.T + 4 * np.eye(N), M[0]
+    run = nf.compile(Backtracking(), n=N).run(A, b, iterations=200)
+    assert run.status is nf.RunStatus.CONVERGED
+    np.testing.assert_allclose(run.x, Backtracking().run(A, b, iterations=200).x, atol=1e-9)
+
+
 def test_two_one_hot_states_go_through_all_pairs():
     class Pairs(nf.Program):
         def start(self, A):
