@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import nlaformer as nf
 from benchmarks import algorithms as benchmark
 from nlaformer.cli import algorithms as commands
+from nlaformer.compiler.library import record
 from nlaformer.errors import FileError, NLAFormerError
 
 
@@ -27,7 +28,12 @@ def test_one_algorithm_as_json(application):
     document = json.loads(result.stdout)
     (row,) = document["algorithms"]
     assert row["name"] == "richardson" and row["layers"] == 1 and max(row["step"].values()) < 1e-10
-    assert row["last"] < 1e-10 and "class Richardson(Program):" in document["program"] and document["provenance"]
+    assert (
+        row["seconds"] > 0
+        and row["last"] < 1e-10
+        and "class Richardson(Program):" in document["program"]
+        and document["provenance"]
+    )
 
 
 def test_show_prints_the_program_the_schedule_and_draws(application, tmp_path):
@@ -42,6 +48,28 @@ def test_a_program_that_takes_over_methods_is_shown_with_them(application):
     result = CliRunner().invoke(application, ["gauss_seidel", "--n", "3", "--json"])
     source = json.loads(result.stdout)["program"]
     assert "class SuccessiveOverrelaxation(Program):" in source and "class GaussSeidel(Program):" in source
+
+
+@pytest.mark.parametrize("name", nf.algorithms())
+def test_the_program_that_is_shown_runs_on_its_own(name):
+    entry, scope = record(name), {"__name__": "shown"}
+    exec(compile(commands._source(entry.program), "shown.py", "exec"), scope)
+    given = {key: value[0] for key, value in entry.problems(4, 1, 0)[0].items()}
+    shown = scope[entry.program.__name__]().run(**given, iterations=2)
+    np.testing.assert_array_equal(shown.x, entry.program().run(**given, iterations=2).x)
+
+
+def test_the_program_is_printed_as_it_is_in_a_narrow_terminal(application, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    printed = CliRunner().invoke(application, ["gmres", "--n", "4"]).stdout
+    assert printed.startswith(commands._source(record("gmres").program) + "\n\n")
+
+
+def test_the_heads_of_all_layers_are_those_of_the_list(application):
+    document = json.loads(CliRunner().invoke(application, ["cg", "--n", "4", "--json"]).stdout)
+    loop, compiled = document["cost"]["loop (one step)"], nf.algorithm("cg", 4, verify=False)
+    assert loop["heads_of_all_layers"] == document["algorithms"][0]["heads"] == compiled.loop_heads
+    assert loop["heads"] == compiled.cost.loop.heads
 
 
 def test_the_list_has_every_algorithm_of_every_group(application):
@@ -69,7 +97,15 @@ def test_the_table_lists_algorithms_that_follow_numpy_to_1e_minus_10():
 
 
 def test_wrong_arguments_raise_the_packages_own_errors(application):
-    for arguments in (["cgg"], ["--show"], ["cg", "--dtype", "float16"], ["cg", "--json", "--markdown"]):
+    for arguments in (
+        ["cgg"],
+        ["cg", "--n", "0"],
+        ["--n", "0"],
+        ["cg", "--n", "-3"],
+        ["--show"],
+        ["cg", "--dtype", "float16"],
+        ["cg", "--json", "--markdown"],
+    ):
         assert isinstance(CliRunner().invoke(application, arguments).exception, NLAFormerError)
     assert isinstance(CliRunner().invoke(application, ["ista", "--n", "3", "--show"]).exception, NLAFormerError)
 

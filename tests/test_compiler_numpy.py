@@ -93,6 +93,7 @@ FUNCTIONS_OF_NUMPY = {
     "var and std": lambda A, b, x: np.var(x) + x.var() + np.std(x) + x.std(),
     "trace": lambda A, b, x: np.trace(A) + A.trace() + np.trace(A.T),
     "diag": lambda A, b, x: np.diag(A) + A.diagonal() + np.diag(A.T) + np.diag(np.diag(b)) + np.diag(np.outer(b, x)),
+    "diagonals beside": lambda A, b, x: np.append(np.diag(A, 1), x[:1]) + np.append(np.diag(A @ A, -2), np.diag(A, -3)),
     "diagonal matrix": lambda A, b, x: np.diag(x) + np.diag(WEIGHTS) @ A,
     "tril": lambda A, b, x: np.tril(A) + np.tril(A.T, -1) + np.tril(A @ A, k=2),
     "triu": lambda A, b, x: np.triu(A) + np.triu(A, 1),

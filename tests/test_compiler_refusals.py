@@ -11,10 +11,11 @@ import scipy.special
 
 import nlaformer as nf
 from nlaformer.compiler.functions import FUNCTIONS
-from nlaformer.compiler.refusals import OTHERWISE, REMEDIES
-from nlaformer.errors import CompileError
+from nlaformer.compiler.library import record
+from nlaformer.compiler.refusals import OTHERWISE, PROGRAMS, REMEDIES
+from nlaformer.errors import CompileError, DomainError
 
-N = 4
+N = 6
 
 
 def program_of(expression):
@@ -58,6 +59,47 @@ def with_sum(w, x):
     return w
 
 
+def small_sine(v):
+    return v - v**3 / 6 + v**5 / 120
+
+
+def arctan(v):
+    for _ in range(4):
+        v = v / (1 + np.sqrt(1 + v * v))
+    return 16 * (v - v**3 / 3 + v**5 / 5 - v**7 / 7 + v**9 / 9)
+
+
+def in_order(v):
+    v, n = v.copy(), len(v)
+    for k in range(n):
+        for i in range(k % 2, n - 1, 2):
+            v[i], v[i + 1] = np.minimum(v[i], v[i + 1]), np.maximum(v[i], v[i + 1])
+    return v
+
+
+def at_largest(v):
+    return np.maximum(np.sign(v - np.max(v) + 1e-9 * np.max(np.abs(v))), 0)
+
+
+def forward(L, b):
+    x = np.zeros_like(b)
+    for i in range(len(b)):
+        x[i] = (b[i] - L[i, :i] @ x[:i]) / L[i, i]
+    return x
+
+
+def backward(U, b):
+    x = np.zeros_like(b)
+    for i in reversed(range(len(b))):
+        x[i] = (b[i] - U[i, i + 1 :] @ x[i + 1 :]) / U[i, i]
+    return x
+
+
+def convolved(v, w):
+    m = len(w)
+    return sum(w[k] * np.concatenate([np.zeros(k), v, np.zeros(m - 1 - k)]) for k in range(m))
+
+
 # What a user writes, a part of the advice, and the line that follows it.
 FOLLOWED = {
     "softmax": (lambda A, b, x: scipy.special.softmax(x), "np.exp(v - np.max(v))", lambda A, b, x: shifted(x)),
@@ -89,10 +131,57 @@ FOLLOWED = {
     "a mask by data": (lambda A, b, x: x * (x > 0), "np.maximum", lambda A, b, x: np.maximum(x, 0)),
     "a new axis": (lambda A, b, x: x[:, None] * A, "(A.T * v).T", lambda A, b, x: (A.T * x).T),
     "keepdims": (
+        lambda A, b, x: A - A.mean(axis=1, keepdims=True),
+        "(A.T - v).T",
+        lambda A, b, x: (A.T - A.mean(axis=1)).T,
+    ),
+    "keepdims in a quotient": (
         lambda A, b, x: A / np.sum(A, axis=1, keepdims=True),
-        "(A.T / v).T",
+        "/",
         lambda A, b, x: (A.T / np.sum(A, axis=1)).T,
     ),
+    "arctan": (lambda A, b, x: np.arctan(3 * x), "v**9 / 9", lambda A, b, x: arctan(3 * x)),
+    "sin": (lambda A, b, x: np.sin(x / 400), "v**5 / 120", lambda A, b, x: small_sine(x / 400)),
+    "sort": (lambda A, b, x: np.sort(x), "np.minimum(v[i], v[i + 1])", lambda A, b, x: in_order(x)),
+    "sorted": (lambda A, b, x: np.array(sorted(x)), "np.minimum(v[i], v[i + 1])", lambda A, b, x: in_order(x)),
+    "median": (
+        lambda A, b, x: np.median(x) * x,
+        "v[n // 2 - 1]",
+        lambda A, b, x: (in_order(x)[N // 2] + in_order(x)[N // 2 - 1]) / 2 * x,
+    ),
+    "argmax": (lambda A, b, x: A[np.argmax(x)], "e @ A", lambda A, b, x: at_largest(x) @ A),
+    "argmax of negative entries": (
+        lambda A, b, x: x[np.argmax(-np.abs(x))] * x,
+        "e @ w",
+        lambda A, b, x: at_largest(-np.abs(x)) @ x * x,
+    ),
+    "argmin": (lambda A, b, x: A[np.argmin(x)], "take -v", lambda A, b, x: at_largest(-x) @ A),
+    "a lower triangle": (
+        lambda A, b, x: scipy.linalg.solve_triangular(A, x, lower=True),
+        "L[i, :i] @ x[:i]",
+        lambda A, b, x: forward(A, x),
+    ),
+    "an upper triangle": (
+        lambda A, b, x: scipy.linalg.solve_triangular(A, x),
+        "U[i, i + 1 :] @ x[i + 1 :]",
+        lambda A, b, x: backward(A, x),
+    ),
+    "convolve": (
+        lambda A, b, x: np.convolve(x, [1.0, 2.0, 3.0], "same"),
+        "np.concatenate([np.zeros(k), v, np.zeros(m - 1 - k)])",
+        lambda A, b, x: convolved(x, [1.0, 2.0, 3.0])[1:-1],
+    ),
+    "convolve two": (
+        lambda A, b, x: np.convolve(x, A[0])[3 : 3 + N],
+        "w[k] *",
+        lambda A, b, x: convolved(x, A[0])[3 : 3 + N],
+    ),
+    "a norm of another order": (
+        lambda A, b, x: np.linalg.norm(x, 3) * x,
+        "np.sum(np.abs(v) ** p) ** (1 / p)",
+        lambda A, b, x: np.sum(np.abs(x) ** 3) ** (1 / 3) * x,
+    ),
+    "isnan": (lambda A, b, x: np.isnan(x) + x, "omit", lambda A, b, x: x),
     "einsum": (lambda A, b, x: np.einsum("ij,j->i", A, x), "@", lambda A, b, x: A @ x),
     "prod": (
         lambda A, b, x: np.prod(np.abs(x)) * x,
@@ -167,15 +256,15 @@ def test_advice_that_is_followed_compiles_and_computes_the_same(name):
 @pytest.mark.parametrize(
     ("expression", "advice"),
     [
-        (lambda A, b, x: np.median(x) * x, "np.max(v)"),
-        (lambda A, b, x: np.sort(x), "np.max(v)"),
-        (lambda A, b, x: x[np.argmax(np.abs(x))] * x, "np.exp(20"),
-        (lambda A, b, x: np.linalg.solve(A, b), "newton_schulz"),
+        (lambda A, b, x: np.linalg.solve(A, b), "cgnr"),
         (lambda A, b, x: np.linalg.inv(A) @ b, "newton_schulz"),
-        (lambda A, b, x: np.linalg.qr(A)[0] @ b, "iteration"),
-        (lambda A, b, x: np.linalg.eigh(A)[0], "iteration"),
-        (lambda A, b, x: scipy.linalg.expm(A) @ x, "iteration"),
-        (lambda A, b, x: np.linalg.norm(A, 2) * x, "'fro'"),
+        (lambda A, b, x: np.linalg.qr(A)[0] @ b, "gram_schmidt"),
+        (lambda A, b, x: np.linalg.eigh(A)[0], "subspace_iteration"),
+        (lambda A, b, x: scipy.linalg.expm(A) @ x, "matrix_exponential"),
+        (lambda A, b, x: scipy.linalg.cholesky(A) @ x, "scipy.linalg.cholesky"),
+        (lambda A, b, x: scipy.linalg.solve_triangular(A, x), "scipy.linalg.solve_triangular"),
+        (lambda A, b, x: np.linalg.norm(A, 2) * x, "singular_vectors"),
+        (lambda A, b, x: np.arcsin(x), OTHERWISE),
         (lambda A, b, x: int(x[0]) * x, "known only when the weights run"),
         (lambda A, b, x: math.sin(x[0]) * x, "math.sin"),
         (lambda A, b, x: x[int(x[0])] * x, "int(...)"),
@@ -189,6 +278,179 @@ def test_what_has_no_counterpart_is_refused_once_on_the_line_of_the_user(express
     with pytest.raises(CompileError, match="1 problem") as caught:
         nf.compile(program_of(expression), n=N)
     assert advice in str(caught.value) and f"{__name__.rpartition('.')[2]}.py" in str(caught.value)
+
+
+# What NumPy computes that a program of the library does, up to signs.
+COMPUTED = {
+    "solve": lambda A, b: np.linalg.solve(A, b),
+    "lstsq": lambda A, b: np.linalg.lstsq(A, b)[0],
+    "inv": lambda A: np.linalg.inv(A),
+    "pinv": lambda A: np.linalg.pinv(A),
+    "qr": lambda A: np.linalg.qr(A)[0],
+    "cholesky": lambda A: np.linalg.cholesky(A),
+    "lu": lambda A: scipy.linalg.lu(A)[2],
+    "lu_factor": lambda A: np.triu(scipy.linalg.lu_factor(A)[0]),
+    "eig": lambda A: np.linalg.eigh(A)[1][:, -1],
+    "eigh": lambda A, b: np.linalg.eigh(A)[1][:, -1],
+    "svd": lambda A, b: np.linalg.svd(A)[2][0],
+    "expm": lambda A: scipy.linalg.expm(A),
+    "sqrtm": lambda A: scipy.linalg.sqrtm(A),
+    "signm": lambda A: scipy.linalg.signm(A),
+    "polar": lambda A: scipy.linalg.polar(A)[0],
+}
+
+
+@pytest.mark.parametrize("name", COMPUTED)
+def test_the_program_that_is_named_computes_what_the_function_does(name):
+    entry = record(PROGRAMS[name][0])
+    given = {key: value[0] for key, value in entry.problems(N, 1, 0)[0].items()}
+    found = nf.algorithm(entry.name, N, verify=False).run(**given, iterations=entry.iterations(N)).x[-1]
+    np.testing.assert_allclose(np.abs(found), np.abs(COMPUTED[name](**given)), rtol=1e-8, atol=1e-9)
+
+
+def test_every_program_that_is_named_is_in_the_library():
+    assert {name for name, _ in PROGRAMS.values()} <= set(nf.algorithms())
+    assert {name for name, _ in PROGRAMS.values()} == {PROGRAMS[name][0] for name in COMPUTED}
+
+
+def test_the_largest_singular_value_is_a_state_of_the_program_that_is_named():
+    A, b = np.random.default_rng(0).standard_normal((2, N, N))
+    found = nf.algorithm("singular_vectors", N, verify=False).run(A, b[0], iterations=300)
+    np.testing.assert_allclose(found.state["value"][-1], np.linalg.norm(A, 2), rtol=1e-9)
+
+
+class PartialPivoting(nf.Program):
+    """P A = L U; a loop is a column. Rows are not moved: ``free`` has 1 for those that were no pivot yet."""
+
+    def start(self, A):
+        n = len(A)
+        return dict(U=A, P=np.zeros((n, n)), e=np.eye(n)[0], free=np.ones(n))
+
+    def step(self, U, P, e, free):
+        pivot = at_largest(np.abs(U @ e) * free)
+        row = pivot @ U
+        factor = (U @ e) / (row @ e) * (free - pivot)
+        return dict(U=U - np.outer(factor, row), P=P + np.outer(e, pivot), e=np.roll(e, 1), free=free - pivot)
+
+    def finish(self, P, U):
+        return P @ U
+
+
+class Backtracking(nf.Program):
+    """Steepest descent; a step is halved up to six times, until it lowers x . A x / 2 - b . x enough."""
+
+    def start(self, x0):
+        return dict(x=x0)
+
+    def step(self, A, b, x):
+        r, rate = b - A @ x, 1.0
+        for _ in range(6):
+            change = rate * rate * (r @ A @ r) / 2 - rate * (r @ r)
+            rate = rate - rate / 2 * np.maximum(np.sign(change + rate / 2 * (r @ r)), 0)
+        return dict(x=x + rate * r)
+
+
+def test_partial_pivoting_compiles_with_a_sign_as_a_switch():
+    A = np.random.default_rng(1).standard_normal((N, N))
+    A[0, 0] = 1e-14  # without exchanges nothing would be left
+    compiled = nf.compile(PartialPivoting(), n=N, verify=False)
+    run, (P, _, U) = compiled.run(A, iterations=N), scipy.linalg.lu(A)
+    assert run.status is nf.RunStatus.FINISHED
+    np.testing.assert_allclose(run.x[-1], U, atol=1e-9)
+    np.testing.assert_allclose(run.state["P"][-1], P.T, atol=1e-9)
+
+
+def test_backtracking_compiles_with_a_sign_as_a_switch():
+    M = np.random.default_rng(0).standard_normal((N, N))
+    A, b = M @ M.T + 4 * np.eye(N), M[0]
+    run = nf.compile(Backtracking(), n=N).run(A, b, iterations=200)
+    assert run.status is nf.RunStatus.CONVERGED
+    np.testing.assert_allclose(run.x, Backtracking().run(A, b, iterations=200).x, atol=1e-9)
+
+
+def test_two_one_hot_states_go_through_all_pairs():
+    class Pairs(nf.Program):
+        def start(self, A):
+            unit = np.eye(len(A))[0]
+            return dict(X=np.zeros_like(A), e=unit, f=unit)
+
+        def step(self, A, X, e, f):
+            X = X + np.outer(e, f) * (e @ A @ f)
+            return dict(X=X, e=np.roll(e, 1), f=f + (np.roll(f, 1) - f) * e[-1])
+
+        def finish(self, X):
+            return X
+
+    A = np.random.default_rng(0).standard_normal((N, N))
+    found = nf.compile(Pairs(), n=N).run(A, iterations=N * N).x
+    np.testing.assert_allclose(found[-1], A, atol=1e-9)
+    assert np.abs(found[-2] - A).max() > 1e-3
+
+
+def test_a_program_without_a_finite_value_compiles_once_the_operation_is_kept_finite():
+    def starts(least):
+        class Logarithm(nf.Program):
+            def start(self, A):
+                return dict(X=np.log(np.abs(np.triu(A)) + least))
+
+            def step(self, X):
+                return dict(X=X / 2)
+
+            def finish(self, X):
+                return X
+
+        return Logarithm()
+
+    with pytest.raises(CompileError, match="log") as caught:
+        nf.compile(starts(0.0), n=N)
+    assert "division" not in str(caught.value)
+    A = np.random.default_rng(0).standard_normal((N, N))
+    found = nf.compile(starts(1e-3), n=N).run(A, iterations=0).x[0]
+    np.testing.assert_allclose(found, np.log(np.abs(np.triu(A)) + 1e-3), rtol=1e-9)
+
+
+def test_a_bound_near_the_norms_of_the_matrices_keeps_the_digits():
+    class Difference(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, A, b, x):
+            s, t = np.sum(np.abs(A @ A @ A @ x)), np.sum(np.abs(A @ A @ A @ b))
+            return dict(x=x * (s - t + 1e-3) / (1 + s))
+
+    with pytest.raises(CompileError, match="bound="):
+        nf.compile(Difference(), n=N, bound=2.0**20)
+    nf.compile(Difference(), n=N, bound=64.0)
+
+
+def test_beyond_the_largest_bound_constants_can_be_made_relative():
+    def descends(rate):
+        class Descent(nf.Program):
+            def start(self, x0):
+                return dict(x=x0)
+
+            def step(self, A, b, x):
+                return dict(x=x + rate(A) * (b - A @ x))
+
+        return Descent()
+
+    A, b = 2e7 * np.eye(N), np.ones(N)
+    with pytest.raises(DomainError) as caught:
+        nf.compile(descends(lambda A: 0.1), n=N).run(A, b)
+    (largest,) = re.findall(r"at most (\d+)", str(caught.value))
+    compiled = nf.compile(descends(lambda A: 0.1), n=N, bound=float(largest), verify=False)
+    with pytest.raises(DomainError):
+        compiled.run(A, b)
+    run = nf.compile(descends(lambda A: 0.1 / nf.norm(A)), n=N).run(A, b, iterations=700)
+    assert run.status is nf.RunStatus.CONVERGED
+    np.testing.assert_allclose(run.x[-1], np.linalg.solve(A, b), rtol=1e-9)
+
+
+def test_a_method_that_ends_after_n_steps_is_run_for_n():
+    A = record("cholesky").problems(N, 1, 0)[0]["A"][0]
+    run = nf.algorithm("cholesky", N, verify=False).run(A, iterations=N)
+    assert run.status is nf.RunStatus.CONVERGED
+    np.testing.assert_allclose(run.x[-1], np.linalg.cholesky(A), atol=1e-9)
 
 
 def rows_of_the_table():

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
-import textwrap
+import sys
+import time
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -42,9 +44,9 @@ def algorithms(
     from nlaformer.arrays import DTYPES
     from nlaformer.compiler.library.measuring import measure, stored
 
-    kind = look_up("dtype", dtype or "float64", DTYPES)
+    kind, size = look_up("dtype", dtype or "float64", DTYPES), 20 if n is None else n
     if name is not None:
-        _detail(name, n or 20, kind, as_json, markdown, (out or Path()) if show else None)
+        _detail(name, size, kind, as_json, markdown, (out or Path()) if show else None)
         return
     if n is None and dtype is None:
         rows, where = stored()
@@ -52,7 +54,7 @@ def algorithms(
         from nlaformer.compiler.library import algorithms as names
         from nlaformer.provenance import provenance
 
-        rows, where = [measure(each, n or 20, _COUNT, _SEED, kind) for each in names()], provenance()
+        rows, where = [measure(each, size, _COUNT, _SEED, kind) for each in names()], provenance()
     if as_json:
         print_json({"algorithms": [asdict(row) for row in rows], "provenance": where})
     else:
@@ -64,7 +66,8 @@ def _sheets(rows: list[Measured]) -> list[Sheet]:
     from nlaformer.compiler.library import GROUPS
 
     found = {row.name: row for row in rows}
-    headings = ("algorithm", "what it is for", "layers", "heads", "one step", "end to end")
+    first = rows[0]
+    headings = ("algorithm", "what it is for", "layers", "all heads", "one step", "end to end")
     sheets = []
     for group, records in GROUPS.items():
         lines = tuple(
@@ -72,12 +75,12 @@ def _sheets(rows: list[Measured]) -> list[Sheet]:
             for each in records
             if (row := found.get(each.name)) is not None
         )
-        sheets.append(Sheet(group, headings, lines, words=True))
-    first = rows[0]
+        sheets.append(Sheet(f"{group} (the worst of {first.systems} problems)", headings, lines, words=True))
     note = (
         f"n = {first.n}, {first.dtype}, the worst of {first.systems} problems of the kind each is meant for. Layers "
-        "and heads: of one iteration. One step: the largest deviation of a value from the program's own on the same "
-        "input. End to end: the error of every step that would explain how far a whole run is from the program's. "
+        "and heads: of one iteration, the heads of all its layers. One step: the largest deviation of a value from "
+        "the program's own on the same input. End to end: the error of every step that would explain how far a whole "
+        "run is from the program's. "
         "nlaformer algorithms NAME shows the program, the schedule and the deviations of every value."
     )
     return [*sheets[:-1], Sheet(sheets[-1].title, headings, sheets[-1].lines, note, words=True)]
@@ -90,24 +93,28 @@ def _detail(name: str, n: int, kind: Any, as_json: bool, markdown: bool, folder:
     from nlaformer.provenance import provenance
 
     entry = record(name)
+    before = time.perf_counter()
     compiled = algorithm(name, n, dtype=kind, verify=False)
+    seconds = time.perf_counter() - before
     picture = None if folder is None else _draw(compiled, name, folder / f"{name}-n{n}.png")
-    row = measure_compiled(entry, compiled, systems=_COUNT, seed=_SEED)
+    row = measure_compiled(entry, compiled, seconds, systems=_COUNT, seed=_SEED)
     source = _source(entry.program)
-    blocks = {_BLOCKS[key]: cost for key, cost in asdict(compiled.cost).items()}
+    blocks = {
+        _BLOCKS[key]: cost | {"heads_of_all_layers": _heads(getattr(compiled.model, key))}
+        for key, cost in asdict(compiled.cost).items()
+    }
     if as_json:
         document = {"algorithms": [asdict(row)], "program": source, "cost": blocks, "schedule": compiled.schedule()}
         drawn = {} if picture is None else {"picture": str(picture)}
         print_json(document | drawn | {"provenance": provenance()})
         return
-    lines = tuple((block, str(c["layers"]), str(c["heads"]), f"{c['ffn_width']:,}") for block, c in blocks.items())
+    lines = tuple(
+        (block, *(f"{c[key]:,}" for key in ("layers", "heads_of_all_layers", "heads", "ffn_width")))
+        for block, c in blocks.items()
+    )
     title = f"{name}, n = {n}: {compiled.layout.rows} rows x {compiled.layout.tokens} tokens"
-    note = "Heads and FFN width: the largest of the block's layers."
-    for line in source.splitlines():
-        indent = " " * (len(line) - len(line.lstrip()) + 8)
-        print("\n".join(textwrap.wrap(line, console().width, subsequent_indent=indent, drop_whitespace=False)) or "")
-    print()
-    costs = Sheet(title, ("block", "layers", "heads", "FFN width"), lines, note)
+    print(source, end="\n\n")  # never folded: it is code
+    costs = Sheet(title, ("block", "layers", "heads, all layers", "heads, largest layer", "FFN width"), lines)
     print_sheets([costs, _deviations(row)], markdown)
     say(compiled.schedule(console().width), indent=2)
     if picture is not None:
@@ -115,11 +122,35 @@ def _detail(name: str, n: int, kind: Any, as_json: bool, markdown: bool, folder:
 
 
 def _source(program: type[Program]) -> str:
-    """The lines of a program, and before them those of a class whose methods it takes over."""
-    module = inspect.getmodule(program)
-    names = {getattr(program, method).__qualname__.partition(".")[0] for method in ("start", "step")}
-    others = [getattr(module, name) for name in sorted(names - {program.__name__})]
-    return "\n\n".join(inspect.getsource(each).rstrip() for each in (*others, program))
+    """The lines of a program, after those of its module that they need: they run as they are."""
+    text = inspect.getsource(sys.modules[program.__module__])
+    statements = ast.parse(text).body
+    wanted = {"annotations", program.__name__}
+    for statement in reversed(statements):  # a name stands above what uses it
+        if wanted & _bound(statement):
+            wanted |= {node.id for node in ast.walk(statement) if isinstance(node, ast.Name)}
+    found = []
+    for statement in statements:
+        if isinstance(statement, (ast.Import, ast.ImportFrom)):
+            statement.names = [alias for alias in statement.names if (alias.asname or alias.name) in wanted]
+            found += [ast.unparse(statement)] if statement.names else []
+        elif wanted & _bound(statement):
+            apart = "\n\n" if isinstance(statement, (ast.ClassDef, ast.FunctionDef)) else ""
+            found.append(f"{apart}{ast.get_source_segment(text, statement)}")
+    return "\n".join(found)
+
+
+def _bound(statement: ast.stmt) -> set[str]:
+    """The names that a statement of a module binds."""
+    if isinstance(statement, (ast.Import, ast.ImportFrom)):
+        return {alias.asname or alias.name for alias in statement.names}
+    if isinstance(statement, (ast.ClassDef, ast.FunctionDef)):
+        return {statement.name}
+    return {node.id for node in ast.walk(statement) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def _heads(layers: Any) -> int:
+    return sum(layer.heads.count for layer in layers if layer.heads is not None)
 
 
 def _deviations(row: Measured) -> Sheet:
@@ -135,7 +166,8 @@ def _deviations(row: Measured) -> Sheet:
         "1e-6 of its start. End to end: the error of every step that would explain the deviation of a whole "
         "run."
     )
-    return Sheet("Deviation from the program in NumPy", ("value", "deviation"), tuple(lines), note)
+    title = "Deviation from the program in NumPy"
+    return Sheet(title, ("value", f"worst of {row.systems} problems"), tuple(lines), note)
 
 
 def _converge(compiled: Algorithm, name: str) -> Comparison:

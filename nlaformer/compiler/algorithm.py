@@ -405,10 +405,13 @@ class Algorithm:
     def _check_bound(self, name: str, magnitude: Tensor) -> None:
         if bool((magnitude > self.config.bound).any()):
             largest = float(magnitude.max())
-            remedy = f"a larger bound=, at most {LARGEST_BOUND:g}" if largest <= LARGEST_BOUND else f"a smaller {name}"
+            larger = f"Compile with a larger bound=, at most {LARGEST_BOUND:.0f}, or make"
+            example = {"A": "a step size 0.1 / nf.norm(A)", "b": "a threshold 0.1 * nf.norm(b)"}[name]
             raise DomainError(
-                f"{self.name}: the norm of {name} is {largest:.6g}, beyond bound={self.config.bound:g}; this program "
-                f"has constants that keep {name} from being scaled. Take {remedy}, or make the constants relative to it"
+                f"{self.name}: the norm of {name} is {largest:.6g}, beyond bound={self.config.bound:.10g}; this "
+                f"program has constants that keep {name} from being scaled. "
+                f"{larger if largest <= LARGEST_BOUND else f'bound= is at most {LARGEST_BOUND:.0f}: make'} "
+                f"the constants relative to {name}, as {example}"
             )
 
     def _take(self, **given: Any) -> tuple[str, dict[str, Tensor]]:

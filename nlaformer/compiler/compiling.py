@@ -88,7 +88,9 @@ def compile(
             raise CompileError(
                 f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last. "
                 "Let the loop that does so be the iterations of a run: where each pass works on another row, a state e "
-                "that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b"
+                "that starts as np.eye(n)[0] and becomes np.roll(e, 1) picks the row e @ A and the entry e @ b. "
+                "For two nested loops, a second such state f becomes f + (np.roll(f, 1) - f) * e[-1]: it moves on once "
+                "e has been everywhere"
             ) from None
         except ArithmeticError as error:
             raise CompileError(

@@ -221,7 +221,13 @@ def norm(v: Value, ord: Any = None, axis: Any = None, *, p: Any = None) -> Value
         return largest(absolute(v))
     if v.kind == "matrix" and ord in (1, np.inf):
         return largest(total(absolute(v), 0 if ord == 1 else 1))
-    return v.refuse(f"the norm of order {ord!r} of a {v.kind}; there are 1, np.inf and 2, of matrices 'fro'", "scalar")
+    return v.refuse(f"the norm of order {ord!r} of a {v.kind} cannot be compiled; {_NORMS[v.kind]}", "scalar")
+
+
+_NORMS = {
+    "vector": "the orders 1, 2 and np.inf can, and np.sum(np.abs(v) ** p) ** (1 / p) is that of order p",
+    "matrix": "the orders 1, np.inf and 'fro' can; the state value of singular_vectors in nf.algorithms() is that of 2",
+}
 
 
 @_named("linalg.matrix_power", "matrix_power")
@@ -295,9 +301,9 @@ FUNCTIONS["trace"] = FUNCTIONS["linalg.trace"] = lambda A: total(diag(A))
 
 @_named("diag", "diagonal", "linalg.diagonal")
 def diag(v: Value, k: Any = 0) -> Value:
-    """Of a matrix a view, which NumPy makes read-only."""
+    """Of a matrix a view, which NumPy makes read-only; other diagonals are shorter, and are copied."""
     if k != 0:
-        return v.refuse(f"the diagonal {k!r}; np.diag(np.roll(A, k, axis=0)) has it, in another order", "vector")
+        return _joined(v, "diag", (v, k), {})  # type: ignore[no-any-return]
     return v.view("diag", None) if v.kind == "matrix" else _with("diag", v)
 
 

@@ -35,7 +35,6 @@ import itertools
 import linecache
 import math
 import operator
-import re
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -181,9 +180,7 @@ class Graph:
 
     def called(self) -> str:
         """The function of a library that the user's line calls, where a library's lines lie between it and ours."""
-        text = str(self.place())
-        names = [frame.f_code.co_name for frame in self._frames() if frame.f_code.co_filename.startswith(_PACKAGES)]
-        return next((name for name in reversed(names) if re.search(rf"\b{name}\(", text)), "")
+        return self.calls() if any(f.f_code.co_filename.startswith(_PACKAGES) for f in self._frames()) else ""
 
     def calls(self) -> str:
         """The name under which the user's line calls what is running now, such as float or math.sin; "" if none."""

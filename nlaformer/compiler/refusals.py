@@ -5,11 +5,12 @@ Each piece of advice is followed in a test (``tests/test_compiler_refusals.py``)
 
 from __future__ import annotations
 
+_SWITCH = "for np.where(u > v, s, t) write t + (s - t) * np.maximum(np.sign(u - v), 0)"
 DECISION = (
-    "a decision that depends on the data; the weights are fixed. A test for convergence is not needed: further loops "
-    "leave the answer as it is. Entry by entry, np.maximum, np.minimum, np.abs and np.clip can be compiled, and for "
-    "np.where(u > v, s, t) write t + (s - t) * np.maximum(np.sign(u - v), 0), with np.sign(u - v - 1e-9) where u may "
-    "be v: rounding would decide. For a while, write a for with a fixed number of passes of this kind"
+    "a decision that depends on the data. Omit a test for convergence: iterations= of a run is the number of steps, n "
+    "for a method that ends after n. Entry by entry, np.maximum, np.minimum, np.abs and np.clip can be compiled, and "
+    f"{_SWITCH}, with np.sign(u - v - 1e-9) where u may be v: rounding would decide. For a while, write a for with a "
+    "fixed number of passes of this kind"
 )
 PARTS = (
     "an index that cannot be compiled; entries, rows, columns, slices and lists of whole numbers can. For "
@@ -26,14 +27,15 @@ ARRAY = (
     "they are called by these names"
 )
 TAKES_VALUES = "np.zeros, np.zeros_like(b) and np.array(w) make arrays that take traced values, the last of constants"
-_COMPARES = "nothing can be decided by the data; np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled"
-_INVERTS = (
-    "there are no inverses and factorizations; write an iteration, such as newton_schulz or gauss_seidel of "
-    "nf.algorithms(), or give what can be computed beforehand as a further input"
+_COMPARES = f"np.maximum, np.minimum, np.clip, np.abs and np.sign can be compiled; {_SWITCH}"
+_SORTS = (
+    "with n = len(v) and v = v.copy(), the lines for k in range(n): for i in range(k % 2, n - 1, 2): v[i], v[i + 1] = "
+    "np.minimum(v[i], v[i + 1]), np.maximum(v[i], v[i + 1]) sort v; then v[n // 2] is the median, for an even n its "
+    "mean with v[n // 2 - 1]"
 )
-_ORDERS = (
-    "entries cannot be put in order; np.max(v) and np.min(v) can be compiled, and with w = np.exp(20 * v / "
-    "np.max(np.abs(v))) most of w / np.sum(w) lies on the largest entry"
+_PICKS = (
+    "e = np.maximum(np.sign(v - np.max(v) + 1e-9 * np.max(np.abs(v))), 0) is 1 at the largest entry of v and 0 at the "
+    "others: e @ w is w[np.argmax(v)], e @ A is that row. For np.argmin(v), take -v in its place"
 )
 _EXPONENTIALS = "write w = np.exp(v - np.max(v)); w / np.sum(w) is the softmax, np.max(v) + np.log(np.sum(w)) logsumexp"
 _MOVES = "A.T, A[::-1], np.flip(A, axis) and np.roll(A, 1, axis) move entries"
@@ -43,21 +45,69 @@ _JOINS = (
 _PRODUCTS = "write the products with @, *, np.outer, np.sum and .T"
 _ROUNDS = "no value of the weights jumps but np.sign(v)"
 _WAVES = (
-    "there are no weights for it; of a small v, v - v**3 / 6 + v**5 / 120 is sin(v), 1 - v**2 / 2 + v**4 / 24 cos(v)"
+    "there are no weights for it; of a small v, v - v**3 / 6 + v**5 / 120 is sin(v), 1 - v**2 / 2 + v**4 / 24 cos(v), "
+    "and their quotient tan(v)"
 )
+_ARCS = (
+    "there are no weights for it; v = v / (1 + np.sqrt(1 + v * v)), four times, makes any v small, and then "
+    "16 * (v - v**3 / 3 + v**5 / 5 - v**7 / 7 + v**9 / 9) is the arctan of what it was"
+)
+_SUBSTITUTES = (
+    "with x = np.zeros_like(b), write for i in range(len(b)): x[i] = (b[i] - L[i, :i] @ x[:i]) / L[i, i]; of an upper "
+    "triangle for i in reversed(range(len(b))): x[i] = (b[i] - U[i, i + 1 :] @ x[i + 1 :]) / U[i, i]"
+)
+_CONVOLVES = (
+    "with m = len(w), np.convolve(v, w) is the sum of w[k] * np.concatenate([np.zeros(k), v, np.zeros(m - 1 - k)]) "
+    "over k in range(m)"
+)
+# The programs of the library that compute what NumPy and SciPy have one function for, and what they give.
+PROGRAMS = {
+    "solve": ("cgnr", "the solution of any nonsingular system"),
+    "lstsq": ("lsqr", "the least squares solution"),
+    "inv": ("newton_schulz", "the inverse"),
+    "pinv": ("newton_schulz", "the pseudoinverse"),
+    "qr": ("gram_schmidt", "Q, and R as a state"),
+    "cholesky": ("cholesky", "the lower factor"),
+    "lu": ("lu", "U, and L as a state, without exchanges of rows"),
+    "lu_factor": ("lu", "U, and L as a state, without exchanges of rows"),
+    "det": ("lu", "U, whose diagonal has the determinant as its product"),
+    "slogdet": ("lu", "U, whose diagonal has the determinant as its product"),
+    "eig": ("power", "the dominant eigenvector x, x @ A @ x its eigenvalue"),
+    "eigh": ("subspace_iteration", "three dominant eigenvectors of a symmetric matrix, x @ A @ x an eigenvalue"),
+    "eigvals": ("power", "the dominant eigenvector x, x @ A @ x its eigenvalue"),
+    "eigvalsh": ("subspace_iteration", "three dominant eigenvectors of a symmetric matrix, x @ A @ x an eigenvalue"),
+    "svd": ("singular_vectors", "the dominant singular vectors, and the singular value as a state"),
+    "expm": ("matrix_exponential", "the exponential"),
+    "sqrtm": ("square_root", "the root of a positive definite matrix"),
+    "signm": ("matrix_sign", "the sign of a symmetric matrix"),
+    "polar": ("polar", "the orthogonal factor"),
+}
+
+
+def _written_out(name: str, gives: str) -> str:
+    return (
+        f"write the iteration out: {name} of nf.algorithms() gives {gives}, nlaformer algorithms {name} shows its "
+        "lines. What can be computed beforehand may be a further input"
+    )
+
+
 OTHERWISE = "write it with + - * / @ ** and what docs/compile.md lists"
 REMEDIES = (
-    dict.fromkeys(("where", "any", "all", "isnan", "isfinite", "isclose", "allclose", "array_equal"), _COMPARES)
-    | dict.fromkeys(("solve", "inv", "pinv", "lstsq", "qr", "eigh", "eig", "eigvalsh", "eigvals", "svd"), _INVERTS)
-    | dict.fromkeys(("cholesky", "det", "slogdet", "cond", "expm", "solve_triangular", "lu", "lu_factor"), _INVERTS)
-    | dict.fromkeys(("argmax", "argmin", "sort", "argsort", "median", "percentile", "quantile", "topk"), _ORDERS)
+    {name: _written_out(*program) for name, program in PROGRAMS.items()}
+    | dict.fromkeys(("where", "any", "all", "isclose", "allclose", "array_equal"), _COMPARES)
+    | dict.fromkeys(("isnan", "isinf", "isfinite"), "omit it: the status of a run says whether it was finite")
+    | dict.fromkeys(("argmax", "argmin"), _PICKS)
+    | dict.fromkeys(("sort", "median", "percentile", "quantile", "topk"), _SORTS)
     | dict.fromkeys(("softmax", "log_softmax", "logsumexp"), _EXPONENTIALS)
     | dict.fromkeys(("block", "pad", "meshgrid", "broadcast_to", "expand_dims"), _JOINS)
     | dict.fromkeys(("swapaxes", "moveaxis", "rot90", "fliplr", "flipud"), _MOVES)
-    | dict.fromkeys(("sin", "cos", "tan", "arctan", "arctan2", "arcsin", "arccos", "atan2"), _WAVES)
+    | dict.fromkeys(("sin", "cos", "tan"), _WAVES)
+    | dict.fromkeys(("arctan", "atan"), _ARCS)
     | dict.fromkeys(("einsum", "tensordot", "multi_dot", "kron"), _PRODUCTS)
     | dict.fromkeys(("round", "rint", "floor", "ceil", "trunc", "remainder", "mod", "floor_divide"), _ROUNDS)
     | {
+        "convolve": _CONVOLVES,
+        "solve_triangular": _SUBSTITUTES,
         "cumprod": "of positive entries it is np.exp(np.cumsum(np.log(v)))",
         "prod": "of positive entries it is np.exp(np.sum(np.log(v))); else write v[0] * v[1] * ...",
         "average": "write np.sum(w * v) / np.sum(w), or np.mean(v)",
@@ -67,7 +117,7 @@ REMEDIES = (
         "count_nonzero": "write np.sum(np.abs(np.sign(v)))",
         "ptp": "write np.max(v) - np.min(v)",
         "subtract.outer": "write np.outer(u, np.ones_like(v)) - np.outer(np.ones_like(u), v)",
-        "keepdims": "rows of A are divided by v with (A.T / v).T, columns with A / v",
+        "keepdims": "A - v takes v[j] from column j, (A.T - v).T takes v[i] from row i; so do +, * and /",
         "empty_like": "write np.zeros_like",
         "real": "numbers are real: omit it",
         "imag": "numbers are real: omit it",
@@ -89,7 +139,7 @@ _OF_PYTHON = dict.fromkeys(("int", "round"), _ROUNDS) | {
     "math.sumprod": "write u @ v",
     "max": "write np.max(v) for a vector, np.maximum(u, v) for two values",
     "min": "write np.min(v) for a vector, np.minimum(u, v) for two values",
-    "sorted": _ORDERS,
+    "sorted": _SORTS,
 }
 
 

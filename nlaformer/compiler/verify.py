@@ -289,8 +289,8 @@ def _refuse_lost(traced: TracedProgram, systems: _Systems, run: Run[Any]) -> Non
         raise CompileError(
             f"{traced.program.name}: on every system of the verification its own lines give numbers that are not "
             f"finite in start or in the first step ({run.diagnose().lost or 'as in 0 / 0'}), so that nothing can be "
-            "compared. Mend the division; or, if the program is meant for other systems than random positive definite "
-            "ones, take the weights as they are with verify=False, and heed the status of every run"
+            "compared. Keep that operation finite; or, if the program is meant for other systems than random positive "
+            "definite ones, take the weights as they are with verify=False, and heed the status of every run"
         )
 
 
@@ -334,8 +334,8 @@ def _remedy(algorithm: Algorithm) -> str:
         text += f"; the weights compute {', '.join(lost)}, with fewer digits at a small v: write that if it will do"
     if _keeps_scale(algorithm):
         text += (
-            f"; a constant, or a state that starts as one, keeps A from being scaled: give it the unit of its place "
-            f"with nf.norm(A), or compile with a bound= nearer to your matrices' norms ({algorithm.config.bound:g} now)"
+            "; constants keep A from being scaled: compile with the largest norm of your matrices as bound= (now "
+            f"{algorithm.config.bound:.10g}), or make the constants relative to A, as a step size 0.1 / nf.norm(A)"
         )
     return text + "; or take the weights as they are with verify=False, and heed the status of every run"
 
