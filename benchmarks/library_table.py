@@ -21,9 +21,10 @@ HEADING = "## Measured"
 _EXPLAINED = """\
 *One step*: the largest deviation of a value of `start`, `step` or `finish` from the program's own on the same input,
 relative to the terms of its last operation and over what the program itself amplifies, while the residual exceeds 1e-6
-of its start; the worst of all problems. *End to end*: the error of every step that would explain how far the whole run
-is from the program's own, the worst of all sizes. *Seconds*: to compile it, at the largest n. Layers and heads are
-those of a loop, the heads of all its layers together. `nlaformer algorithms NAME` measures 8 problems."""
+of its start; the worst of all problems. *End to end*: a backward error of the whole run, the
+relative error of every step that, propagated by the program, gives the deviation of the run from the program's own; the
+worst of all sizes. *Seconds*: to compile it, at the largest n. Layers and heads are those of a loop, the heads of all
+its layers together. `nlaformer algorithms NAME` measures 8 problems."""
 
 
 def section(rows: list[Measured], where: dict[str, Any]) -> str:

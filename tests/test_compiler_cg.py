@@ -64,6 +64,13 @@ def test_the_error_does_not_depend_on_the_magnitude_of_the_data(name, of_A, of_b
     assert relative_error(run.x / of_b * of_A, x)[:, -1].max() <= 1e-12
 
 
+@pytest.mark.parametrize(("of_A", "of_b"), [(1e-290, 1.0), (1e300, 1.0), (1.0, 1e-145), (1.0, 1e150)])
+def test_cg_converges_in_the_documented_range_of_magnitudes(cg, of_A, of_b):
+    A, b, _ = family(20, 4, 1.2)
+    A, b = A / np.linalg.norm(A, axis=(1, 2), keepdims=True), b / np.linalg.norm(b, axis=1, keepdims=True)
+    assert (cg.run(of_A * A, of_b * b, iterations=60).status == nf.RunStatus.CONVERGED).all()
+
+
 def test_a_matrix_whose_norm_is_beyond_the_largest_number_is_solved(cg):
     A, b, x = family(20, 4, 1.2)
     factor = 1.5e308 / np.abs(A).max()

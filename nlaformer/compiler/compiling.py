@@ -50,7 +50,7 @@ def compile(
     bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
     verify : compare 12 steps with the program itself on random and hard systems and keep the deviations with the
         artefact; a value beyond 1e-6 (float32: 1e-2) times what the program amplifies is a CompileError, or a warning
-        where it says little about other systems (docs/compile.md, "Verification")
+        where it says little about other systems (docs/verification.md)
 
     Examples
     --------

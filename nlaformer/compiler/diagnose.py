@@ -78,7 +78,7 @@ class Diagnosis:
         return min(self.strays, key=lambda stray: stray.step, default=None)
 
     def __str__(self) -> str:
-        strays = "no value strays" if self.first is None else str(self.first)
+        strays = "all values are within tolerance" if self.first is None else str(self.first)
         lines = [f"{self.name}: {strays}" + (f"; {self.lost}" if self.lost else "")]
         for name, deviation in self.deviation.items():
             if not deviation.size:

@@ -51,8 +51,9 @@ class RunStatus(enum.Enum):
         "this A is not; nf.solve takes any A, as do the algorithms gmres and bicgstab"
     )
     INACCURATE = (
-        "inaccurate: a value of the transformer differs from the program's own on the same input by more than rounding "
-        "explains; the answer must not be used. print(run.diagnose()) names the value, the step and what makes it"
+        "inaccurate: a value of the run differs from the program's own by more than its tolerance; the answer may be "
+        "right all the same, but must not be used unchecked. print(run.diagnose()) names the value, the step and what "
+        "makes it"
     )
     DIVERGED = "diverged: the residual grew beyond where it started; the answer must not be used"
     NONFINITE = (

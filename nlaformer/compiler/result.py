@@ -70,8 +70,8 @@ class Run(Generic[ArrayT]):
         """
         if self.evidence is None:
             raise OptionError(
-                "this is a run of the program itself, which has nothing to stray from; diagnose a run of its weights, "
-                "nf.compile(program, n).run(...)"
+                "this is a run of the program itself, so there is nothing to compare it with; diagnose a run of its "
+                "weights, nf.compile(program, n).run(...)"
             )
         return self.evidence.diagnose()
 

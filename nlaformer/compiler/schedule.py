@@ -50,7 +50,7 @@ _WORDS = {
     "below": "1 where {first} = 0",
     "flip": "{first} by the sign of {second}",
     "absolute": "sum of |{first}| over rows",
-    "trip": "trip where {first} < {parameter:.0e}",
+    "trip": "large where {first} < {parameter:.0e}, else 0",
     "diag": "diag({first})",
     "diagonal": "diagonal matrix of {first}",
     "triangle": "{parameter} of {first}",

@@ -11,7 +11,7 @@ const INSTRUCTIONS = [
   [/interpolated/, "A logarithm is first interpolated by the FFN, piece by piece; the next layer refines it."],
   [/refined/, "g = s e^−l is near 1; adding log g to l corrects the interpolated logarithm to the last digits."],
   [/ \. /, "An inner product: the softmax is linearized, with three pairs of heads."],
-  [/trip/, "A trip guards the end: once a square falls into rounding noise or below zero, this row grows without bound and takes the states that shrink, such as r and d, to zero; x then stays as it is."],
+  [/trip|large where/, "This row is 0 until a square falls to the level of its own rounding, or below zero. It then grows without bound and takes the states that shrink, such as r and d, to zero; x stays as it is."],
   [/exp\(/, "A factor e^F, with F a sum of rows that hold logarithms: quotients and products of scalars cost nothing more."],
   [/network/, "The trained network works on rows of its own, beside the compiled arithmetic."],
 ];
