@@ -79,8 +79,8 @@ def _sheets(rows: list[Measured]) -> list[Sheet]:
     note = (
         f"n = {first.n}, {first.dtype}, the worst of {first.systems} problems of the kind each is meant for. Layers "
         "and heads: of one iteration, the heads of all its layers. One step: the largest deviation of a value from "
-        "the program's own on the same input. End to end: the error of every step that would explain how far a whole "
-        "run is from the program's. "
+        "the program's own on the same input. End to end: a backward error, that of every step which "
+        "gives the deviation of a whole run. "
         "nlaformer algorithms NAME shows the program, the schedule and the deviations of every value."
     )
     return [*sheets[:-1], Sheet(sheets[-1].title, headings, sheets[-1].lines, note, words=True)]
@@ -163,8 +163,8 @@ def _deviations(row: Measured) -> Sheet:
     note = (
         f"The worst of {row.systems} problems over {row.iterations} iterations ({ended}). Each value against one call "
         "of the program on the same input, relative to the terms of its last operation, while the residual exceeds "
-        "1e-6 of its start. End to end: the error of every step that would explain the deviation of a whole "
-        "run."
+        "1e-6 of its start. End to end: a backward error, that of every step which gives the deviation "
+        "of a whole run."
     )
     title = "Deviation from the program in NumPy"
     return Sheet(title, ("value", f"worst of {row.systems} problems"), tuple(lines), note)
