@@ -50,6 +50,8 @@ def test_sparse_weight_equals_its_dense_matrix():
     assert torch.equal(sparse.dense(), W)
     torch.testing.assert_close(sparse(Y), Y @ W.mT)
     torch.testing.assert_close(sparse.added_to(X, Y), X + Y @ W.mT)
+    torch.testing.assert_close(sparse.added_to(X[0, 0], Y), X[0, 0] + Y @ W.mT)
+    assert torch.autograd.gradcheck(sparse.added_to, (X[0, 0].requires_grad_(), Y[0].requires_grad_()))
     torch.testing.assert_close(sparse.float()(Y.float()), (Y @ W.mT).float(), rtol=1e-5, atol=1e-5)
 
 
@@ -58,7 +60,7 @@ def test_sparse_weight_with_crowded_columns_and_scattered_rows_equals_its_dense_
     W = torch.zeros(90, 80, dtype=torch.float64)
     W[:40, 3], W[:40, 70] = torch.randn(2, 40, dtype=torch.float64)  # forty rows over the same two columns
     W[40, 3], W[40, 5] = 1.0, 2.0  # a crowded column, and one that is not
-    W[torch.arange(41, 81), torch.randperm(80)[:40]] = 1.0  # too scattered for runs
+    W[torch.arange(41, 81), torch.randperm(80)[:40]] = 1.0  # too scattered for a slice
     index = torch.nonzero(W).T
     sparse = Sparse(index, W[index[0], index[1]], (90, 80))
     X, Y = torch.randn(7, 90, dtype=torch.float64), torch.randn(7, 80, dtype=torch.float64)
