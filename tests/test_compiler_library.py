@@ -6,6 +6,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.compiler.library import program
+from nlaformer.compiler.library.measuring import measure
 from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError, UnknownNameError
 from tests.systems import family, relative_error
 
@@ -262,3 +263,9 @@ def test_a_wrong_argument_raises_its_own_error(call, error, words):
     with pytest.raises(error) as caught:
         call()
     assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["bfgs", "admm", "square_root", "inverse_iteration", "kalman"])
+def test_sizes_of_matrices_are_found_in_single_precision(name):
+    """A rough logarithm of either sign was off by half its argument there, and a step by 1e4."""
+    assert measure(name, n=4, systems=16, dtype=torch.float32).worst < 1e-3

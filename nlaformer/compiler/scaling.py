@@ -71,7 +71,8 @@ class Scaling(Builder):
         absolute: Combination = ()
         if kind == "matrix" or self.target.is_double:
             absolute = ((self.emit("absolute", [source], tame=False), 1.0),)
-        log = self.emit("coarse", [absolute if kind == "matrix" else source], tame=False)
+        is_positive = kind == "matrix"
+        log = self.emit("coarse", [absolute if is_positive else source], (), (is_positive,), tame=False)
         rows = [self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)]
         if self.target.is_double:
             total = self.emit("sum", [absolute], scalar=True, tame=False)
