@@ -19,18 +19,21 @@ _REST = {torch.float64: 2.0**-30, torch.float32: 2.0**-12}
 def _coarse(at: Rows, i: Instruction) -> Parts:
     """Log |v| within a few hundredths between e^-16 and e^16, constant beyond.
 
-    For both signs at once, slopes of e^16 cancel on the other side of 0: an error of |v| / 2 in float32. Where v >= 0 is
-    known, nothing cancels.
+    For both signs at once, the slopes near 0 cancel on the other side of 0: with slopes of e^16 the error is |v| / 2 in
+    float32. So the reach is shorter there for a larger v. Where v >= 0 is known, nothing cancels.
     """
-    knots = _knots(math.exp(-_COARSE), math.exp(_COARSE), _COARSE_UNITS)
+    sign, bound = i.parameters
+    reach = _COARSE
+    if sign == "either":  # then the error is at most about 1
+        reach = min(reach, max(0.0, -math.log(torch.finfo(at.target.dtype).eps * bound)))
+    knots = _knots(math.exp(-reach), math.exp(_COARSE), _COARSE_UNITS)
     logs = [math.log(knot) for knot in knots]
     form, (target,) = at.form(i.sources[0]), at.rows(i.target)
-    signs = (1.0,) if any(i.parameters) else (1.0, -1.0)
+    signs = (1.0,) if sign == "positive" else (1.0, -1.0)
     units = [Unit({at.one: 1.0}, 0.0, {target: (1 - len(signs)) * logs[0]})]
-    for sign in signs:
-        units += build.piecewise_linear(
-            build.times(form, sign), [0.0, *knots], [logs[0], *logs], {target: 1.0}, at.sink
-        )
+    for side in signs:
+        sided = build.times(form, side)
+        units += build.piecewise_linear(sided, [0.0, *knots], [logs[0], *logs], {target: 1.0}, at.sink)
     return [], units
 
 

@@ -53,7 +53,7 @@ class Products(Moves):
             source, exponent = self._in_row(node)
             if not source:
                 return ()
-            rough = self.emit("coarse", [source], tame=False)  # of both: that of 0 is beyond use
+            rough = self._coarse(source)  # of both: that of 0 is beyond use
             terms = []
             for sign in (1.0, -1.0):
                 factor, log = self._log_of(combine((sign, source)), "num", True)

@@ -10,9 +10,9 @@ own size:
     matrix   the same from the sums of its rows' absolute values                                      3 layers
     scalar   l = log |s| | s e^-l, read from the first token                                           1 layer
 
-The rough logarithms end at e^-16 (float32 has no digits below). In double precision min(0, 16 + log sum_j |v_j|) is
-added to the peak beside them: a vector may fall to e^-32 in one step, by sudden convergence, say, or once a method has
-overshot, and keeps its digits.
+The rough logarithms end at e^-16 (in float32 before that where v may be large). In double precision min(0, 16 + log
+sum_j |v_j|) is added to the peak beside them: a vector may fall to e^-32 in one step, by sudden convergence, say, or
+once a method has overshot, and keeps its digits.
 
 A factor that is not in the score, the value of the heads, may have any size.
 
@@ -47,7 +47,7 @@ class Scaling(Builder):
         if not source:
             return source, ()
         if kind == "scalar":
-            log = self.emit("coarse", [source], tame=False)
+            log = self._coarse(source)
             picked = self._work("picked", log, scalar=True, tame=False)
             self.sizes.add(picked)
             row = self.emit(
@@ -66,13 +66,17 @@ class Scaling(Builder):
         )
         return ((row, 1.0),), combine((1.0, peak), (1.0, shift))
 
+    def _coarse(self, source: Combination, sign: str = "either") -> int:
+        """A rough logarithm of the size of each entry; the sign is positive or either."""
+        return self.emit("coarse", [source], (), (sign, self._bound(source)), tame=False)
+
     def _peak(self, source: Combination, kind: str) -> Combination:
         """The logarithm of the largest entry, within a few tenths; where that ends, of the sum of absolute values."""
         absolute: Combination = ()
         if kind == "matrix" or self.target.is_double:
             absolute = ((self.emit("absolute", [source], tame=False), 1.0),)
-        is_positive = kind == "matrix"
-        log = self.emit("coarse", [absolute if is_positive else source], (), (is_positive,), tame=False)
+        given, sign = (absolute, "positive") if kind == "matrix" else (source, "either")
+        log = self._coarse(given, sign)
         rows = [self.emit("peak", [((log, 1.0),)], scalar=True, tame=False)]
         if self.target.is_double:
             total = self.emit("sum", [absolute], scalar=True, tame=False)
