@@ -879,3 +879,17 @@ def test_the_largest_entry_is_an_entry():
     for b in np.random.default_rng(0).normal(size=(50, 6)):
         wanted = (np.abs(b) == np.abs(b).max()).astype(float)
         np.testing.assert_array_equal(Largest().run(b=b, iterations=1).x[-1], wanted)
+
+
+class RolledFar(nf.Program):
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=np.roll(x, 10**20))
+
+
+def test_a_roll_may_be_longer_than_any_machine_number():
+    b = np.arange(3.0)
+    for run in (RolledFar().run, nf.compile(RolledFar(), n=3).run):
+        np.testing.assert_allclose(run(b=b, iterations=1).x[-1], np.roll(b, 10**20), rtol=1e-12)

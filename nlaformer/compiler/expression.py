@@ -299,6 +299,11 @@ def _dot(use: _Use, u: Tensor, v: Tensor) -> Tensor:
     return (u * v).sum(_axes(use))
 
 
+def _roll(use: _Use, v: Tensor) -> Tensor:
+    axis = -AXES[use.kinds[0]]
+    return v.roll(use.extra % v.shape[axis], axis)  # a whole number of any size
+
+
 def _triangle(use: _Use, M: Tensor) -> Tensor:
     side, k = use.extra
     return M.tril(k) if side == "lower" else M.triu(k)
@@ -327,7 +332,7 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "diag": lambda use, M: M.diagonal(dim1=-2, dim2=-1),
     "diagonal": lambda use, v: torch.diag_embed(v),
     "triangle": _triangle,
-    "roll": lambda use, v: v.roll(use.extra, -AXES[use.kinds[0]]),
+    "roll": _roll,
     "sum": lambda use, v: v.sum(_axes(use)),
     "mean": lambda use, v: v.mean(_axes(use)),
     "sqrt": _sqrt,
