@@ -1,8 +1,10 @@
 """Programs that once compiled to wrong weights: they are right now, or refused, or their runs say so."""
 
 import array
+import itertools
 import types
 import warnings
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import numpy as np
@@ -280,8 +282,87 @@ def _in_place(found: Any) -> type[nf.Program]:
     return InPlace
 
 
+class _Schedule:
+    """Step sizes from a callable object, or from a method of the class."""
+
+    counted = 0
+
+    def __init__(self, steps: int = 0) -> None:
+        self.steps = steps
+
+    def __call__(self) -> float:
+        self.steps += 1
+        return 0.5 if self.steps < 8 else 2.0
+
+    @classmethod
+    def reset(cls) -> None:
+        cls.counted = 0
+
+    @classmethod
+    def next(cls) -> float:
+        cls.counted += 1
+        return 0.5 if cls.counted < 8 else 2.0
+
+
+class InCallable(InClass):
+    factor = _Schedule()
+
+    def start(self, b):
+        self.factor.__init__()
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=x * self.factor())
+
+
+class InClassMethod(InClass):
+    def start(self, b):
+        _Schedule.reset()
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=x * _Schedule.next())
+
+
+class InNestedClass(InClass):
+    class Kept:
+        steps = 0
+
+    def start(self, b):
+        self.Kept.steps = 0
+        return dict(x=b)
+
+    def step(self, x):
+        self.Kept.steps += 1
+        return dict(x=x * (0.5 if self.Kept.steps < 8 else 2.0))
+
+
+class InDefault(InClass):
+    def factor(self, reset=False, steps=[0]):  # noqa: B006
+        steps[0] = 0 if reset else steps[0] + 1
+        return 0.5 if steps[0] < 8 else 2.0
+
+    def start(self, b):
+        self.factor(reset=True)
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=x * self.factor())
+
+
+class InIterator(InClass):
+    factors = itertools.cycle([0.5] * 60 + [2.0])
+
+    def start(self, b):
+        return dict(x=b)
+
+    def step(self, x):
+        return dict(x=x * next(self.factors))
+
+
 _PLACES = {
-    "class": InClass, "function": InFunction, "module": InModule, "slots": InSlots,
+    "callable": InCallable, "class method": InClassMethod, "nested class": InNestedClass, "default": InDefault,
+    "iterator": InIterator, "class": InClass, "function": InFunction, "module": InModule, "slots": InSlots,
     "bytearray": _in_place(lambda: _bytes), "array": _in_place(lambda: _numbers),
     "objects": _in_place(lambda: _objects), "nested": _in_place(lambda: _innermost(_nested)),
 }  # fmt: skip
@@ -292,6 +373,73 @@ def test_a_counter_that_start_resets_is_found_wherever_it_is_kept(place):
     """It acts after the steps that verification compares, so only its print gives it away."""
     with pytest.raises(CompileError):
         nf.compile(_PLACES[place](), n=2)
+
+
+def _padded_program(update: Callable[..., Any]) -> nf.Program:
+    class Padded(nf.Program):
+        rectangular = True
+
+        def start(self, A, b):
+            return dict(x=0.0 * (A.T @ b))
+
+        def step(self, A, b, x):
+            return dict(x=update(A, b, x) + 0.05 * A.T @ (b - A @ x))
+
+    return Padded()
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        lambda A, b, x: np.roll(x, 1),
+        lambda A, b, x: x[::-1],
+        lambda A, b, x: x * b[-1],
+        lambda A, b, x: x / A.shape[1],
+        lambda A, b, x: x - np.mean(x),
+    ],
+    ids=["roll", "reversed", "last entry", "length", "mean"],
+)
+def test_a_program_that_sees_the_padding_of_rectangular_data_is_refused(update):
+    with pytest.raises(CompileError, match="padded"):
+        nf.compile(_padded_program(update), n=4)
+    nf.compile(_padded_program(lambda A, b, x: np.maximum(x, 0.0)), n=4)
+
+
+@pytest.mark.parametrize("name", ["finish()", "step x", ""])
+def test_the_name_of_a_state_is_a_name(name):
+    class Named(nf.Program):
+        def start(self, b):
+            return {name: b, "x": b}
+
+        def step(self, x):
+            return {name: x, "x": x}
+
+    with pytest.raises(CompileError, match="named"):
+        nf.compile(Named(), n=2)
+
+
+def test_constants_whose_product_underflows_are_not_zero():
+    class Small(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, x):
+            return dict(x=x)
+
+        def finish(self, x):
+            return 1e-200 * (1e-200 * x)
+
+    b = np.array([1e300, 2e300])
+    np.testing.assert_allclose(Small().run(b=b, iterations=1).x[-1], 1e-200 * (1e-200 * b), rtol=1e-14)
+    assert nf.compile(Small(), n=2).run(b=b, iterations=1).status is nf.RunStatus.INACCURATE
+
+
+@pytest.mark.parametrize(("name", "n"), [("lanczos", 4), ("arnoldi", 4), ("arnoldi", 2)])
+def test_a_method_that_is_complete_before_the_last_step_of_the_verification_compiles(name, n):
+    """What it then makes of rounding errors differs between two evaluations."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert nf.algorithm(name, n=n).verification is not None
 
 
 class NegativeStep(nf.Program):

@@ -292,11 +292,16 @@ class Graph:
         return self.units[index]
 
     def _folds(self, operation: Callable[[Any, Any], Any], u: float, v: float) -> bool:
-        """Whether what an operation makes of two numbers may stand in its place."""
-        if not self.exact:
-            return True
+        """Whether what an operation makes of two numbers may stand in its place.
+
+        Not if it leaves the range of float64: of 1e-200 * (1e-200 * x) something is left at x = 1e300.
+        """
         value = operation(u, v)
-        return math.isfinite(value) and Fraction(value) == operation(Fraction(u), Fraction(v))
+        if not math.isfinite(value):
+            return False
+        if self.exact or abs(value) < sys.float_info.min:
+            return Fraction(value) == operation(Fraction(u), Fraction(v))
+        return True
 
     # Entry by entry. NumPy's broadcasting: a vector beside a matrix stands for each of its rows.
 

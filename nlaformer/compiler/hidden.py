@@ -11,8 +11,10 @@ from __future__ import annotations
 import array
 import functools
 import logging
+import os
 import random
 import types
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -31,7 +33,8 @@ def memory_of(program: Any, base: type) -> Memory:
     attributes = {name: value for kind in reversed(kinds) for name, value in vars(kind).items()}
     own = {name: value for name, value in vars(program).items() if not _is_cached(attributes.get(name))}
     functions = [found for value in (*attributes.values(), *own.values()) if (found := _function(value)) is not None]
-    places = [attributes.items(), own.items(), *(_reached(function, functions) for function in functions)]
+    inner = [vars(value).items() for value in attributes.values() if isinstance(value, type)]
+    places = [attributes.items(), own.items(), *inner, *(_reached(function, functions) for function in functions)]
     memory: Memory = {}
     for place in places:
         for name, value in place:
@@ -74,21 +77,32 @@ def _function(value: Any) -> types.FunctionType | None:
 
 
 def _reached(function: types.FunctionType, own: list[types.FunctionType]) -> Iterator[tuple[str, Any]]:
-    """What a function reaches outside its class, by name: its closure and its globals, and those of its neighbours."""
-    files, seen, stack = {other.__code__.co_filename for other in own}, set(), [function]
+    """What a function reaches outside its class, by name: its closure and its globals, and those of its neighbours.
+
+    Neighbours are functions and classes whose files are in the same folder.
+    """
+    folders, seen, stack = {_folder(other) for other in own}, set(), [function]
     while stack:
         found = stack.pop()
-        if id(found) in seen or found.__code__.co_filename not in files:
+        if id(found) in seen or _folder(found) not in folders:
             continue
         seen.add(id(found))
         for name, value in (*_closure(found), *_globals(found)):
-            if isinstance(value, types.FunctionType):
-                stack.append(value)
+            if (inner := _function(value)) is not None:
+                stack.append(inner)
             elif _is_data(name, value):
                 yield name, value
 
 
+def _folder(function: types.FunctionType) -> str:
+    return os.path.dirname(function.__code__.co_filename)
+
+
 def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """What a function holds by itself: its closure, and its defaults, which may be lists."""
+    code, defaults = function.__code__, function.__defaults__ or ()
+    yield from zip(code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount], defaults, strict=True)
+    yield from (function.__kwdefaults__ or {}).items()
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         try:
             yield name, cell.cell_contents
@@ -97,7 +111,10 @@ def _closure(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
 
 
 def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """The globals that a function names, and the attributes it names of classes, functions and modules among them."""
+    """The globals that a function names; the attributes it names of functions and modules among them, all of classes.
+
+    A method of a class may change what the function does not name.
+    """
     codes = [function.__code__]
     while codes:
         code = codes.pop()
@@ -108,8 +125,8 @@ def _globals(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
             if name in outer:
                 yield name, value
             if isinstance(value, (type, types.FunctionType, types.ModuleType)):
-                known = vars(value)
-                yield from ((f"{name}.{each}", known[each]) for each in code.co_names if each in known)
+                known, every = vars(value), isinstance(value, type)
+                yield from ((f"{name}.{each}", known[each]) for each in known if every or each in code.co_names)
 
 
 def _print(value: Any, seen: dict[int, tuple[int, Any]]) -> Any:
@@ -148,8 +165,8 @@ def _parts(value: Any) -> Callable[[], Any] | None:
         return lambda: sorted(map(repr, value))
     if isinstance(value, types.GeneratorType):
         return lambda: (value.gi_frame and value.gi_frame.f_lasti, repr(value.gi_frame and value.gi_frame.f_locals))
-    if isinstance(value, Iterator):
-        return lambda: (repr(value), repr(getattr(value, "__length_hint__", int)()))
+    if isinstance(value, Iterator) and type(value).__module__ in ("builtins", "itertools"):
+        return lambda: _left(value)
     if isinstance(value, np.random.Generator):
         return lambda: value.bit_generator.state
     if isinstance(value, (np.random.RandomState, torch.Generator)):
@@ -157,6 +174,16 @@ def _parts(value: Any) -> Callable[[], Any] | None:
     if isinstance(value, random.Random):
         return lambda: value.getstate()
     slots = [name for kind in type(value).__mro__ for name in vars(kind).get("__slots__", ())]
-    if isinstance(value, (type, logging.Logger)) or callable(value) or not (slots or hasattr(value, "__dict__")):
+    if isinstance(value, (type, logging.Logger)) or _function(value) or not (slots or hasattr(value, "__dict__")):
         return None
     return lambda: [getattr(value, name, None) for name in slots] + [getattr(value, "__dict__", None)]
+
+
+def _left(iterator: Iterator[Any]) -> Any:
+    """What is left of an iterator of Python's own, as far as it tells: those of itertools do not from 3.14 on."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            return iterator.__reduce__()
+    except TypeError:
+        return repr(iterator), repr(getattr(iterator, "__length_hint__", int)())

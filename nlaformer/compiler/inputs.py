@@ -51,7 +51,7 @@ def padded(
     for name, shape in shapes.items():
         own = shape[len(shape) - AXES[kinds[name]] :]
         if n is not None and own and set(own) <= sides and set(own) != {n}:
-            result[name] = _with_zeros(given[name], [n - side for side in own])
+            result[name] = padded_to(n, given[name], len(own))
     return result
 
 
@@ -72,9 +72,12 @@ def _is_rectangular(shape: tuple[int, ...], kind: str) -> bool:
     return kind == "matrix" and shape[-1] != shape[-2]
 
 
-def _with_zeros(value: Any, more: list[int]) -> Any:
+def padded_to(n: int, value: Any, axes: int) -> Any:
+    """An array with zeros at the ends of its last axes, up to n."""
     if isinstance(value, Tensor):
+        more = [n - side for side in value.shape[value.ndim - axes :]]
         return torch.nn.functional.pad(value, [k for side in reversed(more) for k in (0, side)])
     array = np.asarray(value)
-    array = np.pad(array, [(0, 0)] * (array.ndim - len(more)) + [(0, side) for side in more])
+    kept = array.ndim - axes
+    array = np.pad(array, [(0, 0)] * kept + [(0, n - side) for side in array.shape[kept:]])
     return array if isinstance(value, np.ndarray) else array.tolist()  # a list has no dtype of its own

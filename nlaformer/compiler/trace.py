@@ -211,6 +211,9 @@ class _Tracer:
                 method, f"{method} returns {type(result).__name__}; it must return its state by name, dict(x=...)"
             )
             return {}
+        for key in result:
+            if not key.isidentifier():
+                self.refuse(method, f"{method} returns a state named {key!r:.40}; choose a name that Python takes")
         for key in result.keys() & (KINDS | _declared(self.program)).keys():
             self.refuse(method, f"{method} returns a state named {key!r}, the name of an input; choose another")
         parts = ((value.states(key) if isinstance(value, LowRank) else {key: value}) for key, value in result.items())
