@@ -280,10 +280,10 @@ class Judge:
     def _left_of(self, method: str, name: str, values: dict[str, Any], wanted: Any) -> float:
         """What may be left of a value that is 0.
 
-        A part of 1; its change when all inputs and states lose one of theirs; and, up to the plain tolerance, its
-        change when all sums and products inside do.
+        A part of 1; its change when all inputs and states lose one of theirs; and, up to the plain tolerance of the
+        largest of these, its change when all sums and products inside do.
         """
-        changes = [self.loss]
+        changes, largest = [self.loss], max(1.0, *(float(np.abs(v).max()) for v in values.values()))
         for _ in range(8):
             moved = {
                 k: v + self.loss * np.abs(v).max() * self.rng.choice([-1.0, 1.0], np.shape(v))
@@ -291,7 +291,7 @@ class Judge:
             }
             changes.append(_norm(self._call(method, moved)[name] - wanted))
             self.numpy.loss = self.inner_loss
-            changes.append(min(_norm(self._call(method, values)[name] - wanted), self.plain))
+            changes.append(min(_norm(self._call(method, values)[name] - wanted), self.plain * largest))
             self.numpy.loss = 0.0
         return max(change for change in changes if np.isfinite(change))
 
@@ -319,8 +319,8 @@ class Judge:
             return False
         zero = 0 * self.answers[0]
         at_zero = self.own.residual(self.given["b"], zero) if self.written.residual else self.given["b"]
-        goal = np.linalg.norm(at_zero)
-        goal = goal if np.isfinite(goal) and goal > 0 else self.norms[0]
+        scales = (np.linalg.norm(at_zero), self.norms[0], np.linalg.norm(self.given["b"]))
+        goal = next((scale for scale in scales if np.isfinite(scale) and scale > 0), 0.0)
         return bool(self.norms[-1] <= (1e-10 if self.plain < 1e-3 else 1e-4) * goal * (1 + 1e-6) + 1e-300)
 
 

@@ -410,7 +410,7 @@ def test_a_program_that_divides_zero_by_zero_on_every_system_is_refused():
         def step(self, b, x, s):
             return dict(x=b + s / nf.norm(s), s=s)
 
-    with pytest.raises(CompileError, match="verify=False"):
+    with pytest.raises(CompileError, match="verify="):
         nf.compile(Nothing(), 3)
 
 
@@ -477,3 +477,60 @@ def test_a_step_length_of_either_sign_keeps_the_residual_that_of_x(name):
     r = run.state["r"] if "r" in run.state else -run.state["g"]
     lost = b[:, None] - (A[:, None] @ run.x[..., None])[..., 0] - r
     assert (np.linalg.norm(lost, axis=-1) <= 5e-14 * np.linalg.norm(b, axis=-1)[:, None]).all()
+
+
+class OfLargeDiagonals(nf.Program):
+    """Not finite, or not positive, on the systems that the verification draws."""
+
+    def start(self, b):
+        return dict(x=0 * b)
+
+    def step(self, A, b, x):
+        return dict(x=x + (b - A @ x) / np.log(nf.positive(np.diag(A) - 3)) / 10)
+
+
+def test_a_program_is_verified_on_systems_that_it_is_meant_for():
+    A, b = np.diag([6.0, 7.0, 8.0]) + 0.1, np.ones((2, 3))
+    with pytest.warns(UserWarning, match="nothing was compared"):
+        nf.compile(OfLargeDiagonals(), n=3)
+    compiled = nf.compile(OfLargeDiagonals(), n=3, verify=dict(A=A, b=b))
+    (found,) = compiled.verification["systems"].values()
+    assert found["judged"]["step"] < 1e-10
+    with pytest.raises(ShapeError):
+        nf.compile(OfLargeDiagonals(), n=3, verify=dict(A=A))
+    for nonsense in ({}, "yes", 1.5):
+        with pytest.raises(OptionError, match="verify"):
+            nf.compile(OfLargeDiagonals(), n=3, verify=nonsense)
+
+
+def test_weights_that_are_wrong_on_given_systems_are_refused():
+    class Quotients(nf.Program):
+        inputs = dict(w="vector")  # noqa: RUF012
+
+        def start(self, b, w):
+            return dict(x=np.outer(1 / w, 1 / w) @ b)
+
+        def step(self, x):
+            return dict(x=x)
+
+    nf.compile(Quotients(), n=3, verify=dict(b=np.ones(3), w=np.ones(3)))
+    with pytest.raises(CompileError, match="your systems"):
+        nf.compile(Quotients(), n=3, verify=dict(b=np.ones(3), w=np.full(3, 0.01)))
+
+
+def test_a_program_without_a_residual_is_finished():
+    class Power(nf.Program):
+        residual = None
+
+        def start(self, A, b):
+            return dict(x=b)
+
+        def step(self, A, b, x):
+            return dict(x=A @ x / np.linalg.norm(A @ x))
+
+    A, b = np.diag([1.0, 2.0, 3.0]), np.ones(3)
+    assert nf.compile(Power(), n=3).run(A, b).status is nf.RunStatus.FINISHED
+    assert Power().run(A, b).status is nf.RunStatus.FINISHED
+    Power.residual_scale = lambda self, b: b
+    with pytest.raises(CompileError, match="residual_scale"):
+        nf.compile(Power(), n=3)

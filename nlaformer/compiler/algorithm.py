@@ -296,6 +296,11 @@ class Algorithm:
 
     # --- inside ---
 
+    def taken(self, **given: Any) -> dict[str, Any]:
+        """What is given to a run, without what is not, as NumPy arrays with one leading dimension."""
+        _, flat = flatten(self._take(**given)[1], self.config.kinds)
+        return {name: value.cpu().numpy() for name, value in flat.items() if given.get(name) is not None}
+
     @property
     def checks(self) -> Checks:
         """What its runs are judged by."""

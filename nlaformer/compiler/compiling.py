@@ -9,6 +9,7 @@ emit      layers -> weights
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, cast
 
 import torch
@@ -24,8 +25,8 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
-from nlaformer.compiler.verify import compared_with_run, warn_of_lost_digits, with_verification
-from nlaformer.errors import CompileError, OptionError
+from nlaformer.compiler.verify import RANDOM, compared_with_run, warn_of_lost_digits, with_verification
+from nlaformer.errors import CompileError, OptionError, shown
 from nlaformer.express.linearize import check_scheme
 
 
@@ -37,7 +38,7 @@ def compile(
     order: int = 3,
     dtype: torch.dtype | str = torch.float64,
     bound: float = 1024.0,
-    verify: bool = True,
+    verify: bool | Mapping[str, Any] = True,
 ) -> Algorithm:
     """The weights of a looped transformer that runs a program on systems of size n.
 
@@ -50,7 +51,8 @@ def compile(
     bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
     verify : compare 12 steps with the program itself on random and hard systems and keep the deviations with the
         artefact; a value beyond 1e-6 (float32: 1e-2) times what the program amplifies is a CompileError, or a warning
-        where it says little about other systems (docs/verification.md)
+        where it says little about other systems (docs/verification.md). For a program that is meant for other systems,
+        give some of these: the inputs by name, ``verify=dict(A=A, b=b)``, one system or a batch
 
     Examples
     --------
@@ -66,6 +68,8 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
+    if not isinstance(verify := plain(verify), (bool, Mapping)) or verify == {}:
+        raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")
     filled = None if isinstance(program, Program) else _trained(program)
     if filled is None:
         target = _validate(program, n, order, dtype, bound)
@@ -98,11 +102,13 @@ def compile(
                 "constants near 1 and chains of products short"
             ) from error
         algorithm = Algorithm(_config(traced, analysis, selection, layers, weights), weights.model)
-        if verify and filled is not None:
-            return compared_with_run(algorithm, traced, filled.run)
-        if verify:
-            algorithm = with_verification(algorithm, traced)
-            warn_of_lost_digits(algorithm)
+        if not verify:
+            return algorithm
+        given = algorithm.taken(**verify) if isinstance(verify, Mapping) else None
+        if filled is not None:
+            return compared_with_run(algorithm, traced, filled.run, given)
+        algorithm = with_verification(algorithm, traced, given, family=RANDOM if given is None else "your systems")
+        warn_of_lost_digits(algorithm)
     return algorithm
 
 

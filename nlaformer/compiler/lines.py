@@ -37,7 +37,8 @@ def judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], checks:
         raise CompileError(
             f"{name}: {differs[0]} on arrays differs from what was traced: {differs[1]}. Either it is not the same "
             "each time, as with random numbers or a counter that is no state (return what changes as a state), or it "
-            "changes an array in place that has two names: with y = x, x += d changes y too; write x = x + d"
+            "changes an array in place that has two names: with y = x, x += d changes y too; write x = x + d. Or the "
+            "program amplifies rounding errors on these systems; give it others that it is meant for, verify=dict(A=A)"
         )
     n = next(iter(exact.values())).shape[-1]
     if not traced.program.rectangular or "A" not in exact or exact.keys() - KINDS.keys() or n < 3:

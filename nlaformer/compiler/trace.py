@@ -258,6 +258,11 @@ def _judgement(tracer: _Tracer, answer: Node) -> tuple[Node | None, Node | None]
     """The residual and its scale as graphs of the answer; they are evaluated beside the transformer, not compiled."""
     x = tracer.state(ANSWER, answer)
     known = tracer.inputs | {"x": x}
+    residual: Node | None
+    if tracer.methods["residual"] is None:  # the answer is no solution of A x = b, the class says
+        if tracer.given("residual_scale"):
+            tracer.refuse("residual_scale", "residual_scale beside residual = None; omit one of them")
+        return None, None
     if tracer.given("residual"):
         residual = tracer.value("residual", known)
     else:

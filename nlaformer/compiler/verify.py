@@ -44,6 +44,7 @@ from nlaformer.problems.spd import random_spd
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm
 
+RANDOM = "random"  # systems that a program must be right on
 _ITERATIONS = 12
 _LINES = 3  # systems for the user's own lines
 _GROWN = 10.0
@@ -101,6 +102,7 @@ class _Systems:
 
     inputs: dict[str, np.ndarray]
     families: np.ndarray
+    hard: frozenset[str] = frozenset()
 
     def one(self, system: int) -> dict[str, np.ndarray]:
         return {name: value[system] for name, value in self.inputs.items()}
@@ -111,12 +113,14 @@ def with_verification(
     traced: TracedProgram,
     given: Mapping[str, np.ndarray] | None = None,
     iterations: int = _ITERATIONS,
+    family: str = RANDOM,
 ) -> Algorithm:
     """The algorithm with its deviations on random and hard systems; CompileError where a value is not the program's.
 
-    ``given`` has the inputs of other systems by name, of a kind that the program is meant for.
+    ``given`` has the inputs of other systems by name, of a kind that the program is meant for, and ``family`` is their
+    name.
     """
-    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given)
+    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, family)
     judge_lines(traced, {name: value[:_LINES] for name, value in systems.inputs.items()}, algorithm.checks)
     run = algorithm.run(**systems.inputs, iterations=iterations)
     _refuse_lost(traced, systems, run)
@@ -205,14 +209,20 @@ def _report(trial: _Trial, own: np.ndarray) -> dict[str, Any]:
     }
 
 
-def compared_with_run(algorithm: Algorithm, traced: TracedProgram, run: Callable[..., Run[Any]]) -> Algorithm:
+def compared_with_run(
+    algorithm: Algorithm,
+    traced: TracedProgram,
+    run: Callable[..., Run[Any]],
+    given: Mapping[str, np.ndarray] | None = None,
+) -> Algorithm:
     """The algorithm with its deviations from the run of a trained program; CompileError where the weights are wrong.
 
     A network may amplify perturbations without end. Where the model makes more than ``Tolerance.most`` of those of its
     inputs, on the ill-conditioned system, and in float32 after the first step or on hard systems, a run that parts from
     the model's own is a note and a warning.
     """
-    systems, tolerance = _draw(algorithm, traced), Tolerance.of(algorithm.dtype)
+    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, RANDOM)
+    tolerance = Tolerance.of(algorithm.dtype)
     found = _double(algorithm.run(**systems.inputs, iterations=_ITERATIONS).x)
     own, *moved = (_double(run(**given, iterations=_ITERATIONS).x) for given in _perturbed(systems.inputs))
     measured = OwnValues.of(own, torch.ones(1))
@@ -221,7 +231,7 @@ def compared_with_run(algorithm: Algorithm, traced: TracedProgram, run: Callable
     parted = deviation > tolerance.plain * np.where(tame, np.maximum(response, 1.0), 1.0)
     wrong = parted & tame & (systems.families != _GRADED)[:, None]
     if algorithm.dtype != torch.float64:
-        wrong &= (systems.families == "random")[:, None] & (np.arange(wrong.shape[1]) <= 1)
+        wrong &= (systems.families == RANDOM)[:, None] & (np.arange(wrong.shape[1]) <= 1)
     report, notes = {}, []
     for name in dict.fromkeys(systems.families):
         members = systems.families == name
@@ -272,7 +282,7 @@ def _judge_values(trial: _Trial) -> list[str]:
         family = systems.families[system]
         message = f"on a system of the verification ({family}) {stray}"
         parted = any(end.response[system, stray.step] > trial.tolerance.most for end in trial.ends.values())
-        lasting = (stray.step <= 1 or (strict and family != _GRADED)) and not (parted and family != "random")
+        lasting = (stray.step <= 1 or (strict and family != _GRADED)) and not (parted and family in systems.hard)
         if lasting and not _is_beyond(trial.run, systems, stray):
             raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
         notes.append(message)
@@ -290,18 +300,19 @@ def _refuse_lost(traced: TracedProgram, systems: _Systems, run: Run[Any]) -> Non
             f"{traced.program.name}: on every system of the verification its own lines give numbers that are not "
             f"finite in start or in the first step ({run.diagnose().lost or 'as in 0 / 0'}), so that nothing can be "
             "compared. Keep that operation finite; or, if the program is meant for other systems than random positive "
-            "definite ones, take the weights as they are with verify=False, and heed the status of every run"
+            "definite ones, give some to nf.compile, as verify=dict(A=A, b=b)"
         )
 
 
 def _nothing_compared(trial: _Trial) -> list[str]:
     """A note and a warning where on all random systems the program's values are not finite or break a promise."""
-    algorithm, random = trial.algorithm, trial.systems.families == "random"
+    algorithm, systems = trial.algorithm, trial.systems
+    random = ~np.isin(systems.families, list(systems.hard))
     statuses = set(np.asarray(trial.run.status)[random].tolist())
     if not statuses <= {RunStatus.NONFINITE, RunStatus.NOT_POSITIVE}:
         return []
     broken = "its residual is not finite" if RunStatus.NONFINITE in statuses else "a value taken to be positive is not"
-    note = f"{trial.diagnosis.lost or broken}, on all random systems of the verification"
+    note = f"{trial.diagnosis.lost or broken}, on all systems of the verification ({systems.families[0]})"
     warnings.warn(f"{algorithm.name}: {note}. From there on nothing was compared", stacklevel=5)
     return [note]
 
@@ -318,10 +329,12 @@ def _is_beyond(run: Run[Any], systems: _Systems, stray: Stray) -> bool:
 
 def warn_of_lost_digits(algorithm: Algorithm) -> None:
     """Where A is not scaled, weights for a large bound leave few digits to values far below it: warn of lost ones."""
-    lost = algorithm.verification["systems"]["random"].get("last", 0.0)
+    found = algorithm.verification["systems"]
+    family = next(iter(found))  # random ones, or the user's own
+    lost = found[family].get("last", 0.0)
     if _keeps_scale(algorithm) and lost > _LOST:
         warnings.warn(
-            f"{algorithm.name}: after {algorithm.verification['iterations']} steps on random systems the weights' "
+            f"{algorithm.name}: after {algorithm.verification['iterations']} steps ({family} systems) the weights' "
             f"answer is {lost:.0e} from the program's. {_remedy(algorithm)}",
             stacklevel=4,
         )
@@ -337,7 +350,10 @@ def _remedy(algorithm: Algorithm) -> str:
             "; constants keep A from being scaled: compile with the largest norm of your matrices as bound= (now "
             f"{algorithm.config.bound:.10g}), or make the constants relative to A, as a step size 0.1 / nf.norm(A)"
         )
-    return text + "; or take the weights as they are with verify=False, and heed the status of every run"
+    return text + (
+        "; or verify it on systems that it is meant for, as verify=dict(A=A, b=b); or take the weights as they are "
+        "with verify=False, and heed the status of every run"
+    )
 
 
 def _keeps_scale(algorithm: Algorithm) -> bool:
@@ -354,7 +370,7 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
         hard = {name: A for name, A in hard.items() if np.linalg.norm(A) <= config.bound}
         random *= min(1.0, 0.99 * config.bound / np.linalg.norm(random, axis=(1, 2)).max())
     A = np.concatenate([random, *(np.stack([M, M]) for M in hard.values())])
-    families = np.array(["random"] * 3 + [name for name in hard for _ in range(2)])
+    families = np.array([RANDOM] * 3 + [name for name in hard for _ in range(2)])
     first = np.array([k == 0 or families[k - 1] != families[k] for k in range(len(families))])
     shapes = {"scalar": (), "vector": (n,), "matrix": (n, n)}
     drawn = {name: rng.standard_normal((len(A), *shapes[node.kind])) for name, node in traced.inputs.items()}
@@ -364,10 +380,10 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
         drawn["x0"][first] = 0.0
     for promise in (node.args[0] for node in traced.nodes if node.op == "positive" and node.args[0].op == "input"):
         drawn[promise.extra] = np.abs(drawn[promise.extra])
-    return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families)
+    return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families, frozenset(hard))
 
 
-def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray]) -> _Systems:
+def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray], family: str) -> _Systems:
     """Systems that someone else drew."""
     inputs = {name: value.astype(algorithm.config.dtype) for name, value in given.items()}
     if "x0" in algorithm.config.inputs and "x0" not in inputs:
@@ -375,7 +391,7 @@ def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray]) -> _Systems:
         x0 = 0.5 * np.random.default_rng(2).standard_normal((count, n))
         x0[: count // 2] = 0.0
         inputs["x0"] = x0.astype(algorithm.config.dtype)
-    return _Systems(inputs, np.array(["random"] * len(next(iter(inputs.values())))))
+    return _Systems(inputs, np.array([family] * len(next(iter(inputs.values())))))
 
 
 def _ends(
