@@ -23,8 +23,10 @@ _EXPLAINED = """\
 relative to the terms of its last operation and over what the program itself amplifies, while the residual exceeds 1e-6
 of its start; the worst of all problems. *End to end*: a backward error of the whole run, the
 relative error of every step that, propagated by the program, gives the deviation of the run from the program's own; the
-worst of all sizes. *Seconds*: to compile it, at the largest n. Layers and heads are those of a loop, the heads of all
-its layers together. `nlaformer algorithms NAME` measures 8 problems."""
+worst of all sizes. *Seconds*: to compile it at the largest n, without the verification. Layers, heads and FFN width are
+those of a loop, the heads of all its layers together. No block has more layers than its longest chain of instructions
+that depend on each other, which is the lower bound (`tests/test_compiler_instructions.py`; `print(algorithm)` shows
+both). `nlaformer algorithms NAME` measures 8 problems."""
 
 
 def section(rows: list[Measured], where: dict[str, Any]) -> str:
@@ -48,15 +50,16 @@ def section(rows: list[Measured], where: dict[str, Any]) -> str:
 
 def _table(names: list[str], sizes: list[int], found: dict[tuple[str, int, str], Measured]) -> list[str]:
     steps = [f"one step, n = {n}" for n in sizes]
-    headings = ["algorithm", "what it is for", "iterations", "layers", "heads", "start layers", "seconds"]
+    headings = ["algorithm", "what it is for", "iterations", "layers", "heads", "FFN width", "start layers", "seconds"]
     headings += [*steps, "end to end", "float32, one step"]
     lines = [_line(headings), _line([":--", ":--", *["--:"] * (len(headings) - 2)])]
     for name in names:
         double = [found[name, n, "float64"] for n in sizes]
         single = [found[name, n, "float32"].worst for n in sizes if (name, n, "float32") in found]
         last = double[-1]
-        costs = (last.iterations, last.layers, last.heads, last.start_layers)
-        cells = [f"`{name}`", record(name).purpose.replace("|", "\\|"), *map(str, costs), f"{last.seconds:.1f}"]
+        costs = (last.iterations, last.layers, last.heads, last.ffn_width, last.start_layers)
+        cells = [f"`{name}`", record(name).purpose.replace("|", "\\|"), *(f"{cost:,}" for cost in costs)]
+        cells.append(f"{last.seconds:.1f}")
         cells += [*(f"{row.worst:.0e}" for row in double), f"{max(row.end for row in double):.0e}"]
         lines.append(_line([*cells, f"{max(single):.0e}" if single else "-"]))
     return lines

@@ -258,7 +258,7 @@ def test_elementwise_methods_follow_numpy(written):
 # --- layers and export ---
 
 
-@pytest.mark.parametrize("name", ["cg", "richardson", "power", "newton_schulz", "scalar_newton"])
+@pytest.mark.parametrize("name", nf.algorithms())
 def test_no_block_has_more_layers_than_its_longest_chain_of_instructions(name):
     algorithm = nf.algorithm(name, n=4, verify=False)
     model = algorithm.model
@@ -292,3 +292,38 @@ def test_the_documented_evaluation_without_the_package_solves_a_system(tmp_path,
     exec(evaluated, {"print": lambda *values: printed.extend(values)})
     np.testing.assert_allclose(printed[0], np.linalg.solve(scope["A"], scope["b"]), rtol=1e-9)
     assert printed[1] < 1e-9
+
+
+@pytest.mark.parametrize("size", [10.0, 1.0, 0.1, 1e-2, 1e-4])
+def test_a_quotient_of_products_keeps_its_digits_where_a_product_of_quotients_does_not(size):
+    """docs/compile.md, Limits: divide last."""
+    late, early = (
+        nf.compile(program, n=12, verify=False) for program in (_Weighted(_divided_last), _Weighted(_divided_first))
+    )
+    rng = np.random.default_rng(0)
+    given = dict(w=size * rng.uniform(0.7, 1.3, 12), b=rng.standard_normal(12))
+    wanted = _Weighted(_divided_last).run(**given, iterations=0).x[0]
+    error = np.linalg.norm(late.run(**given, iterations=0).x[0] - wanted) / np.linalg.norm(wanted)
+    assert error < 1e-5
+    assert (early.run(**given, iterations=0).status is nf.RunStatus.INACCURATE) == (size <= 0.1)
+
+
+class _Weighted(nf.Program):
+    inputs = dict(w="vector")  # noqa: RUF012
+
+    def __init__(self, weights):
+        self.weights = weights
+
+    def start(self, b, w):
+        return dict(x=self.weights(w) @ b)
+
+    def step(self, x):
+        return dict(x=x)
+
+
+def _divided_last(w):
+    return 1 / np.outer(w, w)
+
+
+def _divided_first(w):
+    return np.outer(1 / w, 1 / w)

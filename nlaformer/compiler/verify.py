@@ -345,6 +345,8 @@ def _remedy(algorithm: Algorithm) -> str:
     used = {op for op, *_ in algorithm.config.program.get("nodes", ())}
     if lost := [f"np.{name}(v) as {plain}" for name, plain in _PLAIN.items() if name in used]:
         text += f"; the weights compute {', '.join(lost)}, with fewer digits at a small v: write that if it will do"
+    if "divide" in used:
+        text += "; divide last, as in 1 / np.outer(w, w) for np.outer(1 / w, 1 / w)"
     if _keeps_scale(algorithm):
         text += (
             "; constants keep A from being scaled: compile with the largest norm of your matrices as bound= (now "
