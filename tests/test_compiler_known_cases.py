@@ -442,6 +442,43 @@ def test_a_method_that_is_complete_before_the_last_step_of_the_verification_comp
         assert nf.algorithm(name, n=n).verification is not None
 
 
+class _ScalesInPlace(nf.Program):
+    def start(self, A, b):
+        b /= np.linalg.norm(b)
+        return dict(x=b)
+
+    def step(self, A, b, x):
+        return dict(x=x + 0.1 * (b - A @ x))
+
+
+class _UpdatesInPlace(nf.Program):
+    def start(self, b):
+        return dict(x=0 * b)
+
+    def step(self, A, b, x):
+        d = 0.1 * b
+        b -= A @ d
+        return dict(x=x + d)
+
+
+class _CopiesFirst(nf.Program):
+    def start(self, A, b):
+        b = b.copy()
+        b /= np.linalg.norm(b)
+        return dict(x=b)
+
+    def step(self, A, b, x):
+        return dict(x=x + 0.1 * (b - A @ x))
+
+
+@pytest.mark.parametrize("written", [_ScalesInPlace(), _UpdatesInPlace()], ids=["start", "step"])
+def test_an_input_that_is_changed_in_place_and_used_again_is_refused(written):
+    for call in (lambda: nf.compile(written, n=3), lambda: written.run(np.eye(3), np.ones(3), iterations=2)):
+        with pytest.raises(CompileError, match="the input b"):
+            call()
+    assert nf.compile(_CopiesFirst(), n=3).run(np.eye(3), np.ones(3), iterations=2).x.shape == (3, 3)
+
+
 class NegativeStep(nf.Program):
     """A step length of either sign beside a scalar of another size, both in one vector of start."""
 

@@ -402,8 +402,8 @@ def test_an_entry_that_was_set_is_read_back_without_a_layer():
 def test_what_a_method_changes_in_place_is_not_changed_for_the_next():
     class Changes(nf.Program):
         def start(self, A, b):
-            b += 1.0
-            A *= 2.0
+            b = b + 1.0
+            A = 2.0 * A
             return dict(x=b, y=A @ b)
 
         def step(self, A, b, x, y):

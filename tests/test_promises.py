@@ -551,3 +551,23 @@ def test_a_dtype_may_be_given_by_its_name(options):
     for door in (lambda: nf.operation("add", n=1, dtype="float"), lambda: nf.algorithm("cg", 2, dtype="half")):
         with pytest.raises(OptionError, match="dtype"):
             door()
+
+
+@pytest.mark.parametrize("beyond", [2**31, 2**32, -(2**32), 2**62])
+def test_offsets_of_diagonals_are_not_cut_to_32_bits(beyond):
+    matrix = sp.dia_array((np.array([[4.0, 4.0, 4.0], [1.0, 1.0, 1.0]]), [0, 1]), shape=(3, 3))
+    matrix.offsets = matrix.offsets.astype(np.int64) + np.array([0, beyond])
+    assert np.allclose(nf.solve(matrix, np.full(3, 4.0)).x, 1.0)  # the second diagonal lies outside
+
+
+def test_masked_entries_of_a_sparse_matrix_are_refused():
+    matrix = sp.csr_array(np.eye(3))
+    matrix.data = np.ma.array(matrix.data, mask=[True, False, False])
+    with pytest.raises(nf.errors.DTypeError, match="masked"):
+        nf.solve(matrix, np.ones(3))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "torch.float32", np.dtype("float32"), torch.float32])
+def test_a_precision_is_named_alike_everywhere(dtype):
+    for made in (nf.operation("add", n=2, dtype=dtype), nf.algorithm("richardson", n=2, dtype=dtype, verify=False)):
+        assert made.dtype == torch.float32

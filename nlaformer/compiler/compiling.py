@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, cast
 
+import numpy as np
 import torch
 
 from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, threads_for, whole
@@ -144,8 +145,9 @@ def _target(n: Any, order: Any, dtype: Any, bound: Any) -> Target:
 
 
 def torch_dtype(dtype: Any) -> Any:
-    """The dtype of a name; anything else as it is."""
-    return DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
+    """The dtype of a name, NumPy's or torch's; anything else as it is."""
+    name = dtype.name if isinstance(dtype, np.dtype) else str(dtype).removeprefix("torch.")
+    return DTYPES.get(name, dtype) if isinstance(dtype, (str, np.dtype)) else dtype
 
 
 def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric") -> int:

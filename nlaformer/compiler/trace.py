@@ -188,7 +188,9 @@ class _Tracer:
         before, memory = len(self.graph.problems), memory_of(self.program, Program)
         try:
             with fillable(self.graph) if self.fills else contextlib.nullcontext():
-                return found(**arguments)
+                result = found(**arguments)
+            self._refuse_changed_inputs(method, arguments)
+            return result
         except Exception as error:
             # What goes wrong after a refused value may be its consequence.
             if len(self.graph.problems) == before:
@@ -199,6 +201,19 @@ class _Tracer:
             return None
         finally:
             self.changed.update(changes(memory, memory_of(self.program, Program)))
+
+    def _refuse_changed_inputs(self, method: str, arguments: Mapping[str, Any]) -> None:
+        """Refuse an input that start or step changes in place, if the next call would see the change in NumPy."""
+        if method not in ("start", "step"):
+            return
+        for name in self.inputs.keys() & arguments.keys():
+            next_calls = [self.methods[call] for call in ("step", "finish") if callable(self.methods[call])]
+            if arguments[name].node is not self.inputs[name] and any(name in parameters(call) for call in next_calls):
+                self.refuse(
+                    method,
+                    f"{method} changes the input {name} in place; weights keep what a run is given. Write {name} = "
+                    f"{name}.copy() first, or, if later steps are to see the change, return it as a state",
+                )
 
     def states(self, method: str, known: dict[str, Node]) -> dict[str, Node]:
         """The state a method returns, by name."""

@@ -54,6 +54,8 @@ def _of_scipy(name: str, matrix: Any) -> Any:
         rows, columns, values = _coordinates(matrix)
         return _assembled(name, rows, columns, values, matrix.shape)
     _check_numbers(name, matrix.dtype)
+    if isinstance(matrix.data, np.ma.MaskedArray):
+        raise DTypeError(f"{name} has masked entries; a sparse matrix leaves out what is 0")
     twin = type(matrix)(matrix)  # of the same arrays: the check changes attributes
     twin.check_format(full_check=True)
     twin.data = _native(twin.data)
@@ -73,10 +75,11 @@ def _coordinates(matrix: Any) -> tuple[Any, Any, Any]:
     if matrix.format == "dok":
         keys = np.array(list(matrix.keys()) or np.zeros((0, 2), np.int64))
         return keys[:, 0], keys[:, 1], np.array(list(matrix.values()), dtype=_native_type(matrix.dtype))
-    if matrix.format == "dia":  # its routines are NumPy's; an offset outside the matrix is an empty diagonal
+    if matrix.format == "dia":  # a diagonal outside the matrix is empty, but SciPy takes the lower 32 bits of offsets
         if matrix.data.shape[:1] != matrix.offsets.shape:
             raise ValueError("it has more offsets than diagonals, or fewer")
-        native = (_native(matrix.data), _native(matrix.offsets))
+        inside = (matrix.offsets > -matrix.shape[0]) & (matrix.offsets < matrix.shape[1])
+        native = (_native(matrix.data[inside]), _native(matrix.offsets[inside]))
         matrix = type(matrix)(native, shape=matrix.shape).tocoo()
     return matrix.row, matrix.col, matrix.data
 
