@@ -498,7 +498,9 @@ def test_a_program_is_verified_on_systems_that_it_is_meant_for():
     assert found["judged"]["step"] < 1e-10
     with pytest.raises(ShapeError):
         nf.compile(OfLargeDiagonals(), n=3, verify=dict(A=A))
-    for nonsense in ({}, "yes", 1.5):
+    with pytest.raises(ShapeError, match="no system"):
+        nf.compile(OfLargeDiagonals(), n=3, verify=dict(A=np.zeros((0, 3, 3)), b=np.zeros((0, 3))))
+    for nonsense in ({}, "yes", 1.5, {1: A}):
         with pytest.raises(OptionError, match="verify"):
             nf.compile(OfLargeDiagonals(), n=3, verify=nonsense)
 

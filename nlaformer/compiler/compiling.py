@@ -27,7 +27,7 @@ from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
 from nlaformer.compiler.verify import RANDOM, compared_with_run, warn_of_lost_digits, with_verification
-from nlaformer.errors import CompileError, OptionError, shown
+from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
 
 
@@ -69,7 +69,8 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
-    if not isinstance(verify := plain(verify), (bool, Mapping)) or verify == {}:
+    named = isinstance(verify, Mapping) and verify and all(isinstance(name, str) for name in verify)
+    if not named and not isinstance(plain(verify), bool):
         raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")
     filled = None if isinstance(program, Program) else _trained(program)
     if filled is None:
@@ -106,6 +107,8 @@ def compile(
         if not verify:
             return algorithm
         given = algorithm.taken(**verify) if isinstance(verify, Mapping) else None
+        if given is not None and not len(next(iter(given.values()))):
+            raise ShapeError(f"{algorithm.name}: verify has no system; give one, or verify=True")
         if filled is not None:
             return compared_with_run(algorithm, traced, filled.run, given)
         algorithm = with_verification(algorithm, traced, given, family=RANDOM if given is None else "your systems")

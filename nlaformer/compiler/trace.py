@@ -125,9 +125,12 @@ class _Tracer:
         }
         self.graph, self.program, self.fills = Graph(n, exact, attributes=arrays), program, fills
         self.changed: set[str] = set()  # what methods changed beside the states
-        self.methods = {
-            name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
-        }
+        try:
+            self.methods = {
+                name: getattr(program, name) for name in ("start", "step", "finish", "residual", "residual_scale")
+            }
+        except Exception as error:  # of a property
+            raise CompileError(f"{program.name}: a method cannot be read: {type(error).__name__}: {error}") from error
         blocks = [self.methods[name] for name in ("start", "step", "finish")]
         asked = {name for method in blocks if callable(method) for name in parameters(method)}
         # Scalars last: the first input tells the size.
