@@ -1,10 +1,14 @@
 """What a run says of itself: a value that is not the program's own is said, and what is right is not called wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 import nlaformer as nf
-from nlaformer.compiler.library import program
+from nlaformer.compiler.judge import judge
+from nlaformer.compiler.library import algorithm, program, record
 from nlaformer.errors import OptionError
 from tests.systems import SAYS, with_eigenvalues
 
@@ -393,6 +397,46 @@ class Divided(nf.Program):
 
     def residual(self, b, x):
         return x - b
+
+
+class Remainder(nf.Program):
+    """x is divided by a sum that cancels: 0.1 + 0.2 - 0.3 is 6e-17 in NumPy."""
+
+    def start(self, b):
+        return dict(x=b, s=b[0] + b[1] - b[2])
+
+    def step(self, x, s):
+        return dict(x=x / s, s=s)
+
+
+def test_a_division_by_0_that_the_weights_alone_make_is_inaccurate():
+    remainder, b = nf.compile(Remainder(), n=3, verify=False), np.array([0.1, 0.2, 0.3])
+    own = Remainder().run(b=b, iterations=2)
+    assert np.isfinite(own.x).all() and (own.state["s"] > 0).all()
+    found = remainder.run(b=b, iterations=2).evidence.found
+    x = torch.from_numpy(own.x)[None]
+    found = replace(found, states=dict(x=x, s=torch.zeros(1, 3, dtype=x.dtype)), answer=x)
+    assert judge(found, remainder.checks).status[0] is nf.RunStatus.INACCURATE
+    # The sum of these is 0 in NumPy too.
+    assert remainder.run(b=np.array([1.0, 2.0, 3.0]), iterations=2).status is nf.RunStatus.NONFINITE
+
+
+def test_a_value_that_is_all_rounding_may_have_either_sign():
+    # In the plane nothing is left of the third of three orthogonal vectors; it is normalized all the same.
+    inputs, _ = record("subspace_iteration").problems(2, 16, 11)
+    compiled = algorithm("subspace_iteration", 2)
+    run = compiled.run(**inputs, iterations=12)
+    assert list(run.status).count(nf.RunStatus.INACCURATE) <= 2  # where rounding changes less of it than the weights do
+    found = run.evidence.found
+    z = found.states["z"].clone()
+    z[:, -1] *= 4
+    longer = judge(replace(found, states={**found.states, "z": z}), compiled.checks)
+    assert all(status is nf.RunStatus.INACCURATE for status in longer.status[~found.settled[:, -1].numpy()])
+
+
+def test_a_state_that_falls_to_0_with_the_residual_loses_digits_beside_what_it_was():
+    # P <- 3 P^2 - 2 P^3 from 5e-7, where it was 0.4: the weights keep 1e-17 of it.
+    assert algorithm("purification", 1).verification["systems"]
 
 
 def test_infinity_is_not_taken_for_a_quotient_of_zeros():

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import nlaformer as nf
-from nlaformer.compiler.library import program
+from nlaformer.compiler.judge import judge
+from nlaformer.compiler.library import program, record
+from nlaformer.compiler.library.krylov import NormalEquations
 from tests.systems import with_eigenvalues
 
 B = np.array([1.0, -0.5, 0.25, 2.0])
@@ -72,6 +76,44 @@ def test_the_residual_of_least_squares_stays(columns):
     residual = B - A @ np.linalg.lstsq(A, B, rcond=None)[0]
     assert run.status is nf.RunStatus.CONVERGED and np.linalg.norm(residual) > 0.1
     np.testing.assert_allclose(run.state["r"][-1], residual, atol=1e-9)
+
+
+@pytest.mark.parametrize("name", ["cgnr", "cgls"])
+def test_weights_that_stop_do_not_make_the_program_divide_by_0(name):
+    # z . z falls into its rounding, and A^T r of the next step does not vanish: it is divided by rho = 0.
+    inputs, _ = record(name).problems(4, 64, 11)
+    run = nf.algorithm(name, 4, verify=False).run(**inputs, iterations=40)
+    own = program(name).run(**inputs, iterations=40)
+    assert (run.state["rho"] == 0).any() and np.isfinite(own.x).all() and not run.diagnose().lost
+    wrong = {"cgnr": 0, "cgls": 2}[name]  # two runs of cgls are, 30 steps after their end
+    assert [status.name for status in run.status].count("NONFINITE") == 0
+    assert [status.name for status in run.status].count("INACCURATE") <= wrong
+
+
+class Counted(NormalEquations):
+    """cgnr, with a count that stays where it stops."""
+
+    def start(self, A, b, x0):
+        return dict(super().start(A, b, x0), count=0.0)
+
+    def step(self, A, x, r, d, rho, count):
+        after = super().step(A, x, r, d, rho)
+        return dict(after, count=count + after["rho"] / rho)
+
+
+def test_after_a_stop_what_stays_is_still_compared():
+    inputs, _ = record("cgnr").problems(4, 64, 11)
+    counted = nf.compile(Counted(), 4, verify=False)
+    run = counted.run(**inputs, iterations=12)
+    system, before = np.argwhere((run.state["rho"][:, :-1] == 0) & (run.state["rho"][:, 1:] > 0))[0]
+    assert np.isinf(run.state["count"][system, before + 1])  # and finite in the program
+    assert run.status[system] is nf.RunStatus.INACCURATE
+    one = counted.run(**{name: value[system] for name, value in inputs.items()}, iterations=int(before) + 1)
+    found = one.evidence.found
+    for moved, status in ((0.0, nf.RunStatus.CONVERGED), (1e-3, nf.RunStatus.INACCURATE)):
+        count = found.states["count"].clone()
+        count[:, -1] = (1 + moved) * count[:, -2]
+        assert judge(replace(found, states={**found.states, "count": count}), counted.checks).status[0] is status
 
 
 class Sums(nf.Program):

@@ -23,6 +23,10 @@ to 16 roundings of the largest that it was: there nothing is left of a state, an
 may not be finite in the program, is one of zeros. The weights may also have stopped: a value is right, too, if the
 program's own step makes it of 0 for every state that is noise, with 0/0 = 0.
 
+*Lost.* A value of one call that is not finite is the program's own doing only where its own run is not finite either.
+Elsewhere it is the state of the weights that led there. It is wrong, unless the weights have stopped: then a quotient
+of noise by 0 is 0.
+
 What is allowed here may still be wrong in the end, where the program makes it large: ``ends.py``.
 """
 
@@ -74,7 +78,7 @@ class Deviation:
     ----------
     error : the deviation, infinite where the value is not finite
     allowed : the largest error that passes
-    lost : where the program's own value is not finite
+    lost : where the program's own value is not finite, so that there is nothing to compare with
     """
 
     error: Tensor
@@ -94,6 +98,10 @@ class Deviation:
         where = where & ~other.failed
         return self._merged(other, lambda here, there: torch.where(where, there, here))
 
+    def pick(self, systems: Tensor) -> Deviation:
+        """Some of the systems."""
+        return Deviation(self.error[systems], self.allowed[systems], self.lost[systems])
+
     def with_systems(self, systems: Tensor, other: Deviation) -> Deviation:
         """Another deviation in some of the systems."""
         return self._merged(other, lambda here, there: here.index_copy(0, systems, there))
@@ -104,13 +112,17 @@ class Deviation:
 
 
 def deviations(
-    program: Expression, found: Found, tolerance: Tolerance, nodes: Sequence[Tensor] | None = None
+    program: Expression,
+    found: Found,
+    tolerance: Tolerance,
+    nodes: Sequence[Tensor] | None = None,
+    finite: Tensor | None = None,
 ) -> dict[str, Deviation]:
     """The deviation of every output of a program: ``start x``, ``step x`` and ``finish()``.
 
     ``program`` has all of them as outputs. ``nodes`` are its own on what was found, without zeros, where they are
     known; they are evaluated once for all systems and times. The systems in which a value exceeds the tolerance are
-    evaluated again, perturbed.
+    evaluated again, perturbed. ``finite`` are the systems (systems,) in which the program's own run is.
     """
     if not program.outputs:  # the paper's form: its states are not all of the program's
         return {}
@@ -128,6 +140,25 @@ def deviations(
         for name, deviation in result.items():
             of_zeros = _Measured.of(program, name, nodes, left).within(tolerance)
             result[name] = deviation.or_else(of_zeros, deviation.lost)
+    return result if finite is None else _of_finite(program, zeros, tolerance, result, finite)
+
+
+def _of_finite(
+    program: Expression, found: Found, tolerance: Tolerance, result: dict[str, Deviation], finite: Tensor
+) -> dict[str, Deviation]:
+    """The deviations where values are not finite in systems in which the program's own run is."""
+    lost = torch.stack([deviation.lost.any(-1) for deviation in result.values()]).any(0)
+    systems = torch.nonzero(lost & finite).flatten()
+    if not len(systems):
+        return result
+    stopped = Perturbed.of(program, found.pick(systems)).after_stop(tolerance.noise)
+    measured = {name: _Measured.of(program, name, stopped.nodes, stopped.found) for name in program.outputs}
+    allowances = _Allowances.of(stopped, tolerance, any(each.has_zeros for each in measured.values()))
+    for name, each in measured.items():
+        here = result[name].pick(systems)
+        here = here.or_else(allowances.judge(each, tolerance), here.lost & stopped.found.settled_at(name))
+        wrong = Deviation(here.error.masked_fill(here.lost, torch.inf), here.allowed, torch.zeros_like(here.lost))
+        result[name] = result[name].with_systems(systems, wrong)
     return result
 
 
@@ -181,7 +212,8 @@ class _Measured:
         smallest = torch.where(scale == 0, _ROOT_OF_ZERO, tiny)
         nothing = found.units[state_of(name)][:, None] * smallest + tiny
         if name.startswith(STEP):
-            nothing = torch.maximum(nothing, found.vanishing(state_of(name))[:, :-1])
+            vanishing = found.vanishing(state_of(name))  # with the residual small before the step, or after it
+            nothing = torch.maximum(nothing, torch.maximum(vanishing[:, :-1], vanishing[:, 1:]))
         return cls(name, kind, found, value, wanted, size(value - wanted, kind), scale, nothing)
 
     @property
@@ -233,8 +265,9 @@ class _Allowances:
             (change[name] / scale).nan_to_num(torch.inf, torch.inf) for change in (self.amplified, self.rounded)
         )
         # A change without bound, as of 0 / 0, is the end of what can be judged, but only where the residual vouches.
-        # Beyond 1 nothing of the value is left to compare; it must still not exceed its terms.
-        rounded = torch.where(torch.isfinite(rounded), rounded, 0.0).clamp(max=2.0)
+        # From 1 on nothing of the value is left to compare; it must still not exceed its terms.
+        rounded = torch.where(torch.isfinite(rounded), rounded, 0.0)
+        rounded = torch.where(rounded >= 1.0, 2.0 * (1.0 + tolerance.plain), rounded)
         amplified = tolerance.plain * (amplified / PERTURBATION).clamp(1.0, tolerance.most)
         of_zero = torch.where((scale == 0) & torch.isfinite(self.of_zero[name]), self.of_zero[name], 0.0)
         settled = found.settled_at(name)

@@ -182,17 +182,22 @@ def ends_of(methods: Methods, inputs: _Values, found: _Values, tolerance: Tolera
 def compared(program: Expression, found: Found, nodes: Sequence[Tensor]) -> dict[str, Deviation]:
     """The deviation of every value from one call of the program, and of every value from the program's own run."""
     tolerance = Tolerance.of(found.dtype)
-    return deviations(program, found, tolerance, nodes) | ends(program, found, tolerance)
-
-
-def ends(program: Expression, found: Found, tolerance: Tolerance) -> dict[str, Deviation]:
-    """The deviation of every state, ``run x``, and of the answer, ``run finish()``, from the program's own run."""
     methods = Methods.of(program, list(found.states))
     if methods is None or not len(found.answer):
-        return {}
-    inputs, values = {name: value[:, 0] for name, value in found.inputs.items()}, {**found.states, ANSWER: found.answer}
+        return deviations(program, found, tolerance, nodes)
+    inputs = {name: value[:, 0] for name, value in found.inputs.items()}
     own, unit = stacked(methods.run(inputs, found.answer.shape[1] - 1)), _unit(inputs)
-    measured = {name: OwnValues.of(own[name], unit) for name in values}
+    measured = {name: OwnValues.of(value, unit) for name, value in own.items()}
+    finite = ~torch.stack([value.lost[:, -1] for value in measured.values()]).any(0)
+    calls = deviations(program, found, tolerance, nodes, finite)
+    return calls | _ends(methods, found, measured, tolerance)
+
+
+def _ends(
+    methods: Methods, found: Found, measured: Mapping[str, OwnValues], tolerance: Tolerance
+) -> dict[str, Deviation]:
+    """The deviation of every state, ``run x``, and of the answer, ``run finish()``, from the program's own run."""
+    inputs, values = {name: value[:, 0] for name, value in found.inputs.items()}, {**found.states, ANSWER: found.answer}
     errors = {name: measured[name].deviation(value) for name, value in values.items()}
     fallen = {name: found.settled & each.fallen(tolerance.small) for name, each in measured.items() if name != ANSWER}
     allowed = {}

@@ -185,12 +185,6 @@ class Expression:
             found = found | (lost.flatten(-AXES[kind]).any(-1) if AXES[kind] else lost)
         return found
 
-    def undefined(self, number: int, results: Sequence[Tensor]) -> Tensor:
-        """Where a quotient is 0 / 0, which is 0 here and NaN in NumPy."""
-        _, arguments, extra, _ = self.nodes[number]
-        use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
-        return _is_nothing(*use.aligned(*(results[k] for k in arguments)))
-
     def below(self, name: str) -> set[int]:
         """The numbers of an output's node and of all that it is made of."""
         found, open_ = set(), {self.outputs[name]}
@@ -256,13 +250,9 @@ def _full(number: float) -> Callable[[_Use], Tensor]:
     return lambda use: torch.full(use.shape, number, dtype=use.like.dtype, device=use.like.device)
 
 
-def _is_nothing(u: Tensor, v: Tensor) -> Tensor:
-    return (v == 0) & (u * u == 0)
-
-
 def _divide(use: _Use, u: Tensor, v: Tensor) -> Tensor:
     u, v = use.aligned(u, v)
-    nothing = _is_nothing(u, v)
+    nothing = (v == 0) & (u * u == 0)
     # The inner replacement keeps the gradient of what is thrown away finite: NaN times 0 is NaN.
     return torch.where(nothing, 0.0, u / torch.where(nothing, 1.0, v))
 

@@ -10,13 +10,14 @@ loss is one of the norm.
 
 *Stopped.* Where an inner product falls into its own rounding, the weights take the states that vanish with it to 0 (the
 trip of ``instructions.py``), so that x stays where it is. They are noise in the program's own step, and what it makes
-of 0 in their place is as right as what it makes of them.
+of 0 in their place is as right as what it makes of them. Where a vector stays, as r does in A^T r, what the program
+divides next by that 0 is noise, and the method starts again: the quotient is 0, as 0/0 is.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -36,11 +37,18 @@ _EXACT = frozenset(
 
 @dataclass(frozen=True)
 class Perturbed:
-    """A program on what was found, to be perturbed; changes are by output, (systems, times) each."""
+    """A program on what was found, to be perturbed; changes are by output, (systems, times) each.
+
+    Attributes
+    ----------
+    nodes : every value of the program
+    halted : of quotients by their number, where they are 0 although their numerator is not
+    """
 
     program: Expression
     found: Found
     nodes: Sequence[Tensor]
+    halted: Mapping[int, Tensor] = field(default_factory=dict)
 
     @classmethod
     def of(cls, program: Expression, found: Found) -> Perturbed:
@@ -52,7 +60,7 @@ class Perturbed:
         values = {**self.found.inputs, **self.found.states}
         for _ in range(_DRAWS):
             factors = {name: 1 + amount * _signs(value, draws) for name, value in values.items()}
-            moved = self.program.results({name: value * factors[name] for name, value in values.items()})
+            moved = self._results({name: value * factors[name] for name, value in values.items()})
             self._enlarge(changes, moved)
         return changes
 
@@ -74,7 +82,7 @@ class Perturbed:
 
         def rounded(number: int, results: Sequence[Tensor]) -> Tensor:
             op, _, _, kind = program.nodes[number]
-            value = results[number]
+            value = self._halt(number, results)
             return value if op in _EXACT else less(value, program.terms(number, results), AXES[kind])
 
         for _ in range(_DRAWS):
@@ -101,13 +109,29 @@ class Perturbed:
             return torch.where((is_noise & found.settled)[(..., *[None] * (value.dim() - 2))], 0.0, value)
 
         def cleared(number: int, results: Sequence[Tensor]) -> Tensor:
-            op, _, _, kind = program.nodes[number]
-            value = torch.where(noisy[number][(..., *[None] * AXES[kind])], 0.0, results[number])
-            return torch.where(program.undefined(number, results), 0.0, value) if op == "divide" else value
+            noise = noisy[number][(..., *[None] * AXES[program.nodes[number][3]])]
+            return torch.where(noise, 0.0, results[number])
 
         judged = {name for name in found.states if {START + name, STEP + name} <= program.outputs.keys()}
         states = {name: without_noise(name, v) if name in judged else v for name, v in found.states.items()}
         return program.results({**found.inputs, **states}, rounded=cleared)
+
+    def after_stop(self, amount: float) -> Perturbed:
+        """The same program where quotients of noise by 0 are 0."""
+        noisy, halted = self._noisy(amount), dict[int, Tensor]()
+        for number, (op, arguments, _, kind) in enumerate(self.program.nodes):
+            if op == "divide" and noisy[arguments[0]].dim():  # a constant is no noise
+                is_zero, own_kind = self.nodes[arguments[1]] == 0, self.program.nodes[arguments[1]][3]
+                is_zero = is_zero[(..., *[None] * (AXES[kind] - AXES[own_kind]))]
+                halted[number] = is_zero & noisy[arguments[0]][(..., *[None] * AXES[kind])]
+        made = replace(self, halted=halted)
+        return replace(made, nodes=made._results({**self.found.inputs, **self.found.states}))
+
+    def _results(self, values: Mapping[str, Tensor]) -> list[Tensor]:
+        return self.program.results(values, rounded=self._halt if self.halted else None)
+
+    def _halt(self, number: int, results: Sequence[Tensor]) -> Tensor:
+        return torch.where(self.halted[number], 0.0, results[number]) if number in self.halted else results[number]
 
     def _noisy(self, amount: float) -> list[Tensor]:
         """Of each value, where the residual is small and operations that lose an amount change a tenth of it."""
