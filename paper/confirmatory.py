@@ -56,10 +56,10 @@ def horizon(record: Record, limit: float = 0.1) -> int:
     return within.index(False) if False in within else len(within)
 
 
-def lead(record: Record) -> float:
+def lead(record: Record, over: str = "cg") -> float:
     """L, the geometric mean over t = 2..6 of CG's error over the run's."""
-    cg, own = errors(record, "cg"), errors(record)
-    return geometric_mean([cg[t] for t in range(2, 7)]) / geometric_mean([own[t] for t in range(2, 7)])
+    theirs, own = errors(record, over), errors(record)
+    return geometric_mean([theirs[t] for t in range(2, 7)]) / geometric_mean([own[t] for t in range(2, 7)])
 
 
 def silent_discrepancy(record: Record) -> float:
@@ -94,21 +94,32 @@ def ledger(results: Results) -> str:
             records = [record for record in done if record.name.rpartition("-seed")[0] == kind]
             scores = [mean_error(record) for record in records]
             ends = [record.own["median"]["model"][-1] for record in records]
-            cells = [group, kind, f"{len(records)}", f"{geometric_mean(scores):.3g}", _ends(scores)]
-            cells += [f"{geometric_mean(ends):.3g}", f"{fmean(record.own['failures'] for record in records):.2%}"]
+            cells = [group, kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
+            cells += [_short(geometric_mean(ends)), f"{fmean(record.own['failures'] for record in records):.2%}"]
             kinds.append(f"| {' | '.join(cells)} |")
     return "\n".join([*groups, "", *kinds])
 
 
 def progress(results: Results) -> Numbers:
-    """The runs planned and done, and the test systems of each."""
+    """The runs planned and done, the test systems of each, and the largest G over the least among seeds of a kind."""
     done = [results.run(name) for name in plan.confirmatory() if results.has_run(name)]
     systems = {record.own["count"] for record in done}
-    return {"planned": len(plan.confirmatory()), "done": len(done), "systems": max(systems, default=0)}
+    found: Numbers = {"planned": len(plan.confirmatory()), "done": len(done), "systems": max(systems, default=0)}
+    scores: dict[str, list[float]] = {}
+    for record in done:
+        scores.setdefault(record.name.rpartition("-seed")[0], []).append(mean_error(record))
+    spread = {kind: max(own) / min(own) for kind, own in scores.items()}
+    found |= {"kinds": len(spread), "spread.above_1.5": sum(factor > 1.5 for factor in spread.values())}
+    return found | {f"spread.{kind}": factor for kind, factor in spread.items()}
 
 
 def _ends(values: Sequence[float]) -> str:
-    return "{:.3g} to {:.3g}".format(*interval(values)) if len(values) > 1 else "-"
+    return " to ".join(map(_short, interval(values))) if len(values) > 1 else "-"
+
+
+def _short(value: float) -> str:
+    """Three digits; near 1, where two values may differ in later ones, three decimals."""
+    return f"{value:.3f}" if abs(value - 1) < 0.1 else f"{value:.3g}"
 
 
 # --- tests over the seeds ---
@@ -253,10 +264,15 @@ def _h2_accelerated(runs: _Find) -> Numbers:
 
 
 def _discrepancies(name: str, records: Sequence[Record]) -> Numbers:
-    """The intervals of Delta and of Delta / Delta_0; Delta_0 itself."""
+    """The intervals of Delta and of Delta / Delta_0; Delta_0 itself. Beside them ratios of sums from t = 0 and 1."""
     own, zero = ([f(record) for record in records] for f in (lambda r: r.own["discrepancy"], silent_discrepancy))
     relative = [delta / nothing for delta, nothing in zip(own, zero, strict=True)]
-    return {f"{name}.interval": interval(own), f"{name}.relative": interval(relative), f"{name}.zero": fmean(zero)}
+    found: Numbers = {f"{name}.interval": interval(own), f"{name}.relative": interval(relative)}
+    for first in (0, 1):
+        sums = [(sum(r.own["intermediate"][first:]), sum(r.own["silence"][first:])) for r in records]
+        found[f"{name}.relative.from_{first}"] = interval([delta / nothing for delta, nothing in sums])
+    silence = records[0].own["silence"]
+    return found | {f"{name}.zero": fmean(zero), f"{name}.zero.first_two": sum(silence[:2]) / sum(silence)}
 
 
 def _h3(runs: _Find) -> Numbers:
@@ -271,8 +287,12 @@ def _h3(runs: _Find) -> Numbers:
 
 
 def _h4(runs: _Find) -> Numbers:
+    """The comparisons; beside them G at 10 over G at 13, seed by seed."""
     own = _scores(runs(LAMBDA_10))
-    return _compared({f"{weight}": (own, _scores(runs(f"cg-accelerated-lambda{weight}"))) for weight in (1, 7, 13, 30)})
+    others = {weight: _scores(runs(f"cg-accelerated-lambda{weight}")) for weight in (1, 7, 13, 30)}
+    paired = [ten / more for ten, more in zip(own, others[13], strict=True)]
+    found = _compared({f"{weight}": (own, scores) for weight, scores in others.items()})
+    return found | {"13.paired": [min(paired), max(paired)]}
 
 
 def _h5(runs: _Find) -> Numbers:
@@ -290,7 +310,9 @@ def _h5(runs: _Find) -> Numbers:
             overtakes = [overtaken(errors(record), record.own[name]) for record in records]
             found[f"{sigma}.{name}.overtaken"] = [min(overtakes), max(overtakes)]
         saved.append([1 - p / c for p, c in zip(tau["pcg"], tau["cg"], strict=False)])
-    return found | {"saved": interval([fmean(column) for column in zip(*saved, strict=True)], logarithm=False)}
+    found |= {"saved": interval([fmean(column) for column in zip(*saved, strict=True)], logarithm=False)}
+    found["saved.by_sigma"] = [fmean(row) for row in saved]
+    return found | {"margin": 0.55 - min(found[f"{sigma}.cg"][1] for sigma in ("1", "1.2", "1.4"))}
 
 
 def _h6(runs: _Find) -> Numbers:
@@ -316,10 +338,18 @@ def _h7(runs: _Find) -> Numbers:
 
 
 def _h8(runs: _Find) -> Numbers:
-    """The growth over CG's, which decides; beside it that of each, relative to the best conditioned quarter."""
-    kinds = (f"{LAMBDA_10}-sigma1", LAMBDA_10, f"{LAMBDA_10}-sigma1.4")
-    records = [record for kind in kinds for record in runs(kind, 3)]
+    """The growth over CG's, which decides; beside it that at each sigma, and that of each method relative to its start.
+
+    The start is the best conditioned quarter, or, for the growth of tau(1e-4) over the sigmas, sigma = 1.
+    """
+    groups = [runs(kind, 3) for kind in (f"{LAMBDA_10}-sigma1", LAMBDA_10, f"{LAMBDA_10}-sigma1.4")]
+    records = [record for group in groups for record in group]
     found: Numbers = {"growth": interval([growth(record) for record in records], logarithm=False)}
+    found["growth.by_sigma"] = [fmean(map(growth, group)) for group in groups]
+    found["growth.1.4"] = [end(map(growth, groups[-1])) for end in (min, max)]
+    for who in ("model", "cg"):
+        first, *_, last = (fmean(crossing(errors(record, who), 1e-4) for record in group) for group in groups)
+        found[f"{who}.over_sigma"] = last / first - 1
     for who in ("model", "cg"):
         shares = [record.own["crossing"][who][-1] / record.own["crossing"][who][0] - 1 for record in records]
         found[f"{who}.share"] = [min(shares), max(shares)]
@@ -330,6 +360,22 @@ def _h9(runs: _Find) -> Numbers:
     found: Numbers = {}
     for weight in (1, 7, 10, 13):
         found[f"{weight}"] = interval([lead(r) / (1 + weight) ** 2 for r in runs(f"cg-accelerated-lambda{weight}")])
+    return found
+
+
+def _h9_beside(runs: _Find) -> Numbers:
+    """The lead over the law at lambda = 30, and of PCG's pupils over PCG; means over the seeds at single iterates."""
+    found: Numbers = {"30": interval([lead(record) / 31**2 for record in runs("cg-accelerated-lambda30")])}
+    pupils = [record for sigma in ("1", "1.2", "1.4") for record in runs(f"pcg-accelerated-lambda10-sigma{sigma}")]
+    found["pcg"] = interval([lead(record, "pcg") / 11**2 for record in pupils])
+
+    def at(weight: int, t: int) -> float:
+        records = runs(f"cg-accelerated-lambda{weight}")
+        return geometric_mean([errors(r, "cg")[t] / errors(r)[t] for r in records]) / (1 + weight) ** 2
+
+    for name, times in (("t1", (1,)), ("t2_6", range(2, 7)), ("t7", (7,))):
+        ratios = [at(weight, t) for weight in (7, 10, 13) for t in times]
+        found[f"iterates.{name}"] = [min(ratios), max(ratios)]
     return found
 
 
@@ -348,6 +394,16 @@ def _h12(runs: _Find) -> Numbers:
     found: Numbers = {"failed": sum(map(failed, records)), "scores": _scores(records), "runs": len(records)}
     found["trained"] = sum(mean_error(record) < 1 and not failed(record) for record in records)
     return found | _compared({"result": (found["scores"], _scores(runs(RESULT)))})
+
+
+def _h12_beside(runs: _Find) -> Numbers:
+    """How the literal layers end: systems at an error of 1 or more, iterates above 1, G without the cap at 1."""
+    rows = [record.own for record in runs("result-literal")]
+    return {
+        "failures": [row["failures"] for row in rows],
+        "above": [sum(error > 1 for error in row["model"][1:]) for row in rows],
+        "uncapped": [geometric_mean(row["model"][1:]) for row in rows],
+    }
 
 
 def _h13(runs: _Find) -> Numbers:
@@ -386,6 +442,6 @@ def _h16(runs: _Find) -> Numbers:
 
 _HYPOTHESES: tuple[tuple[str, Callable[[_Find], Numbers]], ...] = (
     ("h1", _h1), ("h2", _h2), ("h2", _h2_accelerated), ("h3", _h3), ("h4", _h4), ("h5", _h5), ("h6", _h6), ("h7", _h7),
-    ("h8", _h8), ("h9", _h9), ("h10", _h10), ("h11", _h11), ("h12", _h12), ("h13", _h13), ("h14", _h14), ("h15", _h15),
-    ("h16", _h16),
+    ("h8", _h8), ("h9", _h9), ("h9", _h9_beside), ("h10", _h10), ("h11", _h11), ("h12", _h12), ("h12", _h12_beside),
+    ("h13", _h13), ("h14", _h14), ("h15", _h15), ("h16", _h16),
 )  # fmt: skip

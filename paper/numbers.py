@@ -188,13 +188,15 @@ def _elsewhere() -> Numbers:
 
 
 def _discrepancy() -> Numbers:
-    """Tables 2 and 3, beside the zero predictor and an untrained model with a random probe."""
-    start = fmean(RESULTS.document("untrained")["discrepancy"])
+    """Tables 2 and 3, beside the zero predictor, the start of the runs and an untrained model with a random probe."""
+    random = fmean(RESULTS.document("untrained")["discrepancy"])
     silence = _of(JOINT)[0]["silence"]
-    found: Numbers = {"start": start, "zero": fmean(silence[2:21]), "zero.from_t1": fmean(silence[1:20])}
+    found: Numbers = {"random": random, "zero": fmean(silence[2:21]), "zero.from_t1": fmean(silence[1:20])}
+    runs = [RESULTS.run(name) for config in (RESULT, JOINT, CG) for name in plan.seeds_of(config)]
+    found["begin"] = fmean(run.document["history"]["discrepancy"][0] for run in runs)
     for key, config in {"result": RESULT, "joint": JOINT, "cg": CG}.items():
         ends = [row["discrepancy"] for row in _of(config)]
-        found |= {key: _range(ends), f"{key}.falls": 1 - max(ends) / start}
+        found[key] = _range(ends)
         found[f"{key}.from_t1"] = _range(fmean(row["intermediate"][1:20]) for row in _of(config))
     return found
 
@@ -378,11 +380,17 @@ def _cards() -> Numbers:
 
 
 def _controls() -> Numbers:
-    """What a linear probe reads in the state of cg-imitation, and its gain over random weights and the input."""
-    model = RESULTS.document("controls")["models"]["cg-imitation"]
-    probes, tokens = model["discrepancy"], model["own_token"]
-    found: Numbers = {source: probes[source]["one"] for source in ("zero", "untrained", "trained")}
-    found["gain"] = 1 - found["trained"] / min(found["zero"], found["untrained"])
+    """The discrepancy of cg-imitation and cg-accelerated, by the run's own probe and by one that was fitted afterwards.
+
+    And what a linear probe reads in the tokens of cg-imitation, its gain over random weights and the input.
+    """
+    models = RESULTS.document("controls")["models"]
+    probes = [models[name]["discrepancy"] for name in ("cg-imitation", "cg-accelerated")]
+    found: Numbers = {source: probes[0][source]["one"] for source in ("zero", "untrained")}
+    for key, source in {"own": "own probe", "fitted": "trained"}.items():
+        found[key] = [row[source]["one"] for row in probes]
+    found["gain"] = [1 - fitted / min(found["zero"], found["untrained"]) for fitted in found["fitted"]]
+    tokens = models["cg-imitation"]["own_token"]
     for key, vector in {"r": "r of CG", "d": "d of CG", "chebyshev": "d of Chebyshev"}.items():
         columns = (tokens[source][vector][1:3] for source in ("trained", "untrained", "products"))  # t = 2 and 4
         found[f"tokens.{key}"] = [trained - max(others) for trained, *others in zip(*columns, strict=True)]
