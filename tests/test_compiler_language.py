@@ -135,7 +135,7 @@ def test_all_problems_are_listed_with_their_lines_and_a_remedy():
         (lambda A, b, x: np.where(b, x, b), "np.maximum"),
         (lambda A, b, x: max(x, b), "np.maximum"),
         (lambda A, b, x: torch.cumprod(x, 0), "torch.cumprod"),
-        (lambda A, b, x: np.max(A, axis=0), "axis 0"),
+        (lambda A, b, x: np.max(A, axis=2), "the axes 0 and 1"),
         (lambda A, b, x: np.linalg.norm(x, 3) * x, "order 3"),
         (lambda A, b, x: np.sum(A, axis=1, keepdims=True), "keepdims"),
         (lambda A, b, x: sum(x @ x) * x, "scalar"),

@@ -81,6 +81,14 @@ FUNCTIONS_OF_NUMPY = {
     "inner": lambda A, b, x: np.inner(b, x) * np.inner(A, A),
     "outer": lambda A, b, x: np.outer(b, x) + np.outer(x, WEIGHTS),
     "norm": lambda A, b, x: np.linalg.norm(x) * x + np.linalg.norm(A) + np.linalg.norm(b, 1) + np.linalg.norm(b, ord=2),
+    "norms along an axis": lambda A, b, x: np.linalg.norm(A, 1, 0) + np.linalg.norm(A, np.inf, axis=1) / x,
+    "norms, axes exchanged": lambda A, b, x: np.linalg.norm(A, 1, (1, 0)) * x + np.linalg.norm(A, np.inf, (0, 1)),
+    "flips": lambda A, b, x: np.flip(A, (0, 1)) @ x + np.flip(A, (1,)) @ b + np.flip(A, 0) @ x + np.flip(A) @ b,
+    "rolls of both axes": lambda A, b, x: np.roll(A, 2, axis=(0, 1)) + np.roll(A, 1, (1,)),
+    "largest of rows": lambda A, b, x: np.max(A, axis=1) + A.min(axis=0) * x + np.amax(A, (0, 1)),
+    "variances": lambda A, b, x: np.var(A, axis=1, ddof=1) + A.std(axis=0) * x + np.var(x, ddof=2) + np.std(A, ddof=1),
+    "differences": lambda A, b, x: np.diff(A)[1:, 0] @ np.diff(x) + x,
+    "reduce": lambda A, b, x: np.add.reduce(A) + np.add.reduce(A, axis=None) + np.inner(x @ b, A) @ x,
     "norm, fro": lambda A, b, x: np.linalg.norm(A, "fro") * x + np.linalg.norm(A, ord="fro"),
     "norm, inf and 1": lambda A, b, x: np.linalg.norm(x, np.inf) * x + np.linalg.norm(A, 1) + np.linalg.norm(A, np.inf),
     "matrix_power": lambda A, b, x: np.linalg.matrix_power(A, 3),
@@ -151,6 +159,13 @@ IN_TORCH = {
     "more": lambda A, b, x: torch.maximum(b, x) + torch.minimum(b, x) + torch.clamp(x, -0.5, 0.5) + torch.square(x),
     "parts": lambda A, b, x: torch.sum(x) + torch.mean(b) + torch.trace(A) + torch.diag(A) + torch.roll(x, 1),
     "softplus": lambda A, b, x: torch.nn.functional.softplus(x) + x.detach(),
+    "spread": lambda A, b, x: torch.var(x) * b + torch.std(x, correction=0) + torch.std(A, dim=1) + torch.var(x, False),
+    "norms of entries": lambda A, b, x: torch.norm(A, p=1) * x + torch.norm(A, float("inf")) + torch.norm(A, dim=1),
+    "vector norms": lambda A, b, x: torch.linalg.vector_norm(A, 1) * x + torch.linalg.norm(A, 1),
+    "orders": lambda A, b, x: (
+        torch.flip(A, [1]) @ x + torch.flip(A, [0, 1]) @ b + torch.roll(A, 1, 1) @ torch.flip(x, [0])
+    ),
+    "rows with rows": lambda A, b, x: torch.linalg.vecdot(A, A) + torch.sum(A, dim=0) + torch.amax(A, dim=1),
     "likes": lambda A, b, x: torch.zeros_like(x) + torch.ones_like(b) + x.clone() + x.abs() + torch.clamp(b, min=0.1),
 }
 
@@ -199,6 +214,15 @@ def copies(A, b, x):
     return x + 2 * y + 3 * z + 4 * w
 
 
+def other_names(A, b, x):
+    y, z = x.ravel(), np.ravel(b)
+    y[0] = 0.2
+    b[1] = 0.3
+    w = x.flatten()
+    w[2] = 9.0
+    return x + y * z + np.ravel(x + b) + w
+
+
 def scalars(A, b, x):
     s = x @ b
     t = s
@@ -236,7 +260,7 @@ def entries_again(A, b, x):
     return x + A @ b + A[:, 1] + A[2, 1] + A[0]
 
 
-@pytest.mark.parametrize("lines", [in_place, views, copies, scalars, entries, gauss_seidel, entries_again])
+@pytest.mark.parametrize("lines", [in_place, views, copies, other_names, scalars, entries, gauss_seidel, entries_again])
 def test_arrays_changed_in_place_behave_as_in_numpy(lines):
     assert_as_numpy(lines)
 
@@ -338,6 +362,29 @@ def orders(A, b, x):
     return x[::-1] + b[[1, 0, 2, 4, 3]] + A[::-1] @ b + A[:, ::-1] @ x + np.flip(x) + np.flip(A) @ b + np.cumsum(x)
 
 
+def other_shapes_are_views(A, b, x):
+    square = np.reshape(x[:-1], (2, 2))
+    square[0, 1] = b[0]
+    column = np.reshape(x, (N, 1))
+    column[0, 0] = 0.5
+    x[2] = 0.75
+    np.transpose(A[1:, :2])[0, 1] = b[1]
+    np.ravel(A[:2])[3] = 0.1
+    np.squeeze(A[1:2])[0] = 0.4
+    x[::2].ravel()[0] = 9.0
+    above, below = np.diag(A, 1), x[1:3]
+    A[0, 1], x[1] = 0.6, 0.7
+    return A @ x + column[2, 0] + square[1, 0] + above[0] + below.copy()[0]
+
+
+def functions_of_slices(A, b, x):
+    d, bound = x[1:] - b[:-1], np.linalg.norm(b)
+    clipped = np.clip(d, -0.5 * bound, b[1:] ** 2) + np.clip(d, -0.1, 0.1)
+    np.clip(x[:2], 0, 0.1, out=x[:2])
+    rows = np.max(A[1:, 1:], axis=1) + np.mean(A[1:], axis=1) + np.linalg.norm(A[:-1, 1:], axis=1)
+    return np.append(clipped + rows, np.min(d) + np.mean(d) + np.vdot(d, d)) + x
+
+
 def columns_in_place(A, b, x):
     V = np.zeros((len(b), 2))
     V[:, 0] += x
@@ -361,6 +408,7 @@ def loops_over_entries(A, b, x):
 FILLED = [
     *(lu_factorization, substitution, orthogonal_columns, rows_and_lists, other_sizes, slices, slices_of_matrices),
     *(slices_are_views, slices_of_length_n_are_views, orders, columns_in_place, loops_over_entries),
+    *(other_shapes_are_views, functions_of_slices),
 ]
 
 

@@ -217,7 +217,16 @@ FOLLOWED = {
     "a NumPy number": (lambda A, b, x: np.float64(x @ x) * x, "Omit np.float64", lambda A, b, x: x @ x * x),
     "float": (lambda A, b, x: float(x @ x) * x, "Omit float", lambda A, b, x: x @ x * x),
     "math.sqrt": (lambda A, b, x: math.sqrt(x @ x) * x, "np.sqrt", lambda A, b, x: np.sqrt(x @ x) * x),
-    "heaviside": (lambda A, b, x: np.heaviside(x, 0.5), "(1 + np.sign(v)) / 2", lambda A, b, x: (1 + np.sign(x)) / 2),
+    "heaviside": (
+        lambda A, b, x: np.heaviside(x - x[0], 0.25),
+        "np.maximum(np.sign(v), 0) + h * (1 - np.abs(np.sign(v)))",
+        lambda A, b, x: np.maximum(np.sign(x - x[0]), 0) + 0.25 * (1 - np.abs(np.sign(x - x[0]))),
+    ),
+    "a root": (
+        lambda A, b, x: np.sqrt(A @ A[0]),
+        "np.sqrt(np.maximum(v, 0))",
+        lambda A, b, x: np.sqrt(np.maximum(A @ A[0], 0)),
+    ),
     "copysign": (lambda A, b, x: np.copysign(b, x), "np.sign(v)", lambda A, b, x: np.abs(b) * np.sign(x)),
     "cbrt": (lambda A, b, x: np.cbrt(x), "(1 / 3)", lambda A, b, x: np.sign(x) * np.abs(x) ** (1 / 3)),
     "ptp": (lambda A, b, x: np.ptp(x) * x, "np.min(v)", lambda A, b, x: (np.max(x) - np.min(x)) * x),
@@ -272,6 +281,13 @@ def test_advice_that_is_followed_compiles_and_computes_the_same(name):
         (lambda A, b, x: sum(x[0] for _ in range(x[0])) * x, "range(...)"),
         (lambda A, b, x: np.arange(9.0)[x[0]] * x, "needed here"),
         (lambda A, b, x: A @ np.ones(3), "(3,)"),
+        (lambda A, b, x: np.reshape(A, N * N).__setitem__(0, 1.0) or A @ x, ".copy()"),
+        (lambda A, b, x: A[:, 0].ravel().__setitem__(0, 1.0) or A @ x, ".copy()"),
+        (lambda A, b, x: x[1:].fill(0.5) or x, "p[:] = v"),
+        (lambda A, b, x: np.sum(A, axis=2) * x, "a matrix has the axes 0 and 1"),
+        (lambda A, b, x: np.var(x, where=np.arange(N) > 1) * x, "np.var(v, axis, ddof, correction)"),
+        (lambda A, b, x: np.log(b - 2 * A @ x), "the logarithm, or a power that is not whole, of a value whose sign"),
+        (lambda A, b, x: np.sqrt((b - x)[0]) * x, "the root of a value whose sign is not known; write np.sqrt("),
     ],
 )
 def test_what_has_no_counterpart_is_refused_once_on_the_line_of_the_user(expression, advice):

@@ -22,7 +22,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from nlaformer.compiler.graph import REARRANGING, Node, describe, is_input
+from nlaformer.compiler.graph import REARRANGING, Node, is_input
 from nlaformer.compiler.learned import Call
 from nlaformer.compiler.lower import lower
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
@@ -123,10 +123,10 @@ def _units_of_call(call: Call, exponents: dict[int, _Power]) -> list[str]:
     if call.said and not any(id(node) in exponents for node in call.said.values()):
         vain = "is called, but nothing is made of what it gives: return it, or make a state of it"
         return [f"{call.place}\n    {call.spec.name} {vain}"]
-    for node in call.nodes[1:]:
+    for place, node in enumerate(call.nodes[1:], 2):
         if exponents[id(node)]:
             problems.append(
-                f"{call.place}\n    {call.spec.name} is given {describe(node)}, which has a unit: it changes when the "
+                f"{call.place}\n    argument {place} of {call.spec.name} has a unit: it changes when the "
                 "system is scaled. A learned part takes numbers without one, such as r / nf.norm(r)"
             )
     return problems
@@ -187,11 +187,18 @@ def _unknown_signs(traced: TracedProgram, promises: list[Node]) -> list[str]:
     """A problem for each logarithm and root of a value whose sign is not known."""
     positive = _positive_nodes(traced, promises, or_zero=True)
     return [
-        f"{node.place}\n    {node.op} of {describe(node.args[0])}, whose sign is not known; "
-        "write nf.positive(...) around it if you know that it is positive"
+        f"{node.place}\n    {_OF_UNKNOWN_SIGN[node.op]}"
         for node in traced.nodes
         if node.op in ("log", "sqrt") and id(node.args[0]) not in positive
     ]
+
+
+_OF_UNKNOWN_SIGN = {
+    "sqrt": "the root of a value whose sign is not known; write np.sqrt(nf.positive(v)) if you know that v is "
+    "positive, np.sqrt(np.maximum(v, 0)) if it may be 0",
+    "log": "the logarithm, or a power that is not whole, of a value whose sign is not known; write nf.positive(v) "
+    "for v if you know that it is positive",
+}
 
 
 def _is_positive(node: Node, positive: set[int], hopeful: set[str], or_zero: bool) -> bool:

@@ -21,7 +21,7 @@ import numpy as np
 
 from nlaformer.compiler.entries import assembled
 from nlaformer.compiler.graph import Graph, is_users
-from nlaformer.compiler.pieces import wrapped
+from nlaformer.compiler.pieces import Pieces, wrapped
 from nlaformer.compiler.values import Value
 
 NAMES = ("zeros", "ones", "empty", "full", "eye", "identity", "array", "asarray")
@@ -57,8 +57,12 @@ def fillable(graph: Graph) -> Iterator[None]:
 def _made(graph: Graph, name: str, original: Callable[..., Any], args: Any, options: dict[str, Any]) -> Any:
     """What a function of NumPy makes, ready to be filled; arrays of whole numbers and truth values as they are."""
     first, second = (*args, *options.values(), None, None)[:2]
-    if name in ("array", "asarray") and isinstance(first, Value):
-        return +first if name == "array" else first
+    traced = _holds_traced(first) or (name == "full" and isinstance(second, Value))
+    if traced and np.dtype(options.get("dtype")) not in (float, object):
+        kind = options["dtype"]
+        return Value(graph.refuse(f"np.{name} of traced values with dtype={kind!r:.30}; they are floats: omit it"))
+    if name in ("array", "asarray") and isinstance(first, (Value, Pieces)):
+        return first.copy() if name == "array" and options.get("copy", True) else first
     if name == "full" and isinstance(second, Value):
         array = np.zeros(first, dtype=object)
         array[...] = second

@@ -3,8 +3,9 @@
     |v| = relu(v) + relu(-v)        cosh v = (e^v + e^-v) / 2        |v|_2 = sqrt(v . v)        trace A = sum(diag A)
 
 Only what keeps all digits is written in terms of others here; for the weights, ``lower.py`` goes further. A function
-stands under NumPy's name, and under torch's where that is another. Its arguments beyond the values are those that can
-be compiled: any other (``axis=`` of a norm, ``keepdims=``, ``where=``) is refused.
+stands under NumPy's name, and under torch's where that is another; under ``torch.`` and the name where torch has
+another function of this name. Its arguments beyond the values are those that can be compiled: any other
+(``keepdims=``, ``where=``, ``dtype=``) is refused. ``tests/test_compiler_calls.py`` calls each in every way.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from nlaformer.compiler.graph import AXES, RefusedError
 from nlaformer.compiler.refusals import REMEDIES, TAKES_VALUES, remedy
 from nlaformer.compiler.values import Value, graph_of
 
@@ -44,8 +46,8 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
     if target is not None and not isinstance(target, Value):
         value.graph.numbers_wanted = True
         return value.refuse(f"{spelling} into an array of numbers; {TAKES_VALUES}")
-    options = {key: option for key, option in options.items() if not any(option is none for none in _NOT_GIVEN)}
-    function = FUNCTIONS.get(name)
+    options = {_OF_TORCH.get(key, key): option for key, option in options.items() if not _is_not_given(key, option)}
+    function = (library == "torch" and FUNCTIONS.get(f"torch.{name}")) or FUNCTIONS.get(name)
     if library == "np" and name in JOINING:
         return _joined(value, name, args, options)
     if function is None:
@@ -58,7 +60,10 @@ def named(value: Value, library: str, name: str, args: Any, options: dict[str, A
         taken = ", ".join(inspect.signature(function).parameters)
         instead = f". {REMEDIES['keepdims']}" if "keepdims" in options else ""
         return value.refuse(f"{spelling} with {given}; what can be compiled is {spelling}({taken}){instead}")
-    result = function(*args, **options)
+    try:
+        result = function(*args, **options)
+    except RefusedError as refusal:
+        return value.refuse(f"{spelling}: {refusal}", refusal.kind)
     return result if target is None else target.become(result)
 
 
@@ -81,11 +86,20 @@ def _joined(value: Value, name: str, args: Any, options: dict[str, Any]) -> Any:
         return Value(value.graph.make("refused", (), None, None))
     from nlaformer.compiler.pieces import by_entries
 
+    if name == "reshape" and isinstance(args[0], Value) and args[0].kind == "matrix":
+        args = (_as_it_is(args[0]), *args[1:])
     return by_entries(value.graph, getattr(np, name), args, options)
 
 
-# What NumPy and torch pass for an option that was not given.
-_NOT_GIVEN = (None, False, inspect.signature(np.sum).parameters["initial"].default)
+# Options by torch's names.
+_OF_TORCH = {"dim": "axis", "dims": "axis", "shifts": "shift", "keepdim": "keepdims", "p": "ord"}
+_NO_VALUE = inspect.signature(np.sum).parameters["initial"].default
+
+
+def _is_not_given(key: str, option: Any) -> bool:
+    """Whether an option is what NumPy and torch pass where it was not given."""
+    usual = dict.fromkeys(("keepdims", "keepdim", "inplace"), False) | {"axis": _NO_VALUE}
+    return option is _NO_VALUE or option is usual.get(key)
 
 
 def _is_pointwise(name: str) -> bool:
@@ -189,39 +203,72 @@ def _whole_power(v: Value, p: int) -> Value:
 
 # Products.
 
-matmul = _named("matmul", "mm", "mv", "matvec", "vecmat", "linalg.matmul")(_of_two("matmul"))
-vdot = _named("vdot", "vecdot", "linalg.vecdot")(_of_two("dot"))
+matmul = _named("matmul", "mm", "mv", "linalg.matmul")(_of_two("matmul"))
+vdot = _named("vdot")(_of_two("dot"))
 _named("outer", "ger", "linalg.outer", "multiply.outer")(_of_two("outer"))
+
+
+def _kind(value: Any) -> str:
+    return value.kind if isinstance(value, Value) else ("scalar", "vector", "matrix")[np.ndim(value)]
 
 
 @_named("dot")
 def dot(u: Any, v: Any) -> Value:
     """NumPy's: a product of matrices, an inner product of vectors, a multiple."""
-    kinds = {value.kind if isinstance(value, Value) else _KINDS[np.ndim(value)] for value in (u, v)}
-    return multiply(u, v) if "scalar" in kinds else matmul(u, v)
+    return multiply(u, v) if "scalar" in (_kind(u), _kind(v)) else matmul(u, v)
 
 
 @_named("inner")
 def inner(u: Any, v: Any) -> Value:
-    return dot(u, np.transpose(v))
+    return dot(u, v if _kind(u) == "scalar" else np.transpose(v))
 
 
-@_named("linalg.norm", "norm", "linalg.vector_norm", "linalg.matrix_norm")
-def norm(v: Value, ord: Any = None, axis: Any = None, *, p: Any = None) -> Value:
-    ord = p if ord is None and not (p == "fro" and v.kind == "vector") else ord
-    if v.kind == "scalar":
+@_named("vecdot", "linalg.vecdot")
+def vecdot(u: Any, v: Any) -> Value:
+    """The inner product of vectors; of matrices that of each row with a row."""
+    return total(multiply(u, v), 1) if "matrix" in (_kind(u), _kind(v)) else vdot(u, v)
+
+
+@_named("matvec")
+def matvec(A: Any, v: Any) -> Value:
+    """The rows of a second matrix are vectors, too."""
+    return inner(v, A)
+
+
+@_named("vecmat")
+def vecmat(v: Any, A: Any) -> Value:
+    return dot(v, A)
+
+
+@_named("linalg.norm")
+def norm(v: Value, ord: Any = None, axis: Any = None) -> Value:
+    """Of rows or columns where there is one axis; the orders 1 and inf of a matrix are the largest of these."""
+    if v.kind != "matrix" or ord is None or _axis(v, axis) is not None:
+        return vector_norm(v, 2 if ord is None else ord, axis)
+    if ord == "fro":
+        return vector_norm(v)
+    if ord not in (1, np.inf):
+        raise RefusedError(f"the norm of order {ord!r} of a matrix cannot be compiled; {_NORMS['matrix']}", "scalar")
+    first, second = (0, 1) if axis is None else axis
+    return largest(vector_norm(v, 1, first if ord == 1 else second))
+
+
+@_named("linalg.vector_norm", "norm")
+def vector_norm(v: Value, ord: Any = 2, axis: Any = None) -> Value:
+    """Of all entries of a matrix, too; torch.norm is this one, and has "fro" for 2."""
+    axis = _axis(v, axis)
+    if ord in (1, 2, np.inf, "fro") and v.kind == "scalar":
         return absolute(v)
-    if v.kind == "matrix" and axis is not None and ord in (None, 2):
-        return sqrt(total(v * v, axis))
-    if ord is None or ord == (2 if v.kind == "vector" else "fro"):
-        return sqrt(vdot(v, v))
-    if v.kind == "vector" and ord == 1:
-        return total(absolute(v))
-    if v.kind == "vector" and ord == np.inf:
-        return largest(absolute(v))
-    if v.kind == "matrix" and ord in (1, np.inf):
-        return largest(total(absolute(v), 0 if ord == 1 else 1))
-    return v.refuse(f"the norm of order {ord!r} of a {v.kind} cannot be compiled; {_NORMS[v.kind]}", "scalar")
+    if ord in (2, "fro"):
+        return sqrt(vdot(v, v) if axis is None else total(v * v, axis))
+    if ord in (1, np.inf):
+        return (total if ord == 1 else largest)(absolute(v), axis)
+    raise RefusedError(f"the norm of order {ord!r} of a vector cannot be compiled; {_NORMS['vector']}", "scalar")
+
+
+@_named("linalg.matrix_norm")
+def matrix_norm(v: Value, ord: Any = "fro") -> Value:
+    return norm(v, ord)
 
 
 _NORMS = {
@@ -243,6 +290,23 @@ def matrix_power(A: Value, n: Any) -> Value:
 # Parts, sums, and values in the shape of others.
 
 
+def _axis(v: Value, axis: Any) -> int | None:
+    """0 or 1 of a matrix; None for all axes of an array."""
+    if axis is None:
+        return None
+    given, axes = axis if isinstance(axis, (tuple, list)) else (axis,), range(AXES[v.kind])
+    whole = (k for k in given if isinstance(k, (int, np.integer)) and not isinstance(k, bool))
+    found = {int(k) % len(axes) for k in whole if -len(axes) <= k < len(axes)}
+    if not found or len(found) < len(given):
+        has = {
+            "scalar": "a scalar has none",
+            "vector": "a vector has the axis 0",
+            "matrix": "a matrix has the axes 0 and 1",
+        }
+        raise RefusedError(f"axis {axis!r:.40}; {has[v.kind]}")
+    return None if len(found) == len(axes) else found.pop()
+
+
 @_named("sum")
 def total(v: Value, axis: Any = None) -> Value:
     return _sum_or_mean("sum", v, axis)
@@ -255,46 +319,81 @@ def mean(v: Value, axis: Any = None) -> Value:
 
 @_named("max", "amax")
 def largest(v: Value, axis: Any = None) -> Value:
-    return _extreme(maximum, v, axis)
+    return _extreme(maximum, v, _axis(v, axis))
 
 
 @_named("min", "amin")
 def smallest(v: Value, axis: Any = None) -> Value:
-    return _extreme(minimum, v, axis)
+    return _extreme(minimum, v, _axis(v, axis))
 
 
-def _extreme(larger: _Function, v: Value, axis: Any) -> Value:
+def _of_torch(of_all: _Function, larger: _Function) -> _Function:
+    def function(v: Value, other: Any = None) -> Value:
+        if isinstance(other, int):
+            raise RefusedError("an axis, for which torch gives places, too; write torch.amax or torch.amin")
+        return of_all(v) if other is None else larger(v, other)
+
+    return function
+
+
+FUNCTIONS["torch.max"], FUNCTIONS["torch.min"] = _of_torch(largest, maximum), _of_torch(smallest, minimum)
+
+
+def _extreme(larger: _Function, v: Value, axis: int | None) -> Value:
     """The largest entry: v and its shifts by 1, 2, 4, ... are compared, until all entries are the same."""
-    if axis is not None and not (v.kind == "vector" and axis in (0, -1)):
-        return v.refuse(f"the largest or smallest entry along axis {axis!r}; it can be found in a whole array")
     if v.kind == "scalar":
         return +v
+    if axis == 1:
+        return _extreme(larger, v.T, 0)
     seen, n = 1, len(v)
     while seen < n:
         step = min(seen, n - seen)
         v = larger(v, roll(v, step, axis=0))
         seen += step
-    return v[0] if v.kind == "vector" else _extreme(larger, v[0], None)
+    return +v[0] if v.kind == "vector" or axis == 0 else _extreme(larger, v[0], None)
 
 
 def _sum_or_mean(op: str, v: Value, axis: Any) -> Value:
-    if axis is None or (v.kind == "vector" and axis in (0, -1)):
+    axis = _axis(v, axis)
+    if axis is None:
         return _with("total", v, op)
-    if v.kind != "matrix" or axis not in (0, 1, -1, -2):
-        return v.refuse(f"the {op} of a {v.kind} along axis {axis!r}; a matrix has the axes 0 and 1")
     ones = Value(v.graph.ones("vector"))
-    sums = (v.T if axis in (0, -2) else v) @ ones
+    sums = (v if axis else v.T) @ ones
     return sums if op == "sum" else sums / (v.graph.n or _with("total", ones, "sum"))
 
 
 @_named("var")
-def var(v: Value) -> Value:
-    deviation = v - mean(v)
-    return mean(deviation * deviation)
+def var(v: Value, axis: Any = None, *, ddof: Any = 0, correction: Any = 0) -> Value:
+    axis, ddof = _axis(v, axis), ddof or correction
+    if axis == 1:
+        return var(v.T, 0, ddof=ddof)
+    deviation = v - mean(v, axis)
+    squares = mean(deviation * deviation, axis)
+    count = v.size if ddof and axis is None else len(v) if ddof else 1
+    if count <= ddof:
+        raise RefusedError(f"{count} entries, less the correction {ddof}: nothing is left to divide by")
+    return squares * (count / (count - ddof)) if ddof else squares
 
 
-FUNCTIONS["add.reduce"] = total
-FUNCTIONS["std"] = lambda v: sqrt(var(v))
+@_named("torch.var")
+def torch_var(v: Value, axis: Any = None, *, unbiased: bool = True, correction: Any = None) -> Value:
+    """With Bessel's correction, unless it is told otherwise."""
+    if isinstance(axis, bool):
+        axis, unbiased = None, axis
+    return var(v, axis, ddof=int(unbiased) if correction is None else correction)
+
+
+@_named("std")
+def std(v: Value, axis: Any = None, *, ddof: Any = 0, correction: Any = 0) -> Value:
+    return sqrt(var(v, axis, ddof=ddof, correction=correction))
+
+
+@_named("torch.std")
+def torch_std(v: Value, axis: Any = None, *, unbiased: bool = True, correction: Any = None) -> Value:
+    return sqrt(torch_var(v, axis, unbiased=unbiased, correction=correction))
+
+
+FUNCTIONS["add.reduce"] = lambda v, axis=0: total(v, axis)
 FUNCTIONS |= {"shape": lambda v: v.shape, "ndim": lambda v: v.ndim, "size": lambda v: v.size}  # type: ignore[dict-item]
 FUNCTIONS["trace"] = FUNCTIONS["linalg.trace"] = lambda A: total(diag(A))
 
@@ -323,28 +422,35 @@ def roll(v: Value, shift: Any, axis: Any = None) -> Value:
         return v.refuse(f"a roll by {shift!r:.40}; the shift is a whole number", v.kind)
     if v.kind == "matrix" and axis is None:
         return v.refuse("np.roll of a matrix without axis=, which runs over its rows; give axis=0 or axis=1", v.kind)
-    if v.kind == "matrix" and axis in (1, -1):
-        return roll(v.T, shift, axis=0).T
-    return _with("roll", v, int(shift))
+    along = _axis(v, axis)
+    if v.kind == "matrix" and along != 0:
+        v = _with("roll", v.T, int(shift)).T
+    return +v if along == 1 else _with("roll", v, int(shift))
 
 
 @_named("flip")
 def flip(v: Value, axis: Any = None) -> Value:
-    if v.kind == "matrix" and axis in (None, 1, -1):
+    along = _axis(v, axis)
+    if v.kind == "matrix" and along != 0:
         v = v[:, ::-1]
-    return v if v.kind == "matrix" and axis in (1, -1) else v[::-1]
+    return v if along == 1 or v.kind == "scalar" else v[::-1]
+
+
+FUNCTIONS["torch.flip"] = lambda v, axis: +flip(v, axis)  # NumPy's is a view
+FUNCTIONS["torch.diag"] = lambda v, k=0: +diag(v, k)
 
 
 @_named("cumsum")
 def cumsum(v: Value, axis: Any = None) -> Value:
     if v.kind != "vector":
         return v.refuse(f"the cumulative sums of a {v.kind}; write np.tril(np.ones_like(A)) @ A for those along axis 0")
+    _axis(v, axis)
     return matmul(np.tril(np.ones((len(v), len(v)))), v)
 
 
 @_named("diff")
 def diff(v: Value) -> Any:
-    return v[1:] - v[:-1]
+    return v[:, 1:] - v[:, :-1] if v.kind == "matrix" else v[1:] - v[:-1]
 
 
 @_named("transpose", "t", "matrix_transpose", "linalg.matrix_transpose")
@@ -352,7 +458,10 @@ def transpose(v: Value) -> Value:
     return v.T
 
 
-@_named("copy", "clone", "conj", "conjugate", "detach")
+FUNCTIONS["torch.transpose"] = lambda v, dim0, dim1: v.T if (dim0 - dim1) % 2 else v[:]
+
+
+@_named("copy", "clone", "conj", "conjugate")
 def copy(v: Value) -> Value:
     return +v
 
@@ -374,9 +483,27 @@ def item(v: Value) -> Value:
     return +v if v.kind == "scalar" else v.refuse(f".item() of a {v.kind}; a scalar has it", "scalar")
 
 
-@_named("ravel", "flatten")
+@_named("ravel", "torch.flatten")
 def ravel(v: Value) -> Value:
-    return +v if v.kind == "vector" else v.refuse(f"a {v.kind} made into a vector, of another length than n")
+    """A view, where the entries lie side by side in memory."""
+    if v.kind != "vector":
+        return v.refuse(f"a {v.kind} made into a vector, of another length than n")
+    return v[:] if v.is_own else _as_it_is(v)
+
+
+FUNCTIONS["flatten"] = lambda v: +ravel(v)
+FUNCTIONS["detach"] = FUNCTIONS["torch.conj"] = lambda v: v[:]
+
+
+def _as_it_is(v: Value) -> Value:
+    """An array that NumPy gives as a view or as a copy, by its place in memory: no name of it may change."""
+    seen = v.node
+    changed = "an array changed in place beside what np.ravel or np.reshape made of it; write .copy() after these"
+    return Value(
+        seen,
+        lambda: seen if v.node is seen else v.graph.refuse(changed, v.kind),
+        lambda node: v.graph.refuse(changed, v.kind),
+    )
 
 
 @_named("zeros_like")
@@ -414,14 +541,13 @@ def copyto(dst: Any, src: Any) -> Any:
 
 
 @_named("fill_diagonal")
-def fill_diagonal(a: Value, val: Any) -> Value:
-    return a.become(tril(a, -1) + triu(a, 1) + _with("diagonal", multiply(val, Value(a.graph.ones("vector")))))
+def fill_diagonal(a: Value, val: Any) -> Any:
+    a.become(tril(a, -1) + triu(a, 1) + _with("diagonal", multiply(val, Value(a.graph.ones("vector")))))
 
 
-_KINDS = ("scalar", "vector", "matrix")
 # Methods, and what is nothing at all for a real array of this kind.
 METHODS = (
     *("sum", "mean", "max", "min", "dot", "copy", "trace", "diagonal", "transpose", "clip", "var", "std", "abs"),
     *("sqrt", "exp", "log", "relu", "sign", "square", "norm", "clone", "tril", "triu", "item", "astype"),
-    *("ravel", "flatten", "detach"),
+    *("ravel", "flatten", "detach", "conj", "conjugate"),
 )

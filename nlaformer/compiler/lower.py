@@ -20,7 +20,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from nlaformer.compiler.functions import add, exp, log, multiply, relu, sqrt
-from nlaformer.compiler.graph import Node, describe, reachable
+from nlaformer.compiler.graph import Node, reachable
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.compiler.values import Value
 
@@ -75,7 +75,7 @@ def _image(node: Node, args: tuple[Node, ...]) -> Node:
     try:
         return graph.call(_rule(node), *args)
     except OverflowError as error:
-        return graph.refuse(f"{describe(node)} has a constant that leaves the range of the numbers: {error}", node.kind)
+        return graph.refuse(f"a constant leaves the range of the numbers: {error}", node.kind)
     finally:
         graph.here = None
 

@@ -5,7 +5,8 @@
 A prompt has n tokens, and a register holds n entries. What has another length is computed entry by entry, each entry a
 scalar of its own. Wherever a row, a column or a result has n entries it becomes a vector again: V @ y is a sum of
 multiples of columns, V.T @ w are inner products. A slice of a traced array is a view, as in NumPy: what is written into
-it is written into that array (``store``), and what was written there since is seen (``fetch``).
+it is written into that array (``_store``), and what was written there since is seen (``plain``). Its memory is
+read-only to NumPy: what it would write there past ``__setitem__`` (``p.fill(0)``, ``np.put``) would not be passed on.
 """
 
 from __future__ import annotations
@@ -19,17 +20,25 @@ from nlaformer.compiler.values import Value
 
 # The functions of NumPy that Python's operators carry out on an array of objects; others are called for every entry.
 _OPERATORS = ("add", "subtract", "multiply", "divide", "negative", "power")
+# The methods of an array that read its memory without asking.
+_READING = ("copy", "flatten", "tolist", "item", "take", "repeat", "astype", "dot", "trace", "flat", "__deepcopy__")
 
 
 class Pieces(np.ndarray):
     """An array of traced scalars and numbers."""
 
     graph: Graph
-    source: tuple[Value, Any, Node] | None = None  # of a slice: the array, the index, and what was there when read
+    # Of an array that has the memory of a slice: the traced array, the index, and what was there when read.
+    source: tuple[Value, Any, Node] | None = None
 
     def __array_finalize__(self, made_from: Any) -> None:
         if isinstance(made_from, Pieces):
             self.graph = made_from.graph
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _READING:
+            self.plain()
+        return super().__getattribute__(name)
 
     def plain(self) -> np.ndarray:
         """NumPy's own array on the same memory, up to date."""
@@ -37,41 +46,44 @@ class Pieces(np.ndarray):
         if owner.source is not None:
             value, index, seen = owner.source
             if value.node is not seen:
-                owner.view(np.ndarray)[...] = _picked(value, index)
+                owner.view(np.ndarray)[index] = _picked(value, index)
                 owner.source = (value, index, value.node)
         return self.view(np.ndarray)
+
+    def _memory(self) -> np.ndarray:
+        """The same array, to write into; not one that NumPy makes read-only, as a diagonal."""
+        memory = self.view(np.ndarray)
+        memory.flags.writeable = self.flags.writeable or self._owner().source is not None
+        return memory
 
     def _store(self) -> None:
         """Pass on what was written to the array that this is a part of."""
         owner = self._owner()
         if owner.source is not None:
             value, index, _ = owner.source
-            value[index] = owner.view(np.ndarray)
+            value[index] = owner.view(np.ndarray)[index]
             owner.source = (value, index, value.node)
 
     def _owner(self) -> Pieces:
-        owner = self
-        while isinstance(owner.base, Pieces):
+        owner: np.ndarray = self
+        while isinstance(owner.base, np.ndarray):
             owner = owner.base
-        return owner
+        return owner if isinstance(owner, Pieces) else self
 
     def __getitem__(self, index: Any) -> Any:
         self.plain()
-        found = super().__getitem__(index)
-        if not isinstance(found, Pieces) or not self.graph.holds(found.shape):
-            return found
-        graph = self.graph
-
-        def write(node: Node) -> None:
-            found[...] = entries(Value(node))
-
-        unread = graph.make("refused", (), None, None)
-        return Value(unread, lambda: graph.call(lambda node: node, found.plain()), write)
+        return wrapped(self.graph, super().__getitem__(index))
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        array = self.plain()
+        self.plain()
+        array = self._memory()
         array[index] = entries(value) if isinstance(value, Value) and value.kind != "scalar" else value
         self._store()
+
+    def mean(self, axis: Any = None, dtype: Any = None, out: Any = None, **options: Any) -> Any:
+        """NumPy's own makes a number of what it finds."""
+        sums = self.sum(axis, dtype, out, **options)
+        return sums / (self.size // np.size(sums))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
         given = [_simplest(self.graph, value) for value in inputs]
@@ -96,10 +108,11 @@ class Pieces(np.ndarray):
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
         if function is np.dot and len(args) == 2 and not options and all(np.ndim(value) for value in args):
             return np.matmul(*args)
-        if function is np.copyto:
+        if function is np.copyto and len(args) == 2 and not options:
             args[0][...] = args[1]
             return None
-        return by_entries(self.graph, function, args, options)
+        given, named = _in_pieces(args), _in_pieces(options)
+        return wrapped(self.graph, super().__array_function__(function, (Pieces,), given, named))
 
 
 def entries(value: Any) -> np.ndarray:
@@ -113,17 +126,25 @@ def wrapped(graph: Graph, result: Any) -> Any:
     """A result as a program holds it: a traced value where it has the size of one."""
     if not isinstance(result, np.ndarray) or result.dtype != object:
         return result
-    if graph.holds(result.shape):
-        return Value(graph.call(lambda node: node, result))
-    made = result.view(Pieces)
+    if not result.ndim:
+        return result.item()
+    made = result if isinstance(result, Pieces) else result.view(Pieces)
     made.graph = graph
-    return made if result.ndim else result.item()
+    if not graph.holds(result.shape):
+        return made
+    if made is not result or result.base is None:
+        return Value(graph.call(lambda node: node, result.view(np.ndarray)))
+
+    def write(node: Node) -> None:
+        made[...] = entries(Value(node))
+
+    unread = graph.make("refused", (), None, None)
+    return Value(unread, lambda: graph.call(lambda node: node, made.plain()), write)
 
 
 def by_entries(graph: Graph, function: Any, args: Any, options: dict[str, Any]) -> Any:
-    """A function of NumPy on arrays of objects."""
-    given = [_unwrapped(argument) for argument in args]
-    return wrapped(graph, function(*given, **{key: _unwrapped(option) for key, option in options.items()}))
+    """A function of NumPy on arrays of objects; what is a view of a traced array in NumPy is one here."""
+    return wrapped(graph, function(*_in_pieces(args), **_in_pieces(options)))
 
 
 def slice_of(value: Value, index: Any) -> Any:
@@ -141,12 +162,21 @@ def slice_of(value: Value, index: Any) -> Any:
     found, places = _picked(value, index), _entry_numbers(value)
     if not found.ndim:
         return found.item()
-    made = wrapped(graph, found)
-    if np.shares_memory(places[index], places):
-        if isinstance(made, Value):
-            return _view(value, index, made.node)
-        made.source = (value, index, value.node)
-    return made
+    if not np.shares_memory(places[index], places):
+        return wrapped(graph, found)
+    if graph.holds(found.shape):
+        return _view(value, index, wrapped(graph, found).node)
+    return _linked(value, index, found)
+
+
+def _linked(value: Value, index: Any, found: np.ndarray) -> Pieces:
+    """A slice in the memory of an array of the whole size: strided as in NumPy, which decides what ravel gives."""
+    whole = Pieces(value.shape, dtype=object)
+    whole.graph, whole.source = value.graph, (value, index, value.node)
+    whole.view(np.ndarray)[index] = found
+    part: Pieces = np.ndarray.__getitem__(whole, index)
+    part.flags.writeable = False
+    return part
 
 
 def _view(value: Value, index: Any, node: Node) -> Value:
@@ -199,11 +229,17 @@ def _simplest(graph: Graph, value: Any) -> Any:
     return wrapped(graph, value.plain()) if isinstance(value, Pieces) else value
 
 
-def _unwrapped(argument: Any) -> Any:
-    """An argument of a function with NumPy's own arrays in the place of traced ones."""
-    if isinstance(argument, (list, tuple)):
-        return type(argument)(_unwrapped(each) for each in argument)
-    return entries(argument) if isinstance(argument, (Value, Pieces)) else argument
+def _in_pieces(given: Any) -> Any:
+    """Arguments of a function with pieces, up to date, in the place of traced arrays."""
+    if isinstance(given, (list, tuple)):
+        return type(given)(_in_pieces(each) for each in given)
+    if isinstance(given, dict):
+        return {key: _in_pieces(each) for key, each in given.items()}
+    if isinstance(given, Value):
+        return entries(given) if given.kind == "scalar" else _linked(given, ..., entries(given))
+    if isinstance(given, Pieces):
+        given.plain()
+    return given
 
 
 def _product(graph: Graph, u: np.ndarray, v: np.ndarray) -> Any:

@@ -111,7 +111,7 @@ REMEDIES = (
         "cumprod": "of positive entries it is np.exp(np.cumsum(np.log(v)))",
         "prod": "of positive entries it is np.exp(np.sum(np.log(v))); else write v[0] * v[1] * ...",
         "average": "write np.sum(w * v) / np.sum(w), or np.mean(v)",
-        "heaviside": "write (1 + np.sign(v)) / 2",
+        "heaviside": "np.heaviside(v, h) is np.maximum(np.sign(v), 0) + h * (1 - np.abs(np.sign(v)))",
         "copysign": "write np.abs(u) * np.sign(v)",
         "cbrt": "write np.sign(v) * np.abs(v) ** (1 / 3)",
         "count_nonzero": "write np.sum(np.abs(np.sign(v)))",

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network
-from nlaformer.compiler.graph import Node, describe
+from nlaformer.compiler.graph import Node
 from nlaformer.compiler.instructions import (
     TRIP,
     ZERO,
@@ -33,7 +33,7 @@ def select(analysis: Analysis, target: Target, networks: Mapping[str, Network] |
     traced = analysis.lowered
     without = [node for node in traced.nodes if not hasattr(_Selector, f"_{node.op}")]
     reason = "there are no weights for it; Program.run computes it"
-    problems = [f"{node.place}\n    {describe(node)}: {reason}" for node in without]
+    problems = [f"{node.place}\n    {node.op}: {reason}" for node in without]
     refuse(traced.program, problems)
     return _Selector(analysis, target, networks or {}).select()
 

@@ -200,6 +200,8 @@ class _Tracer:
                 message = f"{type(error).__name__}: {error}"
                 if isinstance(error, AssertionError):
                     message = f"an assertion that does not hold while the program is traced: omit it. {error}".strip()
+                if "read-only" in message:
+                    message += ". Into a part of an array, write p[i] = s or p[:] = v"
                 self.graph.refuse(message, None, _place_of(error, self.place(method)))
             return None
         finally:

@@ -49,6 +49,11 @@ class Value:
         return self._node if self._read is None else self._read()
 
     @property
+    def is_own(self) -> bool:
+        """Whether this is an array of its own, and no view."""
+        return self._read is None
+
+    @property
     def graph(self) -> Graph:
         return self._node.graph
 
