@@ -929,6 +929,24 @@ def test_the_largest_entry_is_an_entry():
         np.testing.assert_array_equal(Largest().run(b=b, iterations=1).x[-1], wanted)
 
 
+@pytest.mark.parametrize("constant", [np.zeros_like, np.ones_like, lambda v: v**0, lambda v: 0.5 + np.zeros_like(v[0])])
+def test_an_answer_may_be_a_constant(constant):
+    class Constant(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, x):
+            return dict(x=x)
+
+        def finish(self, x):
+            return constant(x)
+
+    b = np.arange(1.0, N + 1)
+    found = Constant().run(b=np.stack([b, b]), iterations=2).x
+    np.testing.assert_array_equal(found, np.broadcast_to(constant(b), found.shape))
+    assert found.shape == (2, 3, *np.shape(constant(b)))
+
+
 class RolledFar(nf.Program):
     def start(self, b):
         return dict(x=b)

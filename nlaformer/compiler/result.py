@@ -181,8 +181,9 @@ def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, iterate
         for name, kind in program.promises.items():
             if name in values:  # of the step that led here: it counts with the state which that step started from
                 broken[:, max(t - 1, 0)] |= values[name] < 0 if kind == "scalar" else (values[name] < 0).any(-1)
-    # A state may be set to a constant, which has no axis of systems.
-    shapes = {name: record[0].shape for name, record in records.items()}
+    # A state may be set to a constant, which has no axis of systems; so may the answer.
+    axes = {name: record[0].dim() - AXES[program.kinds[name]] for name, record in records.items()}
+    shapes = {name: (like.shape[0], *record[0].shape[axes[name] :]) for name, record in records.items()}
     found = {name: torch.stack([v.expand(shapes[name]) for v in record], 1) for name, record in records.items()}
     return found | {"broken promises": broken}
 
