@@ -45,7 +45,8 @@ def _is_numpys(name):
     try:
         return bool(operator.attrgetter(name)(np))
     except AttributeError:
-        return name in ("promise", "expit", *METHODS) or hasattr(nf, name)
+        of_arrays = name in METHODS and hasattr(np.ndarray, name)
+        return name in ("promise", "expit") or of_arrays or hasattr(nf, name)
 
 
 def _operators():
