@@ -536,3 +536,16 @@ def test_a_program_without_a_residual_is_finished():
     Power.residual_scale = lambda self, b: b
     with pytest.raises(CompileError, match="residual_scale"):
         nf.compile(Power(), n=3)
+
+
+def test_systems_on_which_values_were_wrong_are_not_called_verified():
+    class Diverges(nf.Program):
+        def start(self, b):
+            return dict(x=b)
+
+        def step(self, b, x):
+            return dict(x=b + 0.1 * x**3 + 0.1 * x**2)
+
+    with pytest.warns(UserWarning, match="of the verification"):
+        printed = str(nf.compile(Diverges(), n=3))
+    assert "not verified on random" in printed

@@ -26,6 +26,7 @@ from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler import states
 from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Making, instructions
 from nlaformer.compiler.expression import Expression, size, size_exponent
 from nlaformer.compiler.found import STEP, without_networks
@@ -236,7 +237,8 @@ class Algorithm:
                 lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
         remarks = [f"note: {warning}" for warning in config.warnings]
         systems = self.verification.get("systems", {})
-        remarks += [_verified(name, found, self.verification["iterations"]) for name, found in systems.items()]
+        iterations, tolerance = self.verification.get("iterations", 0), Tolerance.of(self.dtype).plain
+        remarks += [_verified(name, found, iterations, tolerance) for name, found in systems.items()]
         lines += [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
         return "\n".join(lines)
 
@@ -440,7 +442,7 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     return Algorithm(known, model)
 
 
-def _verified(name: str, found: Mapping[str, Any], iterations: int) -> str:
+def _verified(name: str, found: Mapping[str, Any], iterations: int, tolerance: float) -> str:
     """A sentence about the verification on the systems of one name."""
     if "first" not in found:
         return f"not compared on {name}: the program itself is not finite there, or breaks a promise"
@@ -451,6 +453,8 @@ def _verified(name: str, found: Mapping[str, Any], iterations: int) -> str:
         values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
         values += f"the answer deviates by {found['first']:.0e} after one step, "
         values += f"{found['last']:.0e} after {iterations}, {found['largest']:.0e} at most"
+    if any(error > tolerance for error in found.get("judged", {}).values()):  # a note says why that is no refusal
+        return f"not verified on {name}: {values}"
     if "parted" in found:
         return f"not verified on {name} from step {found['parted']} on: {values}"
     if "lost" in found:
