@@ -385,8 +385,34 @@ def _h10(runs: _Find) -> Numbers:
     return _compared({name: (own, _scores(runs(kind))) for name, kind in others.items()})
 
 
+def _h10_beside(runs: _Find) -> Numbers:
+    """Solution only by itself, where the other comparison of its family may be missing; its lead, and tau to 1e-4."""
+    alone = runs("solution-only")
+    compared = compare({"alone": (_scores(runs(LAMBDA_10)), _scores(alone))})["alone"]
+    found: Numbers = {"alone.ratio": compared.ratio, "alone.interval": [compared.low, compared.high]}
+    for name, kind in (("alone", "solution-only"), ("10", LAMBDA_10)):
+        found[f"{name}.iterations"] = interval([crossing(errors(record), 1e-4) for record in runs(kind)])
+    return found | {"alone.lead": interval(list(map(lead, alone)))}
+
+
 def _h11(runs: _Find) -> Numbers:
-    return {"lead": interval([lead(record) for record in runs(f"{LAMBDA_10}-rotated")])}
+    """The lead, which decides; beside it that of the medians and at single iterates, and what the means hide."""
+    records = runs(f"{LAMBDA_10}-rotated")
+    leads = list(map(lead, records))
+    early = [errors(record, "cg")[t] / errors(record)[t] for record in records for t in (2, 3)]
+    medians = [
+        geometric_mean([record.own["median"]["cg"][t] / record.own["median"]["model"][t] for t in range(2, 7)])
+        for record in records
+    ]
+    return {
+        "lead": interval(leads),
+        "leads": leads,
+        "medians": [min(medians), max(medians)],
+        "early": [min(early), max(early)],
+        "failed": sum(map(failed, records)),
+        "lost": [round(record.own["failures"] * record.own["count"]) for record in records],
+        "end": [record.own["median"]["model"][-1] for record in records],
+    }
 
 
 def _h12(runs: _Find) -> Numbers:
@@ -411,21 +437,21 @@ def _h13(runs: _Find) -> Numbers:
     return _compared({f"{heads}": (_scores(runs(f"result-heads{heads}")), own) for heads in (2, 4)})
 
 
-def _h14(runs: _Find) -> Numbers:
+def _h14(name: str, kind: str) -> Callable[[_Find], Numbers]:
     """The largest validation error at T in the last tenth of the steps over the least; G over that of 100,000 steps."""
-    found: Numbers = {}
-    for name, kind in (("joint", JOINT), ("accelerated", LAMBDA_10)):
+
+    def hypothesis(runs: _Find) -> Numbers:
         ((long,), (short,)) = runs(f"{kind}-700k"), runs(kind, 1)
         history = restored(long.document["history"])
-        at_end = [
-            e for step, e in zip(history["step"], history["final_error"], strict=True) if step > 0.9 * long.config.steps
-        ]
-        found[f"{name}.spread"] = max(at_end) / min(history["final_error"])
-        found |= {
+        validations = list(zip(history["step"], history["final_error"], strict=True))
+        at_end = [error for step, error in validations if step > 0.9 * long.config.steps]
+        return {
+            f"{name}.spread": max(at_end) / min(history["final_error"]),
             f"{name}.finite": long.document["state"] == "finished",
             f"{name}.gain": mean_error(long) / mean_error(short),
         }
-    return found
+
+    return hypothesis
 
 
 def _h15(runs: _Find) -> Numbers:
@@ -442,6 +468,7 @@ def _h16(runs: _Find) -> Numbers:
 
 _HYPOTHESES: tuple[tuple[str, Callable[[_Find], Numbers]], ...] = (
     ("h1", _h1), ("h2", _h2), ("h2", _h2_accelerated), ("h3", _h3), ("h4", _h4), ("h5", _h5), ("h6", _h6), ("h7", _h7),
-    ("h8", _h8), ("h9", _h9), ("h9", _h9_beside), ("h10", _h10), ("h11", _h11), ("h12", _h12), ("h12", _h12_beside),
-    ("h13", _h13), ("h14", _h14), ("h15", _h15), ("h16", _h16),
+    ("h8", _h8), ("h9", _h9), ("h9", _h9_beside), ("h10", _h10), ("h10", _h10_beside), ("h11", _h11), ("h12", _h12),
+    ("h12", _h12_beside), ("h13", _h13), ("h14", _h14("joint", JOINT)), ("h14", _h14("accelerated", LAMBDA_10)),
+    ("h15", _h15), ("h16", _h16),
 )  # fmt: skip

@@ -144,9 +144,14 @@ def _h12(numbers: Numbers) -> str:
 
 
 def _h14(numbers: Numbers) -> str:
+    """One unstable run decides; that the claim holds takes both."""
     kinds = ("joint", "accelerated")
-    stable = all(numbers[f"{kind}.finite"] and numbers[f"{kind}.spread"] <= 2 for kind in kinds)
-    return HOLDS if stable else DIFFERS
+    unstable = [not (numbers[f"{k}.finite"] and numbers[f"{k}.spread"] <= 2) for k in kinds if f"{k}.spread" in numbers]
+    if any(unstable):
+        return DIFFERS
+    if len(unstable) < len(kinds):
+        raise KeyError("a run of 700,000 steps that is not filed yet")
+    return HOLDS
 
 
 RULES: dict[str, _Rule] = {

@@ -121,6 +121,8 @@ def test_headline_numbers_agree_with_an_evaluation_that_uses_nothing_of_the_pack
         ({f"h9.{weight}": [0.9, 1.2] for weight in (1, 7, 10)} | {"h9.13": [0.9, 1.6]}, {"h9": "holds in part"}),
         ({"h11.lead": [1.2, 2.5]}, {"h11": "undecided"}),
         ({"h12.trained": 2, "h12.runs": 3}, {"h12": "holds in part"}),
+        ({"h14.joint.finite": True, "h14.joint.spread": 1.5}, {}),  # the other run is not filed
+        ({"h14.joint.finite": True, "h14.joint.spread": 2.5}, {"h14": "differs"}),
         ({"h12.trained": 3, "h12.runs": 3}, {"h12": "holds"}),
     ],
 )
