@@ -14,13 +14,11 @@ from pathlib import Path
 
 from nlaformer.console import Sheet, print_json, print_sheets, run_command
 from nlaformer.errors import OptionError, UnknownNameError, did_you_mean, shown
-from nlaformer.io import replace_file
 from nlaformer.learn.models import load_solver
 from nlaformer.learn.trainer import seconds_of
-from paper import controls, plan
+from paper import controls, ledger, plan
 from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
 from paper.bundled import promote
-from paper.confirmatory import ledger
 from paper.results import Results, rounded
 from paper.run import make, missing
 
@@ -41,7 +39,8 @@ def _dispatch(given: argparse.Namespace) -> int:
     if given.command == "probe":
         return _probe(given.models, given.count, given.json)
     if given.command == "ledger":
-        return _ledger()
+        ledger.write()
+        return 0
     if given.command == "promote":
         for card in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):
             say(f"{card.parent}: new weights. Revise {card} by hand.")
@@ -149,14 +148,6 @@ def _draw(name: str, results: Results, out: Path) -> int:
         for path in draw(entry, results, out):
             say(path)
     return 1 if incomplete else 0
-
-
-def _ledger() -> int:
-    path = HOME / "ledger.md"
-    before, mark, rest = path.read_text(encoding="utf-8").partition("<!-- runs -->\n")
-    _, end, after = rest.partition("<!-- end -->\n")
-    replace_file(path, f"{before}{mark}{ledger(Results(HOME / 'results'))}\n{end}{after}".encode())
-    return 0
 
 
 def _probe(models: list[str], count: int, as_json: bool) -> int:

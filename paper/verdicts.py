@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from paper.confirmatory import Numbers
+from paper.hypotheses import Numbers
 
 HOLDS, IN_PART, DIFFERS, UNDECIDED = "holds", "holds in part", "differs", "undecided"
 PRINTED = {"joint": 0.1920, "result": 0.5058, "accelerated": 0.4355}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from nlaformer import pretrained
-from paper import confirmatory
+from paper import hypotheses
 from paper.numbers import numbers
 from paper.verdicts import RULES, verdicts
 
@@ -124,7 +124,7 @@ def test_every_verdict_is_one_of_the_six():
 
 
 def test_verdicts_on_fresh_seeds_follow_from_the_protocols_rules():
-    found, results = judged(PAGE), confirmatory.numbers()
+    found, results = judged(PAGE), hypotheses.numbers()
     ruled = verdicts(results)
     reported = {name for name in ("h13", "h15", "h16") if any(key.startswith(f"{name}.") for key in results)}
     assert found == {name: ruled.get(name, "reported" if name in reported else "not run") for name in found}

@@ -12,7 +12,9 @@ import pytest
 from scipy import stats
 
 from paper import plan
-from paper.confirmatory import compare, holm, interval, ledger, numbers
+from paper.hypotheses import numbers
+from paper.ledger import tables
+from paper.quantities import compare, holm, interval
 from paper.results import Record, Results
 from paper.verdicts import verdicts
 
@@ -90,7 +92,7 @@ def test_the_protocol_is_older_than_every_run_it_covers():
 
 
 def test_the_ledger_counts_the_filed_runs():
-    assert ledger(Results()) in (ROOT / "paper" / "ledger.md").read_text(encoding="utf-8")
+    assert tables(Results()) in (ROOT / "paper" / "ledger.md").read_text(encoding="utf-8")
 
 
 def test_headline_numbers_agree_with_an_evaluation_that_uses_nothing_of_the_package():

@@ -1,0 +1,65 @@
+"""The tables of paper/ledger.md: the runs of paper/protocol.md that are filed, and what it reports of every kind."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from nlaformer.io import replace_file
+from paper import plan
+from paper.artefacts import HOME
+from paper.curves import geometric_mean
+from paper.hypotheses import Numbers
+from paper.quantities import failed, interval, mean_error
+from paper.results import Results
+
+
+def write() -> None:
+    """Write the tables into paper/ledger.md, between its two marks."""
+    path = HOME / "ledger.md"
+    before, mark, rest = path.read_text(encoding="utf-8").partition("<!-- runs -->\n")
+    _, end, after = rest.partition("<!-- end -->\n")
+    replace_file(path, f"{before}{mark}{tables(Results(HOME / 'results'))}\n{end}{after}".encode())
+
+
+def tables(results: Results) -> str:
+    """The tables of the ledger: the runs by group, and what the protocol reports of every kind of run."""
+    groups = ["| group | planned | done | failed |", "|---|---|---|---|"]
+    kinds = [
+        "| group | kind | seeds | G, mean | G, 95% interval | median e_T | failures |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for group in sorted({str(run.group) for run in plan.confirmatory().values()}):
+        names = [run.name for run in plan.confirmatory().values() if run.group == group]
+        done = [results.run(name) for name in names if results.has_run(name)]
+        groups.append(f"| {group} | {len(names)} | {len(done)} | {sum(map(failed, done))} |")
+        for kind in dict.fromkeys(record.name.rpartition("-seed")[0] for record in done):
+            records = [record for record in done if record.name.rpartition("-seed")[0] == kind]
+            scores = [mean_error(record) for record in records]
+            ends = [record.own["median"]["model"][-1] for record in records]
+            cells = [group, kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
+            cells += [_short(geometric_mean(ends)), f"{fmean(record.own['failures'] for record in records):.2%}"]
+            kinds.append(f"| {' | '.join(cells)} |")
+    return "\n".join([*groups, "", *kinds])
+
+
+def progress(results: Results) -> Numbers:
+    """The runs planned and done, the test systems of each, and the largest G over the least among seeds of a kind."""
+    done = [results.run(name) for name in plan.confirmatory() if results.has_run(name)]
+    systems = {record.own["count"] for record in done}
+    found: Numbers = {"planned": len(plan.confirmatory()), "done": len(done), "systems": max(systems, default=0)}
+    scores: dict[str, list[float]] = {}
+    for record in done:
+        scores.setdefault(record.name.rpartition("-seed")[0], []).append(mean_error(record))
+    spread = {kind: max(own) / min(own) for kind, own in scores.items()}
+    found |= {"kinds": len(spread), "spread.above_1.5": sum(factor > 1.5 for factor in spread.values())}
+    return found | {f"spread.{kind}": factor for kind, factor in spread.items()}
+
+
+def _ends(values: Sequence[float]) -> str:
+    return " to ".join(map(_short, interval(values))) if len(values) > 1 else "-"
+
+
+def _short(value: float) -> str:
+    """Three digits; near 1, where two values may differ in later ones, three decimals."""
+    return f"{value:.3f}" if abs(value - 1) < 0.1 else f"{value:.3g}"
