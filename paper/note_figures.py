@@ -1,4 +1,4 @@
-"""The figures of note.md: the error of a pair of heads over c, and errors over the iterations with and without a floor.
+"""The figures of note.md: heads over c, what the teacher contributes, and errors with and without a floor.
 
 Heads: the sum over 20 tokens of v_i s_i, computed by softmax heads in float64 with the sink's score C that the library
 chooses, for steps c from 1e-10 to 1; the error and the proven bound are those of the whole 20 x 20 result.
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from nlaformer.express.linearize import Linearization, design
 from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
-from paper import bundled
+from paper import bundled, plan
+from paper.curves import band
 from paper.results import HOME, Results
 
 HEADS = "heads"
@@ -103,6 +104,43 @@ def heads_figure(results: Results) -> Figure:
     title = f"Least errors {least}; at most {_share_of_bound(document['schemes']):.2f} of the bound (dotted)"
     tidy(axes, f"{title}\nsums of {document['tokens']} products, float64", "c", "relative error")
     axes.legend(frameon=False, fontsize=8.5)
+    return figure
+
+
+# --- what the teacher contributes, on fresh seeds ---
+
+_TAUGHT = {"lambda = 1": "cg-accelerated-lambda1", "lambda = 10": "cg-accelerated-lambda10",
+           "lambda = 30": "cg-accelerated-lambda30", "solution only": "solution-only"}  # fmt: skip
+_ROTATED = "cg-accelerated-lambda10-rotated"
+
+
+def fresh_runs(kind: str) -> list[str]:
+    """The confirmatory runs of a kind, one for each seed."""
+    return [name for name in plan.confirmatory() if name.rpartition("-seed")[0] == kind]
+
+
+TEACHER_RUNS = tuple(name for kind in (*_TAUGHT.values(), _ROTATED) for name in fresh_runs(kind))
+
+
+def teacher_figure(results: Results) -> Figure:
+    """CG beside the models that it taught with several weights of the solution; rotated systems, means and medians."""
+    figure, (axes, rotated) = panels(2, width=4.2, height=3.6)
+    for k, (label, kind) in enumerate(_TAUGHT.items()):
+        records = [results.run(name) for name in fresh_runs(kind)]
+        band(axes, [record.own["model"] for record in records], label, k)
+    reference(axes, records[0].own["cg"], "CG")
+    tidy(axes, "Taught by CG and shown the solution\nmeans of the systems, one seed and the range", "iteration")
+    for k, name in enumerate(fresh_runs(_ROTATED)):
+        record = results.run(name)
+        curve(rotated, record.own["median"]["model"], f"seed {record.config.seed}", k)
+        curve(rotated, record.own["model"], "", k, style=":")
+    reference(rotated, record.own["median"]["cg"], "CG")
+    tidy(rotated, "Rotated systems, lambda = 10\nmedians, and dotted the means", "iteration")
+    axes.set_ylabel("squared relative error", fontsize=9)
+    axes.set_yscale("log")
+    axes.set_ylim(1e-8, 50)
+    for each in (axes, rotated):
+        each.legend(frameon=False, fontsize=8, loc="lower left")
     return figure
 
 

@@ -56,6 +56,17 @@ def test_adjusted_p_values_never_fall_below_the_raw_ones_and_keep_their_order():
     assert sorted(raw, key=raw.__getitem__) == sorted(raw, key=lambda k: (adjusted[k], raw[k]))
 
 
+def test_what_is_undecided_stays_undecided_in_a_larger_family():
+    outcomes = set()
+    for seed in range(100):
+        one, other, third = (_seeds(ratio, 0.2, 3 * seed + k) for k, ratio in enumerate((1.0, 1.3, 3.0)))
+        alone = compare({"both": (one, other)})["both"].outcome
+        together = compare({"both": (one, other), "third": (one, third)})["both"].outcome
+        outcomes.add(alone)
+        assert alone != "undecided" or together == "undecided"
+    assert len(outcomes) > 1
+
+
 def test_an_interval_of_95_percent_holds_the_mean_in_95_of_100_draws():
     inside = 0
     for seed in range(400):
