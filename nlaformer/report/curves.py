@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, panels, tidy
+from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, held, panels, tidy
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,17 +46,15 @@ def outcome(statuses: Sequence[str], residuals: Sequence[float], work: str) -> s
     return f"{ended} after {work}, {largest} {np.max(np.asarray(residuals, dtype=float)):.2g}"
 
 
-def history_figure(
-    values: np.ndarray, title: str, y: str, x: str = "iteration", level: tuple[str, float] | None = None
-) -> Figure:
+def history_figure(values: np.ndarray, title: str, y: str, level: tuple[str, float] | None = None) -> Figure:
     """Draw values (..., K + 1) over the iterations, logarithmically: of several systems the median and the range.
 
     A system that has ended, NaN from there on, keeps its last value. ``level`` is a named line to compare with.
     """
     *batch, length = np.shape(values)
-    systems = _held(np.array(values, dtype=np.float64).reshape(math.prod(batch), length))  # neither need be there
+    systems = held(np.array(values, dtype=np.float64).reshape(math.prod(batch), length))  # neither need be there
     figure, (axes,) = panels(1, width=6.4, height=3.6)
-    _titled(axes, title, x, y)
+    _titled(axes, title, "iteration", y)
     steps, one = range(systems.shape[1]), len(systems) == 1
     middle = np.median(systems, axis=0) if len(systems) else np.full(systems.shape[1], np.nan)
     name = "" if one else f"median of {len(systems):,}"
@@ -138,13 +136,6 @@ def scores_figure(targets: Mapping[str, Mapping[str, Sequence[float]]], titles: 
         if k + 1 == len(targets):
             _name_ends(axis)
     return figure
-
-
-def _held(systems: np.ndarray) -> np.ndarray:
-    """Every NaN replaced by the value before it; one at the start stays."""
-    for k in range(1, systems.shape[1]):
-        systems[:, k] = np.where(np.isnan(systems[:, k]), systems[:, k - 1], systems[:, k])
-    return systems
 
 
 def _drawn(values: np.ndarray) -> np.ndarray:

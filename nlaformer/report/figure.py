@@ -24,8 +24,8 @@ BLUE, ORANGE, GREEN, GREY = "#dbe7f5", "#fbe3cc", "#dcefdc", "#eef0f2"
 CURVES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 # Without dates, versions and random names, a file changes only if its picture does.
-_PLAIN = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
-_STYLE: dict[Any, Any] = {"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}
+PLAIN = {".png": {"Software": None}, ".svg": {"Date": None, "Creator": None}}
+STYLE: dict[Any, Any] = {"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}
 _LOOKS = {"compiled": (CURVES[0], 2.2, "-"), "paper": (CURVES[1], 1.4, "-"), "paper heads": (CURVES[1], 1.4, ":"),
           "reference": (INK, 1.0, "--")}  # fmt: skip
 _EXPONENT = "exponent"  # the register of a power of two, which is not on the scale of the data
@@ -78,13 +78,13 @@ def save(figure: Figure, path: Path, dpi: int = 150) -> Path:
     from matplotlib import rc_context
 
     kind = path.suffix.lower()
-    if kind not in _PLAIN:
+    if kind not in PLAIN:
         raise FileError(f"pictures are written as PNG or SVG; {path} does not end in .png or .svg")
     if not path.parent.is_dir():
         raise FileError(f"cannot write {path}: there is no folder {path.parent}; make it first")
     try:
-        with rc_context(_STYLE):
-            figure.savefig(path, dpi=dpi, facecolor="white", metadata=_PLAIN[kind])
+        with rc_context(STYLE):
+            figure.savefig(path, dpi=dpi, facecolor="white", metadata=PLAIN[kind])
     except OSError as error:
         raise FileError(f"cannot write {path}: {error.strerror or error}") from error
     return path
@@ -161,13 +161,17 @@ def _first(values: Sequence[float], wanted: float) -> str:
 
 
 def _median(residuals: np.ndarray) -> list[float]:
-    rows = _relative(residuals)[0]
-    for k in range(1, rows.shape[1]):
-        rows[:, k] = np.where(np.isnan(rows[:, k]), rows[:, k - 1], rows[:, k])
-    values = np.median(rows, axis=0)
+    values = np.median(held(_relative(residuals)[0]), axis=0)
     # Zero has no logarithm; a curve that reaches it ends below everything else.
     least = values[values > 0].min(initial=1.0)
     return [float(max(value, least / 10)) for value in values]
+
+
+def held(systems: np.ndarray) -> np.ndarray:
+    """Every NaN replaced by the value before it; one at the start stays."""
+    for k in range(1, systems.shape[1]):
+        systems[:, k] = np.where(np.isnan(systems[:, k]), systems[:, k - 1], systems[:, k])
+    return systems
 
 
 def _relative(residuals: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

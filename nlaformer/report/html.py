@@ -36,11 +36,8 @@ def tag(name: str, *children: str, **attributes: object) -> Html:
     '<p><i>x</i>&lt;script&gt;</p>'
     """
     given = "".join(f' {key.rstrip("_").replace("_", "-")}="{html.escape(str(v))}"' for key, v in attributes.items())
-    return Html(f"<{name}{given}>{''.join(map(_markup, children))}</{name}>")
-
-
-def _markup(child: str) -> str:
-    return child if isinstance(child, Html) else html.escape(child)
+    inside = "".join(child if isinstance(child, Html) else html.escape(child) for child in children)
+    return Html(f"<{name}{given}>{inside}</{name}>")
 
 
 def panel(title: str, *parts: str) -> Html:

@@ -9,7 +9,7 @@ import io
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, panels, tidy
+from nlaformer.report.figure import CURVES, FAINT, INK, MARKERS, PLAIN, STYLE, panels, tidy
 from nlaformer.report.findings import LEGEND, READINGS, Data, about, drawable, finding, interchange_finding
 from nlaformer.report.html import Html, tag
 from nlaformer.report.html import page as whole_page
@@ -49,9 +49,9 @@ def table(found: Data) -> Html:
 def _svg(figure: Figure) -> Html:
     from matplotlib import rc_context
 
-    with rc_context({"svg.hashsalt": "nlaformer", "svg.fonttype": "none"}):
+    with rc_context(STYLE):
         written = io.StringIO()
-        figure.savefig(written, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(written, format="svg", metadata=PLAIN[".svg"])
     return Html("".join(written.getvalue().partition("<svg")[1:]))
 
 
@@ -79,11 +79,19 @@ def _look(name: str) -> dict[str, Any]:
     }
 
 
-def _lines(axes: Axes, curves: dict[str, Sequence[float]], start: int) -> None:
+def _lines(axes: Axes, curves: dict[str, Sequence[float]], start: int, legend: bool = True) -> None:
     for name, values in curves.items():
         shown = [value if value is not None and value > 1e-18 else float("nan") for value in values]
         axes.plot(range(start, start + len(values)), shown, label=name, **_look(name))
-    axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+    if legend:
+        axes.legend(frameon=False, fontsize=7.5, loc="center left", bbox_to_anchor=(1.0, 0.5))
+
+
+def _squared(found: Data, test: str, statistic: str, what: str, start: int = 0, x: str = "iteration") -> Figure:
+    """A statistic of a test, a curve for each subject."""
+    figure, axes = _one(finding(test, found), x, f"squared {what}, {statistic}")
+    _lines(axes, {name: each[statistic] for name, each in found[test].items()}, start)
+    return figure
 
 
 def _explained(found: Data) -> Figure:
@@ -91,12 +99,6 @@ def _explained(found: Data) -> Figure:
     _lines(axes, {e["candidate"]: e["ratio"][: e["ended"]] for e in found["explanations"]}, 1)
     axes.axhline(0.5, color=INK, linewidth=0.8, linestyle=":")
     axes.set_ylim(1e-4, 100)
-    return figure
-
-
-def _errors(found: Data) -> Figure:
-    figure, axes = _one(finding("errors", found), "iteration", "squared relative error, mean")
-    _lines(axes, {name: each["mean"] for name, each in found["errors"].items()}, 0)
     return figure
 
 
@@ -123,9 +125,7 @@ def _filters(found: Data) -> Figure:
         tidy(
             axis, f"t = {t}: within {off:.1g} of CG's", "eigenvalues, low to high", "spectral filter" if k == 0 else ""
         )
-        _lines(axis, rows, 1)
-        if k + 1 < len(iterates):
-            axis.get_legend().remove()  # type: ignore[union-attr]
+        _lines(axis, rows, 1, legend=k + 1 == len(iterates))
     return figure
 
 
@@ -136,10 +136,8 @@ def _symmetries(found: Data) -> Figure:
         tidy(axis, f"{label}\nmedian at t = 2: {own:.1e}", "iteration", "squared defect, median" if k == 0 else "")
         axis.set_yscale("log")
         shown = ("model", "cg", "pcg", "fixed polynomial", "untrained")
-        _lines(axis, {name: table[name]["defect"]["median"] for name in shown}, 0)
+        _lines(axis, {name: table[name]["defect"]["median"] for name in shown}, 0, legend=k + 1 == len(axes))
         axis.set_xlim(0, found["T"] + 0.2)  # of an empty panel too
-        if k + 1 < len(axes):
-            axis.get_legend().remove()  # type: ignore[union-attr]
     return figure
 
 
@@ -150,15 +148,7 @@ def _termination(found: Data) -> Figure:
         own, cg = (table[name]["median"][t] for name in ("model", "cg"))
         tidy(axis, f"{label}, t = {t}:\n{own:.1e}, CG {cg:.1e}", "iteration", "" if k else "squared error")
         axis.set_yscale("log")
-        _lines(axis, {name: each["median"] for name, each in table.items()}, 0)
-        if k + 1 < len(axes):
-            axis.get_legend().remove()  # type: ignore[union-attr]
-    return figure
-
-
-def _additivity(found: Data) -> Figure:
-    figure, axes = _one(finding("additivity", found), "iteration", "squared defect, median")
-    _lines(axes, {name: each["median"] for name, each in found["additivity"].items()}, 0)
+        _lines(axis, {name: each["median"] for name, each in table.items()}, 0, legend=k + 1 == len(axes))
     return figure
 
 
@@ -172,13 +162,6 @@ def _elsewhere(found: Data) -> Figure:
         axes.bar([place + 0.2 * (k - 1.5) for place in places], heights, width=0.18, color=colour, label=name)
     axes.set_xticks(list(places), list(table), rotation=30, ha="right", fontsize=8)
     axes.legend(frameon=False, fontsize=8)
-    return figure
-
-
-def _beyond(found: Data) -> Figure:
-    x = f"iterations, in multiples of T = {found['T']}"
-    figure, axes = _one(finding("beyond", found), x, "squared relative error, median")
-    _lines(axes, {name: each["median"] for name, each in found["beyond"].items()}, 1)
     return figure
 
 
@@ -204,14 +187,16 @@ def interchange_figure(found: Data) -> Figure:
 
 FIGURES: dict[str, Callable[[Data], Figure]] = {
     "explanations": _explained,
-    "errors": _errors,
+    "errors": lambda found: _squared(found, "errors", "mean", "relative error"),
     "krylov": _krylov,
     "operators": _operators,
     "filters": _filters,
     "symmetries": _symmetries,
     "termination": _termination,
-    "additivity": _additivity,
+    "additivity": lambda found: _squared(found, "additivity", "median", "defect"),
     "elsewhere": _elsewhere,
-    "beyond": _beyond,
+    "beyond": lambda found: _squared(
+        found, "beyond", "median", "relative error", 1, f"iterations, in multiples of T = {found['T']}"
+    ),
     "interchange": lambda found: interchange_figure(found["interchange"]),
 }
