@@ -7,6 +7,7 @@ this data and computes the layer in float64.
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from fractions import Fraction
 from typing import Any, cast
 
@@ -18,7 +19,7 @@ from nlaformer.compiler.schedule import BLOCKS, in_words
 from nlaformer.explorer.store import Store
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
-from nlaformer.learn.scale import Range, familiar
+from nlaformer.learn.scale import familiar
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
 from nlaformer.weights import Sparse, Weight
@@ -136,17 +137,6 @@ def solver(model: Solver, store: Store) -> dict[str, Any]:
         "positions": store.put(model.positions, "f4"),
         "probe_x": _weight(model.probe_x, store, "f4"),
         "probe_rd": _weight(model.probe_rd, store, "f4"),
-        "familiar": None
-        if known is None
-        else {
-            "size": _range(known.size),
-            "diagonal": _range(known.diagonal),
-            "length": _range(known.length),
-            "shape": [_range(each) for each in known.shape],
-        },
+        "familiar": known and asdict(known),
         "model": transformer(model.blocks, store, "f4"),
     }
-
-
-def _range(known: Range) -> dict[str, float]:
-    return {name: float(value) for name, value in vars(known).items()}

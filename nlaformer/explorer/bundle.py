@@ -18,7 +18,6 @@ from nlaformer.errors import FileError
 
 _IMPORT = re.compile(r'^import \{([^}]*)\} from "\./([\w-]+\.js)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ((?:async )?function\*?|const|class) (\w+)", re.MULTILINE)
-_ENTRY = "main.js"
 
 
 def sources() -> dict[str, str]:
@@ -72,14 +71,12 @@ def page(data: dict[str, Any], stores: dict[str, str]) -> str:
     texts = {
         "STYLE": files["style.css"],
         "DATA": _inert(json.dumps(data, separators=(",", ":"), ensure_ascii=False)),
-        "STORES": "\n".join(_store(name, text) for name, text in stores.items()),
+        "STORES": "\n".join(
+            f'<script type="text/plain" id="store-{name}">{text}</script>' for name, text in stores.items()
+        ),
         "SCRIPT": script(modules),
     }
     return re.sub(r"\{\{(\w+)\}\}", lambda found: texts[found[1]], files["index.html"])
-
-
-def _store(name: str, text: str) -> str:
-    return f'<script type="text/plain" id="store-{name}">{text}</script>'
 
 
 def _inert(text: str) -> str:
