@@ -89,14 +89,14 @@ def _divide(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tens
     return torch.where(nothing, 0.0, torch.where(away > 0, error, torch.inf))
 
 
-def _sums(product: Callable[[_Node, Tensor, Tensor], Tensor]) -> _Rule:
+def _sums(product: Callable[[Tensor, Tensor], Tensor]) -> _Rule:
     """The rule of a sum of products."""
 
     def rule(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
         (u, w), (e, f) = args, errs
         terms = w.shape[-1] ** AXES[node.kinds[1]] + 2
-        size = product(node, u.abs(), w.abs())
-        inherited = product(node, u.abs(), f) + product(node, e, w.abs() + f)
+        size = product(u.abs(), w.abs())
+        inherited = product(u.abs(), f) + product(e, w.abs() + f)
         return inherited + terms * (UNIT * size + _TINY) + node.rounding
 
     return rule
@@ -157,10 +157,6 @@ def _sign(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor
     return torch.where((u.abs() > e) | (e == 0), 0.0, 2.0)
 
 
-def _matmul(node: _Node, u: Tensor, w: Tensor) -> Tensor:
-    return u @ w
-
-
 def _triangle(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
     side, k = node.extra
     return errs[0].tril(k) if side == "lower" else errs[0].triu(k)
@@ -170,8 +166,8 @@ _RULES: dict[str, _Rule] = {
     "add": _add,
     "multiply": _multiply,
     "divide": _divide,
-    "matmul": _sums(_matmul),
-    "dot": _sums(lambda node, u, w: (u * w).sum()),
+    "matmul": _sums(torch.matmul),
+    "dot": _sums(lambda u, w: (u * w).sum()),
     "outer": lambda node, args, errs: (
         args[0].abs()[:, None] * errs[1] + errs[0][:, None] * (args[1].abs() + errs[1]) + node.rounding
     ),

@@ -82,7 +82,8 @@ class _Steps:
         e = exponent(_size(q))  # an operator may have any scale
         c, q = scale(c, -e), scale(q, -e)
         if isinstance(self.A, ImplicitOperator) and not self.square:
-            strange = self._contradicts(c, q)
+            self.reach = torch.fmax(self.reach, norm_of(q) / norm_of(c))
+            strange = contradicts(c, q, self.r, self.g, self.reach)
             c, q = self._end(strange, Status.NOT_LINEAR, OTHER_ADJOINT, c, q)
         if not len(self.lanes):
             return
@@ -131,11 +132,6 @@ class _Steps:
                 return
         self.d[:, self.count], self.q[:, self.count] = d, q
         self.count += 1
-
-    def _contradicts(self, c: Tensor, q: Tensor) -> Tensor:
-        """Whether rmatvec cannot be the transpose of matvec."""
-        self.reach = torch.fmax(self.reach, norm_of(q) / norm_of(c))
-        return contradicts(c, q, self.r, self.g, self.reach)
 
     def verify_claims(self) -> None:
         """Check the lanes that claim to have converged, or cannot go on, by their true residual."""

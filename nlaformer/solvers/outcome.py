@@ -4,23 +4,16 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from nlaformer.arrays import FloatArray
 from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
-from nlaformer.solvers.result import INFO, Contribution, Status, counted, in_lines, measured
+from nlaformer.solvers.result import INFO, Contribution, SolveResult, Status, counted, in_lines, measured
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _CHECKS = ("warn", "raise", "ignore")
-
-
-class _Ended(Protocol):
-    @property
-    def converged(self) -> bool: ...
-
-    def explain(self) -> str: ...
 
 
 def check_reporting(check: Any, callback: Any) -> None:
@@ -31,7 +24,7 @@ def check_reporting(check: Any, callback: Any) -> None:
         raise OptionError(f"callback is a {type(callback).__name__}; expected a function of the iterate")
 
 
-def warn_or_raise(result: _Ended, check: str, above: int) -> None:
+def warn_or_raise(result: Outcome | SolveResult, check: str, above: int) -> None:
     """Report that something did not converge; the user's line is so many calls above."""
     if result.converged or check == "ignore":
         return

@@ -120,7 +120,7 @@ class Answers(Proposer):
         self._A = problem.A.blocks(self._blocks.index, rows)  # (G, k, s, s); of least squares (G, 1, rows, n)
         self._shared = len(problem.b) // len(self._A)  # lanes to a matrix
         if size is not None and not self._square:
-            self._pad(problem, size)
+            self._pad(size)
         elif size is None:
             exponent = problem.exponent_a[:: self._shared, None, None]
             self._A = scale(self._A, exponent[..., None])
@@ -129,7 +129,7 @@ class Answers(Proposer):
         else:
             self._A, self._back = _in_size(self._A, size, diagonal)
 
-    def _pad(self, problem: Problem, size: int) -> None:
+    def _pad(self, size: int) -> None:
         """Fill the rectangular A up with zeros to a square, as programs for least squares take it."""
         rows, n = self._A.shape[-2:]
         if max(rows, n) > size:
@@ -221,10 +221,8 @@ class Directions(Proposer):
         self._memory[at] = torch.cat([h for _, h in answers]).reshape(memory.shape).to(memory)
         c = torch.cat([c for c, _ in answers])
         _synchronize(c)
-        if c.shape != (unit.flatten(0, 1)).shape:
-            raise _UnusableError(
-                f"it proposed shape {tuple(c.shape)} for residuals of shape {tuple(unit.flatten(0, 1).shape)}"
-            )
+        if c.shape != (wanted := unit.flatten(0, 1).shape):
+            raise _UnusableError(f"it proposed shape {tuple(c.shape)} for residuals of shape {tuple(wanted)}")
         return self._blocks.join(self._in_length(lanes, c.to(r).reshape(unit.shape), parts))
 
     def _matrices(self, lanes: Tensor) -> Tensor:

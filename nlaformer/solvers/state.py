@@ -249,8 +249,7 @@ class SolveState:
         A, adjoint = self._in_units(problem.A, lanes, problem.exponent_b - problem.exponent_a), None
         if problem.adjoint is not None:
             adjoint = self._in_units(problem.adjoint, lanes, problem.exponent_b)
-        for _ in range(1 if adjoint is None else 2):
-            self.count_product(lanes)
+        self.matvecs[lanes] += 1 if adjoint is None else 2
         return certify(A, problem.b[lanes], x, problem.tolerance[lanes], adjoint)
 
     def _in_units(self, A: Operator, lanes: Tensor, exponent: Tensor) -> Operator:
