@@ -6,8 +6,8 @@ With l_t the mean over a batch of a weighted sum of the squared distances::
     solution      1/n ||NLAF_x^t - x||^2             to the solution
     intermediate  1/n ||NLAF_in^t - (r_t, d_t)||^2   to the teacher's residual and direction
 
-every loss is a mean of l_t over the window T_0, ..., T: it is given by the three weights in l_t and by T_0. One
-function per loss states the weights. A power p < 1 replaces l_t by ((l_t + floor_t)^p - 1) / p, and p = 0 by its limit
+every loss is a mean of l_t over the window T_0, ..., T: it is given by the three weights in l_t, which ``_WEIGHTS``
+states, and by T_0. A power p < 1 replaces l_t by ((l_t + floor_t)^p - 1) / p, and p = 0 by its limit
 log(l_t + floor_t): each iterate keeps its minimizer, and its gradient is divided by (l_t + floor_t)^(1-p), so that the
 late, small ones count too.
 
@@ -25,7 +25,7 @@ error over all iterates: it measures the model and does not shape it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -35,36 +35,17 @@ from nlaformer.learn.config import Config
 from nlaformer.learn.data import Batch
 from nlaformer.problems import Family, Systems
 
-
-class LossWeights(NamedTuple):
-    """The weights of the three squared distances in l_t, for one loss."""
-
-    step: float
-    solution: float
-    intermediate: float
-
-
-def result(config: Config) -> LossWeights:
-    """1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2."""
-    return LossWeights(step=1.0, solution=0.0, intermediate=0.0)
-
-
-def joint(config: Config) -> LossWeights:
-    """1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2 + eta ||NLAF_in^t - (r_t, d_t)||^2."""
-    return LossWeights(step=1.0, solution=0.0, intermediate=config.eta)
-
-
-def step_and_solution(config: Config) -> LossWeights:
-    """1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x_t||^2 + lambda ||NLAF_x^t - x||^2."""
-    return LossWeights(step=1.0, solution=config.lambda_, intermediate=0.0)
-
-
-def solution(config: Config) -> LossWeights:
-    """1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x||^2."""
-    return LossWeights(step=0.0, solution=1.0, intermediate=0.0)
-
-
-_LOSSES = {"result": result, "joint": joint, "step+solution": step_and_solution, "solution": solution}
+# The weights of step, solution and intermediate in l_t.
+_WEIGHTS: dict[str, Callable[[Config], tuple[float, float, float]]] = {
+    # 1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2
+    "result": lambda config: (1.0, 0.0, 0.0),
+    # 1/(n(T+1)) sum_t ||NLAF_x^t - x_t||^2 + eta ||NLAF_in^t - (r_t, d_t)||^2
+    "joint": lambda config: (1.0, 0.0, config.eta),
+    # 1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x_t||^2 + lambda ||NLAF_x^t - x||^2
+    "step+solution": lambda config: (1.0, config.lambda_, 0.0),
+    # 1/((T-T_0+1)n) sum_{t>=T_0} ||NLAF_x^t - x||^2
+    "solution": lambda config: (0.0, 1.0, 0.0),
+}
 
 
 class Objective(NamedTuple):
@@ -79,9 +60,8 @@ class Objective(NamedTuple):
 
 def objective(configs: Sequence[Config], device: torch.device | str = "cpu") -> Objective:
     """The losses of a stack of configs."""
-    weights = [_LOSSES[config.supervision](config) for config in configs]
     T = configs[0].T
-    mix = torch.tensor(weights, device=device)
+    mix = torch.tensor([_WEIGHTS[config.supervision](config) for config in configs], device=device)
     t = torch.arange(T + 1, device=device)
     first = torch.tensor([config.first for config in configs], device=device).unsqueeze(1)
     floor = torch.tensor([config.floor for config in configs], device=device).unsqueeze(1)
