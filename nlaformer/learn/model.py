@@ -36,7 +36,7 @@ from nlaformer.arrays import (
 )
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.config import Config
-from nlaformer.learn.panels import as_line, as_panel, as_text, facts
+from nlaformer.learn.panels import Shown, facts
 from nlaformer.learn.scale import familiar, warn_if_unfamiliar
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import FFN, Heads, Layer, NLAFormer, Point
@@ -45,7 +45,7 @@ from nlaformer.weights import Dense
 _Model = TypeVar("_Model", bound=nn.Module)
 
 
-class Solver(nn.Module):
+class Solver(Shown, nn.Module):
     """A learned iterative solver, or a stack of them.
 
     ``iterates`` is the way to solve systems, in any precision; calling the model gives tensors with gradients, for
@@ -86,18 +86,8 @@ class Solver(nn.Module):
 
     @property
     def _shown(self) -> tuple[str, dict[str, str]]:
-        """What is shown of it: a title, and facts by name."""
         title = f"Stack of {self.stacked} solvers" if self.stacked else "Solver"
         return title, facts(self.config, sum(parameter.numel() for parameter in self.parameters()))
-
-    def __repr__(self) -> str:
-        return as_line(*self._shown)
-
-    def __str__(self) -> str:
-        return as_text(*self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_panel(*self._shown)
 
     def entries(self, systems: int) -> int:
         """Entries of the token matrices of so many systems."""

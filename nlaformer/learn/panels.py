@@ -24,17 +24,23 @@ def facts(config: Config, numbers: int) -> _Facts:
     }
 
 
-def as_line(title: str, told: _Facts) -> str:
-    """A model in one line, for ``repr``."""
-    return f"<{title}: {told['recipe']}, {told['systems']}, {told['iterations']}, {told['weights']}>"
+class Shown:
+    """A model in one line, in a few lines, and in a notebook."""
 
+    @property
+    def _shown(self) -> tuple[str, _Facts]:
+        """What is shown of it: a title, and facts by name."""
+        raise NotImplementedError
 
-def as_text(title: str, told: _Facts) -> str:
-    """A model in a few lines, for ``print``."""
-    wide = max(map(len, told)) + 2
-    return "\n".join([title, *(f"  {name:{wide}}{value}" for name, value in told.items())])
+    def __repr__(self) -> str:
+        title, told = self._shown
+        return f"<{title}: {told['recipe']}, {told['systems']}, {told['iterations']}, {told['weights']}>"
 
+    def __str__(self) -> str:
+        title, told = self._shown
+        wide = max(map(len, told)) + 2
+        return "\n".join([title, *(f"  {name:{wide}}{value}" for name, value in told.items())])
 
-def as_panel(title: str, told: _Facts) -> str:
-    """A model in a notebook."""
-    return panel(title, rows(told))
+    def _repr_html_(self) -> str:
+        title, told = self._shown
+        return panel(title, rows(told))

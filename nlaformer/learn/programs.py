@@ -32,12 +32,12 @@ from nlaformer.compiler.trace import ANSWER, refuse, trace_program
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing
-from nlaformer.learn.panels import as_line, as_panel, as_text, facts
+from nlaformer.learn.panels import Shown, facts
 from nlaformer.learn.parts import PartNetwork
 from nlaformer.transformer import NLAFormer
 
 
-class TrainedProgram(nn.Module):
+class TrainedProgram(Shown, nn.Module):
     """A program with its learned parts filled in, or a stack of E of them: every weight then leads with an axis E.
 
     Calling the model gives the iterates of a batch with gradients, for training; ``run`` and ``iterates`` take arrays
@@ -70,20 +70,10 @@ class TrainedProgram(nn.Module):
 
     @property
     def _shown(self) -> tuple[str, dict[str, str]]:
-        """What is shown of it: a title, and facts by name."""
         title = f"Stack of {self.stacked} programs" if self.stacked else "Program"
         parts = "; ".join(f"{part.name}: {part.gives} in {part.method}" for part in self.program.parts)
         told = facts(self.config, sum(parameter.numel() for parameter in self.parameters()))
         return f"{title} {self.program.name}", told | {"learned parts": parts}
-
-    def __repr__(self) -> str:
-        return as_line(*self._shown)
-
-    def __str__(self) -> str:
-        return as_text(*self._shown)
-
-    def _repr_html_(self) -> str:
-        return as_panel(*self._shown)
 
     @property
     def _parts(self) -> dict[str, PartNetwork]:
@@ -349,10 +339,15 @@ def initial(config: Config, program: Program) -> TrainedProgram:
             f"{program.name}: a learned part cannot be called {taken[0]}, a name of torch's own where networks are "
             f"kept; write another, such as propose_{taken[0]} = nf.Learned(...)"
         )
-    reference = Reference.of(traced, analysis.promises)
+    return fresh(config, Reference.of(traced, analysis.promises))
+
+
+def fresh(config: Config, program: Reference) -> TrainedProgram:
+    """The model of a program before training; the weights of its networks are drawn by the seed of the config."""
     generator = torch.Generator().manual_seed(config.seed)
-    networks = {part.name: PartNetwork.initial(part, config, generator) for part in reference.parts}
-    return TrainedProgram(config, reference, networks)
+    return TrainedProgram(
+        config, program, {part.name: PartNetwork.initial(part, config, generator) for part in program.parts}
+    )
 
 
 def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> TrainedProgram:
@@ -373,7 +368,7 @@ def from_config(config: dict[str, Any], model: NLAFormer, **weights: Tensor) -> 
         raise FileError(f"the file holds {len(unread)} layers more than its config names")
     found = TrainedProgram(known, program, networks)
     with torch.device("meta"):  # shapes alone
-        expected = {part.name: PartNetwork.initial(part, known, torch.Generator()) for part in program.parts}
-    if others := differing(found, TrainedProgram(known, program, expected)):
+        expected = fresh(known, program)
+    if others := differing(found, expected):
         raise FileError(f"the saved weights are not those of the config: {', '.join(others[:3])}")
     return found

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import torch
 
+from nlaformer.learn import programs
 from nlaformer.learn.model import Solver, initial
-from nlaformer.learn.parts import PartNetwork
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.learn.recipes import recipe
 from nlaformer.microscope.subject import Subject, subject
@@ -24,9 +24,7 @@ def before_training(model: object, n: int, T: int) -> Solver | TrainedProgram:
     if isinstance(model, Solver):
         return initial(model.config.replace(start=None))
     if isinstance(model, TrainedProgram):
-        generator = torch.Generator().manual_seed(model.config.seed)
-        parts = {part.name: PartNetwork.initial(part, model.config, generator) for part in model.program.parts}
-        return TrainedProgram(model.config, model.program, parts)
+        return programs.fresh(model.config, model.program)
     return initial(recipe("quickstart", n=n, T=T))
 
 
