@@ -13,6 +13,8 @@ from nlaformer.microscope import probes
 from nlaformer.microscope.targets import values
 from tests.test_microscope_recording import SMALL, N, solver, subject
 
+SOURCES = {"model", "untrained", "input", "permuted"}
+
 
 class Halved(nf.Program):
     def start(self, b):
@@ -37,7 +39,7 @@ def test_the_registers_of_compiled_cg_are_read_and_no_control_reads_them(compile
     scores = compiled["cg.r"]
     assert scores["model"].mean_low > 0.99 and compiled.beyond_controls("cg.r")
     assert max(scores[name].mean_high for name in ("untrained", "input", "permuted")) < 0.9
-    assert scores["model"].r2.shape == (3,) and set(scores) == set(probes.SOURCES)
+    assert scores["model"].r2.shape == (3,) and set(scores) == SOURCES
 
 
 def test_what_the_input_holds_too_is_not_beyond_the_controls(compiled):
@@ -89,7 +91,7 @@ def test_networks_and_programs_with_a_learned_part_are_probed_at_any_part(kind: 
     for at, token in (("output", None), ("ffn.hidden", "all")):
         with pytest.warns(SampleWarning):
             found = nf.probe(model, targets=["solution"], at=at, token=token, systems=40, iterations=2)
-        assert set(found["solution"]) == set(probes.SOURCES)
+        assert set(found["solution"]) == SOURCES
         assert np.isfinite(found["solution"]["model"].r2[1:]).all(), at
 
 
@@ -97,7 +99,7 @@ def test_a_part_that_is_read_once_is_probed_there_and_so_are_its_controls():
     model = initial_program(SMALL, LearnedPCG())
     targets = {"diagonal of A": lambda A, b: A.diagonal(dim1=-2, dim2=-1)}  # n numbers, and n = T + 1
     found = nf.probe(model, targets=targets, token="own", systems=200)
-    for source in probes.SOURCES:
+    for source in SOURCES:
         r2 = found["diagonal of A"][source].r2
         assert np.isfinite(r2[0]) and np.isnan(r2[1:]).all() and r2[0] == found["diagonal of A"][source].mean
     assert found["diagonal of A"]["input"].mean_low > 0.4 > 0.1 > found["diagonal of A"]["permuted"].mean_high

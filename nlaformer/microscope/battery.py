@@ -28,6 +28,7 @@ from nlaformer import problems
 from nlaformer.arrays import flag
 from nlaformer.compiler import library
 from nlaformer.errors import OptionError, look_up, shown
+from nlaformer.learn.evaluate import squared_deviations, squared_relative_errors
 from nlaformer.learn.model import Solver
 from nlaformer.microscope import naming
 from nlaformer.microscope.candidates import candidates
@@ -40,7 +41,6 @@ from nlaformer.microscope.measures import (
     iterations_of_same_error,
     krylov,
     krylov_basis,
-    squared,
 )
 from nlaformer.microscope.naming import Explanation
 from nlaformer.microscope.subject import Subject, program_method, subject
@@ -274,7 +274,7 @@ def _short(value: object) -> object:
 
 
 def _errors(iterates: Tensor, x: Tensor) -> Spread:
-    return Spread.of(squared(iterates - x[:, None], x))
+    return Spread.of(squared_relative_errors(iterates, x))
 
 
 def _operators(everyone: _Everyone, family: Family, size: Effort, seed: int) -> dict[str, ErrorOperator]:
@@ -320,7 +320,7 @@ def _symmetries(everyone: _Everyone, systems: Systems, runs: _Runs, seed: int) -
 
 def _symmetry(each: Subject, changed: Systems, back: _Back, before: Tensor, x: Tensor) -> Symmetry:
     after = each.iterates(changed.A, changed.b)
-    return Symmetry(Spread.of(squared(back(after) - before, x)), _errors(after[:, -1:], changed.x))
+    return Symmetry(Spread.of(squared_deviations(back(after), before, x)), _errors(after[:, -1:], changed.x))
 
 
 def _few_eigenvalues(systems: Systems) -> Iterator[tuple[str, Systems]]:
@@ -342,7 +342,7 @@ def _additivity(each: Subject, systems: Systems, runs: _Runs) -> Spread:
     right, until = (A @ other[..., None])[..., 0], min(each.T, _SHORT)
     together = each.iterates(A, (b + right) / math.sqrt(2), until)
     apart = (runs[each.name][:, : until + 1] + each.iterates(A, right, until)) / math.sqrt(2)
-    return Spread.of(squared(together - apart, (x + other) / math.sqrt(2)))
+    return Spread.of(squared_deviations(together, apart, (x + other) / math.sqrt(2)))
 
 
 def _others(family: Family, own: Systems, seed: int) -> Iterator[tuple[str, Systems]]:

@@ -71,11 +71,6 @@ def middle(values: Tensor) -> Tensor:
     return torch.where(values.isnan(), math.inf, values).median(0).values
 
 
-def squared(difference: Tensor, x: Tensor) -> Tensor:
-    """|difference|^2 / |x|^2 of every iterate, (count, T + 1)."""
-    return difference.square().sum(-1) / x.square().sum(-1)[:, None]
-
-
 def krylov_basis(A: Tensor, b: Tensor) -> Tensor:
     """Orthonormal vectors v_1, ..., v_n as rows, (count, n, n), the first m of which span K_m; zero where K_m ends."""
     basis, v = b.new_zeros(b.shape[0], b.shape[1], b.shape[1]), b

@@ -30,7 +30,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from nlaformer.microscope.measures import middle, numbers, squared
+from nlaformer.learn.evaluate import squared_deviations, squared_relative_errors
+from nlaformer.microscope.measures import middle, numbers
 
 EXPLAINED = 0.5
 LEAST = 3
@@ -74,7 +75,7 @@ def _explanation(name: str, iterates: Tensor, theirs: Tensor, x: Tensor) -> Expl
     going = (middle(own / x.norm(dim=-1, keepdim=True)) > CONVERGED).tolist()
     ended = next((t for t, more in enumerate(going) if not more), len(going))
     until = next((t for t in range(ended) if not ratio[t] <= EXPLAINED), ended)
-    squares = squared(iterates - theirs, x).mean(0)[1:]
+    squares = squared_deviations(iterates, theirs, x).mean(0)[1:]
     return Explanation(
         name,
         until,
@@ -82,5 +83,5 @@ def _explanation(name: str, iterates: Tensor, theirs: Tensor, x: Tensor) -> Expl
         sum(max(0.0, 1 - value) for value in ratio[:ended]),
         ratio,
         numbers(squares),
-        numbers(squares / squared(theirs - x[:, None], x).mean(0)[1:]),
+        numbers(squares / squared_relative_errors(theirs, x).mean(0)[1:]),
     )

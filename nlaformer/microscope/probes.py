@@ -47,12 +47,6 @@ _FITTED_FOR_EACH = 5  # systems for each number that a probe reads
 _FEWEST = 2
 _LEAST = 400
 _RESAMPLES = 400
-SOURCES = {
-    "model": "the model's state",
-    "untrained": "the network before its training",
-    "input": "b, A, A b, diag(A) b, b / diag(A)",
-    "permuted": "the model's state, targets of other systems",
-}
 
 
 @dataclass(frozen=True)

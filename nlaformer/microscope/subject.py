@@ -66,7 +66,7 @@ def subject(model: object, family: Family | None = None, iterations: int | None 
         config = model.config
         own = family or config.make_family()
         T = iterations or config.T
-        method = _solver(model, T) if isinstance(model, Solver) else _trained(model)
+        method = _solver(model, T) if isinstance(model, Solver) else model.iterates
         longer = isinstance(model, TrainedProgram) or config.shared  # loops without shared layers are T - 1
         return Subject(config.recipe, method, T, own, longer, model)
     if isinstance(model, Algorithm | Program):
@@ -89,10 +89,6 @@ def _solver(model: Solver, T: int) -> Method:
         return model.iterates(A, b, iterations + more, normalize=False)[:, : iterations + 1]
 
     return method
-
-
-def _trained(model: TrainedProgram) -> Method:
-    return lambda A, b, iterations: model.iterates(A, b, iterations)
 
 
 def program_method(program: Program | Algorithm) -> Method:
