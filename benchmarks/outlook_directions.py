@@ -15,7 +15,7 @@ from torch import Tensor
 
 from nlaformer.problems import SmallestEigenpair, Systems
 from nlaformer.problems.eigen import lanczos
-from nlaformer.problems.nonsymmetric import divided, dot, product
+from nlaformer.problems.vectors import divided, dot, product
 
 _ERRORS = (2, 4, 6, 8, 10)
 _SEED, _COUNT, _MOST, _PROJECTIONS = 5, 256, 30, 60

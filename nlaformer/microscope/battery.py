@@ -46,6 +46,7 @@ from nlaformer.microscope.naming import Explanation
 from nlaformer.microscope.subject import Subject, program_method, subject
 from nlaformer.microscope.untrained import UNTRAINED, untrained
 from nlaformer.problems import Family, Systems
+from nlaformer.problems.vectors import product
 from nlaformer.report import microscope as drawn
 from nlaformer.report.findings import FINDINGS, about, drawable, finding
 from nlaformer.report.html import panel, tag
@@ -307,7 +308,7 @@ def _transformations(systems: Systems, seed: int) -> Iterator[tuple[str, Systems
     P = torch.eye(n, dtype=A.dtype)[order]
     Q = torch.linalg.qr(torch.randn(count, n, n, generator=generator, dtype=A.dtype)).Q
     for label, U in (("permutation", P), ("rotation", Q)):
-        turned = Systems(U @ A @ U.mT, (U @ b[..., None])[..., 0], (U @ x[..., None])[..., 0])
+        turned = Systems(U @ A @ U.mT, product(U, b), product(U, x))
         yield label, turned, partial(torch.matmul, other=U)
 
 
@@ -332,14 +333,14 @@ def _few_eigenvalues(systems: Systems) -> Iterator[tuple[str, Systems]]:
         groups = values.clamp(min=1e-300).log().tensor_split(cuts, -1)
         means = torch.cat([group.mean(-1, keepdim=True).expand_as(group) for group in groups if group.shape[-1]], -1)
         A = problems.base.symmetric((vectors * means.exp()[:, None]) @ vectors.mT)
-        yield label, Systems(A, (A @ systems.x[..., None])[..., 0], systems.x)
+        yield label, Systems(A, product(A, systems.x), systems.x)
 
 
 def _additivity(each: Subject, systems: Systems, runs: _Runs) -> Spread:
     """The defect of x_t((b + b') / sqrt 2); the root keeps the sum as long as b is."""
     A, b, x = systems
     other = x.roll(1, 0)  # the solution of another system is as likely as any
-    right, until = (A @ other[..., None])[..., 0], min(each.T, _SHORT)
+    right, until = product(A, other), min(each.T, _SHORT)
     together = each.iterates(A, (b + right) / math.sqrt(2), until)
     apart = (runs[each.name][:, : until + 1] + each.iterates(A, right, until)) / math.sqrt(2)
     return Spread.of(squared_deviations(together, apart, (x + other) / math.sqrt(2)))

@@ -27,6 +27,7 @@ from torch import Tensor
 
 from nlaformer.arrays import check_memory, full_precision, is_finite, is_whole, numbers, plain, usable_device
 from nlaformer.errors import DTypeError, OptionError, ShapeError, shown, unknown_name
+from nlaformer.problems.vectors import product
 
 _LARGEST_BATCH = 32_000  # cuSOLVER's batched eigh fails at 65,536 matrices
 _LOOKED_AT = 16  # systems that tell the default rivals
@@ -135,7 +136,7 @@ class Family:
         for name, value in options.items():
             if name not in fields:
                 found.append(str(unknown_name("option", name, fields)))
-            elif not fields[name].metadata.get("valid", _anything)(_converted(fields[name], value)):
+            elif not fields[name].metadata.get("valid", lambda value: True)(_converted(fields[name], value)):
                 found.append(f"{name} must be {fields[name].metadata['expected']}, not {shown(value)}")
         return found
 
@@ -167,11 +168,11 @@ class Family:
         from nlaformer.problems.classical import classical
 
         A, b, x = self.sample(_LOOKED_AT, seed=0)
-        r = b - (A @ x[..., None])[..., 0]
+        r = b - product(A, x)
         size, left = A.norm(dim=(-2, -1)), r.norm(dim=-1)
         if bool((left <= _SOLVED * size * x.norm(dim=-1)).all()):
             return classical(A)
-        if bool(((A.mT @ r[..., None])[..., 0].norm(dim=-1) <= _SOLVED * size * left).all()):
+        if bool((product(A.mT, r).norm(dim=-1) <= _SOLVED * size * left).all()):
             return classical(A, consistent=False)
         raise OptionError(
             f"the answers of {self.name} solve neither A x = b nor min |b - A x|, so no method for linear systems is "
@@ -315,10 +316,6 @@ def as_reals(value: Any) -> Any:
 def is_reals(value: Any, valid: Callable[[float], bool] = lambda v: True) -> bool:
     """Whether ``as_reals`` made a tuple of one or more valid numbers."""
     return isinstance(value, tuple) and bool(value) and all(is_finite(v) and valid(v) for v in value)
-
-
-def _anything(value: Any) -> bool:
-    return True
 
 
 def _converted(field: dataclasses.Field[Any], value: Any) -> Any:

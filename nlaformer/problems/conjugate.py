@@ -26,6 +26,7 @@ from torch import Tensor
 
 from nlaformer.arrays import whole
 from nlaformer.errors import DTypeError, ShapeError, unknown_name
+from nlaformer.problems.vectors import dot, product
 
 _Apply = Callable[[Tensor], Tensor]
 _POWER_ITERATIONS = 4
@@ -108,8 +109,8 @@ def by_hand(A: Tensor) -> tuple[Tensor, Tensor]:
 
 def _rescaled(B: Tensor, u: Tensor) -> Tensor:
     """The direction of B u with the square root of u's Rayleigh quotient as its length; 0 where that is negative."""
-    w = (B @ u[..., None])[..., 0]
-    quotient = (u * w).sum(-1, keepdim=True) / u.square().sum(-1, keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
+    w = product(B, u)
+    quotient = dot(u, w) / u.square().sum(-1, keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
     length = w.norm(dim=-1, keepdim=True).clamp(min=torch.finfo(u.dtype).tiny)
     return w / length * quotient.clamp(min=0.0).sqrt()
 
@@ -124,8 +125,8 @@ def inverse_by_hand(A: Tensor) -> _Apply:
     """
     D, u = by_hand(A)
     w = u / D
-    scale = 1 + (u * w).sum(-1, keepdim=True)
-    return lambda r: r / D - w * (w * r).sum(-1, keepdim=True) / scale
+    scale = 1 + dot(u, w)
+    return lambda r: r / D - w * dot(w, r) / scale
 
 
 CLASSICAL: dict[str, Callable[[Tensor, Tensor, int], Tensor]] = {
@@ -158,35 +159,31 @@ def _trajectory(A: Tensor, M: _Apply, b: Tensor, x: Tensor, iterations: int) -> 
 def _steps(A: Tensor, M: _Apply, b: Tensor, x: Tensor, iterations: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """x, r and d from x on. A system that cannot take another step (0/0) keeps its state."""
 
-    def product(v: Tensor) -> Tensor:
+    def image(v: Tensor) -> Tensor:
         # Many right-hand sides of one matrix are one product of matrices, many matrices a batch of them.
         if A.ndim == 2:
             return v @ A.mT
         if A.ndim > 3 and A.shape[-3] == 1:
             return v @ A.squeeze(-3).mT
-        return (A @ v[..., None])[..., 0]
+        return product(A, v)
 
-    r = b - product(x)
+    r = b - image(x)
     d = M(r)
-    rz = _dot(r, d)
+    rz = dot(r, d)
     yield x, r, d
     for _ in range(whole("iterations", iterations, 0)):
-        q = product(d)
-        curvature = _dot(d, q)
+        q = image(d)
+        curvature = dot(d, q)
         going = (rz != 0) & (curvature != 0)
         alpha = torch.where(going, rz / curvature, 0.0)
         x = x + alpha * d
         r = r - alpha * q
         z = M(r)
-        rz_next = _dot(r, z)
+        rz_next = dot(r, z)
         beta = rz_next / rz
         d = torch.where(going, z + beta * d, d)
         rz = torch.where(going, rz_next, rz)
         yield x, r, d
-
-
-def _dot(u: Tensor, v: Tensor) -> Tensor:
-    return (u * v).sum(-1, keepdim=True)
 
 
 def as_system(A: Any, b: Any, x0: Any) -> tuple[Tensor, Tensor, Tensor]:

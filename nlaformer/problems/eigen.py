@@ -22,9 +22,9 @@ from torch import Tensor
 
 from nlaformer.problems.base import Draws, Family, Rival, Systems, option, sigmas, whole
 from nlaformer.problems.gallery import Poisson1D
-from nlaformer.problems.nonsymmetric import divided, dot, product
 from nlaformer.problems.random_matrices import Wishart
 from nlaformer.problems.spd import SPD
+from nlaformer.problems.vectors import divided, dot, product
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from torch.nn.functional import pad
 from nlaformer.arrays import is_whole
 from nlaformer.errors import shown
 from nlaformer.problems.base import Draws, Family, Rival, Systems, as_whole, real, whole
-from nlaformer.problems.nonsymmetric import divided, dot, product
+from nlaformer.problems.vectors import divided, dot, product
 
 
 @dataclass(frozen=True)

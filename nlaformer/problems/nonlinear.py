@@ -23,8 +23,8 @@ from torch import Tensor
 
 from nlaformer.problems.base import Draws, Family, Rival, Systems, real, sigmas, whole
 from nlaformer.problems.conjugate import by_hand
-from nlaformer.problems.nonsymmetric import divided, dot, product
 from nlaformer.problems.spd import SPD
+from nlaformer.problems.vectors import divided, dot, product
 
 _SEARCH = 60  # Newton's steps to the minimum along a direction, at most; they converge, since the cubic increases
 _PAIRS = 10

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from nlaformer.problems.base import Draws, Family, Rival, real, sigmas, whole
 from nlaformer.problems.spd import SPD
+from nlaformer.problems.vectors import divided, dot, product
 
 
 @dataclass(frozen=True)
@@ -159,18 +160,3 @@ def bicgstab(A: Tensor, b: Tensor, iterations: int) -> Tensor:
 
 
 METHODS: dict[str, Rival] = {"GMRES": gmres, "BiCGSTAB": bicgstab}
-
-
-def product(A: Tensor, v: Tensor) -> Tensor:
-    """A v for matrices (count, n, n) and vectors (count, n)."""
-    return (A @ v[..., None])[..., 0]
-
-
-def dot(u: Tensor, v: Tensor) -> Tensor:
-    """Inner products, (count, 1)."""
-    return (u * v).sum(-1, keepdim=True)
-
-
-def divided(u: Tensor, v: Tensor) -> Tensor:
-    """The quotient u / v, and 0 where v is 0."""
-    return torch.where(v == 0, 0.0, u / torch.where(v == 0, 1.0, v))
