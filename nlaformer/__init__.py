@@ -38,8 +38,8 @@ _HOMES = {
     "nlaformer.microscope.probes": ("Probing", "probe"),
     "nlaformer.microscope.recording": ("Trace", "trace"),
     "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
-    "nlaformer.solvers.eigen": ("EigenResult", "eigenpair"),
-    "nlaformer.solvers.nonlinear": ("NonlinearResult", "solve_nonlinear"),
+    "nlaformer.solvers.eigenpair": ("EigenResult", "eigenpair"),
+    "nlaformer.solvers.solve_nonlinear": ("NonlinearResult", "solve_nonlinear"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
     "nlaformer": ("errors", "problems"),
 }  # fmt: skip
@@ -91,15 +91,15 @@ if TYPE_CHECKING:
     from nlaformer.microscope.probes import probe as probe
     from nlaformer.microscope.recording import Trace as Trace
     from nlaformer.microscope.recording import trace as trace
-    from nlaformer.solvers.eigen import EigenResult as EigenResult
-    from nlaformer.solvers.eigen import eigenpair as eigenpair
-    from nlaformer.solvers.nonlinear import NonlinearResult as NonlinearResult
-    from nlaformer.solvers.nonlinear import solve_nonlinear as solve_nonlinear
+    from nlaformer.solvers.eigenpair import EigenResult as EigenResult
+    from nlaformer.solvers.eigenpair import eigenpair as eigenpair
     from nlaformer.solvers.result import SolveResult as SolveResult
     from nlaformer.solvers.result import Status as Status
     from nlaformer.solvers.solve import cg as cg
     from nlaformer.solvers.solve import pcg as pcg
     from nlaformer.solvers.solve import solve as solve
+    from nlaformer.solvers.solve_nonlinear import NonlinearResult as NonlinearResult
+    from nlaformer.solvers.solve_nonlinear import solve_nonlinear as solve_nonlinear
     from nlaformer.transformer import NLAFormer as NLAFormer
 else:
     __all__ = ["__version__", *sorted(_HOME)]

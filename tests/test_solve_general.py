@@ -111,11 +111,11 @@ def test_the_callback_sees_every_iterate_of_gmres_and_the_limit_is_kept() -> Non
 
 
 def test_gmres_starts_again_when_it_keeps_no_more_directions(monkeypatch: pytest.MonkeyPatch) -> None:
-    from nlaformer.solvers import minimal
+    from nlaformer.solvers import minimal_residuals
 
     A, b = (v[0] for v in nonsymmetric(30, shift=2.0))
     full = nf.solve(A, b, rtol=1e-9)
-    monkeypatch.setattr(minimal, "_LONGEST", 6)
+    monkeypatch.setattr(minimal_residuals, "_LONGEST", 6)
     short = nf.solve(A, b, rtol=1e-9)
     assert short.converged and short.iterations > full.iterations and np.allclose(short.x, full.x, atol=1e-6)
 

@@ -29,7 +29,7 @@ from torch import Tensor
 
 from nlaformer.errors import OptionError
 from nlaformer.solvers.certificate import norm_of
-from nlaformer.solvers.conjugate import Direction
+from nlaformer.solvers.conjugate_gradients import Direction
 from nlaformer.solvers.preconditioners import Preconditioner
 from nlaformer.solvers.proposers import Proposer
 from nlaformer.solvers.result import Contribution, Status

@@ -19,9 +19,9 @@ from torch import Tensor
 from nlaformer.arrays import ArrayT, flag, full_precision, give, whole
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.prompt import scale
-from nlaformer.solvers.conjugate import Direction, conjugate_gradients
+from nlaformer.solvers.conjugate_gradients import Direction, conjugate_gradients
 from nlaformer.solvers.guided import METHODS, Guidance, guide
-from nlaformer.solvers.minimal import minimal_residuals
+from nlaformer.solvers.minimal_residuals import minimal_residuals
 from nlaformer.solvers.models import role_of
 from nlaformer.solvers.outcome import check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, scale_towards

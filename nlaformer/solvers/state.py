@@ -1,6 +1,6 @@
 """The state of a solve: where every lane stands. The only place that calls a lane converged.
 
-The methods (``conjugate``, ``minimal``, ``guided``) read the state and change it through the methods of
+The methods (``conjugate_gradients``, ``minimal_residuals``, ``guided``) read the state and change it through methods of
 ``SolveState``. What they lower is g: the residual r = b - A x, or, of least squares, A^T r.
 """
 

@@ -23,7 +23,7 @@ from torch import Tensor
 from nlaformer.prompt import exponent, scale
 from nlaformer.solvers.certificate import norm_of, norm_upper
 from nlaformer.solvers.claims import Claims
-from nlaformer.solvers.conjugate import Direction
+from nlaformer.solvers.conjugate_gradients import Direction
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.preconditioners import Preconditioner
 from nlaformer.solvers.result import Status
