@@ -36,12 +36,11 @@ def with_teacher(systems: Systems, teacher: str | Teacher, T: int) -> Batch:
 
 def targets(config: Config, systems: Systems) -> Batch:
     """Systems (float64) with what a config learns from; without a teacher, its iterates are left empty."""
-    if config.program is None:
-        return with_teacher(systems, config.make_teacher(), config.T)
     nothing = systems.x.new_empty(len(systems.x), 0, 0)
     if not config.imitates:
         return Batch(*systems, nothing, nothing)
-    return with_teacher(systems, config.make_teacher(), config.T)._replace(rd=nothing)
+    taught = with_teacher(systems, config.make_teacher(), config.T)
+    return taught if config.program is None else taught._replace(rd=nothing)
 
 
 def draw_chunk(config: Config, index: int, device: torch.device | str = "cpu") -> Batch:
