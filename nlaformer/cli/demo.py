@@ -154,8 +154,9 @@ def solving(out: Path) -> None:
         f"With the model the solve took {result.matvecs} products with A, without one {plain.matvecs}. (In time the "
         f"model does not pay at this size: {result.seconds:.2g} s and {plain.seconds:.2g} s.) The exact |b - A x| of "
         f"the returned x is proven to be at most {result.residual_bound:.1e}; the tolerance, 1e-8 |b|, is "
-        f"{result.tolerance:.1e}. With the model that is no good the solve {_ended(spoilt)} after "
-        f"{spoilt.matvecs} products: a model costs time, never the answer. Picture: {picture}"
+        f"{result.tolerance:.1e}. With the model that is no good the solve "
+        f"{'converged' if spoilt.converged else 'did not converge'} after {spoilt.matvecs} products: a model costs "
+        f"time, never the answer. Picture: {picture}"
     )
 
 
@@ -215,10 +216,6 @@ def _drawn(errors: Comparison, curves: Mapping[str, Sequence[float]], title: str
     from nlaformer.report.figure import save
 
     return save(errors_figure(curves, title, f"squared relative error, mean of {errors.count}"), path)
-
-
-def _ended(result: Any) -> str:
-    return "converged" if result.converged else "did not converge"
 
 
 def _heading(title: str) -> None:

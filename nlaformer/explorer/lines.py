@@ -7,6 +7,7 @@ more, and the lines are put in the order of ``AlgorithmConfig.schedule``: instru
 from __future__ import annotations
 
 import inspect
+import re
 import textwrap
 from collections.abc import Mapping
 
@@ -36,12 +37,8 @@ def _numbered(kind: type[Program]) -> list[tuple[int, str]]:
         if method in vars(kind):
             block, first = inspect.getsourcelines(vars(kind)[method])
             lines = textwrap.dedent("".join(block)).rstrip().split("\n")
-            found += [(first + k, _without_hints(text)) for k, text in enumerate(lines)]
+            found += [(first + k, re.sub(": Any| -> _States| -> Any", "", text)) for k, text in enumerate(lines)]
     return found
-
-
-def _without_hints(text: str) -> str:
-    return text.replace(": Any", "").replace(" -> _States", "").replace(" -> Any", "")
 
 
 def lines(

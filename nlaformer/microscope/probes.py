@@ -188,7 +188,8 @@ def probe(
             f"nf.probe takes trained models, programs and compiled algorithms, not {type(model).__name__}"
         )
     of = subject(model, family, iterations)
-    token = _default_token(model) if token is None else token
+    if token is None:
+        token = -1 if isinstance(model, Solver) else 0 if isinstance(model, TrainedProgram) else "own"
     sources = _sources(model, of.T, flag("controls", controls), of.family.n, at, token)
     first = of.family.sample(2, seed=seed)
     count = _count(systems, max(X.shape[-1] for read in sources.values() for X in read(first) if X is not None))
@@ -213,10 +214,6 @@ def probe(
 # The state at every iterate, (systems, numbers) or, by token, (n, systems, numbers); None where there is none.
 _States = list[Any]
 _Source = Callable[[Systems], _States]
-
-
-def _default_token(model: Probed) -> int | str:
-    return -1 if isinstance(model, Solver) else 0 if isinstance(model, TrainedProgram) else "own"
 
 
 def _sources(model: Probed, T: int, controls: bool, n: int, at: str, token: int | str) -> dict[str, _Source]:
