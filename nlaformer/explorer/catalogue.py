@@ -33,19 +33,6 @@ from nlaformer.loading import load
 
 OPERATIONS = tuple(name for name, entry in RECORDS.items() if entry.f is None)
 OPERATION_SIZES = (3, 6)
-# Where the n that is shown is none of the sizes, the page takes the last one up to 8, or else the first.
-ALGORITHMS: dict[str, tuple[int, ...]] = {
-    "cg": (2, 3, 4, 5, 6, 8, 20),
-    "pcg": (4, 8),
-    "conjugate_residual": (4, 8),
-    "steepest_descent": (4, 8),
-    "richardson": (4, 8),
-    "jacobi": (4, 8),
-    "chebyshev": (4, 8),
-    "minres": (4, 8),
-    "power": (4, 8),
-    "newton_schulz": (4, 8),
-}
 TITLES = {
     "cg": "Conjugate gradients",
     "pcg": "Preconditioned conjugate gradients (Jacobi)",
@@ -58,6 +45,8 @@ TITLES = {
     "power": "Power method",
     "newton_schulz": "Newton–Schulz inverse",
 }
+# Where the n that is shown is none of the sizes, the page takes the last one up to 8, or else the first.
+ALGORITHMS: dict[str, tuple[int, ...]] = dict.fromkeys(TITLES, (4, 8)) | {"cg": (2, 3, 4, 5, 6, 8, 20)}
 # Significant bits of the weights; float32 has 24, float16 has 11.
 SOLVERS = {"cg-accelerated": 11, "cg-imitation": 9}
 GUIDED = "guided-cg"
