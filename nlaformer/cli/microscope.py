@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from nlaformer.problems import Family
 
 
-_SHOWN = (1, 2, 4, 6, 8)  # iterates of the table
-
-
 def microscope(
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A bundled model, the folder of a run, or the name of an algorithm.")
@@ -104,7 +101,7 @@ def _show_extraction(given: str, subject: object, family: Family | None, seed: i
 
 def _extraction(found: Extraction) -> list[Sheet]:
     """The tables of fitted programs."""
-    headings = ("program", *_headings(list(range(1, len(found.solution_r2) + 1))))
+    headings = ("program", *(f"t = {t}" for t in range(1, len(found.solution_r2) + 1)))
     best = found.fits[0].name
 
     def line(name: str, values: Iterable[float], form: str) -> tuple[str, ...]:
@@ -147,10 +144,11 @@ def _subject(name: str, n: int | None) -> tuple[object, int]:
 
 def sheets(found: Microscopy) -> list[Sheet]:
     """Which algorithm explains it best, up to which t; and what each test has measured, in a line."""
+    from nlaformer.microscope.battery import SHOWN
     from nlaformer.report.findings import FINDINGS, drawable, finding
 
     data = found.to_json()
-    ts = [t for t in _SHOWN if t <= found.T]
+    ts = [t for t in SHOWN if t <= found.T]
     rows = tuple(
         (
             *(e.candidate, str(e.until), str(e.ended), f"{e.score:.2f}"),
@@ -159,13 +157,9 @@ def sheets(found: Microscopy) -> list[Sheet]:
         for e in found.explanations
     )
     about = f"{found.model}, n = {found.n}, T = {found.T}, {found.effort.count} systems of {found.family}."
-    headings = ("candidate", "up to t", "compared", "score", *_headings(ts))
+    headings = ("candidate", "up to t", "compared", "score", *(f"t = {t}" for t in ts))
     lines = tuple((test, finding(test, data)) for test in FINDINGS if test != "explanations" and drawable(test, data))
     return [
         Sheet(f"{finding('explanations', data)}: ratio of the rule, by candidate", headings, rows, about),
         Sheet("Every test in a line", ("test", "finding"), lines, words=True),
     ]
-
-
-def _headings(ts: list[int]) -> tuple[str, ...]:
-    return tuple(f"t = {t}" for t in ts)
