@@ -20,6 +20,7 @@ from numpy.lib.format import open_memmap
 from nlaformer.errors import DomainError, DTypeError, FileError, NLAFormerError, ShapeError
 from nlaformer.io import replace_file
 from nlaformer.problems.matrix_market import read_matrix_market
+from nlaformer.solvers.sparse import is_sparse
 
 _SUFFIXES = (".mtx", ".npy", ".npz")
 WRITABLE = (".npy", ".mtx")
@@ -32,17 +33,17 @@ def read_system(A: Path, b: Path | None, seed: int = 0) -> tuple[Any, np.ndarray
     shape = matrix.shape
     if len(shape) < 2 or 0 in shape:
         raise ShapeError(f"{A} holds an array of shape {shape}; a linear system needs matrices (..., m, n)")
-    if _is_sparse(matrix):
+    if is_sparse(matrix):
         matrix = _by_rows(A, matrix)
     if b is None:
         return matrix, np.random.default_rng(seed).standard_normal(shape[:-1])
     right = _read_array("b", b)
     n, rows = shape[-2], right.shape
-    if n not in (rows[:1] if _is_sparse(right) else rows[-2:]):
+    if n not in (rows[:1] if is_sparse(right) else rows[-2:]):
         raise ShapeError(
             f"{b} holds an array of shape {rows}; A {shape} needs (..., {n}), or (..., {n}, k) for k columns"
         )
-    if _is_sparse(right):
+    if is_sparse(right):
         if math.prod(rows) > _LARGEST_DENSE:
             raise ShapeError(f"{b} holds {rows[1]:,} right-hand sides, more than are solved at once; split the file")
         right = right.toarray()
@@ -67,7 +68,7 @@ def preconditioner_option(M: str) -> Any:
     if Path(M).suffix.lower() not in _SUFFIXES:
         raise FileError(f"M is {M!r}; expected jacobi, or a file that ends in {', '.join(_SUFFIXES)}")
     found = _read_array("M", Path(M))
-    if _is_sparse(found):
+    if is_sparse(found):
         return _by_rows(Path(M), found)
     return found[:, 0] if found.ndim == 2 and found.shape[1] == 1 else found
 
@@ -147,11 +148,11 @@ def _usable(path: Path, found: Any) -> Any:
     """Refuse numbers that are not real and finite, with an error that names the file."""
     if found.dtype.kind not in "biuf":
         raise DTypeError(f"{path} holds {found.dtype} values; expected real numbers")
-    entries = found.data if _is_sparse(found) else found
+    entries = found.data if is_sparse(found) else found
     if not np.isfinite(entries).all():
         count = int((~np.isfinite(entries)).sum())
         raise DomainError(f"{path} holds NaN or infinity in {count:,} of {entries.size:,} entries; remove them")
-    if _is_sparse(found) and found.ndim != 2:
+    if is_sparse(found) and found.ndim != 2:
         raise ShapeError(f"{path} holds a sparse array of shape {found.shape}; expected a matrix")
     return found
 
@@ -166,7 +167,3 @@ def _by_rows(path: Path, matrix: Any) -> Any:
             "definite one has at least its diagonal"
         )
     return csr_array(matrix)
-
-
-def _is_sparse(value: Any) -> bool:
-    return not isinstance(value, np.ndarray)
