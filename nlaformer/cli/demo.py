@@ -20,8 +20,6 @@ from nlaformer.console import Sheet, output_folder, print_sheets, say
 if TYPE_CHECKING:
     from nlaformer.learn.compare import Comparison
 
-__all__ = ["demo"]
-
 
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the pictures and the model that is trained.")] = Path("out"),

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from nlaformer.learn.models import Model
     from nlaformer.learn.training_run import TrainingRun
 
-__all__ = ["WithKeys", "evaluate", "keys", "sweep", "train"]
-
 _COUNT, _SEED = 512, 7_000_000  # the defaults of learn.evaluate, which loads torch
 
 

@@ -13,8 +13,6 @@ from pathlib import Path
 from nlaformer import io
 from nlaformer.errors import FileError
 
-__all__ = ["write_page"]
-
 
 def write_page(path: str | os.PathLike[str] = "explorer.html") -> Path:
     """Write the explorer to a file and return its path.

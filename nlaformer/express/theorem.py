@@ -37,8 +37,6 @@ from nlaformer.express.heads import (
 from nlaformer.express.linearize import Linearization, design, rounding_unit, typical_of_largest
 from nlaformer.prompt import Layout
 
-__all__ = ["RECORDS", "Printed", "Record"]
-
 # --- linear in one FFN: statement (i), addition and subtraction, and the row shift of (ii) -----------------------
 
 

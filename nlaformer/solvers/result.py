@@ -14,8 +14,6 @@ from nlaformer.arrays import ArrayT, FloatArray, IntArray, ObjectArray
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["Contribution", "KeptSteps", "SolveResult", "Status"]
-
 # Of a single system a plain number, of several an array in the shape of the batch.
 Counts: TypeAlias = int | IntArray
 Numbers: TypeAlias = float | FloatArray
