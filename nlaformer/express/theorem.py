@@ -23,17 +23,7 @@ from torch import Tensor
 from nlaformer.errors import DomainError
 from nlaformer.express import composition, pointwise
 from nlaformer.express.construction import Construction, Operand, Options, column, row
-from nlaformer.express.heads import (
-    Form,
-    Unit,
-    add_form,
-    assemble,
-    exchange,
-    linear_heads,
-    pick_head,
-    replace,
-    select,
-)
+from nlaformer.express.heads import Form, Unit, add_form, assemble, exchange, linear_heads, pick_head, replace, select
 from nlaformer.express.linearize import Linearization, design, rounding_unit, typical_of_largest
 from nlaformer.prompt import Layout
 
