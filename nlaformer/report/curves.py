@@ -114,7 +114,8 @@ def training_figure(
     _titled(left, f"loss at the end {loss[1][-1]:.3g}" if loss[1] else "no loss recorded", "step", "loss")
     if loss[1] and min(loss[1]) > 0:
         left.set_yscale("log")
-    chosen = _spaced(validations, 4)
+    places = np.linspace(0, len(validations) - 1, min(4, len(validations))).round().astype(int)
+    chosen = [validations[k] for k in np.unique(places)]  # the first, the last, and some between
     _titled(right, f"mean over validation systems, at {len(chosen)} of {len(validations)} steps", "iteration", y, 48)
     for k, (step, errors) in enumerate(chosen):
         weight = (k + 1) / len(chosen)
@@ -154,12 +155,6 @@ def _titled(axes: Axes, title: str, x: str, y: str, letters: int = _LETTERS) -> 
     tidy(axes, textwrap.fill(title, letters), x, y)
     for text in (axes.title, axes.xaxis.label, axes.yaxis.label):
         text.set_parse_math(False)
-
-
-def _spaced(entries: Sequence[tuple[int, Sequence[float]]], count: int) -> list[tuple[int, Sequence[float]]]:
-    """The first, the last, and some between."""
-    places = np.unique(np.linspace(0, len(entries) - 1, min(count, len(entries))).round().astype(int))
-    return [entries[k] for k in places]
 
 
 def _name_ends(axes: Axes) -> None:
