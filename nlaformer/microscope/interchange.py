@@ -29,7 +29,6 @@ than x is carried.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -138,14 +137,7 @@ class Interchange:
         return panel(title, *parts, tag("div", self.finding))
 
 
-def interchange(
-    model: Solver,
-    family: Family | None = None,
-    *,
-    count: int = 96,
-    seed: int = SEED,
-    say: Callable[[str], None] = lambda name: None,
-) -> Interchange:
+def interchange(model: Solver, family: Family | None = None, *, count: int = 96, seed: int = SEED) -> Interchange:
     """Exchange parts of a trained solver's state between two right-hand sides, and see which iterates follow.
 
     Parameters
@@ -154,7 +146,6 @@ def interchange(
     family : the systems; by default those of its training
     count : systems that the directions come from, and as many that the shares are measured on
     seed : of the systems
-    say : called with the name of each step
 
     Examples
     --------
@@ -169,13 +160,10 @@ def interchange(
     count = whole("count", count, 2)
     own = family or model.config.make_family()
     fitting, fresh = (_Pair.of(own.sample(count, seed + k)) for k in range(2))
-    found = []
-    for t in loops(model):
-        say(f"exchanging after {t} loops")
-        found.append(_exchange(model, t, fitting, fresh, seed))
+    found = tuple(_exchange(model, t, fitting, fresh, seed) for t in loops(model))
     if not found:
         raise OptionError(f"this model has {model.config.T} iterations, too few for an exchange; at least 6 are needed")
-    return Interchange(model.config.recipe, own.n, repr(own), seed, count, tuple(found))
+    return Interchange(model.config.recipe, own.n, repr(own), seed, count, found)
 
 
 def loops(model: Solver) -> list[int]:

@@ -202,7 +202,8 @@ def probe(
     scores: dict[str, dict[str, Score]] = {name: {} for name in Y}
     for source, read in sources.items():
         # A control is scored at the iterates at which the model has a state.
-        states = own if read is sources["model"] else _where(own, _read(read, drawn))
+        states = own if read is sources["model"] else _read(read, drawn)
+        states = [None if mine is None else X for mine, X in zip(own, states, strict=True)]
         wanted = Y if source != "permuted" else {name: np.roll(value, 1, axis=0) for name, value in Y.items()}
         for name, score in _scores(states, wanted, fitted, seed).items():
             scores[name][source] = score
@@ -288,11 +289,6 @@ def _read(read: _Source, systems: Systems) -> _States:
     """The states of all systems, some at a time."""
     pieces = [read(Systems(*piece)) for piece in zip(*(part.split(_AT_ONCE) for part in systems), strict=True)]
     return [None if parts[0] is None else np.concatenate(parts, -2) for parts in zip(*pieces, strict=True)]
-
-
-def _where(own: _States, states: _States) -> _States:
-    """The states at the iterates at which there are others."""
-    return [None if other is None else X for other, X in zip(own, states, strict=True)]
 
 
 # --- the probe ---
