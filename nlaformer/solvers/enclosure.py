@@ -107,18 +107,10 @@ def _sum(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
     return e.sum() + (u.numel() + 2) * (UNIT * u.abs().sum() + _TINY)
 
 
-def _mean(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
-    return _sum(node, args, errs) / args[0].numel() + 2 * node.rounding
-
-
 def _sqrt(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
     (u,), (e,) = args, errs
     near = torch.minimum(torch.where(u > 0, e / u.sqrt(), torch.inf), e.sqrt())
     return torch.where(u - e >= 0, near + node.rounding, torch.inf)
-
-
-def _exp(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
-    return _no_less(node.value) * (torch.expm1(errs[0]) + 4 * UNIT) * (1 + 8 * UNIT) + _TINY
 
 
 def _no_less(exponential: Tensor) -> Tensor:
@@ -138,10 +130,6 @@ def _expm1(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tenso
 def _log1p(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
     away = (1 + args[0]) * (1 - 2 * UNIT) - errs[0]  # from the pole
     return torch.where(away > 0, errs[0] / away + 4 * node.rounding, torch.inf)
-
-
-def _sinh(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
-    return torch.cosh(args[0].abs() + errs[0]) * errs[0] * (1 + 8 * UNIT) + 4 * node.rounding
 
 
 def _logaddexp(node: _Node, args: Sequence[Tensor], errs: Sequence[Tensor]) -> Tensor:
@@ -172,14 +160,14 @@ _RULES: dict[str, _Rule] = {
         args[0].abs()[:, None] * errs[1] + errs[0][:, None] * (args[1].abs() + errs[1]) + node.rounding
     ),
     "sum": _sum,
-    "mean": _mean,
+    "mean": lambda node, args, errs: _sum(node, args, errs) / args[0].numel() + 2 * node.rounding,
     "sqrt": _sqrt,
-    "exp": _exp,
+    "exp": lambda node, args, errs: _no_less(node.value) * (torch.expm1(errs[0]) + 4 * UNIT) * (1 + 8 * UNIT) + _TINY,
     "log": _log,
     "sign": _sign,
     "expm1": _expm1,
     "log1p": _log1p,
-    "sinh": _sinh,
+    "sinh": lambda node, args, errs: torch.cosh(args[0].abs() + errs[0]) * errs[0] * (1 + 8 * UNIT) + 4 * node.rounding,
     "tanh": lambda node, args, errs: errs[0] + 4 * node.rounding,
     "softplus": lambda node, args, errs: errs[0] + 4 * node.rounding,
     "logaddexp": _logaddexp,
