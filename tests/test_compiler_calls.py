@@ -8,7 +8,8 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.functions import FUNCTIONS, METHODS
+from nlaformer.compiler.calls import METHODS
+from nlaformer.compiler.functions import FUNCTIONS
 from nlaformer.errors import CompileError
 
 N = 4

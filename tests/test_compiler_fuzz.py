@@ -11,8 +11,9 @@ import nlaformer as nf
 from benchmarks import fuzz_compiler
 from benchmarks.fuzz_programs import Generator
 from benchmarks.fuzz_rules import RULES
+from nlaformer.compiler.calls import JOINING, METHODS
 from nlaformer.compiler.fresh import NAMES
-from nlaformer.compiler.functions import FUNCTIONS, JOINING, METHODS
+from nlaformer.compiler.functions import FUNCTIONS
 from nlaformer.compiler.values import Value
 
 PROGRAMS, PARTS = 200, 8

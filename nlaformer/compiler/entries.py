@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from nlaformer.compiler.graph import AXES, Graph, Node, RefusedError, is_number
+from nlaformer.compiler.graph import AXES, Graph, Node, is_number
+from nlaformer.compiler.refusals import RefusedError
 
 
 def part(graph: Graph, axis: int, index: int, v: Node) -> Node:
     """An entry of a vector, a row (axis 0) or a column (axis 1) of a matrix."""
-    unit = graph.unit(index)
+    unit = _unit(graph, index)
     place, (base, parts) = index % (graph.n or 1), _placed(graph, axis, v)
     if place in parts:
         return parts[place]
@@ -35,7 +36,7 @@ def with_part(graph: Graph, axis: int, index: int, v: Node, new: Node) -> Node:
         raise RefusedError(f"a {new.kind} assigned to a part of a {v.kind}", v.kind)
     if v.kind == "matrix" and new.kind == "scalar":
         new = graph.zeros("vector") if new.is_zero else graph.add(new, graph.zeros("vector"))
-    graph.unit(index)  # refused where there is none
+    _unit(graph, index)  # refused where there is none
     place, (base, parts) = index % (graph.n or 1), _placed(graph, axis, v)
     parts = parts | {place: new}
     stay = {i: part(graph, axis, i, base) for i in range(graph.n or 1) if i not in parts}
@@ -48,6 +49,17 @@ def _placed(graph: Graph, axis: int, v: Node) -> tuple[Node, dict[int, Node]]:
     """The array that parts were set in along an axis, and these; itself where they were not."""
     base, along, parts = graph.placed.get(id(v), (v, axis, {}))
     return (base, parts) if along == axis else (v, {})
+
+
+def _unit(graph: Graph, index: int) -> Node:
+    """The vector with 1 in one place, which the size must be known for."""
+    if graph.n is None:
+        raise RefusedError("an index where the size of the systems is not known; write whole vectors")
+    if not -graph.n <= index < graph.n:
+        raise RefusedError(f"the index {index} in a vector of length {graph.n}")
+    if not graph.units:
+        graph.units = [graph.node(row) for row in np.identity(graph.n)]
+    return graph.units[index]
 
 
 def numbers_of(graph: Graph, v: Node) -> np.ndarray | None:
@@ -115,7 +127,7 @@ def _joined_parts(graph: Graph, axis: int, parts: dict[int, Node]) -> Node:
             place, v = found
             moves.setdefault((id(v), factor), (v, np.zeros((n, n))))[1][i, place] = 1.0
         else:
-            unit, rule = graph.unit(i), graph.multiply if kind == "scalar" else graph.outer
+            unit, rule = _unit(graph, i), graph.multiply if kind == "scalar" else graph.outer
             placed.append(rule(unit, p) if axis == 0 else rule(p, unit))
     result = graph.node(numbers if axis == 0 else numbers.T)
     for (_, factor), (v, order) in moves.items():

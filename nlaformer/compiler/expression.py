@@ -19,7 +19,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.graph import AXES, REARRANGING, Graph, Node, Place, describe, reachable
+from nlaformer.compiler.graph import AXES, REARRANGING, Graph, Node, describe, reachable
+from nlaformer.compiler.places import Place
 from nlaformer.prompt import exponent
 
 # What fills a learned part: its inputs in the order of the call -> its outputs by name.

@@ -20,8 +20,9 @@ from typing import Any
 import numpy as np
 
 from nlaformer.compiler.entries import assembled
-from nlaformer.compiler.graph import Graph, is_users
+from nlaformer.compiler.graph import Graph
 from nlaformer.compiler.pieces import Pieces, wrapped
+from nlaformer.compiler.places import is_users
 from nlaformer.compiler.values import Value
 
 NAMES = ("zeros", "ones", "empty", "full", "eye", "identity", "array", "asarray")

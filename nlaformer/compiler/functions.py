@@ -1,33 +1,34 @@
-"""The names that NumPy and torch have for what a traced value can do, each written in the ops of the graph.
+"""The functions of NumPy and torch that compute something of traced values, each written in the ops of the graph.
 
-    |v| = relu(v) + relu(-v)        cosh v = (e^v + e^-v) / 2        |v|_2 = sqrt(v . v)        trace A = sum(diag A)
+    |v| = relu(v) + relu(-v)        cosh v = (e^v + e^-v) / 2        |v|_2 = sqrt(v . v)        sum(A, 0) = A^T 1
 
 Only what keeps all digits is written in terms of others here; for the weights, ``lower.py`` goes further. A function
 stands under NumPy's name, and under torch's where that is another; under ``torch.`` and the name where torch has
 another function of this name. Its arguments beyond the values are those that can be compiled: any other
-(``keepdims=``, ``where=``, ``dtype=``) is refused. ``tests/test_compiler_calls.py`` calls each in every way.
+(``keepdims=``, ``where=``, ``dtype=``) is refused (``calls.py``). ``tests/test_compiler_calls.py`` calls each in every
+way.
 """
 
 from __future__ import annotations
 
 import functools
-import inspect
 import math
-import operator
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from nlaformer.compiler.graph import AXES, RefusedError
-from nlaformer.compiler.refusals import REMEDIES, TAKES_VALUES, remedy
+from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.refusals import RefusedError
 from nlaformer.compiler.values import Value, graph_of
 
 _Function = Callable[..., Value]
 FUNCTIONS: dict[str, _Function] = {}
 
 
-def _named(*names: str) -> Callable[[_Function], _Function]:
+def registered(*names: str) -> Callable[[_Function], _Function]:
+    """Put a function under these names."""
+
     def register(function: _Function) -> _Function:
         FUNCTIONS.update(dict.fromkeys(names, function))
         return function
@@ -35,79 +36,7 @@ def _named(*names: str) -> Callable[[_Function], _Function]:
     return register
 
 
-def named(value: Value, library: str, name: str, args: Any, options: dict[str, Any]) -> Value:
-    """A function of NumPy or torch, by name, or a method; refused in the same spelling if there is none."""
-    spelling = f"{library}.{name}" if library else f".{name}"
-    value.graph.uses_torch |= library == "torch"
-    if any(map(_holds_refused, (*args, *options.values()))):
-        return Value(value.graph.make("refused", (), None, None))
-    out = options.pop("out", None)
-    (target,) = out if isinstance(out, tuple) else (out,)
-    if target is not None and not isinstance(target, Value):
-        value.graph.numbers_wanted = True
-        return value.refuse(f"{spelling} into an array of numbers; {TAKES_VALUES}")
-    options = {_OF_TORCH.get(key, key): option for key, option in options.items() if not _is_not_given(key, option)}
-    function = (library == "torch" and FUNCTIONS.get(f"torch.{name}")) or FUNCTIONS.get(name)
-    if library == "np" and name in JOINING:
-        return _joined(value, name, args, options)
-    if function is None:
-        kind = value.kind if _is_pointwise(name) else None
-        return value.refuse(f"{spelling} cannot be compiled; {remedy(name)}", kind)
-    try:
-        inspect.signature(function).bind(*args, **options)
-    except TypeError:
-        given = ", ".join(f"{key}={option!r:.20}" for key, option in options.items()) or f"{len(args)} arguments"
-        taken = ", ".join(inspect.signature(function).parameters)
-        instead = f". {REMEDIES['keepdims']}" if "keepdims" in options else ""
-        return value.refuse(f"{spelling} with {given}; what can be compiled is {spelling}({taken}){instead}")
-    try:
-        result = function(*args, **options)
-    except RefusedError as refusal:
-        return value.refuse(f"{spelling}: {refusal}", refusal.kind)
-    return result if target is None else target.become(result)
-
-
-def _holds_refused(value: Any) -> bool:
-    if isinstance(value, (list, tuple)):
-        return any(map(_holds_refused, value))
-    return isinstance(value, Value) and value.node.op == "refused"
-
-
-# What NumPy does with entries, whatever they are, and gives another size to.
-JOINING = (
-    *("concatenate", "stack", "vstack", "hstack", "column_stack", "append", "insert", "delete"),
-    *("reshape", "take", "tile", "repeat"),
-)
-
-
-def _joined(value: Value, name: str, args: Any, options: dict[str, Any]) -> Any:
-    """Arrays of other sizes need entries, which are there once a program is traced with them."""
-    if not value.graph.want_entries(f"np.{name}"):
-        return Value(value.graph.make("refused", (), None, None))
-    from nlaformer.compiler.pieces import by_entries
-
-    if name == "reshape" and isinstance(args[0], Value) and args[0].kind == "matrix":
-        args = (_as_it_is(args[0]), *args[1:])
-    return by_entries(value.graph, getattr(np, name), args, options)
-
-
-# Options by torch's names.
-_OF_TORCH = {"dim": "axis", "dims": "axis", "shifts": "shift", "keepdim": "keepdims", "p": "ord"}
-_NO_VALUE = inspect.signature(np.sum).parameters["initial"].default
-
-
-def _is_not_given(key: str, option: Any) -> bool:
-    """Whether an option is what NumPy and torch pass where it was not given."""
-    usual = dict.fromkeys(("keepdims", "keepdim", "inplace"), False) | {"axis": _NO_VALUE}
-    return option is _NO_VALUE or option is usual.get(key)
-
-
-def _is_pointwise(name: str) -> bool:
-    function = getattr(np, name, None)
-    return isinstance(function, np.ufunc) and function.nin == 1
-
-
-def _with(rule: str, v: Value, *parameters: Any) -> Value:
+def applied(rule: str, v: Value, *parameters: Any) -> Value:
     """A rule of the graph on one value; its parameters come before the node."""
     return Value(v.graph.call(functools.partial(getattr(v.graph, rule), *parameters), v))
 
@@ -116,7 +45,7 @@ def _with(rule: str, v: Value, *parameters: Any) -> Value:
 
 
 def _pointwise(op: str) -> _Function:
-    return lambda v: _with("pointwise", v, op)
+    return lambda v: applied("pointwise", v, op)
 
 
 FUNCTIONS["sqrt"] = sqrt = _pointwise("sqrt")
@@ -125,7 +54,7 @@ FUNCTIONS["log"] = log = _pointwise("log")
 FUNCTIONS["relu"] = relu = _pointwise("relu")
 FUNCTIONS["sign"] = FUNCTIONS["sgn"] = _pointwise("sign")
 FUNCTIONS["negative"] = FUNCTIONS["neg"] = lambda v: -v
-FUNCTIONS["positive"] = lambda v: +v
+FUNCTIONS |= dict.fromkeys(("positive", "copy", "clone", "conj", "conjugate"), lambda v: +v)
 FUNCTIONS["reciprocal"] = lambda v: 1.0 / v
 FUNCTIONS["rsqrt"] = lambda v: 1.0 / sqrt(v)
 FUNCTIONS["square"] = lambda v: v * v
@@ -148,33 +77,33 @@ def _of_two(rule: str, *parameters: Any) -> _Function:
     return function
 
 
-add = _named("add")(_of_two("add"))
-multiply = _named("multiply", "mul")(_of_two("multiply"))
-_named("divide", "true_divide", "div")(_of_two("divide"))
-maximum = _named("maximum", "fmax", "clamp_min")(_of_two("pairwise", "maximum"))
-minimum = _named("minimum", "fmin", "clamp_max")(_of_two("pairwise", "minimum"))
-_named("hypot")(_of_two("pairwise", "hypot"))
-_named("logaddexp")(_of_two("pairwise", "logaddexp"))
+add = registered("add")(_of_two("add"))
+multiply = registered("multiply", "mul")(_of_two("multiply"))
+registered("divide", "true_divide", "div")(_of_two("divide"))
+maximum = registered("maximum", "fmax", "clamp_min")(_of_two("pairwise", "maximum"))
+minimum = registered("minimum", "fmin", "clamp_max")(_of_two("pairwise", "minimum"))
+registered("hypot")(_of_two("pairwise", "hypot"))
+registered("logaddexp")(_of_two("pairwise", "logaddexp"))
 
 
-@_named("subtract", "sub")
+@registered("subtract", "sub")
 def subtract(u: Any, v: Any) -> Value:
     return u - v if isinstance(u, Value) else v.__rsub__(u)
 
 
-@_named("absolute", "abs", "fabs")
+@registered("absolute", "abs", "fabs")
 def absolute(v: Value) -> Value:
     return relu(v) + relu(-v)
 
 
-@_named("clip", "clamp")
+@registered("clip", "clamp")
 def clip(v: Value, a_min: Any = None, a_max: Any = None, *, min: Any = None, max: Any = None) -> Value:
     low, high = a_min if min is None else min, a_max if max is None else max
     v = +v if low is None else maximum(v, low)
     return v if high is None else minimum(v, high)
 
 
-@_named("power", "float_power", "pow", "linalg.power")
+@registered("power", "float_power", "pow", "linalg.power")
 def power(v: Any, p: Any) -> Value:
     """Whole powers as products, halves with a root, others as exp(p log v), where v must be positive."""
     if isinstance(p, Value):
@@ -201,49 +130,47 @@ def _whole_power(v: Value, p: int) -> Value:
     return result
 
 
+@registered("ones_like")
+def ones_like(v: Value) -> Value:
+    return Value(v.graph.ones(v.kind))
+
+
 # Products.
 
-matmul = _named("matmul", "mm", "mv", "linalg.matmul")(_of_two("matmul"))
-vdot = _named("vdot")(_of_two("dot"))
-_named("outer", "ger", "linalg.outer", "multiply.outer")(_of_two("outer"))
+matmul = registered("matmul", "mm", "mv", "linalg.matmul")(_of_two("matmul"))
+vdot = registered("vdot")(_of_two("dot"))
+registered("outer", "ger", "linalg.outer", "multiply.outer")(_of_two("outer"))
 
 
 def _kind(value: Any) -> str:
     return value.kind if isinstance(value, Value) else ("scalar", "vector", "matrix")[np.ndim(value)]
 
 
-@_named("dot")
+@registered("dot")
 def dot(u: Any, v: Any) -> Value:
     """NumPy's: a product of matrices, an inner product of vectors, a multiple."""
     return multiply(u, v) if "scalar" in (_kind(u), _kind(v)) else matmul(u, v)
 
 
-@_named("inner")
+@registered("inner")
 def inner(u: Any, v: Any) -> Value:
     return dot(u, v if _kind(u) == "scalar" else np.transpose(v))
 
 
-@_named("vecdot", "linalg.vecdot")
+@registered("vecdot", "linalg.vecdot")
 def vecdot(u: Any, v: Any) -> Value:
     """The inner product of vectors; of matrices that of each row with a row."""
     return total(multiply(u, v), 1) if "matrix" in (_kind(u), _kind(v)) else vdot(u, v)
 
 
-@_named("matvec")
-def matvec(A: Any, v: Any) -> Value:
-    """The rows of a second matrix are vectors, too."""
-    return inner(v, A)
+FUNCTIONS["matvec"] = lambda A, v: inner(v, A)  # the rows of a second matrix are vectors, too
+FUNCTIONS["vecmat"] = lambda v, A: dot(v, A)
 
 
-@_named("vecmat")
-def vecmat(v: Any, A: Any) -> Value:
-    return dot(v, A)
-
-
-@_named("linalg.norm")
+@registered("linalg.norm")
 def norm(v: Value, ord: Any = None, axis: Any = None) -> Value:
     """Of rows or columns where there is one axis; the orders 1 and inf of a matrix are the largest of these."""
-    if v.kind != "matrix" or ord is None or _axis(v, axis) is not None:
+    if v.kind != "matrix" or ord is None or axis_of(v, axis) is not None:
         return vector_norm(v, 2 if ord is None else ord, axis)
     if ord == "fro":
         return vector_norm(v)
@@ -253,10 +180,10 @@ def norm(v: Value, ord: Any = None, axis: Any = None) -> Value:
     return largest(vector_norm(v, 1, first if ord == 1 else second))
 
 
-@_named("linalg.vector_norm", "norm")
+@registered("linalg.vector_norm", "norm")
 def vector_norm(v: Value, ord: Any = 2, axis: Any = None) -> Value:
     """Of all entries of a matrix, too; torch.norm is this one, and has "fro" for 2."""
-    axis = _axis(v, axis)
+    axis = axis_of(v, axis)
     if ord in (1, 2, np.inf, "fro") and v.kind == "scalar":
         return absolute(v)
     if ord in (2, "fro"):
@@ -266,18 +193,14 @@ def vector_norm(v: Value, ord: Any = 2, axis: Any = None) -> Value:
     raise RefusedError(f"the norm of order {ord!r} of a vector cannot be compiled; {_NORMS['vector']}", "scalar")
 
 
-@_named("linalg.matrix_norm")
-def matrix_norm(v: Value, ord: Any = "fro") -> Value:
-    return norm(v, ord)
-
-
+FUNCTIONS["linalg.matrix_norm"] = lambda v, ord="fro": norm(v, ord)
 _NORMS = {
     "vector": "the orders 1, 2 and np.inf can, and np.sum(np.abs(v) ** p) ** (1 / p) is that of order p",
     "matrix": "the orders 1, np.inf and 'fro' can; the state value of singular_vectors in nf.algorithms() is that of 2",
 }
 
 
-@_named("linalg.matrix_power", "matrix_power")
+@registered("linalg.matrix_power", "matrix_power")
 def matrix_power(A: Value, n: Any) -> Value:
     if not isinstance(n, (int, np.integer)) or not 1 <= n <= 64:
         return A.refuse(f"the power {n!r} of a matrix; whole powers from 1 are products", "matrix")
@@ -287,10 +210,10 @@ def matrix_power(A: Value, n: Any) -> Value:
     return result
 
 
-# Parts, sums, and values in the shape of others.
+# Sums.
 
 
-def _axis(v: Value, axis: Any) -> int | None:
+def axis_of(v: Value, axis: Any) -> int | None:
     """0 or 1 of a matrix; None for all axes of an array."""
     if axis is None:
         return None
@@ -307,24 +230,30 @@ def _axis(v: Value, axis: Any) -> int | None:
     return None if len(found) == len(axes) else found.pop()
 
 
-@_named("sum")
-def total(v: Value, axis: Any = None) -> Value:
-    return _sum_or_mean("sum", v, axis)
+def _sum_or_mean(op: str) -> _Function:
+    def function(v: Value, axis: Any = None) -> Value:
+        axis = axis_of(v, axis)
+        if axis is None:
+            return applied("total", v, op)
+        ones = Value(v.graph.ones("vector"))
+        sums = (v if axis else v.T) @ ones
+        return sums if op == "sum" else sums / (v.graph.n or applied("total", ones, "sum"))
+
+    return function
 
 
-@_named("mean")
-def mean(v: Value, axis: Any = None) -> Value:
-    return _sum_or_mean("mean", v, axis)
+total = registered("sum")(_sum_or_mean("sum"))
+mean = registered("mean")(_sum_or_mean("mean"))
 
 
-@_named("max", "amax")
+@registered("max", "amax")
 def largest(v: Value, axis: Any = None) -> Value:
-    return _extreme(maximum, v, _axis(v, axis))
+    return _extreme(maximum, v, axis_of(v, axis))
 
 
-@_named("min", "amin")
+@registered("min", "amin")
 def smallest(v: Value, axis: Any = None) -> Value:
-    return _extreme(minimum, v, _axis(v, axis))
+    return _extreme(minimum, v, axis_of(v, axis))
 
 
 def _of_torch(of_all: _Function, larger: _Function) -> _Function:
@@ -348,23 +277,14 @@ def _extreme(larger: _Function, v: Value, axis: int | None) -> Value:
     seen, n = 1, len(v)
     while seen < n:
         step = min(seen, n - seen)
-        v = larger(v, roll(v, step, axis=0))
+        v = larger(v, applied("roll", v, step))
         seen += step
     return +v[0] if v.kind == "vector" or axis == 0 else _extreme(larger, v[0], None)
 
 
-def _sum_or_mean(op: str, v: Value, axis: Any) -> Value:
-    axis = _axis(v, axis)
-    if axis is None:
-        return _with("total", v, op)
-    ones = Value(v.graph.ones("vector"))
-    sums = (v if axis else v.T) @ ones
-    return sums if op == "sum" else sums / (v.graph.n or _with("total", ones, "sum"))
-
-
-@_named("var")
+@registered("var")
 def var(v: Value, axis: Any = None, *, ddof: Any = 0, correction: Any = 0) -> Value:
-    axis, ddof = _axis(v, axis), ddof or correction
+    axis, ddof = axis_of(v, axis), ddof or correction
     if axis == 1:
         return var(v.T, 0, ddof=ddof)
     deviation = v - mean(v, axis)
@@ -375,7 +295,7 @@ def var(v: Value, axis: Any = None, *, ddof: Any = 0, correction: Any = 0) -> Va
     return squares * (count / (count - ddof)) if ddof else squares
 
 
-@_named("torch.var")
+@registered("torch.var")
 def torch_var(v: Value, axis: Any = None, *, unbiased: bool = True, correction: Any = None) -> Value:
     """With Bessel's correction, unless it is told otherwise."""
     if isinstance(axis, bool):
@@ -383,171 +303,8 @@ def torch_var(v: Value, axis: Any = None, *, unbiased: bool = True, correction: 
     return var(v, axis, ddof=int(unbiased) if correction is None else correction)
 
 
-@_named("std")
-def std(v: Value, axis: Any = None, *, ddof: Any = 0, correction: Any = 0) -> Value:
-    return sqrt(var(v, axis, ddof=ddof, correction=correction))
-
-
-@_named("torch.std")
-def torch_std(v: Value, axis: Any = None, *, unbiased: bool = True, correction: Any = None) -> Value:
-    return sqrt(torch_var(v, axis, unbiased=unbiased, correction=correction))
-
-
-FUNCTIONS["add.reduce"] = lambda v, axis=0: total(v, axis)
-FUNCTIONS |= {"shape": lambda v: v.shape, "ndim": lambda v: v.ndim, "size": lambda v: v.size}  # type: ignore[dict-item]
-FUNCTIONS["trace"] = FUNCTIONS["linalg.trace"] = lambda A: total(diag(A))
-
-
-@_named("diag", "diagonal", "linalg.diagonal")
-def diag(v: Value, k: Any = 0) -> Value:
-    """Of a matrix a view, which NumPy makes read-only; other diagonals are shorter, and are copied."""
-    if k != 0:
-        return _joined(v, "diag", (v, k), {})  # type: ignore[no-any-return]
-    return v.view("diag", None) if v.kind == "matrix" else _with("diag", v)
-
-
-@_named("tril")
-def tril(A: Value, k: Any = 0) -> Value:
-    return _with("triangle", A, "lower", operator.index(k))
-
-
-@_named("triu")
-def triu(A: Value, k: Any = 0) -> Value:
-    return _with("triangle", A, "upper", operator.index(k))
-
-
-@_named("roll")
-def roll(v: Value, shift: Any, axis: Any = None) -> Value:
-    if not isinstance(shift, (int, np.integer)):
-        return v.refuse(f"a roll by {shift!r:.40}; the shift is a whole number", v.kind)
-    if v.kind == "matrix" and axis is None:
-        return v.refuse("np.roll of a matrix without axis=, which runs over its rows; give axis=0 or axis=1", v.kind)
-    along = _axis(v, axis)
-    if v.kind == "matrix" and along != 0:
-        v = _with("roll", v.T, int(shift)).T
-    return +v if along == 1 else _with("roll", v, int(shift))
-
-
-@_named("flip")
-def flip(v: Value, axis: Any = None) -> Value:
-    along = _axis(v, axis)
-    if v.kind == "matrix" and along != 0:
-        v = v[:, ::-1]
-    return v if along == 1 or v.kind == "scalar" else v[::-1]
-
-
-FUNCTIONS["torch.flip"] = lambda v, axis: +flip(v, axis)  # NumPy's is a view
-FUNCTIONS["torch.diag"] = lambda v, k=0: +diag(v, k)
-
-
-@_named("cumsum")
-def cumsum(v: Value, axis: Any = None) -> Value:
-    if v.kind != "vector":
-        return v.refuse(f"the cumulative sums of a {v.kind}; write np.tril(np.ones_like(A)) @ A for those along axis 0")
-    _axis(v, axis)
-    return matmul(np.tril(np.ones((len(v), len(v)))), v)
-
-
-@_named("diff")
-def diff(v: Value) -> Any:
-    return v[:, 1:] - v[:, :-1] if v.kind == "matrix" else v[1:] - v[:-1]
-
-
-@_named("transpose", "t", "matrix_transpose", "linalg.matrix_transpose")
-def transpose(v: Value) -> Value:
-    return v.T
-
-
-FUNCTIONS["torch.transpose"] = lambda v, dim0, dim1: v.T if (dim0 - dim1) % 2 else v[:]
-
-
-@_named("copy", "clone", "conj", "conjugate")
-def copy(v: Value) -> Value:
-    return +v
-
-
-@_named("astype")
-def astype(v: Value, dtype: Any) -> Value:
-    try:
-        kind = np.dtype(dtype)
-    except TypeError:
-        kind = None  # one of torch's, say
-    if kind == np.float64:
-        return +v
-    remedy = "numbers are floating-point throughout, and their precision is dtype= of nf.compile: omit it"
-    return v.refuse(f"a conversion to {dtype!r:.30}; {remedy}", v.kind)
-
-
-@_named("item")
-def item(v: Value) -> Value:
-    return +v if v.kind == "scalar" else v.refuse(f".item() of a {v.kind}; a scalar has it", "scalar")
-
-
-@_named("ravel", "torch.flatten")
-def ravel(v: Value) -> Value:
-    """A view, where the entries lie side by side in memory."""
-    if v.kind != "vector":
-        return v.refuse(f"a {v.kind} made into a vector, of another length than n")
-    return v[:] if v.is_own else _as_it_is(v)
-
-
-FUNCTIONS["flatten"] = lambda v: +ravel(v)
-FUNCTIONS["detach"] = FUNCTIONS["torch.conj"] = lambda v: v[:]
-
-
-def _as_it_is(v: Value) -> Value:
-    """An array that NumPy gives as a view or as a copy, by its place in memory: no name of it may change."""
-    seen = v.node
-    changed = "an array changed in place beside what np.ravel or np.reshape made of it; write .copy() after these"
-    return Value(
-        seen,
-        lambda: seen if v.node is seen else v.graph.refuse(changed, v.kind),
-        lambda node: v.graph.refuse(changed, v.kind),
-    )
-
-
-@_named("zeros_like")
-def zeros_like(v: Value) -> Value:
-    return Value(v.graph.zeros(v.kind))
-
-
-@_named("ones_like")
-def ones_like(v: Value) -> Value:
-    return Value(v.graph.ones(v.kind))
-
-
-@_named("full_like")
-def full_like(v: Value, fill_value: Any) -> Value:
-    return multiply(fill_value, ones_like(v))
-
-
-@_named("identity_like")
-def identity_like(A: Value) -> Value:
-    if A.kind != "matrix":
-        return A.refuse(f"identity_like of a {A.kind}; write nf.identity_like(A)", "matrix")
-    return Value(A.graph.identity())
-
-
-@_named("promise")
-def promise(v: Value) -> Value:
-    """nf.positive: the same array, of a known sign."""
-    rule = functools.partial(v.graph.pointwise, "positive")
-    return Value(v.node, lambda: v.graph.call(rule, v.node), v.become)
-
-
-@_named("copyto")
-def copyto(dst: Any, src: Any) -> Any:
-    dst[...] = src
-
-
-@_named("fill_diagonal")
-def fill_diagonal(a: Value, val: Any) -> Any:
-    a.become(tril(a, -1) + triu(a, 1) + _with("diagonal", multiply(val, Value(a.graph.ones("vector")))))
-
-
-# Methods, and what is nothing at all for a real array of this kind.
-METHODS = (
-    *("sum", "mean", "max", "min", "dot", "copy", "trace", "diagonal", "transpose", "clip", "var", "std", "abs"),
-    *("sqrt", "exp", "log", "relu", "sign", "square", "norm", "clone", "tril", "triu", "item", "astype"),
-    *("ravel", "flatten", "detach", "conj", "conjugate"),
+FUNCTIONS["std"] = lambda v, axis=None, *, ddof=0, correction=0: sqrt(var(v, axis, ddof=ddof, correction=correction))
+FUNCTIONS["torch.std"] = lambda v, axis=None, *, unbiased=True, correction=None: sqrt(
+    torch_var(v, axis, unbiased=unbiased, correction=correction)
 )
+FUNCTIONS["add.reduce"] = lambda v, axis=0: total(v, axis)

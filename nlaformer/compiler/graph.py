@@ -29,85 +29,36 @@ all. Else it needs a way through that module (``_rule``), its unit and sign (``a
 
 from __future__ import annotations
 
-import ast
-import importlib.util
-import itertools
-import linecache
 import math
 import operator
 import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fractions import Fraction
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import numpy as np
 import torch
 
+from nlaformer.compiler.places import Place, current_line
+from nlaformer.compiler.refusals import EntriesWanted, RefusedError
+
 AXES = {"scalar": 0, "vector": 1, "matrix": 2}
 KINDS = {"A": "matrix", "b": "vector", "x0": "vector"}  # of the inputs every program has
-_OF_NUMBERS: dict[str, Callable[[float], float]] = {
-    "sqrt": math.sqrt,
-    "exp": math.exp,
-    "log": math.log,
+_OF_NUMBERS: dict[str, Callable[..., float]] = {
+    **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "expm1", "log1p", "sinh", "tanh", "hypot")},
     "positive": lambda v: v,
     "relu": lambda v: max(v, 0.0),
     "sign": lambda v: float(np.sign(v)),
-    "expm1": math.expm1,
-    "log1p": math.log1p,
-    "sinh": math.sinh,
-    "tanh": math.tanh,
     "softplus": lambda v: float(np.logaddexp(0.0, v)),
-}
-_OF_PAIRS: dict[str, Callable[[float, float], float]] = {
+    "logaddexp": lambda u, v: float(np.logaddexp(u, v)),
     "maximum": max,
     "minimum": min,
-    "logaddexp": lambda u, v: float(np.logaddexp(u, v)),
-    "hypot": math.hypot,
 }
 REARRANGING = frozenset({"transpose", "diag", "diagonal", "triangle", "roll"})  # each entry is one of v, or 0
 _NEVER_ROUND = ("positive", "relu", "sign", "maximum", "minimum")
 _OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
 _LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
-# Lines in these files and in these packages are never the user's.
-_MODULES = ("graph", "values", "entries", "functions", "fresh", "pieces", "language", "learned", "trace", "lower")
-_OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in _MODULES}
-_SCIPY = importlib.util.find_spec("scipy")  # found, not loaded
-_PACKAGES = (np.__path__[0], torch.__path__[0], *((_SCIPY and _SCIPY.submodule_search_locations) or ()))
-
-
-def is_users(frame: FrameType) -> bool:
-    """Whether a line that runs is neither of the compiler nor of NumPy, torch or SciPy."""
-    file = frame.f_code.co_filename
-    return file not in _OURS and not file.startswith(_PACKAGES)
-
-
-@dataclass(frozen=True)
-class Place:
-    """A line of the user's class; line 0 if its source is not available."""
-
-    file: str
-    line: int
-
-    def __str__(self) -> str:
-        text = linecache.getline(self.file, self.line).strip()
-        name = Path(self.file).name
-        line = f", line {self.line}" if self.line else ""
-        return name + line + (f": {text}" if text else "")
-
-
-class RefusedError(Exception):
-    """What cannot be compiled, in words; ``kind`` of the value that it would have had, where that is certain."""
-
-    def __init__(self, message: str, kind: str | None = None):
-        super().__init__(message)
-        self.kind = kind
-
-
-class EntriesWanted(BaseException):  # not for a user's `except Exception`
-    """A line takes a slice: the program is to be traced again, with arrays that take traced values."""
 
 
 class Node:
@@ -140,7 +91,7 @@ class Graph:
     exact: bool = False
     nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
-    refused: set[Place] = field(default_factory=set)
+    refused_at: set[Place] = field(default_factory=set)
     uses_torch: bool = False  # functions of torch were called, which take no NumPy arrays
     visits: dict[Place, int] = field(default_factory=dict)
     method: str = ""  # that is being traced
@@ -164,47 +115,20 @@ class Graph:
         return self.nodes[key]
 
     def place(self) -> Place:
-        """The innermost line that is not ours: where the user wrote it."""
-        if self.here is not None:
-            return self.here
-        frame = self._frames()[-1]
-        return Place(frame.f_code.co_filename, frame.f_lineno)
-
-    @staticmethod
-    def _frames() -> list[FrameType]:
-        """The frames from here to the innermost one that is neither ours nor a library's."""
-        frames = [sys._getframe(1)]
-        while (back := frames[-1].f_back) is not None and not is_users(frames[-1]):
-            frames.append(back)
-        return frames
-
-    def called(self) -> str:
-        """The function of a library that the user's line calls, where a library's lines lie between it and ours."""
-        return self.calls() if any(f.f_code.co_filename.startswith(_PACKAGES) for f in self._frames()) else ""
-
-    def calls(self) -> str:
-        """The name under which the user's line calls what is running now, such as float or math.sin; "" if none."""
-        frame = self._frames()[-1]
-        line, end, start, stop = next(itertools.islice(frame.f_code.co_positions(), frame.f_lasti // 2, None))
-        if line is None or end is None or start is None or stop is None:
-            return ""
-        text = [linecache.getline(frame.f_code.co_filename, number).encode() for number in range(line, end + 1)]
-        text[-1] = text[-1][:stop]
-        text[0] = text[0][start:]
-        try:
-            found = ast.parse(b"".join(text).decode(errors="replace"), mode="eval").body
-        except SyntaxError:
-            return ""
-        return ast.unparse(found.func) if isinstance(found, ast.Call) else ""
+        """Where a node is made."""
+        return self.here or current_line()
 
     def refuse(self, message: str, kind: str | None = None, place: Place | None = None) -> Node:
         """Note a problem; of the line where tracing is, only the first. The node of a refused value."""
         here = place or self.place()
         text = f"{here}\n    {message}"
-        if text not in self.problems and not (place is None and here in self.refused):
+        if text not in self.problems and not (place is None and here in self.refused_at):
             self.problems.append(text)
-        self.refused.add(here)
-        return self.make("refused", (), None, kind)
+        self.refused_at.add(here)
+        return self.refused(kind)
+
+    def refused(self, kind: str | None = None, args: tuple[Node, ...] = ()) -> Node:
+        return self.make("refused", args, None, kind)
 
     def want_entries(self, what: str) -> bool:
         """Whether arrays take traced values now; they do when the program is traced again, if the size is known."""
@@ -221,12 +145,10 @@ class Graph:
             if any(node.op == "refused" for node in nodes):
                 kinds = {node.kind for node in nodes}
                 # With its arguments, whose own problems may be found later.
-                return self.make("refused", tuple(nodes), None, kinds.pop() if len(kinds) == 1 else None)
+                return self.refused(kinds.pop() if len(kinds) == 1 else None, tuple(nodes))
             return rule(*nodes)
         except RefusedError as refusal:
             return self.refuse(str(refusal), refusal.kind)
-
-    # Leaves.
 
     def zeros(self, kind: str) -> Node:
         return self.make("zeros", (), None, kind)
@@ -267,7 +189,7 @@ class Graph:
         name = self.attributes.get(id(value))
         return self._array(array, f"self.{name}" if name else "a constant")
 
-    def _array(self, array: np.ndarray, what: str = "a constant") -> Node:
+    def _array(self, array: np.ndarray, what: str) -> Node:
         """A constant vector or matrix. Multiples of ones and of the identity fit every size."""
         kind, n = ("vector", "matrix")[array.ndim - 1], array.shape[0]
         if set(array.shape) != {n} or n != (self.n or n):
@@ -280,16 +202,6 @@ class Graph:
             return self.multiply(self.number(first), self.identity())
         rows = array.tolist()
         return self.make("constant", (), tuple(map(tuple, rows)) if kind == "matrix" else tuple(rows), kind)
-
-    def unit(self, index: int) -> Node:
-        """The vector with 1 in one place, which the size must be known for."""
-        if self.n is None:
-            raise RefusedError("an index where the size of the systems is not known; write whole vectors")
-        if not -self.n <= index < self.n:
-            raise RefusedError(f"the index {index} in a vector of length {self.n}")
-        if not self.units:
-            self.units = [self._array(row) for row in np.identity(self.n)]
-        return self.units[index]
 
     def _folds(self, operation: Callable[[Any, Any], Any], u: float, v: float) -> bool:
         """Whether what an operation makes of two numbers may stand in its place.
@@ -358,7 +270,7 @@ class Graph:
     def pairwise(self, op: str, u: Node, v: Node) -> Node:
         """A function of two values, entry by entry."""
         if is_number(u) and is_number(v) and (not self.exact or op in _NEVER_ROUND):
-            return self.number(_OF_PAIRS[op](u.extra, v.extra))
+            return self.number(_OF_NUMBERS[op](u.extra, v.extra))
         for one, other in ((u, v), (v, u)):
             if op == "maximum" and one.is_zero and one.kind in (other.kind, "scalar"):
                 return self.pointwise("relu", other)

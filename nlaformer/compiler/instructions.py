@@ -58,7 +58,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from nlaformer.compiler.graph import Place
+from nlaformer.compiler.places import Place
 from nlaformer.express.linearize import Linearization, design, exponent_rounding
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from nlaformer.compiler.functions import named
+from nlaformer.compiler.calls import by_name
 from nlaformer.compiler.graph import KINDS
 from nlaformer.compiler.inputs import size_of
 from nlaformer.compiler.values import Value
@@ -108,7 +108,7 @@ def _call(name: str, *args: Any) -> Any:
     """A function of traced values, or of arrays, for which NumPy and torch have it under the same name."""
     value = next((argument for argument in args if isinstance(argument, Value)), None)
     if value is not None:
-        return named(value, "nf", name, args, {})
+        return by_name(value, "nf", name, args, {})
     return getattr(_library(*args), name)(*args)
 
 

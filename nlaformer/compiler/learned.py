@@ -34,8 +34,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, TypeVar
 
-from nlaformer.compiler.graph import Graph, Node, Place
+from nlaformer.compiler.graph import Graph, Node
 from nlaformer.compiler.language import diag, dot, exp, positive, relu, sqrt
+from nlaformer.compiler.places import Place
 from nlaformer.compiler.values import Value, graph_of
 from nlaformer.errors import OptionError, unknown_name
 
@@ -248,7 +249,7 @@ def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
     """The nodes of a call; what it gives, as the program uses it."""
     nodes = [graph.call(lambda node: node, value) for value in given]
     if any(node.op == "refused" for node in nodes):
-        return Value(graph.make("refused", (), None, None))
+        return Value(graph.refused())
     spec = PartSpec(part.name, part.gives, graph.method, part.memory, [node.kind for node in nodes[1:]])
     if problem := _problem(spec, graph, nodes):
         return Value(graph.refuse(f"{part.name or part!r}: {problem}"))

@@ -138,7 +138,7 @@ def wrapped(graph: Graph, result: Any) -> Any:
     def write(node: Node) -> None:
         made[...] = entries(Value(node))
 
-    unread = graph.make("refused", (), None, None)
+    unread = graph.refused()
     return Value(unread, lambda: graph.call(lambda node: node, made.plain()), write)
 
 

@@ -5,6 +5,19 @@ Each piece of advice is followed in a test (``tests/test_compiler_refusals.py``)
 
 from __future__ import annotations
 
+
+class RefusedError(Exception):
+    """What cannot be compiled, in words; ``kind`` of the value that it would have had, where that is certain."""
+
+    def __init__(self, message: str, kind: str | None = None):
+        super().__init__(message)
+        self.kind = kind
+
+
+class EntriesWanted(BaseException):  # not for a user's `except Exception`
+    """A line takes a slice: the program is to be traced again, with arrays that take traced values."""
+
+
 _SWITCH = "for np.where(u > v, s, t) write t + (s - t) * np.maximum(np.sign(u - v), 0)"
 DECISION = (
     "a decision that depends on the data. Omit a test for convergence: iterations= of a run is the number of steps, n "

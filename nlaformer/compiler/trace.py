@@ -13,10 +13,12 @@ import numpy as np
 import torch
 
 from nlaformer.compiler.fresh import fillable
-from nlaformer.compiler.graph import AXES, KINDS, EntriesWanted, Graph, Node, Place, RefusedError, reachable
+from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, reachable
 from nlaformer.compiler.hidden import changes, memory_of
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, Learned, LowRank
+from nlaformer.compiler.places import Place
+from nlaformer.compiler.refusals import EntriesWanted, RefusedError
 from nlaformer.compiler.values import Value
 from nlaformer.errors import CompileError
 
@@ -183,7 +185,7 @@ class _Tracer:
         self.graph.method = method
         for name in parameters(found):
             M = LowRank.from_states(name, known)
-            node = known[name] if name in known else self.graph.make("refused", (), None, None)
+            node = known[name] if name in known else self.graph.refused()
             arguments[name] = M or Value(node)
             # If start could not be traced, the state is not known, and nothing is wrong with asking for it.
             if M is None and name not in known and (method == "start" or known.keys() - self.inputs.keys()):

@@ -17,6 +17,7 @@ import numpy as np
 
 from nlaformer.compiler.entries import is_by_columns, numbers_of, part, with_part
 from nlaformer.compiler.graph import AXES, Graph, Node, describe
+from nlaformer.compiler.places import calling, calling_library
 from nlaformer.compiler.refusals import ARRAY, DECISION, INDEX, PARTS, REMEDIES, in_python, number_wanted, remedy
 
 
@@ -74,7 +75,7 @@ class Value:
     def refuse(self, message: str, kind: str | None = None) -> Value:
         """Note a problem, unless this value has been refused already."""
         if self.node.op == "refused":
-            return Value(self.graph.make("refused", (), None, kind))
+            return Value(self.graph.refused(kind))
         return Value(self.graph.refuse(message, kind))
 
     def become(self, other: Any) -> Value:
@@ -160,7 +161,7 @@ class Value:
             self.graph.numbers_wanted = True  # should it be changed in place, which these cannot be
             return known[index]
         if self._refuses(index):
-            return Value(self.graph.make("refused", (), None, None))
+            return Value(self.graph.refused())
         from nlaformer.compiler.pieces import slice_of
 
         return slice_of(self, index)
@@ -182,7 +183,7 @@ class Value:
         """A view of an entry, a row or a column."""
         read = functools.partial(part, self.graph, axis, index)
         return Value(
-            self.graph.make("refused", (), None, None),
+            self.graph.refused(),
             lambda: self.graph.call(read, self),
             lambda node: self._set(axis, index, node),
         )
@@ -239,7 +240,7 @@ class Value:
     def _decide(self, other: Any) -> Value:
         if _is_refused(other):
             return other  # type: ignore[no-any-return]
-        instead = in_python(self.graph.calls())
+        instead = in_python(calling())
         return self.refuse(f"a decision that depends on the data; {instead}" if instead else DECISION)
 
     __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _decide  # type: ignore[assignment]
@@ -253,7 +254,7 @@ class Value:
 
     def __float__(self) -> float:
         self.graph.numbers_wanted = True
-        self.refuse(number_wanted(self.graph.calls()))
+        self.refuse(number_wanted(calling()))
         return 1.0
 
     def __int__(self) -> int:
@@ -278,7 +279,7 @@ class Value:
 
     def __iter__(self) -> Any:
         """The entries of a vector, the rows of a matrix."""
-        if self.kind == "scalar" or _is_refused(self) or self.graph.called():
+        if self.kind == "scalar" or _is_refused(self) or calling_library():
             self._refuse_use("a loop over the entries of a scalar")
             return iter(())
         return (self[i] for i in range(len(self)))
@@ -290,7 +291,7 @@ class Value:
 
     def _refuse_use(self, otherwise: str) -> None:
         """Refuse what a function of a library does with a value, by the function's name, or what a line does."""
-        name = self.graph.called()
+        name = calling_library()
         self.refuse(f"{name} takes arrays of numbers alone; {remedy(name)}" if name else otherwise)
 
     def _function(self, name: str, *args: Any) -> Value:
@@ -303,7 +304,7 @@ class Value:
         if self.graph.assemble is not None:
             return self.entries()
         self.graph.numbers_wanted = True
-        name = self.graph.calls()
+        name = calling()
         self._refuse_use(number_wanted(name) if name in ("np.float64", "np.float32") else ARRAY)
         return np.ones((self.graph.n or 2,) * AXES.get(self.kind, 0))
 
@@ -322,36 +323,36 @@ class Value:
         return value.ndim > 0 and not self.graph.holds(value.shape)
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Value:
-        from nlaformer.compiler.functions import named
+        from nlaformer.compiler.calls import by_name
 
         if any(map(self.is_foreign, (*inputs, *options.get("out", ())))):
             return NotImplemented
         name = ufunc.__name__ if method == "__call__" else f"{ufunc.__name__}.{method}"
-        return named(self, "np" if hasattr(np, ufunc.__name__) else "scipy.special", name, inputs, options)
+        return by_name(self, "np" if hasattr(np, ufunc.__name__) else "scipy.special", name, inputs, options)
 
     def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Value:
-        from nlaformer.compiler.functions import named
+        from nlaformer.compiler.calls import by_name
 
         if any(issubclass(kind, np.ndarray) and kind is not np.ndarray for kind in types):
             return NotImplemented
         inner = function.__module__.removeprefix("numpy").removeprefix(".")
-        return named(self, "np", f"{inner}.{function.__name__}" if inner else function.__name__, args, options)
+        return by_name(self, "np", f"{inner}.{function.__name__}" if inner else function.__name__, args, options)
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Value:
-        from nlaformer.compiler.functions import named
+        from nlaformer.compiler.calls import by_name
 
         values = (value for value in (*args, *(options or {}).values()) if isinstance(value, Value))
         name = getattr(function, "__name__", "function").replace("linalg_", "linalg.")
-        return named(next(values), "torch", name, args, options or {})
+        return by_name(next(values), "torch", name, args, options or {})
 
     def __getattr__(self, name: str) -> Any:
-        from nlaformer.compiler.functions import METHODS, named
+        from nlaformer.compiler.calls import METHODS, by_name
 
         if name.startswith("__"):
             raise AttributeError(name)
         if name in METHODS:
-            return lambda *args, **options: named(self, "", name, (self, *args), options)
+            return lambda *args, **options: by_name(self, "", name, (self, *args), options)
         methods = f"a traced value has .T and the methods {', '.join(METHODS)}"
         return self.refuse(f".{name} cannot be compiled; {REMEDIES.get(name, methods)}")
 
