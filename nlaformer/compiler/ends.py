@@ -131,9 +131,9 @@ class OwnValues:
     @classmethod
     def of(cls, values: Tensor, unit: Tensor) -> OwnValues:
         """One that is 0 is measured by the unit."""
-        held, lost = _held(values), torch.cummax((~_finite(values)).int(), -1).values.bool()
-        largest = torch.cummax(sizes(held), -1).values
-        return cls(held, lost, torch.where(largest > 0, largest, unit))
+        finite, lost = held(values), torch.cummax((~_finite(values)).int(), -1).values.bool()
+        largest = torch.cummax(sizes(finite), -1).values
+        return cls(finite, lost, torch.where(largest > 0, largest, unit))
 
     def deviation(self, found: Tensor) -> Tensor:
         return (sizes(found - self.values) / self.scale).nan_to_num(torch.inf, torch.inf)
@@ -144,7 +144,7 @@ class OwnValues:
 
     def response(self, runs: Sequence[Tensor], amount: float) -> Tensor:
         """The largest deviation so far of runs that were perturbed by an amount, over it."""
-        moved = torch.stack([self.deviation(_held(run.double())) for run in runs]).amax(0) / amount
+        moved = torch.stack([self.deviation(held(run.double())) for run in runs]).amax(0) / amount
         # What was amplified once may be damped again, but two runs of the program have parted there.
         return torch.where(self.lost, torch.inf, torch.cummax(moved, -1).values)
 
@@ -230,7 +230,7 @@ def _finite(values: Tensor) -> Tensor:
     return torch.isfinite(values).reshape(*values.shape[:2], -1).all(-1)
 
 
-def _held(values: Tensor) -> Tensor:
+def held(values: Tensor) -> Tensor:
     """Values (systems, T + 1, ...) with the last finite one kept."""
     times = torch.arange(values.shape[1], device=values.device)
     last = torch.cummax(torch.where(_finite(values), times, 0), -1).values

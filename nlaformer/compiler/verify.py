@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +31,9 @@ from torch import Tensor
 
 from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Diagnosis, Stray
-from nlaformer.compiler.ends import End, Methods, OwnValues, ends_of
+from nlaformer.compiler.ends import End, Methods, OwnValues, ends_of, held
 from nlaformer.compiler.found import PERTURBATION, RUN, STEP
+from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.lines import first_lost, judge_lines
@@ -73,7 +74,8 @@ def converge(
     """Run a compiled algorithm and its program on the same systems, whose exact answers are known."""
     given = {name: value.astype(algorithm.config.dtype) for name, value in inputs.items()}
     x = algorithm.run(**given, iterations=iterations).x
-    reference = _held(program.run(**inputs, iterations=iterations).x)
+    # NumPy computes 0 / 0 after exact convergence.
+    reference = held(torch.from_numpy(program.run(**inputs, iterations=iterations).x)).numpy()
     shape = (len(exact), -1, exact[0].size)
     x, reference, exact = (value.reshape(shape).astype(np.float64) for value in (x, reference, exact))
 
@@ -117,33 +119,45 @@ def with_verification(
 ) -> Algorithm:
     """The algorithm with its deviations on random and hard systems; CompileError where a value is not the program's.
 
-    ``given`` has the inputs of other systems by name, of a kind that the program is meant for, and ``family`` is their
-    name.
+    ``given`` has the inputs of other systems by name, of a ``family`` that the program is meant for.
     """
     systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, family)
     judge_lines(traced, {name: value[:_LINES] for name, value in systems.inputs.items()}, algorithm.checks)
     run = algorithm.run(**systems.inputs, iterations=iterations)
     _refuse_lost(traced, systems, run)
-    ends = _ends(traced, systems.inputs, run, Tolerance.of(algorithm.dtype))
-    trial = _Trial(algorithm, systems, run, run.diagnose(), ends)
-    trial = replace(trial, compared=_compared(trial, traced))
+    inputs = {name: _double(value) for name, value in systems.inputs.items()}
+    values = {name: _double(value) for name, value in {**run.state, ANSWER: run.x}.items()}
+    ends = ends_of(Methods.traced(traced), inputs, values, Tolerance.of(algorithm.dtype))
+    assert run.evidence is not None  # there is some of every run of weights
+    diagnosis, settled = run.diagnose(), run.evidence.found.settled.numpy()
+    compared = _compared(traced, systems, diagnosis, run.evidence.until.numpy(), iterations)
+    trial = _Trial(algorithm, systems, run, diagnosis, ends, settled, compared)
     notes = _judge_values(trial) or _nothing_compared(trial)
-    config = algorithm.config
-    found = {str(name): _report(trial, systems.families == name) for name in dict.fromkeys(systems.families)}
-    report = config.verification | {"iterations": iterations, "systems": found}
-    return type(algorithm)(replace(config, verification=report, warnings=config.warnings + notes), algorithm.model)
+    report = {str(name): _report(trial, systems.families == name) for name in dict.fromkeys(systems.families)}
+    return _reporting(algorithm, iterations, report, notes)
+
+
+def _reporting(algorithm: Algorithm, iterations: int, report: Mapping[str, Any], notes: list[str]) -> Algorithm:
+    """The algorithm with a report of its verification."""
+    config, verified = algorithm.config, {"iterations": iterations, "systems": report}
+    config = replace(config, verification=config.verification | verified, warnings=config.warnings + notes)
+    return type(algorithm)(config, algorithm.model)
 
 
 @dataclass(frozen=True)
 class _Trial:
-    """A run of the verification, what was found out about it, and when it says something, (systems, T + 1)."""
+    """A run of the verification and what was found out about it.
+
+    ``settled`` tells where the residual is small, ``compared`` where the run says something; (systems, T + 1).
+    """
 
     algorithm: Algorithm
     systems: _Systems
     run: Run[Any]
     diagnosis: Diagnosis
     ends: Mapping[str, End]
-    compared: np.ndarray = field(default_factory=lambda: np.ones((1, 1), bool))
+    settled: np.ndarray
+    compared: np.ndarray
 
     @property
     def tolerance(self) -> Tolerance:
@@ -155,30 +169,21 @@ class _Trial:
         excess: np.ndarray = (self.tolerance.plain * deviation.error / deviation.allowed).numpy()
         return np.where(self.compared & torch.isfinite(deviation.allowed).numpy() & ~self.settled, excess, np.nan)
 
-    @property
-    def settled(self) -> np.ndarray:
-        """Where the residual is small, (systems, T + 1)."""
-        if self.run.evidence is None:
-            return np.zeros(self.run.x.shape[:2], bool)
-        found: np.ndarray = self.run.evidence.found.settled.numpy()
-        return found
 
-
-def _compared(trial: _Trial, traced: TracedProgram) -> np.ndarray:
-    """When a run says something: not once the program's values are not finite, or a promise is broken.
+def _compared(
+    traced: TracedProgram, systems: _Systems, diagnosis: Diagnosis, until: np.ndarray, iterations: int
+) -> np.ndarray:
+    """When a run says something: ``until`` the program's values are not finite, or a promise is broken.
 
     In the user's own lines 0 / 0 is not finite either; they are asked for their first step, and where something is
     wrong for all of them.
     """
-    count = len(trial.run.x)
-    wrong = {stray.system[0] for stray in trial.diagnosis.strays}
-    wrong |= {system for system in range(count) if first_lost(traced, trial.systems.one(system), 1) <= 1}
-    times = np.arange(trial.run.x.shape[1])
-    compared = np.ones((count, len(times)), bool)
-    if trial.run.evidence is not None:
-        compared = times <= trial.run.evidence.until.numpy()[:, None]
+    wrong = {stray.system[0] for stray in diagnosis.strays}
+    wrong |= {system for system in range(len(until)) if first_lost(traced, systems.one(system), 1) <= 1}
+    times = np.arange(iterations + 1)
+    compared: np.ndarray = times <= until[:, None]
     for system in wrong:
-        compared[system] &= times < first_lost(traced, trial.systems.one(system), len(times) - 1)
+        compared[system] &= times < first_lost(traced, systems.one(system), iterations)
     return compared
 
 
@@ -224,8 +229,8 @@ def compared_with_run(
     systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, RANDOM)
     tolerance = Tolerance.of(algorithm.dtype)
     found = _double(algorithm.run(**systems.inputs, iterations=_ITERATIONS).x)
-    own, *moved = (_double(run(**given, iterations=_ITERATIONS).x) for given in _perturbed(systems.inputs))
-    measured = OwnValues.of(own, torch.ones(1))
+    model, *moved = (_double(run(**given, iterations=_ITERATIONS).x) for given in _perturbed(systems.inputs))
+    measured = OwnValues.of(model, torch.ones(1))
     deviation, response = measured.deviation(found).numpy(), measured.response(moved, PERTURBATION).numpy()
     tame = response <= tolerance.most
     parted = deviation > tolerance.plain * np.where(tame, np.maximum(response, 1.0), 1.0)
@@ -235,9 +240,8 @@ def compared_with_run(
     report, notes = {}, []
     for name in dict.fromkeys(systems.families):
         members = systems.families == name
-        largest = float(deviation[members].max())
-        report[str(name)] = {"first": float(deviation[members, :2].max()), "largest": largest}
-        report[str(name)] |= {"last": float(deviation[members, -1].max())}
+        own, largest = deviation[members], float(deviation[members].max())
+        report[str(name)] = {"first": float(own[:, :2].max()), "largest": largest, "last": float(own[:, -1].max())}
         if not parted[members].any():
             continue
         step = int(parted[members].any(0).argmax())
@@ -251,9 +255,7 @@ def compared_with_run(
     if notes:
         remedy = "There run the model itself" + ("" if algorithm.dtype == torch.float64 else ", or compile in float64")
         warnings.warn(f"{algorithm.name}: {notes[0]}. {remedy}", stacklevel=4)
-    verification = {"iterations": _ITERATIONS, "systems": report}
-    config = replace(algorithm.config, verification=verification, warnings=algorithm.config.warnings + notes)
-    return type(algorithm)(config, algorithm.model)
+    return _reporting(algorithm, _ITERATIONS, report, notes)
 
 
 def _perturbed(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
@@ -283,7 +285,7 @@ def _judge_values(trial: _Trial) -> list[str]:
         message = f"on a system of the verification ({family}) {stray}"
         parted = any(end.response[system, stray.step] > trial.tolerance.most for end in trial.ends.values())
         lasting = (stray.step <= 1 or (strict and family != _GRADED)) and not (parted and family in systems.hard)
-        if lasting and not _is_beyond(trial.run, systems, stray):
+        if lasting and not _is_beyond(trial, stray):
             raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
         notes.append(message)
     if notes:
@@ -317,14 +319,14 @@ def _nothing_compared(trial: _Trial) -> list[str]:
     return [note]
 
 
-def _is_beyond(run: Run[Any], systems: _Systems, stray: Stray) -> bool:
+def _is_beyond(trial: _Trial, stray: Stray) -> bool:
     """Whether a run had converged before a stray, or a state was ten times what it and the inputs were at first."""
     (system,) = stray.system
     before = max(stray.step - 1, 0)
-    given = max(float(np.linalg.norm(value[system])) for value in systems.inputs.values())
-    sizes = [[float(np.linalg.norm(value)) for value in values[system]] for values in run.state.values()]
+    given = max(float(np.linalg.norm(value[system])) for value in trial.systems.inputs.values())
+    sizes = [[float(np.linalg.norm(value)) for value in values[system]] for values in trial.run.state.values()]
     grown = any(size[before] > _GROWN * max(given, *size[:2]) for size in sizes)
-    return grown or (run.evidence is not None and bool(run.evidence.found.settled[system, : stray.step].any()))
+    return grown or bool(trial.settled[system, : stray.step].any())
 
 
 def warn_of_lost_digits(algorithm: Algorithm) -> None:
@@ -373,13 +375,11 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
         random *= min(1.0, 0.99 * config.bound / np.linalg.norm(random, axis=(1, 2)).max())
     A = np.concatenate([random, *(np.stack([M, M]) for M in hard.values())])
     families = np.array([RANDOM] * 3 + [name for name in hard for _ in range(2)])
-    first = np.array([k == 0 or families[k - 1] != families[k] for k in range(len(families))])
-    shapes = {"scalar": (), "vector": (n,), "matrix": (n, n)}
-    drawn = {name: rng.standard_normal((len(A), *shapes[node.kind])) for name, node in traced.inputs.items()}
+    drawn = {name: rng.standard_normal((len(A), *[n] * AXES[node.kind])) for name, node in traced.inputs.items()}
     if "A" in drawn:
         drawn["A"] = A
     if "x0" in drawn and len(drawn) > 1:
-        drawn["x0"][first] = 0.0
+        drawn["x0"][np.unique(families, return_index=True)[1]] = 0.0  # the first system of each family
     for promise in (node.args[0] for node in traced.nodes if node.op == "positive" and node.args[0].op == "input"):
         drawn[promise.extra] = np.abs(drawn[promise.extra])
     return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families, frozenset(hard))
@@ -396,24 +396,5 @@ def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray], family: str)
     return _Systems(inputs, np.array([family] * len(next(iter(inputs.values())))))
 
 
-def _ends(
-    traced: TracedProgram, inputs: Mapping[str, np.ndarray], run: Run[Any], tolerance: Tolerance
-) -> dict[str, End]:
-    """The end of every state that the run has, and of the answer."""
-    given, found = (
-        {name: _double(value) for name, value in values.items()} for values in (inputs, {**run.state, ANSWER: run.x})
-    )
-    return ends_of(Methods.traced(traced), given, found, tolerance)
-
-
 def _double(value: np.ndarray) -> Tensor:
     return torch.from_numpy(value.astype("float64"))
-
-
-def _held(x: np.ndarray) -> np.ndarray:
-    """The iterates, with the last finite one kept: NumPy computes 0 / 0 after exact convergence."""
-    x = x.copy()
-    for t in range(1, x.shape[1]):
-        lost = ~np.isfinite(x[:, t]).reshape(len(x), -1).all(-1)
-        x[lost, t] = x[lost, t - 1]
-    return x
