@@ -63,6 +63,20 @@ class Found:
     units: Mapping[str, Tensor]
     settled: Tensor
 
+    @classmethod
+    def of_run(
+        cls, inputs: Mapping[str, Tensor], values: Mapping[str, Tensor], units: Mapping[str, Tensor] | None = None
+    ) -> Found:
+        """Of inputs (systems, ...) and every state and, under ``ANSWER``, the answer, (systems, T + 1, ...)."""
+        exact = {name: value.double() for name, value in values.items()}
+        answer = exact.pop(ANSWER)
+        if units is None:  # no weights made them
+            units = dict.fromkeys(values, torch.ones(len(answer), dtype=torch.float64, device=answer.device))
+        # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
+        given = {name: value.double()[:, None] for name, value in inputs.items()}
+        settled = torch.zeros(answer.shape[:2], dtype=torch.bool, device=answer.device)
+        return cls(given, exact, answer, values[ANSWER].dtype, units, settled)
+
     def pick(self, systems: Tensor) -> Found:
         """Some of the systems."""
         inputs, states, units = (

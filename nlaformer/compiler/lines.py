@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.compiler.deviation import Tolerance, deviations
-from nlaformer.compiler.found import START, STEP, Found, own_nodes, values_of
+from nlaformer.compiler.found import STEP, Found, own_nodes, state_of, values_of
 from nlaformer.compiler.graph import AXES, KINDS
 from nlaformer.compiler.inputs import padded_to
 from nlaformer.compiler.judge import Checks, with_settled
@@ -32,21 +32,20 @@ _STEPS = 4
 def judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], checks: Checks) -> None:
     """Refuse a program whose own lines on arrays do not compute what was traced, or that sees padding."""
     exact = {name: value.astype("float64") for name, value in inputs.items()}
-    name = traced.program.name
-    if differs := _first_difference(traced, exact, checks):
+    name, n = traced.program.name, next(iter(exact.values())).shape[-1]
+    if differs := _first_difference(traced, n, exact, checks):
         raise CompileError(
             f"{name}: {differs[0]} on arrays differs from what was traced: {differs[1]}. Either it is not the same "
             "each time, as with random numbers or a counter that is no state (return what changes as a state), or it "
             "changes an array in place that has two names: with y = x, x += d changes y too; write x = x + d. Or the "
             "program amplifies rounding errors on these systems; give it others that it is meant for, verify=dict(A=A)"
         )
-    n = next(iter(exact.values())).shape[-1]
     if not traced.program.rectangular or "A" not in exact or exact.keys() - KINDS.keys() or n < 3:
         return  # of a further input it is not known which side it has
     for m, k in ((n, n - 1), (n - 1, n)):
         parts = {"A": np.s_[:, :m, :k], "b": np.s_[:, :m], "x0": np.s_[:, :k]}
         try:
-            differs = _first_difference(traced, {name: value[parts[name]] for name, value in exact.items()}, checks)
+            differs = _first_difference(traced, n, {name: v[parts[name]] for name, v in exact.items()}, checks)
         except CompileError:  # its lines are for the other shape
             continue
         if differs:
@@ -58,26 +57,23 @@ def judge_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], checks:
             )
 
 
-def _first_difference(traced: TracedProgram, exact: dict[str, np.ndarray], checks: Checks) -> tuple[str, str] | None:
+def _first_difference(
+    traced: TracedProgram, n: int, exact: dict[str, np.ndarray], checks: Checks
+) -> tuple[str, str] | None:
     """The method and the value, in words, that differ first between the user's lines and the graph; None if none do.
 
-    Of rectangular systems the lines take the data as it is, and the graph takes it padded.
+    Of rectangular systems the lines take the data as it is, and the graph takes it padded to n; so are the values.
     """
-    count = len(next(iter(exact.values())))
-    n = max(side for value in exact.values() for side in value.shape[1:])
-    systems = ({name: value[i] for name, value in exact.items()} for i in range(count))
+    systems = [{name: value[i] for name, value in exact.items()} for i in range(len(next(iter(exact.values()))))]
     runs = [list(itertools.islice(_records(traced, system), _STEPS + 1)) for system in systems]
-    values = {name: torch.stack([torch.stack([state[name] for state in run]) for run in runs]) for name in runs[0][0]}
-    answer = values.pop(ANSWER)
-    ones = torch.ones(count, dtype=torch.float64)
-    found = Found(
-        {name: padded_to(n, torch.from_numpy(value), value.ndim - 1)[:, None] for name, value in exact.items()},
-        values,
-        answer,
-        torch.float64,
-        dict.fromkeys((*values, ANSWER), ones),
-        torch.zeros(answer.shape[:2], dtype=torch.bool),
-    )
+    values = {
+        name: torch.stack(
+            [torch.stack([padded_to(n, record[name], record[name].ndim) for record in run]) for run in runs]
+        )
+        for name in runs[0][0]
+    }
+    inputs = {name: padded_to(n, torch.from_numpy(value), value.ndim - 1) for name, value in exact.items()}
+    found = Found.of_run(inputs, values)
     program = values_of(traced)
     nodes = own_nodes(program, found.without_zeros())
     # Past convergence, both round what is left in their own ways.
@@ -89,7 +85,7 @@ def _first_difference(traced: TracedProgram, exact: dict[str, np.ndarray], check
         wrong = (deviation.wrong & torch.isfinite(deviation.error) & (deviation.allowed < NOISE)).any(0)
         if bool(wrong.any()):
             step = int(wrong.nonzero()[0]) + name.startswith(STEP)
-            what = "its answer" if name == ANSWER else f"the state {name.removeprefix(START).removeprefix(STEP)!r}"
+            what = "its answer" if name == ANSWER else f"the state {state_of(name)!r}"
             method = "finish" if name == ANSWER else name.split()[0]
             return method, f"{what} after {f'step {step}' if step else 'the start'}"
     return None
@@ -111,12 +107,8 @@ def first_lost(traced: TracedProgram, inputs: Mapping[str, np.ndarray], steps: i
 
 
 def _records(traced: TracedProgram, inputs: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
-    """The states and the answer after start and after every step of the user's own lines, one system.
-
-    What they make of rectangular data is padded as the data would be.
-    """
+    """The states and the answer after start and after every step of the user's own lines, one system."""
     program, sides = traced.program, {side for value in inputs.values() for side in value.shape}
-    n = max(sides)
     kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
     arrays = "NumPy arrays"
     if traced.uses_torch:  # whose functions take tensors alone
@@ -140,7 +132,7 @@ def _records(traced: TracedProgram, inputs: dict[str, Any]) -> Iterator[dict[str
             raise CompileError(
                 f"{program.name}: {what} has the shape {array.shape} on {arrays}; as traced it is a {kinds[name]}"
             )
-        return padded_to(n, torch.from_numpy(array.copy()), array.ndim)
+        return torch.from_numpy(array.copy())
 
     state = call("start", inputs)
     while True:
