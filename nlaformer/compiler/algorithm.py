@@ -307,12 +307,9 @@ class Algorithm:
     def checks(self) -> Checks:
         """What its runs are judged by."""
         config = self.config
+        residual, scale = (Expression.read(data or {}) for data in (config.residual, config.scale))
         return Checks(
-            None if config.residual is None else Expression.read(config.residual),
-            None if config.scale is None else Expression.read(config.scale),
-            Expression.read(config.promises),
-            Expression.read(config.program),
-            definite=config.definite,
+            residual, scale, Expression.read(config.promises), Expression.read(config.program), config.definite
         )
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:

@@ -72,14 +72,14 @@ class Checks:
 
     Attributes
     ----------
-    residual, scale : of the answer, and what it is compared with; None where the program has none
+    residual, scale : of the answer, and what it is compared with; empty where the program has none
     promises : values that the program takes to be positive
     program : "start x", "step x" and "finish()": what every value should be
     definite : whether the program takes A to be symmetric positive definite
     """
 
-    residual: Expression | None = None
-    scale: Expression | None = None
+    residual: Expression = EMPTY
+    scale: Expression = EMPTY
     promises: Expression = EMPTY
     program: Expression = EMPTY
     definite: bool = False
@@ -147,7 +147,7 @@ def _vouched(
     the answer: that must be like the one of the program's own step.
     """
     vouched, program = torch.ones_like(low), checks.program
-    if checks.residual is None or ANSWER not in program.outputs:  # as in checks of an older form
+    if not checks.residual or ANSWER not in program.outputs:  # as in checks of an older form
         return vouched
     if low.shape[1] < 2 or not bool(low.any()):
         return vouched
@@ -167,7 +167,7 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
 
     (systems, T + 1) each. It has fallen beside its first or its own terms.
     """
-    if checks.residual is None:
+    if not checks.residual:
         return None, found.answer, found.answer
     shape = found.answer.shape[:2]
     values = {**found.inputs, ANSWER: found.answer}
@@ -175,7 +175,7 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
     results, kind = checks.residual.results(values), checks.residual.kinds[name]
     norms, terms = (size(v, kind).expand(shape) for v in (results[number], checks.residual.terms(number, results)))
     start = torch.maximum(norms[:, :1].nan_to_num(0.0, 0.0), terms.nan_to_num(0.0, 0.0))
-    if checks.scale is not None:
+    if checks.scale:
         scale = _norm(checks.scale, values).expand(shape)
         # Compared with 0, with infinity or with NaN, nothing has converged.
         return norms, torch.where((scale > 0) & torch.isfinite(scale), scale, torch.nan), start
@@ -215,7 +215,7 @@ def _blame_precision(status: np.ndarray, found: Found, norms: Tensor, checks: Ch
     """Say so where the program's own run in float64 ends at a tenth of the residual at which a run stagnated."""
     systems = torch.from_numpy(np.nonzero(status == RunStatus.STAGNATED)[0]).to(norms.device)
     methods = Methods.of(checks.program, list(found.states))
-    if checks.residual is None or not len(systems) or methods is None:
+    if not checks.residual or not len(systems) or methods is None:
         return
     inputs, own_norms = {name: value[systems, 0] for name, value in found.inputs.items()}, []
     for own in methods.run(inputs, norms.shape[1] - 1):

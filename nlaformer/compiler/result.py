@@ -166,7 +166,7 @@ def run_reference(
     iterate = iterate or program.iterate
     found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, iterate) for piece in split]
     values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
-    checks = Checks(program.residual or None, program.scale or None, definite=program.definite)
+    checks = Checks(program.residual, program.scale, definite=program.definite)
     return judged_run(values, flat, batch, checks, library, broken=values.pop("broken promises"))
 
 
@@ -262,19 +262,7 @@ def judged_run(
     inputs; ``batch`` is the shape of the systems; ``making`` is how weights made the values; ``broken`` tells at which
     iterates promises were broken (systems, T + 1), where that has been judged already.
     """
-    dtype = values[ANSWER].dtype
-    exact = {name: value.double() for name, value in values.items()}
-    answer = exact.pop(ANSWER)
-    ones = torch.ones(len(answer), dtype=torch.float64, device=answer.device)
-    found = Found(
-        # Iterations are one more batch dimension, so the inputs get an axis of length one for it.
-        {name: value.double()[:, None] for name, value in inputs.items()},
-        exact,
-        answer,
-        dtype,
-        dict.fromkeys(values, ones) if making is None else making.units,
-        torch.zeros(answer.shape[:2], dtype=torch.bool, device=answer.device),
-    )
+    found = Found.of_run(inputs, values, None if making is None else making.units)
     judged = judge(found, checks, broken)
     evidence = None
     if making is not None:
@@ -282,7 +270,7 @@ def judged_run(
         evidence = Evidence(checks.program, settled, batch, judged.until, judged.deviations, making)
 
     def given_back(value: Tensor) -> Any:
-        return give(value.to(dtype).reshape(*batch, *value.shape[1:]), library)
+        return give(value.to(found.dtype).reshape(*batch, *value.shape[1:]), library)
 
     status = judged.status.reshape(batch)
     return Run(
