@@ -72,11 +72,8 @@ def compile(
     named = isinstance(verify, Mapping) and verify and all(isinstance(name, str) for name in verify)
     if not named and not isinstance(plain(verify), bool):
         raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")
-    filled = None if isinstance(program, Program) else _trained(program)
-    if filled is None:
-        target = _validate(program, n, order, dtype, bound)
-    else:
-        target = _target(_size(filled, n), order, dtype, bound)
+    filled = None if isinstance(program, Program) else _filled(program)
+    target = _target(n if filled is None else _size(filled, n), order, dtype, bound)
     with threads_for(6 * target.n**3):  # attention weights of the layers that encode A, verified on three systems
         if filled is None:
             traced = trace_program(cast(Program, program), target.n)
@@ -116,9 +113,13 @@ def compile(
     return algorithm
 
 
-def _trained(program: Any) -> FilledProgram | None:
-    """A trained program with its networks; None if it is anything else."""
-    return program.filled() if hasattr(program, "filled") and not isinstance(program, type) else None
+def _filled(program: Any) -> FilledProgram:
+    """A trained program with its networks."""
+    if hasattr(program, "filled") and not isinstance(program, type):
+        return cast(Trained, program).filled()
+    is_class = isinstance(program, type) and issubclass(program, Program)
+    hint = f"; make an object of the class: {program.__name__}()" if is_class else ""
+    raise OptionError(f"compile takes an nf.Program or a trained program; {program!r} was given{hint}")
 
 
 def _size(filled: FilledProgram, n: Any) -> int:
@@ -126,14 +127,6 @@ def _size(filled: FilledProgram, n: Any) -> int:
     if n is not None and whole("n", n, 1) != filled.n:
         raise OptionError(f"n is {n}; the network of this {filled.reference.name} was made for n={filled.n}. Omit n")
     return filled.n
-
-
-def _validate(program: Any, n: Any, order: Any, dtype: Any, bound: Any) -> Target:
-    if not isinstance(program, Program):
-        is_class = isinstance(program, type) and issubclass(program, Program)
-        hint = f"; make an object of the class: {program.__name__}()" if is_class else ""
-        raise OptionError(f"compile takes an nf.Program or a trained program; {program!r} was given{hint}")
-    return _target(n, order, dtype, bound)
 
 
 def _target(n: Any, order: Any, dtype: Any, bound: Any) -> Target:
