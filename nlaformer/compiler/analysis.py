@@ -30,8 +30,7 @@ from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_chang
 # The exponent of a value: linear in those of A, b and the unknowns.
 _Power = dict[str, Fraction]
 # Operations whose value has the sign of their arguments, where all of these are positive.
-_KEEP_SIGN = {"add", "multiply", "divide", "matmul", "dot", "outer", "sqrt", "sum", "mean", "sign"}
-_KEEP_SIGN |= REARRANGING
+_KEEP_SIGN = REARRANGING | {"add", "multiply", "divide", "matmul", "dot", "outer", "sqrt", "sum", "mean", "sign"}
 
 
 @dataclass(frozen=True)
@@ -74,7 +73,7 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
             value = {f"{node.extra if node.op == 'input' else node.op}:{node.extra}": Fraction(1)}
         elif node.op == "zeros":
             value = {f"zeros:{next(fresh)}": Fraction(1)}
-        elif node.op in ("constant", "ones", "identity", "sign"):
+        elif node.op in ("constant", "ones", "identity", "sign", "learned"):
             value = {}
         elif node.op in ("multiply", "matmul", "dot", "outer"):
             value = _combine(args[0], args[1], 1)
@@ -85,8 +84,6 @@ def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fract
             value = args[0]
         elif node.op in ("exp", "log"):
             equations.append(args[0])
-            value = {}
-        elif node.op == "learned":
             value = {}
         elif node.op == "sqrt":
             value = {name: coefficient / 2 for name, coefficient in args[0].items()}

@@ -130,20 +130,18 @@ class Evidence:
     making: Making
 
     def diagnose(self) -> Diagnosis:
-        found = self.deviations
-
         def arrays(values: Mapping[str, Tensor]) -> dict[str, np.ndarray]:
             return {name: v.reshape(*self.batch, v.shape[1]).cpu().numpy() for name, v in values.items()}
 
-        errors = {name: torch.where(d.lost, 0.0, d.error) for name, d in found.items()}
-        allowed = {name: d.allowed for name, d in found.items()}
-        return Diagnosis(self.making.name, arrays(errors), arrays(allowed), self._strays(found), self._lost(found))
+        errors = {name: torch.where(d.lost, 0.0, d.error) for name, d in self.deviations.items()}
+        allowed = {name: d.allowed for name, d in self.deviations.items()}
+        return Diagnosis(self.making.name, arrays(errors), arrays(allowed), self._strays(), self._lost())
 
-    def _lost(self, found: Mapping[str, Deviation]) -> str:
+    def _lost(self) -> str:
         """Which operation of the program itself first gives a number that is not finite."""
         events = [
             (float(event_times(name, deviation.error)[column]), name, system, column)
-            for name, deviation in found.items()
+            for name, deviation in self.deviations.items()
             for system, column in deviation.lost.nonzero().tolist()
         ]
         if not events:
@@ -162,8 +160,9 @@ class Evidence:
                 return f"in {when} of the program itself, {self.program.spelled(number)} {what}"
         return ""
 
-    def _strays(self, found: Mapping[str, Deviation]) -> tuple[Stray, ...]:
+    def _strays(self) -> tuple[Stray, ...]:
         """The first stray of every system that has one; of several at one time, the one that exceeds most."""
+        found = self.deviations
         first: dict[int, tuple[float, float, str, int]] = {}
         for name, deviation in found.items():
             times = event_times(name, deviation.error)

@@ -24,15 +24,13 @@ from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.found import START, STEP, Found, own_nodes, own_value, state_of
-from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.graph import AXES, REARRANGING
 from nlaformer.compiler.trace import ANSWER
 
 NOISE = 0.1  # a value of which perturbations change such a part has no digits
 _DRAWS, _STEPS = 8, 2
 # Operations that lose nothing.
-_EXACT = frozenset(
-    {"constant", "zeros", "ones", "identity", "positive", "relu", "transpose", "diag", "diagonal", "triangle", "roll"}
-)
+_EXACT = REARRANGING | {"constant", "zeros", "ones", "identity", "positive", "relu"}
 
 
 @dataclass(frozen=True)
@@ -148,11 +146,9 @@ class Perturbed:
             for v, own in zip(changes, sizes, strict=True)
         ]
 
-    def _own(self, name: str, nodes: Sequence[Tensor] | None = None) -> Tensor:
-        return own_value(self.program, name, self.nodes if nodes is None else nodes, self.found)[0]
-
     def _change(self, name: str, moved: Sequence[Tensor]) -> Tensor:
-        return self._own(name, moved) - self._own(name)
+        there, here = (own_value(self.program, name, nodes, self.found)[0] for nodes in (moved, self.nodes))
+        return there - here
 
     def _enlarge(self, changes: dict[str, Tensor], moved: Sequence[Tensor]) -> None:
         """The larger of the changes so far and of those of another draw."""

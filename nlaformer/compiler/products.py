@@ -23,8 +23,7 @@ class Products(Moves):
         for one, other in ((u, v), (v, u)):
             if self._is_exponential(one):
                 return multiply(self.value(other), self.value(one))
-            moved = self._as_mask(one, other)
-            if moved is not None:
+            if (moved := self._as_mask(one, other)) is not None:
                 return moved
             if self.analysis.is_positive(one) and (one.kind == "scalar" or one.invariant):
                 factor, exponent = self.logarithm(one, "num")
@@ -80,8 +79,7 @@ class Products(Moves):
 
     def _matmul(self, node: Node) -> Terms:
         left, right = node.args
-        moved = self._as_order(left, right)
-        if moved is not None:
+        if (moved := self._as_order(left, right)) is not None:
             return moved
         transposed = left.op == "transpose"
         inner = left.args[0] if transposed else left
@@ -124,8 +122,7 @@ class Products(Moves):
         (inner,) = node.args
         if inner.op == "input":
             return (Term(1.0, self.eye, self._input_scale(inner.extra), f"{inner.extra}.T"),)
-        moved = self._as_rolled_columns(node)
-        if moved is not None:
+        if (moved := self._as_rolled_columns(node)) is not None:
             return moved
         X, exponent = self._in_row(inner)
         if not X:
@@ -137,8 +134,7 @@ class Products(Moves):
         return (Term(1.0, row, exponent),)
 
     def _outer(self, node: Node) -> Terms:
-        moved = self._as_copies(*node.args)
-        if moved is not None:
+        if (moved := self._as_copies(*node.args)) is not None:
             return moved
         (u, e), (v, f) = (self._factor(argument) for argument in node.args)
         if not u or not v:
@@ -152,8 +148,7 @@ class Products(Moves):
         if u.kind == "matrix":
             return self._matrix_dot(u, v)
         for one, other in ((u, v), (v, u)):
-            moved = self._as_entry(one, other)
-            if moved is not None:
+            if (moved := self._as_entry(one, other)) is not None:
                 return moved
         sides = [(*self._side(argument), argument) for argument in (u, v)]
         if not all(source for source, _, _ in sides):
