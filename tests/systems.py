@@ -12,11 +12,24 @@ from nlaformer.problems.spd import random_spd
 SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFINITE}  # the answer must not be used
 
 
+class StartsAtB(nf.Program):
+    """A program whose state x starts as b; tests give it a step."""
+
+    def start(self, b: Any) -> dict[str, Any]:
+        return dict(x=b)
+
+
 def family(n: int, count: int, sigma: float, seed: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A, b and the solution x of systems of the paper's family."""
     A = random_spd(n, count, sigma, seed)
     x = np.random.default_rng(seed).standard_normal((count, n))
     return A, (A @ x[..., None])[..., 0], x
+
+
+def mixed_signs(n: int) -> tuple[np.ndarray, np.ndarray]:
+    """A and b of mixed signs; A is not symmetric."""
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((n, n)), rng.standard_normal(n)
 
 
 def with_eigenvalues(eigenvalues: np.ndarray, seed: int = 3) -> np.ndarray:

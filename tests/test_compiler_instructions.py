@@ -10,6 +10,7 @@ import torch
 
 import nlaformer as nf
 from tests.reference import equation_one
+from tests.systems import StartsAtB
 
 DOCS = Path(__file__).parents[1] / "docs"
 N = 5
@@ -176,10 +177,7 @@ def test_products_of_inputs_that_may_not_be_scaled_are_right():
 
 @pytest.mark.parametrize("size", [1.0, 50.0, 100.0])
 def test_an_answer_that_is_a_power_of_e_has_any_size(size):
-    class Exponential(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Exponential(StartsAtB):
         def step(self, x):
             return dict(x=x)
 

@@ -10,14 +10,11 @@ import nlaformer as nf
 from nlaformer.compiler.judge import judge
 from nlaformer.compiler.library import algorithm, program, record
 from nlaformer.errors import OptionError
-from tests.systems import SAYS, with_eigenvalues
+from tests.systems import SAYS, StartsAtB, with_eigenvalues
 
 
-class Still(nf.Program):
+class Still(StartsAtB):
     """It stays where it starts, whatever the residual says."""
-
-    def start(self, b):
-        return dict(x=b)
 
     def step(self, x):
         return dict(x=1.0 * x)
@@ -131,10 +128,7 @@ def test_a_root_of_a_cancelled_difference_is_right_to_three_digits_or_said_to_be
 
 
 def test_a_value_that_the_weights_lose_to_underflow_is_said_to_be_wrong():
-    class Falling(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Falling(StartsAtB):
         def step(self, A, x):
             return dict(x=(A @ x) * np.exp(np.exp(x)))
 
@@ -488,11 +482,8 @@ def test_a_small_residual_converges_whatever_its_last_operation_is(residual):
     assert Halving().run(b=np.array([1, -0.5, 0.25]), iterations=60).status is nf.RunStatus.CONVERGED
 
 
-class Bounded(nf.Program):
+class Bounded(StartsAtB):
     """A bound that single precision, in which the program is run too, does not have."""
-
-    def start(self, b):
-        return dict(x=b)
 
     def step(self, x):
         return dict(x=np.maximum(x, -1e300))

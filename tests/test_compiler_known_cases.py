@@ -14,7 +14,7 @@ import torch
 import nlaformer as nf
 from nlaformer.compiler.library import program
 from nlaformer.errors import CompileError
-from tests.systems import SAYS, with_eigenvalues
+from tests.systems import SAYS, StartsAtB, with_eigenvalues
 
 
 def right_or_said(written, given, iterations=8, tolerance=1e-6):
@@ -66,10 +66,7 @@ class Reciprocal(nf.Program):
         return dict(x=x)
 
 
-class Exponential(nf.Program):
-    def start(self, b):
-        return dict(x=b)
-
+class Exponential(StartsAtB):
     def step(self, x):
         return dict(x=x)
 
@@ -419,10 +416,7 @@ def test_the_name_of_a_state_is_a_name(name):
 
 
 def test_constants_whose_product_underflows_are_not_zero():
-    class Small(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Small(StartsAtB):
         def step(self, x):
             return dict(x=x)
 
@@ -502,10 +496,7 @@ def test_a_step_length_in_start_is_right_with_either_sign(sign):
     np.testing.assert_allclose(run.x[-1], NegativeStep().run(A, b, x0, iterations=2).x[-1], rtol=1e-10)
 
 
-class AddsToAColumn(nf.Program):
-    def start(self, b):
-        return dict(x=b)
-
+class AddsToAColumn(StartsAtB):
     def step(self, b, x):
         V = np.zeros((4, 2))
         V[:, 0] = b

@@ -15,7 +15,7 @@ from nlaformer.compiler.library import program
 from nlaformer.compiler.library.krylov import ConjugateGradient
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
-from tests.systems import family
+from tests.systems import StartsAtB, family
 
 I3, ones = np.eye(3), np.ones(3)
 
@@ -68,10 +68,7 @@ def test_units_decide_what_may_be_scaled():
     def scaled(program):
         return analyse(trace_program(program)).scaled
 
-    class Dimensionless(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Dimensionless(StartsAtB):
         def step(self, b, x):
             return dict(x=x - (x + nf.exp(x) - b) / (1 + nf.exp(x)))
 
@@ -185,10 +182,7 @@ def test_states_unlike_in_start_and_step_are_refused_by_name():
         def step(self, x, y):
             return dict(x=x, y=nf.norm(y))
 
-    class Unknown(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Unknown(StartsAtB):
         def step(self, x, momentum):
             return dict(x=x + momentum)
 
@@ -214,10 +208,7 @@ def test_states_unlike_in_start_and_step_are_refused_by_name():
 
 
 def test_a_while_loop_on_data_is_refused_and_ends():
-    class Loop(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Loop(StartsAtB):
         def step(self, x):
             while nf.norm(x) > 1:
                 x = 0.5 * x
@@ -336,10 +327,7 @@ def test_constants_that_are_computed_once_are_no_memory():
 
 
 def test_whole_powers_of_any_number_type_compile():
-    class Cube(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Cube(StartsAtB):
         def step(self, b, x):
             return dict(x=0.1 * x**3.0 + 0.1 * x ** np.int64(2) + 0.1 * x**1 + b)
 

@@ -9,16 +9,11 @@ import nlaformer as nf
 from nlaformer.compiler.functions import FUNCTIONS
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
+from tests.systems import StartsAtB, mixed_signs
 
 N = 5
 WEIGHTS = np.array([0.5, -1.0, 2.0, 0.25, 1.5])
 COUPLING = np.random.default_rng(5).standard_normal((N, N))
-
-
-def inputs(seed=0):
-    """A and b of mixed signs; A is not symmetric."""
-    rng = np.random.default_rng(seed)
-    return rng.standard_normal((N, N)), rng.standard_normal(N)
 
 
 def program_of(expression):
@@ -36,7 +31,7 @@ def program_of(expression):
 
 
 def assert_as_numpy(expression, start=lambda b: 0.5 * b + 0.25):
-    A, b = inputs()
+    A, b = mixed_signs(N)
     found = program_of(expression).run(A, b, iterations=0).x[0]
     wanted = np.asarray(expression(A.copy(), b.copy(), start(b)))
     assert found.shape == wanted.shape
@@ -142,7 +137,7 @@ def test_a_traced_expression_computes_what_numpy_does(name):
 @pytest.mark.parametrize("name", [*UFUNCS, *FUNCTIONS_OF_NUMPY, *ARITHMETIC])
 def test_the_weights_of_an_expression_compute_what_numpy_does(name):
     expression = (UFUNCS | FUNCTIONS_OF_NUMPY | ARITHMETIC)[name]
-    A, b = inputs()
+    A, b = mixed_signs(N)
     run = nf.compile(program_of(expression), n=N, verify=False).run(A, b, iterations=0)
     wanted = np.asarray(expression(A, b, 0.5 * b + 0.25))
     assert run.status in (nf.RunStatus.FINISHED, nf.RunStatus.RUNNING)
@@ -172,7 +167,7 @@ IN_TORCH = {
 
 @pytest.mark.parametrize("name", IN_TORCH)
 def test_a_traced_expression_computes_what_torch_does(name):
-    A, b = map(torch.tensor, inputs())
+    A, b = map(torch.tensor, mixed_signs(N))
     found = program_of(IN_TORCH[name]).run(A, b, iterations=0).x[0]
     torch.testing.assert_close(found, IN_TORCH[name](A, b, 0.5 * b + 0.25), rtol=1e-12, atol=1e-13)
 
@@ -421,30 +416,10 @@ def test_arrays_that_a_method_makes_and_fills_are_those_of_numpy(lines):
 
 @pytest.mark.parametrize("lines", FILLED)
 def test_the_weights_of_filled_arrays_compute_what_numpy_does(lines):
-    A, b = inputs()
+    A, b = mixed_signs(N)
     run = nf.compile(program_of(lines), n=N, verify=False).run(A, b, iterations=0)
     wanted = lines(A.copy(), b.copy(), 0.5 * b + 0.25)
     assert np.abs(run.x[0] - wanted).max() <= 1e-9 * np.abs(wanted).max()
-
-
-def test_an_entry_that_was_set_is_read_back_without_a_layer():
-    def step(read):
-        class Sets(nf.Program):
-            def start(self, b):
-                return dict(x=b)
-
-            def step(self, A, b, x):
-                y = x.copy()
-                for i in range(N):
-                    s = (b[i] + A[i] @ x) / 4
-                    y[i] = s
-                    s = y[i] if read else s
-                    x = x + s * b
-                return dict(x=x)
-
-        return nf.compile(Sets(), n=N, verify=False)
-
-    assert len(step(True).model.loop) == len(step(False).model.loop)
 
 
 def test_what_a_method_changes_in_place_is_not_changed_for_the_next():
@@ -463,7 +438,7 @@ def test_what_a_method_changes_in_place_is_not_changed_for_the_next():
             y += 1.0
             return x * y
 
-    A, b = inputs()
+    A, b = mixed_signs(N)
     x = b + 1
     y = 2 * A @ x
     run = Changes().run(A, b, iterations=1)
@@ -473,10 +448,7 @@ def test_what_a_method_changes_in_place_is_not_changed_for_the_next():
 
 
 def test_whatever_follows_from_a_refused_value_is_not_reported():
-    class Once(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Once(StartsAtB):
         def step(self, A, b, x):
             y = np.sort(x)  # the only mistake
             z = y[0] * b
@@ -492,10 +464,7 @@ def test_whatever_follows_from_a_refused_value_is_not_reported():
 
 
 def test_an_exception_that_follows_from_a_refused_value_is_not_reported():
-    class Unpacks(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Unpacks(StartsAtB):
         def step(self, A, x):
             first, second = np.linalg.eigh(A)  # raises ValueError: there is nothing to unpack
             return dict(x=first + second @ x)
@@ -506,10 +475,7 @@ def test_an_exception_that_follows_from_a_refused_value_is_not_reported():
 
 
 def test_a_loop_of_thousands_of_operations_is_traced_and_refused_in_words():
-    class Deep(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Deep(StartsAtB):
         def step(self, b, x):
             for _ in range(2000):
                 x = 0.999 * x + 0.001 * b
@@ -538,91 +504,6 @@ def test_constants_of_another_size_are_refused_by_their_shape():
         nf.compile(Weighted(), n=4)
 
 
-class BoxConstrained(nf.Program):
-    """Projected gradients for min |C x - b| within bounds, with a weight on |x|."""
-
-    rectangular = True
-    inputs = dict(C="matrix", lower="vector", mu="scalar")  # noqa: RUF012
-
-    def start(self, C, b):
-        return dict(x=C.T @ b)
-
-    def step(self, C, b, x, lower, mu):
-        return dict(x=np.maximum(x - 0.01 * (C.T @ (C @ x - b) + mu * x), lower))
-
-    def residual(self, C, b, x, mu):
-        return C.T @ (C @ x - b) + mu * x
-
-
-def box_constrained(C, b, lower, mu, iterations):
-    x = [C.T @ b]
-    for _ in range(iterations):
-        x.append(np.maximum(x[-1] - 0.01 * (C.T @ (C @ x[-1] - b) + mu * x[-1]), lower))
-    return np.array(x)
-
-
-def test_further_inputs_are_taken_by_name():
-    C, b = inputs()
-    lower, mu = -0.1 * np.ones(N), 0.3
-    run = BoxConstrained().run(b=b, C=C, lower=lower, mu=mu, iterations=4)
-    wanted = box_constrained(C, b, lower, mu, 4)
-    np.testing.assert_allclose(run.x, wanted, rtol=1e-12)
-    residual = C.T @ (C @ wanted[4] - b) + mu * wanted[4]
-    np.testing.assert_allclose(run.residual_norms[4], np.linalg.norm(residual), rtol=1e-12)
-    batch = BoxConstrained().run(b=np.stack([b, 2 * b]), C=C, lower=lower, mu=np.array([0.3, 0.5]), iterations=4)
-    np.testing.assert_allclose(batch.x[0], wanted, rtol=1e-12)
-    np.testing.assert_allclose(batch.x[1], box_constrained(C, 2 * b, lower, 0.5, 4), rtol=1e-12)
-    single = BoxConstrained().run(b=b.astype("f4"), C=C.astype("f4"), lower=lower.astype("f4"), mu=0.3, iterations=4)
-    assert single.x.dtype == np.float32  # a Python number has no precision of its own
-
-
-@pytest.mark.parametrize("shape", [(N, 3), (3, N)])
-@pytest.mark.parametrize("library", [np.asarray, torch.tensor, np.ndarray.tolist])
-def test_rectangular_data_is_padded_with_zeros(shape, library):
-    rng = np.random.default_rng(3)
-    C, b, lower = rng.standard_normal(shape), rng.standard_normal(shape[0]), -0.1 * np.ones(shape[1])
-    given = {name: library(value) for name, value in dict(C=C, b=b, lower=lower).items()}
-    run = BoxConstrained().run(**given, mu=0.3, iterations=4)
-    wanted = box_constrained(C, b, lower, 0.3, 4)
-    np.testing.assert_allclose(run.x[:, : shape[1]], wanted, rtol=1e-12)
-    assert run.x.shape == (5, N) and not np.asarray(run.x)[:, shape[1] :].any()
-
-
-def test_inputs_that_do_not_fit_are_refused_by_name():
-    C, b = inputs()
-    lower = np.zeros(N)
-    with pytest.raises(nf.errors.ShapeError, match="mu"):
-        BoxConstrained().run(b=b, C=C, lower=lower)
-    with pytest.raises(nf.errors.ShapeError, match="upper"):
-        BoxConstrained().run(b=b, C=C, lower=lower, mu=1.0, upper=lower)
-    with pytest.raises(nf.errors.ShapeError, match="lower"):
-        BoxConstrained().run(b=b, C=C, lower=np.zeros(N - 1), mu=1.0)  # C is square: nothing is padded
-    with pytest.raises(nf.errors.ShapeError, match="b has shape"):
-        BoxConstrained().run(b=b[:2], C=C[:, :3], lower=lower[:3], mu=1.0)
-
-
-@pytest.mark.parametrize(
-    "declared", [["C"], dict(C="tensor"), dict(A="matrix"), dict(iterations="scalar"), {3: "matrix"}]
-)
-def test_a_wrong_declaration_of_inputs_is_a_compile_error(declared):
-    with pytest.raises(CompileError, match="input"):
-        nf.compile(type("Wrong", (BoxConstrained,), {"inputs": declared})(), n=3)
-
-
-def test_a_program_with_scalars_alone_is_refused_for_want_of_a_size():
-    class Scalars(nf.Program):
-        inputs = dict(mu="scalar")  # noqa: RUF012
-
-        def start(self, mu):
-            return dict(x=mu)
-
-        def step(self, x):
-            return dict(x=0.5 * x)
-
-    with pytest.raises(CompileError, match="size"):
-        Scalars().run(mu=2.0)
-
-
 class Everything(nf.Program):
     """Operations that have constants, on the way through a file."""
 
@@ -637,287 +518,15 @@ class Everything(nf.Program):
 
 
 def test_a_program_with_constant_arrays_is_saved_and_loaded_with_its_checks(tmp_path):
-    A, b = inputs()
+    A, b = mixed_signs(N)
     algorithm = nf.compile(Everything(), n=N)
     run, again = (found.run(A, b, iterations=3) for found in (algorithm, nf.load(algorithm.save(tmp_path / "saved"))))
     assert np.array_equal(run.x, again.x) and run.status is again.status
     np.testing.assert_allclose(run.x, Everything().run(A, b, iterations=3).x, atol=1e-11)
 
 
-def test_further_inputs_reach_the_weights():
-    C, b = inputs()
-    lower, mu = -0.1 * np.ones(N), 0.3
-    algorithm = nf.compile(BoxConstrained(), n=N)
-    run = algorithm.run(b=b, C=C, lower=lower, mu=mu, iterations=6)
-    np.testing.assert_allclose(run.x, box_constrained(C, b, lower, mu, 6), rtol=0, atol=1e-12)
-    run = algorithm.run(b=b[:3], C=C[:3], lower=lower, mu=mu, iterations=6)
-    np.testing.assert_allclose(run.x, box_constrained(C[:3], b[:3], lower, mu, 6), rtol=0, atol=1e-12)
-
-
-def test_an_input_that_no_line_uses_does_no_harm():
-    class Unused(nf.Program):
-        def start(self, A, b, x0):
-            return dict(x=b)
-
-        def step(self, A, b, x):
-            return dict(x=0.5 * x)
-
-    A, b = inputs()
-    found = nf.compile(Unused(), n=N).run(A, b, iterations=3)
-    np.testing.assert_allclose(found.x, Unused().run(A, b, x0=b, iterations=3).x, rtol=1e-12)
-
-
-def appended(x):
-    return np.append(x[1:], 0.0)
-
-
-def into_zeros(x):
-    y = np.zeros_like(x)
-    y[2:] = x[:-2]
-    return y
-
-
-def onto_itself(x):
-    x[:-1] = x[1:]
-    x[-1] = 0
-    return x
-
-
-@pytest.mark.parametrize("shift", [appended, into_zeros, onto_itself])
-def test_a_shift_with_zeros_is_exact_until_nothing_is_left(shift):
-    class Shifts(nf.Program):
-        def start(self, x0):
-            return dict(x=x0)
-
-        def step(self, x):
-            return dict(x=shift(x))
-
-    x = np.arange(1.0, 6.0)
-    run = nf.compile(Shifts(), n=5).run(x0=x, iterations=6)
-    for found in run.x:
-        np.testing.assert_array_equal(found, x)
-        x = shift(x.copy())
-
-
-def reversed_order(A, x):
-    return x[::-1]
-
-
-def a_list_of_indices(A, x):
-    return x[[2, 2, 0, 4, 1]]
-
-
-def pieces_put_together(A, x):
-    return np.concatenate([x[3:], [0.0], x[:2]])
-
-
-def entries_set_in_another_vector(A, x):
-    y = 3.0 * A[0]
-    y[[0, 3]] = x[[4, 0]]
-    y[2] = -x[1]
-    return y
-
-
-def an_entry_in_one_place(A, x):
-    return x[3] * np.eye(N)[1] + x * np.eye(N)[4]
-
-
-def rows_and_columns_set(A, x):
-    B = A.copy()
-    B[1] = x
-    B[:, 2] = A[3]
-    B[3, 1:] = A[1:, 0]
-    return B[::-1, [1, 0, 2, 4, 3]]
-
-
-def entries_of_a_matrix(A, x):
-    return np.array([A[0, 1], A[2, 2], 0.0, A.T[4, 0], A[1:, 1][0]])
-
-
-def repeated(A, x):
-    return np.outer(np.ones(N), x) + np.outer(A[1], np.eye(N)[0])
-
-
-def small_entries_in_a_large_vector(A, x):
-    y = 1e12 * (x + 1.0)
-    y[1:4] = x[[0, 4, 2]]
-    return y
-
-
-def a_small_diagonal(A, x):
-    B = 1e12 * (A + 1.0)
-    np.fill_diagonal(B, x)
-    return B
-
-
-MOVES = [reversed_order, a_list_of_indices, pieces_put_together, entries_set_in_another_vector, an_entry_in_one_place]
-MOVES += [rows_and_columns_set, entries_of_a_matrix, repeated, small_entries_in_a_large_vector, a_small_diagonal]
-
-
-@pytest.mark.parametrize("move", MOVES)
-def test_what_is_moved_keeps_every_digit_of_every_entry(move):
-    class Moves(nf.Program):
-        def start(self, A, x0):
-            return dict(x=move(A, x0), M=A, v=x0)
-
-        def step(self, M, v):
-            return dict(x=move(M, v), M=M, v=v)
-
-    A, x0 = inputs()[0], np.array([1e-20, -3.0, 0.0, 1e5, 7e-9])
-    A[0, 1], A[:, 3] = 1e-18, 0.0
-    run = nf.compile(Moves(), n=N).run(A, x0=x0, iterations=1)
-    for found in run.x:
-        np.testing.assert_allclose(found, move(A, x0), rtol=1e-14, atol=0)
-
-
-def entries_that_go_round(b, z):
-    t = 0.001 * b
-    t[[0, 2]] = z[[2, 1]]
-    return t
-
-
-def a_delay_line(b, z):
-    t = np.empty(3)
-    np.copyto(t, b)
-    np.copyto(t[1:], z[:2])
-    return t
-
-
-def a_roll(b, z):
-    return np.roll(z, 1)
-
-
-@pytest.mark.parametrize("pass_on", [entries_that_go_round, a_delay_line, a_roll])
-def test_zeros_that_are_passed_on_stay_zeros(pass_on):
-    class Passes(nf.Program):
-        def start(self, b, x0):
-            return dict(x=x0, sign=np.sign(x0))
-
-        def step(self, b, x):
-            return dict(x=pass_on(b, x), sign=np.sign(pass_on(b, x)))
-
-    b, z = np.array([0.0, 0.0, 1.0]), np.array([1.0, -1e-6, 1.0])
-    run = nf.compile(Passes(), n=3).run(b=b, x0=z, iterations=4)
-    for found, sign in zip(run.x, run.state["sign"], strict=True):
-        np.testing.assert_allclose(found, z, rtol=1e-14, atol=0)
-        np.testing.assert_array_equal(sign, np.sign(z))
-        z = pass_on(b, z)
-
-
-class Rows(nf.Program):
-    """A small row comes to stand where a large one stood."""
-
-    def start(self, A):
-        return dict(x=A)
-
-    def step(self, x):
-        return dict(x=x[[1, 1, 0]])
-
-    def finish(self, x):
-        return x[2]
-
-
-class Delay(nf.Program):
-    """A small entry comes to stand where a large one stood, in one layer."""
-
-    def start(self, A):
-        return dict(x=A[:, 0])
-
-    def step(self, x):
-        return dict(x=np.append(0.0, x[:-1]))
-
-
-@pytest.mark.parametrize(
-    ("written", "rows"), [(Rows(), [1.0, 1e-20, 4.0]), (Delay(), [1e-20, 1.0, 4.0])], ids=["rows", "delay"]
-)
-def test_what_is_moved_to_where_something_large_stood_keeps_its_digits(written, rows):
-    A = np.outer(rows, [1.0, 2.0, -3.0])
-    run = nf.compile(written, n=3).run(A, iterations=2)
-    x = written.start(A)["x"]
-    for found in run.state["x"]:
-        np.testing.assert_allclose(found, x, rtol=1e-9, atol=0)
-        x = written.step(x)["x"]
-
-
-@pytest.mark.parametrize("axis", [None, 0, 1])
-def test_a_roll_keeps_every_digit_of_every_entry_of_a_batch(axis):
-    class Rolls(nf.Program):
-        def start(self, A, b):
-            return dict(x=b if axis is None else A)
-
-        def step(self, x):
-            return dict(x=np.roll(x, 1, axis))
-
-    x = np.array([[1.0, 1e-20, 3.0, 2e-9], [1e-12, 5.0, 0.0, -1e3]])
-    A, b = x[:, :, None] * x[:, None, ::-1], x
-    rolls = nf.compile(Rolls(), n=4)
-    assert axis is None or rolls.cost.loop.layers == 1
-    run = rolls.run(A, b, iterations=3)
-    for t in range(4):
-        expected = [np.roll(each, t, axis) for each in (b if axis is None else A)]
-        np.testing.assert_allclose(run.x[:, t], expected, rtol=1e-14, atol=0)
-
-
-def test_a_column_and_the_matrix_with_that_column_alone_are_two_values():
-    class Column(nf.Program):
-        first = np.array([1.0, 0.0, 0.0])
-
-        def start(self, A, b):
-            return dict(x=b, M=A)
-
-        def step(self, M):
-            return dict(x=M[:, 0], M=M * self.first)
-
-    A = np.arange(1.0, 10.0).reshape(3, 3)
-    run = nf.compile(Column(), n=3).run(A, np.ones(3), iterations=1)
-    np.testing.assert_allclose(run.x[1], A[:, 0], rtol=1e-12)
-    np.testing.assert_allclose(run.state["M"][1], A * Column.first, rtol=1e-12)
-
-
-@pytest.mark.parametrize("n", [1, 2])
-def test_entries_rows_and_columns_of_the_smallest_systems(n):
-    class Small(nf.Program):
-        def start(self, A, b):
-            return dict(x=b, M=A)
-
-        def step(self, b, x, M):
-            y, N = x.copy(), M.copy()
-            y[0] = b[0] + x[-1]
-            N[0], N[:, -1] = x, b
-            return dict(x=y, M=N)
-
-        def finish(self, x, M):
-            return x[::-1] + M[0] + M[:, 0]
-
-    A, b = np.arange(1.0, n * n + 1).reshape(n, n), np.arange(2.0, n + 2)
-    run = nf.compile(Small(), n=n).run(A, b, iterations=2)
-    x, M = b, A
-    for found in run.x:
-        np.testing.assert_allclose(found, Small().finish(x, M), rtol=1e-14)
-        x, M = Small().step(b, x, M).values()
-
-
-def test_a_part_of_a_new_array_is_changed_in_place():
-    class Parts(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
-        def step(self, b, x):
-            z = np.zeros_like(b)
-            z[1:] -= 1.0
-            z[1:] += b[1:]
-            return dict(x=x + z)
-
-    b = np.array([1.0, 2.0, -3.0])
-    run = nf.compile(Parts(), n=3).run(b=b, iterations=2)
-    np.testing.assert_allclose(run.x[2], [1.0, 4.0, -11.0], rtol=1e-12)
-
-
-class Largest(nf.Program):
+class Largest(StartsAtB):
     """One where an entry is the largest."""
-
-    def start(self, b):
-        return dict(x=b)
 
     def step(self, x):
         return dict(x=np.sign(np.abs(x) - np.max(np.abs(x))) + 1.0)
@@ -931,10 +540,7 @@ def test_the_largest_entry_is_an_entry():
 
 @pytest.mark.parametrize("constant", [np.zeros_like, np.ones_like, lambda v: v**0, lambda v: 0.5 + np.zeros_like(v[0])])
 def test_an_answer_may_be_a_constant(constant):
-    class Constant(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Constant(StartsAtB):
         def step(self, x):
             return dict(x=x)
 
@@ -945,17 +551,3 @@ def test_an_answer_may_be_a_constant(constant):
     found = Constant().run(b=np.stack([b, b]), iterations=2).x
     np.testing.assert_array_equal(found, np.broadcast_to(constant(b), found.shape))
     assert found.shape == (2, 3, *np.shape(constant(b)))
-
-
-class RolledFar(nf.Program):
-    def start(self, b):
-        return dict(x=b)
-
-    def step(self, x):
-        return dict(x=np.roll(x, 10**20))
-
-
-def test_a_roll_may_be_longer_than_any_machine_number():
-    b = np.arange(3.0)
-    for run in (RolledFar().run, nf.compile(RolledFar(), n=3).run):
-        np.testing.assert_allclose(run(b=b, iterations=1).x[-1], np.roll(b, 10**20), rtol=1e-12)

@@ -14,15 +14,13 @@ from nlaformer.compiler.functions import FUNCTIONS
 from nlaformer.compiler.library import record
 from nlaformer.compiler.refusals import OTHERWISE, PROGRAMS, REMEDIES
 from nlaformer.errors import CompileError, DomainError
+from tests.systems import StartsAtB
 
 N = 6
 
 
 def program_of(expression):
-    class Once(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Once(StartsAtB):
         def step(self, x):
             return dict(x=x)
 
@@ -426,10 +424,7 @@ def test_a_program_without_a_finite_value_compiles_once_the_operation_is_kept_fi
 
 
 def test_a_bound_near_the_norms_of_the_matrices_keeps_the_digits():
-    class Difference(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Difference(StartsAtB):
         def step(self, A, b, x):
             s, t = np.sum(np.abs(A @ A @ A @ x)), np.sum(np.abs(A @ A @ A @ b))
             return dict(x=x * (s - t + 1e-3) / (1 + s))
@@ -500,10 +495,7 @@ def test_no_advice_is_given_against_what_can_be_compiled():
 
 def test_a_function_that_keeps_more_digits_than_its_weights_is_named_with_what_they_compute():
     def step(function):
-        class Shrinks(nf.Program):
-            def start(self, b):
-                return dict(x=b)
-
+        class Shrinks(StartsAtB):
             def step(self, x):
                 return dict(x=function(x * x))
 

@@ -10,7 +10,7 @@ import nlaformer as nf
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.library import program
 from nlaformer.errors import CompileError, DomainError, DTypeError, OptionError, ShapeError
-from tests.systems import with_eigenvalues
+from tests.systems import StartsAtB, with_eigenvalues
 
 I3, ones = np.eye(3), np.ones(3)
 BOTH = [program("cg").run, nf.algorithm("cg", n=3, verify=False).run]
@@ -53,11 +53,8 @@ def test_a_start_near_a_root_has_a_scale_too():
             assert run(b=b).status is nf.RunStatus.CONVERGED
 
 
-class Halving(nf.Program):
+class Halving(StartsAtB):
     """x -> 0 from x0; residual and scale are told, the scale as it is at each iterate."""
-
-    def start(self, b):
-        return dict(x=b)
 
     def step(self, x):
         return dict(x=0.5 * x)
@@ -90,10 +87,7 @@ def test_a_loaded_algorithm_keeps_its_residual_scale(tmp_path):
 
 
 def test_a_broken_promise_ends_not_positive_without_a_residual():
-    class Root(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Root(StartsAtB):
         def step(self, b, x):
             return dict(x=nf.sqrt(nf.positive(b)) + 0 * x)
 
@@ -539,10 +533,7 @@ def test_a_program_without_a_residual_is_finished():
 
 
 def test_systems_on_which_values_were_wrong_are_not_called_verified():
-    class Diverges(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Diverges(StartsAtB):
         def step(self, b, x):
             return dict(x=b + 0.1 * x**3 + 0.1 * x**2)
 

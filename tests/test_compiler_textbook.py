@@ -9,6 +9,7 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import CompileError
+from tests.systems import StartsAtB
 
 N = 4
 
@@ -423,10 +424,7 @@ def with_test(A, b, x):
     ],
 )
 def test_a_refusal_says_what_to_write_instead(step, advice):
-    class Refused(nf.Program):
-        def start(self, b):
-            return dict(x=b)
-
+    class Refused(StartsAtB):
         def step(self, A, b, x):
             return dict(x=step(A, b, x))
 
