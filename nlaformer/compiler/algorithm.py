@@ -1,10 +1,9 @@
-"""A compiled algorithm, the artefact: its configuration, its weights, its runs.
+"""A compiled algorithm, the artefact: its weights and its runs.
 
-A run scales A and b by powers of two, writes them into the prompt, passes it through the pre block once and through the
-loop block again and again, and reads every state after each pass. The iteration is computed by the
-forward pass of ``transformer.py`` alone. A positive scalar stands in P as its logarithm, any other state may have a row
-with the logarithm of its scale (``states.py``): the read-out takes exponentials. Residual norms and the checks of the
-program's promises and steps are evaluated beside the run.
+A run scales A and b by powers of two (``config.py``), writes them into the prompt, passes it through the pre block once
+and through the loop block again and again, and reads every state after each pass (``states.py``). The iteration is
+computed by the forward pass of ``transformer.py`` alone. Residual norms and the checks of the program's promises and
+steps are evaluated beside the run.
 """
 
 from __future__ import annotations
@@ -14,8 +13,7 @@ import math
 import os
 import textwrap
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
-from fractions import Fraction
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,90 +23,23 @@ from torch import Tensor
 from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler import states
-from nlaformer.compiler.analysis import Analysis
+from nlaformer.compiler.config import AlgorithmConfig
 from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Making, instructions
-from nlaformer.compiler.expression import Expression, size, size_exponent
-from nlaformer.compiler.found import STEP, without_networks
-from nlaformer.compiler.graph import KINDS
+from nlaformer.compiler.expression import Expression, size_exponent
+from nlaformer.compiler.found import STEP
 from nlaformer.compiler.inputs import padded
-from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.judge import Checks
 from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, judged_run, take_inputs
 from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
 from nlaformer.compiler.states import per_system
-from nlaformer.compiler.trace import ANSWER, TracedProgram
-from nlaformer.errors import DomainError
+from nlaformer.compiler.trace import ANSWER
 from nlaformer.express.construction import Cost
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import NLAFormer
 
-LARGEST_BOUND = 2.0**20
 Changes: TypeAlias = Mapping[str, Callable[[Tensor], Tensor]]
 _TITLES = {"pre": "pre block (start)", "loop": "loop block (step)", "post": "post block (finish)"}
-
-
-@dataclass(frozen=True)
-class AlgorithmConfig:
-    """Everything about a compiled algorithm but its weights, as plain data; what ``save`` writes.
-
-    ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value,
-    ``scales`` the rows of an input of size 1 and of the logarithm of its scale, for inputs that the run does not scale.
-    ``residual``, ``scale``, ``promises`` and ``program`` (what every value should be) are the data of an ``Expression``
-    each. ``schedule`` has the instructions of every layer (``schedule_data``), which the weights alone do not show.
-    """
-
-    name: str
-    n: int
-    dtype: str
-    order: int
-    bound: float
-    inputs: list[str]
-    scaled: list[str]
-    units: dict[str, Any]
-    state: dict[str, Any]
-    answer: dict[str, Any]
-    registers: list[Any]
-    residual: Any
-    scale: Any
-    promises: Any
-    program: Any
-    schedule: dict[str, Any]
-    warnings: list[str]
-    form: str = "compiled"
-    scales: dict[str, Any] = field(default_factory=dict)
-    verification: dict[str, Any] = field(default_factory=dict)
-    further: dict[str, str] = field(default_factory=dict)
-    rectangular: bool = False
-    definite: bool = False  # whether the program takes A to be symmetric positive definite
-
-    @property
-    def kinds(self) -> dict[str, str]:
-        """The kind of each input; ``further`` has those that the program declares."""
-        return {name: (KINDS | self.further)[name] for name in self.inputs}
-
-    @classmethod
-    def of(
-        cls, traced: TracedProgram, analysis: Analysis, target: Target, layout: Layout, **fields: Any
-    ) -> AlgorithmConfig:
-        """The configuration of a program in a layout; ``fields`` are those that depend on its weights."""
-        return cls(
-            n=target.n,
-            dtype=str(target.dtype).removeprefix("torch."),
-            order=target.order,
-            bound=target.bound,
-            inputs=list(traced.inputs),
-            rectangular=traced.program.rectangular,
-            definite=traced.program.positive_definite,
-            further={name: node.kind for name, node in traced.inputs.items() if name not in KINDS},
-            scaled=sorted(analysis.scaled),
-            units={name: [[f.numerator, f.denominator] for f in pair] for name, pair in analysis.units.items()},
-            registers=[list(register) for register in layout.registers],
-            residual=None if traced.residual is None else Expression.of({"residual": traced.residual}).data(),
-            scale=None if traced.scale is None else Expression.of({"scale": traced.scale}).data(),
-            promises=Expression.of(without_networks({str(k): v for k, v in enumerate(analysis.promises)})).data(),
-            **fields,
-        )
 
 
 @dataclass(frozen=True)
@@ -271,9 +202,9 @@ class Algorithm:
         batch, flat = flatten(inputs, self.config.kinds)
         kinds = [place["kind"] for place in (*self.config.state.values(), self.config.answer)]
         count = check_iterations(iterations, kinds, flat)
-        exponents = self._exponents(flat)
+        exponents = self.config.exponents(flat)
         P = self._prompt(flat, exponents)
-        powers = {name: self._exponent_of(name, exponents) for name in (*self.config.state, ANSWER)}
+        powers = {name: self.config.exponent_of(name, exponents) for name in (*self.config.state, ANSWER)}
         for observer in self.observers:
             observer(powers)
         tokens = self.layout.tokens
@@ -293,7 +224,7 @@ class Algorithm:
         """The token matrix P, (..., rows, tokens), inputs scaled; NumPy for NumPy, torch for torch."""
         library, inputs = self._take(A=A, b=b, x0=x0, **further)
         batch, flat = flatten(inputs, self.config.kinds)
-        P = self._prompt(flat, self._exponents(flat))
+        P = self._prompt(flat, self.config.exponents(flat))
         return give(P.reshape(*batch, *P.shape[1:]), library)
 
     # --- inside ---
@@ -308,9 +239,8 @@ class Algorithm:
         """What its runs are judged by."""
         config = self.config
         residual, scale = (Expression.read(data or {}) for data in (config.residual, config.scale))
-        return Checks(
-            residual, scale, Expression.read(config.promises), Expression.read(config.program), config.definite
-        )
+        promises, program = (Expression.read(data) for data in (config.promises, config.program))
+        return Checks(residual, scale, promises, program, config.definite)
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
         """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
@@ -361,7 +291,7 @@ class Algorithm:
                 normal, log = self.config.scales[name]
                 e = size_exponent(value, self.config.kinds[name])
                 self._write(P, name, normal, scale(value, -per_system(e, value)))
-                difference = math.log(2.0) * (e - self._exponent_of(name, exponents)).to(self.dtype)
+                difference = math.log(2.0) * (e - self.config.exponent_of(name, exponents)).to(self.dtype)
                 self.layout.write(P, log, difference[:, None, None].expand(-1, 1, self.n))
             if name in self.layout.names:
                 self._write(P, name, name, self._scaled(name, value, exponents))
@@ -375,48 +305,7 @@ class Algorithm:
         self.layout.write(P, register, value.mT if kind == "matrix" else value[:, None, :])
 
     def _scaled(self, name: str, value: Tensor, exponents: dict[str, Tensor]) -> Tensor:
-        return scale(value, -per_system(self._exponent_of(name, exponents), value))
-
-    def _exponents(self, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The powers of two that A and b are divided by; multiples of what makes every state's exponent whole."""
-        whole = math.lcm(*(denominator for pair in self.config.units.values() for _, denominator in pair))
-        zero = torch.zeros(len(next(iter(inputs.values()))), dtype=torch.int64, device=self.device)
-        found = {"A": zero, "b": zero}
-        for name in sorted(found.keys() & inputs.keys()):  # A before b, whose exponent depends on it
-            magnitude = size(inputs[name], KINDS[name])
-            if name not in self.config.scaled:
-                self._check_bound(name, magnitude)
-                continue
-            e = size_exponent(inputs[name], KINDS[name])
-            if name == "b" and "x0" in inputs and self._unit("x0")[1] == 1:
-                # A far-off x0 must fit too.
-                there = size(inputs["x0"], "vector")
-                e_x = size_exponent(inputs["x0"], "vector") - self._unit("x0")[0].numerator * found["A"]
-                e = torch.where(there > 0, torch.where(magnitude > 0, torch.maximum(e, e_x), e_x), e)
-            found[name] = -torch.div(-e, whole, rounding_mode="floor") * whole  # up: at most what the weights hold
-        return found
-
-    def _unit(self, name: str) -> tuple[Fraction, Fraction]:
-        of_A, of_b = self.config.units.get(name, ((0, 1), (0, 1)))
-        return Fraction(*of_A), Fraction(*of_b)
-
-    def _exponent_of(self, name: str, exponents: dict[str, Tensor]) -> Tensor:
-        total = torch.zeros_like(exponents["A"])
-        for unit, e in zip(self._unit(name), (exponents["A"], exponents["b"]), strict=True):
-            total = total + torch.div(e * unit.numerator, unit.denominator, rounding_mode="floor")
-        return total
-
-    def _check_bound(self, name: str, magnitude: Tensor) -> None:
-        if bool((magnitude > self.config.bound).any()):
-            largest = float(magnitude.max())
-            larger = f"Compile with a larger bound=, at most {LARGEST_BOUND:.0f}, or make"
-            example = {"A": "a step size 0.1 / nf.norm(A)", "b": "a threshold 0.1 * nf.norm(b)"}[name]
-            raise DomainError(
-                f"{self.name}: the norm of {name} is {largest:.6g}, beyond bound={self.config.bound:.10g}; this "
-                f"program has constants that keep {name} from being scaled. "
-                f"{larger if largest <= LARGEST_BOUND else f'bound= is at most {LARGEST_BOUND:.0f}: make'} "
-                f"the constants relative to {name}, as {example}"
-            )
+        return scale(value, -per_system(self.config.exponent_of(name, exponents), value))
 
     def _take(self, **given: Any) -> tuple[str, dict[str, Tensor]]:
         """The caller's array library, and the inputs in one batch shape."""

@@ -16,8 +16,9 @@ import numpy as np
 import torch
 
 from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, threads_for, whole
-from nlaformer.compiler.algorithm import LARGEST_BOUND, Algorithm, AlgorithmConfig
+from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.analysis import Analysis, analyse
+from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
 from nlaformer.compiler.emit import Weights, emit
 from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
 from nlaformer.compiler.found import values_of

@@ -31,9 +31,10 @@ import torch
 from torch import Tensor, nn
 
 from nlaformer.arrays import check_memory, plain, whole
-from nlaformer.compiler.algorithm import Algorithm, AlgorithmConfig
+from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options
+from nlaformer.compiler.config import AlgorithmConfig
 from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.library.krylov import ConjugateGradient
 from nlaformer.compiler.trace import TracedProgram, trace_program
