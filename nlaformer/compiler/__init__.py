@@ -12,7 +12,7 @@ compiling  compiling: all stages in order
            analyse: lower, analysis
            select: instructions, vanishing, scaling, nodes, moves, products, select; filled: the network of a part
            schedule: schedule
-           emit: rows, emit, emit_exact, emit_logarithms, emit_networks
+           emit: rows, emit, emit_exact, emit_logarithms; filled
            config, algorithm: what comes of it, and its runs; states: where they stand; paper_form: CG as in the paper
 judging    found, noise, deviation: each value of a step; ends: the run; judge, diagnose: how it ended, and why
            lines: the graph beside the user's own lines; verify: all of it, before ``compile`` returns

@@ -2,7 +2,7 @@
 
 Instructions of one layer share heads where they can: scales with one exponent, products of A with one exponent, dots
 with one key. Here are the blocks and the products; ``rows`` has the layout, ``emit_exact``, ``emit_logarithms`` and
-``emit_networks`` the other instructions.
+``filled`` the other instructions.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ import torch
 from nlaformer.arrays import check_memory
 from nlaformer.compiler.emit_exact import EXACT
 from nlaformer.compiler.emit_logarithms import LOGARITHMS
-from nlaformer.compiler.emit_networks import NETWORKS
-from nlaformer.compiler.filled import beside
+from nlaformer.compiler.filled import NETWORKS, beside
 from nlaformer.compiler.instructions import EYE, MATRIX_NORM, Block, Instruction, Selection
 from nlaformer.compiler.rows import Parts, Rows
 from nlaformer.compiler.schedule import Schedule

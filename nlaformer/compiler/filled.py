@@ -30,13 +30,16 @@ from torch import Tensor
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import Graph, Node, reachable
-from nlaformer.compiler.instructions import HEADROOM, Builder, Combination, Term
+from nlaformer.compiler.instructions import HEADROOM, Builder, Combination, Instruction, Term
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, PartSpec
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run
+from nlaformer.compiler.rows import Emit, Parts, Rows
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import CompileError
+from nlaformer.express import heads as build
+from nlaformer.express.heads import Form, Head
 from nlaformer.transformer import FFN, Heads, Layer
 from nlaformer.weights import Sparse, Weight
 
@@ -196,47 +199,41 @@ def beside(layer: Layer, trained: Layer, first: int, rows: int) -> Layer:
 
 
 def _heads(compiled: Heads | None, trained: Heads, first: int, rows: int) -> Heads:
-    """The heads of both, the narrower ones padded with zeros."""
-    sides = [(heads, offset) for heads, offset in ((compiled, 0), (trained, first)) if heads is not None]
-    count = sum(heads.count for heads, _ in sides)
-
-    def joined(name: str, by_rows: bool = True) -> Sparse:
-        weights = [(getattr(heads, name), heads.count, offset) for heads, offset in sides]
-        own_axis = 0 if by_rows else 1
-        widest = max(weight.shape[own_axis] // heads for weight, heads, _ in weights)
-        before, places, numbers = 0, [], []
-        for weight, heads, offset in weights:
-            index, values = _entries(weight)
-            own, other = index[own_axis], index[1 - own_axis] + offset
-            width = weight.shape[own_axis] // heads
-            own = (before + own // width) * widest + own % width
-            places.append(torch.stack([own, other] if by_rows else [other, own]))
-            numbers.append(values)
-            before += heads
-        shape = (count * widest, rows) if by_rows else (rows, count * widest)
-        return Sparse(torch.cat(places, 1), torch.cat(numbers), shape)
-
-    return Heads(joined("W_Q"), joined("W_K"), joined("W_U"), joined("W_O", by_rows=False), count)
+    """The heads of both."""
+    sides = [(heads, heads.count, offset) for heads, offset in ((compiled, 0), (trained, first)) if heads is not None]
+    W_Q, W_K, W_U = (_joined(sides, name, rows) for name in ("W_Q", "W_K", "W_U"))
+    return Heads(W_Q, W_K, W_U, _joined(sides, "W_O", rows, by_rows=False), sum(count for _, count, _ in sides))
 
 
 def _ffn(compiled: FFN | None, trained: FFN, first: int, rows: int) -> FFN:
     """The hidden units of both."""
-    sides = [(ffn, offset) for ffn, offset in ((compiled, 0), (trained, first)) if ffn is not None]
-    width = sum(ffn.width for ffn, _ in sides)
-
-    def joined(name: str, by_rows: bool = True) -> Sparse:
-        before, places, numbers = 0, [], []
-        for ffn, offset in sides:
-            index, values = _entries(getattr(ffn, name))
-            places.append(index + torch.tensor([[before], [offset]] if by_rows else [[offset], [before]]))
-            numbers.append(values)
-            before += ffn.width
-        return Sparse(torch.cat(places, 1), torch.cat(numbers), (width, rows) if by_rows else (rows, width))
-
+    sides = [(ffn, ffn.width, offset) for ffn, offset in ((compiled, 0), (trained, first)) if ffn is not None]
     b_2 = torch.zeros(rows, dtype=torch.float64)
-    for ffn, offset in sides:
+    for ffn, _, offset in sides:
         b_2[offset : offset + len(ffn.b_2)] += ffn.b_2.data
-    return FFN(joined("W_1"), torch.cat([ffn.b_1.data for ffn, _ in sides]), joined("W_2", by_rows=False), b_2)
+    b_1 = torch.cat([ffn.b_1.data for ffn, _, _ in sides])
+    return FFN(_joined(sides, "W_1", rows), b_1, _joined(sides, "W_2", rows, by_rows=False), b_2)
+
+
+def _joined(sides: Sequence[tuple[Any, int, int]], name: str, rows: int, by_rows: bool = True) -> Sparse:
+    """A weight of several modules: of each its heads or hidden units, how many, and the first of its rows of P.
+
+    Narrower heads are padded with zeros. ``by_rows``: the weight has the rows of P as its columns.
+    """
+    weights = [(getattr(module, name), count, offset) for module, count, offset in sides]
+    own_axis = 0 if by_rows else 1
+    widest = max(weight.shape[own_axis] // count for weight, count, _ in weights)
+    before, places, numbers = 0, [], []
+    for weight, count, offset in weights:
+        index, values = _entries(weight)
+        width = weight.shape[own_axis] // count
+        own, other = index[own_axis], index[1 - own_axis] + offset
+        own = (before + own // width) * widest + own % width
+        places.append(torch.stack([own, other] if by_rows else [other, own]))
+        numbers.append(values)
+        before += count
+    shape = (before * widest, rows) if by_rows else (rows, before * widest)
+    return Sparse(torch.cat(places, 1), torch.cat(numbers), shape)
 
 
 def _entries(weight: Weight) -> tuple[Tensor, Tensor]:
@@ -246,3 +243,85 @@ def _entries(weight: Weight) -> tuple[Tensor, Tensor]:
     full = weight.weight.detach()
     index = torch.nonzero(full).T.contiguous()
     return index, full[index[0], index[1]]
+
+
+def _read_in(at: Rows, i: Instruction) -> Parts:
+    weights, memory = _network_of(at, i)[0], _memory(at, i)
+    positions = build.select(at.layout["position"])
+    columns = _mapped(at.n * weights["read_in"], at.forms(i.sources[0], at.n))
+    places = _mapped(weights["positions"].mT, positions)
+    value = [column | place for column, place in zip(columns, places, strict=True)]
+    return [build.pick_head(at.layout, range(at.layout.tokens), value, memory)], []
+
+
+def _tell(at: Rows, i: Instruction) -> Parts:
+    weights, hidden = _network_of(at, i)
+    kinds = at.selection.networks[i.parameters[0]].part.inputs
+    given = [at.form(source) for source in i.sources[1 : 1 + len(kinds)]]
+    numbers = [form for form, kind in zip(given, kinds, strict=True) if kind == "scalar"]
+    vectors = [form for form, kind in zip(given, kinds, strict=True) if kind == "vector"]
+    spread = [form for source in i.sources[1 + len(kinds) :] for form in at.forms(source, at.n)]
+    heads: list[Head] = []
+    gain = float(at.layout.tokens)  # the sink sees all tokens alike; the others see the sink, which has nothing
+    own = _mapped(weights["each"], vectors) if vectors else [{} for _ in hidden]
+    if i.extra:  # rows of zeros become a copy of the memory
+        own = [form | {row: 1.0} for form, row in zip(own, _memory(at, i), strict=True)]
+    if vectors or i.extra:
+        heads.append(build.pick_head(at.layout, range(at.layout.tokens), own, hidden))
+    if vectors:
+        whole = _mapped(weights["whole"], spread)
+        heads.append(Head([{at.one: build.OFF}], [{at.sink: 1.0}], whole, hidden, gain))
+    if numbers:  # each stands in n tokens
+        value = _mapped(weights["number"] / at.n, numbers)
+        heads.append(Head([{at.one: build.OFF}], [{at.sink: 1.0}], value, hidden, gain))
+    return heads, []
+
+
+def _network(at: Rows, i: Instruction) -> Parts:
+    return [], []  # its own heads and units are put beside those of the layer
+
+
+def _hear(at: Rows, i: Instruction) -> Parts:
+    weights, hidden = _network_of(at, i)
+    heard, (target,), positions = at.rows(i.extra[0]), at.rows(i.target), list(at.layout["position"])
+    tokens, number = at.layout.tokens, i.parameters[1]
+    if len(heard) == 1:
+        value = _mapped(weights["probe"][number : number + 1], build.select(hidden))
+        units = build.masked({heard[0]: 1.0}, target, positions[:1])
+        return [build.pick_head(at.layout, range(tokens), value, heard)], units
+    value, units = _mapped(weights["probe"], build.select(hidden)), []
+    for k, row in enumerate(heard, start=1):
+        units += build.masked({row: 1.0}, target, [place for place in positions if place != positions[k]])
+    return [build.pick_head(at.layout, [0] * tokens, value, heard)], units
+
+
+def _network_of(at: Rows, i: Instruction) -> tuple[Mapping[str, Tensor], list[int]]:
+    """The weights of a network and the rows that its last layers work on."""
+    name = i.parameters[0]
+    *_, last = at.selection.hidden[name].values()
+    return at.selection.networks[name].weights, at.rows(last)
+
+
+def _memory(at: Rows, i: Instruction) -> list[int]:
+    """The rows in which the pre block leaves what the network has read."""
+    return at.rows(at.selection.hidden[i.parameters[0]]["pre"])
+
+
+def _mapped(weight: Tensor, forms: Sequence[Form]) -> list[Form]:
+    """A form for each row of a weight: that combination of the given forms."""
+    result: list[Form] = []
+    for numbers in weight.tolist():
+        total: Form = {}
+        for number, form in zip(numbers, forms, strict=True):
+            for row, coefficient in form.items():
+                total[row] = total.get(row, 0.0) + number * coefficient
+        result.append(total)
+    return result
+
+
+NETWORKS: dict[str, Emit] = {
+    "read in": _read_in,
+    "tell": _tell,
+    "network": _network,
+    "hear": _hear,
+}

@@ -49,10 +49,7 @@ def memory_of(program: Any, base: type) -> Memory:
 
 def changes(before: Memory, after: Memory) -> list[str]:
     """The names that are not as they were."""
-    return [name for name in {**before, **after} if before.get(name, _NONE) != after.get(name, _NONE)]
-
-
-_NONE = object()
+    return [name for name in {**before, **after} if before.get(name) != after.get(name)]
 
 
 def _is_data(name: str, value: Any) -> bool:

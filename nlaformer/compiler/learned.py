@@ -116,7 +116,7 @@ class PartSpec:
         """The largest absolute value that the program takes from what the network says."""
         if output.startswith("column"):
             return _COLUMN
-        return _EXPONENT if output == "diagonal" or self.gives.startswith("positive") else math.inf
+        return _EXPONENT if output == "diagonal" or self.is_positive else math.inf
 
 
 @dataclass(frozen=True)
