@@ -10,9 +10,9 @@ tracing    language (what a user writes), learned (parts of it left open); graph
 running    expression (the one evaluator), reference (a program as data), inputs, result (``Program.run``)
 compiling  compiling: all stages in order
            analyse: lower, analysis
-           select: instructions, vanishing, scaling, nodes, moves, products, select; filled: the network of a part
+           select: terms, instructions, vanishing, scaling, nodes, moves, products, select; filled: a part's network
            schedule: schedule
-           emit: rows, emit, emit_exact, emit_logarithms; filled
+           emit: rows, emit, emit_exact, emit_logarithms; filled again
            config, algorithm: what comes of it, and its runs; states: where they stand; paper_form: CG as in the paper
 judging    found, noise, deviation: each value of a step; ends: the run; judge, diagnose: how it ended, and why
            lines: the graph beside the user's own lines; verify: all of it, before ``compile`` returns

@@ -30,12 +30,13 @@ from torch import Tensor
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import Graph, Node, reachable
-from nlaformer.compiler.instructions import HEADROOM, Builder, Combination, Instruction, Term
+from nlaformer.compiler.instructions import HEADROOM, Builder, Instruction
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, PartSpec
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run
 from nlaformer.compiler.rows import Emit, Parts, Rows
+from nlaformer.compiler.terms import Combination, Term
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import CompileError
 from nlaformer.express import heads as build

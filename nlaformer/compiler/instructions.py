@@ -1,12 +1,4 @@
-"""Registers, values and instructions: what the compiler's target machine can do, and when.
-
-A *value* is a sum of terms  coefficient * row * e^exponent,
-
-    V_j = sum_k  c_k  (M_k R_k)_j  e^{F_k[j]}
-
-(``Terms``). R is a register (the register of ones for scalars), F a linear combination of rows that hold logarithms,
-known to the compiler only by name, and M is nothing, A or A^T. Products, quotients, powers and roots of such terms are
-arithmetic on c and F and cost no layer; ``Builder.materialize`` puts a value into a row where it must be.
+"""Registers and instructions: what the compiler's target machine can do, and when.
 
 The instructions, all of them heads and hidden units of ``express.heads``:
 
@@ -59,14 +51,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 
 from nlaformer.compiler.places import Place
+from nlaformer.compiler.terms import Combination, Operator, Terms, combine, registers_of
 from nlaformer.express.linearize import Linearization, design, exponent_rounding
 
 if TYPE_CHECKING:
     from nlaformer.compiler.filled import Network
 
 Block = Literal["input", "pre", "loop", "post"]
-Combination = tuple[tuple[int, float], ...]  # of registers: sorted (register, coefficient)
-Operator = str  # of a term: nothing, or an input matrix by name, "C", transposed "C.T"
 ONE, EYE = 0, 1  # the first registers of every selection: 1 in every token, and row j of the identity in token j
 ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
@@ -78,53 +69,6 @@ TRIP = 1000.0  # what a trip is where a dot is 0
 BY_FFN = {"log", "coarse", "beneath", "trip", "encode", "relu", "absolute", "below", "flip", "constant"}
 BY_FFN |= {"diag", "diagonal", "triangle", "skew", "row sums", "write"}
 BY_BOTH = {"refine", "transpose", "network", "hear"}
-
-
-def combine(*parts: tuple[float, Iterable[tuple[int, float]]]) -> Combination:
-    """The sum of factor * combination over the parts."""
-    total: dict[int, float] = {}
-    for factor, part in parts:
-        for register, coefficient in part:
-            total[register] = total.get(register, 0.0) + factor * coefficient
-    return tuple(sorted((register, c) for register, c in total.items() if c != 0.0))
-
-
-def registers_of(*sources: Combination) -> set[int]:
-    return {register for source in sources for register, _ in source}
-
-
-@dataclass(frozen=True)
-class Term:
-    """coefficient * (operator row) * e^exponent."""
-
-    coefficient: float
-    register: int
-    exponent: Combination = ()
-    operator: Operator = ""
-
-
-Terms = tuple[Term, ...]
-
-
-def add(*values: Terms) -> Terms:
-    """A sum, like terms collected."""
-    total: dict[tuple[int, Combination, Operator], float] = {}
-    for value in values:
-        for term in value:
-            key = (term.register, term.exponent, term.operator)
-            total[key] = total.get(key, 0.0) + term.coefficient
-    return tuple(Term(c, *key) for key, c in total.items() if c != 0.0)
-
-
-def multiply(value: Terms, exponentials: Terms) -> Terms:
-    """A product in which one side consists of exponentials alone (its rows are ones)."""
-    return add(
-        tuple(
-            Term(e.coefficient * t.coefficient, t.register, combine((1.0, t.exponent), (1.0, e.exponent)), t.operator)
-            for e in exponentials
-            for t in value
-        )
-    )
 
 
 @dataclass

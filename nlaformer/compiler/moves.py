@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import Combination, Term, Terms
 from nlaformer.compiler.nodes import Nodes
+from nlaformer.compiler.terms import Combination, Term, Terms
 
 # Of one head: the token that each token reads, from 1 on, 0 for none; and the rows that go to rows.
 Route = tuple[tuple[int, ...], tuple[tuple[int, int], ...]]

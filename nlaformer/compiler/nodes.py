@@ -1,6 +1,6 @@
 """Each node of the graph as a value: a method for each operation, here those that are computed entry by entry.
 
-A value is a sum of terms (``instructions``). Sums, products with exponentials, quotients by positive values, powers and
+A value is a sum of terms (``terms``). Sums, products with exponentials, quotients by positive values, powers and
 roots are arithmetic on terms; the rest puts its arguments into rows and emits an instruction. Products are in
 ``products.py``, with the parts of vectors and matrices.
 """
@@ -14,21 +14,9 @@ from typing import Any
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network, speak
 from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import (
-    HEADROOM,
-    MATRIX_NORM,
-    Block,
-    Combination,
-    StateRows,
-    Target,
-    Term,
-    Terms,
-    add,
-    combine,
-    multiply,
-    registers_of,
-)
+from nlaformer.compiler.instructions import HEADROOM, MATRIX_NORM, Block, StateRows, Target
 from nlaformer.compiler.scaling import Scaling, is_counter, is_divisor, scale_groups, unit_states
+from nlaformer.compiler.terms import Combination, Term, Terms, add, combine, multiply, registers_of
 from nlaformer.compiler.vanishing import causes, vanishing
 
 _LEAVES = ("input", "constant", "zeros", "ones", "identity")

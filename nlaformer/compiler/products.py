@@ -6,8 +6,9 @@ import math
 from typing import Any
 
 from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import HEADROOM, MATRIX_NORM, Term, Terms, combine, multiply, registers_of
+from nlaformer.compiler.instructions import HEADROOM, MATRIX_NORM
 from nlaformer.compiler.moves import Moves
+from nlaformer.compiler.terms import Term, Terms, combine, multiply, registers_of
 from nlaformer.express.linearize import design, design_product
 
 _GROWTH = 2.0

@@ -10,8 +10,9 @@ from collections.abc import Callable
 
 import torch
 
-from nlaformer.compiler.instructions import EYE, ONE, Combination, Instruction, Selection, registers_of
+from nlaformer.compiler.instructions import EYE, ONE, Instruction, Selection
 from nlaformer.compiler.schedule import Schedule
+from nlaformer.compiler.terms import Combination, registers_of
 from nlaformer.express.heads import Form, Head, Unit
 from nlaformer.prompt import Layout
 

@@ -31,7 +31,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from nlaformer.compiler.graph import REARRANGING, Node, is_input, is_number, reachable
-from nlaformer.compiler.instructions import Builder, Combination, combine
+from nlaformer.compiler.instructions import Builder
+from nlaformer.compiler.terms import Combination, combine
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.compiler.vanishing import causes, falling_states, vanishing
 

@@ -13,16 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.instructions import (
-    BY_BOTH,
-    BY_FFN,
-    FFN,
-    Block,
-    Combination,
-    Instruction,
-    Selection,
-    registers_of,
-)
+from nlaformer.compiler.instructions import BY_BOTH, BY_FFN, FFN, Block, Instruction, Selection
+from nlaformer.compiler.terms import Combination, registers_of
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
 _ENCODING = ("parts of {0}", "log |{0}|, signs of {0}", "log |{0}| refined", "log |{0}| refined again")

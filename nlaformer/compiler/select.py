@@ -13,18 +13,9 @@ from collections.abc import Mapping
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.filled import Network
 from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import (
-    TRIP,
-    ZERO,
-    Block,
-    Combination,
-    Selection,
-    StateRows,
-    Target,
-    Term,
-    combine,
-)
+from nlaformer.compiler.instructions import TRIP, ZERO, Block, Selection, StateRows, Target
 from nlaformer.compiler.products import Products
+from nlaformer.compiler.terms import Combination, Term, combine
 from nlaformer.compiler.trace import refuse
 
 
