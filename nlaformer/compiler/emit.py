@@ -101,7 +101,7 @@ class _Emitter(Rows):
     def _ending(self, block: Block) -> list[Unit]:
         """Write the state, clear the work rows."""
         units = []
-        for register, source in self.blocks.writes[block].items():
+        for register, source in self.selection.writes[block].items():
             forms = self.forms(source, len(self.rows(register)))
             for row, form in zip(self.rows(register), forms, strict=True):
                 is_zero = register in self.blocks.early[block]

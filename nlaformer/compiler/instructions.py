@@ -316,9 +316,7 @@ class Builder:
 
     # --- scalars ---
 
-    def _dot_of(
-        self, u: Combination, v: Combination, ordered: bool = False, spread: bool = True, room: float = 1.0
-    ) -> int:
+    def _dot_of(self, u: Combination, v: Combination, *, spread: bool, ordered: bool = False, room: float = 1.0) -> int:
         """Their dot. ``ordered``: u stands in the score; ``spread``: no few entries make up most of its norm.
 
         ``room``: how far u is expected to exceed its size.

@@ -86,7 +86,7 @@ class Pieces(np.ndarray):
         return sums / (self.size // np.size(sums))
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
-        given = [_simplest(self.graph, value) for value in inputs]
+        given = [wrapped(self.graph, v.plain()) if isinstance(v, Pieces) else v for v in inputs]
         if method != "__call__" or any(isinstance(value, np.ndarray) for value in given):
             given = [entries(value) for value in given]
         try:
@@ -223,10 +223,6 @@ def set_slice(value: Value, index: Any, new: Any) -> None:
             if place // n == i:
                 row[int(place % n)] = entry
         value[int(i)] = row
-
-
-def _simplest(graph: Graph, value: Any) -> Any:
-    return wrapped(graph, value.plain()) if isinstance(value, Pieces) else value
 
 
 def _in_pieces(given: Any) -> Any:

@@ -29,7 +29,7 @@ from nlaformer.arrays import (
 )
 from nlaformer.compiler.diagnose import Diagnosis, Evidence, Making
 from nlaformer.compiler.found import Found
-from nlaformer.compiler.graph import AXES, KINDS
+from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.inputs import padded, size_of
 from nlaformer.compiler.judge import Checks, RunStatus, judge
 from nlaformer.compiler.reference import Reference
@@ -227,9 +227,7 @@ def take_inputs(
     return {name: tensors[name] for name in needs}
 
 
-def flatten(
-    inputs: Mapping[str, Tensor], kinds: Mapping[str, str] = KINDS
-) -> tuple[tuple[int, ...], dict[str, Tensor]]:
+def flatten(inputs: Mapping[str, Tensor], kinds: Mapping[str, str]) -> tuple[tuple[int, ...], dict[str, Tensor]]:
     """The leading dimensions that all inputs share, and the inputs with a single one."""
     name, value = next(iter(inputs.items()))
     batch = tuple(value.shape[: value.dim() - AXES[kinds[name]]])

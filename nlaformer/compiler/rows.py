@@ -37,7 +37,7 @@ class Rows:
         layers = [layer for block in self.blocks.layers.values() for layer in block]
         written = {register for layer in layers for i in layer for register in (i.target, *i.extra)}
         read = {register for layer in layers for i in layer for register in i.reads}
-        read |= registers_of(*(source for writes in self.blocks.writes.values() for source in writes.values()))
+        read |= registers_of(*(source for writes in self.selection.writes.values() for source in writes.values()))
         unused = {self.selection.inputs[name] for name in self.selection.scales} - read
         registers = [("one", 1), ("position", self.n + 1)]
         self.names: dict[int, str] = {ONE: "one"}

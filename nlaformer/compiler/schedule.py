@@ -56,10 +56,9 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Schedule:
-    """The instructions of each block by layer, what its last FFN writes and clears."""
+    """The instructions of each block by layer, and what its last FFN clears."""
 
     layers: dict[Block, list[list[Instruction]]]
-    writes: dict[Block, dict[int, Combination]]
     clears: dict[Block, list[int]]
     early: dict[Block, dict[int, int]]  # the layer in which a state's old value is cleared, in the last one by a head
 
@@ -92,7 +91,7 @@ def schedule(selection: Selection) -> Schedule:
         }
         early[block] = {register: layer for register, layer in read.items() if layer < end or register in moved}
         kept |= {register for register in needed if selection.registers[register].block == "pre"}
-    return Schedule(layers, selection.writes, clears, early)
+    return Schedule(layers, clears, early)
 
 
 def _cleared_early(selection: Selection) -> set[int]:
@@ -126,7 +125,7 @@ def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list
         names = [register.name.removeprefix(f"{block} ") for register in selection.registers]
         data[block] = [[_entry(i, names) for i in instructions] for instructions in layers.layers[block]]
         if data[block]:
-            writes = layers.writes[block].items()
+            writes = selection.writes[block].items()
             data[block][-1] += [["write", names[r], [_named(source, names)], [], [], None] for r, source in writes]
     return data
 

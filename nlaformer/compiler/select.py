@@ -19,14 +19,14 @@ from nlaformer.compiler.terms import Combination, Term, combine
 from nlaformer.compiler.trace import refuse
 
 
-def select(analysis: Analysis, target: Target, networks: Mapping[str, Network] | None = None) -> Selection:
+def select(analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Selection:
     """Instructions for start, step and finish; ``networks`` fill the learned parts."""
     traced = analysis.lowered
     without = [node for node in traced.nodes if not hasattr(_Selector, f"_{node.op}")]
     reason = "there are no weights for it; Program.run computes it"
     problems = [f"{node.place}\n    {node.op}: {reason}" for node in without]
     refuse(traced.program, problems)
-    return _Selector(analysis, target, networks or {}).select()
+    return _Selector(analysis, target, networks).select()
 
 
 class _Selector(Products):

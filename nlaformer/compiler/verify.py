@@ -218,7 +218,7 @@ def compared_with_run(
     algorithm: Algorithm,
     traced: TracedProgram,
     run: Callable[..., Run[Any]],
-    given: Mapping[str, np.ndarray] | None = None,
+    given: Mapping[str, np.ndarray] | None,
 ) -> Algorithm:
     """The algorithm with its deviations from the run of a trained program; CompileError where the weights are wrong.
 

@@ -70,5 +70,5 @@ def lines(
         if not found[block]:
             continue
         states = {rows.register: values[name].place for name, rows in selection.state.items() if name in values}
-        found[block][-1] += [at(states.get(row)) for row in layers.writes[block]]
+        found[block][-1] += [at(states.get(row)) for row in selection.writes[block]]
     return found
