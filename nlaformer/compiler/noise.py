@@ -91,8 +91,9 @@ class Perturbed:
                 moved = program.results(given, rounded=rounded)
                 for name in program.outputs.keys() - {ANSWER}:
                     change = self._change(name, moved).nan_to_num(0.0, 0.0, 0.0)
-                    counts = found.settled_at(name)[(..., *[None] * (change.dim() - 2))]
-                    found.made(name, off[state_of(name)])[...] = change * counts
+                    found.made(name, off[state_of(name)])[...] = change * _widened(
+                        found.settled_at(name), change.dim() - 2
+                    )
             yield moved
 
     def stopped(self, noise: Mapping[str, Tensor], amount: float) -> list[Tensor]:
@@ -104,11 +105,10 @@ class Perturbed:
             sizes, is_noise = size(value, program.kinds[STEP + name]), torch.zeros_like(found.settled)
             for output in (START + name, STEP + name):
                 found.made(output, is_noise)[...] = noise[output] >= NOISE * found.made(output, sizes)
-            return torch.where((is_noise & found.settled)[(..., *[None] * (value.dim() - 2))], 0.0, value)
+            return torch.where(_widened(is_noise & found.settled, value.dim() - 2), 0.0, value)
 
         def cleared(number: int, results: Sequence[Tensor]) -> Tensor:
-            noise = noisy[number][(..., *[None] * AXES[program.nodes[number][3]])]
-            return torch.where(noise, 0.0, results[number])
+            return torch.where(_widened(noisy[number], AXES[program.nodes[number][3]]), 0.0, results[number])
 
         judged = {name for name in found.states if {START + name, STEP + name} <= program.outputs.keys()}
         states = {name: without_noise(name, v) if name in judged else v for name, v in found.states.items()}
@@ -119,9 +119,9 @@ class Perturbed:
         noisy, halted = self._noisy(amount), dict[int, Tensor]()
         for number, (op, arguments, _, kind) in enumerate(self.program.nodes):
             if op == "divide" and noisy[arguments[0]].dim():  # a constant is no noise
-                is_zero, own_kind = self.nodes[arguments[1]] == 0, self.program.nodes[arguments[1]][3]
-                is_zero = is_zero[(..., *[None] * (AXES[kind] - AXES[own_kind]))]
-                halted[number] = is_zero & noisy[arguments[0]][(..., *[None] * AXES[kind])]
+                missing = AXES[kind] - AXES[self.program.nodes[arguments[1]][3]]
+                is_zero = _widened(self.nodes[arguments[1]] == 0, missing)
+                halted[number] = is_zero & _widened(noisy[arguments[0]], AXES[kind])
         made = replace(self, halted=halted)
         return replace(made, nodes=made._results({**self.found.inputs, **self.found.states}))
 
@@ -156,6 +156,11 @@ class Perturbed:
             # A change that is not finite is the largest that there is.
             change = size(self._change(name, moved), kind).nan_to_num(torch.inf, torch.inf)
             changes[name] = torch.maximum(changes.get(name, change), change)
+
+
+def _widened(values: Tensor, axes: int) -> Tensor:
+    """Values with axes of length one at their end."""
+    return values[(..., *[None] * axes)]
 
 
 def _signs(value: Tensor, draws: torch.Generator) -> Tensor:
