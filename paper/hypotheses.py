@@ -238,7 +238,8 @@ def _h10_solution(runs: _Find) -> Numbers:
     ]
     for name, records in (("alone", alone), ("10", ten)):
         found[f"{name}.iterations"] = interval([crossing(errors(record), 1e-4) for record in records])
-    return found | {"alone.lead": interval(list(map(lead, alone)))} | _discrepancies("alone", alone)
+        found[f"{name}.lead"] = interval(list(map(lead, records)))
+    return found | _discrepancies("alone", alone)
 
 
 def _h11(runs: _Find) -> Numbers:
@@ -253,7 +254,7 @@ def _h11(runs: _Find) -> Numbers:
         "overtaken": [overtaken(errors(record), record.own["cg"]) for record in rotated],
         "least": [min(errors(record)) for record in rotated],
     }
-    found["without"] = max(map(_lead_without_the_lost, rotated))
+    found["without"] = math.ceil(max(map(_lead_without_the_lost, rotated)))
     for name, records in (("rotated", rotated), ("plain", plain)):
         medians = [record.own["median"] for record in records]
         for key, values in (
@@ -268,11 +269,13 @@ def _h11(runs: _Find) -> Numbers:
 def _lead_without_the_lost(record: Record) -> float:
     """A bound of the lead at t = 2 on the systems that do not end at an error of 1 or more.
 
-    Without k systems a mean is lower by at most sqrt(k) of its standard errors (Cauchy and Schwarz).
+    By Cauchy and Schwarz a mean of N errors, without k of them, is lower by at most sqrt(k N / (N - k)) of its
+    standard errors; CG's may rise by N / (N - k).
     """
-    lost = record.own["failures"] * record.own["count"]
-    least = errors(record)[2] - math.sqrt(lost) * record.own["standard_error"][2]
-    return errors(record, "cg")[2] / least
+    share = record.own["failures"]
+    errors_lost = math.sqrt(share * record.own["count"] / (1 - share))
+    least = errors(record)[2] - errors_lost * record.own["standard_error"][2]
+    return errors(record, "cg")[2] / (1 - share) / least
 
 
 def _typical(curve: Sequence[float]) -> float:
