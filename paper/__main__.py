@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 numbers are missing, 2 a mistake, 130 interrupted.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument(
         "names",
         nargs="+",
-        help="tables, figures or training runs; next: training runs by rank; confirmatory-a: a group; all",
+        help="tables, figures or training runs; next: training runs by rank; confirmatory-a, ... -i, -p: groups; all",
     )
     running.add_argument("--only", default="", help="beginnings of names of training runs, separated by commas")
     running.add_argument("--minutes", type=float, help="stop before this many minutes; the same command resumes")
@@ -102,21 +103,41 @@ def _list(results: Results) -> int:
 
 def _run(given: argparse.Namespace, folder: Path, results: Results) -> int:
     deadline = time.monotonic() + seconds_of(given.minutes)
+    _check(given, results)
     asked = [_asked(name) for name in given.names]
-    names = [name for _, runs in asked for name in runs]
+    names = _chosen(given, [name for _, runs in asked for name in runs])
     for entry in (entry for chosen, _ in asked for entry in chosen):
         if entry.measure is not None and not all(map(results.has, entry.files)):
             say(f"{entry.name}: measuring")
             entry.measure(results, given.small)
-    names = [name for name in names if name.startswith(tuple(given.only.split(",")))]
     if given.small:  # tiny models start from random weights
         wanted = [plan.small(plan.planned(name)) for name in names]
     else:
         wanted = list(dict.fromkeys(run for name in names for run in plan.lineage(name)))
-    left = make(wanted, folder, results, deadline, given.device, say, max(given.stack, 1))
+    left = make(wanted, folder, results, deadline, given.device, say, given.stack)
     if not left:
-        say(f"Nothing is missing of {', '.join(given.names)}.")
+        only = f", only {given.only}" if given.only else ""
+        say(f"Nothing is missing of {', '.join(given.names)}{only}.")
     return 1 if left else 0
+
+
+def _check(given: argparse.Namespace, results: Results) -> None:
+    """Refuse options of ``run`` that cannot be meant."""
+    if given.stack < 1:
+        raise OptionError(f"--stack is {given.stack}; expected a whole number from 1 on")
+    if given.commit is not None and not re.fullmatch("[0-9a-f]{7,40}", given.commit):
+        raise OptionError(f"--commit is {shown(given.commit)}; expected 7 to 40 digits of a commit, as git prints them")
+    if given.small and results.folder.resolve() == (HOME / "results").resolve():
+        raise OptionError(f"--small: tiny models are not filed in {results.folder}; omit --results, or give another")
+
+
+def _chosen(given: argparse.Namespace, names: Sequence[str]) -> list[str]:
+    """The runs asked for, each once; of these the ones that --only names."""
+    beginnings = tuple(part.strip() for part in given.only.split(",") if part.strip())
+    found = [name for name in dict.fromkeys(names) if not beginnings or name.startswith(beginnings)]
+    if given.only and not found:
+        raise OptionError(f"--only {given.only}: no training run of {', '.join(given.names)} begins so")
+    return found
 
 
 def _asked(name: str) -> tuple[Sequence[Artefact], list[str]]:

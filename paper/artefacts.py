@@ -142,7 +142,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("fig-heads", "The error of a product by attention, over c", BEYOND, files=(note_figures.HEADS,),
              measure=note_figures.measure_heads, figure=note_figures.heads_figure),
     Artefact("fig-teacher", "What the teacher contributes, on fresh seeds", BEYOND, runs=note_figures.TEACHER_RUNS,
-             figure=note_figures.teacher_figure),
+             figure=note_figures.teacher_figure, tables=note_figures.teacher_table),
     Artefact("fig-floor", "Learned solvers with and without a floor", BEYOND, files=(bundled.FILE,),
              measure=bundled.measure, figure=note_figures.floor_figure),
     Artefact("learned-operations", "Operations learned from random weights, and their constructions", BEYOND,

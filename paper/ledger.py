@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from nlaformer.errors import FileError
 from nlaformer.io import replace_file
 from paper import plan
 from paper.artefacts import HOME
@@ -16,10 +17,15 @@ from paper.results import Results
 
 def write() -> None:
     """Write the tables into paper/ledger.md, between its two marks."""
-    path = HOME / "ledger.md"
-    before, mark, rest = path.read_text(encoding="utf-8").partition("<!-- runs -->\n")
+    path, results = HOME / "ledger.md", Results(HOME / "results")
+    before, begin, rest = path.read_text(encoding="utf-8").partition("<!-- runs -->\n")
     _, end, after = rest.partition("<!-- end -->\n")
-    replace_file(path, f"{before}{mark}{tables(Results(HOME / 'results'))}\n{end}{after}".encode())
+    if not begin or not end:
+        raise FileError(f"{path} must have a line <!-- runs --> and after it a line <!-- end -->; put them back")
+    for name, run in plan.confirmatory().items():
+        if results.has_run(name) and results.run(name).config != run.config:
+            raise FileError(f"the run {name} in {results.folder} does not have its planned config; remove it")
+    replace_file(path, f"{before}{begin}{tables(results)}\n{end}{after}".encode())
 
 
 def tables(results: Results) -> str:

@@ -203,7 +203,8 @@ def cg_table(results: Results) -> list[Sheet]:
     lines = [
         (f"iterations to {level}", str(k or "-"), str(theirs[level] or "-")) for level, k in cg["iterations"].items()
     ]
-    lines.append(("relative error at the end", f"{cg['error']:.0e}", f"{cg['reference_error']:.0e}"))
+    lines.append(("relative error at the end", f"{cg['error']:.1e}", f"{cg['reference_error']:.1e}"))
+    lines.append(("layers an iteration", str(cg["layers"]), "-"))
     note = f"Medians of {document['systems']} systems, the error of the worst. How it is made: docs/compile.md."
     return [Sheet(f"Conjugate gradients, n = {cg['n']}", ("", "transformer", "NumPy"), tuple(lines), note)]
 

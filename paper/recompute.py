@@ -8,9 +8,9 @@ stands beside the filed one (results/bundled-fresh.json), with the difference in
 
 from __future__ import annotations
 
+import argparse
 import json
 import math
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -104,5 +104,10 @@ def recompute(count: int) -> list[dict[str, Any]]:
 
 
 if __name__ == "__main__":
-    for row in recompute(int(sys.argv[1]) if len(sys.argv) > 1 else 4096):
+    parser = argparse.ArgumentParser(prog="python -m paper.recompute", description="Headline numbers once more.")
+    parser.add_argument("systems", nargs="?", type=int, default=4096, help="how many are drawn, 32 or more")
+    given = parser.parse_args()
+    if given.systems < 32:
+        parser.error(f"{given.systems} systems are too few for a standard error; give 32 or more")
+    for row in recompute(given.systems):
         print("{model:16} t = {t:<3} {what:17} {ours:.4g}, filed {filed:.4g}: {standard_errors:+.1f}".format(**row))

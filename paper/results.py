@@ -23,6 +23,7 @@ _Key = TypeVar("_Key", bound=Hashable)
 HOME = Path(__file__).parent / "results"
 RUNS = "runs"
 _DIGITS = 6
+_OF_A_RUN = ("config", "state", "trained", "history", "own", "evaluations")
 
 
 @dataclass(frozen=True)
@@ -71,9 +72,13 @@ class Results:
         """A document by name, such as "controls" or "runs/NAME"."""
         path = self.folder / f"{name}.json"
         try:
-            return json.loads(path.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+            found = json.loads(path.read_text(encoding="utf-8"))
+            entries = ("provenance", *(_OF_A_RUN if name.startswith(f"{RUNS}/") else ()))
+            if gone := [entry for entry in entries if not isinstance(found, dict) or entry not in found]:
+                raise ValueError(f"it has no {', '.join(gone)}")
         except (OSError, ValueError) as error:
             raise FileError(f"cannot read {path} ({error}); fetch it again, or remove it and run it again") from error
+        return found  # type: ignore[no-any-return]
 
     def write(self, name: str, document: dict[str, Any]) -> Path:
         """Write a document with its provenance, its numbers rounded."""

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from nlaformer import pretrained
 from nlaformer.errors import FileError
-from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, replace_file
+from nlaformer.io import WEIGHTS_FILE, copy, fingerprint, locked_folder, make_folder, replace_file
 from nlaformer.learn import evaluate, trainer
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest, read_metrics
 from nlaformer.learn.evaluate import Trial
@@ -43,8 +43,8 @@ _CONFIRMATORY_SEED, _CONFIRMATORY_COUNT = 8_100_000, 4096  # the test systems of
 
 
 def missing(wanted: Iterable[Planned], results: Results) -> list[Planned]:
-    """The runs whose numbers are not there yet."""
-    return [run for run in wanted if not results.has_run(run.name)]
+    """The runs whose numbers are not there yet; a file that is there and damaged is refused."""
+    return [run for run in wanted if not (results.has_run(run.name) and results.run(run.name))]
 
 
 def make(
@@ -65,11 +65,12 @@ def make(
         deadline -= min(_RESERVE, 0.15 * max(deadline - time.monotonic(), 0))
     if not missing(wanted, results):
         return []
+    make_folder(results.folder / RUNS)  # a place that cannot be written is found before the training
     with locked_folder(folder):
         _fetch_bundled(missing(wanted, results), folder, results)
         while due := missing(wanted, results):
             if deadline <= time.monotonic():
-                say(f"Out of time: {len(due)} runs are missing. The same command resumes.")
+                say(f"Out of time, runs missing: {len(due)}. The same command resumes.")
                 return due
             stack = _interrupted(folder, wanted, due) or stacks(_ready(due, folder, results), most)[0]
             _check_start(stack, folder, results)
@@ -122,8 +123,10 @@ def _interrupted(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]
     if not path.exists():
         return []
     try:
-        names = [str(name) for name in json.loads(path.read_text())]
-    except (OSError, ValueError, TypeError) as error:
+        names = json.loads(path.read_text())
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError("expected a list of names")
+    except (OSError, ValueError) as error:
         raise FileError(f"{path} is damaged ({error}); remove it to start its stack again") from error
     known = {run.name: run for run in wanted}
     stack = [known[name] for name in names] if all(name in known for name in names) else []

@@ -85,9 +85,9 @@ def test_a_small_plan_runs_end_to_end_stops_in_time_and_resumes(tmp_path, monkey
         plan, "small", lambda planned: dataclasses.replace(small[planned.name], config=steps[planned.name])
     )
     assert main(["run", "next", "--small", "--minutes", "0.001", "--device", "cpu"]) == 1
-    assert main(["run", "next", "--small", "--device", "cpu", "--commit", "abc"]) == 0
+    assert main(["run", "next", "--small", "--device", "cpu", "--commit", "abc1234"]) == 0
     kept = Results(tmp_path / "runs" / "small" / "results")
-    assert all(kept.run(name).document["provenance"]["commit"] == "abc" for name in few)
+    assert all(kept.run(name).document["provenance"]["commit"] == "abc1234" for name in few)
     assert (tmp_path / "runs" / "small" / "runs" / "weights" / "bundled-cg-joint" / "model.safetensors").exists()
     trained = files(kept.folder)
     assert main(["run", "table-bundled", "--small", "--device", "cpu"]) == 0  # measures what is missing
@@ -118,6 +118,13 @@ def test_nothing_is_trained_where_every_run_is_there(tmp_path):
         (["draw", "fig-sgima"], "fig-sigma"),
         (["run", "next", "--small", "--minutes", "nan"], "nan"),
         (["run", "next", "--small", "--minutes", "-1"], "-1"),
+        (["run", "next", "--small", "--stack", "0"], "--stack is 0"),
+        (["run", "next", "--small", "--commit", ""], "--commit"),
+        (["run", "next", "--small", "--commit", "no commit"], "no commit"),
+        (["run", "confirmatory-d", "--small", "--only", "nothing"], "nothing"),
+        (["run", "theorem-cg", "--only", "result"], "result"),
+        (["run", "confirmatory-d", "--small", "--results", str(HOME / "results")], "tiny models"),
+        (["run", "confirmatory-d", "--small", "--device", "cpu", "--results", __file__], "folder"),
         (["probe", "cg-joint", "--count", "3"], "3"),
     ],
 )
@@ -126,6 +133,32 @@ def test_a_mistake_is_one_line_and_exit_code_2(arguments, words, tmp_path, monke
     assert main(arguments) == 2
     said = capsys.readouterr().err
     assert words in said and len(said.splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def test_a_run_asked_for_twice_is_made_once(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr("paper.__main__.make", lambda wanted, *given: asked.extend(run.name for run in wanted))
+    names = ["solution-only-seed100", "confirmatory-d", "--only", "solution-only-seed100, solution-only-seed102,"]
+    main(["run", *names, "--small", "--results", str(tmp_path)])
+    assert asked == ["solution-only-seed100", "solution-only-seed102"]
+
+
+@pytest.mark.parametrize("content", ["", "null", "[1]", "{}", '{"provenance": {}}'])
+def test_a_damaged_result_is_named(content, tmp_path, capsys):
+    results, name = committed(tmp_path / "results"), "solution-only-seed100"
+    (results / "runs" / f"{name}.json").write_text(content)
+    for arguments in (["draw", "fig-teacher", "--out", str(tmp_path / "out")], ["run", name], ["list"]):
+        assert main([*arguments, "--results", str(results)]) == 2
+        assert name in capsys.readouterr().err and not files(tmp_path / "out")
+
+
+@pytest.mark.parametrize("mark", ["<!-- runs -->\n", "<!-- end -->\n"])
+def test_a_ledger_without_its_marks_is_left_as_it_is(mark, tmp_path, monkeypatch, capsys):
+    text = (HOME / "ledger.md").read_text(encoding="utf-8").replace(mark, "")
+    (tmp_path / "ledger.md").write_text(text, encoding="utf-8")
+    monkeypatch.setattr("paper.ledger.HOME", tmp_path)
+    assert main(["ledger"]) == 2 and mark.strip() in capsys.readouterr().err
+    assert (tmp_path / "ledger.md").read_text(encoding="utf-8") == text
 
 
 def test_figures_and_tables_survive_models_that_diverged(tmp_path):

@@ -174,7 +174,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
     assert not (tmp_path / run.STACK_FILE).exists()
 
 
-@pytest.mark.parametrize("content", ["", "null", "3", "[1"])
+@pytest.mark.parametrize("content", ["", "null", "3", "[1", "{}", '"abc"', "[1, 2]"])
 def test_a_damaged_stack_file_is_named(content, tmp_path):
     (tmp_path / run.STACK_FILE).write_text(content)
     with pytest.raises(FileError, match=run.STACK_FILE):
