@@ -509,7 +509,7 @@ def main() -> None:
     seconds = round(time.perf_counter() - begun)
     print(f"{sum(tally.calls.values()):,} calls in {seconds} s: {dict(tally.calls)}")
     print(f"statuses: {dict(tally.statuses)}; refused with an error: {tally.refused:,}")
-    print(f"CONVERGED that misses its rule: {len(tally.lies)}")
+    print(f"CONVERGED that misses its rule: {len(tally.lies)} of {tally.statuses['CONVERGED']:,}")
     print(f"with a model against without, {tally.compared:,} calls: {len(tally.losses)} lost")
     for line in (*tally.lies[:20], *tally.losses[:20]):
         print("  " + line)

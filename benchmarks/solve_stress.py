@@ -253,7 +253,7 @@ def main() -> None:
     seconds = time.perf_counter() - begun
     dearer = {name: count for name, count in tally.dearer.items() if count}
     print(f"{tally.solves:,} solves in {seconds:.0f} s: {dict(tally.statuses)}")
-    print(f"CONVERGED that misses the rule: {len(tally.lies)}")
+    print(f"CONVERGED that misses the rule: {len(tally.lies)} of {tally.statuses['CONVERGED']:,}")
     print(f"answers used for {tally.used:,} systems: {tally.saved:,} products saved; more than two lost: {dearer or 0}")
     print(
         f'"auto" against CG on {tally.compared - tally.erratic:,} systems: {len(tally.losses)} worse; '
