@@ -179,9 +179,10 @@ def all_finite(tensor: Tensor) -> bool:
 def usable_device(device: torch.device | str, kinds: Sequence[str] = ()) -> torch.device:
     """A device that torch can compute on here, of one of some kinds if any are named; or an OptionError."""
     try:
-        found = torch.device(device)
-        if kinds and found.type not in kinds:
+        kind = device.partition(":")[0] if isinstance(device, str) else torch.device(device).type
+        if kinds and kind not in kinds:  # before torch names twenty others
             raise TypeError(f"expected {' or '.join(kinds)}")
+        found = torch.device(device)
         float(torch.zeros(1, device=found))  # the device "meta" makes tensors, but none that hold numbers
     except Exception as error:  # whatever a device's own software raises
         reason = next(iter(str(error).splitlines()), type(error).__name__)
