@@ -540,3 +540,9 @@ def test_systems_on_which_values_were_wrong_are_not_called_verified():
     with pytest.warns(UserWarning, match="of the verification"):
         printed = str(nf.compile(Diverges(), n=3))
     assert "not verified on random" in printed
+
+
+def test_a_warning_is_at_the_line_that_called_the_package():
+    with pytest.warns(UserWarning, match="condition 1e4") as caught:
+        nf.algorithm("cgls", 4)  # which calls nf.compile; both are decorated
+    assert caught[0].filename == __file__

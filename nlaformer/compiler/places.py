@@ -1,12 +1,15 @@
-"""Lines of a user's class: the one that is being traced, and the function that it calls."""
+"""Lines of a user: the one of a class that is being traced, the function that it calls, and where a warning belongs."""
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import itertools
 import linecache
+import os
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -19,6 +22,8 @@ _TRACING = ("places", "graph", "values", "entries", "functions", "calls", "fresh
 _OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in (*_TRACING, "trace", "lower")}
 _SCIPY = importlib.util.find_spec("scipy")  # found, not loaded
 _PACKAGES = (np.__path__[0], torch.__path__[0], *((_SCIPY and _SCIPY.submodule_search_locations) or ()))
+# No user calls the compiler from these: the package, and the wrapper that a context manager is as a decorator.
+_BELOW_THE_CALL = (os.path.join(Path(__file__).parents[1], ""), contextlib.__file__)
 
 
 @dataclass(frozen=True)
@@ -74,3 +79,11 @@ def calling() -> str:
     except SyntaxError:
         return ""
     return ast.unparse(found.func) if isinstance(found, ast.Call) else ""
+
+
+def warn(message: str) -> None:
+    """A warning at the line that called the package, through however many calls of its own."""
+    frame, level = sys._getframe(), 1
+    while frame.f_code.co_filename.startswith(_BELOW_THE_CALL) and frame.f_back is not None:
+        frame, level = frame.f_back, level + 1
+    warnings.warn(message, stacklevel=level)

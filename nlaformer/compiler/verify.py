@@ -20,7 +20,6 @@ what the program amplifies, ``judged``, where they are judged at all.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -37,6 +36,7 @@ from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.lines import first_lost, judge_lines
+from nlaformer.compiler.places import warn
 from nlaformer.compiler.result import Run
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import CompileError
@@ -254,7 +254,7 @@ def compared_with_run(
         notes.append(f"{message} from step {step} on, {amplified}")
     if notes:
         remedy = "There run the model itself" + ("" if algorithm.dtype == torch.float64 else ", or compile in float64")
-        warnings.warn(f"{algorithm.name}: {notes[0]}. {remedy}", stacklevel=4)
+        warn(f"{algorithm.name}: {notes[0]}. {remedy}")
     return _reporting(algorithm, _ITERATIONS, report, notes)
 
 
@@ -289,7 +289,7 @@ def _judge_values(trial: _Trial) -> list[str]:
             raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
         notes.append(message)
     if notes:
-        warnings.warn(f"{algorithm.name}: {notes[0]}. A run like that ends inaccurate and says so", stacklevel=5)
+        warn(f"{algorithm.name}: {notes[0]}. A run like that ends inaccurate and says so")
     return notes[:1]
 
 
@@ -315,7 +315,7 @@ def _nothing_compared(trial: _Trial) -> list[str]:
         return []
     broken = "its residual is not finite" if RunStatus.NONFINITE in statuses else "a value taken to be positive is not"
     note = f"{trial.diagnosis.lost or broken}, on all systems of the verification ({systems.families[0]})"
-    warnings.warn(f"{algorithm.name}: {note}. From there on nothing was compared", stacklevel=5)
+    warn(f"{algorithm.name}: {note}. From there on nothing was compared")
     return [note]
 
 
@@ -335,10 +335,9 @@ def warn_of_lost_digits(algorithm: Algorithm) -> None:
     family = next(iter(found))  # random ones, or the user's own
     lost = found[family].get("last", 0.0)
     if _keeps_scale(algorithm) and lost > _LOST:
-        warnings.warn(
+        warn(
             f"{algorithm.name}: after {algorithm.verification['iterations']} steps ({family} systems) the weights' "
-            f"answer is {lost:.0e} from the program's. {_remedy(algorithm)}",
-            stacklevel=4,
+            f"answer is {lost:.0e} from the program's. {_remedy(algorithm)}"
         )
 
 
