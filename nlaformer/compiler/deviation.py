@@ -32,7 +32,6 @@ What is allowed here may still be wrong in the end, where the program makes it l
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -41,9 +40,8 @@ from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.found import PERTURBATION, ROUNDINGS, STEP, Found, own_nodes, own_value, state_of
+from nlaformer.compiler.instructions import STANDS_FOR_ROOT
 from nlaformer.compiler.noise import NOISE, Perturbed
-
-_ROOT_OF_ZERO = math.exp(-90.0)  # a logarithm of -200 stands for 0, and one of -100 for its root
 
 
 @dataclass(frozen=True)
@@ -209,7 +207,7 @@ class _Measured:
         wanted, terms = own_value(program, name, nodes, found)
         scale = size(terms, kind)
         tiny = torch.finfo(found.dtype).tiny
-        smallest = torch.where(scale == 0, _ROOT_OF_ZERO, tiny)
+        smallest = torch.where(scale == 0, STANDS_FOR_ROOT, tiny)
         nothing = found.units[state_of(name)][:, None] * smallest + tiny
         if name.startswith(STEP):
             vanishing = found.vanishing(state_of(name))  # with the residual small before the step, or after it

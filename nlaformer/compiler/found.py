@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,14 +10,13 @@ from torch import Tensor
 
 from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.graph import AXES, Node, reachable
+from nlaformer.compiler.instructions import STANDS_FOR_ZERO
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 START, STEP = "start ", "step "  # before the name of a state, in the outputs of a program's expression
 RUN = "run "  # before the name of a state or of the answer, against the program's own run
 ROUNDINGS = 16  # in the last place, of what a program is given
 PERTURBATION = 1e-8  # of each entry: what a program makes of it is its response
-# A logarithm of -200 stands for 0, times what a step makes of it.
-_ZERO = math.exp(-190.0)
 
 
 def values_of(traced: TracedProgram) -> Expression:
@@ -113,7 +111,7 @@ class Found:
     def without_zeros(self) -> Found:
         """Scalars that may stand for 0 in the weights as 0, and what underflows: a quotient of them is one of zeros."""
         tiny = torch.finfo(self.dtype).tiny
-        least = {name: self.units[name] * (_ZERO if v.dim() == 2 else 0.0) + tiny for name, v in self.states.items()}
+        least = {k: self.units[k] * (STANDS_FOR_ZERO if v.dim() == 2 else 0.0) + tiny for k, v in self.states.items()}
         return self._cleared({k: v.abs() <= least[k].reshape(-1, *[1] * (v.dim() - 1)) for k, v in self.states.items()})
 
     def _cleared(self, where: Mapping[str, Tensor]) -> Found:

@@ -63,8 +63,12 @@ ATTENTION, FFN = 0, 1
 ENTRY = (-1, FFN)  # written before the block began
 HEADROOM = 4.0  # how far a mantissa may grow within one step before products lose accuracy
 MATRIX_NORM = 2.0**0.5  # the largest Frobenius norm of A in the prompt
-ZERO, FARTHEST = 200.0, 2000.0  # the logarithm of 0 is minus these
-TRIP = 1000.0  # what a trip is where a dot is 0
+# The logarithm of 0 is -FARTHEST. FARTHEST > 1455 = log(largest / smallest double): e^-FARTHEST times any number is 0.
+# Of entries of A and of a dot that has a trip it is -ZERO, with ZERO < 708: e^-ZERO is a normal double, and so is its
+# root, the scale of the states that the trip clears. They are divided by e^TRIP too: TRIP > 745, and so they are 0.
+ZERO, FARTHEST, TRIP = 200.0, 2000.0, 1000.0
+# What a run takes for 0 and for its root: a step may have made e^10 times as much of e^-ZERO and of e^(-ZERO/2).
+STANDS_FOR_ZERO, STANDS_FOR_ROOT = math.exp(10.0 - ZERO), math.exp(10.0 - ZERO / 2)
 # The instructions of the FFN, and those of attention and the FFN of the same layer. All others are attention's.
 BY_FFN = {"log", "coarse", "beneath", "trip", "encode", "relu", "absolute", "below", "flip", "constant"}
 BY_FFN |= {"diag", "diagonal", "triangle", "skew", "row sums", "write"}
