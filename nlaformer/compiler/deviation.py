@@ -49,14 +49,14 @@ class Tolerance:
     """What a step may deviate by: ``plain`` times the response of the program, of which ``most`` counts.
 
     What perturbations of ``rounding`` change is allowed beyond that and, once the residual has fallen to the part
-    ``small`` of its first, what operations change that lose the part ``noise`` of their terms. The weights of products
+    ``fallen`` of its first, what operations change that lose the part ``noise`` of their terms. The weights of products
     themselves lose less than the part ``loss``.
     """
 
     plain: float
     most: float
     rounding: float
-    small: float
+    fallen: float
     noise: float
     loss: float
 
@@ -64,8 +64,8 @@ class Tolerance:
     def of(cls, dtype: torch.dtype) -> Tolerance:
         rounding = ROUNDINGS * torch.finfo(dtype).eps
         if dtype == torch.float64:
-            return cls(1e-6, 1e4, rounding, small=1e-6, noise=1e-10, loss=1e-12)
-        return cls(1e-2, 10.0, rounding, small=1e-3, noise=1e-4, loss=1e-5)
+            return cls(1e-6, 1e4, rounding, fallen=1e-6, noise=1e-10, loss=1e-12)
+        return cls(1e-2, 10.0, rounding, fallen=1e-3, noise=1e-4, loss=1e-5)
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def deviations(
         result = {name: deviation.or_else(other[name], deviation.failed) for name, deviation in result.items()}
     if any(bool(deviation.lost.any()) for deviation in result.values()):
         # After convergence, a quotient of what is left of two states is one of zeros.
-        left = found.without_vanished()
+        left = found.without_negligible()
         nodes = own_nodes(program, left)
         for name, deviation in result.items():
             of_zeros = _Measured.of(program, name, nodes, left).within(tolerance)
@@ -189,7 +189,7 @@ class _Measured:
     ----------
     value, wanted : the two
     distance, scale : from each other, and what that is relative to; (systems, times)
-    nothing : the distance that is none: what stands for 0 in the weights, and what underflows
+    negligible : a distance that counts as 0: what stands for 0 in the weights, what underflows, what rounding leaves
     """
 
     name: str
@@ -199,7 +199,7 @@ class _Measured:
     wanted: Tensor
     distance: Tensor
     scale: Tensor
-    nothing: Tensor
+    negligible: Tensor
 
     @classmethod
     def of(cls, program: Expression, name: str, nodes: Sequence[Tensor], found: Found) -> _Measured:
@@ -208,11 +208,11 @@ class _Measured:
         scale = size(terms, kind)
         tiny = torch.finfo(found.dtype).tiny
         smallest = torch.where(scale == 0, STANDS_FOR_ROOT, tiny)
-        nothing = found.units[state_of(name)][:, None] * smallest + tiny
+        negligible = found.units[state_of(name)][:, None] * smallest + tiny
         if name.startswith(STEP):
-            vanishing = found.vanishing(state_of(name))  # with the residual small before the step, or after it
-            nothing = torch.maximum(nothing, torch.maximum(vanishing[:, :-1], vanishing[:, 1:]))
-        return cls(name, kind, found, value, wanted, size(value - wanted, kind), scale, nothing)
+            of_state = found.negligible(state_of(name))  # settled before the step, or after it
+            negligible = torch.maximum(negligible, torch.maximum(of_state[:, :-1], of_state[:, 1:]))
+        return cls(name, kind, found, value, wanted, size(value - wanted, kind), scale, negligible)
 
     @property
     def lost(self) -> Tensor:
@@ -221,17 +221,17 @@ class _Measured:
     @property
     def has_zeros(self) -> bool:
         """Whether the value is compared with 0, and is not."""
-        return bool(((self.scale == 0) & (self.distance > self.nothing)).any())
+        return bool(((self.scale == 0) & (self.distance > self.negligible)).any())
 
-    def error(self, nothing: Tensor) -> Tensor:
-        """The distance relative to the scale, 0 up to ``nothing``; infinite where the value is not finite."""
-        error = torch.where(self.distance <= nothing, 0.0, self.distance / self.scale)
+    def error(self, negligible: Tensor) -> Tensor:
+        """The distance relative to the scale, 0 where it is ``negligible``; infinite where the value is not finite."""
+        error = torch.where(self.distance <= negligible, 0.0, self.distance / self.scale)
         finite = torch.isfinite(size(self.value, self.kind))
         return torch.where(finite, error.nan_to_num(torch.inf, torch.inf), torch.inf)
 
     def within(self, tolerance: Tolerance) -> Deviation:
         """The deviation of a program that amplifies nothing."""
-        error = self.error(self.nothing)
+        error = self.error(self.negligible)
         return Deviation(error, torch.full_like(error, tolerance.plain), self.lost)
 
 
@@ -271,5 +271,5 @@ class _Allowances:
         settled = found.settled_at(name)
         noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)
         noise = torch.where(settled, torch.maximum(noise, of_zero), of_zero)
-        error = measured.error(torch.maximum(measured.nothing, noise))
+        error = measured.error(torch.maximum(measured.negligible, noise))
         return Deviation(error, torch.maximum(amplified, rounded), measured.lost)

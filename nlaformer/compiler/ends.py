@@ -199,7 +199,7 @@ def _ends(
     """The deviation of every state, ``run x``, and of the answer, ``run finish()``, from the program's own run."""
     inputs, values = {name: value[:, 0] for name, value in found.inputs.items()}, {**found.states, ANSWER: found.answer}
     errors = {name: measured[name].deviation(value) for name, value in values.items()}
-    fallen = {name: found.settled & each.fallen(tolerance.small) for name, each in measured.items() if name != ANSWER}
+    fallen = {name: found.settled & each.fallen(tolerance.fallen) for name, each in measured.items() if name != ANSWER}
     allowed = {}
     for name, error in errors.items():
         states = methods.upstream(name)  # none, of an answer that is made of inputs alone

@@ -51,7 +51,7 @@ class Found:
     answer : what ``finish`` returned after the start and after every step
     dtype : in which the weights computed
     units : by name, the power of two by which the weights' own value was multiplied, (systems,)
-    settled : where the residual is small, (systems, T + 1)
+    settled : where the residual has fallen and vouches for the answer (``deviation.py``), (systems, T + 1)
     """
 
     inputs: Mapping[str, Tensor]
@@ -88,24 +88,21 @@ class Found:
         return self.answer if name == ANSWER else self.made(name, self.states[state_of(name)])
 
     def settled_at(self, name: str) -> Tensor:
-        """Where the residual is small when the values of an output are made; the answer is always judged."""
+        """Where a run is settled when the values of an output are made; the answer is always judged."""
         return torch.zeros_like(self.settled) if name == ANSWER else self.made(name, self.settled)
 
     def made(self, name: str, values: Tensor) -> Tensor:
         """Of values at all times those at which start, or a step, makes an output."""
         return values[:, :1] if name.startswith(START) else values[:, 1:]
 
-    def vanishing(self, name: str) -> Tensor:
-        """What is nothing beside a state, (systems, T + 1).
-
-        Where the residual is small: 16 roundings of the largest that the state was.
-        """
+    def negligible(self, name: str) -> Tensor:
+        """The size of a state that counts as 0: 16 roundings of its largest, and 0 until settled; (systems, T + 1)."""
         largest = torch.cummax(sizes(self.states[name]).nan_to_num(0.0, 0.0), -1).values
         return torch.where(self.settled, ROUNDINGS * torch.finfo(self.dtype).eps * largest, 0.0)
 
-    def without_vanished(self) -> Found:
+    def without_negligible(self) -> Found:
         """States of which nothing is left as 0."""
-        gone = {name: sizes(self.states[name]) <= self.vanishing(name) for name in self.states}
+        gone = {name: sizes(self.states[name]) <= self.negligible(name) for name in self.states}
         return self._cleared({k: gone[k].reshape(*gone[k].shape, *[1] * (v.dim() - 2)) for k, v in self.states.items()})
 
     def without_zeros(self) -> Found:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -102,15 +103,15 @@ class Judgement:
 def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgement:
     """The status of each system of a run; ``known`` tells where promises were broken, (systems, T + 1)."""
     nodes = own_nodes(checks.program, found.without_zeros())
-    found, norms, goal, small = with_settled(found, checks, nodes)
+    found, norms, goal, converged = with_settled(found, checks, nodes)
     status = np.full(len(found.answer), RunStatus.FINISHED, dtype=object)
     if norms is not None:
-        status[...] = _by_residual(norms, goal, small)
+        status[...] = _by_residual(norms, goal, converged)
         _blame_precision(status, found, norms, checks)
         _blame_asymmetry(status, found, checks)
     deviations = compared(checks.program, found, nodes)
     wrong, lost = _first_deviations(found, deviations)
-    broken = _first_broken(found, checks, small, known)
+    broken = _first_broken(found, checks, converged, known)
     if norms is not None:
         lost = torch.where(torch.isfinite(norms[:, -1]), lost, torch.fmin(lost, lost.new_tensor(norms.shape[1] - 0.4)))
     until = torch.minimum(broken, lost)
@@ -121,41 +122,46 @@ def judge(found: Found, checks: Checks, known: Tensor | None = None) -> Judgemen
     return Judgement(norms, status, found.settled, until, deviations)
 
 
-def with_settled(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> tuple[Found, Tensor | None, Tensor, Tensor]:
-    """What was found with the times at which its residual is small; the norms, their goal, and where they reach it.
+class Settled(NamedTuple):
+    """What was found, with the times at which it is settled; its residual norms, their goal, and where they meet it."""
 
-    ``nodes`` are the program's own values on what was found.
-    """
+    found: Found
+    norms: Tensor | None
+    goal: Tensor
+    converged: Tensor
+
+
+def with_settled(found: Found, checks: Checks, nodes: Sequence[Tensor]) -> Settled:
+    """Settled is where the residual has converged or fallen and is vouched for; ``nodes`` of ``own_nodes``."""
     norms, goal, start = _residual_norms(found, checks)
     if norms is None:
-        return found, norms, goal, torch.zeros_like(found.settled)
-    small = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
-    bar = Tolerance.of(found.dtype).small * start
-    low = small | ((norms <= bar) & (bar > 0))
-    beside_goal = norms <= Tolerance.of(found.dtype).small * goal
-    settled = low & _vouched(found, checks, nodes, low, bar, beside_goal)
-    return replace(found, settled=settled), norms, goal, small
+        return Settled(found, norms, goal, torch.zeros_like(found.settled))
+    converged = norms <= (1e-10 if found.dtype == torch.float64 else 1e-4) * goal
+    bar = Tolerance.of(found.dtype).fallen * start
+    fallen = converged | ((norms <= bar) & (bar > 0))
+    beside_goal = norms <= Tolerance.of(found.dtype).fallen * goal
+    settled = fallen & _vouched(found, checks, nodes, fallen, bar, beside_goal)
+    return Settled(replace(found, settled=settled), norms, goal, converged)
 
 
 def _vouched(
-    found: Found, checks: Checks, nodes: Sequence[Tensor], low: Tensor, bar: Tensor, beside_goal: Tensor
+    found: Found, checks: Checks, nodes: Sequence[Tensor], fallen: Tensor, bar: Tensor, beside_goal: Tensor
 ) -> Tensor:
-    """Where not the step alone says that its residual is small: it was so before, or in the program's own step.
+    """Where not the step alone says that its residual has fallen: it had before, or has in the program's own step.
 
     Weights that give 0 for x would otherwise pass wherever 0 is a solution. The program's own residual may be a decade
     above the bar. A residual that is small beside its first alone, since the run began far away, says nothing about
     the answer: that must be like the one of the program's own step.
     """
-    vouched, program = torch.ones_like(low), checks.program
-    if not checks.residual or ANSWER not in program.outputs:  # as in checks of an older form
-        return vouched
-    if low.shape[1] < 2 or not bool(low.any()):
+    vouched, program = torch.ones_like(fallen), checks.program
+    known = checks.residual and ANSWER in program.outputs  # not so in checks of an older form
+    if not known or fallen.shape[1] < 2 or not bool(fallen.any()):
         return vouched
     made = {name: state[:, 1:] for name, state in found.states.items()}  # states of a network are taken as they are
     made |= {n: own_value(program, STEP + n, nodes, found)[0] for n in made if STEP + n in program.outputs}
     answer = program.only(ANSWER)({**found.inputs, **made})
     norms = _norm(checks.residual, {**found.inputs, **answer})
-    vouched[:, 1:] = low[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
+    vouched[:, 1:] = fallen[:, :-1] | (norms.expand_as(bar[:, 1:]) <= 10 * bar[:, 1:])
     own = answer[ANSWER].expand_as(found.answer[:, 1:])
     alike = sizes(found.answer[:, 1:] - own) <= NOISE * sizes(own)
     vouched[:, 1:] &= alike | beside_goal[:, 1:]
@@ -187,10 +193,10 @@ def _residual_norms(found: Found, checks: Checks) -> tuple[Tensor | None, Tensor
     here = size(checks.residual.magnitudes(results)[number], kind).expand(shape)
     goal = torch.where(zero == 0, first, torch.fmin(torch.where(torch.isfinite(zero), zero, first), here))
     start = torch.where(torch.isfinite(zero), start, goal)
-    lost = goal < _SMALLEST
-    if bool(lost.any()):  # a residual that is small because its products left the range of the numbers says nothing
-        lost = lost & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
-        norms, goal = (torch.where(lost, torch.nan, value) for value in (norms, goal))
+    underflown = goal < _SMALLEST
+    if bool(underflown.any()):  # a residual whose products left the range of the numbers says nothing
+        underflown = underflown & (checks.residual.underflows(at_zero) | checks.residual.underflows(results))
+        norms, goal = (torch.where(underflown, torch.nan, value) for value in (norms, goal))
     return norms, goal, start
 
 
@@ -199,15 +205,15 @@ def _norm(expression: Expression, values: Mapping[str, Tensor]) -> Tensor:
     return size(expression.value(values), kind)
 
 
-def _by_residual(norms: Tensor, goal: Tensor, small: Tensor) -> np.ndarray:
-    norms, goal, small = norms.cpu(), goal.cpu(), small.cpu()
+def _by_residual(norms: Tensor, goal: Tensor, converged: Tensor) -> np.ndarray:
+    norms, goal, converged = norms.cpu(), goal.cpu(), converged.cpu()
     last = _last_quarter(norms)
     before = norms[:, : -last.shape[1]] if norms.shape[1] > last.shape[1] else norms[:, :1]
     falling = last.amin(-1) < 0.9 * before.amin(-1)
     status = np.full(len(norms), RunStatus.STAGNATED, dtype=object)
     status[falling.numpy() | (norms.shape[1] == 1)] = RunStatus.RUNNING
     status[(norms[:, -1] > 10 * torch.fmax(goal[:, -1], norms[:, 0])).numpy()] = RunStatus.DIVERGED
-    status[small[:, -1].numpy()] = RunStatus.CONVERGED
+    status[converged[:, -1].numpy()] = RunStatus.CONVERGED
     return status
 
 
@@ -261,14 +267,14 @@ def _first_deviations(found: Found, deviations: Mapping[str, Deviation]) -> tupl
     return wrong, lost
 
 
-def _first_broken(found: Found, checks: Checks, small: Tensor, known: Tensor | None) -> Tensor:
+def _first_broken(found: Found, checks: Checks, converged: Tensor, known: Tensor | None) -> Tensor:
     """When a promise is first broken, infinity for never: a promise on inputs alone before everything else.
 
     A promise broken after convergence is rounding noise.
     """
     shape = found.answer.shape[:2]
     first = torch.full(shape[:1], torch.inf, dtype=torch.float64, device=found.answer.device)
-    before = torch.cumsum(small, -1) == 0
+    before = torch.cumsum(converged, -1) == 0
     times = 0.25 + torch.arange(shape[1], dtype=torch.float64, device=first.device)
     of_inputs = {
         name

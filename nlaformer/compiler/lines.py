@@ -77,7 +77,7 @@ def _first_difference(
     program = values_of(traced)
     nodes = own_nodes(program, found.without_zeros())
     # Past convergence, both round what is left in their own ways.
-    found = with_settled(found, replace(checks, program=program), nodes)[0]
+    found = with_settled(found, replace(checks, program=program), nodes).found
     tolerance = replace(Tolerance.of(torch.float64), plain=1e-10)
     for name, deviation in deviations(program, found, tolerance, nodes).items():
         # 0 / 0 is NaN in NumPy and 0 in the weights. What rounding changes by a tenth has no digits to compare, as the

@@ -148,7 +148,7 @@ def _reporting(algorithm: Algorithm, iterations: int, report: Mapping[str, Any],
 class _Trial:
     """A run of the verification and what was found out about it.
 
-    ``settled`` tells where the residual is small, ``compared`` where the run says something; (systems, T + 1).
+    ``settled`` is that of what was found, ``compared`` where the run says something; (systems, T + 1).
     """
 
     algorithm: Algorithm
