@@ -150,6 +150,9 @@ class Graph:
         except RefusedError as refusal:
             return self.refuse(str(refusal), refusal.kind)
 
+    def node_or_refused(self, value: Any) -> Node:
+        return self.call(lambda node: node, value)
+
     def zeros(self, kind: str) -> Node:
         return self.make("zeros", (), None, kind)
 

@@ -247,7 +247,7 @@ class LowRank:
 
 def _trace(part: Learned, graph: Graph, given: list[Any]) -> Any:
     """The nodes of a call; what it gives, as the program uses it."""
-    nodes = [graph.call(lambda node: node, value) for value in given]
+    nodes = [graph.node_or_refused(value) for value in given]
     if any(node.op == "refused" for node in nodes):
         return Value(graph.refused())
     spec = PartSpec(part.name, part.gives, graph.method, part.memory, [node.kind for node in nodes[1:]])

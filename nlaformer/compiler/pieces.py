@@ -133,13 +133,13 @@ def wrapped(graph: Graph, result: Any) -> Any:
     if not graph.holds(result.shape):
         return made
     if made is not result or result.base is None:
-        return Value(graph.call(lambda node: node, result.view(np.ndarray)))
+        return Value(graph.node_or_refused(result.view(np.ndarray)))
 
     def write(node: Node) -> None:
         made[...] = entries(Value(node))
 
     unread = graph.refused()
-    return Value(unread, lambda: graph.call(lambda node: node, made.plain()), write)
+    return Value(unread, lambda: graph.node_or_refused(made.plain()), write)
 
 
 def by_entries(graph: Graph, function: Any, args: Any, options: dict[str, Any]) -> Any:
@@ -188,7 +188,7 @@ def _view(value: Value, index: Any, node: Node) -> Value:
     def current() -> Node:
         now = value.node
         if id(now) not in read:
-            read[id(now)] = value.graph.call(lambda n: n, _picked(value, index))
+            read[id(now)] = value.graph.node_or_refused(_picked(value, index))
         return read[id(now)]
 
     return Value(node, current, lambda n: set_slice(value, index, Value(n)))

@@ -80,7 +80,7 @@ class Value:
 
     def become(self, other: Any) -> Value:
         """The same array with new entries; a scalar cannot be changed, and is replaced."""
-        node = self.graph.call(lambda node: node, other)
+        node = self.graph.node_or_refused(other)
         if self.kind == "scalar" or "refused" in (node.op, self.node.op):
             return Value(node)
         if AXES[node.kind] > AXES[self.kind]:
