@@ -279,7 +279,11 @@ class Nodes(Scaling):
         return self._tame(source) and (len(source) == 1 or node.kind == "matrix" or self._is_owned(node))
 
     def _is_owned(self, node: Node) -> bool:
-        """Whether the program itself computes the norm of a vector's group."""
+        """Whether the program itself computes the norm of a vector's group.
+
+        In the pre block, only of what begins a group. In r / 2 + b * b, the vector b * b is of the group of r as well,
+        which counts for a trip (``home_of``), but the program's own r . r says nothing about the norm of b * b.
+        """
         group = self._begun.get(id(node)) if self.block == "pre" else self.group_of(node)
         return group is not None and self._own_scale(group) is not None
 
