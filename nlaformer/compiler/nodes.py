@@ -261,6 +261,7 @@ class Nodes(Scaling):
 
     def _in_row(self, node: Node) -> tuple[Combination, Combination]:
         """A value in rows, without the exponent at which it is best kept there; and that exponent."""
+        # No rows where all terms cancel, as in x - x, which the graph does not see: what is made of it has no terms.
         with self.within(self._home(node), node.place):
             value = self.value(node)
             exponent = self.common_exponent(value, node)
@@ -279,11 +280,9 @@ class Nodes(Scaling):
         return self._tame(source) and (len(source) == 1 or node.kind == "matrix" or self._is_owned(node))
 
     def _is_owned(self, node: Node) -> bool:
-        """Whether the program itself computes the norm of a vector's group.
-
-        In the pre block, only of what begins a group. In r / 2 + b * b, the vector b * b is of the group of r as well,
-        which counts for a trip (``home_of``), but the program's own r . r says nothing about the norm of b * b.
-        """
+        """Whether the program itself computes the norm of a vector's group."""
+        # In the pre block, only of what begins one. In r / 2 + b * b, the vector b * b is of the group of r as well,
+        # which counts for a trip (``home_of``), but the program's own r . r says nothing about the norm of b * b.
         group = self._begun.get(id(node)) if self.block == "pre" else self.group_of(node)
         return group is not None and self._own_scale(group) is not None
 
