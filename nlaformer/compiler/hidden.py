@@ -27,10 +27,15 @@ _MOST = 10_000  # parts of one value that are looked at
 Memory = dict[str, Any]
 
 
+def attributes_of_class(program: Any, base: type) -> dict[str, Any]:
+    """What the user's classes of a program hold, as it is stored; ``base`` is not the user's."""
+    kinds = [kind for kind in type(program).__mro__ if kind not in base.__mro__]
+    return {name: value for kind in reversed(kinds) for name, value in vars(kind).items()}
+
+
 def memory_of(program: Any, base: type) -> Memory:
     """A print of everything that the methods of a program may change, by name; ``base`` is not the user's."""
-    kinds = [kind for kind in type(program).__mro__ if kind not in base.__mro__]
-    attributes = {name: value for kind in reversed(kinds) for name, value in vars(kind).items()}
+    attributes = attributes_of_class(program, base)
     own = {name: value for name, value in vars(program).items() if not _is_cached(attributes.get(name))}
     functions = [found for value in (*attributes.values(), *own.values()) if (found := _function(value)) is not None]
     inner = [vars(value).items() for value in attributes.values() if isinstance(value, type)]

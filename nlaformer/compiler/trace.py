@@ -14,7 +14,7 @@ import torch
 
 from nlaformer.compiler.fresh import fillable
 from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, reachable
-from nlaformer.compiler.hidden import changes, memory_of
+from nlaformer.compiler.hidden import attributes_of_class, changes, memory_of
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.learned import Call, Learned, LowRank
 from nlaformer.compiler.places import Place
@@ -120,7 +120,7 @@ class _Tracer:
     """Calls the methods of a program with traced values and notes what is wrong with what they ask for and return."""
 
     def __init__(self, program: Program, n: int | None, exact: bool, fills: bool = False):
-        attributes = _attributes(program)
+        attributes = attributes_of_class(program, Program) | vars(program)
         _name_parts(program, attributes)
         arrays = {
             id(v): name for name, v in attributes.items() if isinstance(v, (np.ndarray, torch.Tensor, list, tuple))
@@ -293,14 +293,6 @@ def _judgement(tracer: _Tracer, answer: Node) -> tuple[Node | None, Node | None]
         A, b = (Value(tracer.inputs[name]) if fits else None for name in ("A", "b"))
         residual = (b - A @ Value(x)).node if A is not None and b is not None else None
     return residual, tracer.value("residual_scale", known) if tracer.given("residual_scale") else None
-
-
-def _attributes(program: Program) -> dict[str, Any]:
-    """The attributes of a program as they are stored, its own and those of its class."""
-    found: dict[str, Any] = {}
-    for kind in reversed(type(program).__mro__):
-        found |= vars(kind)
-    return found | vars(program)
 
 
 def _name_parts(program: Program, attributes: Mapping[str, Any]) -> None:
