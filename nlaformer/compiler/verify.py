@@ -224,8 +224,10 @@ def compared_with_run(
 
     A network may amplify perturbations without end. Where the model makes more than ``Tolerance.most`` of those of its
     inputs, on the ill-conditioned system, and in float32 after the first step or on hard systems, a run that parts from
-    the model's own is a note and a warning.
+    the model's own is a note and a warning. That is milder than ``with_verification`` on purpose: a graph has every
+    value and is excused on hard systems alone; of a network there is the answer alone, and it may part on any system.
     """
+    # Systems that are given must be right, as random ones, and go by their name: in float32 only these decide.
     systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, RANDOM)
     tolerance = Tolerance.of(algorithm.dtype)
     found = _double(algorithm.run(**systems.inputs, iterations=_ITERATIONS).x)
