@@ -72,9 +72,10 @@ def parameters(method: Callable[..., Any]) -> list[str]:
 def trace_program(program: Program, n: int | None = None, exact: bool = False) -> TracedProgram:
     """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
 
-    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. Where a line takes a
-    slice, the methods are run once more, with arrays that take traced values (``fresh.py``); also where a traced value
-    stood in the place of a number, if that helps. ``exact`` leaves every rounding error a node of its own.
+    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. ``exact`` leaves every
+    rounding error a node of its own. The methods are run again with arrays that take traced values (``fresh.py``) where
+    a line takes a slice, which ends the first run (``EntriesWanted``). They are also run again where a value stood in
+    the place of a number, which is a problem of the first run: the second counts if it has fewer.
     """
     tracer = _Tracer(program, n, exact)
     first: TracedProgram | CompileError
