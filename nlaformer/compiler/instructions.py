@@ -75,6 +75,11 @@ BY_FFN |= {"diag", "diagonal", "triangle", "skew", "row sums", "write"}
 BY_BOTH = {"refine", "transpose", "network", "hear"}
 
 
+def first_half(ready: int, half: int) -> int:
+    """The first half layer from ``ready`` on that is attention's (2 layer) or the FFN's (2 layer + 1)."""
+    return ready + (ready + half) % 2
+
+
 @dataclass
 class Register:
     """Rows of P: ``time`` is the layer and the half of it that writes them, in their block."""
@@ -149,12 +154,9 @@ class Selection:
 
     def first_layer(self, block: Block, reads: Iterable[int], half: int) -> int:
         """The first layer of a block in which attention, or the FFN, may read these registers."""
-        layer = 0
-        for register in reads:
-            known = self.registers[register]
-            written, by = known.time if known.block == block else ENTRY
-            layer = max(layer, written if half == FFN and by == ATTENTION else written + 1)
-        return layer
+        known = (self.registers[register] for register in reads)
+        written = (each.time if each.block == block else ENTRY for each in known)
+        return first_half(max((2 * layer + by + 1 for layer, by in written), default=0), half) // 2
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from nlaformer.compiler.instructions import BY_BOTH, BY_FFN, FFN, Block, Instruction, Selection
+from nlaformer.compiler.instructions import ATTENTION, BY_BOTH, BY_FFN, FFN, Block, Instruction, Selection, first_half
 from nlaformer.compiler.terms import Combination, registers_of
 
 BLOCKS: tuple[Block, ...] = ("pre", "loop", "post")
@@ -131,10 +131,7 @@ def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list
 
 
 def critical_path(block: list[list[Any]]) -> int:
-    """The layers that the longest chain of dependent instructions takes, from the data of a block: a lower bound.
-
-    Attention reads what earlier layers wrote; the FFN also reads what the attention of its own layer wrote.
-    """
+    """The layers that the longest chain of dependent instructions takes, from the data of a block: a lower bound."""
     if any(isinstance(entry, str) for layer in block for entry in layer):  # the paper's form, and files of version 0.1
         return len(block)
     ready: dict[str, int] = {}  # in half layers: the first half that may read a row
@@ -145,8 +142,7 @@ def critical_path(block: list[list[Any]]) -> int:
             read = 2 * parameter + 1
         elif op in ("matvec", "squares"):  # which read the logarithms of an input matrix
             read = max(read, ready.get(f"log |{parameter.removesuffix('.T')}|", 0))
-        by_ffn = op in BY_FFN
-        half = read + (read + by_ffn) % 2  # attention in even halves, the FFN in odd ones
+        half = first_half(read, FFN if op in BY_FFN else ATTENTION)
         last = max(last, half)
         ready |= dict.fromkeys(extra, half + 1)
         if op in BY_BOTH:
