@@ -150,11 +150,10 @@ def _of_finite(
     if not len(systems):
         return result
     stopped = Perturbed.of(program, found.pick(systems)).after_stop(tolerance.noise)
-    measured = {name: _Measured.of(program, name, stopped.nodes, stopped.found) for name in program.outputs}
-    allowances = _Allowances.of(stopped, tolerance, any(each.has_zeros for each in measured.values()))
-    for name, each in measured.items():
+    allowances = _Allowances.of(stopped, tolerance)
+    for name in program.outputs:
         here = result[name].pick(systems)
-        here = here.or_else(allowances.judge(each, tolerance), here.lost & stopped.found.settled_at(name))
+        here = here.or_else(allowances.judge(name, tolerance), here.lost & stopped.found.settled_at(name))
         wrong = Deviation(here.error.masked_fill(here.lost, torch.inf), here.allowed, torch.zeros_like(here.lost))
         result[name] = result[name].with_systems(systems, wrong)
     return result
@@ -170,11 +169,10 @@ def _deviations(
     if not len(systems):
         return result
     perturbed = Perturbed.of(program, found.pick(systems))
-    measured = {name: _Measured.of(program, name, perturbed.nodes, perturbed.found) for name in program.outputs}
-    allowances = _Allowances.of(perturbed, tolerance, any(each.has_zeros for each in measured.values()))
+    allowances = _Allowances.of(perturbed, tolerance)
     nodes = perturbed.stopped(allowances.noise, tolerance.noise)
-    for name, each in measured.items():
-        deviation = allowances.judge(each, tolerance)
+    for name in program.outputs:
+        deviation = allowances.judge(name, tolerance)
         stopped = _Measured.of(program, name, nodes, perturbed.found).within(tolerance)
         deviation = deviation.or_else(stopped, deviation.failed & perturbed.found.settled_at(name))
         result[name] = result[name].with_systems(systems, deviation)
@@ -183,7 +181,7 @@ def _deviations(
 
 @dataclass(frozen=True)
 class _Measured:
-    """An output beside what it should be.
+    """An output beside what it should be, at its own times: 1 of start, T of step, T + 1 of finish.
 
     Attributes
     ----------
@@ -192,9 +190,7 @@ class _Measured:
     negligible : a distance that counts as 0: what stands for 0 in the weights, what underflows, what rounding leaves
     """
 
-    name: str
     kind: str
-    found: Found
     value: Tensor
     wanted: Tensor
     distance: Tensor
@@ -212,16 +208,11 @@ class _Measured:
         if name.startswith(STEP):
             of_state = found.negligible(state_of(name))  # settled before the step, or after it
             negligible = torch.maximum(negligible, torch.maximum(of_state[:, :-1], of_state[:, 1:]))
-        return cls(name, kind, found, value, wanted, size(value - wanted, kind), scale, negligible)
+        return cls(kind, value, wanted, size(value - wanted, kind), scale, negligible)
 
     @property
     def lost(self) -> Tensor:
         return ~(torch.isfinite(size(self.wanted, self.kind)) & torch.isfinite(self.scale))
-
-    @property
-    def has_zeros(self) -> bool:
-        """Whether the value is compared with 0, and is not."""
-        return bool(((self.scale == 0) & (self.distance > self.negligible)).any())
 
     def error(self, negligible: Tensor) -> Tensor:
         """The distance relative to the scale, 0 where it is ``negligible``; infinite where the value is not finite."""
@@ -244,21 +235,26 @@ class _Allowances:
     amplified, rounded, noise, of_zero : by output, (systems, times); ``of_zero`` where a value is compared with 0
     """
 
+    found: Found
+    measured: Mapping[str, _Measured]
     amplified: Mapping[str, Tensor]
     rounded: Mapping[str, Tensor]
     noise: Mapping[str, Tensor]
     of_zero: Mapping[str, Tensor]
 
     @classmethod
-    def of(cls, perturbed: Perturbed, tolerance: Tolerance, has_zeros: bool) -> _Allowances:
+    def of(cls, perturbed: Perturbed, tolerance: Tolerance) -> _Allowances:
+        program, found = perturbed.program, perturbed.found
+        measured = {name: _Measured.of(program, name, perturbed.nodes, found) for name in program.outputs}
+        not_zero = any(bool(((m.scale == 0) & (m.distance > m.negligible)).any()) for m in measured.values())
         amplified, rounded = map(perturbed.by_input, (PERTURBATION, tolerance.rounding))
         noise = perturbed.by_operations(tolerance.noise)
-        of_zero = perturbed.by_operations(tolerance.loss, of_norm=True) if has_zeros else noise
-        return cls(amplified, rounded, noise, of_zero)
+        of_zero = perturbed.by_operations(tolerance.loss, of_norm=True) if not_zero else noise
+        return cls(found, measured, amplified, rounded, noise, of_zero)
 
-    def judge(self, measured: _Measured, tolerance: Tolerance) -> Deviation:
-        """The deviation, and what is allowed."""
-        name, scale, found = measured.name, measured.scale, measured.found
+    def judge(self, name: str, tolerance: Tolerance) -> Deviation:
+        """The deviation of an output, and what is allowed."""
+        measured, scale = self.measured[name], self.measured[name].scale
         amplified, rounded = (
             (change[name] / scale).nan_to_num(torch.inf, torch.inf) for change in (self.amplified, self.rounded)
         )
@@ -268,8 +264,7 @@ class _Allowances:
         rounded = torch.where(rounded >= 1.0, 2.0 * (1.0 + tolerance.plain), rounded)
         amplified = tolerance.plain * (amplified / PERTURBATION).clamp(1.0, tolerance.most)
         of_zero = torch.where((scale == 0) & torch.isfinite(self.of_zero[name]), self.of_zero[name], 0.0)
-        settled = found.settled_at(name)
         noise = torch.where(self.noise[name] < NOISE * scale, self.noise[name], torch.inf)
-        noise = torch.where(settled, torch.maximum(noise, of_zero), of_zero)
+        noise = torch.where(self.found.settled_at(name), torch.maximum(noise, of_zero), of_zero)
         error = measured.error(torch.maximum(measured.negligible, noise))
         return Deviation(error, torch.maximum(amplified, rounded), measured.lost)
