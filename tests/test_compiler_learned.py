@@ -96,6 +96,12 @@ class TestRun:
 
 
 class TestVerification:
+    @pytest.mark.parametrize("dtype", ["float64", "float32"])
+    def test_systems_of_ones_own_are_reported_by_that_name(self, model: TrainedProgram, dtype: str) -> None:
+        A, b = (tensor.to(getattr(torch, dtype)) for tensor in _systems(2)[:2])
+        report = nf.compile(model, dtype=dtype, verify={"A": A, "b": b}).verification
+        assert report is not None and set(report["systems"]) == {"your systems"}
+
     @pytest.mark.parametrize("factor", [50.0, 100.0])
     def test_run_that_parts_from_an_erratic_model_is_refused_or_named(self, factor: float) -> None:
         model = _untrained(GuidedCG())

@@ -27,7 +27,7 @@ from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
-from nlaformer.compiler.verify import RANDOM, compared_with_run, warn_of_lost_digits, with_verification
+from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, warn_of_lost_digits, with_verification
 from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
 
@@ -109,7 +109,7 @@ def compile(
             raise ShapeError(f"{algorithm.name}: verify has no system; give one, or verify=True")
         if filled is not None:
             return compared_with_run(algorithm, traced, filled.run, given)
-        algorithm = with_verification(algorithm, traced, given, family=RANDOM if given is None else "your systems")
+        algorithm = with_verification(algorithm, traced, given, family=RANDOM if given is None else YOURS)
         warn_of_lost_digits(algorithm)
     return algorithm
 
