@@ -51,7 +51,7 @@ _Find = Callable[..., list[Record]]
 
 def _runs(results: Results, kind: str, seeds: int | None) -> list[Record]:
     """The runs of a kind, from seed 100 on: as many as planned, or as many as asked for."""
-    names = [name for name in plan.confirmatory() if name.rpartition("-seed")[0] == kind][:seeds]
+    names = plan.confirmatory_kinds().get(kind, [])[:seeds]
     missing = [name for name in names if not results.has_run(name)]
     if missing or not names:
         raise LookupError(f"{kind}: {', '.join(missing) or 'not planned'}")

@@ -39,8 +39,10 @@ def tables(results: Results) -> str:
         names = [run.name for run in plan.confirmatory().values() if run.group == group]
         done = [results.run(name) for name in names if results.has_run(name)]
         groups.append(f"| {group} | {len(names)} | {len(done)} | {sum(map(failed, done))} |")
-        for kind in dict.fromkeys(record.name.rpartition("-seed")[0] for record in done):
-            records = [record for record in done if record.name.rpartition("-seed")[0] == kind]
+        for kind, seeds in plan.confirmatory_kinds().items():
+            records = [record for record in done if record.name in seeds]
+            if not records:
+                continue
             scores = [mean_error(record) for record in records]
             ends = [record.own["median"]["model"][-1] for record in records]
             cells = [group, kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
@@ -54,10 +56,10 @@ def progress(results: Results) -> Numbers:
     done = [results.run(name) for name in plan.confirmatory() if results.has_run(name)]
     systems = {record.own["count"] for record in done}
     found: Numbers = {"planned": len(plan.confirmatory()), "done": len(done), "systems": max(systems, default=0)}
-    scores: dict[str, list[float]] = {}
-    for record in done:
-        scores.setdefault(record.name.rpartition("-seed")[0], []).append(mean_error(record))
-    spread = {kind: max(own) / min(own) for kind, own in scores.items()}
+    scores = {record.name: mean_error(record) for record in done}
+    by_kind = plan.confirmatory_kinds().items()
+    kinds = {kind: [scores[name] for name in seeds if name in scores] for kind, seeds in by_kind}
+    spread = {kind: max(own) / min(own) for kind, own in kinds.items() if own}
     found |= {"kinds": len(spread), "spread.above_1.5": sum(factor > 1.5 for factor in spread.values())}
     return found | {f"spread.{kind}": factor for kind, factor in spread.items()}
 

@@ -111,30 +111,21 @@ def heads_figure(results: Results) -> Figure:
 
 # --- what the teacher contributes, on fresh seeds ---
 
-_TAUGHT = {"lambda = 1": "cg-accelerated-lambda1", "lambda = 10": "cg-accelerated-lambda10",
-           "lambda = 30": "cg-accelerated-lambda30", "solution only": "solution-only"}  # fmt: skip
-_ROTATED = "cg-accelerated-lambda10-rotated"
-
-
-def fresh_runs(kind: str) -> list[str]:
-    """The confirmatory runs of a kind, one for each seed."""
-    return [name for name in plan.confirmatory() if name.rpartition("-seed")[0] == kind]
-
-
-_LISTED = {f"lambda = {weight}": f"cg-accelerated-lambda{weight}" for weight in (1, 7, 10, 13, 30)}
-_LISTED |= {"solution only": _TAUGHT["solution only"], "lambda = 10, rotated": _ROTATED}
-TEACHER_RUNS = tuple(name for kind in _LISTED.values() for name in fresh_runs(kind))
+_TAUGHT = {f"lambda = {weight}": f"cg-accelerated-lambda{weight}" for weight in (1, 7, 10, 13, 30)}
+_TAUGHT |= {"solution only": "solution-only", "lambda = 10, rotated": "cg-accelerated-lambda10-rotated"}
+_DRAWN = ("lambda = 1", "lambda = 10", "lambda = 30", "solution only")
+TEACHER_RUNS = tuple(name for kind in _TAUGHT.values() for name in plan.confirmatory_kinds()[kind])
 
 
 def teacher_figure(results: Results) -> Figure:
     """CG beside the models that it taught with several weights of the solution; rotated systems, means and medians."""
     figure, (axes, rotated) = panels(2, width=4.2, height=3.6)
-    for k, (label, kind) in enumerate(_TAUGHT.items()):
-        records = [results.run(name) for name in fresh_runs(kind)]
+    for k, label in enumerate(_DRAWN):
+        records = [results.run(name) for name in plan.confirmatory_kinds()[_TAUGHT[label]]]
         band(axes, [record.own["model"] for record in records], label, k)
     reference(axes, records[0].own["cg"], "CG")
     tidy(axes, "Taught by CG and shown the solution\nmeans of the systems, one seed and the range", "iteration")
-    for k, name in enumerate(fresh_runs(_ROTATED)):
+    for k, name in enumerate(plan.confirmatory_kinds()[_TAUGHT["lambda = 10, rotated"]]):
         record = results.run(name)
         curve(rotated, record.own["median"]["model"], f"seed {record.config.seed}", k)
         curve(rotated, record.own["model"], "", k, style=":")
@@ -151,8 +142,8 @@ def teacher_figure(results: Results) -> Figure:
 def teacher_table(results: Results) -> list[Sheet]:
     """G, the lead over CG, the lead over (1 + lambda)^2 and the iterations to 1e-4, with their intervals."""
     lines = []
-    for label, kind in _LISTED.items():
-        records = [results.run(name) for name in fresh_runs(kind)]
+    for label, kind in _TAUGHT.items():
+        records = [results.run(name) for name in plan.confirmatory_kinds()[kind]]
         law = (1 + records[0].config.lambda_) ** 2
         leads = list(map(lead, records))
         over = _interval([each / law for each in leads]) if records[0].config.supervision != "solution" else "-"

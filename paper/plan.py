@@ -280,6 +280,15 @@ def confirmatory() -> dict[str, Planned]:
     return {run.name: run for run in found}
 
 
+@cache
+def confirmatory_kinds() -> dict[str, list[str]]:
+    """The names of the runs of protocol.md by kind, one for each seed."""
+    found: dict[str, list[str]] = {}
+    for name in confirmatory():
+        found.setdefault(name.rpartition("-seed")[0], []).append(name)
+    return found
+
+
 def planned(name: str) -> Planned:
     """A run by its name."""
     known = runs() | confirmatory()
