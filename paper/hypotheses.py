@@ -27,6 +27,7 @@ from paper.quantities import (
     lead,
     mean_error,
     silent_discrepancy,
+    typical,
 )
 from paper.results import Record, Results, restored
 
@@ -258,7 +259,7 @@ def _h11(runs: _Find) -> Numbers:
     for name, records in (("rotated", rotated), ("plain", plain)):
         medians = [record.own["median"] for record in records]
         for key, values in (
-            ("medians", [_typical(each["cg"]) / _typical(each["model"]) for each in medians]),
+            ("medians", [typical(each["cg"]) / typical(each["model"]) for each in medians]),
             ("second", [errors(record, "cg")[2] / errors(record)[2] for record in records]),
             ("tail", [errors(r)[2] / each["model"][2] for r, each in zip(records, medians, strict=True)]),
         ):
@@ -273,14 +274,8 @@ def _lead_without_the_lost(record: Record) -> float:
     standard errors; CG's may rise by N / (N - k).
     """
     share = record.own["failures"]
-    errors_lost = math.sqrt(share * record.own["count"] / (1 - share))
-    least = errors(record)[2] - errors_lost * record.own["standard_error"][2]
-    return errors(record, "cg")[2] / (1 - share) / least
-
-
-def _typical(curve: Sequence[float]) -> float:
-    """The geometric mean over the iterates of the lead, t = 2..6."""
-    return geometric_mean(curve[2:7])
+    lower = math.sqrt(share * record.own["count"] / (1 - share)) * record.own["standard_error"][2]
+    return errors(record, "cg")[2] / (1 - share) / (errors(record)[2] - lower)
 
 
 def _h12(runs: _Find) -> Numbers:

@@ -12,7 +12,7 @@ from paper.artefacts import HOME
 from paper.curves import geometric_mean
 from paper.hypotheses import Numbers
 from paper.quantities import failed, interval, mean_error
-from paper.results import Results
+from paper.results import Record, Results
 
 
 def write() -> None:
@@ -30,38 +30,43 @@ def write() -> None:
 
 def tables(results: Results) -> str:
     """The tables of the ledger: the runs by group, and what the protocol reports of every kind of run."""
-    groups = ["| group | planned | done | failed |", "|---|---|---|---|"]
-    kinds = [
-        "| group | kind | seeds | G, mean | G, 95% interval | median e_T | failures |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for group in sorted({str(run.group) for run in plan.confirmatory().values()}):
-        names = [run.name for run in plan.confirmatory().values() if run.group == group]
-        done = [results.run(name) for name in names if results.has_run(name)]
-        groups.append(f"| {group} | {len(names)} | {len(done)} | {sum(map(failed, done))} |")
-        for kind, seeds in plan.confirmatory_kinds().items():
-            records = [record for record in done if record.name in seeds]
-            if not records:
-                continue
-            scores = [mean_error(record) for record in records]
-            ends = [record.own["median"]["model"][-1] for record in records]
-            cells = [group, kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
-            cells += [_short(geometric_mean(ends)), f"{fmean(record.own['failures'] for record in records):.2%}"]
-            kinds.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*groups, "", *kinds])
+    filed = _by_kind(results)
+    lines = ["| group | planned | done | failed |", "|---|---|---|---|"]
+    for group in sorted(set(map(_group, plan.confirmatory()))):
+        planned = [name for name in plan.confirmatory() if _group(name) == group]
+        done = [record for records in filed.values() for record in records if record.name in planned]
+        lines.append(f"| {group} | {len(planned)} | {len(done)} | {sum(map(failed, done))} |")
+    lines += ["", "| group | kind | seeds | G, mean | G, 95% interval | median e_T | failures |", "|---" * 7 + "|"]
+    for kind, records in sorted(filed.items(), key=lambda entry: _group(entry[1][0].name)):
+        scores = [mean_error(record) for record in records]
+        ends = [record.own["median"]["model"][-1] for record in records]
+        cells = [_group(records[0].name), kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
+        cells += [_short(geometric_mean(ends)), f"{fmean(record.own['failures'] for record in records):.2%}"]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def progress(results: Results) -> Numbers:
     """The runs planned and done, the test systems of each, and the largest G over the least among seeds of a kind."""
-    done = [results.run(name) for name in plan.confirmatory() if results.has_run(name)]
-    systems = {record.own["count"] for record in done}
-    found: Numbers = {"planned": len(plan.confirmatory()), "done": len(done), "systems": max(systems, default=0)}
-    scores = {record.name: mean_error(record) for record in done}
-    by_kind = plan.confirmatory_kinds().items()
-    kinds = {kind: [scores[name] for name in seeds if name in scores] for kind, seeds in by_kind}
-    spread = {kind: max(own) / min(own) for kind, own in kinds.items() if own}
+    filed = _by_kind(results)
+    done = [record for records in filed.values() for record in records]
+    systems = max((record.own["count"] for record in done), default=0)
+    found: Numbers = {"planned": len(plan.confirmatory()), "done": len(done), "systems": systems}
+    scores = {kind: [mean_error(record) for record in records] for kind, records in filed.items()}
+    spread = {kind: max(own) / min(own) for kind, own in scores.items()}
     found |= {"kinds": len(spread), "spread.above_1.5": sum(factor > 1.5 for factor in spread.values())}
     return found | {f"spread.{kind}": factor for kind, factor in spread.items()}
+
+
+def _by_kind(results: Results) -> dict[str, list[Record]]:
+    """The runs that are filed, by kind; a kind without any is left out."""
+    kinds = plan.confirmatory_kinds().items()
+    found = {kind: [results.run(name) for name in names if results.has_run(name)] for kind, names in kinds}
+    return {kind: records for kind, records in found.items() if records}
+
+
+def _group(name: str) -> str:
+    return str(plan.confirmatory()[name].group)
 
 
 def _ends(values: Sequence[float]) -> str:

@@ -53,8 +53,12 @@ def horizon(record: Record, limit: float = 0.1) -> int:
 
 def lead(record: Record, over: str = "cg") -> float:
     """L, the geometric mean over t = 2..6 of CG's error over the run's."""
-    theirs, own = errors(record, over), errors(record)
-    return geometric_mean([theirs[t] for t in range(2, 7)]) / geometric_mean([own[t] for t in range(2, 7)])
+    return typical(errors(record, over)) / typical(errors(record))
+
+
+def typical(curve: Curve) -> float:
+    """The geometric mean over the iterates of the lead, t = 2..6."""
+    return geometric_mean(curve[2:7])
 
 
 def silent_discrepancy(record: Record) -> float:

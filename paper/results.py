@@ -95,8 +95,8 @@ class Results:
         return self._records[name]
 
     def has_run(self, name: str) -> bool:
-        """Whether the numbers of a run are there."""
-        return self.has(f"{RUNS}/{name}")
+        """Whether the numbers of a run are there; a file that is there and damaged is refused."""
+        return self.has(f"{RUNS}/{name}") and self.run(name) is not None
 
     def runs(self, names: Mapping[_Key, str]) -> dict[_Key, Record]:
         """Finished runs by the keys of their names."""
