@@ -1,4 +1,4 @@
-"""The paper's tables and figures: ``python -m paper list | run | draw | promote | ledger | probe`` in a checkout.
+"""The tables and figures, in a checkout: ``python -m paper list | run | draw | promote | ledger | verdicts | probe``.
 
 Exit codes: 0 done, 1 numbers are missing, 2 a mistake, 130 interrupted.
 """
@@ -17,11 +17,12 @@ from nlaformer.console import Sheet, print_json, print_sheets, run_command
 from nlaformer.errors import OptionError, UnknownNameError, did_you_mean, shown
 from nlaformer.learn.models import load_solver
 from nlaformer.learn.trainer import seconds_of
-from paper import controls, ledger, plan
+from paper import controls, hypotheses, ledger, plan
 from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
 from paper.bundled import promote
 from paper.results import Results, rounded
 from paper.run import make, missing
+from paper.verdicts import verdicts
 
 _RUNS = Path("runs/paper")
 say = partial(print, flush=True)
@@ -41,6 +42,12 @@ def _dispatch(given: argparse.Namespace) -> int:
         return _probe(given.models, given.count, given.json)
     if given.command == "ledger":
         ledger.write()
+        return 0
+    if given.command == "verdicts":
+        rows = tuple((name.upper(), verdict) for name, verdict in verdicts(hypotheses.numbers()).items())
+        print_sheets(
+            [Sheet("The hypotheses of protocol.md", ("", "verdict"), rows, "What was found: paper/claims.md.")]
+        )
         return 0
     if given.command == "promote":
         for card in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):
@@ -81,6 +88,7 @@ def _parser() -> argparse.ArgumentParser:
     for command in (running, promoting):
         command.add_argument("--runs", type=Path, help="folder of checkpoints and weights; default runs/paper")
     commands.add_parser("ledger", help="count the confirmatory runs that are filed, in paper/ledger.md")
+    commands.add_parser("verdicts", help="what the rules of protocol.md say of the confirmatory runs that are filed")
     probing = commands.add_parser("probe", help="what a linear probe reads in the states of trained models")
     probing.add_argument("models", nargs="+", help="folders or names of trained models")
     probing.add_argument("--count", type=int, default=2048, help="systems to fit the probes to; half as many test them")

@@ -26,7 +26,7 @@ from paper.curves import (
     Curve,
     band,
     counted,
-    errors,
+    error_scale,
     geometric_mean,
     iterations,
     length,
@@ -63,7 +63,7 @@ def sweep_figure(results: Results, sweep: Sweep, symbol: str) -> Figure:
         right.plot(value, record.own["model"][-1], "o", color=shade, markersize=6)
     first = next(iter(records.values()))
     reference(left, first.own["cg"], "CG")
-    errors(left, lowest=1e-6)
+    error_scale(left, lowest=1e-6)
     title = f"Iterations to 1e-3: {_range(records, 1e-3)}; CG's {iterations(first.own['cg'], 1e-3):g}"
     tidy(left, title, "iteration t", "squared relative error (mean)")
     left.legend(frameon=False, fontsize=7.5, ncols=2, title=symbol, title_fontsize=8)
@@ -110,7 +110,7 @@ def grid_figure(results: Results, grid: Grid, symbol: str, title: str) -> Figure
                         0.5, 0.95, f"{symbol} = {value} is above", fontsize=8, ha="center", transform=axes.transAxes
                     )
             reference(axes, own[teacher], "the teacher")
-            errors(axes, lowest=1e-6)
+            error_scale(axes, lowest=1e-6)
             tidy(axes, f"taught by {teacher.upper()}, sigma = {sigma:g}", "iteration t" if teacher == "pcg" else "",
                  "squared relative error" if sigma == plan.SIGMAS[0] else "")  # fmt: skip
     about = f"{title}, and iterations to 1e-4: mean of 512 systems, {length(records.values())}"
@@ -159,7 +159,7 @@ def sigma_figure(results: Results) -> Figure:
         own = kinds["cg", sigma][0].own
         reference(axes, own["cg"], "CG")
         reference(axes, own["pcg"], "PCG", ":")
-        errors(axes)
+        error_scale(axes)
         pupils = {(teacher, run.name): run for teacher in plan.TEACHERS for run in kinds[teacher, sigma]}
         theirs = ", ".join(f"{iterations(own[teacher], 1e-4):g}" for teacher in plan.TEACHERS)
         title = f"sigma = {sigma:g}: 1e-4 at t = {_range(pupils, 1e-4)}\n(CG, PCG: {theirs})"
@@ -303,7 +303,7 @@ def architectures_figure(results: Results) -> Figure:
         for which, (architecture, label) in enumerate(_LABELS.items()):
             band(axes, [record.own["model"] for record in kinds[task, architecture]], label, which)
         reference(axes, kinds[task, "nlaformer"][0].own["cg"], "CG")
-        errors(axes)
+        error_scale(axes)
         firsts = [kinds[task, architecture][0] for architecture in _LABELS]
         found = f"{task}: {span([record.own['model'][-1] for record in firsts])} at the end"
         tidy(axes, f"{found}\n{length(firsts)}", "iteration t", "squared relative error" if task == _TASKS[0] else "")
@@ -341,7 +341,7 @@ def loops_figure(results: Results) -> Figure:
     reference(axes, first.own["cg"], "CG")
     axes.axvline(first.config.T, color=FAINT, linewidth=1)
     axes.annotate("T of training", (first.config.T, 1.2), xytext=(4, 0), textcoords="offset points", fontsize=8)
-    errors(axes)
+    error_scale(axes)
     T = first.config.T
     at = {t: span([run.own["loops"][t] for runs in kinds.values() for run in runs]) for t in (T, 2 * T)}
     title = f"From {at[T]} at t = {T} to {at[2 * T]} at t = {2 * T}\n{length(*kinds.values())}"

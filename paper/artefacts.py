@@ -142,6 +142,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("fig-heads", "The error of a product by attention, over c", BEYOND, files=(note_figures.HEADS,),
              measure=note_figures.measure_heads, figure=note_figures.heads_figure),
     Artefact("fig-teacher", "What the teacher contributes, on fresh seeds", BEYOND, runs=note_figures.TEACHER_RUNS,
+             files=(note_figures.STEEPEST_DESCENT,), measure=note_figures.measure_descent,
              figure=note_figures.teacher_figure, tables=note_figures.teacher_table),
     Artefact("fig-floor", "Learned solvers with and without a floor", BEYOND, files=(bundled.FILE,),
              measure=bundled.measure, figure=note_figures.floor_figure),

@@ -26,7 +26,7 @@ from nlaformer.learn.teachers import teacher as taught_by
 from nlaformer.problems import SPD
 from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
 from paper import plan
-from paper.curves import counted, errors, iterations, overtaken, positive, short, with_error
+from paper.curves import counted, error_scale, iterations, overtaken, positive, short, with_error
 from paper.results import Record, Results, restored
 
 FILE = "bundled-fresh"
@@ -119,7 +119,7 @@ def figure(results: Results) -> Figure:
             axes.fill_between(iterates, row["median"], row["upper"], color=color, alpha=0.15, linewidth=0)
         for teacher, style in zip(plan.TEACHERS, ("--", ":"), strict=True):
             reference(axes, measured.at(teacher, sigma)["mean"], teacher.upper(), style)
-        errors(axes, lowest=1e-9)
+        error_scale(axes, lowest=1e-9)
         counts = [iterations(measured.at(method, sigma)["mean"], 1e-4) for method in ("cg-accelerated", "cg")]
         title = "sigma {:g}: 1e-4 at t = {:g}, CG at t = {:g}".format(sigma, *counts)
         tidy(axes, title, "iteration t", "squared relative error" if axes is every[0] else "")

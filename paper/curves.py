@@ -113,7 +113,7 @@ def shades(count: int) -> list[tuple[float, ...]]:
     return [colormaps["viridis"](0.88 * k / max(count - 1, 1)) for k in range(count)]
 
 
-def errors(axes: Axes, lowest: float = 1e-8) -> None:
+def error_scale(axes: Axes, lowest: float = 1e-8) -> None:
     """Squared relative errors on a logarithmic scale, down to about the accuracy of float32."""
     axes.set_yscale("log")
     axes.set_ylim(lowest, 3)

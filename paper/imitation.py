@@ -20,7 +20,7 @@ from nlaformer.learn.optimizer import learning_rate
 from nlaformer.problems import SPD
 from nlaformer.report.figure import CURVES, INK, MARKERS, panels, reference, tidy
 from paper import plan
-from paper.curves import band, counted, errors, length, short, span
+from paper.curves import band, counted, error_scale, length, short, span
 from paper.results import Record, Results
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -57,7 +57,7 @@ def error_figure(results: Results) -> Figure:
     everyone = [record.own for records in kinds.values() for record in records]
     cg = everyone[0]["cg"]
     reference(left, cg, "CG")
-    errors(left, lowest=1e-7)
+    error_scale(left, lowest=1e-7)
     together = next((t for t in range(len(cg)) for own in everyone if own["model"][t] > 2 * cg[t]), len(cg)) - 1
     ends, farthest = [own["model"][-1] for own in everyone], max(max(own["deviation"]) for own in everyone)
     tidy(left, f"CG's error up to t = {together}, {span(ends, '.1g')} in the end", "iteration t",

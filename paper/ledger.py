@@ -53,7 +53,7 @@ def progress(results: Results) -> Numbers:
     systems = max((record.own["count"] for record in done), default=0)
     found: Numbers = {"planned": len(plan.confirmatory()), "done": len(done), "systems": systems}
     scores = {kind: [mean_error(record) for record in records] for kind, records in filed.items()}
-    spread = {kind: max(own) / min(own) for kind, own in scores.items()}
+    spread = {kind: max(own) / min(own) for kind, own in scores.items() if len(own) > 1}
     found |= {"kinds": len(spread), "spread.above_1.5": sum(factor > 1.5 for factor in spread.values())}
     return found | {f"spread.{kind}": factor for kind, factor in spread.items()}
 

@@ -18,13 +18,16 @@ from torch import Tensor
 
 from nlaformer.console import Sheet
 from nlaformer.express.linearize import Linearization, design
+from nlaformer.learn.evaluate import squared_relative_errors
 from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
 from paper import bundled, plan
-from paper.curves import band
-from paper.quantities import crossing, errors, interval, lead, mean_error
-from paper.results import HOME, Results
+from paper.curves import band, geometric_mean, span
+from paper.hypotheses import DESCENT
+from paper.quantities import crossing, errors, interval, lead, mean_error, typical
+from paper.results import HOME, Record, Results
+from paper.run import TEST_COUNT, TEST_SEED
 
-HEADS = "heads"
+HEADS, STEEPEST_DESCENT = "heads", "steepest-descent"
 BENCHMARKS = HOME.parents[1] / "benchmarks" / "results"
 SCHEMES = {"c and 0 (the paper)": ("paper", 1), "+c and -c": ("antisymmetric", 1), "+-c, +-2c": ("antisymmetric", 2)}
 _SEED, _TOKENS, _SIGMA = 0, 20, "1.2"
@@ -82,7 +85,7 @@ def note_numbers(results: Results) -> dict[str, Any]:
     for teacher in ("cg", "pcg"):
         found[f"floor.{teacher}"] = fresh.at(f"{teacher}-accelerated", float(_SIGMA))["mean"][-1]
     iterations = _learned("two-clusters")["to_residual"]
-    return found | {"two_clusters": [iterations["CG"], iterations["learned"]]}
+    return found | {"two_clusters": [iterations["CG"], iterations["learned"]]} | _descent_numbers(results)
 
 
 def _share_of_bound(schemes: dict[str, Any]) -> float:
@@ -112,21 +115,49 @@ def heads_figure(results: Results) -> Figure:
 # --- what the teacher contributes, on fresh seeds ---
 
 _TAUGHT = {f"lambda = {weight}": f"cg-accelerated-lambda{weight}" for weight in (1, 7, 10, 13, 30)}
-_TAUGHT |= {"solution only": "solution-only", "lambda = 10, rotated": "cg-accelerated-lambda10-rotated"}
-_DRAWN = ("lambda = 1", "lambda = 10", "lambda = 30", "solution only")
+_TAUGHT |= {"solution only": "solution-only", "lambda = 10, steepest descent": DESCENT}
+_TAUGHT |= {"lambda = 10, rotated": "cg-accelerated-lambda10-rotated"}
+_DRAWN = ("lambda = 1", "lambda = 10", "lambda = 30", "solution only", "lambda = 10, steepest descent")
 TEACHER_RUNS = tuple(name for kind in _TAUGHT.values() for name in plan.confirmatory_kinds()[kind])
 
 
+def measure_descent(results: Results, small: bool) -> None:
+    """The mean errors of the wrong teacher, steepest descent, on the test systems of protocol.md."""
+    run = plan.confirmatory()[f"{DESCENT}-seed100"]
+    config = (plan.small(run) if small else run).config
+    A, b, x = config.make_family().sample(64 if small else TEST_COUNT, TEST_SEED)
+    iterates, _ = config.make_teacher()(A, b, config.T)
+    means = squared_relative_errors(iterates, x).mean(0).tolist()
+    results.write(STEEPEST_DESCENT, {"command": "python -m paper run fig-teacher", "count": len(x), "mean": means})
+
+
+def _descent_numbers(results: Results) -> dict[str, Any]:
+    """How far steepest descent's pupils are ahead of it, over (1 + lambda)^2: over t = 2..6, and at t = 1, ..., T."""
+    teacher, records = results.document(STEEPEST_DESCENT)["mean"], _seeds(results, "lambda = 10, steepest descent")
+    law = (1 + records[0].config.lambda_) ** 2
+    at = [geometric_mean([e / errors(r)[t] / law for r in records]) for t, e in enumerate(teacher)]
+    return {
+        "descent.end": teacher[-1],
+        "descent.lead": interval([typical(teacher) / typical(errors(record)) / law for record in records]),
+        "descent.first": at[1],
+        "descent.iterates": [min(at[2:]), max(at[2:])],
+    }
+
+
+def _seeds(results: Results, label: str) -> list[Record]:
+    return [results.run(name) for name in plan.confirmatory_kinds()[_TAUGHT[label]]]
+
+
 def teacher_figure(results: Results) -> Figure:
-    """CG beside the models that it taught with several weights of the solution; rotated systems, means and medians."""
+    """CG and steepest descent beside the models that they taught; rotated systems, means and medians."""
     figure, (axes, rotated) = panels(2, width=4.2, height=3.6)
     for k, label in enumerate(_DRAWN):
-        records = [results.run(name) for name in plan.confirmatory_kinds()[_TAUGHT[label]]]
+        records = _seeds(results, label)
         band(axes, [record.own["model"] for record in records], label, k)
     reference(axes, records[0].own["cg"], "CG")
-    tidy(axes, "Taught by CG and shown the solution\nmeans of the systems, one seed and the range", "iteration")
-    for k, name in enumerate(plan.confirmatory_kinds()[_TAUGHT["lambda = 10, rotated"]]):
-        record = results.run(name)
+    reference(axes, results.document(STEEPEST_DESCENT)["mean"], "steepest descent", ":")
+    tidy(axes, "Taught by CG, or steepest descent\nmeans of the systems, one seed and the range", "iteration")
+    for k, record in enumerate(_seeds(results, "lambda = 10, rotated")):
         curve(rotated, record.own["median"]["model"], f"seed {record.config.seed}", k)
         curve(rotated, record.own["model"], "", k, style=":")
     reference(rotated, record.own["median"]["cg"], "CG")
@@ -142,21 +173,22 @@ def teacher_figure(results: Results) -> Figure:
 def teacher_table(results: Results) -> list[Sheet]:
     """G, the lead over CG, the lead over (1 + lambda)^2 and the iterations to 1e-4, with their intervals."""
     lines = []
-    for label, kind in _TAUGHT.items():
-        records = [results.run(name) for name in plan.confirmatory_kinds()[kind]]
-        law = (1 + records[0].config.lambda_) ** 2
-        leads = list(map(lead, records))
-        over = _interval([each / law for each in leads]) if records[0].config.supervision != "solution" else "-"
-        reached = _interval([crossing(errors(record), 1e-4) for record in records])
-        scores = _interval([mean_error(record) for record in records])
-        lines.append((label, str(len(records)), scores, _interval(leads), over, reached))
-    headings = ("CG's pupil", "seeds", "G", "lead", "over (1 + lambda)^2", "iterations to 1e-4")
+    for label in _TAUGHT:
+        records = _seeds(results, label)
+        config, leads = records[0].config, list(map(lead, records))
+        law = (1 + config.lambda_) ** 2
+        lawful = config.supervision != "solution" and config.teacher == "cg"
+        cells = (
+            [mean_error(record) for record in records],
+            leads,
+            [each / law for each in leads] if lawful else None,
+            [crossing(errors(record), 1e-4) for record in records],
+        )
+        written = ("-" if values is None else span(interval(values), ".3g") for values in cells)
+        lines.append((label, str(len(records)), *written))
+    headings = ("taught by CG, unless said", "seeds", "G", "lead over CG", "over (1 + lambda)^2", "iterations to 1e-4")
     note = "Intervals of protocol.md. Where 1e-4 is not reached, T = 20 counts."
     return [Sheet("The lead over CG by the weight of the solution, fresh seeds", headings, tuple(lines), note)]
-
-
-def _interval(values: Sequence[float]) -> str:
-    return " to ".join(f"{end:.3g}" for end in interval(values))
 
 
 # --- with and without a floor ---

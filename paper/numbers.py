@@ -45,7 +45,8 @@ def numbers() -> Numbers:
     )  # fmt: skip
     found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
     found |= {f"microscope.{key}": value for key, value in microscope.numbers(RESULTS).items()}
-    found |= hypotheses.numbers(RESULTS)
+    for name, part in hypotheses.numbers(RESULTS).items():
+        found |= {f"{name}.{key}": value for key, value in part.items()}
     found |= {f"h0.{key}": value for key, value in ledger.progress(RESULTS).items()}
     found = {key: value for key, value in found.items() if not isinstance(value, str | bool)}
     lists = {key: value for key, value in found.items() if isinstance(value, list)}

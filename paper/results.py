@@ -96,7 +96,10 @@ class Results:
 
     def has_run(self, name: str) -> bool:
         """Whether the numbers of a run are there; a file that is there and damaged is refused."""
-        return self.has(f"{RUNS}/{name}") and self.run(name) is not None
+        if not self.has(f"{RUNS}/{name}"):
+            return False
+        self.run(name)  # refuses a damaged file
+        return True
 
     def runs(self, names: Mapping[_Key, str]) -> dict[_Key, Record]:
         """Finished runs by the keys of their names."""

@@ -32,6 +32,7 @@ from nlaformer.learn.recipes import Config
 from nlaformer.problems import Family
 from paper.curves import THRESHOLDS
 from paper.plan import BUNDLED, SIGMAS, STACK, WEIGHTS, Planned, stacks
+from paper.quantities import crossings
 from paper.results import RUNS, Record, Results
 
 STACK_FILE = "stack.json"
@@ -39,7 +40,7 @@ _RESERVE = 45.0  # seconds to save or to evaluate a stack before the budget is s
 _CHECKPOINTS, _VALIDATIONS = 5, 40  # in a run
 _VALIDATION_GAP = 1000  # steps between validations at least
 _COUNT = 512  # systems of an evaluation, the paper's number
-_CONFIRMATORY_SEED, _CONFIRMATORY_COUNT = 8_100_000, 4096  # the test systems of protocol.md
+TEST_SEED, TEST_COUNT = 8_100_000, 4096  # the test systems of protocol.md
 
 
 def missing(wanted: Iterable[Planned], results: Results) -> list[Planned]:
@@ -267,23 +268,5 @@ def confirm(solver: Solver) -> dict[str, Any]:
 @cache
 def _test_systems(family: Family, label: str, T: int) -> tuple[Trial, Sequence[Tensor]]:
     """The test systems of protocol.md, with CG and PCG, and their quarters from the best conditioned to the worst."""
-    given = evaluate.trial(label, family.sample(_CONFIRMATORY_COUNT, _CONFIRMATORY_SEED), T)
+    given = evaluate.trial(label, family.sample(TEST_COUNT, TEST_SEED), T)
     return given, torch.linalg.cond(given.systems.A).argsort().tensor_split(4)
-
-
-def crossings(errors: Tensor, threshold: float = 1e-3) -> Tensor:
-    """Tau of every system: where log e_t, interpolated in t, first falls to a threshold; T where it never does.
-
-    An error above 1 counts as 1, as everywhere in protocol.md.
-
-    >>> crossings(torch.tensor([[1.0, 1e-2, 1e-4], [9.0, 1e-6, 1e-6], [1.0, 1.0, 1.0]])).tolist()
-    [1.5, 0.5, 2.0]
-    """
-    T = errors.shape[-1] - 1
-    logs = torch.where(errors.isfinite(), errors, 1.0).clamp(1e-300, 1.0).log()
-    level = torch.tensor(threshold, dtype=logs.dtype).log()
-    reached = logs <= level
-    t = reached.int().argmax(-1).clamp(min=1)
-    before, after = (logs.gather(-1, k.unsqueeze(-1)).squeeze(-1) for k in (t - 1, t))
-    found = torch.where(reached[..., 0], 0.0, t - 1 + (level - before) / (after - before))
-    return torch.where(reached.any(-1), found, float(T))

@@ -16,9 +16,10 @@ from paper.hypotheses import numbers
 from paper.ledger import tables
 from paper.quantities import compare, holm, interval
 from paper.results import Record, Results
-from paper.verdicts import verdicts
+from paper.verdicts import RULES, verdicts
 
 ROOT = Path(__file__).parents[1]
+_STABLE = {"joint.spread": 1.5, "accelerated.spread": 1.5}
 
 
 def _seeds(ratio: float, spread: float, seed: int = 0, count: int = 5) -> list[float]:
@@ -77,6 +78,7 @@ def test_an_interval_of_95_percent_holds_the_mean_in_95_of_100_draws():
 
 def test_a_hypothesis_without_all_its_runs_has_no_numbers(tmp_path):
     assert numbers(Results(tmp_path)) == {}
+    assert set(verdicts({}).values()) == {"not run"}
 
 
 def _git(*arguments: str) -> str:
@@ -115,36 +117,42 @@ def test_headline_numbers_agree_with_an_evaluation_that_uses_nothing_of_the_pack
 
 
 @pytest.mark.parametrize(
-    ("given", "expected"),
+    ("name", "given", "verdict"),
     [
-        ({"h1.result": 9, "h1.joint": 12, "h1.cg.0.01": 5.5, "h1.cg.0.0001": 9.2}, {"h1": "holds in part"}),
-        ({"h1.result": 5, "h1.joint": 12, "h1.cg.0.01": 5.5, "h1.cg.0.0001": 9.2}, {"h1": "differs"}),
-        ({"h2.result.relative": [0.8, 0.95]}, {"h2.2": "undecided"}),
-        ({"h3.0.05.outcome": "better", "h3.0.0001.outcome": "equal"}, {"h3.1": "holds in part"}),
-        ({"h3.0.05.outcome": "better", "h3.0.0001.outcome": "worse"}, {"h3.1": "differs"}),
+        ("h1", {"result": 9, "joint": 12, "cg.0.01": 5.5, "cg.0.0001": 9.2}, "holds in part"),
+        ("h1", {"result": 5, "joint": 12, "cg.0.01": 5.5, "cg.0.0001": 9.2}, "differs"),
+        ("h2.2", {"result.relative": [0.8, 0.95]}, "undecided"),
+        ("h3.1", {"0.05.outcome": "better", "0.0001.outcome": "equal"}, "holds in part"),
+        ("h3.1", {"0.05.outcome": "better", "0.0001.outcome": "worse"}, "differs"),
+        ("h3.1", {"0.05.outcome": "better", "0.0001.outcome": "undecided"}, "undecided"),
         (
-            {"h3.0.05.outcome": "better", "h3.0.0001.outcome": "undecided", "h3.result.outcome": "equal"},
-            {"h3.1": "undecided", "h3.2": "holds in part"},
+            "h3.2",
+            {"0.05.outcome": "better", "0.0001.outcome": "undecided", "result.outcome": "equal"},
+            "holds in part",
         ),
-        ({"h4.13.outcome": "equal", "h4.30.outcome": "worse"}, {"h4.2": "differs"}),
-        ({"h4.13.outcome": "undecided", "h4.30.outcome": "worse"}, {"h4.2": "undecided"}),
-        ({"h5.1.cg": [0.5, 0.54], "h5.1.2.cg": [0.6, 0.7], "h5.1.4.cg": [0.6, 1.1]}, {"h5.1": "undecided"}),
-        ({"h5.1.cg": [0.5, 0.54], "h5.1.2.cg": [0.6, 0.7], "h5.1.4.cg": [0.6, 0.9]}, {"h5.1": "holds"}),
-        ({"h5.saved": [0.19, 0.35]}, {"h5.3": "undecided"}),
-        ({f"h9.{weight}": [0.9, 1.2] for weight in (1, 7, 10)} | {"h9.13": [0.9, 1.6]}, {"h9": "holds in part"}),
-        ({"h11.lead": [1.2, 2.5]}, {"h11": "undecided"}),
-        ({"h12.trained": 2, "h12.runs": 3}, {"h12": "holds in part"}),
-        ({"h14.joint.finite": True, "h14.joint.spread": 1.5}, {}),  # the other run is not filed
-        ({"h14.joint.finite": True, "h14.joint.spread": 2.5}, {"h14": "differs"}),
-        ({"h12.trained": 3, "h12.runs": 3}, {"h12": "holds"}),
+        ("h4.2", {"13.outcome": "equal", "30.outcome": "worse"}, "differs"),
+        ("h4.2", {"13.outcome": "undecided", "30.outcome": "worse"}, "undecided"),
+        ("h5.1", {"1.cg": [0.5, 0.54], "1.2.cg": [0.6, 0.7], "1.4.cg": [0.6, 1.1]}, "undecided"),
+        ("h5.1", {"1.cg": [0.5, 0.54], "1.2.cg": [0.6, 0.7], "1.4.cg": [0.6, 0.9]}, "holds"),
+        ("h5.3", {"saved": [0.19, 0.35]}, "undecided"),
+        ("h9", {f"{weight}": [0.9, 1.2] for weight in (1, 7, 10)} | {"13": [0.9, 1.6]}, "holds in part"),
+        ("h10.2", {"descent.outcome": "better"}, "holds"),
+        ("h10.2", {"descent.outcome": "equal"}, "differs"),
+        ("h11", {"lead": [1.2, 2.5]}, "undecided"),
+        ("h12", {"trained": 2, "runs": 3}, "holds in part"),
+        ("h12", {"trained": 3, "runs": 3}, "holds"),
+        ("h14", {"joint.finite": True, "joint.spread": 1.5}, "not run"),  # the other run is not filed
+        ("h14", {"joint.finite": True, "joint.spread": 2.5}, "differs"),
+        ("h14", {f"{kind}.finite": True for kind in ("joint", "accelerated")} | _STABLE, "holds"),
+        ("h14", {"joint.finite": True, "accelerated.finite": False} | _STABLE, "differs"),
     ],
 )
-def test_a_verdict_follows_from_its_rule(given, expected):
-    assert verdicts(given) == expected
+def test_a_verdict_follows_from_its_rule(name, given, verdict):
+    assert RULES[name](given) == verdict
 
 
 def _record(name: str, *errors: float) -> Record:
-    return Record(name, {"own": "here", "evaluations": {"here": {"model": [1.0, *errors]}}})
+    return Record(name, {"own": "here", "evaluations": {"here": {"model": [1.0, *errors], "failures": 0.0}}})
 
 
 @pytest.mark.parametrize(
@@ -157,11 +165,42 @@ def _record(name: str, *errors: float) -> Record:
     ],
 )
 def test_literal_layers_that_failed_are_counted_once(tmp_path, monkeypatch, curves, verdict):
-    results = Results(tmp_path)
     literal = [_record(f"result-literal-seed{100 + k}", *curve) for k, curve in enumerate(curves)]
     normal = [_record(f"result-seed{100 + k}", 0.1 + k / 100, 0.1) for k in range(5)]
-    known = {record.name: record for record in (*literal, *normal)}
+    results = _filed(tmp_path, monkeypatch, *literal, *normal)
+    assert verdicts({"h12": numbers(results)["h12"]})["h12"] == verdict
+
+
+def _filed(folder: Path, monkeypatch: pytest.MonkeyPatch, *records: Record) -> Results:
+    """Results that hold these runs and no others."""
+    results, known = Results(folder), {record.name: record for record in records}
     monkeypatch.setattr(results, "has_run", known.__contains__)
     monkeypatch.setattr(results, "run", known.__getitem__)
-    found = {key: value for key, value in numbers(results).items() if key.startswith("h12.")}
-    assert verdicts(found) == {"h12": verdict}
+    return results
+
+
+@pytest.mark.parametrize(
+    ("state", "validations", "verdict"),
+    [
+        ("finished", {0: 1.0, 60: 0.2, 95: 0.1, 100: 0.1}, "not run"),  # stable, and the other run is not filed
+        ("finished", {0: 1.0, 60: 0.2, 95: 0.1, 100: 0.3}, "differs"),
+        ("diverged", {0: 1.0, 60: None}, "differs"),  # it ended before the last tenth
+    ],
+)
+def test_a_long_run_that_diverged_or_rose_at_the_end_is_unstable(tmp_path, monkeypatch, state, validations, verdict):
+    history = {"step": list(validations), "final_error": list(validations.values())}
+    curves = {"here": {"model": [1.0, 0.1, 0.1]}}
+    long, short = (
+        Record(name, {"own": "here", "evaluations": curves, "state": state, "history": history,
+                      "config": plan.planned(name).config.replace(steps=100).to_json()})
+        for name in ("joint-eta0.0005-700k-seed100", "joint-eta0.0005-seed100")
+    )  # fmt: skip
+    found = numbers(_filed(tmp_path, monkeypatch, long, short))
+    assert verdicts(found)["h14"] == verdict
+
+
+def test_a_mistake_in_a_hypothesis_is_no_missing_run(tmp_path, monkeypatch):
+    results = _filed(tmp_path, monkeypatch, *(_record(f"result-tf32-seed{100 + k}", 0.1) for k in range(3)))
+    monkeypatch.setattr(results, "has_run", lambda name: True)
+    with pytest.raises(KeyError):
+        numbers(results)
