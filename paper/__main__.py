@@ -45,9 +45,8 @@ def _dispatch(given: argparse.Namespace) -> int:
         return 0
     if given.command == "verdicts":
         rows = tuple((name.upper(), verdict) for name, verdict in verdicts(hypotheses.numbers()).items())
-        print_sheets(
-            [Sheet("The hypotheses of protocol.md", ("", "verdict"), rows, "What was found: paper/claims.md.")]
-        )
+        note = "The numbers behind them: paper/claims.md."
+        print_sheets([Sheet("The hypotheses of protocol.md", ("", "verdict"), rows, note, words=True)])
         return 0
     if given.command == "promote":
         for card in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):

@@ -80,11 +80,12 @@ DESCENT = "descent-accelerated-lambda10"
 
 def _h1(runs: _Find) -> Numbers:
     """The horizons, which decide; beside them the error's way to 1e-4, and how far the next iterate is from CG's."""
-    found: Numbers = {f"cg.{level:g}": crossing(runs(RESULT)[0].own["cg"], level) for level in (1e-2, 1e-4)}
-    for name, kind in (("result", RESULT), ("joint", JOINT)):
-        found[name] = median(map(horizon, runs(kind)))
-        found[f"{name}.iterations"] = interval([crossing(errors(record), 1e-4) for record in runs(kind)])
-        found[f"{name}.next"] = median(record.own["deviation"][6] / record.own["cg"][6] for record in runs(kind))
+    kinds = {"result": runs(RESULT), "joint": runs(JOINT)}
+    found: Numbers = {f"cg.{level:g}": crossing(kinds["result"][0].own["cg"], level) for level in (1e-2, 1e-4)}
+    for name, records in kinds.items():
+        found[name] = median(map(horizon, records))
+        found[f"{name}.iterations"] = interval([crossing(errors(record), 1e-4) for record in records])
+        found[f"{name}.next"] = median(record.own["deviation"][6] / record.own["cg"][6] for record in records)
     return found
 
 

@@ -7,12 +7,13 @@ from statistics import fmean
 
 from nlaformer.errors import FileError
 from nlaformer.io import replace_file
+from nlaformer.learn.config import Config
 from paper import plan
 from paper.artefacts import HOME
 from paper.curves import geometric_mean
 from paper.hypotheses import Numbers
 from paper.quantities import failed, interval, mean_error
-from paper.results import Record, Results
+from paper.results import Record, Results, rounded
 
 
 def write() -> None:
@@ -23,7 +24,8 @@ def write() -> None:
     if not begin or not end:
         raise FileError(f"{path} must have a line <!-- runs --> and after it a line <!-- end -->; put them back")
     for name, run in plan.confirmatory().items():
-        if results.has_run(name) and results.run(name).config != run.config:
+        expected = Config.from_json(rounded(run.config.to_json()))  # files have six digits
+        if results.has_run(name) and results.run(name).config != expected:
             raise FileError(f"the run {name} in {results.folder} does not have its planned config; remove it")
     replace_file(path, f"{before}{begin}{tables(results)}\n{end}{after}".encode())
 
