@@ -18,7 +18,7 @@ from nlaformer.console import Sheet, to_markdown
 from nlaformer.errors import unknown_name
 from nlaformer.io import make_folder, replace_file
 from nlaformer.report.figure import save
-from paper import acceleration, bundled, controls, imitation, learned_operations, measured, note_figures
+from paper import acceleration, bundled, controls, imitation, learned_operations, measured, note_figures, teaching
 from paper.results import Results, sources
 
 HOME = Path(__file__).parent
@@ -141,9 +141,8 @@ ARTEFACTS: tuple[Artefact, ...] = (
              measure=controls.measure, figure=controls.figure, tables=controls.tables),
     Artefact("fig-heads", "The error of a product by attention, over c", BEYOND, files=(note_figures.HEADS,),
              measure=note_figures.measure_heads, figure=note_figures.heads_figure),
-    Artefact("fig-teacher", "What the teacher contributes, on fresh seeds", BEYOND, runs=note_figures.TEACHER_RUNS,
-             files=(note_figures.STEEPEST_DESCENT,), measure=note_figures.measure_descent,
-             figure=note_figures.teacher_figure, tables=note_figures.teacher_table),
+    Artefact("fig-teacher", "What the teacher contributes, on fresh seeds", BEYOND, runs=teaching.RUNS,
+             files=(teaching.FILE,), measure=teaching.measure, figure=teaching.figure, tables=teaching.table),
     Artefact("fig-floor", "Learned solvers with and without a floor", BEYOND, files=(bundled.FILE,),
              measure=bundled.measure, figure=note_figures.floor_figure),
     Artefact("learned-operations", "Operations learned from random weights, and their constructions", BEYOND,

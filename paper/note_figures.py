@@ -1,4 +1,4 @@
-"""The figures of note.md: heads over c, what the teacher contributes, and errors with and without a floor.
+"""Two figures of note.md: heads over c, and errors with and without a floor.
 
 Heads: the sum over 20 tokens of v_i s_i, computed by softmax heads in float64 with the sink's score C that the library
 chooses, for steps c from 1e-10 to 1; the error and the proven bound are those of the whole 20 x 20 result.
@@ -16,18 +16,12 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from nlaformer.console import Sheet
 from nlaformer.express.linearize import Linearization, design
-from nlaformer.learn.evaluate import squared_relative_errors
 from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
-from paper import bundled, plan
-from paper.curves import band, geometric_mean, span
-from paper.hypotheses import DESCENT
-from paper.quantities import crossing, errors, interval, lead, mean_error, typical
-from paper.results import HOME, Record, Results
-from paper.run import TEST_COUNT, TEST_SEED
+from paper import bundled
+from paper.results import HOME, Results
 
-HEADS, STEEPEST_DESCENT = "heads", "steepest-descent"
+HEADS = "heads"
 BENCHMARKS = HOME.parents[1] / "benchmarks" / "results"
 SCHEMES = {"c and 0 (the paper)": ("paper", 1), "+c and -c": ("antisymmetric", 1), "+-c, +-2c": ("antisymmetric", 2)}
 _SEED, _TOKENS, _SIGMA = 0, 20, "1.2"
@@ -85,7 +79,7 @@ def note_numbers(results: Results) -> dict[str, Any]:
     for teacher in ("cg", "pcg"):
         found[f"floor.{teacher}"] = fresh.at(f"{teacher}-accelerated", float(_SIGMA))["mean"][-1]
     iterations = _learned("two-clusters")["to_residual"]
-    return found | {"two_clusters": [iterations["CG"], iterations["learned"]]} | _descent_numbers(results)
+    return found | {"two_clusters": [iterations["CG"], iterations["learned"]]}
 
 
 def _share_of_bound(schemes: dict[str, Any]) -> float:
@@ -110,85 +104,6 @@ def heads_figure(results: Results) -> Figure:
     tidy(axes, f"{title}\nsums of {document['tokens']} products, float64", "c", "relative error")
     axes.legend(frameon=False, fontsize=8.5)
     return figure
-
-
-# --- what the teacher contributes, on fresh seeds ---
-
-_TAUGHT = {f"lambda = {weight}": f"cg-accelerated-lambda{weight}" for weight in (1, 7, 10, 13, 30)}
-_TAUGHT |= {"solution only": "solution-only", "lambda = 10, steepest descent": DESCENT}
-_TAUGHT |= {"lambda = 10, rotated": "cg-accelerated-lambda10-rotated"}
-_DRAWN = ("lambda = 1", "lambda = 10", "lambda = 30", "solution only", "lambda = 10, steepest descent")
-TEACHER_RUNS = tuple(name for kind in _TAUGHT.values() for name in plan.confirmatory_kinds()[kind])
-
-
-def measure_descent(results: Results, small: bool) -> None:
-    """The mean errors of the wrong teacher, steepest descent, on the test systems of protocol.md."""
-    run = plan.confirmatory()[f"{DESCENT}-seed100"]
-    config = (plan.small(run) if small else run).config
-    A, b, x = config.make_family().sample(64 if small else TEST_COUNT, TEST_SEED)
-    iterates, _ = config.make_teacher()(A, b, config.T)
-    means = squared_relative_errors(iterates, x).mean(0).tolist()
-    results.write(STEEPEST_DESCENT, {"command": "python -m paper run fig-teacher", "count": len(x), "mean": means})
-
-
-def _descent_numbers(results: Results) -> dict[str, Any]:
-    """How far steepest descent's pupils are ahead of it, over (1 + lambda)^2: over t = 2..6, and at t = 1, ..., T."""
-    teacher, records = results.document(STEEPEST_DESCENT)["mean"], _seeds(results, "lambda = 10, steepest descent")
-    law = (1 + records[0].config.lambda_) ** 2
-    at = [geometric_mean([e / errors(r)[t] / law for r in records]) for t, e in enumerate(teacher)]
-    return {
-        "descent.end": teacher[-1],
-        "descent.lead": interval([typical(teacher) / typical(errors(record)) / law for record in records]),
-        "descent.first": at[1],
-        "descent.iterates": [min(at[2:]), max(at[2:])],
-    }
-
-
-def _seeds(results: Results, label: str) -> list[Record]:
-    return [results.run(name) for name in plan.confirmatory_kinds()[_TAUGHT[label]]]
-
-
-def teacher_figure(results: Results) -> Figure:
-    """CG and steepest descent beside the models that they taught; rotated systems, means and medians."""
-    figure, (axes, rotated) = panels(2, width=4.2, height=3.6)
-    for k, label in enumerate(_DRAWN):
-        records = _seeds(results, label)
-        band(axes, [record.own["model"] for record in records], label, k)
-    reference(axes, records[0].own["cg"], "CG")
-    reference(axes, results.document(STEEPEST_DESCENT)["mean"], "steepest descent", ":")
-    tidy(axes, "Taught by CG, or steepest descent\nmeans of the systems, one seed and the range", "iteration")
-    for k, record in enumerate(_seeds(results, "lambda = 10, rotated")):
-        curve(rotated, record.own["median"]["model"], f"seed {record.config.seed}", k)
-        curve(rotated, record.own["model"], "", k, style=":")
-    reference(rotated, record.own["median"]["cg"], "CG")
-    tidy(rotated, "Rotated systems, lambda = 10\nmedians, and dotted the means", "iteration")
-    axes.set_ylabel("squared relative error", fontsize=9)
-    axes.set_yscale("log")
-    axes.set_ylim(1e-8, 50)
-    for each in (axes, rotated):
-        each.legend(frameon=False, fontsize=8, loc="lower left")
-    return figure
-
-
-def teacher_table(results: Results) -> list[Sheet]:
-    """G, the lead over CG, the lead over (1 + lambda)^2 and the iterations to 1e-4, with their intervals."""
-    lines = []
-    for label in _TAUGHT:
-        records = _seeds(results, label)
-        config, leads = records[0].config, list(map(lead, records))
-        law = (1 + config.lambda_) ** 2
-        lawful = config.supervision != "solution" and config.teacher == "cg"
-        cells = (
-            [mean_error(record) for record in records],
-            leads,
-            [each / law for each in leads] if lawful else None,
-            [crossing(errors(record), 1e-4) for record in records],
-        )
-        written = ("-" if values is None else span(interval(values), ".3g") for values in cells)
-        lines.append((label, str(len(records)), *written))
-    headings = ("taught by CG, unless said", "seeds", "G", "lead over CG", "over (1 + lambda)^2", "iterations to 1e-4")
-    note = "Intervals of protocol.md. Where 1e-4 is not reached, T = 20 counts."
-    return [Sheet("The lead over CG by the weight of the solution, fresh seeds", headings, tuple(lines), note)]
 
 
 # --- with and without a floor ---

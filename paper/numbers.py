@@ -18,7 +18,7 @@ from scipy import stats
 
 from nlaformer.learn.evaluate import WITHIN_REACH
 from nlaformer.learn.recipes import Config
-from paper import bundled, hypotheses, ledger, microscope, plan
+from paper import bundled, hypotheses, ledger, microscope, plan, teaching
 from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
 from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
 from paper.imitation import ANNEALED, late_errors
@@ -45,9 +45,10 @@ def numbers() -> Numbers:
     )  # fmt: skip
     found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
     found |= {f"microscope.{key}": value for key, value in microscope.numbers(RESULTS).items()}
-    for name, part in hypotheses.numbers(RESULTS).items():
-        found |= {f"{name}.{key}": value for key, value in part.items()}
+    found |= {f"teaching.{key}": value for key, value in teaching.numbers(RESULTS).items()}
     found |= {f"h0.{key}": value for key, value in ledger.progress(RESULTS).items()}
+    for name, own in hypotheses.numbers(RESULTS).items():
+        found |= {f"{name}.{key}": value for key, value in own.items()}
     found = {key: value for key, value in found.items() if not isinstance(value, str | bool)}
     lists = {key: value for key, value in found.items() if isinstance(value, list)}
     return found | {f"{k}.{end.__name__}": end(v) for k, v in lists.items() for end in (min, max)}
