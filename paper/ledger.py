@@ -7,13 +7,12 @@ from statistics import fmean
 
 from nlaformer.errors import FileError
 from nlaformer.io import replace_file
-from nlaformer.learn.config import Config
 from paper import plan
 from paper.artefacts import HOME
 from paper.curves import geometric_mean
 from paper.hypotheses import Numbers
 from paper.quantities import failed, interval, mean_error
-from paper.results import Record, Results, rounded
+from paper.results import Record, Results, as_filed
 
 
 def write() -> None:
@@ -24,8 +23,7 @@ def write() -> None:
     if not begin or not end:
         raise FileError(f"{path} must have a line <!-- runs --> and after it a line <!-- end -->; put them back")
     for name, run in plan.confirmatory().items():
-        expected = Config.from_json(rounded(run.config.to_json()))  # files have six digits
-        if results.has_run(name) and results.run(name).config != expected:
+        if results.has_run(name) and results.run(name).config != as_filed(run.config):
             raise FileError(f"the run {name} in {results.folder} does not have its planned config; remove it")
     replace_file(path, f"{before}{begin}{tables(results)}\n{end}{after}".encode())
 

@@ -135,6 +135,11 @@ def rounded(value: Any) -> Any:
     return value
 
 
+def as_filed(config: Config) -> Config:
+    """A config as the file of its run has it, with numbers of six digits."""
+    return Config.from_json(rounded(config.to_json()))
+
+
 def restored(value: Any) -> Any:
     """The reverse: infinite where a file has null.
 

@@ -20,7 +20,7 @@ from nlaformer.learn.stacks import check_stack
 from paper import plan, run
 from paper.artefacts import HOME
 from paper.bundled import promote
-from paper.results import Results, rounded
+from paper.results import Results, as_filed, rounded
 
 RESULT, JOINT = map(plan.name_of, (plan.imitation(), plan.joint()))
 
@@ -200,7 +200,7 @@ def test_a_filed_run_has_its_config_commit_history_and_evaluations(made):
 
 
 def test_a_confirmatory_run_is_filed_with_its_group_failures_and_crossings(tmp_path, monkeypatch):
-    monkeypatch.setattr("paper.run._CONFIRMATORY_COUNT", 8)
+    monkeypatch.setattr("paper.run.TEST_COUNT", 8)
     filed = Results(tmp_path / "results")
     assert make([tiny("joint-eta0.0005-seed101")], tmp_path / "runs", filed) == []
     document, committed = (
@@ -234,7 +234,7 @@ def test_every_committed_run_has_its_planned_config_seed_and_commit():
     for name in (path.stem for path in (HOME / "results" / "runs").glob("*.json")):
         record, planned = Results().run(name), plan.planned(name)
         document = record.document
-        assert set(planned.config.differences(record.config)) <= {"start"}, name
+        assert set(as_filed(planned.config).differences(record.config)) <= {"start"}, name
         assert document.get("group") == planned.group  # in protocol.md
         assert document["name"] == name and document["state"] in ("finished", "diverged")
         assert name.startswith("bundled-") or name.endswith(f"-seed{record.config.seed}")

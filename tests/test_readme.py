@@ -125,8 +125,12 @@ def test_the_numbers_of_learned_models_are_those_on_file():
     assert f"t = 3 the mean over {fresh.count:,} fresh systems is {_short(model['mean'][3])}" in " ".join(
         README.split()
     )
-    law = numbers()["lambda.law"]
-    assert f"{min(law):.1f} to {max(law):.1f}" in _row("lead over CG")
+    low, high = numbers()["lambda.law"]
+    fresh = [end for weight in (1, 7, 10, 13) for end in numbers()[f"h9.{weight}"]]
+    for span in (f"{low:.1f} to {high:.1f}", f"{min(fresh):.2f} to {max(fresh):.2f}"):
+        assert span in _row("lead over the teacher")
+    low, high = numbers()["teaching.lead"]
+    assert f"{low:.2f} to {high:.2f} with steepest descent" in _row("lead over the teacher")
 
 
 def test_the_numbers_of_solving_and_training_are_those_on_file():
