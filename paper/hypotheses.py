@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from operator import truediv
 from statistics import fmean, median, stdev
 from typing import Any
 
@@ -300,7 +302,10 @@ def _h13(runs: _Find) -> Numbers:
 
 
 def _h14(name: str, kind: str) -> Callable[[_Find], Numbers]:
-    """The largest validation error at T in the last tenth of the steps over the least; G over that of 100,000 steps."""
+    """The largest validation error at T in the last tenth of the steps over the least; G over that of 100,000 steps.
+
+    Beside them the last of these errors over the least, the largest rise above the least so far, and how many decided.
+    """
 
     def hypothesis(runs: _Find) -> Numbers:
         ((long,), (short,)) = runs(f"{kind}-700k"), runs(kind, 1)
@@ -311,6 +316,9 @@ def _h14(name: str, kind: str) -> Callable[[_Find], Numbers]:
             f"{name}.spread": max(at_end, default=math.inf) / min(history["final_error"]),  # none: it diverged before
             f"{name}.finite": long.document["state"] == "finished",
             f"{name}.gain": mean_error(long) / mean_error(short),
+            f"{name}.last": history["final_error"][-1] / min(history["final_error"]),
+            f"{name}.rise": max(map(truediv, history["final_error"], accumulate(history["final_error"], min))),
+            f"{name}.checks": len(at_end),
         }
 
     return hypothesis
@@ -321,12 +329,19 @@ def _h15(runs: _Find) -> Numbers:
 
 
 def _h16(runs: _Find) -> Numbers:
-    """G of the other reading, and the prediction interval of one more seed of lambda = 10."""
+    """G of the other reading, and the prediction interval of one more seed of lambda = 10; beside them G elsewhere.
+
+    Elsewhere: at sigma = 1 and 1.4.
+    """
     logs = [math.log(score) for score in _scores(runs(LAMBDA_10))]
     half = float(stats.t.ppf(1 - LEVEL / 2, len(logs) - 1)) * stdev(logs) * math.sqrt(1 + 1 / len(logs))
     (other,) = _scores(runs(f"{LAMBDA_10}-sqrt"))
     low, high = math.exp(fmean(logs) - half), math.exp(fmean(logs) + half)
-    return {"score": other, "prediction": [low, high], "outcome": "inside" if low <= other <= high else "outside"}
+    found: Numbers = {"score": other, "prediction": [low, high]}
+    found["outcome"] = "inside" if low <= other <= high else "outside"
+    elsewhere = [score for sigma in ("1", "1.4") for score in _scores(runs(f"{LAMBDA_10}-sigma{sigma}"))]
+    found |= {"elsewhere": [min(elsewhere), max(elsewhere)], "elsewhere.runs": len(elsewhere)}
+    return found | {"elsewhere.inside": sum(low <= score <= high for score in elsewhere)}
 
 
 _HYPOTHESES: tuple[tuple[str, Callable[[_Find], Numbers]], ...] = (

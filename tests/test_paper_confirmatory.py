@@ -16,6 +16,7 @@ from paper.hypotheses import numbers
 from paper.ledger import tables
 from paper.quantities import compare, holm, interval
 from paper.results import Record, Results
+from paper.teaching import from_minimizer
 from paper.verdicts import RULES, verdicts
 
 ROOT = Path(__file__).parents[1]
@@ -204,3 +205,19 @@ def test_a_mistake_in_a_hypothesis_is_no_missing_run(tmp_path, monkeypatch):
     monkeypatch.setattr(results, "has_run", lambda name: True)
     with pytest.raises(KeyError):
         numbers(results)
+
+
+def test_the_distance_from_the_minimizer_of_the_loss_is_that_of_the_vectors():
+    config = plan.paper_accelerated(lambda_=7.0)
+    rng = np.random.default_rng(0)
+    teacher, found, x = rng.normal(size=(3, 64, 5))  # of 64 systems
+    norm = (x**2).sum(1)
+
+    def mean(error):
+        return float(((error**2).sum(1) / norm).mean())
+
+    least = (teacher + 7 * x) / 8
+    own = {"model": [mean(found - x)], "deviation": [mean(found - teacher)]}
+    record = Record("", {"own": "here", "evaluations": {"here": own}, "config": config.to_json()})
+    (distance,) = from_minimizer(record, [mean(teacher - x)])
+    assert distance == pytest.approx(mean(found - least) / mean(least - x))
