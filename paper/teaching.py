@@ -57,6 +57,7 @@ def numbers(results: Results) -> dict[str, Any]:
         "lead": interval([typical(run) for run in runs]),
         "first": means[1],
         "iterates": [min(means[2:]), max(means[2:])],
+        "off": max(abs(ratio - 1) for ratio in means[2:]),
         "iterates.single_runs": [min(min(run[2:]) for run in runs), max(max(run[2:]) for run in runs)],
         "minimizer.end": teacher[-1] / _law(records[0]),
         "apart": [min(min(run[2:]) for run in apart), max(max(run[2:]) for run in apart)],

@@ -129,8 +129,9 @@ def test_the_numbers_of_learned_models_are_those_on_file():
     fresh = [end for weight in (1, 7, 10, 13) for end in numbers()[f"h9.{weight}"]]
     for span in (f"{low:.1f} to {high:.1f}", f"{min(fresh):.2f} to {max(fresh):.2f}"):
         assert span in _row("lead over the teacher")
-    low, high = numbers()["teaching.lead"]
-    assert f"{low:.2f} to {high:.2f} with steepest descent" in _row("lead over the teacher")
+    for key, words in (("teaching.lead", "over steepest"), ("h9.30", "at lambda = 30"), ("h9.pcg", "over PCG")):
+        low, high = numbers()[key]
+        assert f"{low:.2f} to {high:.2f} {words}" in _row("lead over the teacher")
 
 
 def test_the_numbers_of_solving_and_training_are_those_on_file():
