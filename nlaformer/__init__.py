@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
-__version__ = "0.2.0"
+__version__ = "0.3.0"
 
 # Where each public name lives. The imports below say the same to editors and type checkers; a test compares the two.
 _HOMES = {
