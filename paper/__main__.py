@@ -114,9 +114,10 @@ def _run(given: argparse.Namespace, folder: Path, results: Results) -> int:
     asked = [_asked(name) for name in given.names]
     names = _chosen(given, [name for _, runs in asked for name in runs])
     for entry in (entry for chosen, _ in asked for entry in chosen):
-        if entry.measure is not None and not all(map(results.has, entry.files)):
+        if entry.file and entry.measure and not results.has(entry.file):
             say(f"{entry.name}: measuring")
-            entry.measure(results, given.small)
+            command = {"command": f"python -m paper run {entry.name}"}
+            results.write(entry.file, command | entry.measure(given.small))
     if given.small:  # tiny models start from random weights
         wanted = [plan.small(plan.planned(name)) for name in names]
     else:

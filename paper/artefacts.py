@@ -1,7 +1,7 @@
 """Every table and figure, in the paper's order, then what goes beyond it; and writing one to its files.
 
-An artefact owns no numbers: it needs the files of training runs, shared between artefacts, and files that its
-``measure`` writes. Figure and tables are functions of these files alone.
+An artefact owns no numbers: it needs the files of training runs, shared between artefacts, and the file of what
+its ``measure`` found. Figure and tables are functions of these files alone.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ class Artefact:
     """What it is in the paper: "Figure 7"; or "beyond the paper"."""
     runs: tuple[str, ...] = ()
     """The training runs it shows."""
-    files: tuple[str, ...] = ()
-    """The documents that ``measure`` writes."""
-    measure: Callable[[Results, bool], None] | None = None
-    """Writes these documents; the flag asks for a size that takes seconds on a CPU."""
+    file: str | None = None
+    """The document of what ``measure`` found."""
+    measure: Callable[[bool], dict[str, Any]] | None = None
+    """Measures it; the flag asks for a size that takes seconds on a CPU."""
     figure: Callable[[Results], Figure] | None = None
     tables: Callable[[Results], list[Sheet]] | None = None
 
     def missing(self, results: Results) -> list[str]:
         """The runs and documents that are not there yet."""
         runs = [name for name in self.runs if not results.has_run(name)]
-        return runs + [name for name in self.files if not results.has(name)]
+        return runs + [name for name in (self.file,) if name and not results.has(name)]
 
 
 def draw(artefact: Artefact, results: Results, out: Path = HOME) -> list[Path]:
@@ -64,7 +64,8 @@ def draw(artefact: Artefact, results: Results, out: Path = HOME) -> list[Path]:
 
 def _page(artefact: Artefact, results: Results) -> str:
     """The tables of an artefact and where their numbers come from."""
-    documents = [*(results.run(name).document for name in artefact.runs), *map(results.document, artefact.files)]
+    documents = [results.run(name).document for name in artefact.runs]
+    documents += [results.document(artefact.file)] if artefact.file else []
     parts = [f"# {artefact.title}", f"{artefact.paper}. Written by `python -m paper draw {artefact.name}`."]
     if artefact.figure is not None:
         parts.append(f"![{artefact.title}](../figures/{artefact.name}.svg)")
@@ -94,17 +95,17 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("fig-transformer", "The components of a transformer layer", "Figure 1",
              figure=measured.transformer_figure),
     Artefact("table-operations", "What the operations cost as transformers", "Table 1",
-             files=(measured.OPERATIONS,), measure=measured.measure_operations, tables=measured.operations_tables),
+             file=measured.OPERATIONS, measure=measured.measure_operations, tables=measured.operations_tables),
     Artefact("theorem-cg", "Conjugate gradients as a transformer", "Theorem 3.1",
-             files=(measured.CG,), measure=measured.measure_cg, tables=measured.cg_table),
+             file=measured.CG, measure=measured.measure_cg, tables=measured.cg_table),
     Artefact("fig-structure", "The pre, loop and post blocks", "Figure 2", figure=measured.structure_figure),
     Artefact("fig-probe", "The probe mechanism", "Figure 3", figure=measured.probe_figure),
     Artefact("table-systems", "The systems: what the log-normal diagonal does to their condition",
              "Sections 4.1 and 4.2",
-             files=(measured.SYSTEMS,), measure=measured.measure_systems, tables=measured.systems_table),
+             file=measured.SYSTEMS, measure=measured.measure_systems, tables=measured.systems_table),
     Artefact("table-first-setting", "Discrepancy before and after training, joint and result supervision", "Table 2",
              runs=(*_names(imitation.FIRST_SETTING), imitation.SECOND_SETTING["step + solution"][0]),
-             files=(imitation.UNTRAINED,), measure=imitation.measure_untrained, figure=imitation.discrepancy_figure,
+             file=imitation.UNTRAINED, measure=imitation.measure_untrained, figure=imitation.discrepancy_figure,
              tables=partial(imitation.discrepancy_table, setting=imitation.FIRST_SETTING)),
     Artefact("fig-learning-rate", "The learning rate during training", "Figure 4a",
              runs=(*imitation.RATES.values(), *imitation.ANNEALED.values()), figure=imitation.learning_rate_figure),
@@ -115,7 +116,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("fig-intermediate", "Error of the intermediate variables per iteration", "Figure 5b",
              runs=_names(imitation.KINDS), figure=imitation.intermediate_figure),
     Artefact("table-second-setting", "Discrepancy before and after training, step and solution supervision", "Table 3",
-             runs=_names(imitation.SECOND_SETTING), files=(imitation.UNTRAINED,), measure=imitation.measure_untrained,
+             runs=_names(imitation.SECOND_SETTING), file=imitation.UNTRAINED, measure=imitation.measure_untrained,
              tables=partial(imitation.discrepancy_table, setting=imitation.SECOND_SETTING)),
     _sweep("fig-lambda", "Step and solution supervision, by the weight lambda", "Figure 6", "lambda",
            acceleration.LAMBDA),
@@ -135,18 +136,18 @@ ARTEFACTS: tuple[Artefact, ...] = (
              figure=acceleration.lead_figure, tables=acceleration.lead_table),
     Artefact("table-runs", "Every kind of run, the paper's loss and ours, up to three seeds", BEYOND,
              runs=_names(acceleration.RUNS), tables=acceleration.runs_table),
-    Artefact("table-bundled", "The bundled models", BEYOND, runs=bundled.RUNS, files=(bundled.FILE,),
+    Artefact("table-bundled", "The bundled models", BEYOND, runs=bundled.RUNS, file=bundled.FILE,
              measure=bundled.measure, figure=bundled.figure, tables=bundled.tables),
-    Artefact("controls", "Whose quantities a trained state holds", BEYOND, files=(controls.FILE,),
+    Artefact("controls", "Whose quantities a trained state holds", BEYOND, file=controls.FILE,
              measure=controls.measure, figure=controls.figure, tables=controls.tables),
-    Artefact("fig-heads", "The error of a product by attention, over c", BEYOND, files=(note_figures.HEADS,),
+    Artefact("fig-heads", "The error of a product by attention, over c", BEYOND, file=note_figures.HEADS,
              measure=note_figures.measure_heads, figure=note_figures.heads_figure),
     Artefact("fig-teacher", "What the teacher contributes, on fresh seeds", BEYOND, runs=teaching.RUNS,
-             files=(teaching.FILE,), measure=teaching.measure, figure=teaching.figure, tables=teaching.table),
-    Artefact("fig-floor", "Learned solvers with and without a floor", BEYOND, files=(bundled.FILE,),
+             file=teaching.FILE, measure=teaching.measure, figure=teaching.figure, tables=teaching.table),
+    Artefact("fig-floor", "Learned solvers with and without a floor", BEYOND, file=bundled.FILE,
              measure=bundled.measure, figure=note_figures.floor_figure),
     Artefact("learned-operations", "Operations learned from random weights, and their constructions", BEYOND,
-             files=(learned_operations.FILE,), measure=learned_operations.measure, figure=learned_operations.figure,
+             file=learned_operations.FILE, measure=learned_operations.measure, figure=learned_operations.figure,
              tables=learned_operations.tables),
 )  # fmt: skip
 

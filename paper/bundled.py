@@ -70,7 +70,7 @@ def fresh(results: Results) -> Fresh:
 # --- measuring ---
 
 
-def measure(results: Results, small: bool) -> None:
+def measure(small: bool) -> dict[str, Any]:
     """Solve the fresh systems with every bundled model, with CG and with PCG; some minutes on two cores."""
     count = _SMALL_COUNT if small else _COUNT
     solvers = {name: load_solver(pretrained.HOME / name) for name in plan.BUNDLED}
@@ -89,8 +89,7 @@ def measure(results: Results, small: bool) -> None:
             deviation = squared_deviations(iterates, taught[solver.config.teacher], x).mean(0).tolist()
             row = _curves(squared_relative_errors(iterates, x)) | {"deviation": deviation}
             models[name]["sigma"][str(sigma)] = row
-    about = {"command": "python -m paper run table-bundled", "count": count, "seed": _SEED, "sigma": plan.SIGMAS}
-    results.write(FILE, about | {"methods": methods, "models": models})
+    return {"count": count, "seed": _SEED, "sigma": plan.SIGMAS, "methods": methods, "models": models}
 
 
 def _curves(errors: Tensor) -> dict[str, list[float]]:

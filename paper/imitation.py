@@ -9,6 +9,7 @@ start of an untrained model whose probe has PyTorch's usual random weights, and 
 from __future__ import annotations
 
 from statistics import fmean
+from typing import Any
 
 import torch
 from matplotlib.figure import Figure
@@ -107,7 +108,7 @@ def imitation_table(results: Results) -> list[Sheet]:
 # --- Tables 2 and 3 ---
 
 
-def measure_untrained(results: Results, small: bool) -> None:
+def measure_untrained(small: bool) -> dict[str, Any]:
     """The discrepancy of untrained models whose probe has the weights of a new torch.nn.Linear."""
     count, found = 16 if small else 512, []
     config = plan.small(plan.planned(KINDS["joint"][0])).config if small else plan.joint()
@@ -118,8 +119,7 @@ def measure_untrained(results: Results, small: bool) -> None:
         weight = torch.empty_like(solver.probe_rd.weight).uniform_(-bound, bound, generator=generator)
         solver.probe_rd.weight.data.copy_(weight)
         found.append(judge(solver, given).discrepancy)
-    about = {"command": "python -m paper run table-first-setting", "config": config.to_json(), "count": count}
-    results.write(UNTRAINED, about | {"discrepancy": found})
+    return {"config": config.to_json(), "count": count, "discrepancy": found}
 
 
 def discrepancy_figure(results: Results) -> Figure:

@@ -76,7 +76,7 @@ class Budget:
     tested: int = 1024
 
 
-FULL, QUICK = Budget(), Budget(n=2, steps=16, batch=16, warmup=4, tested=64)
+FULL, SMALL = Budget(), Budget(n=2, steps=16, batch=16, warmup=4, tested=64)
 
 
 # --- learning ---
@@ -193,9 +193,9 @@ def _entries(result: Any) -> Any:
 # --- the artefact ---
 
 
-def measure(results: Results, quick: bool = False) -> None:
-    """Half an hour on one core; quick: seconds, and errors that mean nothing."""
-    results.write(FILE, {"command": "python -m paper run learned-operations"} | study(QUICK if quick else FULL))
+def measure(small: bool) -> dict[str, Any]:
+    """Half an hour on one core; small: seconds, and errors that mean nothing."""
+    return study(SMALL if small else FULL)
 
 
 def study(budget: Budget) -> dict[str, Any]:

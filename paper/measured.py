@@ -44,10 +44,9 @@ _VACUOUS = 0.1  # a relative bound above this is of the size of the result itsel
 # --- Table 1 ---
 
 
-def measure_operations(results: Results, small: bool) -> None:
+def measure_operations(small: bool) -> dict[str, Any]:
     """Build, run and count every operation of the paper."""
-    rows = measure_all(4 if small else 20)
-    results.write(OPERATIONS, {"command": "python -m paper run table-operations", "rows": rows})
+    return {"rows": measure_all(4 if small else 20)}
 
 
 def measure_all(n: int) -> list[Row]:
@@ -188,11 +187,10 @@ def _label(row: Row) -> str:
 # --- Theorem 3.1: conjugate gradients ---
 
 
-def measure_cg(results: Results, small: bool) -> None:
+def measure_cg(small: bool) -> dict[str, Any]:
     """Compile CG, run it and count."""
     rows = [compiled.measure("cg", n=4 if small else 20)]
-    about = {"command": "python -m paper run theorem-cg", "systems": compiled.SYSTEMS, "seed": compiled.SEED}
-    results.write(CG, about | {"algorithms": rows})
+    return {"systems": compiled.SYSTEMS, "seed": compiled.SEED, "algorithms": rows}
 
 
 def cg_table(results: Results) -> list[Sheet]:
@@ -212,7 +210,7 @@ def cg_table(results: Results) -> list[Sheet]:
 # --- the systems of section 4 ---
 
 
-def measure_systems(results: Results, small: bool) -> None:
+def measure_systems(small: bool) -> dict[str, Any]:
     """Condition numbers of scikit-learn's matrices, and of the paper's systems, which have a diagonal added to them."""
     count, n = 64 if small else 4096, 20
     bare = torch.stack([torch.from_numpy(make_spd_matrix(n, random_state=SEED + k)) for k in range(count)])
@@ -221,8 +219,7 @@ def measure_systems(results: Results, small: bool) -> None:
     quantiles = torch.tensor(_QUANTILES, dtype=torch.float64)
     conditions = {key: torch.quantile(found[:, -1] / found[:, 0], quantiles).tolist() for key, found in spectra.items()}
     smallest = {which: float(found.min()) for which, found in spectra.items()}
-    about = {"command": "python -m paper run table-systems", "count": count, "n": n, "seed": SEED}
-    results.write(SYSTEMS, about | {"condition": conditions, "smallest_eigenvalue": smallest})
+    return {"count": count, "n": n, "seed": SEED, "condition": conditions, "smallest_eigenvalue": smallest}
 
 
 def systems_table(results: Results) -> list[Sheet]:

@@ -33,14 +33,13 @@ _DRAWN = ("lambda = 1", "lambda = 10", "lambda = 30", "solution only")
 RUNS = tuple(name for kind in _KINDS.values() for name in plan.confirmatory_kinds()[kind])
 
 
-def measure(results: Results, small: bool) -> None:
+def measure(small: bool) -> dict[str, Any]:
     """The mean errors of steepest descent on the test systems of protocol.md."""
     run = plan.confirmatory()[f"{DESCENT}-seed100"]
     config = (plan.small(run) if small else run).config
     A, b, x = config.make_family().sample(64 if small else TEST_COUNT, TEST_SEED)
     iterates, _ = config.make_teacher()(A, b, config.T)
-    means = squared_relative_errors(iterates, x).mean(0).tolist()
-    results.write(FILE, {"command": "python -m paper run fig-teacher", "count": len(x), "mean": means})
+    return {"count": len(x), "mean": squared_relative_errors(iterates, x).mean(0).tolist()}
 
 
 def numbers(results: Results) -> dict[str, Any]:

@@ -188,9 +188,8 @@ def test_no_picture_cuts_off_its_titles():
 # --- measurements ---
 
 
-def test_the_diagonal_lowers_the_condition_numbers(tmp_path):
-    measured.measure_systems(Results(tmp_path), small=True)
-    found = Results(tmp_path).document(measured.SYSTEMS)
+def test_the_diagonal_lowers_the_condition_numbers():
+    found = measured.measure_systems(small=True)
     assert all(1 < low < median < high for low, median, high in found["condition"].values())
     bare, *others = (row[1] for row in found["condition"].values())
     assert max(others) < bare and min(found["smallest_eigenvalue"].values()) > 0
@@ -203,11 +202,10 @@ def test_the_lead_is_the_teachers_error_over_the_pupils():
     assert min(acceleration.lead(record)[2:7]) < acceleration.typical_lead(record) < max(acceleration.lead(record)[2:7])
 
 
-@pytest.mark.parametrize("name", ["pcg-accelerated"])
-def test_fresh_systems_are_measured_as_in_an_evaluation(name, tmp_path, monkeypatch):
+def test_fresh_systems_are_measured_as_in_an_evaluation(monkeypatch):
+    name = "pcg-accelerated"
     monkeypatch.setattr(plan, "BUNDLED", {name: plan.BUNDLED[name]})
-    bundled.measure(Results(tmp_path), small=True)
-    found, solver = bundled.fresh(Results(tmp_path)), nf.load(name)
+    found, solver = bundled.Fresh(bundled.measure(small=True)), nf.load(name)
     for sigma in plan.SIGMAS:
         systems = nf.problems.SPD(n=20, sigma=(sigma,)).sample(found.count, found.document["seed"])
         whole, row = judge(solver, trial("", systems, solver.config.T)), found.at(name, sigma)
@@ -225,5 +223,5 @@ def test_a_folder_named_like_a_bundled_model_is_not_measured(tmp_path, monkeypat
     nf.operation("add", n=2).save(tmp_path / "cg-joint")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(bundled, "_SMALL_COUNT", 2)
-    bundled.measure(Results(tmp_path), small=True)
-    assert bundled.fresh(Results(tmp_path)).configs["cg-joint"] == nf.load(pretrained.HOME / "cg-joint").config
+    found = bundled.Fresh(bundled.measure(small=True))
+    assert found.configs["cg-joint"] == nf.load(pretrained.HOME / "cg-joint").config
