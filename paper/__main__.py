@@ -101,7 +101,7 @@ def _list(results: Results) -> int:
         (entry.name, entry.paper, f"{count} missing" if count else "all there", entry.title)
         for entry, count in zip(ARTEFACTS, gone, strict=True)
     )
-    known = {"training runs": plan.runs(), "runs of protocol.md": plan.confirmatory()}
+    known = {"training runs": plan.exploratory(), "runs of protocol.md": plan.confirmatory()}
     there = (f"{len(r) - len(missing(r.values(), results))} of the {len(r)} {name}" for name, r in known.items())
     note = f"{' and '.join(there)} are there."
     print_sheets([Sheet("Tables and figures", ("name", "in the paper", "numbers", "what"), lines, note, words=True)])
@@ -150,11 +150,11 @@ def _chosen(given: argparse.Namespace, names: Sequence[str]) -> list[str]:
 
 def _asked(name: str) -> tuple[Sequence[Artefact], list[str]]:
     """The artefacts to measure and the runs to train, by the name given to ``run``."""
-    groups = {"next": list(plan.runs())}
+    groups = {"next": list(plan.exploratory())}
     for run in plan.confirmatory().values():
         groups.setdefault(f"confirmatory-{run.group}", []).append(run.name)
         groups[run.name] = [run.name]
-    groups |= {run: [run] for run in plan.runs()}
+    groups |= {run: [run] for run in plan.exploratory()}
     if name in groups:
         return (), groups[name]
     known = [*groups, *(entry.name for entry in ARTEFACTS), "all"]

@@ -46,7 +46,7 @@ Grid = Mapping[tuple[str, float, int], str]
 """Names of runs by teacher, sigma and the value of the parameter."""
 
 ETA: Sweep = {eta: plan.name_of(plan.joint(eta=eta)) for eta in plan.ETAS}
-LAMBDA: Sweep = {weight: plan.name_of(plan.paper_accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
+LAMBDA: Sweep = {weight: plan.name_of(plan.accelerated("cg", lambda_=weight)) for weight in plan.ALL_LAMBDAS}
 DIMENSION: Grid = {(c.teacher, c.sigma[0], c.d): plan.name_of(c) for c in plan.over_dimension()}
 WINDOW: Grid = {(c.teacher, c.sigma[0], c.window or c.T): plan.name_of(c) for c in plan.over_window()}
 _NOTE = (
@@ -142,7 +142,7 @@ def grid_table(results: Results, grid: Grid, symbol: str, title: str) -> list[Sh
 # --- Figure 7: three sigmas, two teachers ---
 
 SIGMA = {
-    (teacher, sigma): plan.seeds_of(plan.accelerated(teacher, sigma=(sigma,)))
+    (teacher, sigma): plan.seeds_of(plan.our_accelerated(teacher, sigma=(sigma,)))
     for teacher in plan.TEACHERS
     for sigma in plan.SIGMAS
 }  # three seeds at sigma 1.2, one at the others
@@ -325,8 +325,8 @@ def architectures_table(results: Results) -> list[Sheet]:
 LOOPS = {
     "result": plan.seeds_of(plan.imitation()),
     "joint": plan.seeds_of(plan.joint()),
-    "faster, taught by CG": plan.seeds_of(plan.accelerated("cg")),
-    "faster, taught by PCG": plan.seeds_of(plan.accelerated("pcg")),
+    "faster, taught by CG": plan.seeds_of(plan.our_accelerated("cg")),
+    "faster, taught by PCG": plan.seeds_of(plan.our_accelerated("pcg")),
     "looped, prompt injected": ARCHITECTURES["faster than CG", "looped"],
 }
 
@@ -367,7 +367,7 @@ def loops_table(results: Results) -> list[Sheet]:
 
 # --- all kinds of runs ---
 
-RUNS = {label: plan.seeds_of(config) for label, config in plan.kinds().items()} | {
+KINDS_OF_RUNS = {label: plan.seeds_of(config) for label, config in plan.kinds().items()} | {
     f"{label}, power 1, constant 1e-3": (name,)
     for label, name in zip(("result", "joint", "faster than CG"), map(plan.name_of, plan.constant_rate()), strict=True)
 }
@@ -377,7 +377,7 @@ def runs_table(results: Results) -> list[Sheet]:
     """A line for each kind, over its seeds."""
     lines = tuple(
         (label, length(records), str(len(records)), *outcome(records), span([r.own["discrepancy"] for r in records]))
-        for label, records in results.kinds(RUNS).items()
+        for label, records in results.kinds(KINDS_OF_RUNS).items()
     )
     headings = ("run", "steps", "seeds", *OUTCOME, "discrepancy")
     note = (

@@ -135,7 +135,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
              runs=(*acceleration.LEAD.values(), *acceleration.LAMBDA.values()),
              figure=acceleration.lead_figure, tables=acceleration.lead_table),
     Artefact("table-runs", "Every kind of run, the paper's loss and ours, up to three seeds", BEYOND,
-             runs=_names(acceleration.RUNS), tables=acceleration.runs_table),
+             runs=_names(acceleration.KINDS_OF_RUNS), tables=acceleration.runs_table),
     Artefact("table-bundled", "The bundled models", BEYOND, runs=bundled.RUNS, file=bundled.FILE,
              measure=bundled.measure, figure=bundled.figure, tables=bundled.tables),
     Artefact("controls", "Whose quantities a trained state holds", BEYOND, file=controls.FILE,

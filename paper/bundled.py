@@ -30,7 +30,7 @@ from paper.curves import counted, error_scale, iterations, overtaken, positive, 
 from paper.results import Record, Results, restored
 
 FILE = "bundled-fresh"
-RUNS = tuple(name for name in plan.runs() if name.startswith("bundled-"))
+RUNS = tuple(name for name in plan.exploratory() if name.startswith("bundled-"))
 _SEED = 20_261_115  # used for nothing else
 _COUNT, _SMALL_COUNT = 4096, 8  # systems at each sigma
 _SIGMA = 1.2  # of the table of the runs

@@ -72,13 +72,13 @@ class Sizes:
 # --- the vectors ---
 
 
-def quantities(systems: Systems, T: int) -> dict[str, Tensor]:
+def vectors(systems: Systems, T: int) -> dict[str, Tensor]:
     """The residual r, the direction d where there is one, and the iterate x of every method, (count, T+1, n) each.
 
     The iterate of Newton-Schulz is X_t b, where X_t approximates the inverse of A.
 
     >>> from nlaformer import problems
-    >>> held = quantities(problems.SPD(n=3).sample(5, seed=0), T=4)
+    >>> held = vectors(problems.SPD(n=3).sample(5, seed=0), T=4)
     >>> held["r of CG"].shape, sorted(name for name in held if name.startswith("d"))
     (torch.Size([5, 5, 3]), ['d of CG', 'd of Chebyshev', 'd of PCG'])
     """
@@ -223,7 +223,7 @@ def examine(solver: Solver, sizes: Sizes) -> dict[str, Any]:
     if config.T < 2:
         raise OptionError(f"a probe needs a model of at least T = 2 iterations; this one has T = {config.T}")
     systems = config.make_family().sample(sizes.count, sizes.seed)
-    held = quantities(systems, config.T)
+    held = vectors(systems, config.T)
     own = [t for t in _OWN_TOKEN_ITERATES if t <= config.T]
     trained, trained_tokens = hidden(solver, systems, own)
     if not bool(trained.isfinite().all()):

@@ -15,7 +15,7 @@ from paper import plan
 from paper.results import Record
 
 Curve = Sequence[float]
-THRESHOLDS = evaluate.THRESHOLDS[:4]
+FIRST_THRESHOLDS = evaluate.THRESHOLDS[:4]
 
 
 def iterations(curve: Curve, bound: float) -> float:
@@ -27,7 +27,7 @@ def iterations(curve: Curve, bound: float) -> float:
     return next((t for t, error in enumerate(curve) if error <= bound), math.inf)
 
 
-def counted(*curves: Curve, bounds: Sequence[float] = THRESHOLDS) -> str:
+def counted(*curves: Curve, bounds: Sequence[float] = FIRST_THRESHOLDS) -> str:
     """The iterations to 1e-1, ..., 1e-4 as a cell, a dash where a curve does not reach it; of several the range.
 
     >>> counted([1.0, 0.05, 0.005], [1.0, 0.5, 0.005], bounds=(1e-1, 1e-2, 1e-3))
@@ -45,7 +45,7 @@ def overtaken(own: Curve, theirs: Curve) -> float:
     return next((t for t in range(1, len(own)) if theirs[t] < own[t]), math.inf)
 
 
-def score(curve: Curve) -> float:
+def mean_error(curve: Curve) -> float:
     """One number for a curve: the geometric mean of the squared relative errors of x_1, ..., x_T."""
     return geometric_mean(curve[1:])
 
@@ -80,7 +80,7 @@ OUTCOME = ("mean error", "error at T", "iterations to")
 def outcome(records: Sequence[Record]) -> tuple[str, str, str]:
     """How runs that differ in the seed alone came out: the cells under the headings ``OUTCOME``."""
     curves = [record.own["model"] for record in records]
-    return span(list(map(score, curves))), span([curve[-1] for curve in curves]), counted(*curves)
+    return span(list(map(mean_error, curves))), span([curve[-1] for curve in curves]), counted(*curves)
 
 
 def with_error(mean: float, standard_error: float) -> str:

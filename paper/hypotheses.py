@@ -19,6 +19,7 @@ from paper import plan
 from paper.curves import geometric_mean, overtaken
 from paper.quantities import (
     LEVEL,
+    capped_mean_error,
     compare,
     crossing,
     errors,
@@ -27,7 +28,6 @@ from paper.quantities import (
     horizon,
     interval,
     lead,
-    mean_error,
     silent_discrepancy,
     typical,
 )
@@ -65,7 +65,7 @@ def _runs(results: Results, kind: str, seeds: int | None) -> list[Record]:
 
 
 def _scores(records: Sequence[Record]) -> list[float]:
-    return [mean_error(record) for record in records]
+    return [capped_mean_error(record) for record in records]
 
 
 def _compared(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Numbers:
@@ -231,7 +231,7 @@ def _h10_beside(runs: _Find) -> Numbers:
     found: Numbers = {}
     paired = list(zip(ten, alone, strict=True))
     for name, values in (
-        ("paired", [mean_error(one) / mean_error(other) for one, other in paired]),
+        ("paired", [capped_mean_error(one) / capped_mean_error(other) for one, other in paired]),
         ("end", [errors(one)[-1] / errors(other)[-1] for one, other in paired]),
     ):
         found[f"alone.{name}"] = [min(values), max(values)]
@@ -282,7 +282,7 @@ def _lead_without_the_lost(record: Record) -> float:
 def _h12(runs: _Find) -> Numbers:
     records = runs("result-literal")
     found: Numbers = {"failed": sum(map(failed, records)), "scores": _scores(records), "runs": len(records)}
-    found["trained"] = sum(mean_error(record) < 1 and not failed(record) for record in records)
+    found["trained"] = sum(capped_mean_error(record) < 1 and not failed(record) for record in records)
     return found | _compared({"result": (found["scores"], _scores(runs(RESULT)))}) | _h12_beside(records)
 
 
@@ -315,7 +315,7 @@ def _h14(name: str, kind: str) -> Callable[[_Find], Numbers]:
         return {
             f"{name}.spread": max(at_end, default=math.inf) / min(history["final_error"]),  # none: it diverged before
             f"{name}.finite": long.document["state"] == "finished",
-            f"{name}.gain": mean_error(long) / mean_error(short),
+            f"{name}.gain": capped_mean_error(long) / capped_mean_error(short),
             f"{name}.last": history["final_error"][-1] / min(history["final_error"]),
             f"{name}.rise": max(map(truediv, history["final_error"], accumulate(history["final_error"], min))),
             f"{name}.checks": len(at_end),

@@ -11,7 +11,7 @@ from paper import plan
 from paper.artefacts import HOME
 from paper.curves import geometric_mean
 from paper.hypotheses import Numbers
-from paper.quantities import failed, interval, mean_error
+from paper.quantities import capped_mean_error, failed, interval
 from paper.results import Record, Results, as_filed
 
 
@@ -38,7 +38,7 @@ def tables(results: Results) -> str:
         lines.append(f"| {group} | {len(planned)} | {len(done)} | {sum(map(failed, done))} |")
     lines += ["", "| group | kind | seeds | G, mean | G, 95% interval | median e_T | failures |", "|---" * 7 + "|"]
     for kind, records in sorted(filed.items(), key=lambda entry: _group(entry[1][0].name)):
-        scores = [mean_error(record) for record in records]
+        scores = [capped_mean_error(record) for record in records]
         ends = [record.own["median"]["model"][-1] for record in records]
         cells = [_group(records[0].name), kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
         cells += [_short(geometric_mean(ends)), f"{fmean(record.own['failures'] for record in records):.2%}"]
@@ -52,7 +52,7 @@ def progress(results: Results) -> Numbers:
     done = [record for records in filed.values() for record in records]
     systems = max((record.own["count"] for record in done), default=0)
     found: Numbers = {"planned": len(plan.confirmatory()), "done": len(done), "systems": systems}
-    scores = {kind: [mean_error(record) for record in records] for kind, records in filed.items()}
+    scores = {kind: [capped_mean_error(record) for record in records] for kind, records in filed.items()}
     spread = {kind: max(own) / min(own) for kind, own in scores.items() if len(own) > 1}
     found |= {"kinds": len(spread), "spread.above_1.5": sum(factor > 1.5 for factor in spread.values())}
     return found | {f"spread.{kind}": factor for kind, factor in spread.items()}

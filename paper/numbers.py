@@ -20,7 +20,7 @@ from nlaformer.learn.evaluate import WITHIN_REACH
 from nlaformer.learn.recipes import Config
 from paper import bundled, hypotheses, ledger, microscope, plan, teaching
 from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
-from paper.curves import THRESHOLDS, geometric_mean, iterations, overtaken, score
+from paper.curves import FIRST_THRESHOLDS, geometric_mean, iterations, mean_error, overtaken
 from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
@@ -31,7 +31,7 @@ __all__ = ["numbers"]
 Numbers = dict[str, Any]
 
 RESULTS = Results()
-RESULT, JOINT, CG, PCG = plan.imitation(), plan.joint(), *map(plan.paper_accelerated, TEACHERS)
+RESULT, JOINT, CG, PCG = plan.imitation(), plan.joint(), *map(plan.accelerated, TEACHERS)
 OURS: dict[tuple[str, float], Config] = {(config.teacher, config.sigma[0]): config for config in plan.over_sigma()}
 
 
@@ -64,12 +64,12 @@ def _of(config: Config) -> list[Numbers]:
 
 def _first(config: Config) -> float:
     """The mean error of a run from seed 0."""
-    return score(_of(config)[0]["model"])
+    return mean_error(_of(config)[0]["model"])
 
 
 def _score(config: Config) -> float:
     """The mean error of a run, the geometric mean of its seeds."""
-    return geometric_mean([score(row["model"]) for row in _of(config)])
+    return geometric_mean([mean_error(row["model"]) for row in _of(config)])
 
 
 def _luck(config: Config, comparisons: int = 1, single: bool = False) -> float:
@@ -77,12 +77,12 @@ def _luck(config: Config, comparisons: int = 1, single: bool = False) -> float:
 
     Student's interval of 95% for the logarithms of the mean errors, for several comparisons after Bonferroni.
     """
-    logs = [math.log(score(row["model"])) for row in _of(config)]
+    logs = [math.log(mean_error(row["model"])) for row in _of(config)]
     quantile = stats.t.ppf(1 - 0.025 / comparisons, len(logs) - 1)
     return float(math.exp(quantile * stdev(logs) * math.sqrt(1 + (1 if single else 1 / len(logs)))))
 
 
-def _counts(curve: Sequence[float], bounds: Sequence[float] = THRESHOLDS) -> list[float]:
+def _counts(curve: Sequence[float], bounds: Sequence[float] = FIRST_THRESHOLDS) -> list[float]:
     return [iterations(curve, bound) for bound in bounds]
 
 
@@ -213,7 +213,7 @@ def _intermediate() -> Numbers:
 
 def _eta() -> Numbers:
     """Figure 4b: mean errors relative to that at the paper's choice."""
-    ratios = {eta: score(run.own["model"]) / _score(JOINT) for eta, run in RESULTS.runs(ETA).items()}
+    ratios = {eta: mean_error(run.own["model"]) / _score(JOINT) for eta, run in RESULTS.runs(ETA).items()}
     others = [ratio for eta, ratio in ratios.items() if eta not in (0.05, 0.0005)]
     found: Numbers = {"none": _score(RESULT) / _score(JOINT), "others": _range(others)}
     return found | {f"{eta:g}": ratio for eta, ratio in ratios.items()} | {"luck": _luck(JOINT, len(ETA) - 1)}
@@ -223,7 +223,7 @@ def _lambda() -> Numbers:
     """Figure 6, and the lead over CG beside (1 + lambda)^2, what the minimizer of the loss has."""
     law = {weight: typical_lead(run) / (1 + weight) ** 2 for weight, run in RESULTS.runs(LAMBDA).items()}
     found: Numbers = {f"{weight:g}.lead_over_law": ratio for weight, ratio in law.items()}
-    found |= {f"{weight:g}.mean_error": _score(plan.paper_accelerated(lambda_=weight)) for weight in LAMBDA}
+    found |= {f"{weight:g}.mean_error": _score(plan.accelerated(lambda_=weight)) for weight in LAMBDA}
     found["law"] = _range(law[weight] for weight in plan.LAMBDAS)  # the paper's; we also have 30 and 100
     return found | {"luck": _luck(CG, len(plan.LAMBDAS) - 1), "luck.single": _luck(CG, single=True)}
 
@@ -271,8 +271,8 @@ def _window() -> Numbers:
     )
     pairs = list(zip(short, full, strict=True))
     return {
-        "whole": _range(score(ours) / score(theirs) for ours, theirs in pairs),
-        "late": _range(score(ours[5:]) / score(theirs[5:]) for ours, theirs in pairs),
+        "whole": _range(mean_error(ours) / mean_error(theirs) for ours, theirs in pairs),
+        "late": _range(mean_error(ours[5:]) / mean_error(theirs[5:]) for ours, theirs in pairs),
         "runs": len(pairs),
         "K15.1e-1": _range(_counts(curve)[0] for curve in short),
         "full.1e-1": _range(_counts(curve)[0] for curve in full),
@@ -303,7 +303,7 @@ def _loops() -> Numbers:
 def _seeds() -> Numbers:
     """The largest factor between the mean errors of seeds, and that between two which may be luck."""
     kinds = plan.from_seed(0)
-    seen = [_range(score(row["model"]) for row in _of(config)) for config in kinds]
+    seen = [_range(mean_error(row["model"]) for row in _of(config)) for config in kinds]
     found: Numbers = {"factor": max(most / least for least, most in seen), "kinds": len(kinds)}
     return found | {"luck": max(_luck(config, single=True) for config in kinds)}
 

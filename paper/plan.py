@@ -3,7 +3,7 @@
 The runs of the comparisons follow the paper's setting: n = 20, T = 20, d = 256, batch 64, 100,000 steps. The paper
 leaves open the peak learning rate (3e-3 here, better than 1e-3, see benchmarks/README.md) and the heads (8). Beside the
 paper's loss (power 1) there are our recipes' (power 3/4 for imitation, 1/2 for acceleration). Runs of one
-rank and shape train together as one program, a stack. To add runs, add their configs to a group of ``runs``.
+rank and shape train together as one program, a stack. To add runs, add their configs to a group of ``exploratory``.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Planned:
 def name_of(config: Config) -> str:
     """The name of a run: what it learns from, then every setting that differs from the usual one.
 
-    >>> name_of(accelerated("pcg", d=64, heads=2, sigma=(1.4,)))
+    >>> name_of(our_accelerated("pcg", d=64, heads=2, sigma=(1.4,)))
     'pcg-accelerated-d64-power0.5-sigma1.4-seed0'
     """
     accelerating = config.supervision == "step+solution"
@@ -127,28 +127,28 @@ def joint(**changes: Any) -> Config:
 
 
 def accelerated(teacher: str = "cg", **changes: Any) -> Config:
+    """Step and solution supervision, the paper's loss."""
+    return our_accelerated(teacher, power=1.0, **changes)
+
+
+def our_accelerated(teacher: str, **changes: Any) -> Config:
     """Step and solution supervision, our recipe."""
     return _usual(f"{teacher}-accelerated", **changes)
-
-
-def paper_accelerated(teacher: str = "cg", **changes: Any) -> Config:
-    """Step and solution supervision, the paper's loss."""
-    return accelerated(teacher, power=1.0, **changes)
 
 
 def kinds() -> dict[str, Config]:
     """One run of every kind, with the paper's loss (power 1) and with ours."""
     found = {"result, power 1": imitation(), "result, our recipe": our_imitation(), "joint, power 1": joint()}
     for teacher in TEACHERS:
-        found[f"faster than {teacher.upper()}, our recipe"] = accelerated(teacher)
-        found[f"faster than {teacher.upper()}, power 1"] = paper_accelerated(teacher)
+        found[f"faster than {teacher.upper()}, our recipe"] = our_accelerated(teacher)
+        found[f"faster than {teacher.upper()}, power 1"] = accelerated(teacher)
     return found
 
 
 def from_seed(seed: int) -> list[Config]:
     """The kinds that are trained from every seed."""
-    ours = [accelerated(teacher, seed=seed) for teacher in TEACHERS]
-    return [imitation(seed=seed), joint(seed=seed), paper_accelerated("cg", seed=seed), *ours]
+    ours = [our_accelerated(teacher, seed=seed) for teacher in TEACHERS]
+    return [imitation(seed=seed), joint(seed=seed), accelerated("cg", seed=seed), *ours]
 
 
 def seeds_of(config: Config) -> tuple[str, ...]:
@@ -159,7 +159,7 @@ def seeds_of(config: Config) -> tuple[str, ...]:
 
 def over_sigma() -> list[Config]:
     """Our acceleration at every sigma."""
-    return [accelerated(teacher, sigma=(sigma,)) for teacher in TEACHERS for sigma in SIGMAS]
+    return [our_accelerated(teacher, sigma=(sigma,)) for teacher in TEACHERS for sigma in SIGMAS]
 
 
 def over_dimension() -> list[Config]:
@@ -174,7 +174,7 @@ def over_window() -> list[Config]:
 
 def over_architecture() -> dict[tuple[str, str], Config]:
     """Every architecture at two tasks."""
-    tasks = {"imitating CG": imitation(), "faster than CG": accelerated("cg")}
+    tasks = {"imitating CG": imitation(), "faster than CG": our_accelerated("cg")}
     return {
         (task, architecture): config.replace(**changes)
         for architecture, changes in ARCHITECTURES.items()
@@ -185,7 +185,7 @@ def over_architecture() -> dict[tuple[str, str], Config]:
 def constant_rate() -> list[Config]:
     """A constant learning rate of 1e-3 after the warm-up: as close to the paper's text as it goes."""
     plain: dict[str, Any] = {"lr": 1e-3, "final_lr": 1.0}
-    return [imitation(**plain), joint(**plain), paper_accelerated("cg", **plain)]
+    return [imitation(**plain), joint(**plain), accelerated("cg", **plain)]
 
 
 # --- the runs behind the bundled models ---
@@ -228,12 +228,12 @@ def _bundled() -> list[Planned]:
 
 
 @cache
-def runs() -> dict[str, Planned]:
-    """Every run by name, in the order of their ranks."""
+def exploratory() -> dict[str, Planned]:
+    """The runs that are not the protocol's by name, in the order of their ranks."""
     found = {run.name: run for run in _bundled()}
     groups: tuple[tuple[int, list[Config]], ...] = (
         (4, [imitation(), joint(), *over_sigma()]),
-        (5, [joint(eta=eta) for eta in ETAS] + [paper_accelerated("cg", lambda_=weight) for weight in ALL_LAMBDAS]),
+        (5, [joint(eta=eta) for eta in ETAS] + [accelerated("cg", lambda_=weight) for weight in ALL_LAMBDAS]),
         (6, over_dimension()),
         (7, [config for (_, architecture), config in over_architecture().items() if architecture == "looped"]),
         (8, over_window()),
@@ -256,20 +256,20 @@ def confirmatory() -> dict[str, Planned]:
     literal: dict[str, Any] = {"norm": "none", "output_scale": 0.02, "clip": 0.1, "lr": 2e-4}
     groups: tuple[tuple[str, int, dict[str, Config]], ...] = (  # group, seeds, kinds
         ("a", 5, {"result": imitation()} | {f"joint-eta{eta:g}": joint(eta=eta) for eta in (5e-4, 0.05, 1e-4)}),
-        ("b", 5, {f"cg-accelerated-lambda{x:g}": paper_accelerated(lambda_=x) for x in (10.0, 1.0, 7.0, 13.0, 30.0)}),
-        ("c", 3, {f"{teacher}-accelerated-lambda10-sigma{sigma:g}": paper_accelerated(teacher, sigma=(sigma,))
+        ("b", 5, {f"cg-accelerated-lambda{x:g}": accelerated(lambda_=x) for x in (10.0, 1.0, 7.0, 13.0, 30.0)}),
+        ("c", 3, {f"{teacher}-accelerated-lambda10-sigma{sigma:g}": accelerated(teacher, sigma=(sigma,))
                   for teacher in TEACHERS for sigma in SIGMAS if (teacher, sigma) != ("cg", 1.2)}),
-        ("e", 3, {f"cg-accelerated-K{window}": paper_accelerated(window=window) for window in (10, 15)}
-               | {f"cg-accelerated-d{d}": paper_accelerated(d=d, heads=d // 32) for d in (64, 128)}),
+        ("e", 3, {f"cg-accelerated-K{window}": accelerated(window=window) for window in (10, 15)}
+               | {f"cg-accelerated-d{d}": accelerated(d=d, heads=d // 32) for d in (64, 128)}),
         ("f", 3, {"result-literal": imitation(**literal)}),
         ("f", 2, {f"result-heads{heads}": imitation(heads=heads) for heads in (2, 4)}),
         ("p", 3, {"result-tf32": imitation(precision="tf32")}),
         ("g", 1, {"joint-eta0.0005-700k": joint(steps=700_000),
-                  "cg-accelerated-lambda10-700k": paper_accelerated(steps=700_000)}),
-        ("d", 5, {"solution-only": paper_accelerated(supervision="solution"),
-                  "descent-accelerated-lambda10": paper_accelerated().replace(**descent)}),
-        ("h", 3, {"cg-accelerated-lambda10-rotated": paper_accelerated(family="rotated")}),
-        ("i", 1, {"cg-accelerated-lambda10-sqrt": paper_accelerated(sigma=(1.2**0.5,))}),
+                  "cg-accelerated-lambda10-700k": accelerated(steps=700_000)}),
+        ("d", 5, {"solution-only": accelerated(supervision="solution"),
+                  "descent-accelerated-lambda10": accelerated().replace(**descent)}),
+        ("h", 3, {"cg-accelerated-lambda10-rotated": accelerated(family="rotated")}),
+        ("i", 1, {"cg-accelerated-lambda10-sqrt": accelerated(sigma=(1.2**0.5,))}),
     )  # fmt: skip
     found = [
         Planned(f"{kind}-seed{seed}", config.replace(seed=seed), rank=0, group=group)
@@ -291,7 +291,7 @@ def confirmatory_kinds() -> dict[str, list[str]]:
 
 def planned(name: str) -> Planned:
     """A run by its name."""
-    known = runs() | confirmatory()
+    known = exploratory() | confirmatory()
     if name not in known:
         raise unknown_name("run", name, known)
     return known[name]

@@ -30,7 +30,7 @@ def errors(record: Record, who: str = "model") -> list[float]:
     return [error if error <= 1 else 1.0 for error in record.own[who]]
 
 
-def mean_error(record: Record) -> float:
+def capped_mean_error(record: Record) -> float:
     """G, the geometric mean of e_1, ..., e_T."""
     return geometric_mean(errors(record)[1:])
 

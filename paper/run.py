@@ -30,7 +30,7 @@ from nlaformer.learn.progress import duration
 from nlaformer.learn.ranks import pick_device
 from nlaformer.learn.recipes import Config
 from nlaformer.problems import Family
-from paper.curves import THRESHOLDS
+from paper.curves import FIRST_THRESHOLDS
 from paper.plan import BUNDLED, SIGMAS, STACK, WEIGHTS, Planned, stacks
 from paper.quantities import crossings
 from paper.results import RUNS, Record, Results
@@ -234,14 +234,14 @@ def _trials(family: str, sigma: tuple[float, ...], n: int, T: int) -> list[Trial
 
 
 def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
-    """Iterations to each of THRESHOLDS by system, T + 1 where T do not suffice; quarters: best conditioned first."""
+    """Iterations to each threshold by system, T + 1 where T do not suffice; quarters: best conditioned first."""
     A, b, x = given.systems
     condition = torch.linalg.cond(A)
     quarters = condition.argsort().tensor_split(4)
     found: dict[str, Any] = {"condition": [condition[quarter].median().item() for quarter in quarters], "counts": {}}
     for name, iterates in (("model", solver.iterates(A, b, normalize=False)), ("cg", given.cg.x), ("pcg", given.pcg.x)):
         errors = evaluate.squared_relative_errors(iterates, x)
-        below = errors.unsqueeze(-1) <= torch.tensor(THRESHOLDS, dtype=errors.dtype)  # (count, T+1, threshold)
+        below = errors.unsqueeze(-1) <= torch.tensor(FIRST_THRESHOLDS, dtype=errors.dtype)  # (count, T+1, threshold)
         first = torch.where(below.any(1), below.int().argmax(1), errors.shape[1]).double()  # (count, threshold)
         found["counts"][name] = {
             "mean": first.mean(0).tolist(),

@@ -19,7 +19,7 @@ from nlaformer.report.figure import curve, panels, reference, tidy
 from paper import plan
 from paper.curves import Curve, band, geometric_mean, short, span
 from paper.hypotheses import DESCENT
-from paper.quantities import crossing, errors, interval, lead, mean_error, typical
+from paper.quantities import capped_mean_error, crossing, errors, interval, lead, typical
 from paper.results import Record, Results
 from paper.run import TEST_COUNT, TEST_SEED
 
@@ -142,7 +142,7 @@ def table(results: Results) -> list[Sheet]:
         lines.append((
             label,
             str(len(records)),
-            _interval([mean_error(record) for record in records]),
+            _interval([capped_mean_error(record) for record in records]),
             _interval([lead(record) for record in records]),
             _interval(law) if law else "-",
             _interval([crossing(errors(record), 1e-4) for record in records]),

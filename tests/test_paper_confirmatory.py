@@ -208,7 +208,7 @@ def test_a_mistake_in_a_hypothesis_is_no_missing_run(tmp_path, monkeypatch):
 
 
 def test_the_distance_from_the_minimizer_of_the_loss_is_that_of_the_vectors():
-    config = plan.paper_accelerated(lambda_=7.0)
+    config = plan.accelerated(lambda_=7.0)
     rng = np.random.default_rng(0)
     teacher, found, x = rng.normal(size=(3, 64, 5))  # of 64 systems
     norm = (x**2).sum(1)

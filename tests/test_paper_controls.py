@@ -42,7 +42,7 @@ def found(solver):
 
 def test_every_trajectory_is_the_programs_own(systems):
     T = 5
-    held = controls.quantities(systems, T)
+    held = controls.vectors(systems, T)
     A, b, x = systems
     for method, name in controls._OTHERS.items():
         run = program(name).run(*((A[7],) if name == "newton_schulz" else (A[7], b[7])), iterations=T)
@@ -67,7 +67,7 @@ def test_the_states_are_those_the_solver_reads(solver, systems):
 
 def test_a_state_that_holds_cg_shows_cg_and_not_the_others(systems):
     """The positive control: CG's r and d, mixed into a wider state, are read back; what is not there is not."""
-    held = controls.quantities(systems, 3)
+    held = controls.vectors(systems, 3)
     mixing = torch.randn(8, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
     vectors = {name: controls.over_length(value) for name, value in held.items()}
     X = torch.cat([vectors["r of CG"], vectors["d of CG"]], -1) @ mixing

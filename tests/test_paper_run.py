@@ -57,7 +57,7 @@ def made(tmp_path_factory):
 
 
 def test_every_planned_run_is_trainable_and_its_name_is_unique():
-    runs = plan.runs()
+    runs = plan.exploratory()
     assert len({repr((planned.config, planned.after)) for planned in runs.values()}) == len(runs)
     for name, planned in runs.items():
         assert name == planned.name and not planned.config.complaints() and not plan.small(planned).config.complaints()
@@ -70,7 +70,7 @@ def test_every_planned_run_is_trainable_and_its_name_is_unique():
                {"sigma": (1.0,)}, {"d": 128}, {"window": 15}, {"lr": 2e-4}, {"supervision": "solution"}],
 )  # fmt: skip
 def test_runs_that_differ_in_one_setting_have_different_names(change):
-    assert plan.name_of(plan.accelerated("cg").replace(**change)) != plan.name_of(plan.accelerated("cg"))
+    assert plan.name_of(plan.our_accelerated("cg").replace(**change)) != plan.name_of(plan.our_accelerated("cg"))
 
 
 def test_the_labels_of_the_kinds_match_their_configs():
@@ -81,17 +81,17 @@ def test_the_labels_of_the_kinds_match_their_configs():
 
 
 def test_stacks_can_train_as_one_program_and_follow_the_ranks():
-    stacks = plan.stacks(plan.runs().values())
+    stacks = plan.stacks(plan.exploratory().values())
     for stack in stacks:
         check_stack([planned.config for planned in stack])
         assert len(stack) <= plan.STACK
     assert [planned.name for planned in stacks[0]] == [f"bundled-{name}" for name in plan.BUNDLED]
     ranks = [planned.rank for stack in stacks for planned in stack]
-    assert ranks == sorted(ranks) and len(ranks) == len(plan.runs())
+    assert ranks == sorted(ranks) and len(ranks) == len(plan.exploratory())
 
 
 def test_a_run_starts_from_weights_that_are_kept_and_made_before_it():
-    runs = plan.runs()
+    runs = plan.exploratory()
     assert all(runs[name].keep for name in plan.BUNDLED.values())
     for planned in runs.values():
         if planned.after is not None:

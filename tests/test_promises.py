@@ -539,7 +539,7 @@ def test_benchmarks_are_listed_by_name():
 def test_a_misspelt_training_run_is_told_from_a_table():
     from paper import plan
 
-    name = next(iter(plan.runs()))
+    name = next(iter(plan.exploratory()))
     code, _, err = _shell(f"python -m paper run {name}x")
     assert code == 2 and repr(name) in err
 
