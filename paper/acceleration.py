@@ -22,19 +22,21 @@ from nlaformer.learn.evaluate import plain_factor, worse_than_zero
 from nlaformer.report.figure import CURVES, FAINT, curve, panels, reference, tidy
 from paper import plan
 from paper.curves import (
+    LEAD_ITERATES,
     OUTCOME,
     Curve,
     band,
     counted,
     error_scale,
-    geometric_mean,
     iterations,
+    law,
     length,
     outcome,
     positive,
     shades,
     short,
     span,
+    typical,
 )
 from paper.results import Record, Results
 
@@ -196,8 +198,6 @@ def _sigma_line(label: str, sigma: float, rows: Sequence[dict[str, Any]], method
 # --- how far ahead of the teacher ---
 
 _LEAD_SIGMA = 1.2
-# At x_1 a network has had too few layers; later its own accuracy limits it.
-_LEAD_ITERATES = range(2, 7)
 _LAST_DRAWN = 14  # soon after, CG overtakes them all
 _STAGES = {"lambda = 10": "150k", "control": "lambda10", "lambda = 100": "lambda100", "as bundled": "polished-lr0.0002"}
 """On the way to the accelerated models; the control was trained as long as "lambda = 100" with lambda = 10."""
@@ -208,15 +208,10 @@ LEAD = {
 }
 
 
-def lead(record: Record) -> Curve:
+def lead_curve(record: Record) -> Curve:
     """The teacher's mean squared error over the pupil's, at every iterate."""
     row = record.at(_LEAD_SIGMA)
     return [theirs / positive(own) for own, theirs in zip(row["model"], row[record.config.teacher], strict=True)]
-
-
-def typical_lead(record: Record) -> float:
-    """The geometric mean of the lead over t = 2, ..., 6."""
-    return geometric_mean(lead(record)[_LEAD_ITERATES.start : _LEAD_ITERATES.stop])
 
 
 def lead_figure(results: Results) -> Figure:
@@ -226,7 +221,7 @@ def lead_figure(results: Results) -> Figure:
     for teacher, axes in zip(plan.TEACHERS, pupils, strict=True):
         largest = {}
         for which, stage in enumerate(_STAGES):
-            found = lead(models[teacher, stage])[1:]
+            found = lead_curve(models[teacher, stage])[1:]
             curve(axes, found, stage, which, start=1)
             largest[stage] = max(found)
         _draw_minimizers(axes, [models[teacher, stage].config.lambda_ for stage in _STAGES])
@@ -235,12 +230,12 @@ def lead_figure(results: Results) -> Figure:
         tidy(axes, title, "iteration t", "teacher's squared error / pupil's" if teacher == plan.TEACHERS[0] else "")
     pupils[0].legend(frameon=False, fontsize=7.5, loc="lower left")
     weights = sorted(sweep)
-    right.plot(weights, [(1 + weight) ** 2 for weight in weights], color=FAINT, linestyle=":", label="(1 + lambda)^2")
-    mean = f"geometric mean over t = {_LEAD_ITERATES.start}, ..., {_LEAD_ITERATES.stop - 1}"
-    typical = [typical_lead(sweep[weight]) for weight in weights]
-    right.plot(weights, typical, marker="o", linestyle="none", color=CURVES[0], label=mean)
+    right.plot(weights, list(map(law, weights)), color=FAINT, linestyle=":", label="(1 + lambda)^2")
+    mean = f"geometric mean over t = {LEAD_ITERATES[0]}, ..., {LEAD_ITERATES[-1]}"
+    leads = [typical(lead_curve(sweep[weight])) for weight in weights]
+    right.plot(weights, leads, marker="o", linestyle="none", color=CURVES[0], label=mean)
     right.set(xscale="log", yscale="log")
-    within = [weight for weight, found in zip(weights, typical, strict=True) if 0.8 < found / (1 + weight) ** 2 < 1.25]
+    within = [weight for weight, lead in zip(weights, leads, strict=True) if 0.8 < lead / law(weight) < 1.25]
     title = (
         f"Lead about (1 + lambda)^2\nfor lambda = {min(within):g} to {max(within):g}" if within else "Lead by lambda"
     )
@@ -254,9 +249,8 @@ def lead_figure(results: Results) -> Figure:
 def _draw_minimizers(axes: Axes, weights: Sequence[float]) -> None:
     """The leads that the minimizers of the losses have, and the scale of the picture."""
     for weight in sorted(set(weights)):
-        lead_of_minimizer = (1 + weight) ** 2
-        axes.axhline(lead_of_minimizer, color=FAINT, linewidth=1, linestyle=":")
-        axes.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, lead_of_minimizer), xytext=(0, 3),
+        axes.axhline(law(weight), color=FAINT, linewidth=1, linestyle=":")
+        axes.annotate(f"(1 + {weight:g})^2", (_LAST_DRAWN, law(weight)), xytext=(0, 3),
                       textcoords="offset points", fontsize=7, ha="right")  # fmt: skip
     axes.set_yscale("log")
     axes.set_xlim(0.5, _LAST_DRAWN + 0.5)
@@ -270,11 +264,11 @@ def lead_table(results: Results) -> list[Sheet]:
         f"CG's pupil, lambda = {weight:g}, power 1": run for weight, run in sorted(results.runs(LAMBDA).items())
     }
     shown = [t for t in (1, 2, 3, 4, 5, 6, 8, 10) if t <= min(record.config.T for record in records.values())]
-    laws = {label: (1 + record.config.lambda_) ** 2 for label, record in records.items()}
     lines = tuple(
-        (label, f"{laws[label]:,g}", f"{typical_lead(record) / laws[label]:.2g}",
-         *(plain_factor(lead(record)[t]) for t in shown))
+        (label, f"{law(record.config.lambda_):,g}", f"{typical(lead) / law(record.config.lambda_):.2g}",
+         *(plain_factor(lead[t]) for t in shown))
         for label, record in records.items()
+        for lead in [lead_curve(record)]
     )  # fmt: skip
     headings = ("model", "(1 + lambda)^2", "lead over it", *(f"t = {t}" for t in shown))
     note = (

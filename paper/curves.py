@@ -16,6 +16,7 @@ from paper.results import Record
 
 Curve = Sequence[float]
 FIRST_THRESHOLDS = evaluate.THRESHOLDS[:4]
+LEAD_ITERATES = range(2, 7)  # at x_1 a network has had too few layers; later its own accuracy limits it
 
 
 def iterations(curve: Curve, bound: float) -> float:
@@ -53,6 +54,16 @@ def mean_error(curve: Curve) -> float:
 def geometric_mean(values: Sequence[float]) -> float:
     """The geometric mean of errors, which may be 0 or infinite."""
     return statistics.geometric_mean(map(positive, values))
+
+
+def typical(curve: Curve) -> float:
+    """The geometric mean over the iterates of the lead, t = 2..6."""
+    return geometric_mean([curve[t] for t in LEAD_ITERATES])
+
+
+def law(weight: float) -> float:
+    """The lead of the minimizer of the loss "step + lambda solution" over its teacher, at every iterate."""
+    return (1 + weight) ** 2
 
 
 def positive(error: float) -> float:

@@ -16,7 +16,7 @@ from typing import Any
 from scipy import stats
 
 from paper import plan
-from paper.curves import geometric_mean, overtaken
+from paper.curves import LEAD_ITERATES, geometric_mean, law, overtaken, typical
 from paper.quantities import (
     LEVEL,
     capped_mean_error,
@@ -29,7 +29,6 @@ from paper.quantities import (
     interval,
     lead,
     silent_discrepancy,
-    typical,
 )
 from paper.results import Record, Results, restored
 
@@ -195,22 +194,22 @@ def _h8(runs: _Find) -> Numbers:
 def _h9(runs: _Find) -> Numbers:
     found: Numbers = {}
     for weight in (1, 7, 10, 13):
-        found[f"{weight}"] = interval([lead(r) / (1 + weight) ** 2 for r in runs(f"cg-accelerated-lambda{weight}")])
+        found[f"{weight}"] = interval([lead(r) / law(weight) for r in runs(f"cg-accelerated-lambda{weight}")])
     return found | _h9_beside(runs)
 
 
 def _h9_beside(runs: _Find) -> Numbers:
     """The lead over the law at lambda = 30, and of PCG's pupils over PCG; means over the seeds at single iterates."""
     thirty = list(map(lead, runs("cg-accelerated-lambda30")))
-    found: Numbers = {"30": interval([each / 31**2 for each in thirty]), "30.lead": interval(thirty)}
+    found: Numbers = {"30": interval([each / law(30) for each in thirty]), "30.lead": interval(thirty)}
     pupils = [record for sigma in ("1", "1.2", "1.4") for record in runs(f"pcg-accelerated-lambda10-sigma{sigma}")]
-    found["pcg"] = interval([lead(record, "pcg") / 11**2 for record in pupils])
+    found["pcg"] = interval([lead(record, "pcg") / law(10) for record in pupils])
 
     def at(weight: int, t: int) -> float:
         records = runs(f"cg-accelerated-lambda{weight}")
-        return geometric_mean([errors(r, "cg")[t] / errors(r)[t] for r in records]) / (1 + weight) ** 2
+        return geometric_mean([errors(r, "cg")[t] / errors(r)[t] for r in records]) / law(weight)
 
-    for name, times in (("t1", (1,)), ("t2_6", range(2, 7)), ("t7", (7,))):
+    for name, times in (("t1", (1,)), ("t2_6", LEAD_ITERATES), ("t7", (7,))):
         ratios = [at(weight, t) for weight in (7, 10, 13) for t in times]
         found[f"iterates.{name}"] = [min(ratios), max(ratios)]
     return found
@@ -236,7 +235,7 @@ def _h10_beside(runs: _Find) -> Numbers:
     ):
         found[f"alone.{name}"] = [min(values), max(values)]
     found["alone.iterates"] = [
-        geometric_mean([errors(one)[t] / errors(other)[t] for one, other in paired]) for t in range(2, 7)
+        geometric_mean([errors(one)[t] / errors(other)[t] for one, other in paired]) for t in LEAD_ITERATES
     ]
     for name, records in (("alone", alone), ("10", ten), ("descent", descent)):
         found[f"{name}.iterations"] = interval([crossing(errors(record), 1e-4) for record in records])

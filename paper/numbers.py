@@ -19,8 +19,8 @@ from scipy import stats
 from nlaformer.learn.evaluate import WITHIN_REACH
 from nlaformer.learn.recipes import Config
 from paper import bundled, hypotheses, ledger, microscope, plan, teaching
-from paper.acceleration import ETA, LAMBDA, LEAD, typical_lead
-from paper.curves import FIRST_THRESHOLDS, geometric_mean, iterations, mean_error, overtaken
+from paper.acceleration import ETA, LAMBDA, LEAD, lead_curve
+from paper.curves import FIRST_THRESHOLDS, geometric_mean, iterations, law, mean_error, overtaken, typical
 from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
@@ -221,10 +221,10 @@ def _eta() -> Numbers:
 
 def _lambda() -> Numbers:
     """Figure 6, and the lead over CG beside (1 + lambda)^2, what the minimizer of the loss has."""
-    law = {weight: typical_lead(run) / (1 + weight) ** 2 for weight, run in RESULTS.runs(LAMBDA).items()}
-    found: Numbers = {f"{weight:g}.lead_over_law": ratio for weight, ratio in law.items()}
+    ratios = {weight: typical(lead_curve(run)) / law(weight) for weight, run in RESULTS.runs(LAMBDA).items()}
+    found: Numbers = {f"{weight:g}.lead_over_law": ratio for weight, ratio in ratios.items()}
     found |= {f"{weight:g}.mean_error": _score(plan.accelerated(lambda_=weight)) for weight in LAMBDA}
-    found["law"] = _range(law[weight] for weight in plan.LAMBDAS)  # the paper's; we also have 30 and 100
+    found["law"] = _range(ratios[weight] for weight in plan.LAMBDAS)  # the paper's; we also have 30 and 100
     return found | {"luck": _luck(CG, len(plan.LAMBDAS) - 1), "luck.single": _luck(CG, single=True)}
 
 
@@ -325,7 +325,7 @@ def _letting_go() -> Numbers:
     """A short training with lambda = 100 after one with 10, beside as many steps with 10; the digits of polishing."""
     stages = {"before": "lambda = 10", "control": "control", "after": "lambda = 100"}
     found: Numbers = {
-        f"{teacher}.{key}": typical_lead(RESULTS.run(LEAD[teacher, stage]))
+        f"{teacher}.{key}": typical(lead_curve(RESULTS.run(LEAD[teacher, stage])))
         for teacher, (key, stage) in product(TEACHERS, stages.items())
     }
     found["steps"] = RESULTS.run(LEAD["cg", "lambda = 100"]).config.steps

@@ -15,11 +15,10 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from paper.curves import geometric_mean
+from paper.curves import Curve, geometric_mean, typical
 from paper.results import Record
 
 LEVEL, MARGIN = 0.05, math.log(1.1)
-Curve = Sequence[float]
 
 
 # --- quantities of a run ---
@@ -72,11 +71,6 @@ def horizon(record: Record, limit: float = 0.1) -> int:
 def lead(record: Record, over: str = "cg") -> float:
     """L, the geometric mean over t = 2..6 of CG's error over the run's."""
     return typical(errors(record, over)) / typical(errors(record))
-
-
-def typical(curve: Curve) -> float:
-    """The geometric mean over the iterates of the lead, t = 2..6."""
-    return geometric_mean(curve[2:7])
 
 
 def silent_discrepancy(record: Record) -> float:

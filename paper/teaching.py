@@ -17,9 +17,9 @@ from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import squared_relative_errors
 from nlaformer.report.figure import curve, panels, reference, tidy
 from paper import plan
-from paper.curves import Curve, band, geometric_mean, short, span
+from paper.curves import LEAD_ITERATES, Curve, band, geometric_mean, law, short, span, typical
 from paper.hypotheses import DESCENT
-from paper.quantities import capped_mean_error, crossing, errors, interval, lead, typical
+from paper.quantities import capped_mean_error, crossing, errors, interval, lead
 from paper.results import Record, Results
 from paper.run import TEST_COUNT, TEST_SEED
 
@@ -48,7 +48,8 @@ def numbers(results: Results) -> dict[str, Any]:
     The same distance for CG's pupils at t = 2..6, means over the seeds; the lead of PCG's pupils over CG.
     """
     records, teacher = _seeds(results, _WRONG), _steepest_descent(results)
-    runs = [[e / error / _law(record) for e, error in zip(teacher, errors(record), strict=True)] for record in records]
+    known = law(records[0].config.lambda_)
+    runs = [[e / error / known for e, error in zip(teacher, errors(record), strict=True)] for record in records]
     means = [geometric_mean(column) for column in zip(*runs, strict=True)]
     apart = [from_minimizer(record, teacher) for record in records]
     found = {
@@ -58,12 +59,13 @@ def numbers(results: Results) -> dict[str, Any]:
         "iterates": [min(means[2:]), max(means[2:])],
         "off": max(abs(ratio - 1) for ratio in means[2:]),
         "iterates.single_runs": [min(min(run[2:]) for run in runs), max(max(run[2:]) for run in runs)],
-        "minimizer.end": teacher[-1] / _law(records[0]),
+        "minimizer.end": teacher[-1] / known,
         "apart": [min(min(run[2:]) for run in apart), max(max(run[2:]) for run in apart)],
         "apart.first": [min(run[1] for run in apart), max(run[1] for run in apart)],
     }
     for weight in (1, 10, 13):
-        found[f"apart.{weight}"] = _mean_from_minimizer(results, f"lambda = {weight}")[2:7]
+        distances = _mean_from_minimizer(results, f"lambda = {weight}")
+        found[f"apart.{weight}"] = [distances[t] for t in LEAD_ITERATES]
     by_pcg = _seeds(results, _PCG)
     found["pcg.lead"] = interval(list(map(lead, by_pcg)))
     return found | {"pcg.iterations": interval([crossing(errors(record), 1e-4) for record in by_pcg])}
@@ -81,10 +83,6 @@ def _teacher(results: Results, record: Record) -> Curve:
     """The mean errors of the teacher of a run on its test systems."""
     who = record.config.teacher
     return _steepest_descent(results) if who == "steepest_descent" else list(record.own[who])
-
-
-def _law(record: Record) -> float:
-    return (1 + record.config.lambda_) ** 2
 
 
 def from_minimizer(record: Record, teacher: Curve) -> list[float]:
@@ -117,7 +115,7 @@ def figure(results: Results) -> Figure:
     records, teacher = _seeds(results, _WRONG), _steepest_descent(results)
     band(wrong, [record.own["model"] for record in records], "lambda = 10", 1)
     reference(wrong, teacher, "steepest descent")
-    reference(wrong, [error / _law(records[0]) for error in teacher], "its error / (1 + lambda)^2", ":")
+    reference(wrong, [error / law(records[0].config.lambda_) for error in teacher], "its error / (1 + lambda)^2", ":")
     tidy(wrong, "Taught by steepest descent\nmeans of the systems, one seed, the range", "iteration")
     for k, record in enumerate(_seeds(results, _ROTATED)):
         curve(rotated, record.own["median"]["model"], f"seed {record.config.seed}", k)
@@ -138,13 +136,13 @@ def table(results: Results) -> list[Sheet]:
     for label in _KINDS:
         records = _seeds(results, label)
         supervised = records[0].config.supervision == "step+solution"  # else the minimizer is x, and it has no lead
-        law = [typical(_teacher(results, r)) / typical(errors(r)) / _law(r) for r in records] if supervised else []
+        ratios = [typical(_teacher(results, r)) / typical(errors(r)) / law(r.config.lambda_) for r in records]
         lines.append((
             label,
             str(len(records)),
             _interval([capped_mean_error(record) for record in records]),
             _interval([lead(record) for record in records]),
-            _interval(law) if law else "-",
+            _interval(ratios) if supervised else "-",
             _interval([crossing(errors(record), 1e-4) for record in records]),
         ))  # fmt: skip
         if supervised:

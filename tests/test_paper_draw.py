@@ -14,6 +14,7 @@ from nlaformer.learn.evaluate import judge, trial
 from paper import acceleration, bundled, measured, plan
 from paper.__main__ import main
 from paper.artefacts import ARTEFACTS, HOME, draw
+from paper.curves import typical
 from paper.results import Results
 
 
@@ -198,8 +199,9 @@ def test_the_diagonal_lowers_the_condition_numbers():
 def test_the_lead_is_the_teachers_error_over_the_pupils():
     record = Results().run(plan.BUNDLED["pcg-accelerated"])
     row = record.at(1.2)
-    assert acceleration.lead(record)[3] == pytest.approx(row["pcg"][3] / row["model"][3])
-    assert min(acceleration.lead(record)[2:7]) < acceleration.typical_lead(record) < max(acceleration.lead(record)[2:7])
+    lead = acceleration.lead_curve(record)
+    assert lead[3] == pytest.approx(row["pcg"][3] / row["model"][3])
+    assert min(lead[2:7]) < typical(lead) < max(lead[2:7])
 
 
 def test_fresh_systems_are_measured_as_in_an_evaluation(monkeypatch):
