@@ -22,6 +22,7 @@ from nlaformer.problems import SPD
 from nlaformer.report.figure import CURVES, INK, MARKERS, panels, reference, tidy
 from paper import plan
 from paper.curves import band, counted, error_scale, length, short, span
+from paper.quantities import silent_discrepancy
 from paper.results import Record, Results
 
 KINDS: dict[str, tuple[str, ...]] = {
@@ -131,7 +132,7 @@ def discrepancy_figure(results: Results) -> Figure:
         history, color = record.document["history"], CURVES[which]
         axes.plot(history["step"], history["discrepancy"], color=color, marker=MARKERS[which], markersize=3, label=kind)
         axes.axhline(PAPER[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
-    nothing = _zero_predictor(records["joint"])
+    nothing = silent_discrepancy(records["joint"])
     axes.axhline(nothing, color=INK, linestyle=":", label="zero predictor")
     axes.set_yscale("log")
     ends = ", ".join(f"{kind} {short(record.own['discrepancy'])}" for kind, record in records.items())
@@ -139,11 +140,6 @@ def discrepancy_figure(results: Results) -> Figure:
     tidy(axes, title, "training step", "discrepancy of (r, d)")
     axes.legend(frameon=False, fontsize=8)
     return figure
-
-
-def _zero_predictor(record: Record) -> float:
-    """The discrepancy of the zero predictor, r = d = 0: the paper's mean over t = 2, ..., n."""
-    return fmean(record.own["silence"][2 : record.config.n + 1])
 
 
 def discrepancy_table(results: Results, setting: dict[str, tuple[str, ...]]) -> list[Sheet]:
@@ -155,7 +151,7 @@ def discrepancy_table(results: Results, setting: dict[str, tuple[str, ...]]) -> 
         ours = [record.own["discrepancy"] for record in records]
         printed = f"{theirs_start:.2f} to {theirs:.4f}, {1 - theirs / theirs_start:.1%}"
         lines.append((kind, str(len(records)), short(start), span(ours, ".4f"), f"{1 - max(ours) / start:.1%}",
-                      f"{_zero_predictor(records[0]):.4f}", printed))  # fmt: skip
+                      f"{silent_discrepancy(records[0]):.4f}", printed))  # fmt: skip
     headings = ("supervision", "seeds", "start, random probe", "trained", "falls by", "zero predictor", "the paper's")
     note = (
         f"{length(*kinds.values())}. The fall is that of the seed that ends highest. The zero predictor: r_t = d_t = 0."

@@ -24,6 +24,7 @@ from paper.curves import FIRST_THRESHOLDS, geometric_mean, iterations, law, mean
 from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
+from paper.quantities import silent_discrepancy
 from paper.results import HOME, Results
 
 __all__ = ["numbers"]
@@ -191,8 +192,9 @@ def _elsewhere() -> Numbers:
 def _discrepancy() -> Numbers:
     """Tables 2 and 3, beside the zero predictor, the start of the runs and an untrained model with a random probe."""
     random = fmean(RESULTS.document("untrained")["discrepancy"])
-    silence = _of(JOINT)[0]["silence"]
-    found: Numbers = {"random": random, "zero": fmean(silence[2:21]), "zero.from_t1": fmean(silence[1:20])}
+    first = RESULTS.run(plan.name_of(JOINT))
+    found: Numbers = {"random": random, "zero": silent_discrepancy(first)}
+    found["zero.from_t1"] = fmean(first.own["silence"][1 : JOINT.n])
     runs = [RESULTS.run(name) for config in (RESULT, JOINT, CG) for name in plan.seeds_of(config)]
     found["begin"] = fmean(run.document["history"]["discrepancy"][0] for run in runs)
     for key, config in {"result": RESULT, "joint": JOINT, "cg": CG}.items():

@@ -74,9 +74,9 @@ def lead(record: Record, over: str = "cg") -> float:
 
 
 def silent_discrepancy(record: Record) -> float:
-    """Delta_0, the discrepancy of the zero predictor."""
-    n = record.config.n
-    return sum(record.own["silence"][2:]) / (n - 1)
+    """Delta_0, the discrepancy of the zero predictor, r = d = 0: a mean over t = 2, ..., n."""
+    terms = record.own["silence"][2 : record.config.n + 1]
+    return sum(terms) / len(terms)
 
 
 def growth(record: Record) -> float:
