@@ -100,7 +100,7 @@ def vectors(systems: Systems, T: int) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def hidden(solver: Solver, systems: Systems, own: Sequence[int] = ()) -> tuple[Tensor, dict[int, Tensor]]:
+def hidden(solver: Solver, systems: Systems, own: Sequence[int]) -> tuple[Tensor, dict[int, Tensor]]:
     """The states of a solver: of the last token, which the paper's probes read, (count, T+1, d); and at the iterates
     in ``own`` those of the tokens of the equations, (n, count, d) each.
     """

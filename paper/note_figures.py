@@ -135,5 +135,6 @@ def _learned(family: str) -> dict[str, Any]:
     return first["families"][family]["comparison"]  # type: ignore[no-any-return]
 
 
-def _shown(curve: Sequence[float], iterations: int = 20) -> list[float]:
-    return [error if error > 0 else math.nan for error in curve[: iterations + 1]]
+def _shown(curve: Sequence[float]) -> list[float]:
+    """What a logarithmic scale can show of the first 20 iterations."""
+    return [error if error > 0 else math.nan for error in curve[:21]]

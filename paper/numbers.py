@@ -21,15 +21,12 @@ from nlaformer.learn.recipes import Config
 from paper import bundled, hypotheses, ledger, microscope, plan, teaching
 from paper.acceleration import ETA, LAMBDA, LEAD, lead_curve
 from paper.curves import FIRST_THRESHOLDS, geometric_mean, iterations, law, mean_error, overtaken, typical
+from paper.hypotheses import Numbers
 from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
 from paper.quantities import silent_discrepancy
 from paper.results import HOME, Results
-
-__all__ = ["numbers"]
-
-Numbers = dict[str, Any]
 
 RESULTS = Results()
 RESULT, JOINT, CG, PCG = plan.imitation(), plan.joint(), *map(plan.accelerated, TEACHERS)
@@ -58,7 +55,7 @@ def numbers() -> Numbers:
 # --- reading runs and curves ---
 
 
-def _of(config: Config) -> list[Numbers]:
+def _of(config: Config) -> list[dict[str, Any]]:
     """The evaluations of a run on the systems it was trained on, one for each of its seeds."""
     return [RESULTS.run(name).own for name in plan.seeds_of(config)]
 
@@ -303,24 +300,21 @@ def _loops() -> Numbers:
 
 
 def _seeds() -> Numbers:
-    """The largest factor between the mean errors of seeds, and that between two which may be luck."""
+    """The largest factor between the mean errors of seeds."""
     kinds = plan.from_seed(0)
     seen = [_range(mean_error(row["model"]) for row in _of(config)) for config in kinds]
-    found: Numbers = {"factor": max(most / least for least, most in seen), "kinds": len(kinds)}
-    return found | {"luck": max(_luck(config, single=True) for config in kinds)}
+    return {"factor": max(most / least for least, most in seen), "kinds": len(kinds)}
 
 
 def _rate() -> Numbers:
-    """The learning rate: how long we trained, a constant rate, and what falling below 6e-5 brings."""
-    stages = plan.lineage(plan.BUNDLED["cg-accelerated"])
+    """The learning rate: a constant one, and what falling below 6e-5 brings."""
     usual = (RESULT, JOINT, CG)
     constant = [_first(flat) / _first(falling) for flat, falling in zip(plan.constant_rate(), usual, strict=True)]
     gains = []
     for run in RESULTS.runs(ANNEALED).values():
         errors = [error for rate, error in late_errors(run) if rate <= 6e-5]
         gains.append(errors[0] / errors[-1])
-    steps = sum(run.config.steps for run in stages)
-    return {"steps": steps, "stages": len(stages), "constant": _range(constant), "falling": _range(gains)}
+    return {"constant": _range(constant), "falling": _range(gains)}
 
 
 def _letting_go() -> Numbers:
@@ -421,7 +415,7 @@ def _learned_parts() -> Numbers:
     Lists go over the methods: learned, CG, Jacobi, diagonal plus rank one by hand.
     """
     benchmarks = Results(HOME.parents[1] / "benchmarks" / "results")
-    found: Numbers = {"speed": benchmarks.document("guided-speed")["speed"]["ms_per_model_and_step"]}
+    found: Numbers = {}
     for name in ("learned-preconditioner", "guided-cg"):
         document = benchmarks.document(name)
         first, *_ = models = list(document["models"].values())

@@ -61,10 +61,10 @@ def crossings(errors: Tensor, threshold: float = 1e-3) -> Tensor:
     return torch.where(reached.any(-1), found, float(T))
 
 
-def horizon(record: Record, limit: float = 0.1) -> int:
-    """The largest t with D_s <= limit for all s = 1..t, D the deviation relative to the teacher's own error."""
+def horizon(record: Record) -> int:
+    """The largest t with D_s <= 0.1 for all s = 1..t, D the deviation relative to the teacher's own error."""
     teacher = record.own[record.config.teacher]
-    within = [d <= limit * e for d, e in zip(record.own["deviation"][1:], teacher[1:], strict=True)]
+    within = [d <= 0.1 * e for d, e in zip(record.own["deviation"][1:], teacher[1:], strict=True)]
     return within.index(False) if False in within else len(within)
 
 
