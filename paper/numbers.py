@@ -36,18 +36,22 @@ OURS: dict[tuple[str, float], Config] = {(config.teacher, config.sigma[0]): conf
 @cache
 def numbers() -> Numbers:
     """Every number by its key, such as "operations.matmul.layers"; of a list also the least and the most."""
-    parts = (
-        _operations, _compiled, _systems, _runs, _elsewhere, _discrepancy, _intermediate, _eta, _lambda, _sigma,
-        _dimension, _window, _architectures, _loops, _seeds, _rate, _letting_go, _bundled, _cards, _controls,
-        _learned_operations, _learned_parts, _note,
-    )  # fmt: skip
-    found = {f"{part.__name__[1:]}.{key}": value for part in parts for key, value in part().items()}
-    found |= {f"microscope.{key}": value for key, value in microscope.numbers(RESULTS).items()}
-    found |= {f"teaching.{key}": value for key, value in teaching.numbers(RESULTS).items()}
-    found |= {f"h0.{key}": value for key, value in ledger.progress(RESULTS).items()}
-    for name, own in hypotheses.numbers(RESULTS).items():
-        found |= {f"{name}.{key}": value for key, value in own.items()}
-    found = {key: value for key, value in found.items() if not isinstance(value, str | bool)}
+    groups: dict[str, Numbers] = {
+        "operations": _operations(), "compiled": _compiled(), "systems": _systems(),
+        "runs": _runs(), "elsewhere": _elsewhere(), "discrepancy": _discrepancy(), "intermediate": _intermediate(),
+        "eta": _eta(), "lambda": _lambda(), "sigma": _sigma(), "dimension": _dimension(), "window": _window(),
+        "architectures": _architectures(), "loops": _loops(), "seeds": _seeds(), "rate": _rate(),
+        "letting_go": _letting_go(), "bundled": _bundled(), "cards": _cards(), "controls": _controls(),
+        "learned_operations": _learned_operations(), "learned_parts": _learned_parts(),
+        "note": note_numbers(RESULTS), "microscope": microscope.numbers(RESULTS), "teaching": teaching.numbers(RESULTS),
+        "h0": ledger.progress(RESULTS), **hypotheses.numbers(RESULTS),
+    }  # fmt: skip
+    found = {
+        f"{name}.{key}": value
+        for name, group in groups.items()
+        for key, value in group.items()
+        if not isinstance(value, str | bool)  # outcomes of the protocol
+    }
     lists = {key: value for key, value in found.items() if isinstance(value, list)}
     return found | {f"{k}.{end.__name__}": end(v) for k, v in lists.items() for end in (min, max)}
 
@@ -403,10 +407,6 @@ def _learned_operations() -> Numbers:
     reached = [name for name, error in errors.items() if error <= max(10 * built[name], 1e-6)]
     found: Numbers = {"errors": _range(errors.values()), "paper_heads": max(built.values())}
     return found | {"reached": len(reached), "count": len(errors)}
-
-
-def _note() -> Numbers:
-    return note_numbers(RESULTS)
 
 
 def _learned_parts() -> Numbers:
