@@ -28,6 +28,7 @@ from paper.curves import (
     band,
     counted,
     error_scale,
+    extremes,
     iterations,
     law,
     length,
@@ -66,7 +67,7 @@ def sweep_figure(results: Results, sweep: Sweep, symbol: str) -> Figure:
     first = next(iter(records.values()))
     reference(left, first.own["cg"], "CG")
     error_scale(left, lowest=1e-6)
-    title = f"Iterations to 1e-3: {_range(records, 1e-3)}; CG's {iterations(first.own['cg'], 1e-3):g}"
+    title = f"Iterations to 1e-3: {_iterations_cell(records, 1e-3)}; CG's {iterations(first.own['cg'], 1e-3):g}"
     tidy(left, title, "iteration t", "squared relative error (mean)")
     left.legend(frameon=False, fontsize=7.5, ncols=2, title=symbol, title_fontsize=8)
     right.set(xscale="log", yscale="log", xlim=(min(records) / 2, max(records) * 2), ylim=(1e-6, 1e-3))
@@ -77,7 +78,7 @@ def sweep_figure(results: Results, sweep: Sweep, symbol: str) -> Figure:
     return figure
 
 
-def _range(records: Mapping[Any, Record], bound: float) -> str:
+def _iterations_cell(records: Mapping[Any, Record], bound: float) -> str:
     """The least and the largest number of iterations to a bound."""
     found = [iterations(record.own["model"], bound) for record in records.values()]
     if math.isinf(min(found, default=math.inf)):
@@ -125,7 +126,7 @@ def _reached(records: Mapping[tuple[str, float, int], Record], value: int) -> st
     """The iterations to a squared error of 1e-4 with a value, over teachers and sigmas, and how many runs failed."""
     runs = {key: record for key, record in records.items() if key[-1] == value}
     whole = {key: record for key, record in runs.items() if not worse_than_zero(record.own["model"])}
-    return _range(whole, 1e-4) + (
+    return _iterations_cell(whole, 1e-4) + (
         f"; {len(runs) - len(whole)} of {len(runs)} worse than x = 0" if len(whole) < len(runs) else ""
     )
 
@@ -164,7 +165,7 @@ def sigma_figure(results: Results) -> Figure:
         error_scale(axes)
         pupils = {(teacher, run.name): run for teacher in plan.TEACHERS for run in kinds[teacher, sigma]}
         theirs = ", ".join(f"{iterations(own[teacher], 1e-4):g}" for teacher in plan.TEACHERS)
-        title = f"sigma = {sigma:g}: 1e-4 at t = {_range(pupils, 1e-4)}\n(CG, PCG: {theirs})"
+        title = f"sigma = {sigma:g}: 1e-4 at t = {_iterations_cell(pupils, 1e-4)}\n(CG, PCG: {theirs})"
         tidy(axes, title, "iteration t", "squared relative error" if sigma == plan.SIGMAS[0] else "")
     grid[0].legend(frameon=False, fontsize=7.5)
     figure.suptitle(f"Mean of 512 systems, {length(*kinds.values())}", fontsize=10)
@@ -190,7 +191,7 @@ def sigma_table(results: Results) -> list[Sheet]:
 
 def _sigma_line(label: str, sigma: float, rows: Sequence[dict[str, Any]], method: str) -> tuple[str, ...]:
     means = zip(*(row["counts"][method]["mean"] for row in rows), strict=True)
-    counts = " ".join("..".join(dict.fromkeys(f"{count:.1f}" for count in (min(seeds), max(seeds)))) for seeds in means)
+    counts = " ".join("..".join(dict.fromkeys(f"{count:.1f}" for count in extremes(seeds))) for seeds in means)
     curves = [row[method] for row in rows]
     return label, f"{sigma:g}", counted(*curves), counts, span([curve[-1] for curve in curves])
 

@@ -37,7 +37,7 @@ def counted(*curves: Curve, bounds: Sequence[float] = FIRST_THRESHOLDS) -> str:
     cells = []
     for bound in bounds:
         found = [iterations(curve, bound) for curve in curves]
-        cells.append("..".join(dict.fromkeys((short(min(found), "g"), short(max(found), "g")))))
+        cells.append("..".join(dict.fromkeys(short(end, "g") for end in extremes(found))))
     return " ".join(cells)
 
 
@@ -66,6 +66,16 @@ def law(weight: float) -> float:
     return (1 + weight) ** 2
 
 
+def extremes(values: Iterable[float]) -> list[float]:
+    """The least and the largest of some numbers.
+
+    >>> extremes(x * x for x in (3, -1, 2))
+    [1, 9]
+    """
+    ordered = sorted(values)
+    return [ordered[0], ordered[-1]]
+
+
 def positive(error: float) -> float:
     """An error as a divisor or inside a logarithm: at least the smallest normal number."""
     return max(error, sys.float_info.min)
@@ -82,7 +92,7 @@ def span(values: Sequence[float], digits: str = ".2g") -> str:
     >>> span([0.0123, 0.02, 0.01])
     '0.01 to 0.02'
     """
-    return " to ".join(dict.fromkeys((short(min(values), digits), short(max(values), digits))))
+    return " to ".join(dict.fromkeys(short(end, digits) for end in extremes(values)))
 
 
 OUTCOME = ("mean error", "error at T", "iterations to")

@@ -16,7 +16,7 @@ from typing import Any
 from scipy import stats
 
 from paper import plan
-from paper.curves import LEAD_ITERATES, geometric_mean, law, overtaken, typical
+from paper.curves import LEAD_ITERATES, extremes, geometric_mean, law, overtaken, typical
 from paper.quantities import (
     LEVEL,
     capped_mean_error,
@@ -127,7 +127,7 @@ def _h4(runs: _Find) -> Numbers:
     others = {weight: _scores(runs(f"cg-accelerated-lambda{weight}")) for weight in (1, 7, 13, 30)}
     paired = [ten / more for ten, more in zip(own, others[13], strict=True)]
     found = _compared({f"{weight}": (own, scores) for weight, scores in others.items()})
-    return found | {"13.paired": [min(paired), max(paired)]}
+    return found | {"13.paired": extremes(paired)}
 
 
 def _h5(runs: _Find) -> Numbers:
@@ -143,7 +143,7 @@ def _h5(runs: _Find) -> Numbers:
         found[f"{sigma}.pcg"] = interval([classical["pcg"] / t for t in tau["pcg"]])
         for name, records in (("cg", cg_taught), ("pcg", pcg_taught)):
             overtakes = [overtaken(errors(record), record.own[name]) for record in records]
-            found[f"{sigma}.{name}.overtaken"] = [min(overtakes), max(overtakes)]
+            found[f"{sigma}.{name}.overtaken"] = extremes(overtakes)
         saved.append([1 - p / c for p, c in zip(tau["pcg"], tau["cg"], strict=False)])
     found |= {"saved": interval([fmean(column) for column in zip(*saved, strict=True)], logarithm=False)}
     found["saved.by_sigma"] = [fmean(row) for row in saved]
@@ -181,13 +181,13 @@ def _h8(runs: _Find) -> Numbers:
     records = [record for group in groups for record in group]
     found: Numbers = {"growth": interval([growth(record) for record in records], logarithm=False)}
     found["growth.by_sigma"] = [fmean(map(growth, group)) for group in groups]
-    found["growth.1.4"] = [end(map(growth, groups[-1])) for end in (min, max)]
+    found["growth.1.4"] = extremes(map(growth, groups[-1]))
     for who in ("model", "cg"):
         first, *_, last = (fmean(crossing(errors(record, who), 1e-4) for record in group) for group in groups)
         found[f"{who}.over_sigma"] = last / first - 1
     for who in ("model", "cg"):
         shares = [record.own["crossing"][who][-1] / record.own["crossing"][who][0] - 1 for record in records]
-        found[f"{who}.share"] = [min(shares), max(shares)]
+        found[f"{who}.share"] = extremes(shares)
     return found
 
 
@@ -211,7 +211,7 @@ def _h9_beside(runs: _Find) -> Numbers:
 
     for name, times in (("t1", (1,)), ("t2_6", LEAD_ITERATES), ("t7", (7,))):
         ratios = [at(weight, t) for weight in (7, 10, 13) for t in times]
-        found[f"iterates.{name}"] = [min(ratios), max(ratios)]
+        found[f"iterates.{name}"] = extremes(ratios)
     return found
 
 
@@ -233,7 +233,7 @@ def _h10_beside(runs: _Find) -> Numbers:
         ("paired", [capped_mean_error(one) / capped_mean_error(other) for one, other in paired]),
         ("end", [errors(one)[-1] / errors(other)[-1] for one, other in paired]),
     ):
-        found[f"alone.{name}"] = [min(values), max(values)]
+        found[f"alone.{name}"] = extremes(values)
     found["alone.iterates"] = [
         geometric_mean([errors(one)[t] / errors(other)[t] for one, other in paired]) for t in LEAD_ITERATES
     ]
@@ -263,7 +263,7 @@ def _h11(runs: _Find) -> Numbers:
             ("second", [errors(record, "cg")[2] / errors(record)[2] for record in records]),
             ("tail", [errors(r)[2] / each["model"][2] for r, each in zip(records, medians, strict=True)]),
         ):
-            found[f"{name}.{key}"] = [min(values), max(values)]
+            found[f"{name}.{key}"] = extremes(values)
     return found
 
 
@@ -339,7 +339,7 @@ def _h16(runs: _Find) -> Numbers:
     found: Numbers = {"score": other, "prediction": [low, high]}
     found["outcome"] = "inside" if low <= other <= high else "outside"
     elsewhere = [score for sigma in ("1", "1.4") for score in _scores(runs(f"{LAMBDA_10}-sigma{sigma}"))]
-    found |= {"elsewhere": [min(elsewhere), max(elsewhere)], "elsewhere.runs": len(elsewhere)}
+    found |= {"elsewhere": extremes(elsewhere), "elsewhere.runs": len(elsewhere)}
     return found | {"elsewhere.inside": sum(low <= score <= high for score in elsewhere)}
 
 

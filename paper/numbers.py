@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
 from statistics import fmean, median, stdev
@@ -20,7 +20,7 @@ from nlaformer.learn.evaluate import WITHIN_REACH
 from nlaformer.learn.recipes import Config
 from paper import bundled, hypotheses, ledger, microscope, plan, teaching
 from paper.acceleration import ETA, LAMBDA, LEAD, lead_curve
-from paper.curves import FIRST_THRESHOLDS, geometric_mean, iterations, law, mean_error, overtaken, typical
+from paper.curves import FIRST_THRESHOLDS, extremes, geometric_mean, iterations, law, mean_error, overtaken, typical
 from paper.hypotheses import Numbers
 from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
@@ -88,11 +88,6 @@ def _counts(curve: Sequence[float], bounds: Sequence[float] = FIRST_THRESHOLDS) 
     return [iterations(curve, bound) for bound in bounds]
 
 
-def _range(values: Iterable[float]) -> list[float]:
-    values = list(values)
-    return [min(values), max(values)]
-
-
 # --- sections 2 and 3, and the systems ---
 
 
@@ -122,8 +117,8 @@ def _operations() -> Numbers:
     found["loop.sizes_as_printed"] = sum(abs(loop["growth"] - _order(p["entries"])) <= 0.25 for _, loop, p in printed)
     pairs = [row for row in rows if row["paper_scheme"] and row["cost"]["heads"] == 2]
     theirs, ours = ([row[k]["float64"]["error"] for row in pairs] for k in ("paper_scheme", "accuracy"))
-    found |= {"paper_heads": _range(theirs), "our_heads": _range(ours)}
-    return found | {"gain": _range(a / b for a, b in zip(theirs, ours, strict=True))}
+    found |= {"paper_heads": extremes(theirs), "our_heads": extremes(ours)}
+    return found | {"gain": extremes(a / b for a, b in zip(theirs, ours, strict=True))}
 
 
 def _within(row: Numbers) -> dict[str, bool]:
@@ -148,10 +143,10 @@ def _compiled() -> Numbers:
     found = {f"cg.{field}": cg[field] for field in ("layers", "start_layers", "error", "reference_error")}
     found |= {f"cg.{kind}": cg[kind]["1e-06"] for kind in ("iterations", "reference_iterations")}
     library = [row for row in RESULTS.document("algorithms/table")["algorithms"] if row["name"] != "cg"]
-    found |= {"library.count": len(library), "library.layers": _range(row["layers"] for row in library)}
+    found |= {"library.count": len(library), "library.layers": extremes(row["layers"] for row in library)}
     found["library.deviation"] = max(row["last_deviation"] for row in library)
     speeds, fits = (RESULTS.document(f"algorithms/{name}")["measurements"] for name in ("speed", "fit"))
-    found["cg.slower"] = _range(row["seconds"] / row["numpy_seconds"] for row in speeds)
+    found["cg.slower"] = extremes(row["seconds"] / row["numpy_seconds"] for row in speeds)
     return found | {f"fit.n{row['n']}.width{row['width']}": row["median"] for row in fits}
 
 
@@ -170,13 +165,13 @@ def _runs() -> Numbers:
     """What the runs with the paper's loss come to."""
     found: Numbers = {"result.systems": _of(RESULT)[0]["count"], "result.steps": RESULT.steps}
     for key, config in {"result": RESULT, "cg": CG}.items():
-        found[f"{key}.iterations.1e-4"] = _range(iterations(row["model"], 1e-4) for row in _of(config))
-    found["result.last_error"] = _range(row["model"][-1] for row in _of(RESULT))
+        found[f"{key}.iterations.1e-4"] = extremes(iterations(row["model"], 1e-4) for row in _of(config))
+    found["result.last_error"] = extremes(row["model"][-1] for row in _of(RESULT))
     found["cg.overtaken"] = max(overtaken(row["model"], row["cg"]) for row in _of(CG))
     found["pcg.iterations"] = _counts(_of(PCG)[0]["model"])
     for t in (1, 6, 11):
         ratios = (row["deviation"][t] / row["cg"][t] for row in (*_of(RESULT), *_of(JOINT)))
-        found[f"imitating.deviation_over_cg_error.{t}"] = _range(ratios)
+        found[f"imitating.deviation_over_cg_error.{t}"] = extremes(ratios)
     for teacher in TEACHERS:
         theirs = _counts(_of(CG)[0][teacher])
         found |= {f"{teacher}_itself.iterations": theirs, f"{teacher}_itself.iterations.1e-4": theirs[-1]}
@@ -187,7 +182,7 @@ def _elsewhere() -> Numbers:
     """Last errors on other systems of models trained at sigma 1.2 to be faster than CG."""
     labels = {"sigma1.4": "spd, sigma 1.4", "sigma1.8": "spd, sigma 1.8", "doubled": "A and b times 2"}
     runs = [RESULTS.run(name).evaluations for name in plan.seeds_of(CG)]
-    return {key: _range(run[label]["model"][-1] for run in runs) for key, label in labels.items()}
+    return {key: extremes(run[label]["model"][-1] for run in runs) for key, label in labels.items()}
 
 
 def _discrepancy() -> Numbers:
@@ -200,15 +195,15 @@ def _discrepancy() -> Numbers:
     found["begin"] = fmean(run.document["history"]["discrepancy"][0] for run in runs)
     for key, config in {"result": RESULT, "joint": JOINT, "cg": CG}.items():
         ends = [row["discrepancy"] for row in _of(config)]
-        found[key] = _range(ends)
-        found[f"{key}.from_t1"] = _range(fmean(row["intermediate"][1:20]) for row in _of(config))
+        found[key] = extremes(ends)
+        found[f"{key}.from_t1"] = extremes(fmean(row["intermediate"][1:20]) for row in _of(config))
     return found
 
 
 def _intermediate() -> Numbers:
     """Figure 5b: where the worst joint seed is closer than the best of result, and than the zero predictor."""
     joint, result = (list(zip(*(row["intermediate"] for row in _of(run)), strict=True)) for run in (JOINT, RESULT))
-    found: Numbers = {"iterates": len(joint), "joint.2": _range(joint[2]), "result.2": _range(result[2])}
+    found: Numbers = {"iterates": len(joint), "joint.2": extremes(joint[2]), "result.2": extremes(result[2])}
     found["closer"] = sum(max(ours) < min(theirs) for ours, theirs in zip(joint, result, strict=True))
     silence = _of(JOINT)[0]["silence"]
     return found | {"beats_zero": sum(max(ours) < nothing for ours, nothing in zip(joint, silence, strict=True))}
@@ -218,7 +213,7 @@ def _eta() -> Numbers:
     """Figure 4b: mean errors relative to that at the paper's choice."""
     ratios = {eta: mean_error(run.own["model"]) / _score(JOINT) for eta, run in RESULTS.runs(ETA).items()}
     others = [ratio for eta, ratio in ratios.items() if eta not in (0.05, 0.0005)]
-    found: Numbers = {"none": _score(RESULT) / _score(JOINT), "others": _range(others)}
+    found: Numbers = {"none": _score(RESULT) / _score(JOINT), "others": extremes(others)}
     return found | {f"{eta:g}": ratio for eta, ratio in ratios.items()} | {"luck": _luck(JOINT, len(ETA) - 1)}
 
 
@@ -227,7 +222,7 @@ def _lambda() -> Numbers:
     ratios = {weight: typical(lead_curve(run)) / law(weight) for weight, run in RESULTS.runs(LAMBDA).items()}
     found: Numbers = {f"{weight:g}.lead_over_law": ratio for weight, ratio in ratios.items()}
     found |= {f"{weight:g}.mean_error": _score(plan.accelerated(lambda_=weight)) for weight in LAMBDA}
-    found["law"] = _range(ratios[weight] for weight in plan.LAMBDAS)  # the paper's; we also have 30 and 100
+    found["law"] = extremes(ratios[weight] for weight in plan.LAMBDAS)  # the paper's; we also have 30 and 100
     return found | {"luck": _luck(CG, len(plan.LAMBDAS) - 1), "luck.single": _luck(CG, single=True)}
 
 
@@ -239,19 +234,19 @@ def _sigma() -> Numbers:
         theirs = _counts(_of(config)[0][teacher])
         saved[teacher, s] = [1 - ours / count for ours, count in zip(most, theirs, strict=True)]
     found: Numbers = {"cg.saved.1e-4": [saved["cg", s][-1] for s in SIGMAS]}
-    found["saved"] = _range(share for shares in saved.values() for share in shares)
-    found["pcg.additional"] = _range(1 / (1 - share) - 1 for s in SIGMAS for share in saved["pcg", s])
+    found["saved"] = extremes(share for shares in saved.values() for share in shares)
+    found["pcg.additional"] = extremes(1 / (1 - share) - 1 for s in SIGMAS for share in saved["pcg", s])
     for teacher in TEACHERS:
         rows = [row for s in SIGMAS for row in _of(OURS[teacher, s])]
-        found[f"{teacher}.overtaken"] = _range(overtaken(row["model"], row[teacher]) for row in rows)
+        found[f"{teacher}.overtaken"] = extremes(overtaken(row["model"], row[teacher]) for row in rows)
     means = {
         key: [fmean(column) for column in zip(*(row["counts"]["model"]["mean"] for row in _of(config)), strict=True)]
         for key, config in OURS.items()
     }
     fewer = [[1 - p / c for p, c in zip(means["pcg", s], means["cg", s], strict=True)] for s in SIGMAS]
     tight = [share for row in fewer for share in row[2:]]  # to 1e-3 and 1e-4
-    found |= {"teachers.tight": _range(tight), "teachers.tight.mean": fmean(tight)}
-    found |= {"teachers.loose": _range(share for row in fewer for share in row[:2])}
+    found |= {"teachers.tight": extremes(tight), "teachers.tight.mean": fmean(tight)}
+    found |= {"teachers.loose": extremes(share for row in fewer for share in row[:2])}
     for method in ("cg", "model"):
         quarters = [row["counts"][method]["by_condition"] for s in SIGMAS for row in _of(OURS["cg", s])]
         ends = [pair for quarter in quarters for pair in zip(quarter[0], quarter[-1], strict=True)]
@@ -264,7 +259,7 @@ def _dimension() -> Numbers:
     """Figures 8 and 9, first rows: what the mean error is divided by where the embedding dimension doubles."""
     rows = [[_first(config.replace(d=d, heads=d // 32)) for d in plan.DIMENSIONS] for config in OURS.values()]
     steps = [less / more for row in rows for less, more in pairwise(row)]
-    return {"factor": _range(steps), "steps": len(steps), "better": sum(step > 1 for step in steps)}
+    return {"factor": extremes(steps), "steps": len(steps), "better": sum(step > 1 for step in steps)}
 
 
 def _window() -> Numbers:
@@ -274,11 +269,11 @@ def _window() -> Numbers:
     )
     pairs = list(zip(short, full, strict=True))
     return {
-        "whole": _range(mean_error(ours) / mean_error(theirs) for ours, theirs in pairs),
-        "late": _range(mean_error(ours[5:]) / mean_error(theirs[5:]) for ours, theirs in pairs),
+        "whole": extremes(mean_error(ours) / mean_error(theirs) for ours, theirs in pairs),
+        "late": extremes(mean_error(ours[5:]) / mean_error(theirs[5:]) for ours, theirs in pairs),
         "runs": len(pairs),
-        "K15.1e-1": _range(_counts(curve)[0] for curve in short),
-        "full.1e-1": _range(_counts(curve)[0] for curve in full),
+        "K15.1e-1": extremes(_counts(curve)[0] for curve in short),
+        "full.1e-1": extremes(_counts(curve)[0] for curve in full),
         "K15.lost": sum(curve[-1] >= 1 for curve in short),
         "K10.lost": sum(curve[-1] >= 1 for curve in shorter),
     }
@@ -299,14 +294,14 @@ def _loops() -> Numbers:
     rows = [row for config in (RESULT, JOINT, OURS["cg", 1.2], OURS["pcg", 1.2]) for row in _of(config)]
     ends = sorted(((row["model"][-1], row["loops"][-1]) for row in rows), key=lambda pair: pair[1] / pair[0])
     growth = [last / first for first, last in ends]
-    found: Numbers = {"runs": len(rows), "growing": sum(factor > 1 for factor in growth), "growth": _range(growth)}
+    found: Numbers = {"runs": len(rows), "growing": sum(factor > 1 for factor in growth), "growth": extremes(growth)}
     return found | {"worst": list(ends[-1])}
 
 
 def _seeds() -> Numbers:
     """The largest factor between the mean errors of seeds."""
     kinds = plan.from_seed(0)
-    seen = [_range(mean_error(row["model"]) for row in _of(config)) for config in kinds]
+    seen = [extremes(mean_error(row["model"]) for row in _of(config)) for config in kinds]
     return {"factor": max(most / least for least, most in seen), "kinds": len(kinds)}
 
 
@@ -318,7 +313,7 @@ def _rate() -> Numbers:
     for run in RESULTS.runs(ANNEALED).values():
         errors = [error for rate, error in late_errors(run) if rate <= 6e-5]
         gains.append(errors[0] / errors[-1])
-    return {"constant": _range(constant), "falling": _range(gains)}
+    return {"constant": extremes(constant), "falling": extremes(gains)}
 
 
 def _letting_go() -> Numbers:
@@ -405,7 +400,7 @@ def _learned_operations() -> Numbers:
     errors = {row["operation"]: median(row["errors"]) for row in rows}
     built = {row["operation"]: row["errors"]["paper's pair"] for row in document["constructed"]}
     reached = [name for name, error in errors.items() if error <= max(10 * built[name], 1e-6)]
-    found: Numbers = {"errors": _range(errors.values()), "paper_heads": max(built.values())}
+    found: Numbers = {"errors": extremes(errors.values()), "paper_heads": max(built.values())}
     return found | {"reached": len(reached), "count": len(errors)}
 
 
@@ -435,11 +430,11 @@ def _learned_parts() -> Numbers:
             if (products := family.get("products")) is not None:
                 numbers[f"{key}.products"] = [products[k] for k in ("mean", "cg_mean", "more", "most_more", "failures")]
             curves = [model["families"][label]["comparison"]["mean"]["learned"] for model in models]
-            numbers |= {f"{key}.seeds.t{t}": _range(curve[t] for curve in curves) for t in (5, 10)}
+            numbers |= {f"{key}.seeds.t{t}": extremes(curve[t] for curve in curves) for t in (5, 10)}
         found |= {f"{name}.{key}": value for key, value in numbers.items()}
     for name, family in (("guided-nonlinear", "cubic"), ("learned-preconditioner-diffusion", "poisson-2d")):
         rows = [model["families"][family]["to_residual"] for model in benchmarks.document(name)["models"].values()]
-        found[f"{name}.residual"] = _range(row["learned"] for row in rows)
+        found[f"{name}.residual"] = extremes(row["learned"] for row in rows)
         found[f"{name}.rivals"] = [count for rival, count in rows[0].items() if rival != "learned"]
     foreign = benchmarks.document("foreign")
     found["learned-preconditioner.products.systems"] = foreign["families"][0]["count"]

@@ -17,7 +17,7 @@ from nlaformer.console import Sheet
 from nlaformer.learn.evaluate import squared_relative_errors
 from nlaformer.report.figure import curve, panels, reference, tidy
 from paper import plan
-from paper.curves import LEAD_ITERATES, Curve, band, geometric_mean, law, short, span, typical
+from paper.curves import LEAD_ITERATES, Curve, band, extremes, geometric_mean, law, short, span, typical
 from paper.hypotheses import DESCENT
 from paper.quantities import capped_mean_error, crossing, errors, interval, lead
 from paper.results import Record, Results
@@ -56,12 +56,12 @@ def numbers(results: Results) -> dict[str, Any]:
         "end": teacher[-1],
         "lead": interval([typical(run) for run in runs]),
         "first": means[1],
-        "iterates": [min(means[2:]), max(means[2:])],
+        "iterates": extremes(means[2:]),
         "off": max(abs(ratio - 1) for ratio in means[2:]),
-        "iterates.single_runs": [min(min(run[2:]) for run in runs), max(max(run[2:]) for run in runs)],
+        "iterates.single_runs": extremes(ratio for run in runs for ratio in run[2:]),
         "minimizer.end": teacher[-1] / known,
-        "apart": [min(min(run[2:]) for run in apart), max(max(run[2:]) for run in apart)],
-        "apart.first": [min(run[1] for run in apart), max(run[1] for run in apart)],
+        "apart": extremes(distance for run in apart for distance in run[2:]),
+        "apart.first": extremes(run[1] for run in apart),
     }
     for weight in (1, 10, 13):
         distances = _mean_from_minimizer(results, f"lambda = {weight}")
