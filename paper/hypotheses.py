@@ -10,15 +10,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from operator import truediv
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
-
-from scipy import stats
 
 from paper import plan
 from paper.curves import LEAD_ITERATES, extremes, geometric_mean, law, overtaken, typical
 from paper.quantities import (
-    LEVEL,
     capped_mean_error,
     compare,
     crossing,
@@ -28,6 +25,7 @@ from paper.quantities import (
     horizon,
     interval,
     lead,
+    prediction_factor,
     silent_discrepancy,
 )
 from paper.results import Record, Results, restored
@@ -332,10 +330,10 @@ def _h16(runs: _Find) -> Numbers:
 
     Elsewhere: at sigma = 1 and 1.4.
     """
-    logs = [math.log(score) for score in _scores(runs(LAMBDA_10))]
-    half = float(stats.t.ppf(1 - LEVEL / 2, len(logs) - 1)) * stdev(logs) * math.sqrt(1 + 1 / len(logs))
+    scores = _scores(runs(LAMBDA_10))
     (other,) = _scores(runs(f"{LAMBDA_10}-sqrt"))
-    low, high = math.exp(fmean(logs) - half), math.exp(fmean(logs) + half)
+    mean, factor = geometric_mean(scores), prediction_factor(scores)
+    low, high = mean / factor, mean * factor
     found: Numbers = {"score": other, "prediction": [low, high]}
     found["outcome"] = "inside" if low <= other <= high else "outside"
     elsewhere = [score for sigma in ("1", "1.4") for score in _scores(runs(f"{LAMBDA_10}-sigma{sigma}"))]

@@ -11,10 +11,8 @@ import re
 from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
-from statistics import fmean, median, stdev
+from statistics import fmean, median
 from typing import Any
-
-from scipy import stats
 
 from nlaformer.learn.evaluate import WITHIN_REACH
 from nlaformer.learn.recipes import Config
@@ -25,7 +23,7 @@ from paper.hypotheses import Numbers
 from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
-from paper.quantities import silent_discrepancy
+from paper.quantities import prediction_factor, silent_discrepancy
 from paper.results import HOME, Results
 
 RESULTS = Results()
@@ -75,13 +73,8 @@ def _score(config: Config) -> float:
 
 
 def _luck(config: Config, comparisons: int = 1, single: bool = False) -> float:
-    """The factor by which one more run may differ from the mean of a run's seeds, or from one of them, by luck.
-
-    Student's interval of 95% for the logarithms of the mean errors, for several comparisons after Bonferroni.
-    """
-    logs = [math.log(mean_error(row["model"])) for row in _of(config)]
-    quantile = stats.t.ppf(1 - 0.025 / comparisons, len(logs) - 1)
-    return float(math.exp(quantile * stdev(logs) * math.sqrt(1 + (1 if single else 1 / len(logs)))))
+    """The factor by which the mean error of one more run may differ from those of a run's seeds by luck."""
+    return prediction_factor([mean_error(row["model"]) for row in _of(config)], comparisons, single)
 
 
 def _counts(curve: Sequence[float], bounds: Sequence[float] = FIRST_THRESHOLDS) -> list[float]:

@@ -165,3 +165,13 @@ def interval(values: Sequence[float], logarithm: bool = True) -> list[float]:
     half = float(stats.t.ppf(1 - LEVEL / 2, len(logs) - 1)) * stdev(logs) / math.sqrt(len(logs))
     ends = [fmean(logs) - half, fmean(logs) + half]
     return [math.exp(end) for end in ends] if logarithm else ends
+
+
+def prediction_factor(values: Sequence[float], comparisons: int = 1, single: bool = False) -> float:
+    """The factor by which one more value may differ from the geometric mean of some, or from a single one, by luck.
+
+    Student's prediction interval of 95% for the logarithms, for several comparisons after Bonferroni.
+    """
+    logs = [math.log(value) for value in values]
+    quantile = float(stats.t.ppf(1 - LEVEL / 2 / comparisons, len(logs) - 1))
+    return math.exp(quantile * stdev(logs) * math.sqrt(1 + (1 if single else 1 / len(logs))))
