@@ -18,9 +18,9 @@ from nlaformer.errors import OptionError, UnknownNameError, did_you_mean, shown
 from nlaformer.learn.models import load_solver
 from nlaformer.learn.trainer import seconds_of
 from paper import controls, hypotheses, ledger, plan
-from paper.artefacts import ARTEFACTS, HOME, Artefact, artefact, draw
+from paper.artefacts import ARTEFACTS, Artefact, artefact, draw
 from paper.bundled import promote
-from paper.results import Results, rounded
+from paper.results import FOLDER, HOME, Results, rounded
 from paper.run import make, missing
 from paper.verdicts import verdicts
 
@@ -49,7 +49,7 @@ def _dispatch(given: argparse.Namespace) -> int:
         print_sheets([Sheet("The hypotheses of protocol.md", ("", "verdict"), rows, note, words=True)])
         return 0
     if given.command == "promote":
-        for card in promote(given.runs or _RUNS, Results(given.results or HOME / "results")):
+        for card in promote(given.runs or _RUNS, Results(given.results or FOLDER)):
             say(f"{card.parent}: new weights. Revise {card} by hand.")
         return 0
     home = Path("runs/small") if given.small else HOME
@@ -135,7 +135,7 @@ def _check(given: argparse.Namespace, results: Results) -> None:
         raise OptionError(f"--stack is {given.stack}; expected a whole number from 1 on")
     if given.commit is not None and not re.fullmatch("[0-9a-f]{7,40}", given.commit):
         raise OptionError(f"--commit is {shown(given.commit)}; expected 7 to 40 digits of a commit, as git prints them")
-    if given.small and results.folder.resolve() == (HOME / "results").resolve():
+    if given.small and results.folder.resolve() == FOLDER.resolve():
         raise OptionError(f"--small: tiny models are not filed in {results.folder}; omit --results, or give another")
 
 

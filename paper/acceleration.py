@@ -144,11 +144,7 @@ def grid_table(results: Results, grid: Grid, symbol: str, title: str) -> list[Sh
 
 # --- Figure 7: three sigmas, two teachers ---
 
-SIGMA = {
-    (teacher, sigma): plan.seeds_of(plan.our_accelerated(teacher, sigma=(sigma,)))
-    for teacher in plan.TEACHERS
-    for sigma in plan.SIGMAS
-}  # three seeds at sigma 1.2, one at the others
+SIGMA = {(c.teacher, c.sigma[0]): plan.seeds_of(c) for c in plan.over_sigma()}  # three seeds at 1.2, else one
 _PUPILS = {teacher: f"NLAFormer, taught by {teacher.upper()}" for teacher in plan.TEACHERS}
 
 

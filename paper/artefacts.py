@@ -19,9 +19,8 @@ from nlaformer.errors import unknown_name
 from nlaformer.io import make_folder, replace_file
 from nlaformer.report.figure import save
 from paper import acceleration, bundled, controls, imitation, learned_operations, measured, note_figures, teaching
-from paper.results import Results, sources
+from paper.results import HOME, Results, sources
 
-HOME = Path(__file__).parent
 BEYOND = "beyond the paper"
 
 

@@ -31,6 +31,7 @@ from paper.quantities import (
 from paper.results import Record, Results, restored
 
 Numbers = dict[str, Any]
+SIGMAS = tuple(f"{sigma:g}" for sigma in plan.SIGMAS)
 
 
 def numbers(results: Results | None = None) -> dict[str, Numbers]:
@@ -131,7 +132,7 @@ def _h4(runs: _Find) -> Numbers:
 def _h5(runs: _Find) -> Numbers:
     found: Numbers = {}
     saved: list[list[float]] = []
-    for sigma in ("1", "1.2", "1.4"):
+    for sigma in SIGMAS:
         cg_taught = runs(LAMBDA_10) if sigma == "1.2" else runs(f"{LAMBDA_10}-sigma{sigma}")
         pcg_taught = runs(f"pcg-accelerated-lambda10-sigma{sigma}")
         tau = {name: [crossing(errors(r), 1e-4) for r in records] for name, records in
@@ -145,7 +146,7 @@ def _h5(runs: _Find) -> Numbers:
         saved.append([1 - p / c for p, c in zip(tau["pcg"], tau["cg"], strict=False)])
     found |= {"saved": interval([fmean(column) for column in zip(*saved, strict=True)], logarithm=False)}
     found["saved.by_sigma"] = [fmean(row) for row in saved]
-    return found | {"margin": 0.55 - min(found[f"{sigma}.cg"][1] for sigma in ("1", "1.2", "1.4"))}
+    return found | {"margin": 0.55 - min(found[f"{sigma}.cg"][1] for sigma in SIGMAS)}
 
 
 def _h6(runs: _Find) -> Numbers:
@@ -200,7 +201,7 @@ def _h9_beside(runs: _Find) -> Numbers:
     """The lead over the law at lambda = 30, and of PCG's pupils over PCG; means over the seeds at single iterates."""
     thirty = list(map(lead, runs("cg-accelerated-lambda30")))
     found: Numbers = {"30": interval([each / law(30) for each in thirty]), "30.lead": interval(thirty)}
-    pupils = [record for sigma in ("1", "1.2", "1.4") for record in runs(f"pcg-accelerated-lambda10-sigma{sigma}")]
+    pupils = [record for sigma in SIGMAS for record in runs(f"pcg-accelerated-lambda10-sigma{sigma}")]
     found["pcg"] = interval([lead(record, "pcg") / law(10) for record in pupils])
 
     def at(weight: int, t: int) -> float:

@@ -8,16 +8,15 @@ from statistics import fmean
 from nlaformer.errors import FileError
 from nlaformer.io import replace_file
 from paper import plan
-from paper.artefacts import HOME
 from paper.curves import geometric_mean
 from paper.hypotheses import Numbers
 from paper.quantities import capped_mean_error, failed, interval
-from paper.results import Record, Results, as_filed
+from paper.results import HOME, Record, Results, as_filed
 
 
 def write() -> None:
     """Write the tables into paper/ledger.md, between its two marks."""
-    path, results = HOME / "ledger.md", Results(HOME / "results")
+    path, results = HOME / "ledger.md", Results()
     before, begin, rest = path.read_text(encoding="utf-8").partition("<!-- runs -->\n")
     _, end, after = rest.partition("<!-- end -->\n")
     if not begin or not end:

@@ -19,10 +19,9 @@ from torch import Tensor
 from nlaformer.express.linearize import Linearization, design
 from nlaformer.report.figure import CURVES, curve, panels, reference, tidy
 from paper import bundled
-from paper.results import HOME, Results
+from paper.results import BENCHMARKS, Results
 
 HEADS = "heads"
-BENCHMARKS = HOME.parents[1] / "benchmarks" / "results"
 SCHEMES = {"c and 0 (the paper)": ("paper", 1), "+c and -c": ("antisymmetric", 1), "+-c, +-2c": ("antisymmetric", 2)}
 _SEED, _TOKENS, _SIGMA = 0, 20, "1.2"
 

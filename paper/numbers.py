@@ -24,7 +24,7 @@ from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
 from paper.quantities import prediction_factor, silent_discrepancy
-from paper.results import HOME, Results
+from paper.results import BENCHMARKS, Results
 
 RESULTS = Results()
 RESULT, JOINT, CG, PCG = plan.imitation(), plan.joint(), *map(plan.accelerated, TEACHERS)
@@ -402,7 +402,7 @@ def _learned_parts() -> Numbers:
 
     Lists go over the methods: learned, CG, Jacobi, diagonal plus rank one by hand.
     """
-    benchmarks = Results(HOME.parents[1] / "benchmarks" / "results")
+    benchmarks = Results(BENCHMARKS)
     found: Numbers = {}
     for name in ("learned-preconditioner", "guided-cg"):
         document = benchmarks.document(name)

@@ -20,7 +20,9 @@ from nlaformer.provenance import in_words, provenance
 
 _Key = TypeVar("_Key", bound=Hashable)
 
-HOME = Path(__file__).parent / "results"
+HOME = Path(__file__).parent
+FOLDER = HOME / "results"
+BENCHMARKS = HOME.parent / "benchmarks" / "results"
 RUNS = "runs"
 _DIGITS = 6
 _OF_A_RUN = ("config", "state", "trained", "history", "own", "evaluations")
@@ -60,7 +62,7 @@ class Record:
 class Results:
     """A folder of results; documents written to it name the commit, ours or the one given."""
 
-    def __init__(self, folder: Path = HOME, commit: str | None = None):
+    def __init__(self, folder: Path = FOLDER, commit: str | None = None):
         self.folder, self.commit = folder, commit
         self._records: dict[str, Record] = {}
 

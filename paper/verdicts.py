@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from paper.hypotheses import Numbers
+from paper.hypotheses import SIGMAS, Numbers
 
 HOLDS, IN_PART, DIFFERS, UNDECIDED = "holds", "holds in part", "differs", "undecided"
 NOT_RUN, REPORTED = "not run", "reported"
 PRINTED = {"joint": 0.1920, "result": 0.5058, "accelerated": 0.4355}
-SIGMAS = ("1", "1.2", "1.4")
 _Rule = Callable[[Numbers], str]
 
 

@@ -13,9 +13,9 @@ from nlaformer import pretrained
 from nlaformer.learn.evaluate import judge, trial
 from paper import acceleration, bundled, measured, plan
 from paper.__main__ import main
-from paper.artefacts import ARTEFACTS, HOME, draw
+from paper.artefacts import ARTEFACTS, draw
 from paper.curves import typical
-from paper.results import Results
+from paper.results import FOLDER, HOME, Results
 
 
 def files(folder):
@@ -24,7 +24,7 @@ def files(folder):
 
 def committed(results):
     """A copy of the committed results."""
-    return shutil.copytree(HOME / "results", results)
+    return shutil.copytree(FOLDER, results)
 
 
 def test_the_list_names_every_artefact_and_what_is_missing(tmp_path, capsys):
@@ -124,7 +124,7 @@ def test_nothing_is_trained_where_every_run_is_there(tmp_path):
         (["run", "next", "--small", "--commit", "no commit"], "no commit"),
         (["run", "confirmatory-d", "--small", "--only", "nothing"], "nothing"),
         (["run", "theorem-cg", "--only", "result"], "result"),
-        (["run", "confirmatory-d", "--small", "--results", str(HOME / "results")], "tiny models"),
+        (["run", "confirmatory-d", "--small", "--results", str(FOLDER)], "tiny models"),
         (["run", "confirmatory-d", "--small", "--device", "cpu", "--results", __file__], "folder"),
         (["probe", "cg-joint", "--count", "3"], "3"),
     ],

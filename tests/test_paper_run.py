@@ -18,9 +18,8 @@ from nlaformer.learn.checkpoint import read_manifest
 from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.stacks import check_stack
 from paper import plan, run
-from paper.artefacts import HOME
 from paper.bundled import promote
-from paper.results import Results, as_filed, rounded
+from paper.results import FOLDER, Results, as_filed, rounded
 
 RESULT, JOINT = map(plan.name_of, (plan.imitation(), plan.joint()))
 
@@ -231,7 +230,7 @@ def test_iterations_are_counted_for_each_system(made):
 
 
 def test_every_committed_run_has_its_planned_config_seed_and_commit():
-    for name in (path.stem for path in (HOME / "results" / "runs").glob("*.json")):
+    for name in (path.stem for path in (FOLDER / "runs").glob("*.json")):
         record, planned = Results().run(name), plan.planned(name)
         document = record.document
         assert set(as_filed(planned.config).differences(record.config)) <= {"start"}, name

@@ -15,7 +15,7 @@ from nlaformer.learn.evaluate import judge, trial
 from nlaformer.learn.recipes import Config
 from paper import bundled, controls
 from paper.plan import BUNDLED, SIGMAS
-from paper.results import HOME, Results
+from paper.results import BENCHMARKS, Results
 
 RESULTS = Results()
 PROGRAMS = ("guided-cg", "learned-preconditioner")
@@ -66,7 +66,7 @@ def test_fresh_systems_give_the_committed_errors(name, sigma):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_fresh_systems_give_the_filed_errors_of_a_program(name, sigma):
     """Medians of 256 and of 4,096 systems within a half, at the iterates where rounding plays no part."""
-    model, filed = nf.load(name), Results(HOME.parents[1] / "benchmarks" / "results")
+    model, filed = nf.load(name), Results(BENCHMARKS)
     (first, *_) = filed.document(name)["models"].values()
     kept = first["families"][f"spd, sigma {sigma:g}"]["comparison"]["median"]["learned"]
     assert first["config"].items() <= model.config.to_json().items()  # a field may be younger than the file
@@ -79,7 +79,7 @@ def test_fresh_systems_give_the_filed_errors_of_a_program(name, sigma):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_three_seeds_on_file_keep_what_the_cards_promise(name):
     """At the three sigmas of 4,096 systems each, and on the seven families that were not trained on."""
-    filed = Results(HOME.parents[1] / "benchmarks" / "results")
+    filed = Results(BENCHMARKS)
     models = filed.document(name)["models"].values()
     assert [model["config"]["seed"] for model in models] == [100, 101, 102]
     for model in models:
