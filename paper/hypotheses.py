@@ -28,7 +28,7 @@ from paper.quantities import (
     prediction_factor,
     silent_discrepancy,
 )
-from paper.results import Record, Results, restored
+from paper.results import Record, Results
 
 Numbers = dict[str, Any]
 SIGMAS = tuple(f"{sigma:g}" for sigma in plan.SIGMAS)
@@ -307,15 +307,14 @@ def _h14(name: str, kind: str) -> Callable[[_Find], Numbers]:
 
     def hypothesis(runs: _Find) -> Numbers:
         ((long,), (short,)) = runs(f"{kind}-700k"), runs(kind, 1)
-        history = restored(long.document["history"])
-        validations = list(zip(history["step"], history["final_error"], strict=True))
-        at_end = [error for step, error in validations if step > 0.9 * long.config.steps]
+        found = long.history["final_error"]
+        at_end = [e for step, e in zip(long.history["step"], found, strict=True) if step > 0.9 * long.config.steps]
         return {
-            f"{name}.spread": max(at_end, default=math.inf) / min(history["final_error"]),  # none: it diverged before
+            f"{name}.spread": max(at_end, default=math.inf) / min(found),  # none: it diverged before
             f"{name}.finite": long.document["state"] == "finished",
             f"{name}.gain": capped_mean_error(long) / capped_mean_error(short),
-            f"{name}.last": history["final_error"][-1] / min(history["final_error"]),
-            f"{name}.rise": max(map(truediv, history["final_error"], accumulate(history["final_error"], min))),
+            f"{name}.last": found[-1] / min(found),
+            f"{name}.rise": max(map(truediv, found, accumulate(found, min))),
             f"{name}.checks": len(at_end),
         }
 

@@ -8,6 +8,7 @@ start of an untrained model whose probe has PyTorch's usual random weights, and 
 
 from __future__ import annotations
 
+import math
 from statistics import fmean
 from typing import Any
 
@@ -129,7 +130,7 @@ def discrepancy_figure(results: Results) -> Figure:
     records = results.runs(names)
     figure, (axes,) = panels(1, width=6.4, height=3.8)
     for which, (kind, record) in enumerate(records.items()):
-        history, color = record.document["history"], CURVES[which]
+        history, color = record.history, CURVES[which]
         axes.plot(history["step"], history["discrepancy"], color=color, marker=MARKERS[which], markersize=3, label=kind)
         axes.axhline(PAPER[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
     nothing = silent_discrepancy(records["joint"])
@@ -184,9 +185,9 @@ def learning_rate_figure(results: Results) -> Figure:
 
 def late_errors(record: Record) -> list[tuple[float, float]]:
     """Learning rate and mean squared error of the last iterate at the validations of the last third of a run."""
-    history, config = record.document["history"], record.config
+    config, validations = record.config, zip(record.history["step"], record.history["final_error"], strict=True)
     return [
         (learning_rate(config, step - 1), error)
-        for step, error in zip(history["step"], history["final_error"], strict=True)
-        if step >= _LATE * config.steps and error is not None
+        for step, error in validations
+        if step >= _LATE * config.steps and math.isfinite(error)
     ]

@@ -185,7 +185,7 @@ def _discrepancy() -> Numbers:
     found: Numbers = {"random": random, "zero": silent_discrepancy(first)}
     found["zero.from_t1"] = fmean(first.own["silence"][1 : JOINT.n])
     runs = [RESULTS.run(name) for config in (RESULT, JOINT, CG) for name in plan.seeds_of(config)]
-    found["begin"] = fmean(run.document["history"]["discrepancy"][0] for run in runs)
+    found["begin"] = fmean(run.history["discrepancy"][0] for run in runs)
     for key, config in {"result": RESULT, "joint": JOINT, "cg": CG}.items():
         ends = [row["discrepancy"] for row in _of(config)]
         found[key] = extremes(ends)

@@ -49,6 +49,11 @@ class Record:
         """The evaluations by label, such as "spd, sigma 1.2"; see nlaformer.learn.evaluate.Evaluation."""
         return restored(self.document["evaluations"])
 
+    @cached_property
+    def history(self) -> dict[str, list[Any]]:
+        """The validations during training: step, discrepancy and final_error, the mean squared error of x_T."""
+        return restored(self.document["history"])
+
     @property
     def own(self) -> dict[str, Any]:
         """The evaluation on systems like those of its training."""

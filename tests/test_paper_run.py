@@ -190,7 +190,7 @@ def test_a_filed_run_has_its_config_commit_history_and_evaluations(made):
         assert path.stat().st_size < 60_000
         assert record.document["provenance"]["commit"] == "abc"
         assert record.config == tiny(name).config and record.document["steps"] == 5
-        steps = record.document["history"]["step"]
+        steps = record.history["step"]
         assert steps[0] == 0 and steps[-1] == 5
         assert {"spd, sigma 1.0", "spd, sigma 1.2", "spd, sigma 1.4", "b times 4"} <= set(record.evaluations)
         own = record.own
