@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean
 
@@ -29,17 +30,16 @@ def write() -> None:
 
 def tables(results: Results) -> str:
     """The tables of the ledger: the runs by group, and what the protocol reports of every kind of run."""
-    filed = _by_kind(results)
+    filed, group = _by_kind(results), {name: str(run.group) for name, run in plan.confirmatory().items()}
+    done = Counter(group[record.name] for records in filed.values() for record in records)
+    lost = Counter(group[record.name] for records in filed.values() for record in records if failed(record))
     lines = ["| group | planned | done | failed |", "|---|---|---|---|"]
-    for group in sorted(set(map(_group, plan.confirmatory()))):
-        planned = [name for name in plan.confirmatory() if _group(name) == group]
-        done = [record for records in filed.values() for record in records if record.name in planned]
-        lines.append(f"| {group} | {len(planned)} | {len(done)} | {sum(map(failed, done))} |")
+    lines += [f"| {each} | {k} | {done[each]} | {lost[each]} |" for each, k in sorted(Counter(group.values()).items())]
     lines += ["", "| group | kind | seeds | G, mean | G, 95% interval | median e_T | failures |", "|---" * 7 + "|"]
-    for kind, records in sorted(filed.items(), key=lambda entry: _group(entry[1][0].name)):
+    for kind, records in sorted(filed.items(), key=lambda entry: group[entry[1][0].name]):
         scores = [capped_mean_error(record) for record in records]
         ends = [record.own["median"]["model"][-1] for record in records]
-        cells = [_group(records[0].name), kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
+        cells = [group[records[0].name], kind, f"{len(records)}", _short(geometric_mean(scores)), _ends(scores)]
         cells += [_short(geometric_mean(ends)), f"{fmean(record.own['failures'] for record in records):.2%}"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
@@ -62,10 +62,6 @@ def _by_kind(results: Results) -> dict[str, list[Record]]:
     kinds = plan.confirmatory_kinds().items()
     found = {kind: [results.run(name) for name in names if results.has_run(name)] for kind, names in kinds}
     return {kind: records for kind, records in found.items() if records}
-
-
-def _group(name: str) -> str:
-    return str(plan.confirmatory()[name].group)
 
 
 def _ends(values: Sequence[float]) -> str:
