@@ -36,8 +36,6 @@ SECOND_SETTING = {
     "step + solution": plan.seeds_of(plan.accelerated("cg")),
     "step + solution, our recipe": plan.seeds_of(plan.our_accelerated("cg")),
 }
-PAPER = {"joint": (46.8370, 0.1920), "result": (45.9350, 0.5058), "step + solution": (46.1199, 0.4355)}
-"""The discrepancy in the paper's Tables 2 and 3, before and after training."""
 UNTRAINED = "untrained"
 RATES = {
     "ours: warm-up, then a cosine": plan.name_of(plan.joint()),
@@ -126,13 +124,13 @@ def measure_untrained(small: bool) -> dict[str, Any]:
 
 def discrepancy_figure(results: Results) -> Figure:
     """The discrepancy during training, and that of the zero predictor."""
-    names = {kind: seeds[0] for kind, seeds in (FIRST_SETTING | SECOND_SETTING).items() if kind in PAPER}
+    names = {kind: seeds[0] for kind, seeds in (FIRST_SETTING | SECOND_SETTING).items() if kind in plan.PRINTED}
     records = results.runs(names)
     figure, (axes,) = panels(1, width=6.4, height=3.8)
     for which, (kind, record) in enumerate(records.items()):
         history, color = record.history, CURVES[which]
         axes.plot(history["step"], history["discrepancy"], color=color, marker=MARKERS[which], markersize=3, label=kind)
-        axes.axhline(PAPER[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
+        axes.axhline(plan.PRINTED[kind][1], color=color, linewidth=0.8, linestyle=(0, (1, 3)))
     nothing = silent_discrepancy(records["joint"])
     axes.axhline(nothing, color=INK, linestyle=":", label="zero predictor")
     axes.set_yscale("log")
@@ -148,7 +146,7 @@ def discrepancy_table(results: Results, setting: dict[str, tuple[str, ...]]) -> 
     untrained = results.document(UNTRAINED)["discrepancy"]
     start, kinds, lines = fmean(untrained), results.kinds(setting), []
     for kind, records in kinds.items():
-        theirs_start, theirs = PAPER[kind.partition(",")[0]]
+        theirs_start, theirs = plan.PRINTED[kind.partition(",")[0]]
         ours = [record.own["discrepancy"] for record in records]
         printed = f"{theirs_start:.2f} to {theirs:.4f}, {1 - theirs / theirs_start:.1%}"
         lines.append((kind, str(len(records)), short(start), span(ours, ".4f"), f"{1 - max(ours) / start:.1%}",

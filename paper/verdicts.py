@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
+from paper import plan
 from paper.hypotheses import SIGMAS, Numbers
 
 HOLDS, IN_PART, DIFFERS, UNDECIDED = "holds", "holds in part", "differs", "undecided"
 NOT_RUN, REPORTED = "not run", "reported"
-PRINTED = {"joint": 0.1920, "result": 0.5058, "accelerated": 0.4355}
 _Rule = Callable[[Numbers], str]
 
 
@@ -65,7 +65,8 @@ def _within(key: str, holds_below: float, differs_above: float) -> _Rule:
 
 
 def _h2_printed(numbers: Numbers) -> str:
-    return _count_of(sum(numbers[f"{name}.interval"][1] <= end for name, end in PRINTED.items()), len(PRINTED))
+    printed = zip(("joint", "result", "accelerated"), plan.PRINTED.values(), strict=True)
+    return _count_of(sum(numbers[f"{name}.interval"][1] <= end for name, (_, end) in printed), len(plan.PRINTED))
 
 
 def _best(*names: str) -> _Rule:
