@@ -1,5 +1,9 @@
 """The operations: accuracy, cost, batches and kinds of arrays, through the public interface."""
 
+import math
+import re
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +12,8 @@ from typer.testing import CliRunner
 import nlaformer as nf
 from benchmarks.operations import own_function
 from nlaformer.cli import app
-from nlaformer.express import theorem
-from nlaformer.express.accuracy import accuracy
+from nlaformer.console import Sheet, to_markdown
+from nlaformer.express import accuracy, theorem
 from nlaformer.express.theorem import RECORDS, Record
 from paper import measured
 from tests.reference import ATTENTION, OPERATIONS, OWN_TARGETS, draw, exact, one_array, relative_errors
@@ -79,14 +83,15 @@ THEOREM = {
     **dict.fromkeys(["column_shift", "vector_transpose", "inner_product", "outer_product"], (1, 2)),
     **dict.fromkeys(["matrix_transpose", "transposed_matmul", "matmul", "matvec"], (1, 2)),
     "multiply": (1, 2),
-    "divide": (3, 2),
+    "divide": (3, 1),
+    "pointwise": (1, 2),
 }
 
 
 @pytest.mark.parametrize("name", THEOREM)
 def test_cost_is_never_above_the_theorem(name):
     layers, heads = THEOREM[name]
-    cost = nf.operation(name, n=12).cost
+    cost = nf.operation(name, n=12, f=RECORDS[name].f).cost
     assert cost.layers <= layers
     assert cost.heads <= heads
 
@@ -159,7 +164,7 @@ def test_a_record_is_all_that_a_new_operation_needs(monkeypatch, tmp_path):
     monkeypatch.setitem(RECORDS, "sum_of_two", sum_of_two)
     assert "sum_of_two" in nf.operations()
     op = nf.load(nf.operation("sum_of_two", n=4).save(tmp_path))
-    found = accuracy("sum_of_two", 4, op)
+    found = accuracy.accuracy("sum_of_two", 4, op)
     assert 0 < found.error <= found.bound < 1e-14
     row = measured.measure_row("sum_of_two", 4)
     assert row["loop_transformer"] is None and row["printed"] is None
@@ -168,3 +173,77 @@ def test_a_record_is_all_that_a_new_operation_needs(monkeypatch, tmp_path):
     assert own_function("sum_of_two")(torch.ones(4), torch.ones(4)).tolist() == [2.0] * 4
     shown = CliRunner().invoke(app, ["operations", "sum_of_two", "--n", "4"])
     assert shown.exit_code == 0 and "op(a, b)" in shown.output
+
+
+# --- the records ---
+
+
+@pytest.mark.parametrize("name", nf.operations())
+def test_operations_are_called_as_their_records_say(name):
+    op, n = nf.operation(name, n=4, f=RECORDS[name].f), 4
+    record = RECORDS[name]
+    shapes = re.findall(r"\w \(([^)]*)\)", record.arguments)
+    assert [_shape(shape, n) for shape in shapes] == [operand.shape[1:] for operand in accuracy.draw(name, n)]
+    result = op(*(operand[0] for operand in accuracy.draw(name, n)))
+    results = result if isinstance(result, tuple) else (result,)
+    promised = re.findall(r"(?:, |and )\(((?:n,|n, n|n, 1)?)\)", record.result)
+    assert [_shape(shape, n) for shape in promised] == [np.shape(part) for part in results]
+
+
+def _shape(text, n):
+    return tuple(n if part.strip() == "n" else int(part) for part in text.split(",") if part.strip())
+
+
+def test_the_documentation_holds_the_table_of_calls():
+    lines = tuple((name, record.call, record.arguments, record.result) for name, record in RECORDS.items())
+    calls = Sheet("Calls", ("name", "call", "arguments and shapes", "result"), lines, words=True)
+    text = (Path(nf.__file__).parent.parent / "docs" / "operations.md").read_text()
+    assert to_markdown(calls).partition("\n\n")[2] in text
+
+
+def test_an_operation_has_the_constants_of_its_weights():
+    lin = nf.operation("matmul", n=6).linearization
+    assert lin is not None and lin.C > 0 and 0 < lin.c < 1
+    key = nf.operation("matmul", n=6).model.pre[0].dense()["heads"][0]["W_K"]
+    assert torch.isclose(key.max(), torch.tensor(lin.C, dtype=torch.float64))
+    assert nf.operation("add", n=6).linearization is None
+
+
+# --- how accuracy is measured ---
+
+
+def test_reference_is_more_precise_than_float64():
+    a, b = np.array([1.0, 2.0**-60]), np.array([1.0, 1.0])
+    if np.finfo(np.longdouble).eps < np.finfo(np.float64).eps:
+        assert accuracy.reference("inner_product", a, b) != np.longdouble(1)
+    a, b = (np.random.default_rng(0).normal(size=(2, 50)),) * 2
+    assert float(accuracy.reference("inner_product", a, b)[0]) == pytest.approx(math.fsum(a[0] ** 2), rel=1e-15)
+
+
+@pytest.mark.parametrize("name", nf.operations())
+def test_accuracy_finds_a_transformer_that_is_one_percent_wrong(name):
+    """A measurement that could not see a wrong result would prove nothing."""
+
+    def wrong(*operands):
+        right = accuracy.reference(name, *operands)
+        return tuple(1.01 * part for part in right) if isinstance(right, tuple) else 1.01 * right
+
+    expected = 0.01
+    if name == "inner_product":
+        a, b = accuracy.draw(name, 7)
+        expected *= np.median(np.abs((a * b).sum(-1)) / (np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)))
+    assert accuracy.accuracy(name, 7, wrong).error == pytest.approx(expected, rel=1e-10)
+
+
+def test_an_inner_product_that_vanishes_has_a_finite_error():
+    operands = [np.array([[1.0, 1.0]]), np.array([[1.0, -1.0]])]
+    exact = accuracy.reference("inner_product", *operands)
+    assert accuracy.relative("inner_product", np.array([1e-3]), exact, operands)[0] == pytest.approx(5e-4)
+
+
+def test_draws_depend_on_the_seed_and_nothing_else():
+    first, again = accuracy.draw("divide", 9), accuracy.draw("divide", 9)
+    assert all(np.array_equal(x, y) for x, y in zip(first, again, strict=True))
+    assert len({row.tobytes() for row in first[0]}) == len(accuracy.SEEDS)
+    size = np.abs(first[1])
+    assert (size >= 0.1 * size.max(-1, keepdims=True)).all()

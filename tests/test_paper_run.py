@@ -243,13 +243,6 @@ def test_every_committed_run_has_its_planned_config_seed_and_commit():
         assert len(record.own["model"]) == record.config.T + 1
 
 
-@pytest.mark.parametrize("content", ["{", ""])
-def test_a_damaged_file_is_named(content, tmp_path):
-    (tmp_path / "x.json").write_text(content)
-    with pytest.raises(FileError, match=r"x\.json"):
-        Results(tmp_path).document("x")
-
-
 # --- bundling ---
 
 
