@@ -1,7 +1,7 @@
 """Every table and figure, in the paper's order, then what goes beyond it; and writing one to its files.
 
 An artefact owns no numbers: it needs the files of training runs, shared between artefacts, and the file of what
-its ``measure`` found. Figure and tables are functions of these files alone.
+its ``measure`` found. Figure and tables are functions of these files alone, one figure also of a benchmark's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from nlaformer.errors import unknown_name
 from nlaformer.io import make_folder, replace_file
 from nlaformer.report.figure import save
 from paper import acceleration, bundled, controls, imitation, learned_operations, measured, note_figures, teaching
-from paper.results import HOME, Results, sources
+from paper.results import BENCHMARKS, HOME, Results, sources
 
 BEYOND = "beyond the paper"
 
@@ -38,13 +38,16 @@ class Artefact:
     """The document of what ``measure`` found."""
     measure: Callable[[bool], dict[str, Any]] | None = None
     """Measures it; the flag asks for a size that takes seconds on a CPU."""
+    benchmark: str | None = None
+    """The document of benchmarks/results that it shows beside them."""
     figure: Callable[[Results], Figure] | None = None
     tables: Callable[[Results], list[Sheet]] | None = None
 
     def missing(self, results: Results) -> list[str]:
         """The runs and documents that are not there yet."""
         runs = [name for name in self.runs if not results.has_run(name)]
-        return runs + [name for name in (self.file,) if name and not results.has(name)]
+        documents = ((self.file, results), (self.benchmark, Results(BENCHMARKS)))
+        return runs + [name for name, place in documents if name and not place.has(name)]
 
 
 def draw(artefact: Artefact, results: Results, out: Path = HOME) -> list[Path]:
@@ -144,7 +147,7 @@ ARTEFACTS: tuple[Artefact, ...] = (
     Artefact("fig-teacher", "What the teacher contributes, on fresh seeds", BEYOND, runs=teaching.RUNS,
              file=teaching.FILE, measure=teaching.measure, figure=teaching.figure, tables=teaching.table),
     Artefact("fig-floor", "Learned solvers with and without a floor", BEYOND, file=bundled.FILE,
-             measure=bundled.measure, figure=note_figures.floor_figure),
+             measure=bundled.measure, benchmark=note_figures.LEARNED, figure=note_figures.floor_figure),
     Artefact("learned-operations", "Operations learned from random weights, and their constructions", BEYOND,
              file=learned_operations.FILE, measure=learned_operations.measure, figure=learned_operations.figure,
              tables=learned_operations.tables),

@@ -28,6 +28,11 @@ def iterations(curve: Curve, bound: float) -> float:
     return next((t for t, error in enumerate(curve) if error <= bound), math.inf)
 
 
+def iteration_counts(curve: Curve, bounds: Sequence[float] = FIRST_THRESHOLDS) -> list[float]:
+    """The iterations to each bound."""
+    return [iterations(curve, bound) for bound in bounds]
+
+
 def counted(*curves: Curve, bounds: Sequence[float] = FIRST_THRESHOLDS) -> str:
     """The iterations to 1e-1, ..., 1e-4 as a cell, a dash where a curve does not reach it; of several the range.
 

@@ -1,4 +1,4 @@
-"""Section 4.1: how closely result and joint supervision follow CG, in its iterates and in its r and d.
+"""Section 4.1 and Table 3: how closely result and joint supervision follow CG, in its iterates and in its r and d.
 
 The paper's discrepancy of the intermediate variables, 1/n sum_{t=2}^n 1/(n-1) ||NLAF_in^t - (r_t, d_t)||^2, starts at
 46 and ends at 0.19 to 0.51. Its start depends on the probe's initial weights: ours are zero, and the zero predictor

@@ -22,6 +22,7 @@ from paper import bundled
 from paper.results import BENCHMARKS, Results
 
 HEADS = "heads"
+LEARNED = "learned-preconditioner"  # in benchmarks/results
 SCHEMES = {"c and 0 (the paper)": ("paper", 1), "+c and -c": ("antisymmetric", 1), "+-c, +-2c": ("antisymmetric", 2)}
 _SEED, _TOKENS, _SIGMA = 0, 20, "1.2"
 
@@ -130,7 +131,7 @@ def floor_figure(results: Results) -> Figure:
 
 def _learned(family: str) -> dict[str, Any]:
     """The first of the three seeds of learned-preconditioner beside its rivals, on a family of systems."""
-    first, *_ = Results(BENCHMARKS).document("learned-preconditioner")["models"].values()
+    first, *_ = Results(BENCHMARKS).document(LEARNED)["models"].values()
     return first["families"][family]["comparison"]  # type: ignore[no-any-return]
 
 

@@ -1,14 +1,13 @@
-"""The numbers of paper/claims.md and of the model cards by their keys, computed from paper/results alone.
+"""The numbers of claims.md, note.md, docs/what-it-learned.md and the model cards by their keys.
 
-One function for each artefact; a value is a number or a list of numbers. Errors of learned iterates are squared and
-relative, means over the systems of an evaluation. The mean error of a curve is the geometric mean over t = 1, ..., T.
+They are computed from paper/results, those of programs with learned parts and of their rivals from benchmarks/results.
+A value is a number or a list of numbers. Errors of learned iterates are squared and relative, means over the systems of
+an evaluation. The mean error of a curve is the geometric mean over t = 1, ..., T.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Sequence
 from functools import cache
 from itertools import pairwise, product
 from statistics import fmean, median
@@ -16,15 +15,15 @@ from typing import Any
 
 from nlaformer.learn.evaluate import WITHIN_REACH
 from nlaformer.learn.recipes import Config
-from paper import bundled, hypotheses, ledger, microscope, plan, teaching
+from paper import bundled, cards, hypotheses, ledger, microscope, plan, teaching
 from paper.acceleration import ETA, LAMBDA, LEAD, lead_curve
-from paper.curves import FIRST_THRESHOLDS, extremes, geometric_mean, iterations, law, mean_error, overtaken, typical
+from paper.curves import extremes, geometric_mean, iteration_counts, iterations, law, mean_error, overtaken, typical
 from paper.hypotheses import Numbers
 from paper.imitation import ANNEALED, late_errors
 from paper.note_figures import note_numbers
 from paper.plan import SIGMAS, TEACHERS
 from paper.quantities import prediction_factor, silent_discrepancy
-from paper.results import BENCHMARKS, Results
+from paper.results import Results
 
 RESULTS = Results()
 RESULT, JOINT, CG, PCG = plan.imitation(), plan.joint(), *map(plan.accelerated, TEACHERS)
@@ -39,8 +38,8 @@ def numbers() -> Numbers:
         "runs": _runs(), "elsewhere": _elsewhere(), "discrepancy": _discrepancy(), "intermediate": _intermediate(),
         "eta": _eta(), "lambda": _lambda(), "sigma": _sigma(), "dimension": _dimension(), "window": _window(),
         "architectures": _architectures(), "loops": _loops(), "seeds": _seeds(), "rate": _rate(),
-        "letting_go": _letting_go(), "bundled": _bundled(), "cards": _cards(), "controls": _controls(),
-        "learned_operations": _learned_operations(), "learned_parts": _learned_parts(),
+        "letting_go": _letting_go(), "bundled": _bundled(), "cards": cards.bundled_models(RESULTS),
+        "learned_parts": cards.learned_parts(), "controls": _controls(), "learned_operations": _learned_operations(),
         "note": note_numbers(RESULTS), "microscope": microscope.numbers(RESULTS), "teaching": teaching.numbers(RESULTS),
         "h0": ledger.progress(RESULTS), **hypotheses.numbers(RESULTS),
     }  # fmt: skip
@@ -75,10 +74,6 @@ def _score(config: Config) -> float:
 def _luck(config: Config, comparisons: int = 1, single: bool = False) -> float:
     """The factor by which the mean error of one more run may differ from those of a run's seeds by luck."""
     return prediction_factor([mean_error(row["model"]) for row in _of(config)], comparisons, single)
-
-
-def _counts(curve: Sequence[float], bounds: Sequence[float] = FIRST_THRESHOLDS) -> list[float]:
-    return [iterations(curve, bound) for bound in bounds]
 
 
 # --- sections 2 and 3, and the systems ---
@@ -161,12 +156,12 @@ def _runs() -> Numbers:
         found[f"{key}.iterations.1e-4"] = extremes(iterations(row["model"], 1e-4) for row in _of(config))
     found["result.last_error"] = extremes(row["model"][-1] for row in _of(RESULT))
     found["cg.overtaken"] = max(overtaken(row["model"], row["cg"]) for row in _of(CG))
-    found["pcg.iterations"] = _counts(_of(PCG)[0]["model"])
+    found["pcg.iterations"] = iteration_counts(_of(PCG)[0]["model"])
     for t in (1, 6, 11):
         ratios = (row["deviation"][t] / row["cg"][t] for row in (*_of(RESULT), *_of(JOINT)))
         found[f"imitating.deviation_over_cg_error.{t}"] = extremes(ratios)
     for teacher in TEACHERS:
-        theirs = _counts(_of(CG)[0][teacher])
+        theirs = iteration_counts(_of(CG)[0][teacher])
         found |= {f"{teacher}_itself.iterations": theirs, f"{teacher}_itself.iterations.1e-4": theirs[-1]}
     return found
 
@@ -223,8 +218,8 @@ def _sigma() -> Numbers:
     """Figure 7, our loss: iterations saved, of seeds the least; one teacher against the other; conditioning."""
     saved: dict[tuple[str, float], list[float]] = {}
     for (teacher, s), config in OURS.items():
-        most = [max(counts) for counts in zip(*(_counts(row["model"]) for row in _of(config)), strict=True)]
-        theirs = _counts(_of(config)[0][teacher])
+        most = [max(counts) for counts in zip(*(iteration_counts(row["model"]) for row in _of(config)), strict=True)]
+        theirs = iteration_counts(_of(config)[0][teacher])
         saved[teacher, s] = [1 - ours / count for ours, count in zip(most, theirs, strict=True)]
     found: Numbers = {"cg.saved.1e-4": [saved["cg", s][-1] for s in SIGMAS]}
     found["saved"] = extremes(share for shares in saved.values() for share in shares)
@@ -265,8 +260,8 @@ def _window() -> Numbers:
         "whole": extremes(mean_error(ours) / mean_error(theirs) for ours, theirs in pairs),
         "late": extremes(mean_error(ours[5:]) / mean_error(theirs[5:]) for ours, theirs in pairs),
         "runs": len(pairs),
-        "K15.1e-1": extremes(_counts(curve)[0] for curve in short),
-        "full.1e-1": extremes(_counts(curve)[0] for curve in full),
+        "K15.1e-1": extremes(iteration_counts(curve)[0] for curve in short),
+        "full.1e-1": extremes(iteration_counts(curve)[0] for curve in full),
         "K15.lost": sum(curve[-1] >= 1 for curve in short),
         "K10.lost": sum(curve[-1] >= 1 for curve in shorter),
     }
@@ -326,7 +321,7 @@ def _bundled() -> Numbers:
     """The bundled models on fresh systems, their teachers, and the runs they come from."""
     fresh = bundled.fresh(RESULTS)
     at = {(name, s): fresh.at(name, s) for name in (*TEACHERS, *fresh.configs) for s in SIGMAS}
-    counts = {key: _counts(row["mean"], WITHIN_REACH) for key, row in at.items()}
+    counts = {key: iteration_counts(row["mean"], WITHIN_REACH) for key, row in at.items()}
     found: Numbers = {"count": fresh.count} | {f"{name}.{s:g}.iterations": c for (name, s), c in counts.items()}
     for name in fresh.configs:
         found |= {f"{name}.error.{t}": [at[name, s]["mean"][t] for s in SIGMAS] for t in (2, 4, 20)}
@@ -342,30 +337,6 @@ def _bundled() -> Numbers:
         for name, s, t in product(fresh.configs, SIGMAS, (2, 20))
     ]
     return found | {"apart": max(apart), "agree": sum(each <= 3 for each in apart), "compared": len(apart)}
-
-
-def _cards() -> Numbers:
-    """The model cards: settings, errors by iterate, how the last is spread, other systems, as rows of the tables."""
-    found: Numbers = {}
-    for name, run in plan.BUNDLED.items():
-        record, fresh = RESULTS.run(run), bundled.fresh(RESULTS)
-        config, own, rows = record.config, record.own, {s: record.at(s) for s in SIGMAS}
-        numbers = {field: getattr(config, field) for field in ("batch", "lr", "power", "lambda_", "eta", "seed")}
-        numbers |= {"seconds": record.document["seconds"], "stack": len(record.document["stack"])}
-        numbers |= {"systems": own["count"], "steps": [stage.config.steps for stage in plan.lineage(run)]}
-        for t in range(config.T + 1):
-            numbers[f"t{t}"] = [row[method][t] for row in rows.values() for method in ("model", *TEACHERS)]
-        for s, row in rows.items():
-            spread = [row["standard_error"][-1], row["median"]["model"][-1], row["upper"]["model"][-1]]
-            counts = [count for method in ("model", *TEACHERS) for count in _counts(row[method])]
-            numbers[f"sigma{s:g}"] = [row["model"][-1], *spread, *counts]
-        numbers |= {"end": own["model"][-1], "end.cg": own["cg"][-1], "end.loops": own["loops"][-1]}
-        for label, row in record.evaluations.items():
-            numbers["on." + re.sub(r"\W+", "-", label)] = [row[m][t] for t in (1, 2, -1) for m in ("model", "cg")]
-        for kind in ("median", "mean", "largest"):
-            numbers[f"fresh.{kind}"] = [fresh.at(name, s)[kind][-1] for s in SIGMAS]
-        found |= {f"{name}.{key}": value for key, value in numbers.items()}
-    return found
 
 
 def _controls() -> Numbers:
@@ -395,43 +366,3 @@ def _learned_operations() -> Numbers:
     reached = [name for name, error in errors.items() if error <= max(10 * built[name], 1e-6)]
     found: Numbers = {"errors": extremes(errors.values()), "paper_heads": max(built.values())}
     return found | {"reached": len(reached), "count": len(errors)}
-
-
-def _learned_parts() -> Numbers:
-    """Programs with learned parts, from benchmarks/results: the first of three seeds, and all three where it says so.
-
-    Lists go over the methods: learned, CG, Jacobi, diagonal plus rank one by hand.
-    """
-    benchmarks = Results(BENCHMARKS)
-    found: Numbers = {}
-    for name in ("learned-preconditioner", "guided-cg"):
-        document = benchmarks.document(name)
-        first, *_ = models = list(document["models"].values())
-        numbers: Numbers = {field: first["config"][field] for field in ("steps", "batch", "lr", "seed")}
-        numbers |= {"systems": document["count"], "seeds": len(models), "seconds": first["training"]["seconds_in_all"]}
-        numbers["kept"] = [sum(sum(model["kept"].values()) for model in models), sum(len(m["kept"]) for m in models)]
-        for label, family in first["families"].items():
-            row, key = family["comparison"], re.sub(r"\W+", "-", label)
-            for t in (*range(1, 11), 12, 14, 20, 40):
-                numbers[f"{key}.t{t}"] = [curve[t] for curve in row["mean"].values()]
-            for of in ("median", "largest"):
-                numbers[f"{key}.{of}"] = [row[of]["learned"][t] for t in (5, 10)]
-            numbers[f"{key}.residual"] = list(row["to_residual"].values())
-            for method in ("learned", "CG"):
-                if None not in (iterations := row["iterations_to"]["mean"][method]):  # all thresholds were reached
-                    numbers[f"{key}.iterations.{method.lower()}"] = iterations
-            if (products := family.get("products")) is not None:
-                numbers[f"{key}.products"] = [products[k] for k in ("mean", "cg_mean", "more", "most_more", "failures")]
-            curves = [model["families"][label]["comparison"]["mean"]["learned"] for model in models]
-            numbers |= {f"{key}.seeds.t{t}": extremes(curve[t] for curve in curves) for t in (5, 10)}
-        found |= {f"{name}.{key}": value for key, value in numbers.items()}
-    for name, family in (("guided-nonlinear", "cubic"), ("learned-preconditioner-diffusion", "poisson-2d")):
-        rows = [model["families"][family]["to_residual"] for model in benchmarks.document(name)["models"].values()]
-        found[f"{name}.residual"] = extremes(row["learned"] for row in rows)
-        found[f"{name}.rivals"] = [count for rival, count in rows[0].items() if rival != "learned"]
-    foreign = benchmarks.document("foreign")
-    found["learned-preconditioner.products.systems"] = foreign["families"][0]["count"]
-    for row in foreign["families"]:
-        key = "learned-preconditioner.products." + re.sub(r"\W+", "-", row["family"])
-        found[key] = [row[field] for field in ("mean", "cg_mean", "more", "most_more", "failures")]
-    return found
