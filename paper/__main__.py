@@ -77,7 +77,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     running.add_argument("--only", default="", help="beginnings of names of training runs, separated by commas")
     running.add_argument("--minutes", type=float, help="stop before this many minutes; the same command resumes")
-    running.add_argument("--stack", type=int, default=plan.STACK, help="runs that train together, at most")
+    running.add_argument(
+        "--stack",
+        type=int,
+        default=plan.STACK,
+        help="runs that train together, at most; a stack that was interrupted resumes as it was",
+    )
     running.add_argument("--device", help="cpu or cuda; default: cuda where there is one")
     running.add_argument("--commit", help="the commit of the files, where they come without their history")
     drawing = commands.add_parser("draw", parents=[common, small], help="figures and tables from the numbers")

@@ -101,7 +101,7 @@ def _discrepancies(name: str, records: Sequence[Record]) -> Numbers:
     """The intervals of Delta and of Delta / Delta_0; Delta_0 itself. Beside them ratios of sums from t = 0 and 1."""
     own, zero = ([f(record) for record in records] for f in (lambda r: r.own["discrepancy"], silent_discrepancy))
     relative = [delta / nothing for delta, nothing in zip(own, zero, strict=True)]
-    found: Numbers = {f"{name}.interval": interval(own), f"{name}.relative": interval(relative)}
+    found: Numbers = {f"{name}.discrepancy": interval(own), f"{name}.relative": interval(relative)}
     for first in (0, 1):
         sums = [(sum(r.own["intermediate"][first:]), sum(r.own["silence"][first:])) for r in records]
         found[f"{name}.relative.from_{first}"] = interval([delta / nothing for delta, nothing in sums])
@@ -155,8 +155,7 @@ def _h6(runs: _Find) -> Numbers:
     found: Numbers = {}
     for window in (10, 15):
         records = runs(f"cg-accelerated-K{window}")
-        part = _compared({"ratio": (_scores(records), _scores(full))})
-        found |= {f"{window}.{key}": value for key, value in part.items()}
+        found |= _compared({f"{window}": (_scores(records), _scores(full))})
         found[f"{window}.failed"] = sum(map(failed, records))
         found[f"{window}.trained"] = _scores([record for record in records if not failed(record)])
         first = full[0].config.T - window + 1  # of the window
@@ -239,7 +238,7 @@ def _h10_beside(runs: _Find) -> Numbers:
     for name, records in (("alone", alone), ("10", ten), ("descent", descent)):
         found[f"{name}.iterations"] = interval([crossing(errors(record), 1e-4) for record in records])
         found[f"{name}.lead"] = interval(list(map(lead, records)))
-    return found | _discrepancies("alone", alone)
+    return found | _discrepancies("alone.probe", alone)
 
 
 def _h11(runs: _Find) -> Numbers:

@@ -38,10 +38,10 @@ def numbers() -> Numbers:
         "runs": _runs(), "elsewhere": _elsewhere(), "discrepancy": _discrepancy(), "intermediate": _intermediate(),
         "eta": _eta(), "lambda": _lambda(), "sigma": _sigma(), "dimension": _dimension(), "window": _window(),
         "architectures": _architectures(), "loops": _loops(), "seeds": _seeds(), "rate": _rate(),
-        "letting_go": _letting_go(), "bundled": _bundled(), "cards": cards.bundled_models(RESULTS),
+        "larger_lambda": _larger_lambda(), "bundled": _bundled(), "cards": cards.bundled_models(RESULTS),
         "learned_parts": cards.learned_parts(), "controls": _controls(), "learned_operations": _learned_operations(),
         "note": note_numbers(RESULTS), "microscope": microscope.numbers(RESULTS), "teaching": teaching.numbers(RESULTS),
-        "h0": ledger.progress(RESULTS), **hypotheses.numbers(RESULTS),
+        "ledger": ledger.progress(RESULTS), **hypotheses.numbers(RESULTS),
     }  # fmt: skip
     found = {
         f"{name}.{key}": value
@@ -178,13 +178,13 @@ def _discrepancy() -> Numbers:
     random = fmean(RESULTS.document("untrained")["discrepancy"])
     first = RESULTS.run(plan.name_of(JOINT))
     found: Numbers = {"random": random, "zero": silent_discrepancy(first)}
-    found["zero.from_t1"] = fmean(first.own["silence"][1 : JOINT.n])
+    found["zero.shifted"] = fmean(first.own["silence"][1 : JOINT.n])
     runs = [RESULTS.run(name) for config in (RESULT, JOINT, CG) for name in plan.seeds_of(config)]
     found["begin"] = fmean(run.history["discrepancy"][0] for run in runs)
     for key, config in {"result": RESULT, "joint": JOINT, "cg": CG}.items():
         ends = [row["discrepancy"] for row in _of(config)]
         found[key] = extremes(ends)
-        found[f"{key}.from_t1"] = extremes(fmean(row["intermediate"][1:20]) for row in _of(config))
+        found[f"{key}.shifted"] = extremes(fmean(row["intermediate"][1:20]) for row in _of(config))
     return found
 
 
@@ -304,7 +304,7 @@ def _rate() -> Numbers:
     return {"constant": extremes(constant), "falling": extremes(gains)}
 
 
-def _letting_go() -> Numbers:
+def _larger_lambda() -> Numbers:
     """A short training with lambda = 100 after one with 10, beside as many steps with 10; the digits of polishing."""
     stages = {"before": "lambda = 10", "control": "control", "after": "lambda = 100"}
     found: Numbers = {

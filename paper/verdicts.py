@@ -66,7 +66,7 @@ def _within(key: str, holds_below: float, differs_above: float) -> _Rule:
 
 def _h2_printed(numbers: Numbers) -> str:
     printed = zip(("joint", "result", "accelerated"), plan.PRINTED.values(), strict=True)
-    return _count_of(sum(numbers[f"{name}.interval"][1] <= end for name, (_, end) in printed), len(plan.PRINTED))
+    return _count_of(sum(numbers[f"{name}.discrepancy"][1] <= end for name, (_, end) in printed), len(plan.PRINTED))
 
 
 def _best(*names: str) -> _Rule:
@@ -162,7 +162,7 @@ RULES: dict[str, _Rule] = {
     "h5.1": _h5_cg,
     "h5.2": _h5_pcg,
     "h5.3": _h5_teachers,
-    "h6": _within("15.ratio.interval", 1.5, 1.5),
+    "h6": _within("15.interval", 1.5, 1.5),
     "h7": _h7,
     "h8": _h8,
     "h9": _h9,
