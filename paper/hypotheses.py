@@ -210,6 +210,7 @@ def _h9_beside(runs: _Find) -> Numbers:
     for name, times in (("t1", (1,)), ("t2_6", LEAD_ITERATES), ("t7", (7,))):
         ratios = [at(weight, t) for weight in (7, 10, 13) for t in times]
         found[f"iterates.{name}"] = extremes(ratios)
+    found["iterates.10.6"] = at(10, 6)
     return found
 
 
