@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import time
 from pathlib import Path
 from typing import Any
 
@@ -89,6 +91,21 @@ def test_a_good_model_halves_the_products_at_least(method: str) -> None:
     result, own = nf.solve(A, b, model=Pupil(20, 1e-3), method=method, rtol=1e-6), nf.cg(A, b, rtol=1e-6)
     assert result.converged and result.matvecs.max() <= own.matvecs.min() / 2
     assert result.model_seconds > 0 and result.model.reduction.max() < 1e-3
+
+
+def test_loading_a_model_counts_as_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = importlib.import_module("nlaformer.solvers.solve")  # its name as an attribute is the function
+    read_model = module.read_model
+
+    def slowly(*given: Any) -> Any:
+        time.sleep(0.2)
+        return read_model(*given)
+
+    monkeypatch.setattr(module, "read_model", slowly)
+    A, b = family(n=8, count=1)
+    result = nf.solve(A, b, model=Pupil(8, 1e-3))
+    assert result.setup_seconds > 0.2
+    assert result.seconds == result.setup_seconds + result.model_seconds + result.classical_seconds
 
 
 def test_flexible_ends_within_n_proposals_while_all_directions_are_kept() -> None:

@@ -128,6 +128,7 @@ def document(result: SolveResult) -> dict[str, Any]:
         "method": result.method,
         **{name: _plain(getattr(result, name)) for name in _MEASURED},
         "model": contribution,
+        "setup_seconds": result.setup_seconds,
         "model_seconds": result.model_seconds,
         "classical_seconds": result.classical_seconds,
     }

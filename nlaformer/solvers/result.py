@@ -118,7 +118,8 @@ class SolveResult(Generic[ArrayT]):
     matvecs : products with A and A^T outside the model, those of the certificate included
     method : what was done, in words
     model : what the model contributed, or None without one
-    model_seconds, classical_seconds : where the time went
+    setup_seconds, model_seconds, classical_seconds : where the time went; set-up is reading the input and loading a
+        model
     trajectory : x_k, r_k, d_k of every step if requested, each (..., K + 1, n)
     least_squares : whether |b - A x| was minimized, so that the residual is that of optimality, A^T (b - A x)
     """
@@ -135,6 +136,7 @@ class SolveResult(Generic[ArrayT]):
     matvecs: Counts
     method: str
     model: Contribution | None
+    setup_seconds: float
     model_seconds: float
     classical_seconds: float
     trajectory: KeptSteps[ArrayT] | None = None
@@ -155,7 +157,7 @@ class SolveResult(Generic[ArrayT]):
     @property
     def seconds(self) -> float:
         """The whole time."""
-        return self.model_seconds + self.classical_seconds
+        return self.setup_seconds + self.model_seconds + self.classical_seconds
 
     def __iter__(self) -> Iterator[ArrayT | Counts]:
         return iter((self.x, self.info))
@@ -167,7 +169,8 @@ class SolveResult(Generic[ArrayT]):
     def _lines(self) -> dict[str, str]:
         products = "with A and A^T" if self.least_squares else "with A"
         work = f"{counted(self.iterations, 'iteration')}, {counted(self.matvecs, 'product')} {products}"
-        time = f"{self.seconds:.3g} s: model {self.model_seconds:.3g} s, classical {self.classical_seconds:.3g} s"
+        parts = {"set-up": self.setup_seconds, "model": self.model_seconds, "classical": self.classical_seconds}
+        time = f"{self.seconds:.3g} s: " + ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items())
         lines = measured(self, self._status_line(), work, time)
         return lines | {"residual": f"{_OPTIMALITY}: {lines['residual']}"} if self.least_squares else lines
 

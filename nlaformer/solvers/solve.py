@@ -233,6 +233,8 @@ def _solve(request: _Request) -> SolveResult:
     proposer, M = _proposer(request, problem, M)
     if not request.switch and (proposer is None or not proposer.guided):
         raise OptionError("switch=False has no effect: nothing here proposes directions; omit it")
+    written = 0.0 if proposer is None else proposer.seconds  # that the model took to write a preconditioner
+    setup_seconds = time.perf_counter() - begun - written
     guidance = None
     if proposer is not None:
         method = request.method if request.model is not None else "guided"  # a learned M is used as it was asked for
@@ -242,7 +244,7 @@ def _solve(request: _Request) -> SolveResult:
     if guidance is None or len(state.going()):
         _go_on(state, M, [])
     state.finish()
-    result = _result(request, state, guidance, begun)
+    result = _result(request, state, guidance, begun, setup_seconds)
     # The user's line is above this one, two decorators and solve.
     warn_or_raise(result, request.check, above=5)
     return result
@@ -265,7 +267,9 @@ def _proposer(request: _Request, problem: Problem, M: Preconditioner) -> tuple[P
     return None, M
 
 
-def _result(request: _Request, state: SolveState, guidance: Guidance | None, begun: float) -> SolveResult:
+def _result(
+    request: _Request, state: SolveState, guidance: Guidance | None, begun: float, setup_seconds: float
+) -> SolveResult:
     problem = state.problem
     unscaled = problem.unscaled(state.x)
     model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
@@ -287,7 +291,8 @@ def _result(request: _Request, state: SolveState, guidance: Guidance | None, beg
         method=_in_words(request, state, guidance),
         model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
-        classical_seconds=time.perf_counter() - begun - model_seconds,
+        setup_seconds=setup_seconds,
+        classical_seconds=time.perf_counter() - begun - setup_seconds - model_seconds,
         trajectory=_trajectory(state, like_x=_inverts(request)),
         least_squares=problem.adjoint is not None,
     )
