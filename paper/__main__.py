@@ -22,7 +22,7 @@ from paper.artefacts import ARTEFACTS, Artefact, artefact, draw
 from paper.bundled import promote
 from paper.results import FOLDER, HOME, Results, rounded
 from paper.run import make, missing
-from paper.verdicts import verdicts
+from paper.verdicts import NOT_RUN, verdicts
 
 _RUNS = Path("runs/paper")
 say = partial(print, flush=True)
@@ -44,20 +44,24 @@ def _dispatch(given: argparse.Namespace) -> int:
         ledger.write()
         return 0
     if given.command == "verdicts":
-        rows = tuple((name.upper(), verdict) for name, verdict in verdicts(hypotheses.numbers()).items())
+        found = verdicts(hypotheses.numbers(Results(planned=plan.config_of)))
+        rows = tuple((name.upper(), verdict) for name, verdict in found.items())
         note = "The numbers behind them: paper/claims.md."
         print_sheets([Sheet("The hypotheses of protocol.md", ("", "verdict"), rows, note, words=True)])
-        return 0
+        return 1 if NOT_RUN in found.values() else 0
     if given.command == "promote":
-        for card in promote(given.runs or _RUNS, Results(given.results or FOLDER)):
+        for card in promote(given.runs or _RUNS, Results(given.results or FOLDER, planned=plan.config_of)):
             say(f"{card.parent}: new weights. Revise {card} by hand.")
         return 0
     home = Path("runs/small") if given.small else HOME
-    results = Results(given.results or home / "results", getattr(given, "commit", None))
+    planned = partial(plan.config_of, tiny=given.small)
+    results = Results(given.results or home / "results", getattr(given, "commit", None), planned)
+    if given.results and (given.command != "run" or given.results.exists()) and not given.results.is_dir():
+        raise OptionError(f"--results is {given.results}, and there is no folder of that name")
     if given.command == "list":
         return _list(results)
     if given.command == "draw":
-        return _draw(given.name, results, given.out or home)
+        return _draw(given.name, results, given.out or results.folder.parent)
     folder = given.runs or (home / "runs" if given.small else _RUNS)
     return _run(given, folder, results)
 
@@ -76,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
         help="tables, figures or training runs; next: training runs by rank; confirmatory-a, ... -i, -p: groups; all",
     )
     running.add_argument("--only", default="", help="beginnings of names of training runs, separated by commas")
-    running.add_argument("--minutes", type=float, help="stop before this many minutes; the same command resumes")
+    running.add_argument("--minutes", type=float, help="stop training before this many; the same command resumes")
     running.add_argument(
         "--stack",
         type=int,
@@ -87,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--commit", help="the commit of the files, where they come without their history")
     drawing = commands.add_parser("draw", parents=[common, small], help="figures and tables from the numbers")
     drawing.add_argument("name", help="a table or a figure; all")
-    drawing.add_argument("--out", type=Path, help="folder of figures/ and tables/; default paper")
+    drawing.add_argument("--out", type=Path, help="folder of figures/ and tables/; default that of the results, paper")
     promoting = commands.add_parser("promote", parents=[common], help="bundle the weights of finished runs")
     for command in (running, promoting):
         command.add_argument("--runs", type=Path, help="folder of checkpoints and weights; default runs/paper")
@@ -147,7 +151,7 @@ def _check(given: argparse.Namespace, results: Results) -> None:
 def _chosen(given: argparse.Namespace, names: Sequence[str]) -> list[str]:
     """The runs asked for, each once; of these the ones that --only names."""
     beginnings = tuple(part.strip() for part in given.only.split(",") if part.strip())
-    found = [name for name in dict.fromkeys(names) if not beginnings or name.startswith(beginnings)]
+    found = [name for name in dict.fromkeys(names) if not given.only or name.startswith(beginnings)]
     if given.only and not found:
         raise OptionError(f"--only {given.only}: no training run of {', '.join(given.names)} begins so")
     return found

@@ -12,19 +12,18 @@ from paper import plan
 from paper.curves import geometric_mean
 from paper.hypotheses import Numbers
 from paper.quantities import capped_mean_error, failed, interval
-from paper.results import HOME, Record, Results, as_filed
+from paper.results import HOME, Record, Results
 
 
 def write() -> None:
     """Write the tables into paper/ledger.md, between its two marks."""
-    path, results = HOME / "ledger.md", Results()
+    path, results = HOME / "ledger.md", Results(HOME / "results", planned=plan.config_of)
     before, begin, rest = path.read_text(encoding="utf-8").partition("<!-- runs -->\n")
     _, end, after = rest.partition("<!-- end -->\n")
     if not begin or not end:
         raise FileError(f"{path} must have a line <!-- runs --> and after it a line <!-- end -->; put them back")
-    for name, run in plan.confirmatory().items():
-        if results.has_run(name) and results.run(name).config != as_filed(run.config):
-            raise FileError(f"the run {name} in {results.folder} does not have its planned config; remove it")
+    if not _by_kind(results):
+        raise FileError(f"there is no run of protocol.md in {results.folder}; put the results back")
     replace_file(path, f"{before}{begin}{tables(results)}\n{end}{after}".encode())
 
 

@@ -299,6 +299,11 @@ def planned(name: str) -> Planned:
     return known[name]
 
 
+def config_of(name: str, tiny: bool = False) -> Config:
+    """The config that a run must have, or that of the same run at the size of ``small``."""
+    return (small(planned(name)) if tiny else planned(name)).config
+
+
 def lineage(name: str) -> list[Planned]:
     """A run after those whose weights it started from, in order."""
     run = planned(name)

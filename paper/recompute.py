@@ -109,5 +109,6 @@ if __name__ == "__main__":
     given = parser.parse_args()
     if given.systems < 32:
         parser.error(f"{given.systems} systems are too few for a standard error; give 32 or more")
+    line = "{model:16} t = {t:<3} {what:17} {ours:.4g}, filed {filed:.4g}: {standard_errors:+.1f} standard errors"
     for row in recompute(given.systems):
-        print("{model:16} t = {t:<3} {what:17} {ours:.4g}, filed {filed:.4g}: {standard_errors:+.1f}".format(**row))
+        print(line.format(**row))

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
-from nlaformer.errors import FileError
+from nlaformer.errors import FileError, NLAFormerError
 from nlaformer.io import make_folder, replace_file
 from nlaformer.learn.recipes import Config
 from nlaformer.provenance import in_words, provenance
@@ -26,6 +26,8 @@ BENCHMARKS = HOME.parent / "benchmarks" / "results"
 RUNS = "runs"
 _DIGITS = 6
 _OF_A_RUN = ("config", "state", "trained", "history", "own", "evaluations")
+_CURVES = ("model", "cg", "pcg", "intermediate", "standard_error", "deviation", "silence")  # of an evaluation
+_HISTORY = ("step", "discrepancy", "final_error")
 
 
 @dataclass(frozen=True)
@@ -65,10 +67,15 @@ class Record:
 
 
 class Results:
-    """A folder of results; documents written to it name the commit, ours or the one given."""
+    """A folder of results; documents written to it name the commit, ours or the one given.
 
-    def __init__(self, folder: Path = FOLDER, commit: str | None = None):
-        self.folder, self.commit = folder, commit
+    With ``planned``, the config that the run of a name must have, runs of other configs are refused.
+    """
+
+    def __init__(
+        self, folder: Path = FOLDER, commit: str | None = None, planned: Callable[[str], Config] | None = None
+    ):
+        self.folder, self.commit, self._planned = folder, commit, planned
         self._records: dict[str, Record] = {}
 
     def has(self, name: str) -> bool:
@@ -83,7 +90,10 @@ class Results:
             entries = ("provenance", *(_OF_A_RUN if name.startswith(f"{RUNS}/") else ()))
             if gone := [entry for entry in entries if not isinstance(found, dict) or entry not in found]:
                 raise ValueError(f"it has no {', '.join(gone)}")
-        except (OSError, ValueError) as error:
+            in_words(found["provenance"])
+            if len(entries) > 1:
+                _check_run(found)
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, NLAFormerError) as error:
             raise FileError(f"cannot read {path} ({error}); fetch it again, or remove it and run it again") from error
         return found  # type: ignore[no-any-return]
 
@@ -98,7 +108,14 @@ class Results:
     def run(self, name: str) -> Record:
         """A finished run."""
         if name not in self._records:
-            self._records[name] = Record(name, self.document(f"{RUNS}/{name}"))
+            record = Record(name, self.document(f"{RUNS}/{name}"))
+            if self._planned is not None and _plain(record.config) != _plain(self._planned(name)):
+                changed = ", ".join(_plain(record.config).differences(_plain(self._planned(name))))
+                raise FileError(
+                    f"the run {name} in {self.folder} does not have its planned config: it differs in {changed}; "
+                    "remove it, or say --small if these are results of --small"
+                )
+            self._records[name] = record
         return self._records[name]
 
     def has_run(self, name: str) -> bool:
@@ -140,6 +157,27 @@ def rounded(value: Any) -> Any:
     if isinstance(value, float):
         return float(f"{value:.{_DIGITS}g}") if abs(value) < float("inf") else None
     return value
+
+
+def _check_run(found: dict[str, Any]) -> None:
+    """Refuse a run whose numbers do not have their form: a curve has T + 1 of them, from 0 on, or null."""
+    T = Config.from_json(found["config"]).T
+    own = found["evaluations"][found["own"]]
+    if gone := [name for name in (*_CURVES, "median", "upper", "discrepancy", "count") if name not in own]:
+        raise ValueError(f"its evaluation {found['own']} has no {', '.join(gone)}")
+    for label, row in found["evaluations"].items():
+        curves = {name: row[name] for name in _CURVES if name in row}
+        curves |= {f"{of} of {name}": curve for of in ("median", "upper") for name, curve in row.get(of, {}).items()}
+        for name, curve in curves.items():
+            if len(curve) != T + 1 or not all(value is None or value >= 0 for value in curve):
+                raise ValueError(f"{name} of {label} is not {T + 1} numbers from 0 on")
+    if len({len(found["history"][name]) for name in _HISTORY}) != 1 or not found["history"]["step"]:
+        raise ValueError(f"its history has not as many of each: {', '.join(_HISTORY)}")
+
+
+def _plain(config: Config) -> Config:
+    """A config as it is filed, without the place of the weights that it starts from."""
+    return as_filed(config.replace(start=None))
 
 
 def as_filed(config: Config) -> Config:

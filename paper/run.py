@@ -127,10 +127,14 @@ def _interrupted(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]
         names = json.loads(path.read_text())
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
             raise ValueError("expected a list of names")
+        if len(set(names)) < len(names):
+            raise ValueError("it names a run twice")
     except (OSError, ValueError) as error:
         raise FileError(f"{path} is damaged ({error}); remove it to start its stack again") from error
     known = {run.name: run for run in wanted}
     stack = [known[name] for name in names] if all(name in known for name in names) else []
+    if len(stacks(stack, max(len(stack), 1))) > 1:
+        raise FileError(f"{path} names runs that cannot train together; remove it to start them again")
     return stack if any(run in due for run in stack) else []
 
 

@@ -63,6 +63,7 @@ def test_the_command_draws_into_the_folder_given(tmp_path, capsys):
 
 def test_nothing_is_drawn_without_numbers(tmp_path, capsys):
     out, empty = tmp_path / "out", str(tmp_path / "results")
+    (tmp_path / "results").mkdir()
     assert main(["draw", "all", "--out", str(out), "--results", empty]) == 1
     drawn = {path.stem for path in (out / "figures").iterdir()}
     assert drawn == {"fig-transformer", "fig-structure", "fig-probe"} and not (out / "tables").exists()
@@ -126,6 +127,9 @@ def test_nothing_is_trained_where_every_run_is_there(tmp_path):
         (["run", "theorem-cg", "--only", "result"], "result"),
         (["run", "confirmatory-d", "--small", "--results", str(FOLDER)], "tiny models"),
         (["run", "confirmatory-d", "--small", "--device", "cpu", "--results", __file__], "folder"),
+        (["run", "confirmatory-d", "--small", "--only", ","], "--only"),
+        (["list", "--results", "no-such-folder"], "no-such-folder"),
+        (["draw", "all", "--results", __file__], "folder"),
         (["probe", "cg-joint", "--count", "3"], "3"),
     ],
 )
@@ -151,6 +155,51 @@ def test_a_damaged_result_is_named(content, tmp_path, capsys):
     for arguments in (["draw", "fig-teacher", "--out", str(tmp_path / "out")], ["run", name], ["list"]):
         assert main([*arguments, "--results", str(results)]) == 2
         assert name in capsys.readouterr().err and not files(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("entry", "value"),
+    [
+        ("provenance", {}),
+        ("config", 3),
+        ("own", "elsewhere"),
+        ("evaluations", []),
+        ("history", {"step": [], "discrepancy": [], "final_error": []}),
+        ("model", [1.0]),
+        ("model", [-1.0] * 21),
+        ("model", ["low"] * 21),
+        ("deviation", None),
+    ],
+)
+def test_a_run_whose_numbers_lost_their_form_is_refused(entry, value, tmp_path, capsys):
+    results, name = committed(tmp_path / "results"), "solution-only-seed100"
+    path = results / "runs" / f"{name}.json"
+    document = json.loads(path.read_text())
+    own = document["evaluations"][document["own"]]
+    (own if entry in own else document)[entry] = value
+    path.write_text(json.dumps(document))
+    assert main(["draw", "fig-teacher", "--results", str(results)]) == 2
+    said = capsys.readouterr().err
+    assert name in said and len(said.splitlines()) == 1 and not (tmp_path / "figures").exists()
+
+
+def test_a_run_of_another_config_is_refused(tmp_path, monkeypatch, capsys):
+    runs = committed(tmp_path / "results") / "runs"
+    shutil.copy(runs / "cg-accelerated-lambda1-seed100.json", runs / "cg-accelerated-lambda10-seed100.json")
+    shutil.copy(HOME / "ledger.md", tmp_path)
+    monkeypatch.setattr("paper.ledger.HOME", tmp_path)
+    folder = ["--results", str(tmp_path / "results")]
+    for arguments in (["draw", "fig-teacher", *folder], ["list", *folder], ["ledger"]):
+        assert main(arguments) == 2
+        assert "cg-accelerated-lambda10-seed100" in capsys.readouterr().err
+    assert main(["list", "--small", *folder]) == 2  # of the paper's size, where tiny ones are expected
+
+
+def test_a_ledger_is_not_emptied(tmp_path, monkeypatch, capsys):
+    shutil.copy(HOME / "ledger.md", tmp_path)
+    monkeypatch.setattr("paper.ledger.HOME", tmp_path)
+    assert main(["ledger"]) == 2 and "no run of protocol.md" in capsys.readouterr().err
+    assert (tmp_path / "ledger.md").read_bytes() == (HOME / "ledger.md").read_bytes()
 
 
 @pytest.mark.parametrize("mark", ["<!-- runs -->\n", "<!-- end -->\n"])

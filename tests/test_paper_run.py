@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import json
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -18,6 +19,7 @@ from nlaformer.learn.checkpoint import read_manifest
 from nlaformer.learn.cuda.launch import unsupported
 from nlaformer.learn.stacks import check_stack
 from paper import plan, run
+from paper.__main__ import main
 from paper.bundled import promote
 from paper.results import FOLDER, Results, as_filed, rounded
 
@@ -173,7 +175,7 @@ def test_two_processes_do_not_train_in_one_folder(tmp_path):
     assert not (tmp_path / run.STACK_FILE).exists()
 
 
-@pytest.mark.parametrize("content", ["", "null", "3", "[1", "{}", '"abc"', "[1, 2]"])
+@pytest.mark.parametrize("content", ["", "null", "3", "[1", "{}", '"abc"', "[1, 2]", f'["{RESULT}", "{RESULT}"]'])
 def test_a_damaged_stack_file_is_named(content, tmp_path):
     (tmp_path / run.STACK_FILE).write_text(content)
     with pytest.raises(FileError, match=run.STACK_FILE):
@@ -263,6 +265,12 @@ def test_a_finished_run_becomes_a_bundled_model(made, tmp_path, monkeypatch):
     assert nf.load("cg-joint").n == 2  # a folder of the user's comes first
     with pytest.raises(FileError, match="weights"):
         promote(tmp_path, filed, tmp_path)
+
+
+def test_tiny_models_are_not_bundled(made, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("paper.__main__.promote", partial(promote, home=tmp_path))
+    assert main(["promote", "--runs", str(made / "runs"), "--results", str(made / "results")]) == 2
+    assert "planned config" in capsys.readouterr().err and not list(tmp_path.iterdir())
 
 
 def test_weights_of_another_run_are_not_bundled(made, tmp_path):
