@@ -198,8 +198,7 @@ def _h9(runs: _Find) -> Numbers:
 
 def _h9_beside(runs: _Find) -> Numbers:
     """The lead over the law at lambda = 30, and of PCG's pupils over PCG; means over the seeds at single iterates."""
-    thirty = list(map(lead, runs("cg-accelerated-lambda30")))
-    found: Numbers = {"30": interval([each / law(30) for each in thirty]), "30.lead": interval(thirty)}
+    found: Numbers = {"30": interval([lead(record) / law(30) for record in runs("cg-accelerated-lambda30")])}
     pupils = [record for sigma in SIGMAS for record in runs(f"pcg-accelerated-lambda10-sigma{sigma}")]
     found["pcg"] = interval([lead(record, "pcg") / law(10) for record in pupils])
 
@@ -302,7 +301,7 @@ def _h13(runs: _Find) -> Numbers:
 def _h14(name: str, kind: str) -> Callable[[_Find], Numbers]:
     """The largest validation error at T in the last tenth of the steps over the least; G over that of 100,000 steps.
 
-    Beside them the last of these errors over the least, the largest rise above the least so far, and how many decided.
+    Beside them the largest rise above the least so far, and how many errors of the last tenth there are.
     """
 
     def hypothesis(runs: _Find) -> Numbers:
@@ -313,7 +312,6 @@ def _h14(name: str, kind: str) -> Callable[[_Find], Numbers]:
             f"{name}.spread": max(at_end, default=math.inf) / min(found),  # none: it diverged before
             f"{name}.finite": long.document["state"] == "finished",
             f"{name}.gain": capped_mean_error(long) / capped_mean_error(short),
-            f"{name}.last": found[-1] / min(found),
             f"{name}.rise": max(map(truediv, found, accumulate(found, min))),
             f"{name}.checks": len(at_end),
         }

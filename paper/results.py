@@ -109,11 +109,10 @@ class Results:
         """A finished run."""
         if name not in self._records:
             record = Record(name, self.document(f"{RUNS}/{name}"))
-            if self._planned is not None and _plain(record.config) != _plain(self._planned(name)):
-                changed = ", ".join(_plain(record.config).differences(_plain(self._planned(name))))
+            if self._planned and (changed := _plain(record.config).differences(_plain(self._planned(name)))):
                 raise FileError(
-                    f"the run {name} in {self.folder} does not have its planned config: it differs in {changed}; "
-                    "remove it, or say --small if these are results of --small"
+                    f"the run {name} in {self.folder} does not have its planned config: it differs in "
+                    f"{', '.join(changed)}; remove it, or say --small if these are results of --small"
                 )
             self._records[name] = record
         return self._records[name]

@@ -133,7 +133,7 @@ def _interrupted(folder: Path, wanted: Sequence[Planned], due: Sequence[Planned]
         raise FileError(f"{path} is damaged ({error}); remove it to start its stack again") from error
     known = {run.name: run for run in wanted}
     stack = [known[name] for name in names] if all(name in known for name in names) else []
-    if len(stacks(stack, max(len(stack), 1))) > 1:
+    if len(stacks(stack, len(stack))) > 1:
         raise FileError(f"{path} names runs that cannot train together; remove it to start them again")
     return stack if any(run in due for run in stack) else []
 

@@ -63,7 +63,7 @@ def numbers(results: Results) -> dict[str, Any]:
         "apart": extremes(distance for run in apart for distance in run[2:]),
         "apart.first": extremes(run[1] for run in apart),
     }
-    for weight in (1, 10, 13):
+    for weight in (1, 10):
         distances = _mean_from_minimizer(results, f"lambda = {weight}")
         found[f"apart.{weight}"] = [distances[t] for t in LEAD_ITERATES]
         found[f"excess.{weight}"] = distances[LEAD_ITERATES[-1]] / weight
