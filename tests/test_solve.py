@@ -11,6 +11,7 @@ import pytest
 import scipy.sparse as sp
 import scipy.sparse.linalg as spla
 import torch
+from sklearn.datasets import make_spd_matrix
 
 import nlaformer as nf
 from nlaformer import problems
@@ -460,11 +461,32 @@ def test_bad_options_are_refused(options: dict) -> None:
     assert len(str(caught.value)) > 20
 
 
-def test_a_matrix_that_is_symmetric_up_to_rounding_gets_a_remedy():
+def test_a_matrix_that_is_nearly_symmetric_gets_a_remedy():
     A = np.diag([1.0, 2.0, 3.0])
-    A[0, 1] = 1e-10
+    A[0, 1] = 1e-7
     assert "(A + A.T) / 2" in nf.cg(A, np.ones(3), check="ignore").detail
     assert "(A + A.T) / 2" not in nf.solve(A + np.triu(np.ones((3, 3)), 1), np.ones(3), check="ignore").detail
+
+
+def test_what_rounding_makes_of_a_symmetric_matrix_is_solved_as_it_is_given():
+    A = np.stack(
+        [make_spd_matrix(20, random_state=seed) for seed in (1085, 2252, 2704, 3002, 7978, 10586, 10673, 13747)]
+    )
+    b = np.random.default_rng(0).standard_normal((len(A), 20))
+    gap = np.abs(A - A.swapaxes(-2, -1)).max((-2, -1)) / np.abs(A).max((-2, -1))
+    assert gap.min() > 10 * 20 * np.finfo(float).eps  # more than n rounding errors
+    for form, right in ((A, b), (A[0], b[0]), (sp.csr_array(A[1]), b[1]), (torch.from_numpy(A[2]), b[2])):
+        for solve in (nf.cg, nf.pcg):
+            result = solve(form, right, rtol=1e-11)
+            given = form.toarray() if sp.issparse(form) else np.asarray(form)
+            assert result.converged and (residual(given, right, np.asarray(result.x)) <= 1e-11).all()
+
+
+def test_an_asymmetry_beyond_rounding_is_refused_by_cg_however_small_the_entries():
+    for size, entry in ((1.0, 1e-7), (1e-9, 1e-13), (1e12, 1e5)):  # of the diagonal
+        A = np.diag([1.0, size, size])
+        A[1, 2] = entry
+        assert nf.cg(A, np.ones(3), check="ignore").status is Status.NOT_SPD
 
 
 def test_a_sparse_right_hand_side_is_refused_with_a_remedy():

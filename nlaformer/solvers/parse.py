@@ -107,7 +107,7 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
     batch = shape[:-1] if columns else shape
     operator, exponent_a, finite, flaws = _scaled(matrices, batch, math.prod(shape), device)
     least_squares = method == "cgls" or matrices.shape[-2] != matrices.shape[-1]
-    minimal = [least_squares or method == "gmres" or (method not in _SQUARE and flaw.asymmetry != "") for flaw in flaws]
+    minimal = [least_squares or method == "gmres" or (method not in _SQUARE and flaw.skew) for flaw in flaws]
 
     def as_lanes(v: Tensor) -> Tensor:
         v = (v.mT if columns else v).to(device, torch.float64)
@@ -295,21 +295,29 @@ def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tup
 
 
 class _Flaws(NamedTuple):
-    """Why a matrix cannot be symmetric positive definite, as its entries show, or nothing."""
+    """What keeps a matrix from being symmetric positive definite, as its entries show, or nothing.
 
-    asymmetry: str = ""
+    CG on A computes residuals b - A x of A as it is given, and so does the certificate. What an asymmetry takes away is
+    that directions are conjugate, and steps stay the same up to rounding where they are to sqrt(eps) (Simon 1984). So
+    CG takes an A whose entries differ from their mirror images by 10 n eps of the largest entry, or by sqrt(eps) of the
+    least one on the diagonal, more than the rounding errors of a matrix that was computed, as in U diag(s) V^T.
+    """
+
+    asymmetry: str = ""  # beyond sqrt(eps)
     diagonal: str = ""
+    skew: bool = False  # an asymmetry beyond 10 n eps, with which a method for any A is at least as good
 
     @classmethod
     def of(cls, gap: float, diagonal: float, largest: float, n: int, eps: float) -> _Flaws:
         asymmetry = low = ""
-        if gap > min(10 * n * eps, 1e-3) * largest:
+        rounding, most = 10 * n * eps * largest, 1e-3 * largest
+        if gap > min(max(rounding, math.sqrt(eps) * diagonal), most):
             nearly = "; if only by rounding, solve with (A + A.T) / 2" if gap < _NEARLY_SYMMETRIC * largest else ""
             share = f"{gap / largest:.1e} of the largest{nearly}"
             asymmetry = f"A is not symmetric: an entry differs from its mirror image by {share}"
         if diagonal <= 0:
             low = f"A has {'a zero' if diagonal == 0 else 'a negative'} entry on its diagonal"
-        return cls(asymmetry, low)
+        return cls(asymmetry, low, gap > min(rounding, most))
 
     def __str__(self) -> str:
         return self.asymmetry or self.diagonal
@@ -348,8 +356,9 @@ def _scaled(
         gap = _largest(csr - csr.T) if square else torch.zeros_like(size)
         operator = SparseOperator(csr)
     n, eps, shared = matrices.shape[-1], torch.finfo(result_dtype(matrices.dtype)).eps, lanes // len(e)
-    measured = zip(gap.tolist(), lowest.tolist(), size.tolist(), strict=True)
-    flaws = [_Flaws.of(asymmetry, diagonal, largest, n, eps) for asymmetry, diagonal, largest in measured]
+    diagonal = torch.where(lowest > 0, scale(lowest, -e).clamp(min=5e-324), lowest)
+    measured = zip(gap.tolist(), diagonal.tolist(), size.tolist(), strict=True)
+    flaws = [_Flaws.of(*numbers, n, eps) for numbers in measured]
     every = [flaw for flaw in flaws for _ in range(shared)]
     return operator, e.repeat_interleave(shared), finite.repeat_interleave(shared), every
 
