@@ -73,7 +73,7 @@ wheel-check: $(VENV)/installed
 $(VENV)/installed: pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "nlaformer needs Python 3.11 or newer, this is " + sys.version)'
 	$(PYTHON) -m venv $(VENV)
-	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(RUN) -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,fast,amg]'
 	touch $@
 
 clean:

@@ -1,0 +1,1 @@
+"""Preconditioners by name, on NumPy and SciPy alone: r -> M r, where M approximates the *inverse* of A."""
