@@ -31,6 +31,7 @@ import nlaformer as nf
 from benchmarks.command import write
 from nlaformer.learn import supervision
 from nlaformer.learn.cuda.fused import OPERANDS, FusedEngine
+from nlaformer.learn.cuda.graph import GraphEngine
 from nlaformer.learn.data import draw_chunk
 from nlaformer.learn.engine import PlainEngine
 from nlaformer.learn.model import lr_scale
@@ -119,7 +120,7 @@ def machine(setup: Setup) -> dict[str, Any]:
     return found
 
 
-def replay(engine: FusedEngine) -> None:
+def replay(engine: GraphEngine) -> None:
     """The captured step, on the first systems of the pool."""
     engine.rates.within.zero_()
     if engine.graph is not None:
@@ -128,7 +129,7 @@ def replay(engine: FusedEngine) -> None:
         engine._run()
 
 
-def reference_gradients(engine: FusedEngine, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
+def reference_gradients(engine: GraphEngine, dtype: torch.dtype) -> tuple[dict[str, torch.Tensor], list[torch.Tensor]]:
     """The gradients of the engine's current step by autograd through the definition, and which ReLU units are on."""
     model = copy.deepcopy(engine.model).to(dtype)
     on: list[torch.Tensor] = []
@@ -145,21 +146,21 @@ def reference_gradients(engine: FusedEngine, dtype: torch.dtype) -> tuple[dict[s
     return dict(zip(dict(model.named_parameters()), found, strict=True)), on
 
 
-def gradient_row(engine: FusedEngine) -> dict[str, float]:
-    """The gradient of the current step: distances from eager float32 and from float64."""
+def gradient_row(engine: GraphEngine, name: str = "fused") -> dict[str, float]:
+    """The gradient of the current step by an engine of this name: distances from eager float32 and from float64."""
     engine.gradients()
     views = engine.flat.views(engine.gradient)
     (single, on), (double, exactly_on) = (
         reference_gradients(engine, dtype) for dtype in (torch.float32, torch.float64)
     )
     fused, eager, exact = (
-        torch.cat([tensors[name].flatten().double() for name in double]) for tensors in (views, single, double)
+        torch.cat([tensors[p].flatten().double() for p in double]) for tensors in (views, single, double)
     )
     return {
-        "fused from eager float32": relative(fused, eager),
-        "fused from float64": relative(fused, exact),
+        f"{name} from eager float32": relative(fused, eager),
+        f"{name} from float64": relative(fused, exact),
         "eager float32 from float64": relative(eager, exact),
-        "worst parameter, fused from float64": max(relative(views[name], double[name]) for name in double),
+        f"worst parameter, {name} from float64": max(relative(views[p], double[p]) for p in double),
         "ReLU units that switch": sum(int((a != b).sum()) for a, b in zip(on, exactly_on, strict=True)),
     }
 
@@ -344,14 +345,14 @@ def captured(setup: Setup, step: Callable[[], None]) -> Callable[[], None]:
     return graph.replay
 
 
-def timing(setup: Setup, precision: str, E: int) -> dict[str, float]:
+def timing(setup: Setup, precision: str, E: int, make: Callable[..., GraphEngine] = FusedEngine) -> dict[str, float]:
     """Of one precision and stack. Memory is what this engine adds at most, whatever others have left behind."""
     gc.collect()
     torch.cuda.empty_cache()
     if setup.device == "cuda":
         torch.cuda.reset_peak_memory_stats()
     before, begun = torch.cuda.memory_allocated(), time.perf_counter()
-    engine = FusedEngine(setup.configs(E, precision), setup.device)
+    engine = make(setup.configs(E, precision), setup.device)
     engine.step(0)
     setup.wait()
     built = time.perf_counter() - begun
