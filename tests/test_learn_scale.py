@@ -16,41 +16,72 @@ from nlaformer.learn.recipes import Config
 from nlaformer.learn.scale import familiar
 
 TINY = Config(n=6, T=3, d=8, heads=2)
+USUAL = Config(n=20, T=3, d=8, heads=2, sigma=(1.0, 1.2, 1.4))
 
 
-def awake() -> nf.Solver:
-    model = initial(TINY)
+def awake(config: Config = TINY) -> nf.Solver:
+    model = initial(config)
     torch.nn.init.normal_(model.probe_x.weight, generator=torch.Generator().manual_seed(0))
     return model
 
 
-def typical(count: int, seed: int = 1) -> tuple[torch.Tensor, torch.Tensor]:
-    A, b, _ = problems.SPD(n=6, sigma=(1.2,)).sample(count, seed)
+def typical(count: int, seed: int = 1, config: Config = TINY) -> tuple[torch.Tensor, torch.Tensor]:
+    A, b, _ = problems.SPD(n=config.n, sigma=config.sigma).sample(count, seed)
     return A, b
 
 
 def test_inside_the_range_of_training_every_bit_is_that_of_the_raw_model():
-    model, (A, b) = awake(), typical(512)
-    e, f = familiar(TINY).scaling(A, b)
-    inside = (e == 0) & (f == 0)
-    assert inside.double().mean() > 0.98
-    same = model.iterates(A, b)[inside] == model.iterates(A, b, normalize=False)[inside]
-    assert same.all()
+    model, (A, b) = awake(USUAL), typical(512, config=USUAL)
+    assert torch.equal(model.iterates(A, b), model.iterates(A, b, normalize=False))
 
 
-@pytest.mark.parametrize(("i", "j"), [(9, -40), (-300, 80), (700, 650), (-1000, 20), (0, 6)])
-def test_far_outside_iterates_scale_with_b_and_inversely_with_A_to_the_last_bit(i: int, j: int):
-    model, (A, b) = awake(), typical(8)
-    known = familiar(TINY)
-    size, length = A.flatten(1).norm(dim=-1).log2(), b.norm(dim=-1).log2() - A.flatten(1).norm(dim=-1).log2()
-    e, f = (size - known.size.middle).round(), (length - known.length.middle).round()
-    middle = model.iterates(A * 2.0 ** -e[:, None, None], b * 2.0 ** -(e + f)[:, None], normalize=False)
-    if i:
-        expected = middle * 2.0 ** (f - i + j)[:, None, None]
-        assert torch.equal(model.iterates(A * 2.0**i, b * 2.0**j), expected)
-    else:  # A inside its range stays as it is
-        shown = model.iterates(A, b * 2.0 ** -f[:, None], normalize=False)
-        assert torch.equal(model.iterates(A, b * 2.0**j), shown * 2.0 ** (f + j)[:, None, None])
+@pytest.mark.parametrize("i", [1, -1, 20, -20, 300, -1000])
+def test_a_power_of_two_of_a_system_of_the_family_is_solved_like_itself_to_the_last_bit(i: int):
+    model, (A, b) = awake(USUAL), typical(64, config=USUAL)
+    size = (A - torch.diag_embed(A.diagonal(dim1=-2, dim2=-1))).flatten(1).norm(dim=-1).log2()
+    known = familiar(USUAL).size
+    A, b = (value[(known.low <= size) & (size <= known.high)] for value in (A, b))
+    assert len(A) > 60
+    assert torch.equal(model.iterates(A * 2.0**i, b * 2.0**i), model.iterates(A, b))
+    x, f = model.iterates(A, b * 2.0**i), familiar(USUAL).scaling(A, b * 2.0**i)[1]
+    assert torch.equal(f, f.round())
+    assert torch.equal(x, model.iterates(A, b * 2.0 ** (i - f)[:, None], normalize=False) * 2.0 ** f[:, None, None])
+
+
+@pytest.mark.parametrize("factor", [3.0, 1 / 3, 1e6, 0.6e-7])
+def test_any_multiple_is_shown_at_an_ordinary_size_and_length(factor: float):
+    A, b = typical(64, config=USUAL)
+    known = familiar(USUAL)
+    for A_k, b_k in ((A * factor, b * factor), (A * factor, b), (A, b * factor)):
+        e, f = known.scaling(A_k, b_k)
+        shown = A_k * 2.0 ** -e[:, None, None], b_k * 2.0 ** -(e + f)[:, None]
+        again = known.scaling(*shown)
+        assert all((exponent == 0).all() for exponent in again)
+
+
+@pytest.mark.parametrize("name", ["cg-accelerated", "pcg-accelerated"])
+def test_bundled_models_solve_multiples_of_their_systems(name: str):
+    model = nf.load(name)
+    A, b, x = problems.SPD(n=20, sigma=(1.4,)).sample(24, seed=3)
+    for of_A, of_b in ((2.0, 2.0), (3.0, 3.0), (1e-6, 1e-6), (8.0, 1.0), (1.0, 4.0), (1.0, -1e3)):
+        last = model.iterates(A * of_A, b * of_b, iterations=8)[:, -1] * (of_A / of_b)
+        errors = (last - x).square().sum(-1) / x.square().sum(-1)
+        assert errors.max() < 1e-4, (of_A, of_b)
+
+
+@pytest.mark.parametrize(
+    "A",
+    [1e6 * np.eye(6), np.diag([1.0, 0, 1, 1, 1, 1]), -np.eye(6), np.ones((6, 6)) - np.eye(6)],
+    ids=["diagonal", "singular", "negative", "no diagonal"],
+)
+def test_matrices_without_a_usual_size_have_iterates_that_scale_with_b(A: np.ndarray):
+    model, b = awake(), typical(1)[1][0].numpy()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UnfamiliarWarning)
+        large, small = model.iterates(A, b * 2.0**100), model.iterates(A, b * 2.0**-100)
+        assert np.isfinite(model.iterates(A, 0 * b)).all()
+    assert np.isfinite(large).all()
+    np.testing.assert_array_equal(large, small * 2.0**200)
 
 
 def test_systems_of_a_batch_are_scaled_one_by_one_and_zeros_stay_zeros():

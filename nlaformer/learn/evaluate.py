@@ -131,9 +131,11 @@ def measure(solver: Solver, label: str, systems: Systems) -> Evaluation:
 
 @torch.no_grad()
 def judge(solver: Solver, given: Trial) -> Evaluation:
-    """Evaluate a solver where CG and PCG have run already."""
-    teacher = _taught(solver.config, given)
-    x, learned, intermediate = given.systems.x, *_run(solver, teacher)
+    """Evaluate a solver, as ``Solver.iterates`` gives its answers, where CG and PCG have run already."""
+    teacher, (A, b, x) = _taught(solver.config, given), given.systems
+    device = solver.positions.device
+    learned, read = (value.cpu() for value in solver.readings(A.double().to(device), b.double().to(device)))
+    intermediate = _intermediate(read, teacher, solver.config.n)
     errors = {
         name: squared_relative_errors(iterates, x)
         for name, iterates in (("model", learned), ("cg", given.cg.x), ("pcg", given.pcg.x))
@@ -166,17 +168,17 @@ def validation(model: Model, batch: Batch) -> dict[str, Any]:
         iterates = model(batch.A.to(model.device), batch.b.to(model.device)).cpu()
         error = model.config.make_family().checked_error(iterates, Systems(batch.A, batch.b, batch.x_true))
         return {"squared_relative_error": _numbers(error.mean(0)), "median": _numbers(error.median(0).values)}
-    learned, intermediate = _run(model, batch)
+    with threads_for(model.entries(len(batch.A))):
+        found = model(batch.A.to(model.positions), batch.b.to(model.positions))
+    learned, read = (value.double().cpu() for value in found)
+    intermediate = _intermediate(read, batch, model.config.n)
     error = squared_relative_errors(learned, batch.x_true).mean(0)
     return {"squared_relative_error": _numbers(error), "discrepancy": _discrepancy(intermediate, model.config.n)}
 
 
-def _run(solver: Solver, batch: Batch) -> tuple[Tensor, Tensor]:
-    """The iterates, (count, T+1, n), and 1/n ||NLAF_in^t - (r_t, d_t)||^2 averaged over the systems, (T+1,)."""
-    with threads_for(solver.entries(len(batch.A))):
-        found = solver(batch.A.to(solver.positions), batch.b.to(solver.positions))
-    learned, seen = (value.double().cpu() for value in found)
-    return learned, (seen - batch.rd).square().sum(-1).mean(0) / solver.config.n
+def _intermediate(read: Tensor, batch: Batch, n: int) -> Tensor:
+    """1/n ||NLAF_in^t - (r_t, d_t)||^2 averaged over the systems, (T+1,)."""
+    return (read - batch.rd).square().sum(-1).mean(0) / n
 
 
 def _discrepancy(intermediate: Tensor, n: int) -> float:

@@ -37,8 +37,8 @@ from nlaformer.arrays import (
 from nlaformer.errors import DomainError, DTypeError, FileError, OptionError, ShapeError
 from nlaformer.learn.config import Config
 from nlaformer.learn.panels import Shown, facts
-from nlaformer.learn.scale import familiar, warn_if_unfamiliar
-from nlaformer.prompt import Layout, scale
+from nlaformer.learn.scale import familiar, times_power, warn_if_unfamiliar
+from nlaformer.prompt import Layout
 from nlaformer.transformer import FFN, Heads, Layer, NLAFormer, Point
 from nlaformer.weights import Dense
 
@@ -149,8 +149,8 @@ class Solver(Shown, nn.Module):
     def iterates(self, A: object, b: ArrayT, iterations: int | None = None, *, normalize: bool = True) -> ArrayT:
         """The iterates x_0, ..., x_T for systems with any leading batch dimensions.
 
-        A system whose |A|_F, or |b| / |A|_F, lies outside the range of the training is scaled into it by exact powers
-        of two, and its iterates back. One unlike those of the training at any scale gets an UnfamiliarWarning.
+        A system whose size, or the length of whose solution, lies outside the range of the training is scaled into it,
+        and its iterates back. One unlike those of the training at any scale gets an UnfamiliarWarning.
 
         Parameters
         ----------
@@ -191,18 +191,30 @@ class Solver(Shown, nn.Module):
             raise ShapeError(f"the batch dimensions of A and b, {shapes}, do not broadcast") from None
         kept = (iterations + 1) * (8 * batch.numel() * n + 4 * (n + 1) * self.config.d)
         check_memory(f"iterations is {iterations:,}: keeping every iterate", kept, right.device, ". Ask for fewer")
-        e = f = torch.zeros((), dtype=torch.int32, device=right.device)
         if normalize and batch.numel() and (known := familiar(self.config)) is not None:
             warn_if_unfamiliar(known.unlike(matrices), stacklevel=4)  # the user's line, above two decorators
-            e, f = known.scaling(matrices, right)
-        matrices = self._own("A", scale(matrices, -e[..., None, None])).expand(*batch, n, n).reshape(-1, n, n)
-        right = self._own("b", scale(right, -(e + f)[..., None])).expand(*batch, n).reshape(-1, n)
-        with threads_for(self.entries(batch.numel())):
-            pieces = self.blocks.pieces(self.config.d, n + 1, matrices, right)
-            x = torch.cat([self.probe_x(self.features(A_k, b_k, iterations)) for A_k, b_k in pieces])
-        x = scale(x.reshape(*batch, iterations + 1, n).double(), f[..., None, None])
+        x, _ = self.readings(matrices, right, iterations, normalize=normalize)
         x = x.to(given.device, given.dtype if given.is_floating_point() else torch.get_default_dtype())
         return give(x, kind_of(b))
+
+    @torch.no_grad()
+    def readings(
+        self, A: Tensor, b: Tensor, iterations: int | None = None, *, normalize: bool = True
+    ) -> tuple[Tensor, Tensor]:
+        """What both probes read, x_t and (r_t, d_t), for systems in float64 on the model's device, scaled and back."""
+        n, batch = self.config.n, torch.broadcast_shapes(A.shape[:-2], b.shape[:-1])
+        e = f = torch.zeros((), dtype=torch.float64, device=b.device)
+        if normalize and batch.numel() and (known := familiar(self.config)) is not None:
+            e, f = known.scaling(A, b)
+        matrices = self._own("A", times_power(A, -e[..., None, None])).expand(*batch, n, n).reshape(-1, n, n)
+        right = self._own("b", times_power(b, -(e + f)[..., None])).expand(*batch, n).reshape(-1, n)
+        with threads_for(self.entries(batch.numel())):
+            pieces = self.blocks.pieces(self.config.d, n + 1, matrices, right)
+            features = (self.features(A_k, b_k, iterations) for A_k, b_k in pieces)
+            read = [(self.probe_x(X), self.probe_rd(X)) for X in features]
+        x, rd = (torch.cat(found).double() for found in zip(*read, strict=True))
+        x, rd = (found.reshape(*batch, *found.shape[-2:]) for found in (x, rd))
+        return times_power(x, f[..., None, None]), times_power(rd, (e + f)[..., None, None])
 
     def _finite(self, name: str, value: Tensor) -> Tensor:
         """An input in float64 on the model's device; refused unless real and finite."""

@@ -1,10 +1,17 @@
 """The systems that a model was trained on, by a few numbers: the scale to show it a system at, and what is new to it.
 
 A trained model computes with the entries of A and b as they are, so it knows the magnitudes of its training and no
-others. Outside their range a system is scaled by exact powers of two, A' = 2^-e A and b' = 2^-(e+f) b, which has the
-solution x' = 2^-f x. A is outside if |A|_F or the geometric mean of its diagonal is, and then e brings |A|_F nearest to
-the middle of its range, in ratio; f does the same for |b| / |A|_F. Inside, e and f are 0 and nothing changes. The
-ranges leave out a thousandth of the training systems at each end, where the model has seen too little to be accurate.
+others. A system of another magnitude is shown to it as A' = 2^-e A and b' = 2^-(e+f) b, which has the solution
+x' = 2^-f x. Two measures give e and f:
+
+- the size of A, |A - diag A|_F. In the paper's family it spans half a bit, |A|_F four. Where the diagonal is larger
+  than in all the training, the geometric mean of the diagonal takes its place.
+- the length of x, by two steps of conjugate gradients with Jacobi's preconditioner, which find it within a bit.
+
+A measure within its range in training changes nothing: there the model is what was trained, to the last bit. Outside,
+the measure is brought back by the power of two that makes it ordinary, which is exact; where no power of two does, to
+the median. So a multiple of a system of the family is solved like the system itself. A multiple that stays within
+the range cannot be told from another system of the family.
 
 Three more numbers do not depend on the scale: the spread of the logarithms of the diagonal, and its size and that of
 the other entries relative to |A|_F. Where one lies outside all that the training had, the system is unlike those of
@@ -25,58 +32,63 @@ from nlaformer.errors import NLAFormerError, UnfamiliarWarning
 from nlaformer.learn.config import Config
 from nlaformer.prompt import exponent, scale
 
-_COUNT = 4096  # systems that the ranges are measured on
+_COUNT = 8192  # systems that the ranges are measured on
 _LARGEST = 2**24  # entries of their matrices
 _SEED = 0
-_TAIL = 1e-3  # of the training systems, left out at each end of the ranges of magnitudes
+_TAIL = 1e-3  # of the training systems, left out at each end of what is ordinary
+_MARGIN = 1 / 8  # of the width of a range, beyond the least and the most that were measured
+_ROUNDING = 1e-9  # in log2: a measure that is the same for all systems still has rounding errors
 _FEW = 0.01  # of a batch may be unlike the training before a warning: a large batch holds extremes
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values of one measure in training: nearly all lie in [low, high], all in [least, most]."""
+    """The values of one measure in training: all lie in [least, most], nearly all in [low, high]."""
 
+    least: float
     low: float
     middle: float
     high: float
-    least: float
     most: float
 
     @classmethod
     def of(cls, values: Tensor) -> Range:
         low, middle, high = values.quantile(torch.tensor([_TAIL, 0.5, 1 - _TAIL], dtype=values.dtype)).tolist()
-        return cls(low, middle, high, float(values.min()), float(values.max()))
+        return cls(float(values.min()), low - _ROUNDING, middle, high + _ROUNDING, float(values.max()))
 
-    def outside(self, values: Tensor) -> Tensor:
-        """Whether values lie outside [low, high]; those that are not finite do not count."""
-        return torch.isfinite(values) & ~((self.low <= values) & (values <= self.high))
-
-    def steps(self, values: Tensor, where: Tensor) -> Tensor:
-        """Whole steps from the middle to the values, 0 elsewhere."""
-        return torch.where(where & torch.isfinite(values), (values - self.middle).round(), 0.0).int()
+    def shift(self, values: Tensor) -> Tensor:
+        """What to subtract from log2 of a measure: 0 within the range, and where the measure is not finite."""
+        margin = _MARGIN * (self.most - self.least) + _ROUNDING
+        within = (self.least - margin <= values) & (values <= self.most + margin)
+        steps = (values - self.middle).round()
+        ordinary = (self.low <= values - steps) & (values - steps <= self.high)
+        shift = torch.where(ordinary, steps, values - self.middle)
+        return torch.where(within | ~torch.isfinite(values), 0.0, shift)
 
 
 @dataclass(frozen=True)
 class Familiar:
     """The ranges of a training family."""
 
-    size: Range  # log2 |A|_F
-    diagonal: Range  # log2 of the geometric mean of a_ii
-    length: Range  # log2 |b| / |A|_F
+    floor: float  # log2 of the least |A - diag A|_F over the geometric mean of |a_ii|
+    size: Range  # log2 of the size of A
+    length: Range  # log2 of the length of x, estimated
     shape: tuple[Range, Range, Range]  # of what _shape gives
 
     @classmethod
     def of(cls, A: Tensor, b: Tensor) -> Familiar:
-        size, shape = _log_norm(A.flatten(-2)), _shape(A)
-        near, relative, beside = map(Range.of, shape)
-        return cls(Range.of(size), Range.of(size + shape[1]), Range.of(_log_norm(b) - size), (near, relative, beside))
+        beside, diagonal = _sizes(A)
+        floor = float((beside - diagonal).min())
+        floor = floor if math.isfinite(floor) else 0.0
+        size = torch.maximum(beside, diagonal + floor)
+        near, relative, share = map(Range.of, _shape(A))
+        return cls(floor, Range.of(size), Range.of(_length(A, b)), (near, relative, share))
 
     def scaling(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """The exponents e and f of every system."""
-        size = _log_norm(A.flatten(-2))
-        length = _log_norm(b) - size
-        outside = self.size.outside(size) | self.diagonal.outside(size + _shape(A)[1])
-        return self.size.steps(size, outside), self.length.steps(length, self.length.outside(length))
+        beside, diagonal = _sizes(A)
+        e = self.size.shift(torch.maximum(beside, diagonal + self.floor))
+        return e, self.length.shift(_length(times_power(A, -e[..., None, None]), b) - e)
 
     def unlike(self, A: Tensor) -> Tensor:
         """Whether a matrix lies outside what the training had, at any scale."""
@@ -108,10 +120,42 @@ def warn_if_unfamiliar(unlike: Tensor, stacklevel: int) -> None:
     )
 
 
+def times_power(X: Tensor, e: Tensor) -> Tensor:
+    """X times 2^e for any real e: exact where e is whole."""
+    whole = e.round()
+    return scale(X * torch.exp2(e - whole), whole.int())
+
+
 def _log_norm(v: Tensor) -> Tensor:
     """log2 |v| over the last axis, without overflow; -inf for zero."""
     e = exponent(v.abs().amax(-1))
     return e + scale(v, -e[..., None]).norm(dim=-1).log2()
+
+
+def _sizes(A: Tensor) -> tuple[Tensor, Tensor]:
+    """log2 of |A - diag A|_F, and of the geometric mean of |a_ii|."""
+    diagonal = A.diagonal(dim1=-2, dim2=-1)
+    return _log_norm((A - torch.diag_embed(diagonal)).flatten(-2)), diagonal.abs().log2().mean(-1)
+
+
+def _length(A: Tensor, b: Tensor) -> Tensor:
+    """log2 of the length of x after two steps of conjugate gradients with Jacobi's preconditioner, from x = 0.
+
+    Where these break down, as for a diagonal with a zero, it is log2 of |b| / |A|_F. A must be of ordinary size.
+    """
+    e = exponent(b.abs().amax(-1))
+    r = scale(b, -e[..., None])
+    diagonal, x, direction, rho = A.diagonal(dim1=-2, dim2=-1), torch.zeros_like(r), torch.zeros_like(r), None
+    for _ in range(2):
+        z = r / diagonal
+        before, rho = rho, (r * z).sum(-1, keepdim=True)
+        direction = z if before is None else z + rho / before * direction
+        product = (A @ direction[..., None])[..., 0]
+        step = rho / (direction * product).sum(-1, keepdim=True)
+        x, r = x + step * direction, r - step * product
+    found = _log_norm(torch.where(torch.isfinite(x), x, 0.0))
+    broken = ~torch.isfinite(x).all(-1)
+    return e + torch.where(broken, _log_norm(scale(b, -e[..., None])) - _log_norm(A.flatten(-2)), found)
 
 
 def _shape(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:

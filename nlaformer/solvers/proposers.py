@@ -1,9 +1,8 @@
 """What may guide a solve, behind one interface: a correction c ~ A^-1 r, or only its direction, for every residual.
 
-``Answers`` asks a model that solves whole systems, A c = r. A purely trained model knows systems of one size and one
-scale: it is shown A with the diagonal (its geometric mean) of the family it was trained on, and r as long as A's
-Frobenius norm, which is how long b = A x is for a standard normal x; a smaller system is filled up with a diagonal. A
-plain function sees A as the user gave it, and r as long as b.
+``Answers`` asks a model that solves whole systems, A c = r. A purely trained model knows systems of one number of
+unknowns and one scale: a smaller system is filled up with a diagonal, and the model brings A and r to its own scale
+(``nlaformer.learn.scale``). A plain function sees A as the user gave it, and r as long as b.
 
 ``Directions`` asks a trained program whose network speaks in every loop: h, c = network(h, A, r / |r|). It scales and
 fills up by itself. Only the direction of c means something; of several blocks, each is brought to its own best length,
@@ -19,14 +18,13 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable
-from functools import cache, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from nlaformer.arrays import give, to_tensor
-from nlaformer.errors import NLAFormerError, OptionError
+from nlaformer.errors import OptionError
 from nlaformer.prompt import scale
 from nlaformer.solvers.blocks import LARGEST_CALL, Blocks, unreadable
 from nlaformer.solvers.certificate import norm_of
@@ -98,7 +96,7 @@ class Proposer:
 class Answers(Proposer):
     """A model that solves systems A c = r.
 
-    ``size`` is the number of unknowns it takes, ``diagonal`` the one it is used to; None stands for any.
+    ``size`` is the number of unknowns it takes; None stands for any.
     """
 
     guided = False
@@ -108,7 +106,6 @@ class Answers(Proposer):
         function: Callable[[Any, Any], Any],
         problem: Problem,
         size: int | None = None,
-        diagonal: float | None = None,
     ) -> None:
         super().__init__(problem, size or problem.unknowns)
         self._function, self._size = function, size
@@ -127,7 +124,8 @@ class Answers(Proposer):
             self._back = scale(torch.ones_like(self._A[..., :1, 0]), exponent)
             self._length = norm_of(scale(problem.b, problem.exponent_b[:, None]))
         else:
-            self._A, self._back = _in_size(self._A, size, diagonal)
+            self._A = _filled_up(self._A, size)
+            self._back = torch.ones_like(self._A[..., :1, 0])
 
     def _pad(self, size: int) -> None:
         """Fill the rectangular A up with zeros to a square, as programs for least squares take it."""
@@ -175,15 +173,15 @@ class Answers(Proposer):
         return found
 
 
-def _in_size(A: Tensor, size: int, usual: float | None) -> tuple[Tensor, Tensor]:
-    """The matrices filled up with a diagonal and brought to the usual one, and the factor used."""
-    diagonal = A.diagonal(dim1=-2, dim2=-1)
-    mean = diagonal.clamp(min=torch.finfo(torch.float64).tiny).log().mean(-1).exp()
-    factor = torch.ones_like(mean)[..., None] if usual is None else (usual / mean)[..., None]
-    full = torch.diag_embed((mean[..., None] * factor).expand(*mean.shape, size)).contiguous()
+def _filled_up(A: Tensor, size: int) -> Tensor:
+    """The matrices in a larger one, with the geometric mean of their diagonal where they end."""
     s = A.shape[-1]
-    full[..., :s, :s] = A * factor[..., None]
-    return full, factor
+    if s == size:
+        return A
+    mean = A.diagonal(dim1=-2, dim2=-1).clamp(min=torch.finfo(torch.float64).tiny).log().mean(-1).exp()
+    full = torch.diag_embed(mean[..., None].expand(*mean.shape, size)).contiguous()
+    full[..., :s, :s] = A
+    return full
 
 
 class Directions(Proposer):
@@ -265,9 +263,8 @@ def read_model(model: Any, problem: Problem) -> Proposer:
         return Directions(model, problem)
     if is_solver(model):
         _refuse_least_squares(problem)
-        # Scaled here, by a rule of this module.
-        function = partial(model.iterates, iterations=iterations_per_call(model.config), normalize=False)
-        return Answers(function, problem, model.config.n, usual_diagonal(model.config))
+        place, iterations = _device(model, problem.b.device), iterations_per_call(model.config)
+        return Answers(lambda A, b: model.readings(A.to(place), b.to(place), iterations)[0], problem, model.config.n)
     if runs(model):
         _refuse_other_problems(model)
         if not program:
@@ -317,16 +314,6 @@ def iterations_per_call(config: Any) -> int:
     gains more. One that imitates CG needs all its iterations.
     """
     return min(config.T, _ENOUGH) if "solution" in config.supervision else config.T
-
-
-@cache
-def usual_diagonal(config: Any) -> float | None:
-    """The geometric mean of the diagonals of the systems a model was trained on; None if the family is not here."""
-    try:
-        A = config.make_family().sample(256, seed=0).A
-    except NLAFormerError:
-        return None
-    return float(A.diagonal(dim1=-2, dim2=-1).log().mean().exp())
 
 
 def _device(model: Any, otherwise: torch.device) -> torch.device:
