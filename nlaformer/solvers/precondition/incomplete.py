@@ -75,17 +75,7 @@ class Incomplete:
 
 def incomplete_cholesky(A: Any, order: str | None = None) -> Incomplete:
     """The factor of a symmetric CSR matrix in canonical format, with the order that was chosen, or a given one."""
-    rows, loops = Rows.of(A), machine()
-    omega = 1 - relaxation(A, rows)
-    candidates = _Candidates(A, rows, omega)
-    choice = candidates.choose() if order is None else order
-    found, nodes = _factored(rows, candidates.order(choice), omega, loops)
-    if found.omega == 0 and order is None:
-        second = candidates.choose(relaxed=False)
-        if second != choice:
-            choice = second
-            found, nodes = _factored(rows, candidates.order(choice), omega, loops)
-    return Incomplete(loops.sweeps(found.rows, nodes), choice, found.omega, found.shift, candidates.trials(found.omega))
+    return Candidates.of(A).factor(order)
 
 
 @dataclass(frozen=True)
@@ -95,13 +85,11 @@ class _Factor:
     shift: float
 
 
-def _factored(
-    A: Rows, order: NDArray[Any], omega: float, loops: ModuleType, relaxed: bool = True
-) -> tuple[_Factor, NDArray[Any]]:
+def _factored(A: Rows, order: NDArray[Any], omega: float, relaxed: bool = True) -> tuple[_Factor, NDArray[Any]]:
     order = np.ascontiguousarray(order, np.uint32)
-    B = loops.permuted(A, order)
+    B = machine().permuted(A, order)
     for use, shift, least in (*_ATTEMPTS[0 if relaxed else 1 :], *_LAST):
-        found = loops.factor(B, omega if use else 0.0, shift, least)
+        found = machine().factor(B, omega if use else 0.0, shift, least)
         if found is not None:
             return _Factor(found, omega if use else 0.0, shift), order
     raise OptionError('M="ic" failed: the incomplete factorization breaks down for every shift of the diagonal')
@@ -116,6 +104,19 @@ def relaxation(A: Any, rows: Rows) -> float:
     else:
         D = max(2.0, machine().cuthill_mckee(rows, 0)[1].max() / 2)
     return float(min(0.4, 6 / D**2))
+
+
+def dimension(rows: Rows) -> float:
+    """That of the space in which the graph lies: d where balls of twice the radius hold 2^d times the nodes."""
+    found = []
+    for centre in np.random.default_rng(0).integers(0, rows.size, 5):
+        counts = machine().growth(rows, int(centre), rows.size // 32)
+        radius = max(len(counts) - 1, 1)
+        if len(counts) < 3:  # all is near
+            return math.inf if len(counts) == 2 and counts[1] > 32 else 1.0
+        half = radius // 2
+        found.append(math.log(counts[radius] / counts[half]) / math.log((radius + 0.5) / (half + 0.5)))
+    return float(np.median(found))
 
 
 def _corners(rows: Rows) -> list[int]:
@@ -137,7 +138,7 @@ def _corners(rows: Rows) -> list[int]:
 
 
 @dataclass
-class _Candidates:
+class Candidates:
     """The orders, and what each takes on the balls."""
 
     A: Any
@@ -145,6 +146,31 @@ class _Candidates:
     omega: float
     _orders: dict[str, NDArray[Any]] = field(default_factory=dict)
     _counts: dict[tuple[str, bool], int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, A: Any) -> Candidates:
+        """Those of a symmetric CSR matrix in canonical format."""
+        rows = Rows.of(A)
+        return cls(A, rows, 1 - relaxation(A, rows))
+
+    def factor(self, order: str | None = None) -> Incomplete:
+        """The factor in the order that is chosen, or in a given one."""
+        choice = self.choose() if order is None else order
+        found, nodes = _factored(self.rows, self.order(choice), self.omega)
+        if found.omega == 0 and order is None:
+            second = self.choose(relaxed=False)
+            if second != choice:
+                choice = second
+                found, nodes = _factored(self.rows, self.order(choice), self.omega)
+        apply = machine().sweeps(found.rows, nodes)
+        return Incomplete(apply, choice, found.omega, found.shift, self.trials(found.omega))
+
+    def iterations(self, dimension: float, relaxed: bool = True) -> float:
+        """What the chosen order may take on the whole: more than on the balls, like n^(1 / 2d), or n^(1 / d) without
+        relaxation.
+        """
+        count = self._count(self.choose(relaxed), relaxed)
+        return float(count * max(1.0, self.rows.size / _BALL) ** ((0.5 if relaxed else 1.0) / max(dimension, 1.0)))
 
     @cached_property
     def names(self) -> list[str]:
@@ -208,14 +234,14 @@ class _Candidates:
                 order = np.argsort(rank[nodes])
             else:
                 order = machine().minimum_discarded_fill(rows)
-            found, order = _factored(rows, order, self.omega, machine(), relaxed)
-            self._counts[name, relaxed] = _iterations(inside, machine().sweeps(found.rows, order))
+            found, order = _factored(rows, order, self.omega, relaxed)
+            self._counts[name, relaxed] = count_iterations(inside, machine().sweeps(found.rows, order))
             if relaxed and found.omega == 0:
                 self._counts[name, False] = self._counts[name, True]
         return self._counts[name, relaxed]
 
 
-def _iterations(A: Any, apply: Callable[[NDArray[Any]], NDArray[Any]], rtol: float = 1e-8) -> int:
+def count_iterations(A: Any, apply: Callable[[NDArray[Any]], NDArray[Any]], rtol: float = 1e-8) -> int:
     """How many iterations of conjugate gradients a random system takes, up to a limit."""
     r = np.random.default_rng(2).standard_normal(A.shape[0])
     goal = rtol * math.sqrt(r @ r)

@@ -92,6 +92,34 @@ def _depth(p, j, sources):  # type: ignore[no-untyped-def]
     return level[order[tail - 1]]
 
 
+def growth(A: Rows, centre: int, most: int) -> NDArray[Any]:
+    """How many nodes are nearer to a node than 1, 2, ..., until there are ``most``."""
+    found: NDArray[Any] = _growth(A.p, A.j, centre, most)
+    return found
+
+
+@_compiled
+def _growth(p, j, centre, most):  # type: ignore[no-untyped-def]
+    n = len(p) - 1
+    seen, order, counts = np.zeros(n, np.uint8), np.empty(n, np.int64), [0]
+    order[0], seen[centre] = centre, 1
+    head, tail = 0, 1
+    while head < tail < most:
+        counts.append(tail)
+        end = tail
+        while head < end:
+            u = order[head]
+            head += 1
+            for k in range(p[u], p[u + 1]):
+                x = j[k]
+                if not seen[x]:
+                    seen[x] = 1
+                    order[tail] = x
+                    tail += 1
+    counts.append(tail)
+    return np.array(counts[1:])
+
+
 def balls(A: Rows, centres: NDArray[Any], size: int) -> NDArray[Any]:
     """The ``size`` nodes nearest to each centre that no earlier ball holds."""
     return _balls(A.p, A.j, centres, size)

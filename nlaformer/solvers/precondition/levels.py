@@ -55,6 +55,12 @@ def depth(A: Rows, sources: NDArray[Any]) -> int:
     return int(_breadth_first(A, sources, A.size)[1].max())
 
 
+def growth(A: Rows, centre: int, most: int) -> NDArray[Any]:
+    """How many nodes are nearer to a node than 1, 2, ..., until there are ``most``."""
+    level = _breadth_first(A, np.array([centre]), most)[1]
+    return np.cumsum(np.bincount(level[level >= 0]))
+
+
 def balls(A: Rows, centres: NDArray[Any], size: int) -> NDArray[Any]:
     """About ``size`` nodes nearest to each centre, of all centres together."""
     return np.unique(np.concatenate([_breadth_first(A, np.array([c]), min(size, A.size))[0][:size] for c in centres]))

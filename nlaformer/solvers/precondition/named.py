@@ -125,17 +125,21 @@ def _ilu(A: Any) -> Named:
     return Named("ilu", factors.solve, f"SuperLU, {factors.L.nnz + factors.U.nnz:,} entries")
 
 
-def _amg(A: Any) -> Named:
+def hierarchy(csr: Any) -> tuple[Any, str]:
+    """PyAMG's levels for a CSR matrix, and what they are called."""
     try:
         import pyamg
     except ImportError as error:
         raise MissingPackageError('M="amg" is PyAMG\'s; install it with pip install "nlaformer[amg]"') from error
-    csr = _csr(A)
     off_diagonal = csr.data.sum() - csr.diagonal().sum(), np.abs(csr.data).sum() - np.abs(csr.diagonal()).sum()
     signs = off_diagonal[0] <= -(1 - 1e-6) * off_diagonal[1]  # no entry beside the diagonal is positive
     solver = pyamg.ruge_stuben_solver if signs else pyamg.smoothed_aggregation_solver
     levels = solver(csr, max_coarse=500, coarse_solver="splu")
-    kind = "Ruge-Stueben" if signs else "smoothed aggregation"
+    return levels, "Ruge-Stueben" if signs else "smoothed aggregation"
+
+
+def _amg(A: Any) -> Named:
+    levels, kind = hierarchy(_csr(A))
     return Named("amg", levels.aspreconditioner().matvec, f"PyAMG, {kind}, {len(levels.levels)} levels")
 
 

@@ -1,0 +1,283 @@
+"""Which method suits a matrix: what each would cost is predicted in products with A, and the least is tried first.
+
+A direct method is a preconditioner that leaves nothing to do, so that a choice is always an iteration and its M, and
+the certificate comes with it. What is measured takes about as long as forty products:
+
+- the dimension of the graph (``incomplete.dimension``), which tells two dimensions, where factors stay sparse, from
+  three, and from none, where every factorization and every hierarchy fills up;
+- the digits that 25 steps of CG with Jacobi win on a random right-hand side. One's own b might hide what is hard;
+- the iterations of "ic" on small balls of the graph, which grow like n^(1/2d).
+
+A choice that was wrong is left after four times the iterations that were predicted, and the next goes on from its x.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nlaformer.errors import NLAFormerError, OptionError
+from nlaformer.solvers.precondition.incomplete import Candidates, count_iterations, dimension, machine
+from nlaformer.solvers.precondition.named import Named, build, hierarchy
+from nlaformer.solvers.precondition.rows import Rows
+
+DIRECT = 3000  # unknowns of a sparse matrix up to which SuperLU is at hand without a question
+_PLANE = 2.45  # the dimension below which factors stay sparse
+_SPACE = 4.0  # the dimension from which nothing but Jacobi does
+_DOMINANT = 0.9985  # the largest off-diagonal sum over the diagonal for which Jacobi is enough
+_STEPS = 25  # of the probe
+# Costs in products with A, measured on meshes and graphs from 4e4 to 1e6 (docs/solve.md has the table of the choice)
+_OF_JACOBI, _OF_IC, _OF_AMG, _OF_LU = 1.7, (80.0, 4.0), (150.0, 7.0, 2.0), 800.0
+_LEAST_AMG = 450.0  # what no solve with a hierarchy costs less than
+_DENSE = 24  # unknowns of a dense matrix for each product that its Cholesky factorization costs
+
+
+_CONFIRMED = 10  # iterations with a direct method: one or two where it is good, a few more refine it
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A method that may suit: the iteration, its preconditioner, and after how many iterations to give up."""
+
+    method: str  # "cg", "minres", "gmres" or "bicgstab"
+    M: Named | None
+    why: str
+    limit: int | None = None
+
+
+def choices(A: Any, symmetric: bool) -> Iterator[Choice]:
+    """The methods for a square matrix, a dense array or a CSR matrix in canonical format, the best first.
+
+    A method is set up when it is asked for. The last has no limit.
+    """
+    known = _Measured(A)
+    if isinstance(A, np.ndarray):
+        return _dense(known, symmetric)
+    if not symmetric:
+        return _general(known)
+    return _definite(known) if A.diagonal().min() > 0 else _indefinite(known)
+
+
+@dataclass
+class _Measured:
+    """What is known of a matrix, each figure from when it is first asked for."""
+
+    A: Any
+    said: list[str] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        return int(self.A.shape[0])
+
+    @cached_property
+    def dimension(self) -> float:
+        found = dimension(Rows.of(self.A))
+        self.said.append(f"its graph is of dimension {found:.2g}")
+        return found
+
+    @cached_property
+    def dominant(self) -> bool:
+        """Whether a diagonal says so much of the matrix that nothing beats Jacobi."""
+        diagonal = np.abs(self.A.diagonal())
+        others = np.asarray(abs(self.A).sum(1)).ravel() - diagonal
+        found = bool((diagonal > 0).all() and (others <= _DOMINANT * diagonal).all())
+        if found:
+            self.said.append("it is diagonally dominant")
+        return found
+
+    @cached_property
+    def is_m_matrix(self) -> bool:
+        """Whether no entry beside the diagonal is positive, up to rounding."""
+        return float(self.A.data[self.A.data > 0].sum()) <= (1 + 1e-6) * float(self.A.diagonal().sum())
+
+    @cached_property
+    def jacobi(self) -> float:
+        """The iterations that CG with Jacobi may take to eight digits."""
+        digits = _probe(self.A)
+        if digits == -math.inf:
+            return digits
+        self.said.append(f"{_STEPS} steps with Jacobi win {digits:.2g} digits on a random vector")
+        return float(_STEPS * (8 / max(digits, 1e-2)) ** (1.0 if digits > 2 else 1.4))
+
+    @cached_property
+    def candidates(self) -> Candidates:
+        return Candidates.of(self.A)
+
+    def ic(self, relaxed: bool = True) -> float:
+        """The iterations that CG with "ic" may take to eight digits."""
+        return self.candidates.iterations(self.dimension, relaxed)
+
+    def choice(
+        self, method: str, name: str, make: Callable[[], Named | None], limit: int | None = None
+    ) -> Iterator[Choice]:
+        """The one choice of a preconditioner, or none where it cannot be built."""
+        try:
+            M = make()
+        except (NLAFormerError, np.linalg.LinAlgError, RuntimeError, MemoryError) as error:
+            self.said.append(f"{name} failed: {(str(error) or type(error).__name__).splitlines()[0]}")
+            return
+        kind = "dense" if isinstance(self.A, np.ndarray) else "sparse"
+        yield Choice(method, M, ", ".join([f"A is {kind}", *self.said]), limit)
+
+
+def _probe(A: Any) -> float:
+    """The digits that the residual loses in some steps of CG with Jacobi; -inf where A shows to be indefinite."""
+    r = np.random.default_rng(0).standard_normal(A.shape[0])
+    first, inverse = math.sqrt(r @ r), 1 / A.diagonal()
+    z = inverse * r
+    d, rz = z.copy(), float(r @ z)
+    for _ in range(_STEPS):
+        q = A @ d
+        curvature = float(d @ q)
+        if not (curvature > 0 and rz > 0):
+            return -math.inf
+        r -= rz / curvature * q
+        z = inverse * r
+        rz, before = float(r @ z), rz
+        d *= rz / before
+        d += z
+    left = math.sqrt(r @ r)
+    return -math.log10(left / first) if left > 0 else 16.0
+
+
+# Dense matrices
+
+
+def _dense(known: _Measured, symmetric: bool) -> Iterator[Choice]:
+    A = known.A
+    if symmetric and (A.diagonal() > 0).all():
+        if known.size > DIRECT and _OF_JACOBI * known.jacobi < known.size / _DENSE:
+            yield from known.choice("cg", "jacobi", lambda: build("jacobi", A), int(4 * known.jacobi))
+        yield from known.choice("cg", "cholesky", lambda: _cholesky(A), _CONFIRMED)
+    yield from known.choice("gmres", "lu", lambda: _lu(A), _CONFIRMED)
+    yield from known.choice("gmres", "", lambda: None)
+
+
+def _cholesky(A: NDArray[Any]) -> Named:
+    from scipy.linalg import cho_factor, cho_solve
+
+    factor = cho_factor(A, lower=True, check_finite=False)
+    return Named("cholesky", lambda r: cho_solve(factor, r, check_finite=False))
+
+
+def _lu(A: NDArray[Any]) -> Named:
+    import warnings
+
+    from scipy.linalg import lu_factor, lu_solve
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of singular matrices, which end below
+        factor = lu_factor(A, check_finite=False)
+    if not factor[0].diagonal().all():
+        raise np.linalg.LinAlgError("A is singular")
+    return Named("lu", lambda r: lu_solve(factor, r, check_finite=False))
+
+
+# Sparse matrices
+
+
+def _superlu(A: Any, symmetric: bool) -> Named:
+    from scipy.sparse.linalg import splu
+
+    options: dict[str, Any] = {}
+    if symmetric:
+        options = dict(permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options=dict(SymmetricMode=True))
+    return Named("splu", splu(A.tocsc(), **options).solve)
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """A preconditioner that might be built, the cost of a solve with it in products, and its iterations."""
+
+    name: str
+    cost: float
+    iterations: float
+
+
+def _definite(known: _Measured) -> Iterator[Choice]:
+    """For a sparse symmetric matrix with a positive diagonal; one that is not definite after all ends as such."""
+    if known.dominant or known.dimension >= _SPACE:
+        plans = []
+    elif known.size <= DIRECT:
+        plans = [_Plan("splu", 0.0, 1)]
+    elif known.jacobi < 0:
+        yield from _indefinite(known)
+        return
+    else:
+        plans = _plans(known)
+    for place, plan in enumerate(plans):
+        after = plans[place + 1].cost if place + 1 < len(plans) else math.inf
+        limit = _CONFIRMED if plan.name == "splu" else int(4 * plan.iterations) + 20
+        make = {"splu": partial(_superlu, known.A, symmetric=True), "ic": partial(_ic, known, after)}
+        yield from known.choice("cg", plan.name, make.get(plan.name, partial(build, plan.name, known.A)), limit)
+    yield from known.choice("cg", "jacobi", lambda: build("jacobi", known.A))
+
+
+def _plans(known: _Measured) -> list[_Plan]:
+    """What might be built for a large mesh, and costs less than Jacobi, the cheapest first."""
+    jacobi, plane = _OF_JACOBI * known.jacobi, known.dimension < _PLANE
+    found = []
+    if jacobi > 2 * _OF_IC[0] and machine().minimum_discarded_fill is not None:
+        iterations = known.ic()
+        known.said.append(f'"ic" is expected to take {iterations:.0f} iterations')
+        found.append(_Plan("ic", _cost_of_ic(iterations), iterations))
+    if find_spec("pyamg") is not None and known.is_m_matrix and min([jacobi, *(p.cost for p in found)]) > _LEAST_AMG:
+        found.append(_amg_plan(known))
+    if plane:
+        found.append(_Plan("splu", _OF_LU, 1))
+    return sorted((plan for plan in found if plan.cost < jacobi), key=lambda plan: plan.cost)
+
+
+def _amg_plan(known: _Measured) -> _Plan:
+    """Algebraic multigrid, tried on the balls of the graph: its iterations hardly depend on n."""
+    inside = known.candidates.ball[1]
+    levels, _ = hierarchy(inside)
+    iterations = int(1.5 * count_iterations(inside, levels.aspreconditioner().matvec))
+    known.said.append(f'"amg" {iterations}')
+    setup, cycle, own = _OF_AMG
+    complexity = levels.operator_complexity()
+    return _Plan("amg", setup * complexity + iterations * (cycle * complexity + own), iterations)
+
+
+def _cost_of_ic(iterations: float) -> float:
+    return _OF_IC[0] + _OF_IC[1] * iterations
+
+
+def _ic(known: _Measured, after: float) -> Named:
+    """The incomplete factorization, unless its relaxed form breaks down and the next plan costs less than the plain."""
+    found = known.candidates.factor()
+    if found.omega == 0 and _cost_of_ic(known.ic(relaxed=False)) > after:
+        raise OptionError("the relaxed factorization breaks down")
+    return Named("ic", found.apply, str(found))
+
+
+def _indefinite(known: _Measured) -> Iterator[Choice]:
+    """For a sparse symmetric matrix that is not definite, as its diagonal shows."""
+    known.said.append("it is not definite")
+    if known.size <= DIRECT or known.dimension < _PLANE:
+        yield from known.choice("gmres", "splu", lambda: _superlu(known.A, symmetric=False), _CONFIRMED)
+    yield from known.choice("minres", "", lambda: None)
+
+
+def _general(known: _Measured) -> Iterator[Choice]:
+    """For a sparse matrix that is not symmetric."""
+    A = known.A
+    known.said.append("it is not symmetric")
+    if not known.dominant and known.dimension < _SPACE:
+        if known.size <= DIRECT:
+            yield from known.choice("gmres", "splu", lambda: _superlu(A, symmetric=False), _CONFIRMED)
+        elif known.dimension < _PLANE:
+            if known.is_m_matrix and find_spec("pyamg") is not None:
+                yield from known.choice("bicgstab", "amg", lambda: build("amg", A, "gmres"), 50)
+            yield from known.choice("gmres", "splu", lambda: _superlu(A, symmetric=False), _CONFIRMED)
+    yield from known.choice("bicgstab", "jacobi", lambda: build("jacobi", A, "gmres"), 1000)
+    if known.dimension < _SPACE:
+        yield from known.choice("gmres", "ilu", lambda: build("ilu", A, "gmres"), 1000)
+    yield from known.choice("gmres", "", lambda: None)
