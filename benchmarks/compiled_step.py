@@ -214,10 +214,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     found: dict[str, Any] = {"provenance": provenance(chosen.commit)}
     for (precision, E), name, make in contenders(chosen.smoke):
         label, begun = f"{name} {precision} E={E}", time.monotonic()
-        if begun > deadline:
-            found[label] = {"error": "not run: out of time"}
-            continue
         try:
+            if begun > deadline:
+                raise TimeoutError("not run: out of time")
             found[label] = one(SMOKE if chosen.smoke else PAPER, name, make, precision, E)
         except Exception as problem:
             traceback.print_exc()

@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
-from benchmarks import train_step
+from benchmarks import compiled_step, train_step
 
 ROOT = Path(__file__).parents[1]
 
@@ -17,6 +18,14 @@ def test_sections_of_the_benchmark_run_on_a_cpu(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "found.json").read_text())
     assert found["eager"]["ms"] > 0
     assert all(row["weights"] < 1e-6 for row in found["stack"].values())
+
+
+@pytest.mark.parametrize("precision", ["bf16", "tf32"])
+def test_a_compiled_step_has_the_gradient_of_float64(monkeypatch: pytest.MonkeyPatch, precision: str) -> None:
+    """Uncompiled here; on a CPU both precisions are float32."""
+    monkeypatch.setattr(torch, "compile", lambda function, **_: function)
+    for name, make in (("layers", compiled_step.CompiledLayers), ("passes", compiled_step.CompiledPasses)):
+        assert compiled_step.one(train_step.SMOKE, name, make, precision, 1)["step from float64"] < 1e-6
 
 
 def test_the_table_shows_compiled_steps_and_their_errors(monkeypatch: pytest.MonkeyPatch) -> None:
