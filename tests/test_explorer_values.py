@@ -97,6 +97,7 @@ def test_the_learned_iterates_on_the_page_are_the_librarys(visit, name, systems)
     opened, model = visit(), rounded_solver(name)
     A, b, _ = problems.SPD(n=20).sample(systems, seed=5)
     b = b * torch.logspace(-6, 6, systems, base=2, dtype=b.dtype)[:, None]  # some are scaled before the model sees them
+    A = A * torch.tensor([1.0, 3.0, 2.0**12], dtype=A.dtype).repeat(systems)[:systems, None, None]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", nf.errors.UnfamiliarWarning)
         expected = model.iterates(A, b)

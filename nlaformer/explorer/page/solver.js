@@ -1,6 +1,6 @@
 // A trained model: the prompt [0 | a_i ; b_i] read in, pre block, T - 1 loops, post block, two linear probes on the last
 // token. After nlaformer/learn/model.py and learn/scale.py. Weights are float32, the arithmetic is float64.
-import { logNorm, norm, normExponent, scaled, times2 } from "./scaling.js";
+import { logNorm, norm, normExponent, scaled } from "./scaling.js";
 import { applyBlock, readModel, readWeight, times, tokenMatrix } from "./transformer.js";
 
 export function readSolver(described, array) {
@@ -17,13 +17,53 @@ export function readSolver(described, array) {
 
 // --- the scale that it knows ---
 
-const outside = (range, value) => Number.isFinite(value) && !(range.low <= value && value <= range.high);
-const steps = (range, value, where) => (where && Number.isFinite(value) ? roundEven(value - range.middle) : 0);
+// What to subtract from log2 of a measure; see Range.shift.
+function shift(range, value) {
+  const margin = (range.most - range.least) / 8 + 1e-9;
+  if (!Number.isFinite(value) || (range.least - margin <= value && value <= range.most + margin)) return 0;
+  const steps = roundEven(value - range.middle);
+  return range.low <= value - steps && value - steps <= range.high ? steps : value - range.middle;
+}
 
 function roundEven(x) {
   const below = Math.floor(x);
   if (x - below !== 0.5) return Math.round(x);
   return below % 2 === 0 ? below : below + 1;
+}
+
+// Values times 2^e for any real e.
+function timesPower(values, e) {
+  const whole = roundEven(e);
+  return scaled(values.map((x) => x * 2 ** (e - whole)), whole);
+}
+
+const dot = (v, w) => v.reduce((sum, x, k) => sum + x * w[k], 0);
+const withoutDiagonal = (A, n) => A.map((a, k) => (k % (n + 1) === 0 ? 0 : a));
+
+// log2 of the size of A: of |A - diag A|, or of the geometric mean of |a_ii| where that is larger than in training.
+function logSize(A, n, floor) {
+  let diagonal = 0;
+  for (let k = 0; k < n; k++) diagonal += Math.log2(Math.abs(A[k * n + k])) / n;
+  return Math.max(logNorm(withoutDiagonal(A, n)), diagonal + floor);
+}
+
+// log2 of the length of x after two steps of conjugate gradients with Jacobi's preconditioner.
+function logLength(A, given, n) {
+  const e = normExponent(given);
+  const b = scaled(given, -e);
+  let [r, direction, rho] = [b, null, 0];
+  const x = new Float64Array(n);
+  for (let step = 0; step < 2; step++) {
+    const z = r.map((v, k) => v / A[k * n + k]);
+    const next = dot(r, z);
+    direction = direction ? z.map((v, k) => v + (next / rho) * direction[k]) : z;
+    rho = next;
+    const product = r.map((_, k) => dot(A.subarray(k * n, (k + 1) * n), direction));
+    const along = rho / dot(direction, product);
+    for (let k = 0; k < n; k++) x[k] += along * direction[k];
+    r = r.map((v, k) => v - along * product[k]);
+  }
+  return e + (x.every(Number.isFinite) ? logNorm(x) : logNorm(b) - logNorm(A));
 }
 
 // The spread of log a_ii, log2 of its geometric mean over |A|, and |A - diag A| / |A|.
@@ -33,23 +73,18 @@ function shape(given, n) {
   const logs = Array.from({ length: n }, (_, k) => (A[k * n + k] > 0 ? Math.log(A[k * n + k]) : NaN));
   const mean = logs.reduce((x, y) => x + y, 0) / n;
   const spread = Math.sqrt(logs.reduce((x, y) => x + (y - mean) ** 2, 0) / n);
-  const beside = norm(A.map((a, k) => (k % (n + 1) === 0 ? 0 : a)));
-  return [spread, mean / Math.LN2 - Math.log2(size), beside / size];
+  return [spread, mean / Math.LN2 - Math.log2(size), norm(withoutDiagonal(A, n)) / size];
 }
 
 // The exponents e and f of a system: A' = 2^-e A, b' = 2^-(e+f) b; and whether it is unlike those of the training.
-export function familiarity(solver, A, b) {
+export function familiarity(solver, givenA, givenB) {
   const known = solver.familiar;
   if (!known) return { e: 0, f: 0, unlike: false };
+  const [A, b] = [Float64Array.from(givenA), Float64Array.from(givenB)];
+  const e = shift(known.size, logSize(A, solver.n, known.floor));
+  const f = shift(known.length, logLength(timesPower(A, -e), b, solver.n) - e);
   const measures = shape(A, solver.n);
-  const size = logNorm(A);
-  const length = logNorm(b) - size;
-  const far = outside(known.size, size) || outside(known.diagonal, size + measures[1]);
-  return {
-    e: steps(known.size, size, far),
-    f: steps(known.length, length, outside(known.length, length)),
-    unlike: !measures.every((value, k) => known.shape[k].least <= value && value <= known.shape[k].most),
-  };
+  return { e, f, unlike: !measures.every((value, k) => known.shape[k].least <= value && value <= known.shape[k].most) };
 }
 
 // --- its run ---
@@ -80,11 +115,11 @@ function probed(probe, P) {
 export function* run(solver, A, b) {
   const { e, f } = familiarity(solver, A, b);
   const model = solver.model;
-  let P = tokens(solver, scaled(A, -e), scaled(b, -(e + f)));
+  let P = tokens(solver, timesPower(Float64Array.from(A), -e), timesPower(Float64Array.from(b), -(e + f)));
   const iterate = (t, block, before) => {
-    const x = probed(solver.probe_x, P).map((v) => times2(v, f));
+    const x = timesPower(probed(solver.probe_x, P), f);
     // r and d have the unit of b.
-    const rd = probed(solver.probe_rd, P).map((v) => times2(v, e + f));
+    const rd = timesPower(probed(solver.probe_rd, P), e + f);
     return { t, block, x, rd, before };
   };
   let before = P;
