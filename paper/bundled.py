@@ -1,4 +1,4 @@
-"""The bundled models: measured on fresh systems, and their weights bundled.
+"""The bundled models: measured on fresh systems as a user calls them, and their weights bundled.
 
 No run has seen the fresh systems, 4,096 at each of the paper's three sigmas. There are so many because errors are
 heavy-tailed: among some thousand systems a model solves one a hundred times worse than the others. That moves the mean,
@@ -19,7 +19,7 @@ from nlaformer import pretrained
 from nlaformer.console import Sheet
 from nlaformer.errors import FileError
 from nlaformer.io import copy, fingerprint
-from nlaformer.learn.evaluate import WITHIN_REACH, squared_deviations, squared_relative_errors
+from nlaformer.learn.evaluate import WITHIN_REACH, evaluate, squared_deviations, squared_relative_errors
 from nlaformer.learn.models import load_solver
 from nlaformer.learn.recipes import Config
 from nlaformer.learn.teachers import teacher as taught_by
@@ -54,12 +54,17 @@ class Fresh:
         return {name: Config.from_json(entry["config"]) for name, entry in self.document["models"].items()}
 
     def at(self, method: str, sigma: float) -> dict[str, list[float]]:
-        """Curves over the iterates: mean, standard_error (of the mean), median, upper (90% quantile), largest.
+        """Curves over the iterates: mean, standard_error (of the mean), median, upper and extreme (quantiles of 90% and
+        99.9%), largest.
 
         Of models also deviation, the mean of ||x^_t - x_t||^2 / ||x||^2, with the iterates x_t of their teacher.
         """
         entry = (self.document["methods"] | self.document["models"])[method]
         return restored(entry["sigma"][str(sigma)])
+
+    def elsewhere(self, model: str) -> dict[str, dict[str, list[float]]]:
+        """Mean errors of a model, and of CG, on its own family and on others, by label."""
+        return restored(self.document["models"][model]["elsewhere"])
 
 
 def fresh(results: Results) -> Fresh:
@@ -76,7 +81,12 @@ def measure(small: bool) -> dict[str, Any]:
     solvers = {name: load_solver(pretrained.HOME / name) for name in plan.BUNDLED}
     methods: dict[str, Any] = {name: {"sigma": {}} for name in plan.TEACHERS}
     models: dict[str, Any] = {
-        name: {"config": solver.config.to_json(), "weights": fingerprint(pretrained.HOME / name), "sigma": {}}
+        name: {
+            "config": solver.config.to_json(),
+            "weights": fingerprint(pretrained.HOME / name),
+            "elsewhere": {row.label: {"model": row.model, "cg": row.cg} for row in evaluate(solver, min(count, 512))},
+            "sigma": {},
+        }
         for name, solver in solvers.items()
     }
     for sigma in plan.SIGMAS:
@@ -85,7 +95,7 @@ def measure(small: bool) -> dict[str, Any]:
         for teacher, iterates in taught.items():
             methods[teacher]["sigma"][str(sigma)] = _curves(squared_relative_errors(iterates, x))
         for name, solver in solvers.items():
-            iterates = solver.iterates(A, b, normalize=False)
+            iterates = solver.iterates(A, b)
             deviation = squared_deviations(iterates, taught[solver.config.teacher], x).mean(0).tolist()
             row = _curves(squared_relative_errors(iterates, x)) | {"deviation": deviation}
             models[name]["sigma"][str(sigma)] = row
@@ -99,6 +109,7 @@ def _curves(errors: Tensor) -> dict[str, list[float]]:
         "standard_error": (errors.std(0, correction=0) / len(errors) ** 0.5).tolist(),
         "median": errors.quantile(0.5, 0).tolist(),
         "upper": errors.quantile(0.9, 0).tolist(),
+        "extreme": errors.quantile(0.999, 0).tolist(),
         "largest": errors.amax(0).tolist(),
     }
 

@@ -27,7 +27,7 @@ def bundled_models(results: Results) -> Numbers:
             counts = [count for method in ("model", *TEACHERS) for count in iteration_counts(row[method])]
             numbers[f"sigma{s:g}"] = [row["model"][-1], *spread, *counts]
         numbers |= {"end": own["model"][-1], "end.cg": own["cg"][-1], "end.loops": own["loops"][-1]}
-        for label, row in record.evaluations.items():
+        for label, row in fresh.elsewhere(name).items():
             numbers["on." + re.sub(r"\W+", "-", label)] = [row[m][t] for t in (1, 2, -1) for m in ("model", "cg")]
         for kind in ("median", "mean", "largest"):
             numbers[f"fresh.{kind}"] = [fresh.at(name, s)[kind][-1] for s in SIGMAS]

@@ -222,7 +222,7 @@ def examine(solver: Solver) -> dict[str, dict[str, Any]]:
         if given.label in complete:
             if config.shared:  # its loop can be repeated
                 A, b, x = given.systems
-                errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * config.T, normalize=False), x)
+                errors = evaluate.squared_relative_errors(solver.iterates(A, b, 2 * config.T), x)
                 row["loops"] = errors.mean(0).tolist()
             found[given.label] = row | _counts(solver, given)
         else:
@@ -243,7 +243,7 @@ def _counts(solver: Solver, given: Trial) -> dict[str, Any]:
     condition = torch.linalg.cond(A)
     quarters = condition.argsort().tensor_split(4)
     found: dict[str, Any] = {"condition": [condition[quarter].median().item() for quarter in quarters], "counts": {}}
-    for name, iterates in (("model", solver.iterates(A, b, normalize=False)), ("cg", given.cg.x), ("pcg", given.pcg.x)):
+    for name, iterates in (("model", solver.iterates(A, b)), ("cg", given.cg.x), ("pcg", given.pcg.x)):
         errors = evaluate.squared_relative_errors(iterates, x)
         below = errors.unsqueeze(-1) <= torch.tensor(FIRST_THRESHOLDS, dtype=errors.dtype)  # (count, T+1, threshold)
         first = torch.where(below.any(1), below.int().argmax(1), errors.shape[1]).double()  # (count, threshold)
@@ -261,7 +261,7 @@ def confirm(solver: Solver) -> dict[str, Any]:
     config = solver.config
     given, quarters = _test_systems(config.make_family(), evaluate.own_label(config), config.T)
     A, b, x = given.systems
-    iterates = {"model": solver.iterates(A, b, normalize=False), "cg": given.cg.x}
+    iterates = {"model": solver.iterates(A, b), "cg": given.cg.x}
     errors = {name: evaluate.squared_relative_errors(found, x) for name, found in iterates.items()}  # (count, T+1)
     return evaluate.judge(solver, given).to_json() | {
         "failures": float((~(errors["model"][:, -1] < 1)).double().mean()),
