@@ -105,10 +105,10 @@ def speed(budget: float) -> tuple[Sheet, list[dict[str, Any]]]:
     return Sheet("CG: an iteration of the transformer against NumPy", (*headings, "memory\ntransformer"), lines), found
 
 
-def measure(name: str, n: int = 20, iterations: int = ITERATIONS) -> dict[str, Any]:
+def measure(name: str, n: int = 20, iterations: int = ITERATIONS, systems: int = SYSTEMS) -> dict[str, Any]:
     """Compile one algorithm and run it against its program: cost, deviations, errors, iterations to each level."""
     compiled = nf.algorithm(name, n, verify=False)
-    inputs, exact = example(name, n, SYSTEMS, SEED)
+    inputs, exact = example(name, n, systems, SEED)
     curves = converge(compiled, program(name), inputs, exact, iterations)
     return measured(name, compiled, curves) | {
         "n": n,

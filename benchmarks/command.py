@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,30 @@ import torch
 from nlaformer.console import Sheet, output_folder, print_json, print_sheets, to_markdown
 from nlaformer.errors import NLAFormerError
 from nlaformer.io import replace_file
-from nlaformer.provenance import in_words, provenance
+from nlaformer.provenance import changed_since, in_words, loaded_files, provenance
 
 Measured = tuple[dict[str, Any], Sequence[Sheet]]
 
 
 def write(path: Path, document: Any, digits: int = 7) -> None:
-    """Write what was measured: on one line, with so many digits of every number, which is half the room."""
+    """Write what was measured: on one line, with so many digits of every number, which is half the room.
+
+    The provenance is given the files of the checkout that are loaded.
+    """
+    document = {**document, "provenance": {**document["provenance"], "files": loaded_files()}}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(rounded(document, digits), separators=(",", ":")) + "\n").encode())
+
+
+def read(path: Path) -> dict[str, Any]:
+    """What was written; says on standard error which code it depends on has changed since."""
+    document: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    changed = changed_since(document["provenance"])
+    if changed is None:
+        print(f"{path}: whether its code has changed since cannot be told without the history", file=sys.stderr)
+    elif changed:
+        print(f"{path}: {len(changed)} files of its code have changed since: {', '.join(changed)}", file=sys.stderr)
+    return document
 
 
 def rounded(value: Any, digits: int) -> Any:

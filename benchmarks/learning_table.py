@@ -6,11 +6,11 @@ python -m benchmarks.learning_table benchmarks/results/learning*.json [--into be
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import read
 from benchmarks.sections import deliver
 
 HEADING = "## What the recipes learn"
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("figures", type=Path, nargs="+")
     parser.add_argument("--into", type=Path, help="the document whose section is replaced")
     chosen = parser.parse_args(arguments)
-    deliver(section([json.loads(path.read_text()) for path in chosen.figures]), HEADING, chosen.into)
+    deliver(section([read(path) for path in chosen.figures]), HEADING, chosen.into)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ python -m benchmarks.library_table benchmarks/results/library.json --into docs/a
 from __future__ import annotations
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import read
 from benchmarks.sections import deliver
 from nlaformer.arrays import DTYPES
 from nlaformer.compiler.library import GROUPS, record
@@ -85,7 +85,7 @@ def main(given: list[str] | None = None) -> None:
     parser.add_argument("numbers", type=Path, help="the file of benchmarks.library --json")
     parser.add_argument("--into", type=Path, help="the document whose section is replaced")
     options = parser.parse_args(given)
-    document = json.loads(options.numbers.read_text(encoding="utf-8"))
+    document = read(options.numbers)
     rows = [Measured.read(row) for row in document["algorithms"]]
     deliver(section(rows, document["provenance"]), HEADING, options.into)
 

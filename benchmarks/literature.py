@@ -12,7 +12,6 @@ which no training has seen, in float64 and float32, and trained guided-cgls mode
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ import numpy as np
 import torch
 
 import nlaformer as nf
-from benchmarks.command import write
+from benchmarks.command import read, write
 from benchmarks.sections import deliver
 from nlaformer.arrays import DTYPES
 from nlaformer.compiler.library.krylov import LeastSquaresConjugateGradient
@@ -185,7 +184,7 @@ def main(given: Sequence[str] | None = None) -> None:
     parser.add_argument("--into", type=Path, help="the page whose section is replaced")
     parser.add_argument("--commit", help="the commit that is measured, where the files have no history with them")
     chosen = parser.parse_args(given)
-    document = json.loads(chosen.read.read_text()) if chosen.read else _measured(chosen)
+    document = read(chosen.read) if chosen.read else _measured(chosen)
     if chosen.out:
         write(chosen.out, document)
     deliver(section(document), HEADING, chosen.into)

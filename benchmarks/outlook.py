@@ -13,7 +13,6 @@ file lacks, as multigrid where PyAMG was not installed, on the same problems; it
 from __future__ import annotations
 
 import argparse
-import json
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import torch
 from torch import Tensor
 
 import nlaformer as nf
-from benchmarks.command import print_comparisons, write
+from benchmarks.command import print_comparisons, read, write
 from nlaformer.learn import compare
 from nlaformer.learn.checkpoint import MANIFEST, read_manifest
 from nlaformer.learn.compare import Comparison
@@ -215,7 +214,7 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error("give folders to measure, or --read and a file")
     if chosen.rivals and not chosen.read:
         parser.error("--rivals adds to a file; give it with --read")
-    document = json.loads(chosen.read.read_text()) if chosen.read else _measured(parser, chosen)
+    document = read(chosen.read) if chosen.read else _measured(parser, chosen)
     if chosen.rivals and (added := add_rivals(document)):
         document["added"] = {"rivals": added, "provenance": provenance(chosen.commit)}
     if chosen.out:

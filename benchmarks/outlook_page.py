@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import nlaformer as nf
+from benchmarks.command import read
 from benchmarks.outlook import ASKED, COUNT, finding, table
 from benchmarks.outlook_solve import SOLVERS
 from benchmarks.sections import deliver
@@ -214,7 +215,7 @@ _RULES = (
 def _inside(name: str, row: Mapping[str, Any], work: float) -> list[str]:
     """The most calls of the network, and products with A inside the model, of a problem with some work outside."""
     recipe = name.split(",")[0]
-    config = _configs(json.loads((RESULTS / f"{recipe}.json").read_text()))[0]
+    config = _configs(read(RESULTS / f"{recipe}.json"))[0]
     solver, T = SOLVERS[config["program"]], config["T"]
     calls = row.get("calls of the model, median", solver.most_calls(work))
     if not solver.runs:
@@ -257,9 +258,9 @@ def behind(document: Mapping[str, Any]) -> str:
 def main() -> None:
     """Put every section into its place."""
     for name in TRAINED:
-        document = json.loads((RESULTS / f"{name}.json").read_text())
+        document = read(RESULTS / f"{name}.json")
         deliver(section(document, name), heading(name), PAGE)
-    deliver(behind(json.loads((RESULTS / "outlook_solve.json").read_text())), BEHIND, PAGE)
+    deliver(behind(read(RESULTS / "outlook_solve.json")), BEHIND, PAGE)
 
 
 if __name__ == "__main__":

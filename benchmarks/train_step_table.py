@@ -6,11 +6,11 @@ python -m benchmarks.train_step_table benchmarks/results/train_step.json [--into
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command import read
 from benchmarks.sections import deliver
 
 HEADING = "## One training step on a GPU"
@@ -106,7 +106,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("figures", type=Path)
     parser.add_argument("--into", type=Path, help="the document whose section is replaced")
     chosen = parser.parse_args(arguments)
-    deliver(section(json.loads(chosen.figures.read_text())), HEADING, chosen.into)
+    deliver(section(read(chosen.figures)), HEADING, chosen.into)
 
 
 if __name__ == "__main__":

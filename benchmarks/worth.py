@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import json
 import math
 import os
 import statistics
@@ -40,7 +39,7 @@ from torch import Tensor
 
 import nlaformer as nf
 from benchmarks import worth_page
-from benchmarks.command import write
+from benchmarks.command import read, write
 from benchmarks.sections import deliver
 from benchmarks.worth_methods import BUNDLED, BY_HAND, DIRECT, LEARNED, RTOL, Answer, Bench, forms, residual
 from nlaformer.arrays import memory
@@ -270,7 +269,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--into", type=Path, help="the page whose section of tables is replaced")
     chosen = parser.parse_args(given)
     if chosen.read:
-        documents = [json.loads(path.read_text()) for path in chosen.read]
+        documents = [read(path) for path in chosen.read]
     else:
         documents = [_measured(chosen)]
         if chosen.out:

@@ -7,12 +7,15 @@ import platform
 import subprocess
 import sys
 from datetime import UTC, datetime
+from functools import cache
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import nlaformer
 
+_ROOT = Path(__file__).resolve().parents[1]
+_OWN = ("nlaformer", "paper", "benchmarks")  # folders of the checkout that results are made by
 PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "typer", "rich", "matplotlib")
 
 
@@ -53,18 +56,45 @@ def versions(packages: tuple[str, ...] = PACKAGES) -> dict[str, str | None]:
     return {package: _version(package) for package in packages}
 
 
+def loaded_files() -> list[str]:
+    """The files of the checkout whose modules are loaded now, relative to it: what a result measured now depends on."""
+    paths = (getattr(module, "__file__", None) for module in list(sys.modules.values()))
+    own = {Path(path).resolve() for path in paths if path}
+    here = (path.relative_to(_ROOT) for path in own if path.is_relative_to(_ROOT) and path.suffix == ".py")
+    return sorted(path.as_posix() for path in here if path.parts[0] in _OWN)
+
+
+def changed_since(where: dict[str, Any]) -> list[str] | None:
+    """The files that a result depends on and that have changed since its commit; None where git cannot tell.
+
+    >>> changed_since({"commit": "0" * 40, "files": ["nlaformer"]}) is None
+    True
+    """
+    commit = (where["commit"] or "").partition(" ")[0]
+    return _differences(commit, tuple(where["files"])) if commit and "files" in where else None
+
+
+@cache
+def _differences(commit: str, files: tuple[str, ...]) -> list[str] | None:
+    found = _git("diff", "--name-only", commit, "--", *files)
+    return None if found is None else found.splitlines()
+
+
 def _checked_out() -> str | None:
     """The commit of the checkout this package runs from, if it runs from one."""
-    root = Path(__file__).parent.parent
-    if not (root / ".git").exists():
+    head, changed = _git("rev-parse", "HEAD"), _git("status", "--porcelain", "-uno")
+    return None if head is None or changed is None else head + (" with changes" if changed else "")
+
+
+def _git(*arguments: str) -> str | None:
+    """What git prints in the checkout this package runs from; None where there is none, or git fails."""
+    if not (_ROOT / ".git").exists():
         return None
-    git = ["git", "-C", str(root)]
     try:
-        head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-        changed = subprocess.run([*git, "status", "--porcelain", "-uno"], capture_output=True, text=True, check=True)
+        done = subprocess.run(["git", "-C", str(_ROOT), *arguments], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
         return None
-    return head + (" with changes" if changed.stdout.strip() else "")
+    return done.stdout.strip()
 
 
 def in_words(where: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from nlaformer.learn.trainer import seconds_of
 from paper import controls, hypotheses, ledger, plan
 from paper.artefacts import ARTEFACTS, Artefact, artefact, draw
 from paper.bundled import promote
-from paper.results import FOLDER, HOME, Results, rounded
+from paper.results import FOLDER, HOME, Results, older, rounded
 from paper.run import make, missing
 from paper.verdicts import NOT_RUN, verdicts
 
@@ -47,7 +47,7 @@ def _dispatch(given: argparse.Namespace) -> int:
         found = verdicts(hypotheses.numbers(Results(planned=plan.config_of)))
         rows = tuple((name.upper(), verdict) for name, verdict in found.items())
         note = "The numbers behind them: paper/claims.md."
-        print_sheets([Sheet("The hypotheses of protocol.md", ("", "verdict"), rows, note, words=True)])
+        print_sheets([Sheet("The hypotheses of protocol.md", ("", "verdict"), rows, note, words=True), _older()])
         return 1 if NOT_RUN in found.values() else 0
     if given.command == "promote":
         for card in promote(given.runs or _RUNS, Results(given.results or FOLDER, planned=plan.config_of)):
@@ -64,6 +64,17 @@ def _dispatch(given: argparse.Namespace) -> int:
         return _draw(given.name, results, given.out or results.folder.parent)
     folder = given.runs or (home / "runs" if given.small else _RUNS)
     return _run(given, folder, results)
+
+
+def _older() -> Sheet:
+    """Which results are older than code that they depend on."""
+    lines = tuple(
+        (f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0],
+         "cannot be told without the history" if changed is None else f"{changed[0]} and {len(changed) - 1} more")
+        for changed, names in older(Results()).items()
+    )  # fmt: skip
+    note = "Each file of results names its commit and its code; git diff COMMIT -- FILES shows what has changed."
+    return Sheet("Results older than code that they depend on", ("results", "changed since"), lines, note, words=True)
 
 
 def _parser() -> argparse.ArgumentParser:

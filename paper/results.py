@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from nlaformer.errors import FileError, NLAFormerError
 from nlaformer.io import make_folder, replace_file
 from nlaformer.learn.recipes import Config
-from nlaformer.provenance import in_words, provenance
+from nlaformer.provenance import changed_since, in_words, loaded_files, provenance
 
 _Key = TypeVar("_Key", bound=Hashable)
 
@@ -101,7 +101,8 @@ class Results:
         """Write a document with its provenance, its numbers rounded."""
         path = self.folder / f"{name}.json"
         make_folder(path.parent)
-        text = json.dumps(rounded({"provenance": provenance(self.commit), **document}), indent=1, allow_nan=False)
+        where = provenance(self.commit) | {"files": loaded_files()}
+        text = json.dumps(rounded({"provenance": where, **document}), indent=1, allow_nan=False)
         replace_file(path, (_rows(text) + "\n").encode())
         return path
 
@@ -131,6 +132,17 @@ class Results:
     def kinds(self, names: Mapping[_Key, Iterable[str]]) -> dict[_Key, list[Record]]:
         """Finished runs by kind, a list of seeds each."""
         return {key: [self.run(name) for name in seeds] for key, seeds in names.items()}
+
+
+def older(results: Results) -> dict[tuple[str, ...] | None, list[str]]:
+    """The documents whose code has changed since, by the files that have; None where git cannot tell."""
+    found: dict[tuple[str, ...] | None, list[str]] = {}
+    for path in sorted(results.folder.rglob("*.json")):
+        name = path.relative_to(results.folder).with_suffix("").as_posix()
+        changed = changed_since(results.document(name)["provenance"])
+        if changed is None or changed:
+            found.setdefault(None if changed is None else tuple(changed), []).append(name)
+    return found
 
 
 def sources(documents: Iterable[dict[str, Any]]) -> list[str]:
