@@ -21,6 +21,7 @@ test: lint browser
 # The same with long fuzz and stress tests, and the wheel installed alone.
 test-all: lint browser
 	$(TEST)
+	$(RUN) -m benchmarks.published
 
 # The explorer is tested in a real browser: Debian's chromium, installed here where that is possible.
 browser:
