@@ -10,7 +10,7 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from sklearn.datasets import make_spd_matrix
@@ -54,8 +54,7 @@ def first_below(curve: np.ndarray, levels: list[float]) -> list[float]:
 
 def measured() -> Iterator[tuple[str, list[float]]]:
     """How a row of the README begins, and the numbers of its second column, in order, as far as they are measured."""
-    load: Any = nf.load
-    rng, errors = np.random.default_rng(SEED), []
+    load, rng, errors = cast(Any, nf.load), np.random.default_rng(SEED), []
     product, paper = (nf.operation("matmul", n=N, scheme=scheme) for scheme in ("antisymmetric", "paper"))
     for _ in range(5):
         left, right = rng.normal(size=(2, N, N))
