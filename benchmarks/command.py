@@ -19,14 +19,15 @@ from nlaformer.provenance import changed_since, in_words, loaded_files, provenan
 Measured = tuple[dict[str, Any], Sequence[Sheet]]
 
 
-def write(path: Path, document: Any, digits: int = 7) -> None:
+def write(path: Path, document: Any, digits: int = 7) -> Path:
     """Write what was measured: on one line, with so many digits of every number, which is half the room.
 
-    The provenance is given the files of the checkout that are loaded.
+    Its provenance names the files of the checkout that are loaded, unless it names others.
     """
-    document = {**document, "provenance": {**document["provenance"], "files": loaded_files()}}
+    document = {**document, "provenance": {"files": loaded_files(), **document["provenance"]}}
     path.parent.mkdir(parents=True, exist_ok=True)
     replace_file(path, (json.dumps(rounded(document, digits), separators=(",", ":")) + "\n").encode())
+    return path
 
 
 def read(path: Path) -> dict[str, Any]:

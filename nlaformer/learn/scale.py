@@ -6,7 +6,7 @@ x' = 2^-f x. Two measures give e and f:
 
 - the size of A, |A - diag A|_F. In the paper's family it spans half a bit, |A|_F four. Where the diagonal is larger
   than in all the training, the geometric mean of the diagonal takes its place.
-- the length of x, by two steps of conjugate gradients with Jacobi's preconditioner, which find it within a bit.
+- the length of x, by three steps of conjugate gradients with Jacobi's preconditioner, which find it within a bit.
 
 A measure within its range in training changes nothing: there the model is what was trained, to the last bit. Outside,
 the measure is brought back by the power of two that makes it ordinary, which is exact; where no power of two does, to
@@ -36,14 +36,14 @@ _COUNT = 8192  # systems that the ranges are measured on
 _LARGEST = 2**24  # entries of their matrices
 _SEED = 0
 _TAIL = 1e-3  # of the training systems, left out at each end of what is ordinary
-_MARGIN = 1 / 8  # of the width of a range, beyond the least and the most that were measured
+_MARGINS = 1 / 2, 1 / 8  # of the ranges of size and length, of their width: what other draws may go beyond them
 _ROUNDING = 1e-9  # in log2: a measure that is the same for all systems still has rounding errors
 _FEW = 0.01  # of a batch may be unlike the training before a warning: a large batch holds extremes
 
 
 @dataclass(frozen=True)
 class Range:
-    """The values of one measure in training: all lie in [least, most], nearly all in [low, high]."""
+    """The values of one measure in training: all lie in [least, most], with a margin, nearly all in [low, high]."""
 
     least: float
     low: float
@@ -52,14 +52,15 @@ class Range:
     most: float
 
     @classmethod
-    def of(cls, values: Tensor) -> Range:
+    def of(cls, values: Tensor, margin: float = 0.0) -> Range:
         low, middle, high = values.quantile(torch.tensor([_TAIL, 0.5, 1 - _TAIL], dtype=values.dtype)).tolist()
-        return cls(float(values.min()), low - _ROUNDING, middle, high + _ROUNDING, float(values.max()))
+        least, most = float(values.min()), float(values.max())
+        beyond = margin * (most - least) + _ROUNDING
+        return cls(least - beyond, low - _ROUNDING, middle, high + _ROUNDING, most + beyond)
 
     def shift(self, values: Tensor) -> Tensor:
         """What to subtract from log2 of a measure: 0 within the range, and where the measure is not finite."""
-        margin = _MARGIN * (self.most - self.least) + _ROUNDING
-        within = (self.least - margin <= values) & (values <= self.most + margin)
+        within = (self.least <= values) & (values <= self.most)
         steps = (values - self.middle).round()
         ordinary = (self.low <= values - steps) & (values - steps <= self.high)
         shift = torch.where(ordinary, steps, values - self.middle)
@@ -82,7 +83,8 @@ class Familiar:
         floor = floor if math.isfinite(floor) else 0.0
         size = torch.maximum(beside, diagonal + floor)
         near, relative, share = map(Range.of, _shape(A))
-        return cls(floor, Range.of(size), Range.of(_length(A, b)), (near, relative, share))
+        of_size, of_length = _MARGINS
+        return cls(floor, Range.of(size, of_size), Range.of(_length(A, b), of_length), (near, relative, share))
 
     def scaling(self, A: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         """The exponents e and f of every system."""
@@ -139,14 +141,14 @@ def _sizes(A: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _length(A: Tensor, b: Tensor) -> Tensor:
-    """log2 of the length of x after two steps of conjugate gradients with Jacobi's preconditioner, from x = 0.
+    """log2 of the length of x after three steps of conjugate gradients with Jacobi's preconditioner, from x = 0.
 
     Where these break down, as for a diagonal with a zero, it is log2 of |b| / |A|_F. A must be of ordinary size.
     """
     e = exponent(b.abs().amax(-1))
     r = scale(b, -e[..., None])
     diagonal, x, direction, rho = A.diagonal(dim1=-2, dim2=-1), torch.zeros_like(r), torch.zeros_like(r), None
-    for _ in range(2):
+    for _ in range(3):
         z = r / diagonal
         before, rho = rho, (r * z).sum(-1, keepdim=True)
         direction = z if before is None else z + rho / before * direction

@@ -19,8 +19,7 @@ export function readSolver(described, array) {
 
 // What to subtract from log2 of a measure; see Range.shift.
 function shift(range, value) {
-  const margin = (range.most - range.least) / 8 + 1e-9;
-  if (!Number.isFinite(value) || (range.least - margin <= value && value <= range.most + margin)) return 0;
+  if (!Number.isFinite(value) || (range.least <= value && value <= range.most)) return 0;
   const steps = roundEven(value - range.middle);
   return range.low <= value - steps && value - steps <= range.high ? steps : value - range.middle;
 }
@@ -47,13 +46,13 @@ function logSize(A, n, floor) {
   return Math.max(logNorm(withoutDiagonal(A, n)), diagonal + floor);
 }
 
-// log2 of the length of x after two steps of conjugate gradients with Jacobi's preconditioner.
+// log2 of the length of x after three steps of conjugate gradients with Jacobi's preconditioner.
 function logLength(A, given, n) {
   const e = normExponent(given);
   const b = scaled(given, -e);
   let [r, direction, rho] = [b, null, 0];
   const x = new Float64Array(n);
-  for (let step = 0; step < 2; step++) {
+  for (let step = 0; step < 3; step++) {
     const z = r.map((v, k) => v / A[k * n + k]);
     const next = dot(r, z);
     direction = direction ? z.map((v, k) => v + (next / rho) * direction[k]) : z;
