@@ -20,8 +20,8 @@ import nlaformer as nf
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems.conjugate import inverse_by_hand, last_iterate
 from nlaformer.problems.preconditioners import incomplete_cholesky
+from nlaformer.solvers.learned import DiagonalPlusRank
 from nlaformer.solvers.parse import read
-from nlaformer.solvers.preconditioners import DiagonalPlusRank
 
 RTOL = 1e-8
 BY_HAND = "rank one by hand"

@@ -1,31 +1,53 @@
-"""Arrays and numbers of any kind: checked, converted to tensors, and results given back in the same kind."""
+"""Arrays and numbers of any kind: checked, converted to tensors, and results given back in the same kind.
+
+torch takes longer to load than most systems take to solve, so it is loaded by the functions that need it.
+"""
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from numbers import Real
-from typing import Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, TypeVar
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, shown
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    DTYPES: dict[str, torch.dtype]
 
 # The type of a result is the type of what was given: a tensor, a NumPy array or a list.
 ArrayT = TypeVar("ArrayT", bound=Any)
 FloatArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 IntArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 ObjectArray: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.object_]]
-DTYPES = {"float64": torch.float64, "float32": torch.float32}
+
+
+def __getattr__(name: str) -> Any:
+    if name != "DTYPES":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import torch
+
+    globals()[name] = {"float64": torch.float64, "float32": torch.float32}
+    return globals()[name]
+
+
+def is_tensor(value: Any) -> TypeGuard[Tensor]:
+    """Whether a value is a tensor of torch; where torch was never loaded, nothing is."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
 
 
 def kind_of(value: Any) -> str:
     """What a result should be: torch, numpy or list."""
-    if isinstance(value, Tensor):
+    if is_tensor(value):
         return "torch"
     return "numpy" if isinstance(value, (np.ndarray, np.generic)) else "list"
 
@@ -38,12 +60,13 @@ def common_kind(values: Iterable[Any]) -> str:
 
 def plain(value: Any) -> Any:
     """NumPy's and torch's numbers as Python's own, which JSON takes; anything else as it is."""
-    return value.item() if isinstance(value, (np.generic, np.ndarray, Tensor)) and value.ndim == 0 else value
+    known = isinstance(value, (np.generic, np.ndarray)) or is_tensor(value)
+    return value.item() if known and value.ndim == 0 else value
 
 
 def numbers(value: Any) -> tuple[Any, ...]:
     """The entries of a list, a tuple or an array with one axis, each as ``plain`` has it; anything else alone."""
-    if isinstance(value, (np.ndarray, Tensor)) and value.ndim == 1:
+    if (isinstance(value, np.ndarray) or is_tensor(value)) and value.ndim == 1:
         return tuple(value.tolist())
     return tuple(plain(entry) for entry in (value if isinstance(value, list | tuple) else (value,)))
 
@@ -85,15 +108,8 @@ def flag(name: str, value: Any) -> bool:
     return found
 
 
-def to_tensor(name: str, value: Any) -> Tensor:
-    """Numbers in any rectangular array as a dense tensor, or a DTypeError."""
-    if isinstance(value, Tensor):
-        if value.is_quantized:
-            raise DTypeError(f"{name} is quantized ({value.dtype}); expected numbers: {name}.dequantize()")
-        if value.layout != torch.strided or value.is_nested or value.device.type == "meta":
-            kind = "nested" if value.is_nested else str(value.layout)
-            raise DTypeError(f"{name} is a {kind} tensor on {value.device}; expected an ordinary dense one")
-        return value.resolve_conj().resolve_neg()
+def to_array(name: str, value: Any) -> np.ndarray:
+    """Numbers in any rectangular array as one of NumPy's in the byte order of this machine, or a DTypeError."""
     if hasattr(value, "toarray"):
         raise DTypeError(f"{name} is sparse; expected a dense array: {name}.toarray()")
     if np.ma.isMaskedArray(value) and np.ma.getmaskarray(value).any():
@@ -104,7 +120,21 @@ def to_tensor(name: str, value: Any) -> Tensor:
         raise DTypeError(f"{name} cannot be read as an array of numbers: {error}") from error
     if array.dtype.kind not in "biufc":
         raise DTypeError(f"{name} holds {array.dtype} values; expected numbers in a rectangular array")
-    array = array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
+
+
+def to_tensor(name: str, value: Any) -> Tensor:
+    """Numbers in any rectangular array as a dense tensor, or a DTypeError."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        if value.is_quantized:
+            raise DTypeError(f"{name} is quantized ({value.dtype}); expected numbers: {name}.dequantize()")
+        if value.layout != torch.strided or value.is_nested or value.device.type == "meta":
+            kind = "nested" if value.is_nested else str(value.layout)
+            raise DTypeError(f"{name} is a {kind} tensor on {value.device}; expected an ordinary dense one")
+        return value.resolve_conj().resolve_neg()
+    array = to_array(name, value)
     try:
         # torch takes neither negative strides nor, without a warning, memory it may not write to.
         return torch.from_numpy(array if array.flags.c_contiguous and array.flags.writeable else array.copy())
@@ -134,6 +164,8 @@ def operands(
 
 
 def _operand(owner: str, name: str, value: Any, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    import torch
+
     tensor = to_tensor(name, value)
     own = str(dtype).removeprefix("torch.")
     if tensor.is_complex():
@@ -164,13 +196,15 @@ def give(tensor: Tensor, kind: str) -> Any:
     """The tensor in the kind of array the caller uses."""
     if kind == "torch":
         return tensor
-    known = tensor.float() if tensor.dtype == torch.bfloat16 else tensor  # which NumPy does not have
+    known = tensor.float() if str(tensor.dtype) == "torch.bfloat16" else tensor  # which NumPy does not have
     array = known.cpu().numpy()
     return array if kind == "numpy" else array.tolist()
 
 
 def all_finite(tensor: Tensor) -> bool:
     """Whether all entries are finite; aminmax propagates NaN and infinity and is ten times as fast as isfinite."""
+    import torch
+
     if not tensor.is_floating_point():  # aminmax knows neither complex numbers nor all kinds of whole ones
         return not tensor.is_complex() or bool(torch.isfinite(tensor).all())
     return not tensor.numel() or all(bool(torch.isfinite(extreme)) for extreme in torch.aminmax(tensor))
@@ -178,6 +212,8 @@ def all_finite(tensor: Tensor) -> bool:
 
 def usable_device(device: torch.device | str, kinds: Sequence[str] = ()) -> torch.device:
     """A device that torch can compute on here, of one of some kinds if any are named; or an OptionError."""
+    import torch
+
     try:
         kind = device.partition(":")[0] if isinstance(device, str) else torch.device(device).type
         if kinds and kind not in kinds:  # before torch names twenty others
@@ -199,20 +235,23 @@ def full_precision() -> Iterator[None]:
     The last is a register of each thread, of which only this thread's can be set: so there is only one thread. A
     default device other than the CPU would put intermediate tensors beside the operands.
 
+    >>> import torch
     >>> one = torch.ones(1, 1)
     >>> with torch.autocast("cpu"), full_precision():
     ...     (one @ one).dtype
     torch.float32
     """
+    import torch
+
     cast = [kind for kind in _AUTOCAST if torch.is_autocast_enabled(kind)]
-    flushed, threads = _flushes_subnormals(), torch.get_num_threads()
+    flushed, threads = flushes_subnormals(), torch.get_num_threads()
     try:
         for kind in cast:
             torch.set_autocast_enabled(kind, False)
         if flushed:
             torch.set_num_threads(1)
             torch.set_flush_denormal(False)
-            if _flushes_subnormals():
+            if flushes_subnormals():
                 raise DomainError("this processor takes numbers below the normal range to be 0; compute on another one")
         away = torch.get_default_device().type != "cpu"
         with _full_products(), torch.device("cpu") if away else nullcontext():
@@ -228,6 +267,8 @@ def full_precision() -> Iterator[None]:
 @contextmanager
 def _full_products() -> Iterator[None]:
     """Products of float32 matrices in float32."""
+    import torch
+
     try:
         before = torch.get_float32_matmul_precision()
     except RuntimeError:  # set for one kind of device and not for another
@@ -249,10 +290,10 @@ def _full_products() -> Iterator[None]:
 
 
 _AUTOCAST = ("cpu", "cuda", "xpu", "mps")
-_SMALLEST_NORMAL = torch.finfo(torch.float64).smallest_normal
+_SMALLEST_NORMAL = sys.float_info.min
 
 
-def _flushes_subnormals() -> bool:
+def flushes_subnormals() -> bool:
     """Whether this thread's arithmetic has no numbers between 0 and the smallest normal one."""
     return _SMALLEST_NORMAL / 2 == 0.0
 
@@ -268,10 +309,13 @@ def threads_for(entries: float = math.inf, wanted: int | None = None) -> Iterato
     overrides both. On a busy machine a second thread makes small tensors 3 to 20 times slower. Nested use never
     raises the number that an outer block chose, unless ``wanted`` says so.
 
+    >>> import torch
     >>> with threads_for(entries=100):
     ...     torch.get_num_threads()
     1
     """
+    import torch
+
     before = torch.get_num_threads()
     torch.set_num_threads(wanted or (1 if entries < _ENTRIES_FOR_ALL_THREADS else before))
     try:
@@ -283,6 +327,8 @@ def threads_for(entries: float = math.inf, wanted: int | None = None) -> Iterato
 def memory(device: torch.device) -> float:
     """Bytes of memory a device has; infinity where the system does not say."""
     if device.type == "cuda":
+        import torch
+
         return float(torch.cuda.mem_get_info(device)[1])
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))

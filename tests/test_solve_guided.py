@@ -21,8 +21,9 @@ from nlaformer.errors import OptionError, UnfamiliarWarning, UnknownNameError
 from nlaformer.learn.methods import GuidedCG, LearnedPCG
 from nlaformer.learn.programs import TrainedProgram, initial
 from nlaformer.solvers.blocks import Blocks
+from nlaformer.solvers.learned import DiagonalPlusRank
 from nlaformer.solvers.parse import read
-from nlaformer.solvers.preconditioners import DiagonalPlusRank, read_preconditioner
+from nlaformer.solvers.preconditioners import read_preconditioner
 
 FAMILIES = problems.unlike(20)
 
@@ -255,21 +256,21 @@ def test_a_learned_preconditioner_saves_products_and_leaves_the_trajectory_of_pc
 def test_a_preconditioner_is_positive_definite_whatever_the_network_says(spoil: Any):
     A, b = sampled(problems.Wishart(n=9), count=4)
     for size in (4, 9, 12):  # blocks that overlap, the size itself, larger
-        problem = read(A, b, None, 1e-8, 0.0)
+        problem = read(A, b, None, 1e-8, 0.0, modelled=True)
         M = read_preconditioner(Writer(size, spoil), problem)
         assert isinstance(M, DiagonalPlusRank)
         unit = torch.eye(9, dtype=torch.float64)
         for k in range(4):
-            dense = torch.cat([M.take(torch.tensor([k])).apply(e[None]) for e in unit])
+            dense = torch.cat([M.take(np.array([k])).apply(e[None]) for e in unit])
             assert torch.allclose(dense, dense.mT, rtol=1e-12, atol=0) and torch.linalg.eigvalsh(dense).min() > 0
         assert right(A, b, nf.solve(A, b, M=Writer(size, spoil), rtol=1e-8), 1e-8)
 
 
 def test_a_preconditioner_on_blocks_is_the_sum_of_its_blocks():
     A, b = sampled(problems.SPD(n=10), count=1)
-    problem = read(A, b, None, 1e-8, 0.0)
+    problem = read(A, b, None, 1e-8, 0.0, modelled=True)
     M = DiagonalPlusRank.learned(Writer(10), problem)
-    D, U = Writer(10).preconditioner(problem.A.blocks(M.blocks.index)[0])
+    D, U = Writer(10).preconditioner(torch.from_numpy(problem.A.blocks(M.blocks.index)[0]))
     wanted = torch.linalg.inv(torch.diag(1 / D[0]) + U[0] @ U[0].mT)
     found = torch.cat([M.apply(e[None]) for e in torch.eye(10, dtype=torch.float64)])
     assert torch.allclose(found, wanted, rtol=1e-9, atol=1e-12 * float(wanted.abs().max()))

@@ -97,7 +97,7 @@ def test_a_good_model_halves_the_products_at_least(method: str) -> None:
 
 
 def test_loading_a_model_counts_as_set_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = importlib.import_module("nlaformer.solvers.solve")  # its name as an attribute is the function
+    module = importlib.import_module("nlaformer.solvers.proposers")
     read_model = module.read_model
 
     def slowly(*given: Any) -> Any:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import memory
+from nlaformer.solvers.arithmetic import to_torch
 from nlaformer.solvers.operators import ImplicitOperator, SparseOperator
 from nlaformer.solvers.parse import Problem
 
@@ -38,7 +39,7 @@ class Blocks:
 
             order = torch.from_numpy(np.array(reverse_cuthill_mckee(problem.A.A, symmetric_mode=True), dtype=np.int64))
         starts = [*range(0, n - size, size), n - size]
-        index = torch.stack([order[start : start + size] for start in starts]).to(problem.b.device)
+        index = torch.stack([order[start : start + size] for start in starts]).to(to_torch(problem.b[:1]).device)
         return cls(index, 1 / torch.bincount(index.flatten(), minlength=n).double())
 
     def split(self, r: Tensor) -> Tensor:
@@ -56,6 +57,6 @@ def unreadable(problem: Problem, size: int) -> str:
     if isinstance(problem.A, ImplicitOperator):
         return "the entries of a LinearOperator cannot be shown to it"
     entries = 8 * problem.b.shape[-1] * size  # bytes of the blocks, or, of least squares, of A
-    if isinstance(problem.A, SparseOperator) and _COPIES * entries > memory(problem.b.device):
+    if isinstance(problem.A, SparseOperator) and _COPIES * entries > memory(to_torch(problem.b[:1]).device):
         return f"the entries of A that it is shown would take {_COPIES * entries / 1e9:,.0f} GB of memory"
     return ""

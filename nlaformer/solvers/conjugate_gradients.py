@@ -1,6 +1,7 @@
-"""Conjugate gradients on many lanes: the iteration of section 3, checked against the true residual (``claims``).
+"""Conjugate gradients: the iteration of section 3, of one system or of several at once.
 
-After a claim that failed, the iteration restarts from x with the true residual (residual replacement).
+A lane that meets its target claims to have converged, and its true residual decides (``state``). After a claim that
+failed, the iteration starts again from x with the true residual (residual replacement).
 
 After the steps of a model, every direction is kept conjugate to the ones taken there (deflated CG, Saad, Yeung, Erhel
 and Guyomarc'h 2000), so that a restart loses little of what they did. They cannot remove what rounding errors
@@ -10,15 +11,15 @@ best steps along those, which lower the A-norm of the error and take no product 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
+from nlaformer.solvers.arithmetic import Array, Flag, Number, namespace
 from nlaformer.solvers.certificate import UNIT, norm_of, norm_upper
-from nlaformer.solvers.claims import Claims
+from nlaformer.solvers.iteration import Iteration, replaced
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
-from nlaformer.solvers.preconditioners import Identity, Preconditioner
+from nlaformer.solvers.preconditioners import Preconditioner
+from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.state import SolveState
 
@@ -27,212 +28,195 @@ from nlaformer.solvers.state import SolveState
 class Direction:
     """A direction of earlier steps that new ones are kept conjugate to; zero for lanes that did not use it."""
 
-    d: Tensor  # (m, n)
-    q: Tensor  # (m, n) A d
-    curvature: Tensor  # (m,) d.A d
+    d: Array  # (m, n)
+    q: Array  # (m, n) A d
+    curvature: Array  # (m,) d.A d
 
-    def among(self, lanes: Tensor, count: int) -> Direction:
-        """The direction of some lanes as one of ``count`` lanes."""
-        parts = (self.d, self.q, self.curvature)
-        return Direction(*(part.new_zeros(count, *part.shape[1:]).index_copy_(0, lanes, part) for part in parts))
+    def among(self, lanes: Array, like: Array) -> Direction:
+        """The direction of some lanes as one of all lanes, whose vectors are those of an array."""
+        xp = namespace(like)
+        parts = []
+        for part in (self.d, self.q, self.curvature):
+            full = xp.zeros((len(like), *part.shape[1:]), dtype=part.dtype, device=like.device)
+            full[lanes] = part
+            parts.append(full)
+        return Direction(*parts)
 
-    def take(self, lanes: Tensor) -> Direction:
+    def take(self, lanes: Array) -> Direction:
         """The direction of some lanes."""
         return Direction(self.d[lanes], self.q[lanes], self.curvature[lanes])
 
-    def coefficient(self, w: Tensor) -> Tensor:
+    def coefficient(self, w: Array) -> Array:
         """The beta for which d - beta * self.d is conjugate to this direction, (m, 1), for w = d; see ``test``."""
-        return torch.where(self.curvature > 0, (w * self.q).sum(-1) / self.curvature, 0.0)[:, None]
+        xp, used = namespace(w), self.curvature > 0
+        return xp.where(used, (w * self.q).sum(-1) / xp.where(used, self.curvature, 1.0), 0.0)[:, None]
 
 
 @dataclass(frozen=True)
 class _Together:
     """All directions of earlier steps, conjugate to each other and with d.A d = 1."""
 
-    pairs: Tensor  # (s, K, 2 n) d and A d, side by side: one product with both
+    pairs: Array  # (s, K, 2 n) d and A d, side by side: one product with both
 
     @classmethod
-    def of(cls, directions: list[Direction], lanes: Tensor) -> _Together:
+    def of(cls, directions: list[Direction], lanes: Array) -> _Together:
         """The directions of some lanes; zero where a lane did not use one."""
+        xp = namespace(directions[0].d)
         own = [direction.take(lanes) for direction in directions]
-        length = torch.stack([one.curvature for one in own], 1).clamp(min=0).sqrt()[..., None]
-        pairs = torch.stack([torch.cat([one.d, one.q], -1) for one in own], 1)
-        return cls(torch.where(length > 0, pairs / length, 0.0))
+        squares = xp.stack([one.curvature for one in own], axis=1)
+        length = xp.sqrt(xp.where(squares > 0, squares, 0.0))[..., None]
+        pairs = xp.stack([xp.concat([one.d, one.q], axis=-1) for one in own], axis=1)
+        return cls(xp.where(length > 0, pairs / xp.where(length > 0, length, 1.0), 0.0))
 
-    def take(self, at: Tensor) -> _Together:
-        """The directions of some lanes."""
+    def __getitem__(self, at: Array) -> _Together:
         return _Together(self.pairs[at])
 
-    def conjugate(self, z: Tensor) -> Tensor:
+    def conjugate(self, z: Array) -> Array:
         """What is left of z once it is conjugate to all of them."""
-        d, q = self.pairs.chunk(2, -1)
-        return z - ((q @ z[:, :, None]).mT @ d)[:, 0]
+        n = z.shape[-1]
+        d, q = self.pairs[..., :n], self.pairs[..., n:]
+        return z - ((q @ z[:, :, None]).swapaxes(1, 2) @ d)[:, 0]
 
-    def step(self, x: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
+    def step(self, x: Array, r: Array) -> tuple[Array, Array]:
         """The x and r after the best step along each of them."""
-        d, _ = self.pairs.chunk(2, -1)
-        of_x, of_r = ((d @ r[:, :, None]).mT @ self.pairs)[:, 0].chunk(2, -1)
-        return x + of_x, r - of_r
+        n = x.shape[-1]
+        steps = ((self.pairs[..., :n] @ r[:, :, None]).swapaxes(1, 2) @ self.pairs)[:, 0]
+        return x + steps[:, :n], r - steps[:, n:]
 
 
-def conjugate_gradients(state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
+def conjugate_gradients(state: SolveState, M: Preconditioner, directions: list[Direction], progress: Progress) -> None:
     """Take every lane of CG that goes on to its end, conjugate to the directions of the model's steps."""
-    lanes = state.going()
-    lanes = lanes[~state.problem.minimal[lanes]]
-    if not len(lanes):
-        state.keep(lanes, state.x[lanes])
+    lanes = state.going(minimal=False)
+    if not lanes:
+        state.keep([], None)
         return
     recursion = _Recursion(state, lanes, M, directions)
     state.keep(lanes, recursion.d)
-    while True:
-        recursion.verify_claims()
-        recursion.end_spent()
-        if not len(recursion.going):
-            return
-        recursion.compact()
-        recursion.step()
+    recursion.run(progress)
 
 
-class _Recursion:
-    """The recursion of the lanes it works on; lanes that have ended are carried along for a while.
+class _Recursion(Iteration):
+    """Where the recursion of section 3 stands."""
 
-    A lane's x is its own until the lane ends, claims or is watched; then the state gets it.
-    """
+    def __init__(self, state: SolveState, lanes: list[int], M: Preconditioner, directions: list[Direction]) -> None:
+        super().__init__(state, lanes, M)
+        self.before = _Together.of(directions, self.at) if directions else None
+        self.rows = ["d", "rz"] if self.before is None else ["d", "rz", "before"]
+        self.rz, self.norm, z = self._measured()
+        self.d = z + 0.0  # (s, n)
 
-    def __init__(self, state: SolveState, lanes: Tensor, M: Preconditioner, directions: list[Direction]) -> None:
-        self.state, self.lanes, self.going = state, lanes, lanes
-        self.alive = torch.ones_like(lanes, dtype=torch.bool)  # (s,) which of the lanes go on
-        self.steps_left = 0  # until the first of them may have run out of iterations
-        self.A, self.M = state.problem.A.take(lanes), M.take(lanes)
-        self.before = _Together.of(directions, lanes) if directions else None
-        self.x, self.r = state.x[lanes], state.r[lanes]  # (s, n)
-        z = self.M.apply(self.r)
-        # (s,) the largest |A d| / |d| and |M r| / |r|, where the entries of A or M are not known
-        self.reach_A = torch.zeros_like(state.norm[lanes])
-        self.reach_M = _reach(self.M, self.reach_A, self.r, z)
-        self.d = self._deflated(z.clone())  # (s, n)
-        self.rz, self.norm = (self.r * z).sum(-1), norm_upper(self.r)  # (s,)
-        self.claims = Claims(state, lanes)
+    def iterate(self, most: int) -> None:
+        """Take (preconditioned) steps of section 3 until a lane claims or breaks down, or so many are taken."""
+        form, state, M, before, at = self.form, self.state, self.M, self.before, self.at
+        product, dot, add, some, sqrt = self.A.product, form.dot, form.add, form.some, form.sqrt
+        x, r, d, rz, target = self.x, self.r, self.d, self.rz, self.target
+        for _ in range(min(most, self.left())):
+            q = product(d)
+            self.products += 1
+            curvature = dot(d, q)
+            sound = (curvature > 0) & (rz > 0) & (curvature < math.inf)
+            if some(form.no(sound)):
+                self._end_breakdowns(form.no(sound), curvature)
+                return
+            alpha = rz / curvature
+            if before is None:
+                r = add(r, -alpha, q)
+            else:
+                moved, r = before.step(x + form.column(alpha) * d, r - form.column(alpha) * q)
+            z = r if M is None else M.apply(r)
+            new = dot(r, z)
+            norm = sqrt(new if M is None else dot(r, r))
+            lost = form.no(form.isfinite(new + norm))
+            if some(lost):  # these end with the x they have
+                alpha = form.where(lost, 0.0, alpha)
+            state.keep_before_rise(at, norm, x)
+            x = add(x, alpha, d) if before is None else moved
+            d = form.turn(d, new / rz, self._deflated(z))
+            self.x, self.r, self.d, self.rz, self.norm = x, r, d, new, norm
+            self.norms.append(norm)
+            rz = new
+            if some(lost):
+                self.end(form.positions(lost), Status.NONFINITE, "the iteration left float64", steps=-1)
+                return
+            if some(norm <= target):
+                return
 
-    def step(self) -> None:
-        """One iteration of (preconditioned) conjugate gradients, section 3."""
-        state = self.state
-        q = self.A.apply(self.d)
-        state.count_product(self.going)
-        self.reach_A = _reach(self.A, self.reach_A, self.d, q)
-        curvature = (self.d * q).sum(-1)
-        alpha = self.rz / curvature
-        if bool((self.alive & ~((self.rz > 0) & (curvature > 0) & torch.isfinite(alpha))).any()):
-            self._end_breakdowns(curvature)
-        alpha = torch.where(self.alive, alpha, 0.0)[:, None]
-        x, r = self.x + alpha * self.d, self.r - alpha * q
-        if self.before is not None:
-            x, r = self.before.step(x, r)
-        z = self.M.apply(r)
-        self.reach_M = _reach(self.M, self.reach_M, r, z)
-        rz, norm = (r * z).sum(-1), norm_of(r)
-        self._end(self.alive & ~torch.isfinite(rz + norm), Status.NONFINITE, "the iteration left float64")
-        state.keep_before_rise(self.lanes, self.alive, norm, self.x)
-        self.x = x
-        self.d = self._deflated(z) + (rz / self.rz)[:, None] * self.d
-        self.r, self.rz, self.norm = r, rz, norm
-        state.count_iteration(self.going, norm if len(self.going) == len(norm) else norm[self.alive])
-        if state.watched:
-            state.show(self.going, self.x[self.alive], self.r[self.alive], self.r[self.alive])
-            state.keep(self.going, self.d[self.alive])
+    def restart(self, to: Array, r: Array, g: Array) -> None:
+        self.r[to] = r
+        rz, norm, z = self._measured()
+        self.rz, self.norm, self.d[to] = replaced(self.rz, to, rz), replaced(self.norm, to, norm), z[to]
 
-    def verify_claims(self) -> None:
-        """Check the lanes that claim to have converged by their true residual."""
-        at = (self.alive & (self.norm <= self.claims.target)).nonzero()[:, 0]
-        if not len(at):
-            return
-        verdict = self.claims.judge(at, self.lanes[at], self.x[at], self.norm[at])
-        self._stop(torch.zeros_like(self.alive).index_fill(0, at[verdict.ended], True))
-        if bool(verdict.again.any()):  # from x with its true residual
-            at, r = at[verdict.again], verdict.exact.r[verdict.again]
-            self.r[at] = r
-            z = self.M.apply(self.r)
-            self.d[at], self.rz[at], self.norm[at] = self._deflated(z)[at], (r * z[at]).sum(-1), norm_upper(r)
+    def shown(self) -> tuple[Array, Array]:
+        return self.r, self.d
 
-    def end_spent(self) -> None:
-        """End the lanes that are out of iterations."""
-        if self.steps_left > 0:
-            self.steps_left -= 1
-            return
-        left = self.state.limit[self.lanes] - self.state.iterations[self.lanes]
-        self._end(self.alive & (left <= 0), Status.MAXITER)
-        if len(self.going):
-            self.steps_left = int(left[self.alive].min()) - 1
+    def _measured(self) -> tuple[Number, Number, Array]:
+        """r.M r, |r| and M r, conjugate to the directions of the model's steps."""
+        z = self.r if self.M is None else self.M.apply(self.r)
+        return self.form.dot(self.r, z), norm_upper(self.r), self._deflated(z)
 
-    def compact(self) -> None:
-        """Drop the lanes that have ended. Copying the other matrices pays once half of the lanes have ended."""
-        if 2 * len(self.going) > len(self.lanes):
-            return
-        at = self.alive.nonzero()[:, 0]
-        self.A, self.M = self.A.take(at), self.M.take(at)
-        self.before = self.before and self.before.take(at)
-        self.x, self.r, self.d = self.x[at], self.r[at], self.d[at]
-        self.rz, self.norm = self.rz[at], self.norm[at]
-        self.claims.keep(at)
-        self.reach_A, self.reach_M = self.reach_A[at], self.reach_M[at]
-        self.lanes, self.alive = self.going, self.alive[at]
-
-    def _end(self, which: Tensor, status: Status, detail: str = "") -> None:
-        """End some lanes with the x they have."""
-        if bool(which.any()):
-            self.state.end(self.lanes[which], status, detail, self.x[which])
-            self._stop(which)
-
-    def _stop(self, which: Tensor) -> None:
-        """Take no more steps on some lanes."""
-        self.alive = self.alive & ~which
-        self.going = self.lanes[self.alive]
-
-    def _deflated(self, z: Tensor) -> Tensor:
+    def _deflated(self, z: Array) -> Array:
         """Make z conjugate to the directions of the model's steps."""
         return z if self.before is None else self.before.conjugate(z)
 
-    def _end_breakdowns(self, curvature: Tensor) -> None:
+    def _end_breakdowns(self, broken: Flag, curvature: Number) -> None:
         """End the lanes that cannot take a step, and say why; not definite is what no rounding error explains."""
-        rz, plain, size = self.rz, isinstance(self.M, Identity), self.d.abs().amax(-1)
-        broken = ~((rz > 0) & (curvature > 0) & torch.isfinite(rz / curvature))
-        bent = curvature < -_rounding(self.A, self.d, self.reach_A)
-        skewed = torch.zeros_like(broken) if plain else rz < -_rounding(self.M, self.r, self.reach_M)
-        missed = torch.zeros_like(broken) if plain else (rz <= 0) & self._loses_under_M()
-        cases = (
-            (~torch.isfinite(rz + curvature), Status.NONFINITE, "a product with A or M is not finite"),
-            (skewed, Status.NOT_SPD, "a residual with r.M r < 0 was found: M is not positive definite"),
-            (missed, Status.NOT_SPD, "M e = 0 for a unit vector e: M is not positive definite"),
-            (rz <= 0, Status.STAGNATED, f"r.{'' if plain else 'M '}r cannot be told from zero"),
-            (size < 1e-150, Status.STAGNATED, "d.A d cannot be told from zero; scale M"),
-            (bent, Status.NOT_SPD, "d.A d < 0 for a direction d"),
-            (curvature <= 0, Status.STAGNATED, "d.A d cannot be told from zero"),
-            (~torch.isfinite(rz / curvature), Status.NONFINITE, "the iteration left float64"),
-        )
-        for which, status, detail in cases:
-            self._end(broken & self.alive & which, status, detail)
+        form = self.form
+        each = zip(*map(form.list, (broken, self.rz, curvature, form.peak(self.d))), strict=True)
+        ends: dict[tuple[Status, str], list[int]] = {}
+        for k, (ended, rz, bend, size) in enumerate(each):
+            if ended:
+                ends.setdefault(self._reason(k, rz, bend, size), []).append(k)
+        self.flush()
+        for (status, detail), found in ends.items():
+            self.state.end([self.lanes[k] for k in found], status, detail)
+        positions = [k for found in ends.values() for k in found]
+        self.drop(positions)
 
-    def _loses_under_M(self) -> Tensor:
-        """Whether M e = 0 for the unit vector e that is nearest to the residual."""
-        e = torch.nn.functional.one_hot(self.r.abs().argmax(-1), self.r.shape[-1]).to(self.r)
-        return (self.r != 0).any(-1) & (self.M.apply(e) == 0).all(-1)
+    def _reason(self, k: int, rz: float, curvature: float, size: float) -> tuple[Status, str]:
+        """Why the lane at a position cannot take a step."""
+        own, M = self.form.at([k]), self.M
+        A, r, d = self.A.take(own), self.r[own], self.d[own]
+        if not math.isfinite(rz + curvature):
+            return Status.NONFINITE, "a product with A or M is not finite"
+        if M is not None and rz < -_rounding(M.take(own), r):
+            return Status.NOT_SPD, "a residual with r.M r < 0 was found: M is not positive definite"
+        if M is not None and rz <= 0 and self._loses_under(M.take(own), r):
+            return Status.NOT_SPD, "M e = 0 for a unit vector e: M is not positive definite"
+        if rz <= 0:
+            return Status.STAGNATED, f"r.{'' if M is None else 'M '}r cannot be told from zero"
+        if size < 1e-150:
+            return Status.STAGNATED, "d.A d cannot be told from zero; scale M"
+        if curvature < -_rounding(A, d):
+            return Status.NOT_SPD, "d.A d < 0 for a direction d"
+        return Status.STAGNATED, "d.A d cannot be told from zero"
+
+    def _loses_under(self, M: Preconditioner, r: Array) -> bool:
+        """Whether M e = 0 for the unit vector e that is nearest to a residual that is not 0."""
+        largest = abs(r).max()
+        if not largest > 0:
+            return False
+        e = 0 * r
+        e.reshape(-1)[int(abs(r).argmax())] = 1.0
+        return not bool(M.apply(e).any())
 
 
-def _reach(A: Preconditioner, reach: Tensor, v: Tensor, product: Tensor) -> Tensor:
-    """The largest |A v| / |v| of every lane so far, for operators whose entries are not known."""
-    if isinstance(A, Identity | DenseOperator | SparseOperator):
-        return reach
-    return torch.fmax(reach, norm_of(product) / norm_of(v))
-
-
-def _rounding(A: Preconditioner, v: Tensor, reach: Tensor) -> Tensor:
-    """More than rounding errors and underflow can make of v.A v, in each lane.
-
-    ``reach`` is the largest |A v| / |v| seen, at most |A|: what is known of an operator whose entries are not.
-    """
-    size, n = v.abs(), v.shape[-1]
-    underflow = 2.0**-1060 * n**2 * (1 + size.sum(-1)).square()
+def _rounding(A: Preconditioner, v: Array) -> float:
+    """More than rounding errors and underflow can make of v.A v, of one lane."""
+    size, n = abs(v), v.shape[-1]
+    underflow = 2.0**-1060 * n**2 * (1 + float(size.sum())) ** 2
     if isinstance(A, DenseOperator | SparseOperator):
-        return 2 * (A.terms + n + 2) * UNIT * (size * A.absolute(size)).sum(-1) + underflow
+        return 2 * (A.terms + n + 2) * UNIT * float((size * A.absolute(size)).sum()) + underflow
     unit = A.unit if isinstance(A, ImplicitOperator) else UNIT
-    return 2 * (2 * n + 2) * unit * reach * size.square().sum(-1) + underflow
+    return 2 * (2 * n + 2) * unit * _reach(A, v) * float((v * v).sum()) + underflow
+
+
+def _reach(A: Preconditioner, v: Array) -> float:
+    """About |A| of one lane, from below, where its entries are not known: by a few steps of the power method."""
+    found = 0.0
+    for _ in range(4):
+        w = A.apply(v)
+        lengths = float(norm_of(w.reshape(-1))), float(norm_of(v.reshape(-1)))
+        if not (lengths[0] > 0 and math.isfinite(lengths[0]) and lengths[1] > 0):
+            break
+        found, v = max(found, lengths[0] / lengths[1]), w / lengths[0]
+    return found

@@ -21,19 +21,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Generic
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.arrays import ArrayT, FloatArray, full_precision, give, whole
+from nlaformer.arrays import ArrayT, FloatArray, full_precision, give, is_tensor, whole
 from nlaformer.compiler.reference import Reference
 from nlaformer.errors import OptionError, ShapeError, unknown_name
-from nlaformer.prompt import scale
+from nlaformer.solvers.arithmetic import cast, scale, to_numpy, to_torch
 from nlaformer.solvers.lanczos import EigenSearch
 from nlaformer.solvers.models import loaded, program_of, residual_of
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, read_matrix, read_real, read_tolerance, result_dtype, scale_towards
-from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, read_preconditioner
+from nlaformer.solvers.preconditioners import Identity, learned, read_preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import search_with
@@ -148,7 +149,7 @@ def eigenpair(
     n = problem.unknowns
     limit = max(20 * n, 1000) if maxiter is None else whole("maxiter", maxiter, 0)
     preconditioner = read_preconditioner(M, problem)
-    if isinstance(preconditioner, DiagonalPlusRank):
+    if learned(M) is not None:
         raise OptionError("a learned preconditioner stands for the inverse of A, not of A - theta; pass another M")
     runner = _runner(loaded(model), problem, which)
     search = search_with(
@@ -168,12 +169,12 @@ def _read(A: Any, x0: Any) -> tuple[Problem, bool]:
     if x0 is None:
         x0 = torch.randn(n, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         x0 = x0.to(A.device) if isinstance(A, Tensor) else x0.numpy()
-    start = read_real("x0", x0)
+    start = to_torch(read_real("x0", x0))
     if start.shape != (n,):
         raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected ({n},), that of a vector for A")
     # Only the scaled A and start are of use. "gmres" takes any square A: the search itself decides whether it is
     # symmetric, more strictly than nf.solve. Without an x0 and a tolerance, nothing of a linear system is computed.
-    problem = read(A, x0, None, 0.0, 0.0, "gmres")
+    problem = read(A, x0, None, 0.0, 0.0, "gmres", modelled=True, tensors=True)
     if bool(problem.finite.all()) and not bool(problem.b.any()):
         raise OptionError("x0 is 0, from where no direction leads; pass another start, or none")
     return replace(problem, dtype=result_dtype(matrix.dtype)), _is_symmetric(matrix)  # whatever that of x0 is
@@ -181,8 +182,8 @@ def _read(A: Any, x0: Any) -> tuple[Problem, bool]:
 
 def _is_symmetric(matrix: Any) -> bool:
     """Whether A is its transpose, entry by entry, before scaling takes small ones to zero; an operator may be."""
-    if isinstance(matrix, Tensor):
-        return torch.equal(matrix, matrix.mT)
+    if is_tensor(matrix) or isinstance(matrix, np.ndarray):
+        return bool(np.array_equal(to_numpy(matrix), to_numpy(matrix).T))
     return not is_sparse(matrix) or not (matrix != matrix.T).nnz
 
 
@@ -194,7 +195,7 @@ def _runner(model: Any, problem: Problem, which: str) -> Runner | None:
         raise OptionError("the entries of a LinearOperator cannot be shown to a model; omit it")
     if (program := program_of(model)) is not None:
         _check_program(program, which)
-    A = problem.A.blocks(torch.arange(problem.unknowns, device=problem.b.device)[None])[0, 0]
+    A = to_torch(problem.A.blocks(torch.arange(problem.unknowns, device=problem.b.device)[None]))[0, 0]
 
     def of_function(v: Tensor) -> Any:  # as in nf.solve, a function sees A as it was given
         return model(give(scale(A, problem.exponent_a), problem.kind), give(v, problem.kind))
@@ -220,8 +221,8 @@ def _result(search: EigenSearch, runner: Runner | None, begun: float) -> EigenRe
     found = search.proof or search.judge(theta, v)
     if bool(found.holds[0]) and status in (Status.MAXITER, Status.STAGNATED):
         status, detail = Status.CONVERGED, ""
-    elif status in (Status.MAXITER, Status.STAGNATED) and problem.dtype != torch.float64:
-        status = Status.PRECISION if bool(search.judge(theta, v, torch.float64).holds[0]) else status
+    elif status in (Status.MAXITER, Status.STAGNATED) and problem.dtype != "float64":
+        status = Status.PRECISION if bool(search.judge(theta, v, "float64").holds[0]) else status
 
     unclear = status in (Status.MAXITER, Status.STAGNATED, Status.NOT_SYMMETRIC)
     if unclear and isinstance(problem.A, ImplicitOperator):
@@ -249,6 +250,6 @@ def _result(search: EigenSearch, runner: Runner | None, begun: float) -> EigenRe
         model=None if runner is None else runner.contribution(),
         seconds=time.perf_counter() - begun,
         value=value,
-        vector=give(v.to(problem.dtype), problem.kind),
+        vector=give(cast(v, problem.dtype), problem.kind),
         vector64=give(v.clone(), problem.kind),
     )

@@ -24,10 +24,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
 from nlaformer.errors import OptionError
+from nlaformer.solvers.arithmetic import Array
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate_gradients import Direction
 from nlaformer.solvers.preconditioners import Preconditioner
@@ -76,7 +74,7 @@ _GUIDED = Policy(memory=64, watched=True)
 
 def guide(state: SolveState, proposer: Proposer, method: str, M: Preconditioner, switch: bool) -> Guidance:
     """Let a model advance the lanes that go on, each until its proposals no longer pay; M makes the plain steps."""
-    lanes = state.going()
+    xp, lanes = state.form.xp, state.form.at(state.going())
     if method != "auto" and not proposer.possible:
         raise OptionError(f"the method {method} needs the model, but {proposer.unfit}")
     fitting = ("auto", "guided") if proposer.guided else tuple(POLICIES)
@@ -93,7 +91,7 @@ def guide(state: SolveState, proposer: Proposer, method: str, M: Preconditioner,
         if not len(lanes):
             break
         plain = guidance.watch.plain[lanes]
-        c, fit = torch.zeros_like(state.x[lanes]), plain.clone()
+        c, fit = xp.zeros_like(state.x[lanes]), xp.asarray(plain, copy=True)
         if bool(plain.any()):
             c[plain] = M.take(lanes[plain]).apply(state.g[lanes[plain]])
         if not bool(plain.all()):
@@ -101,7 +99,7 @@ def guide(state: SolveState, proposer: Proposer, method: str, M: Preconditioner,
         lanes, c = lanes[fit], c[fit]
         if len(lanes):
             lanes = guidance.step(lanes, c)
-    guidance.reduction = torch.where(guidance.accepted > 0, norm_of(state.g) / begun, 1.0)
+    guidance.reduction = xp.where(guidance.accepted > 0, norm_of(state.g) / begun, 1.0)
     return guidance
 
 
@@ -111,30 +109,32 @@ class Guidance:
     def __init__(self, state: SolveState, proposer: Proposer, policy: Policy, switch: bool) -> None:
         self.directions: list[Direction] = []
         self.proposer, self._state, self._policy = proposer, state, policy
-        self.accepted = torch.zeros_like(state.iterations)  # (m,) proposals that were used
-        self.reduction = torch.ones_like(state.norm)  # (m,) |r| where the model's part ended over |r| where it began
+        self._xp, count = state.form.xp, state.form.numbers([0] * len(state.lanes))
+        self.accepted = count + 0  # (m,) proposals that were used
+        # (m,) |r| where the model's part ended over |r| where it began
+        self.reduction = state.form.numbers([1.0] * len(state.lanes))
         self.watch = _Watch(state, switch, proposer.in_blocks)
-        self._memory = min(policy.memory, max(2, _MOST_KEPT // state.x.numel()))
-        self._poor = torch.zeros_like(state.iterations)  # (m,) proposals in a row that did not pay
+        self._memory = min(policy.memory, max(2, _MOST_KEPT // math.prod(state.x.shape)))
+        self._poor = count + 0  # (m,) proposals in a row that did not pay
 
-    def step(self, lanes: Tensor, c: Tensor) -> Tensor:
+    def step(self, lanes: Array, c: Array) -> Array:
         """Use the proposals c where they are worth it; returns the lanes that go on with the model."""
         state, policy = self._state, self._policy
         x, r, direction, gain, fresh = self._along(lanes, c)
-        g = state.gradient(lanes, r)
+        g = state.gradient(lanes.tolist(), r)
         ratio = norm_of(g) / norm_of(state.g[lanes])
-        usable = torch.isfinite(ratio) & torch.isfinite(x).all(-1) & fresh
+        usable = self._xp.isfinite(ratio) & self._xp.isfinite(x).all(-1) & fresh
         plain = self.watch.plain[lanes]
         if policy.watched:
             used, going = usable, usable & self.watch.goes_on(lanes, norm_of(g), gain)
         else:
             used, going = self._paying(lanes, ratio, usable)
         if bool(used.any()):
-            state.keep(lanes[used], direction.d[used])
-            state.accept(lanes[used], x[used], r[used], g[used])
+            state.keep(lanes[used].tolist(), direction.d[used])
+            state.accept(lanes[used].tolist(), x[used], r[used], g[used])
             self.accepted[lanes[used & ~plain]] += 1
-        if policy.memory:
-            self.directions.append(direction.take(used).among(lanes[used], len(state.x)))
+        if policy.memory and bool(used.any()):
+            self.directions.append(direction.take(used).among(lanes[used], state.x))
             del self.directions[: -self._memory]
         refused = self.proposer.refused
         if policy.watched:
@@ -145,26 +145,26 @@ class Guidance:
         lanes = lanes[going]
         small = norm_of(state.g[lanes]) <= state.problem.tolerance[lanes]
         if bool(small.any()):
-            exact, *_ = state.judge(lanes[small])
-            state.replace(lanes[small], exact.r, exact.g)
+            exact, _ = state.judge(lanes[small].tolist())
+            state.replace(lanes[small].tolist(), exact.r, exact.g)
         return lanes[~small]
 
-    def _paying(self, lanes: Tensor, ratio: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    def _paying(self, lanes: Array, ratio: Array, usable: Array) -> tuple[Array, Array]:
         """Where a proposal that multiplies the residual by ``ratio`` is used, and where the model goes on."""
         policy = self._policy
         helped = self.accepted[lanes] > 0
-        pays = torch.where(helped, policy.pays, policy.first)
-        self._poor[lanes] = torch.where(ratio <= pays, 0, self._poor[lanes] + 1)
+        pays = self._xp.where(helped, policy.pays, policy.first)
+        self._poor[lanes] = self._xp.where(ratio <= pays, 0, self._poor[lanes] + 1)
         going = usable & (self._poor[lanes] <= policy.patience)
         # Its product with A is spent: after the first, a proposal that lowers the residual is used even as the last.
         return going | (usable & (ratio < 1) & helped), going
 
-    def _along(self, lanes: Tensor, d: Tensor) -> tuple[Tensor, Tensor, Direction, Tensor, Tensor]:
+    def _along(self, lanes: Array, d: Array) -> tuple[Array, Array, Direction, Array, Array]:
         """Make d conjugate to the directions before it, and step along it.
 
         Returns x, r, the direction, by how much the step lowers the squared error, and whether any of d is left.
         """
-        q, w = self._state.apply(lanes, d), self._state.problem.test
+        q, w = self._state.apply(lanes.tolist(), d), self._test
         proposed = (w(lanes, d, q) * q).sum(-1)
         for direction in self.directions:
             before = direction.take(lanes)
@@ -172,23 +172,32 @@ class Guidance:
             d, q = d - beta * before.d, q - beta * before.q
         x, r, curvature = self._state.x[lanes], self._state.r[lanes], (w(lanes, d, q) * q).sum(-1)
         if self._policy.line_search:
-            alpha, fresh = (r * w(lanes, d, q)).sum(-1) / curvature, curvature > _NEW * proposed.abs()
+            alpha, fresh = (r * w(lanes, d, q)).sum(-1) / curvature, curvature > _NEW * abs(proposed)
         else:
-            alpha, fresh = torch.ones_like(curvature), torch.ones_like(curvature, dtype=torch.bool)
-        gain = alpha.square() * curvature
+            alpha, fresh = 0 * curvature + 1, curvature == curvature
+        gain = alpha * alpha * curvature
         return x + alpha[:, None] * d, r - alpha[:, None] * q, Direction(d, q, curvature), gain, fresh
+
+    def _test(self, lanes: Array, d: Array, q: Array) -> Array:
+        """What residuals and products are multiplied with in a step along d, q = A d: q where that minimizes |r|."""
+        kinds = self._state.problem.minimal
+        minimal = [kinds[lane] for lane in lanes.tolist()]
+        if all(minimal) or not any(minimal):
+            return q if any(minimal) else d
+        return self._xp.where(self._state.form.numbers(minimal)[:, None], q, d)
 
     def undo_failures(self) -> None:
         """Start the lanes again that the model advanced and that did not converge."""
         settled = (Status.CONVERGED, Status.PRECISION)
-        lanes = [k for k in self.accepted.nonzero()[:, 0].tolist() if self._state.status[k] not in settled]
-        self._state.start_again(torch.tensor(lanes, dtype=torch.long, device=self._state.x.device))
+        used = self._state.form.positions(self.accepted > 0)
+        self._state.start_again([k for k in used if self._state.lanes[k].status not in settled])
 
     def contribution(self) -> Contribution:
         """What the model did, in the shape of the batch."""
         numbers, proposer = self._state.problem.numbers, self.proposer
         reasons = tuple(reason for reason, count in proposer.refused.most_common() if count)
-        return Contribution(numbers(proposer.applications), numbers(self.accepted), numbers(self.reduction), reasons)
+        asked, used, left = (numbers(v.tolist()) for v in (proposer.applications, self.accepted, self.reduction))
+        return Contribution(asked, used, left, reasons)
 
 
 class _Watch:
@@ -207,19 +216,21 @@ class _Watch:
     granted, again = 2, 4
 
     def __init__(self, state: SolveState, switch: bool, in_blocks: bool) -> None:
+        self._where = state.form.where
         self._switch, self._share = switch, 0.5 if in_blocks else 0.25
         self._course = 3.0 ** -min(1.0, math.sqrt(20 / state.problem.unknowns))
-        self._begun, self._gain = norm_of(state.g), torch.zeros_like(state.norm)
-        self._steps = torch.zeros_like(state.iterations)
-        self._left = torch.full_like(self._steps, self.granted)  # steps of the network before it can be compared
-        self._again = torch.full_like(self._steps, self.again)
-        self._needed = torch.zeros_like(state.norm)  # of the network's last gain: a plain step that has it takes over
-        self.plain = torch.zeros_like(self._steps, dtype=torch.bool)  # whether a lane's next step is a plain one
+        norm = norm_of(state.g)
+        self._begun, self._gain = norm, 0.0 * norm
+        self._steps = state.form.numbers([0] * len(state.lanes))
+        self._left = self._steps + self.granted  # steps of the network before it can be compared
+        self._again = self._steps + self.again
+        self._needed = 0.0 * norm  # of the network's last gain: a plain step that has it takes over
+        self.plain = self._steps != 0  # whether a lane's next step is a plain one
 
-    def goes_on(self, lanes: Tensor, norm: Tensor, gain: Tensor) -> Tensor:
+    def goes_on(self, lanes: Array, norm: Array, gain: Array) -> Array:
         """Whether the network goes on, after a step to a residual of some norm that lowered the squared error."""
         if not self._switch:
-            return torch.ones_like(lanes, dtype=torch.bool)
+            return lanes >= 0
         plain, before = self.plain[lanes], self._gain[lanes]
         self._steps[lanes] += 1
         beaten = plain & ~(gain < self._needed[lanes] * before)
@@ -229,7 +240,7 @@ class _Watch:
         asked = lanes[~plain]
         self._left[asked] -= 1
         self._gain[asked] = gain[~plain]
-        rate = (norm / self._begun[lanes]) ** (1 / self._steps[lanes].double())
+        rate = (norm / self._begun[lanes]) ** (1 / (self._steps[lanes] + 0 * norm))
         self.plain[lanes] = ~plain & ~(rate <= 1 / 3) & (self._left[lanes] <= 0)
-        self._needed[lanes] = torch.where(rate <= self._course, 0.5, self._share).to(norm)
+        self._needed[lanes] = self._where(rate <= self._course, 0 * norm + 0.5, self._share)
         return ~beaten

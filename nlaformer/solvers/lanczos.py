@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import give
-from nlaformer.prompt import scale
+from nlaformer.solvers.arithmetic import cast, scale
 from nlaformer.solvers.certificate import Certificate, certify_eigenpair, norm_of, norm_upper
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.parse import Problem
@@ -179,7 +179,7 @@ class EigenSearch(Search):
         self.steps += 1
         self.norms.append(norm)
         if self.callback is not None:
-            self.callback(give(self.v.to(self.problem.dtype, copy=True), self.problem.kind))
+            self.callback(give(cast(self.v.clone(), self.problem.dtype), self.problem.kind))
 
     # The end
 
@@ -188,7 +188,7 @@ class EigenSearch(Search):
         own = scale(torch.tensor([self.atol], dtype=torch.float64), -self.e.cpu())
         return max(self.rtol * self.reach * _LOWER, float(own) * _LOWER)
 
-    def judge(self, theta: float, v: Tensor, dtype: torch.dtype | None = None) -> Certificate:
+    def judge(self, theta: float, v: Tensor, dtype: str = "") -> Certificate:
         """The certificate of theta and v as they are returned, in the units of the problem."""
         A, e = self.problem.A, self.e
         if theta == 0 and not isinstance(A, ImplicitOperator) and not bool(A.absolute(torch.ones_like(v)[None]).any()):
@@ -198,6 +198,6 @@ class EigenSearch(Search):
         if isinstance(A, ImplicitOperator):
             A = A.in_units(torch.zeros_like(e))
         self.matvecs += 1
-        returned = v.to(dtype or self.problem.dtype).double()
+        returned = cast(v, dtype or self.problem.dtype).double()
         tolerance = torch.tensor([self.tolerance()], dtype=torch.float64, device=v.device)
         return certify_eigenpair(A, value, returned[None], tolerance)

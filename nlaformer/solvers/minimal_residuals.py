@@ -1,4 +1,4 @@
-r"""Minimal residuals on many lanes: GMRES where A is not symmetric, CGLS for least squares.
+r"""Minimal residuals: GMRES, MINRES for symmetric A, and CGLS for least squares; of one system or of several at once.
 
 Every step adds a direction d whose product q = A d is orthogonal to those before it, and goes to the smallest |b - A x|
 along it. From a proposal c,
@@ -13,19 +13,21 @@ step, and the directions of a model can stand among the others.
 
 With c = M A^T r the iterates are those of CGLS and LSQR, where M approximates the inverse of A^T A. Only the last
 direction matters there in exact arithmetic; keeping them all saves what rounding would lose.
+
+For symmetric A all products are orthogonal to A c by themselves but the last two: keeping those is MINRES. With a
+preconditioner, "orthogonal" and "smallest" are in the norm of M, which must be positive definite.
 """
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
-
-from nlaformer.prompt import exponent, scale
+from nlaformer.solvers.arithmetic import Array, Flag, exponent, scale
 from nlaformer.solvers.certificate import norm_of, norm_upper
-from nlaformer.solvers.claims import Claims
 from nlaformer.solvers.conjugate_gradients import Direction
+from nlaformer.solvers.iteration import Iteration, replaced
 from nlaformer.solvers.operators import ImplicitOperator
+from nlaformer.solvers.parse import of_rows
 from nlaformer.solvers.preconditioners import Preconditioner
+from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.state import OTHER_ADJOINT, SolveState, contradicts
 
@@ -33,144 +35,193 @@ _LONGEST = 256  # directions that are kept before GMRES starts again
 _MOST_KEPT = 2**26  # entries of all directions together
 _NEW = 1e-12  # of |A c| that must be left once it is orthogonal to the products before it
 _GAINS = 0.9  # a step that leaves more of the residual gains little
+_CANCELS = 0.5  # of |A c| that must be left, or rounding errors are taken out once more
+_ORDINARY = (2.0**-600, 2.0**600)  # |A c|^2 for which nothing needs to be scaled
 
 
-def minimal_residuals(state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
-    """Take every lane of this kind that goes on to its end, orthogonal to the directions of the model's steps."""
-    lanes = state.going()
-    lanes = lanes[state.problem.minimal[lanes]]
-    if not len(lanes):
+def minimal_residuals(
+    state: SolveState,
+    M: Preconditioner,
+    directions: list[Direction],
+    progress: Progress,
+    room: int | None,
+    symmetric: bool,
+) -> None:
+    """Take every lane of this kind that goes on to its end, orthogonal to the directions of the model's steps.
+
+    GMRES starts again after ``room`` steps; with ``symmetric``, it is MINRES.
+    """
+    lanes = state.going(minimal=True)
+    if not lanes:
         return
-    steps = _Steps(state, lanes, M, directions)
-    while True:
-        steps.verify_claims()
-        steps.end_spent()
-        if not len(steps.lanes):
-            return
-        steps.step()
+    _Steps(state, lanes, M, directions, room, symmetric).run(progress)
 
 
-class _Steps:
+class _Steps(Iteration):
     """The directions and iterates of the lanes that go on; s of them."""
 
-    def __init__(self, state: SolveState, lanes: Tensor, M: Preconditioner, directions: list[Direction]) -> None:
-        self.state, self.lanes = state, lanes
-        self.square = state.problem.adjoint is None
-        self.A, self.M = state.problem.A.take(lanes), M.take(lanes)
-        self.x, self.r, self.g = state.x[lanes], state.r[lanes], state.g[lanes]  # (s, n), (s, rows), (s, n)
+    def __init__(
+        self,
+        state: SolveState,
+        lanes: list[int],
+        M: Preconditioner,
+        directions: list[Direction],
+        room: int | None,
+        symmetric: bool,
+    ) -> None:
+        super().__init__(state, lanes, M)
+        form, at, xp = self.form, self.at, self.form.xp
+        self.square, self.window = state.problem.adjoint is None, symmetric
+        self.adjoint = None if state.problem.adjoint is None else state.problem.adjoint.take(at)
+        self.g = self.r if self.square else state.g[at]  # (s, n)
         self.norm = norm_upper(self.g)
-        self.claims = Claims(state, lanes)
-        self.stalled = torch.zeros_like(lanes, dtype=torch.bool)  # (s,) whether the last step gained little
-        self.exhausted = self.stalled.clone()  # (s,) whether nothing new was left to try
-        self.reach = torch.zeros_like(self.norm)  # (s,) the largest |A c| / |c| so far
-        s, n, rows = len(lanes), self.x.shape[-1], self.r.shape[-1]
-        room = max(2, min(_LONGEST, n + len(directions), _MOST_KEPT // (s * (n + rows))))
-        self.d, self.q = self.x.new_zeros(s, room, n), self.x.new_zeros(s, room, rows)
-        self.count = 0  # of the directions that are kept
-        for direction in directions[-(room // 2) :]:
-            own = direction.take(lanes)
-            length = own.curvature.clamp(min=0).sqrt()[:, None]
-            self._add(*(torch.where(length > 0, v / length, 0.0) for v in (own.d, own.q)))
+        self.stalled = self.exhausted = self.norm < 0  # (s,) whether the last step gained little; nothing new was left
+        self.reach = 0 * self.norm  # (s,) the largest |A c| / |c| so far
+        n, rows = self.x.shape[-1], self.r.shape[-1]
+        most = _MOST_KEPT // (len(lanes) * (n + rows))
+        self.room = 2 if symmetric else max(2, min(room or _LONGEST, n + len(directions), most))
+        self.d, self.q = (
+            xp.zeros((*self.x.shape[:-1], self.room, size), dtype=xp.float64, device=form.device) for size in (n, rows)
+        )
+        # MINRES with M is in its norm: p = M q and z = M r take the places of q and r.
+        self.inner = self.window and self.M is not None
+        self.p = 0 * self.q if self.inner else self.q
+        self.z = self.M.apply(self.r) if self.inner and self.M is not None else self.r
+        self.rows = ["g", "d", "q", "stalled", "exhausted", "reach", *(["p", "z"] if self.inner else [])]
+        self.count = self.taken = 0  # of the directions that are kept, and of all
+        for direction in directions[-(self.room // 2) :]:
+            own = direction.take(at)
+            length = xp.sqrt(xp.where(own.curvature > 0, own.curvature, 0.0))[:, None]
+            unit = xp.where(length > 0, length, 1.0)
+            d, q = (xp.where(length > 0, v / unit, 0.0) for v in (own.d, own.q))
+            self._add(d, q, q)
 
-    def step(self) -> None:
-        """One iteration."""
-        state, c = self.state, self._proposal()
-        q = self.A.apply(c)
-        state.count_product(self.lanes)
-        finite = torch.isfinite(c).all(-1) & torch.isfinite(q).all(-1)
-        c, q = self._end(~finite, Status.NONFINITE, "a product with A or M is not finite", c, q)
-        e = exponent(_size(q))  # an operator may have any scale
-        c, q = scale(c, -e), scale(q, -e)
-        if isinstance(self.A, ImplicitOperator) and not self.square:
-            self.reach = torch.fmax(self.reach, norm_of(q) / norm_of(c))
-            strange = contradicts(c, q, self.r, self.g, self.reach)
-            c, q = self._end(strange, Status.NOT_LINEAR, OTHER_ADJOINT, c, q)
-        if not len(self.lanes):
-            return
-        d, q, fresh = self._orthogonal(c, q)
-        alpha = (self.r * q).sum(-1, keepdim=True)
-        x, r = self.x + alpha * d, self.r - alpha * q
-        g = state.gradient(self.lanes, r)
-        norm = norm_of(g)
-        state.keep_before_rise(self.lanes, torch.isfinite(norm), norm, self.x)
-        self.exhausted = ~fresh & (self.stalled | torch.full_like(fresh, not self.square))
-        self.stalled = ~fresh | ~(norm <= _GAINS * self.norm)
-        self.x, self.r, self.g, self.norm = x, r, g, norm
-        self._add(d, q)
-        state.count_iteration(self.lanes, norm)
-        self._end(~torch.isfinite(norm), Status.NONFINITE, "the iteration left float64")
-        if state.watched and len(self.lanes):
-            state.show(self.lanes, self.x, self.r, self.g)
-
-    def _proposal(self) -> Tensor:
-        """The c of every lane, near 1 in size: M g, or M q after a step that gained little."""
-        v = self.g
-        if self.square and self.count and bool(self.stalled.any()):
-            v = torch.where(self.stalled[:, None], self.q[:, self.count - 1], v)
-        c = self.M.apply(v / _size(v))
-        return c / _size(c)
-
-    def _orthogonal(self, c: Tensor, q: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The direction d of c and q = A d, of length 1 and orthogonal to those before; zero, where nothing is left."""
-        given, d = norm_of(q), c
-        kept_d, kept_q = self.d[:, : self.count], self.q[:, : self.count]
-        for _ in range(2):  # once is not enough where little is left
-            beta = kept_q @ q[:, :, None]  # (s, count, 1)
-            q, d = q - (kept_q.mT @ beta)[..., 0], d - (kept_d.mT @ beta)[..., 0]
-        left = norm_of(q)
-        fresh = (left > _NEW * given) & (left > 0)
-        length = torch.where(fresh, left, 1.0)[:, None]
-        d, q = (torch.where(fresh[:, None], v / length, 0.0) for v in (d, q))
-        return d, q, fresh
-
-    def _add(self, d: Tensor, q: Tensor) -> None:
-        """Keep a direction; where there is no room, GMRES starts again, and CGLS goes on with this one."""
-        if self.count == self.q.shape[1]:
-            self.count = 0
-            if self.square:
-                self.stalled = torch.zeros_like(self.stalled)
+    def iterate(self, most: int) -> None:
+        form, state = self.form, self.state
+        for _ in range(min(most, self.left())):
+            c = self._proposal()
+            q = self.A.product(c)
+            self.products += 1
+            given = form.dot(q, q)
+            if form.some(form.no((given >= _ORDINARY[0]) & (given <= _ORDINARY[1]))):
+                lost = form.no(form.isfinite(form.peak(c) + form.peak(q)))
+                if form.some(lost):
+                    self.end(form.positions(lost), Status.NONFINITE, "a product with A or M is not finite")
+                    return
+                e = exponent(form.peak(q))  # an operator may have any scale
+                c, q = scale(c, of_rows(-e)), scale(q, of_rows(-e))
+            if isinstance(self.A, ImplicitOperator) and not self.square and self._contradicts(c, q):
                 return
-        self.d[:, self.count], self.q[:, self.count] = d, q
-        self.count += 1
+            d, q, p, fresh = self._orthogonal(c, q)
+            alpha = form.dot(self.r, p)
+            x = self.x
+            self.r = form.add(self.r, -alpha, q)
+            g = self._gradient()
+            norm = norm_of(g)
+            lost = form.no(form.isfinite(norm))
+            state.keep_before_rise(self.at, norm, x)
+            self.x = form.add(x, alpha, d)
+            if self.inner:
+                self.z = form.add(self.z, -alpha, p)
+            stale = form.no(fresh)
+            self.exhausted = stale & (self.stalled if self.square else (stale | True))
+            self.stalled = stale | form.no(norm <= _GAINS * self.norm)
+            self.g, self.norm = g, norm
+            self._add(d, q, p)
+            self.norms.append(norm)
+            if form.some(lost):
+                self.end(form.positions(lost), Status.NONFINITE, "the iteration left float64")
+                return
+            if form.some((norm <= self.target) | self.exhausted):
+                return
 
-    def verify_claims(self) -> None:
-        """Check the lanes that claim to have converged, or cannot go on, by their true residual."""
-        at = ((self.norm <= self.claims.target) | self.exhausted).nonzero()[:, 0]
-        if not len(at):
-            return
-        verdict = self.claims.judge(at, self.lanes[at], self.x[at], self.norm[at])
-        again, exact = at[verdict.again], verdict.exact
-        self.r[again], self.g[again] = exact.r[verdict.again], exact.g[verdict.again]
-        self.norm[again] = norm_upper(self.g[again])
-        self.d[again], self.q[again] = 0.0, 0.0
-        self.stalled[again], self.exhausted[at] = False, False
-        self._drop(torch.zeros_like(self.stalled).index_fill(0, at[verdict.ended], True))
+    def gather(self, own: Array) -> None:
+        super().gather(own)
+        self.adjoint = self.adjoint and self.adjoint.keep(own)
+        self.g = self.r if self.square else self.g
+        if not self.inner:
+            self.p, self.z = self.q, self.r
 
-    def end_spent(self) -> None:
-        """End the lanes that are out of iterations."""
-        self._end(self.state.iterations[self.lanes] >= self.state.limit[self.lanes], Status.MAXITER, "")
+    def take_claims(self) -> Flag:
+        found = (self.norm <= self.target) | self.exhausted
+        self.exhausted = self.norm < 0
+        return found
 
-    def _end(self, which: Tensor, status: Status, detail: str, *rows: Tensor) -> tuple[Tensor, ...]:
-        """End some lanes with the x they have; of rows for every lane, the others' are returned."""
-        if not bool(which.any()):
-            return rows
-        self.state.end(self.lanes[which], status, detail, self.x[which])
-        self._drop(which)
-        return tuple(row[~which] for row in rows)
+    def shown(self) -> tuple[Array, Array]:
+        return self.g, self.g
 
-    def _drop(self, which: Tensor) -> None:
-        """Go on without some lanes."""
-        if not bool(which.any()):
-            return
-        at = (~which).nonzero()[:, 0]
-        self.lanes, self.A, self.M = self.lanes[at], self.A.take(at), self.M.take(at)
-        self.x, self.r, self.g, self.norm = self.x[at], self.r[at], self.g[at], self.norm[at]
-        self.d, self.q, self.reach = self.d[at], self.q[at], self.reach[at]
-        self.stalled, self.exhausted = self.stalled[at], self.exhausted[at]
-        self.claims.keep(at)
+    def restart(self, to: Array, r: Array, g: Array) -> None:
+        self.r[to], self.d[to], self.q[to] = r, 0.0, 0.0
+        self.g[to] = g
+        if self.inner and self.M is not None:
+            self.p[to] = 0.0
+            self.z[to] = self.M.apply(self.r)[to]
+        norm = norm_upper(self.g)
+        self.norm = replaced(self.norm, to, norm)
+        self.stalled = replaced(self.stalled, to, self.norm < 0)
 
+    def _gradient(self) -> Array:
+        """The running g of the running r."""
+        if self.adjoint is None:
+            return self.r
+        self.products += 1
+        return self.adjoint.apply(self.r)
 
-def _size(v: Tensor) -> Tensor:
-    """The largest entry of every row, 1 for a row of zeros: (s, 1)."""
-    largest = v.abs().amax(-1, keepdim=True)
-    return torch.where(largest > 0, largest, 1.0)
+    def _contradicts(self, c: Array, q: Array) -> bool:
+        """End the lanes whose operator and its adjoint are not of one matrix; whether there were any."""
+        form, length = self.form, norm_of(c)
+        reach = norm_of(q) / form.where(length > 0, length, 1.0)
+        self.reach = form.where(reach > self.reach, reach, self.reach)
+        strange = form.positions(contradicts(c, q, self.r, self.g, self.reach))
+        self.end(strange, Status.NOT_LINEAR, OTHER_ADJOINT)
+        return bool(strange)
+
+    def _proposal(self) -> Array:
+        """The c of every lane, of length 1: M g, or M q after a step that gained little."""
+        form, M = self.form, self.M
+        v, length, own = self.g if not self.inner else self.z, self.norm, self.inner
+        if self.square and self.taken and form.some(self.stalled):
+            last = self.p[..., (self.taken - 1) % self.room, :]
+            if form.alone:
+                v, length = last, 1.0
+            else:
+                v = form.xp.where(self.stalled[:, None], last, v)
+                length = form.where(self.stalled, 1.0, length)
+        if own or M is not None:
+            v = v if own or M is None else M.apply(v / form.column(form.where(length > 0, length, 1.0)))
+            length = norm_of(v)
+        return v / form.column(form.where(length > 0, length, 1.0))
+
+    def _orthogonal(self, c: Array, q: Array) -> tuple[Array, Array, Array, Flag]:
+        """The direction d of c, q = A d and p, orthogonal to those before and of length 1; zero if nothing is left."""
+        form = self.form
+        kept_d, kept_q, kept_p = (own[..., : self.count, :] for own in (self.d, self.q, self.p))
+        given = norm_of(q)
+        total = beta = form.coefficients(kept_p, q)
+        q = q - form.combination(beta, kept_q)
+        left = norm_of(q)
+        if not self.inner and form.some(left < _CANCELS * given):  # what cancelled was known to fewer digits
+            beta = form.coefficients(kept_p, q)
+            total, q = total + beta, q - form.combination(beta, kept_q)
+            left = norm_of(q)
+        d, p, length = c - form.combination(total, kept_d), q, left
+        if self.inner and self.M is not None:
+            p = self.M.apply(q)
+            squares = form.dot(q, p)
+            length = form.sqrt(form.where(squares > 0, squares, 0.0))
+        fresh = (left > _NEW * given) & (length > 0)
+        over = form.column(form.where(fresh, 1.0 / form.where(fresh, length, 1.0), 0.0))
+        return d * over, q * over, p * over, fresh
+
+    def _add(self, d: Array, q: Array, p: Array) -> None:
+        """Keep a direction; where there is no room, GMRES starts again, CGLS with this one, and MINRES forgets one."""
+        if self.count == self.room and not self.window:
+            self.count = self.taken = 0
+            if self.square:
+                self.stalled = self.norm < 0
+                return
+        k = self.taken % self.room
+        self.d[..., k, :], self.q[..., k, :] = d, q
+        if self.inner:
+            self.p[..., k, :] = p
+        self.taken, self.count = self.taken + 1, min(self.count + 1, self.room)

@@ -6,14 +6,12 @@ import inspect
 import os
 import traceback
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
-from nlaformer.compiler.reference import Reference
-from nlaformer.compiler.trace import ANSWER
-from nlaformer.loading import load
+    from nlaformer.compiler.reference import Reference
 
 _ROLES = {"directions": "propose", "preconditioner": "preconditioner"}
 RESIDUAL, GRADIENT = "b - A x", "A^T (b - A x)"
@@ -21,12 +19,19 @@ RESIDUAL, GRADIENT = "b - A x", "A^T (b - A x)"
 
 def loaded(model: Any) -> Any:
     """The model of a path or name; anything else as it is."""
-    return load(model) if isinstance(model, str | os.PathLike) else model
+    if not isinstance(model, str | os.PathLike):
+        return model
+    from nlaformer.loading import load
+
+    return load(model)
 
 
 def program_of(model: Any) -> Reference | None:
     """The program of a trained program; None of anything else."""
-    program = getattr(model, "program", None)
+    if (program := getattr(model, "program", None)) is None:
+        return None
+    from nlaformer.compiler.reference import Reference
+
     return program if isinstance(program, Reference) else None
 
 
@@ -79,6 +84,8 @@ def residual_of(program: Reference | None, inputs: Mapping[str, Tensor], x: Tens
     """The residual that a program is judged by, at an answer x; None if it has none, or not of these inputs."""
     if program is None or not program.residual:
         return None
+    from nlaformer.compiler.trace import ANSWER
+
     try:
         return program.residual({**inputs, ANSWER: x})["residual"]
     except (KeyError, RuntimeError):
@@ -89,6 +96,8 @@ def linear_residual(program: Reference | None, n: int) -> str:
     """``RESIDUAL`` or ``GRADIENT``, if that is the residual of a program up to its sign, for n unknowns; or nothing."""
     if program is None or not {"A", "b"} <= program.inputs.keys():
         return ""
+    import torch
+
     generator = torch.Generator().manual_seed(0)
     A, b, x = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((n, n), (n,), (n,)))
     found, r = residual_of(program, {"A": A, "b": b, "x0": x}, x), b - A @ x

@@ -1,23 +1,23 @@
 """The matrices of many systems behind one interface: dense, sparse, or known only by their products.
 
-A lane is one right-hand side; X (m, n) holds a vector for each of m lanes. Several lanes may share a matrix. Matrices
-of least squares have other numbers of rows than of columns.
+X holds the vector of a system alone, (n,), or a vector for each of m lanes, (m, n). Several lanes may share a matrix.
+Matrices of least squares have other numbers of rows than of columns.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from nlaformer.errors import DTypeError, OptionError, ShapeError
-from nlaformer.prompt import scale
+from nlaformer.solvers.arithmetic import Array, like, namespace, scale, to_numpy, transpose
 
-_Terms = Iterator[tuple[Tensor, Tensor, Tensor | None]]
+_Terms = Iterator[tuple[Array, Array, Array | None]]
 
 
 class Operator(Protocol):
@@ -28,65 +28,106 @@ class Operator(Protocol):
         """The largest number of products in any component of A x; 0 if unknown."""
 
     @property
+    def size(self) -> float:
+        """No less than the norm of |A|, infinity if unknown; 0 if the entries are not known."""
+
+    @property
     def transposed(self) -> Operator:
         """The operator of A^T."""
 
-    def apply(self, X: Tensor) -> Tensor:
+    def apply(self, X: Array) -> Array:
         """A x of every lane."""
 
-    def absolute(self, X: Tensor) -> Tensor:
+    def absolute(self, X: Array) -> Array:
         """|A| x of every lane, or zero if the entries are not known."""
 
-    def take(self, lanes: Tensor) -> Operator:
+    def take(self, at: Any) -> Operator:
         """The operator of some lanes."""
 
-    def products(self, X: Tensor) -> _Terms:
+    def keep(self, at: Any) -> Operator:
+        """The operator of some lanes, most of them in their places; this one is not used any more."""
+
+    @property
+    def product(self) -> Callable[[Array], Array]:
+        """What ``apply`` does, as fast as it can be."""
+
+    def products(self, X: Array) -> _Terms:
         """A x, one term of every sum at a time: factors a and x, and the components they add to (None: all)."""
 
-    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
+    def blocks(self, index: Array, rows: Array | None = None) -> Array:
         """The entries of A at (rows x index) of every matrix: index (k, s) -> (G, k, s, s); rows are the index."""
 
 
 @dataclass(frozen=True)
 class DenseOperator:
-    """G matrices, each shared by m / G consecutive lanes."""
+    """A matrix, or G matrices, each shared by m / G consecutive lanes."""
 
-    A: Tensor  # (G, n, n), or (G, rows, n)
-    shared: int  # lanes to a matrix
+    A: Array  # (rows, n) of a system alone, or (G, rows, n)
+    shared: int = 1  # lanes to a matrix
+    size: float = math.inf
+    owned: bool = False  # whether it is a copy
 
     @property
     def terms(self) -> int:
-        return self.A.shape[-1]
+        return int(self.A.shape[-1])
 
     @property
     def transposed(self) -> DenseOperator:
-        return DenseOperator(self.A.mT, self.shared)
+        return DenseOperator(transpose(self.A), self.shared, self.size)
 
-    def apply(self, X: Tensor) -> Tensor:
-        return self._product(self.A, X)
+    @cached_property
+    def _absolute(self) -> DenseOperator:
+        return DenseOperator(abs(self.A), self.shared)
 
-    def absolute(self, X: Tensor) -> Tensor:
-        return self._product(self.A.abs(), X)
+    def apply(self, X: Array) -> Array:
+        A = self.A
+        if X.ndim == 1:
+            return A @ X
+        if self.shared == 1 and len(A) == len(X):
+            if hasattr(np, "matvec") and isinstance(A, np.ndarray):
+                return np.matvec(A, X)
+            return (X[:, None] @ transpose(A))[:, 0]
+        return (X.reshape(len(A), self.shared, -1) @ transpose(A)).reshape(len(X), A.shape[-2])
 
-    def _product(self, A: Tensor, X: Tensor) -> Tensor:
-        return (X.reshape(len(A), self.shared, -1) @ A.mT).reshape(len(X), A.shape[-2])
+    def absolute(self, X: Array) -> Array:
+        return self._absolute.apply(X)
 
-    def take(self, lanes: Tensor) -> DenseOperator:
+    def take(self, at: Any) -> DenseOperator:
+        if at is ...:
+            return self
         if len(self.A) == 1:
-            return DenseOperator(self.A, len(lanes))
-        every = torch.arange(len(self.A) * self.shared, device=lanes.device)
-        if len(lanes) == len(every) and bool((lanes == every).all()):
+            return replace(self, shared=len(at))
+        if len(at) == len(self.A) * self.shared and at.tolist() == list(range(len(at))):
             return self  # the lanes of a matrix keep sharing it
-        return DenseOperator(self.A[lanes // self.shared], 1)
+        return DenseOperator(self.A[at // self.shared], owned=True)
 
-    def products(self, X: Tensor) -> _Terms:
+    def keep(self, at: Any) -> DenseOperator:
+        if at is ... or not self.owned:
+            return self.take(at)
+        moved = [(k, of) for k, of in enumerate(at.tolist()) if k != of]
+        if moved:
+            to, of = (list(part) for part in zip(*moved, strict=True))
+            self.A[to] = self.A[of]
+        return DenseOperator(self.A[: len(at)], owned=True)
+
+    @property
+    def product(self) -> Callable[[Array], Array]:
+        alone = self.A.ndim == 2 and isinstance(self.A, np.ndarray)
+        return self.A.dot if alone else self.apply
+
+    def products(self, X: Array) -> _Terms:
+        if X.ndim == 1:
+            yield from ((self.A[:, j], X[j], None) for j in range(self.terms))
+            return
         X = X.reshape(len(self.A), self.shared, -1)
         for j in range(self.terms):
-            a = self.A[:, None, :, j].expand(-1, self.shared, -1)
-            yield a.flatten(0, 1), X[..., j, None].expand_as(a).flatten(0, 1), None
+            a, x = self.A[:, None, :, j], X[..., j, None]
+            shape = (X.shape[0] * self.shared, a.shape[-1])
+            xp = namespace(X)
+            yield xp.broadcast_to(a, (len(X), self.shared, a.shape[-1])).reshape(shape), x.reshape(-1, 1), None
 
-    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
-        return self.A[:, (index if rows is None else rows)[:, :, None], index[:, None, :]]
+    def blocks(self, index: Array, rows: Array | None = None) -> Array:
+        return self.A[..., (index if rows is None else rows)[:, :, None], index[:, None, :]]
 
 
 @dataclass(frozen=True)
@@ -94,38 +135,52 @@ class SparseOperator:
     """One SciPy matrix in CSR form for all lanes; products are computed on the CPU."""
 
     A: Any  # csr_array, float64, (n, n), or (rows, n)
+    size: float = math.inf
 
-    @property
+    @cached_property
     def terms(self) -> int:
         return int(np.diff(self.A.indptr).max())
 
     @property
     def transposed(self) -> SparseOperator:
-        return SparseOperator(self.A.T.tocsr())
+        return SparseOperator(self.A.T.tocsr(), self.size)
 
-    def apply(self, X: Tensor) -> Tensor:
-        return _row_by_row(self.A, X)
+    @cached_property
+    def _absolute(self) -> SparseOperator:
+        return SparseOperator(absolute(self.A))
 
-    def absolute(self, X: Tensor) -> Tensor:
-        return _row_by_row(abs(self.A), X)
+    def apply(self, X: Array) -> Array:
+        return self.A @ X if X.ndim == 1 and isinstance(X, np.ndarray) else _row_by_row(self.A, X)
 
-    def take(self, lanes: Tensor) -> SparseOperator:
+    def absolute(self, X: Array) -> Array:
+        return self._absolute.apply(X)
+
+    def take(self, at: Any) -> SparseOperator:
         return self
 
-    def products(self, X: Tensor) -> _Terms:
+    keep = take
+
+    @property
+    def product(self) -> Callable[[Array], Array]:
+        return self.apply
+
+    def products(self, X: Array) -> _Terms:
         # Rows in order of their length: those that have a k-th entry are then the first ones.
         start, length = self.A.indptr[:-1], np.diff(self.A.indptr)
         order = np.argsort(-length, kind="stable")
         for k in range(self.terms):
             rows = order[: np.searchsorted(-length[order], -k)]
             at = start[rows] + k
-            a = torch.from_numpy(self.A.data[at]).expand(len(X), -1)
-            yield a, X[:, torch.from_numpy(self.A.indices[at].astype(np.int64))], torch.from_numpy(rows)
+            yield like(self.A.data[at], X), X[..., self.A.indices[at].astype(np.int64)], rows
 
-    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
-        pairs = zip(index.numpy(), (index if rows is None else rows).numpy(), strict=True)
-        parts = [torch.from_numpy(self.A[j][:, i].toarray()) for i, j in pairs]
-        return torch.stack(parts)[None]
+    def blocks(self, index: Array, rows: Array | None = None) -> Array:
+        pairs = zip(to_numpy(index), to_numpy(index if rows is None else rows), strict=True)
+        return np.stack([self.A[j][:, i].toarray() for i, j in pairs])[None]
+
+
+def absolute(csr: Any) -> Any:
+    """|A| of a CSR array, which shares its indices."""
+    return type(csr)((np.abs(csr.data), csr.indices, csr.indptr), shape=csr.shape)
 
 
 @dataclass(frozen=True)
@@ -137,21 +192,18 @@ class ImplicitOperator:
     """
 
     A: Any
-    exponents: Tensor  # (m, 2) of A itself and of the vectors that it is applied to; 0 leaves them as they are
+    own: Any = 0  # (m,) exponents of A itself, or one for all; 0 leaves it as it is
+    given: Any = 0  # (m,) those of the vectors that it is applied to
     terms: int = 0
+    size: float = 0.0
 
-    @classmethod
-    def of(cls, A: Any, lanes: int, device: torch.device | None = None) -> ImplicitOperator:
-        """The operator of some lanes, whose vectors, on a device, are passed as they are."""
-        return cls(A, torch.zeros(lanes, 2, dtype=torch.int32, device=device))
-
-    def scaled(self, exponent: Tensor) -> ImplicitOperator:
+    def scaled(self, exponent: Any) -> ImplicitOperator:
         """The operator of A / 2^e."""
-        return replace(self, exponents=torch.stack([exponent, self.exponents[:, 1]], -1))
+        return replace(self, own=exponent)
 
-    def in_units(self, exponent: Tensor) -> ImplicitOperator:
+    def in_units(self, exponent: Any) -> ImplicitOperator:
         """The operator that sees 2^e x of every lane, and divides what it gives by 2^e."""
-        return replace(self, exponents=torch.stack([self.exponents[:, 0], exponent], -1))
+        return replace(self, given=exponent)
 
     @property
     def unit(self) -> float:
@@ -163,10 +215,10 @@ class ImplicitOperator:
     def transposed(self) -> ImplicitOperator:
         return replace(self, A=self.A.T)
 
-    def apply(self, X: Tensor) -> Tensor:
-        given = scale(X, self.exponents[:, 1:])
+    def apply(self, X: Array) -> Array:
+        given = scale(X, _factors(self.given))
         try:
-            found = _row_by_row(self.A, given) if len(X) == 1 else self._columns(given)
+            found = self._columns(given) if X.ndim == 2 and len(X) > 1 else _row_by_row(self.A, given)
         except DTypeError:
             raise
         except NotImplementedError as error:
@@ -178,28 +230,44 @@ class ImplicitOperator:
             raise ShapeError(
                 f"a product with the LinearOperator failed ({error}); it must take {n} numbers and return {rows}"
             ) from error
-        return scale(found, -self.exponents.sum(-1, keepdim=True))
+        return scale(found, _factors(-(self.own + self.given)))
 
-    def _columns(self, X: Tensor) -> Tensor:
-        columns = _real(self.A.matmat(X.cpu().numpy().T.copy()))
-        return torch.from_numpy(np.ascontiguousarray(columns.T)).to(X.device)
+    def _columns(self, X: Array) -> Array:
+        columns = _real(self.A.matmat(to_numpy(X).T.copy()))
+        return like(np.ascontiguousarray(columns.T), X)
 
-    def absolute(self, X: Tensor) -> Tensor:
-        return X.new_zeros(len(X), self.A.shape[0])
+    def absolute(self, X: Array) -> Array:
+        rows = self.A.shape[0]
+        return like(np.zeros((*X.shape[:-1], rows)), X)
 
-    def take(self, lanes: Tensor) -> ImplicitOperator:
-        return replace(self, exponents=self.exponents[lanes])
+    def take(self, at: Any) -> ImplicitOperator:
+        own, given = (e if at is ... or isinstance(e, int) else e[at] for e in (self.own, self.given))
+        return replace(self, own=own, given=given)
 
-    def products(self, X: Tensor) -> _Terms:
+    keep = take
+
+    @property
+    def product(self) -> Callable[[Array], Array]:
+        return self.apply
+
+    def products(self, X: Array) -> _Terms:
         return iter(())
 
-    def blocks(self, index: Tensor, rows: Tensor | None = None) -> Tensor:
+    def blocks(self, index: Array, rows: Array | None = None) -> Array:
         raise NotImplementedError("a LinearOperator has no entries")
 
 
-def _row_by_row(A: Any, X: Tensor) -> Tensor:
+def _factors(e: Any) -> Any:
+    """Exponents of lanes as those of their vectors."""
+    return e if isinstance(e, int) else e[:, None]
+
+
+def _row_by_row(A: Any, X: Array) -> Array:
     """A x of every row with a matrix or operator of SciPy's; faster than one product with all of them."""
-    return torch.from_numpy(np.stack([_real(A @ x) for x in X.cpu().numpy().copy()])).to(X.device)
+    given = to_numpy(X)  # copied: a user's matvec may write into what it is given
+    if given.ndim == 1:
+        return like(_real(A @ given.copy()), X)
+    return like(np.stack([_real(A @ x) for x in given.copy()]), X)
 
 
 def _real(found: Any) -> np.ndarray:

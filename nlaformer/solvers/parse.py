@@ -1,4 +1,4 @@
-"""A, b and x0 as users give them become lanes in float64, scaled by powers of two.
+"""A, b and x0 as users give them become a system alone, or several lanes, in float64.
 
 A lane has its own method: conjugate gradients, or minimal residuals (GMRES) where A is not symmetric, or least squares
 where A is not square.
@@ -9,52 +9,81 @@ b (..., n, k); a single vector (n,) goes with every matrix of a batch. So for A 
 NumPy and SciPy, and for A (n, n, n), b (n, n) is n vectors, one per matrix. Of least squares, A has m rows and b m
 entries, x n.
 
-A and b are scaled so that their largest entries are near 1: A x = b becomes (2^-i A) y = 2^-j b with x = 2^(j-i) y.
-Scaling by powers of two is exact, and no product on the way overflows or underflows.
+Where the largest entry of A or b is far from 1, it is scaled: A x = b becomes (2^-i A) y = 2^-j b with x = 2^(j-i) y.
+Scaling by powers of two is exact, and no product on the way overflows or underflows. A model is always shown systems
+whose largest entries are near 1.
+
+Arrays of NumPy stay NumPy's, tensors torch's; with a sparse A or an operator, work is done in NumPy.
 """
 
 from __future__ import annotations
 
-import functools
 import math
+import sys
 from dataclasses import dataclass
 from decimal import Decimal
+from functools import cached_property
 from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from nlaformer.arrays import give, kind_of, plain, to_tensor
+from nlaformer.arrays import is_tensor, kind_of, plain, to_array, to_tensor
 from nlaformer.errors import DTypeError, OptionError, ShapeError
-from nlaformer.prompt import exponent, scale
-from nlaformer.solvers.certificate import UNIT, goal_of, norm_lower
-from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator
+from nlaformer.solvers.arithmetic import (
+    Array,
+    Flag,
+    Form,
+    Number,
+    cast,
+    exponent,
+    form_of,
+    like,
+    namespace,
+    scale,
+    to_numpy,
+    to_torch,
+    transpose,
+)
+from nlaformer.solvers.certificate import UNIT, goal_of, norm_lower, norm_upper
+from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator, absolute
 from nlaformer.solvers.sparse import COMPLEX, is_sparse, to_csr
 
 _NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
+_DIGITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}  # binary ones after the first
+_LARGEST = sys.float_info.max
+_NEAR_ONE = (2.0**-64, 2.0**64)  # largest entries that are not scaled
 
 
 @dataclass(frozen=True)
 class Problem:
-    """m lanes, scaled, and the way back to the units, shape and kind of array of the user."""
+    """One system or m lanes, scaled, and the way back to the units, shape and kind of array of the user."""
 
     A: Operator
     adjoint: Operator | None  # A^T, of least squares alone
-    b: Tensor  # (m, rows of A)
-    x0: Tensor | None  # (m, n)
+    b: Array  # (rows of A,) of a system alone, or (m, rows of A)
+    x0: Array | None  # (m, n)
     unknowns: int  # n
-    tolerance: Tensor  # (m,) for |b - A x|, or, of least squares, |A^T (b - A x)|
-    exponent_a: Tensor  # (m,)
-    exponent_b: Tensor  # (m,)
-    finite: Tensor  # (m,) whether A, b and x0 are
-    minimal: Tensor  # (m,) whether steps minimize the residual (GMRES, CGLS) and not the error in the A-norm (CG)
+    tolerance: Number  # (m,) for |b - A x|, or, of least squares, |A^T (b - A x)|
+    exponent_a: Any  # (m,), or 0 where no lane is scaled
+    exponent_b: Any  # (m,)
+    finite: Flag  # (m,) whether A, b and x0 are
+    minimal: list[bool]  # of every lane: whether steps minimize the residual (GMRES, CGLS), not the A-norm of the error
     complaint: list[str]  # of every lane: why A does not suit CG, where that is its method, or nothing
     kind: str
-    dtype: torch.dtype
+    dtype: str
     shape: tuple[int, ...]  # of the numbers per system
     columns: bool
+
+    @cached_property
+    def form(self) -> Form:
+        """Whether it is a system alone."""
+        return form_of(self.b)
+
+    @property
+    def lanes(self) -> int:
+        """Their number, m."""
+        return math.prod(self.shape)
 
     @property
     def single(self) -> bool:
@@ -62,83 +91,110 @@ class Problem:
         return not self.shape
 
     @property
-    def exponent(self) -> Tensor:
+    def exponent(self) -> Any:
         """The exponents of what the tolerance is for, (m,)."""
         return self.exponent_b if self.adjoint is None else self.exponent_a + self.exponent_b
 
-    def test(self, lanes: Tensor, d: Tensor, q: Tensor) -> Tensor:
-        """What residuals and products are multiplied with in a step along d, q = A d: q where that minimizes |r|."""
-        minimal = self.minimal[lanes]
-        if bool(minimal.all()):
-            return q
-        return torch.where(minimal[:, None], q, d) if bool(minimal.any()) else d
-
-    def unscaled(self, x: Tensor, lanes: Tensor | slice = slice(None)) -> Tensor:
+    def unscaled(self, x: Array, at: Any = ...) -> Array:
         """The vector in the user's units, float64."""
-        return scale(x, (self.exponent_b - self.exponent_a)[lanes, None])
+        return scale(x, of_rows(self.exponent_b - self.exponent_a, at))
 
-    def rounded(self, x: Tensor, lanes: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    def rounded(self, x: Array, at: Any = ..., dtype: str = "") -> Array:
         """The returned x, in the user's precision; in the units of the lanes."""
-        given = self.unscaled(x, lanes).to(dtype or self.dtype).double()
-        return scale(given, (self.exponent_a - self.exponent_b)[lanes, None])
+        dtype, e = dtype or self.dtype, of_rows(self.exponent_a - self.exponent_b, at)
+        if dtype == "float64" and isinstance(e, int) and e == 0:
+            return x
+        return scale(cast(cast(self.unscaled(x, at), dtype), "float64"), e)
 
-    def vectors(self, X: Tensor, dtype: torch.dtype | None = None) -> Any:
-        """Lanes of vectors in the shape and kind of b."""
-        X = X.reshape(*self.shape, X.shape[-1]).to(dtype or self.dtype)
-        return give(X.mT.contiguous() if self.columns else X, self.kind)
+    def vectors(self, X: Array, dtype: str = "") -> Any:
+        """Lanes of vectors, copied, in the shape and kind of b."""
+        X = cast(X.reshape(*self.shape, X.shape[-1]), dtype or self.dtype)
+        return self.given(namespace(X).asarray(transpose(X) if self.columns else X, copy=True))
+
+    def given(self, X: Array) -> Any:
+        """Vectors in the kind of b."""
+        return to_torch(X) if self.kind == "torch" else to_numpy(X)
 
     def numbers(self, values: Any) -> Any:
         """A number or a row per lane, in the shape of the batch; of a single system a plain number or its row."""
-        array = np.asarray(values.cpu() if isinstance(values, Tensor) else values)
         if self.single:
-            return array[0] if array.ndim > 1 else array.tolist()[0]
+            return values[0]
+        array = np.asarray(values)
         return array.reshape(self.shape + array.shape[1:])
 
 
-_SQUARE = ("cg", "pcg", "gmres")
+def of_rows(e: Any, at: Any = ...) -> Any:
+    """The exponents of some lanes as those of their rows."""
+    return e if isinstance(e, int) else e[at][:, None]
 
 
-def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto") -> Problem:
-    """Check what was given and make lanes of it; A chooses between CG, GMRES and least squares where ``method`` not."""
+_MINIMAL = ("gmres", "minres")
+_SQUARE = ("cg", "pcg", *_MINIMAL)
+
+
+def read(
+    A: Any,
+    b: Any,
+    x0: Any,
+    rtol: float,
+    atol: float,
+    method: str = "auto",
+    modelled: bool = False,
+    tensors: bool = False,
+) -> Problem:
+    """Check what was given and make lanes of it; A chooses between CG, GMRES and least squares where ``method`` not.
+
+    A system that a model is shown is never alone, and near 1; with ``tensors``, all arrays are those of torch.
+    """
     rtol, atol = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
     matrices, right = read_matrix("A", A, square=method in _SQUARE), read_real("b", b)
     shape, columns = _shape(matrices, right)
-    device = _device(A, matrices, right)
-    batch = shape[:-1] if columns else shape
-    operator, exponent_a, finite, flaws = _scaled(matrices, batch, math.prod(shape), device)
-    least_squares = method == "cgls" or matrices.shape[-2] != matrices.shape[-1]
-    minimal = [least_squares or method == "gmres" or (method not in _SQUARE and flaw.skew) for flaw in flaws]
+    dtype = result_dtype(matrices.dtype, right.dtype)
+    matrices, right = _together(A, matrices, right, tensors)
+    alone, least_squares = not (shape or modelled), method == "cgls" or matrices.shape[-2] != matrices.shape[-1]
+    batch, lanes = shape[:-1] if columns else shape, math.prod(shape)
+    operator, (e, whole, flaws) = _read_operator(matrices, batch, lanes, alone, modelled)
 
-    def as_lanes(v: Tensor) -> Tensor:
-        v = (v.mT if columns else v).to(device, torch.float64)
-        return v.expand(*shape, v.shape[-1]).reshape(-1, v.shape[-1]).contiguous()
+    def as_lanes(v: Array) -> Array:
+        if alone:
+            return cast(v, "float64")
+        v = cast(transpose(v) if columns else v, "float64")
+        return namespace(v).broadcast_to(v, (*shape, v.shape[-1])).reshape(-1, v.shape[-1])
 
-    y = as_lanes(right)
-    finite = finite & torch.isfinite(y).all(-1)
-    y = torch.where(finite[:, None], y, 0.0)
-    exponent_b, given = exponent(y.abs().amax(-1)), y
-    y = scale(y, -exponent_b[:, None])
-    start, n = None, matrices.shape[-1]
+    given = y = as_lanes(right)
+    form = form_of(y)
+
+    def of_lanes(values: list[Any]) -> Any:
+        """Numbers of every matrix as those of every lane."""
+        return form.numbers([value for value in values for _ in range(lanes // len(values))])
+
+    exponent_a, finite = of_lanes(e) if modelled or any(e) else 0, of_lanes(whole)
+    finite, y, exponent_b = _in_range(form, y, finite, modelled)
+    n = matrices.shape[-1]
     if least_squares and isinstance(operator, ImplicitOperator):
         # Entries tell the size of other matrices. Products with A and A^T would leave the range of the numbers.
-        drawn = torch.randn(y.shape[-1], dtype=y.dtype, generator=torch.Generator().manual_seed(0)).expand_as(y)
-        exponent_a, _ = _finite_exponent(operator.transposed.apply(drawn).abs().amax(-1))
+        drawn = like(np.random.default_rng(0).standard_normal(y.shape[-1]), y) + 0 * y
+        exponent_a = _exponents(form, form.peak(operator.transposed.apply(drawn)), modelled)
         operator = operator.scaled(exponent_a)
+    start = None
     if x0 is not None:
-        start = as_lanes(_read_x0(x0, n, shape, columns))
-        finite = finite & torch.isfinite(start).all(-1)
-        start = scale(torch.where(finite[:, None], start, 0.0), (exponent_a - exponent_b)[:, None])
+        start = as_lanes(like(_read_x0(x0, n, shape, columns), right))
+        finite = finite & form.isfinite(form.peak(start))
+        start = scale(_or_zero(form, finite, start), of_rows(exponent_a - exponent_b))
     adjoint = operator.transposed if least_squares else None
     if adjoint is None:
-        tolerance = _tolerances(norm_lower(y), exponent_b, rtol, atol, torch.zeros_like(y[:, 0]))
+        tolerance = _tolerances(form, norm_lower(y), exponent_b, rtol, atol, 0.0)
     else:
         own = adjoint.in_units(exponent_b) if isinstance(adjoint, ImplicitOperator) else adjoint
         goal = goal_of(operator, own, y)
         vanishes = goal.vanishes
-        if bool(vanishes.any()):  # an entry that the scaling took to zero may be all there is of A^T b
-            vanishes = vanishes & _keeps(matrices, batch, exponent_a) & ((y != 0) == (given != 0)).all(-1)
-        tolerance = _tolerances(goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * vanishes)
-        start = None if start is None else torch.where(vanishes[:, None], 0.0, start)  # the answer
+        if form.some(vanishes):  # an entry that the scaling took to zero may be all there is of A^T b
+            same = ((y != 0) == (given != 0)).all(-1)
+            vanishes = vanishes & of_lanes(_keeps(matrices, batch, e)) & (bool(same) if alone else same)
+        tolerance = _tolerances(form, goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * vanishes)
+        start = None if start is None else _or_zero(form, form.no(vanishes), start)  # 0 is the answer
+    flaws = [flaw for flaw in flaws for _ in range(lanes // len(flaws))]
+    minimal = [least_squares or method in _MINIMAL or (method not in _SQUARE and flaw.skew) for flaw in flaws]
     return Problem(
         A=operator,
         adjoint=adjoint,
@@ -149,70 +205,112 @@ def read(A: Any, b: Any, x0: Any, rtol: float, atol: float, method: str = "auto"
         exponent_a=exponent_a,
         exponent_b=exponent_b,
         finite=finite,
-        minimal=torch.tensor(minimal, device=device),
+        minimal=minimal,
         complaint=["" if own else str(flaw) for own, flaw in zip(minimal, flaws, strict=True)],
         kind="torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
-        dtype=result_dtype(matrices.dtype, right.dtype),
+        dtype=dtype,
         shape=shape,
         columns=columns,
     )
 
 
-def _shape(matrices: Any, right: Tensor) -> tuple[tuple[int, ...], bool]:
+def _or_zero(form: Form, kept: Flag, v: Array) -> Array:
+    """Vectors, zero where they are not kept."""
+    if not form.some(form.no(kept)):
+        return v
+    xp = form.xp
+    return xp.where(form.column(kept) if v.ndim == 2 else xp.asarray(kept), v, xp.zeros_like(v))
+
+
+def _in_range(form: Form, y: Array, finite: Flag, modelled: bool) -> tuple[Flag, Array, Any]:
+    """Whether A and b are finite, b scaled, and its exponents."""
+    largest = form.peak(y)
+    known = form.isfinite(largest)
+    finite = finite & known
+    e = _exponents(form, form.where(known, largest, 0.0), modelled)
+    return finite, scale(_or_zero(form, finite, y), of_rows(-e)), e
+
+
+def _exponents(form: Form, largest: Number, always: bool) -> Any:
+    """The powers of two that bring numbers near 1; 0 for those that are not far, unless ``always``."""
+    known = form.where(form.isfinite(largest), largest, 1.0)
+    far = (known < _NEAR_ONE[0]) | (known > _NEAR_ONE[1])
+    if not always and not form.some(far):
+        return 0
+    return exponent(known) if always else form.where(far, exponent(known), 0)
+
+
+def _together(A: Any, matrices: Any, right: Array, tensors: bool) -> tuple[Any, Array]:
+    """The matrices and right-hand sides as arrays of one library on one device; SciPy's matrices live on the CPU."""
+    if not _is_array(matrices):
+        return matrices, to_torch(right) if tensors else to_numpy(right)
+    if tensors or is_tensor(matrices) or is_tensor(right):
+        matrices, right = to_torch(matrices), to_torch(right)
+        device = matrices.device if is_tensor(A) else right.device
+        return matrices.to(device), right.to(device)
+    return matrices, right
+
+
+def _is_array(matrices: Any) -> bool:
+    return isinstance(matrices, np.ndarray) or is_tensor(matrices)
+
+
+def _shape(matrices: Any, right: Array) -> tuple[tuple[int, ...], bool]:
     """The shape of the lanes, and whether b holds columns, as the dimensions of A and b say; or a ShapeError."""
     dimensions, n = len(matrices.shape), matrices.shape[-2]
-    columns = right.dim() == dimensions
+    columns = right.ndim == dimensions
     expected = (
         f"A {tuple(matrices.shape)} goes with b (..., {n}), a vector per matrix, or (..., {n}, k), k columns; given b "
         f"{tuple(right.shape)}"
     )
-    known = columns or right.dim() in (1, dimensions - 1)
-    if not known or not right.numel() or right.shape[-2 if columns else -1] != n:
+    known = columns or right.ndim in (1, dimensions - 1)
+    if not known or not math.prod(right.shape) or right.shape[-2 if columns else -1] != n:
         raise ShapeError(expected)
     batch = _batch(tuple(matrices.shape[:-2]), tuple(right.shape[: -2 if columns else -1]), expected)
     return ((*batch, right.shape[-1]) if columns else batch), columns
 
 
-def _device(A: Any, matrices: Any, right: Tensor) -> torch.device:
-    """Where the work is done: with the matrix, if that is a tensor; SciPy's matrices live on the CPU."""
-    if not isinstance(matrices, Tensor):
-        return torch.device("cpu")
-    return matrices.device if isinstance(A, Tensor) else right.device
-
-
-def _read_x0(x0: Any, n: int, shape: tuple[int, ...], columns: bool) -> Tensor:
+def _read_x0(x0: Any, n: int, shape: tuple[int, ...], columns: bool) -> Array:
     """A real x0 for each system, in the shape of x."""
     if isinstance(x0, str):
         raise OptionError(f"x0 is {x0!r:.20}; expected a vector. Where SciPy takes 'Mb', pass the product M @ b")
     start = read_real("x0", x0)
     own, batch = ((n, shape[-1]), shape[:-1]) if columns else ((n,), shape)  # of a single system, and of the others
     expected = f"x0 has shape {tuple(start.shape)}; expected that of x, {(*batch, *own)}, or one x0 for each system"
-    rest = start.dim() - len(own)
+    rest = start.ndim - len(own)
     if tuple(start.shape[rest:]) != own or _batch(batch, tuple(start.shape[: max(rest, 0)]), expected) != batch:
         raise ShapeError(expected)
     return start
 
 
-def _tolerances(norm: Tensor, e: Tensor, rtol: float, atol: float, least: Tensor) -> Tensor:
+def _tolerances(form: Form, norm: Number, e: Any, rtol: float, atol: float, least: Number) -> Number:
     """max(rtol norm, atol), or ``least``, of every lane in its units, rounded downwards, for norms that were."""
-    relative = torch.maximum(rtol * norm.clamp(min=0) * (1 - 4 * UNIT), least)
-    found = torch.maximum(relative, scale(torch.full_like(relative, atol), -e) * (1 - 4 * UNIT))
+
+    def larger(a: Number, b: Number) -> Number:
+        return form.where(a > b, a, b)
+
+    relative = larger(rtol * larger(norm, 0.0 * norm) * (1 - 4 * UNIT), least + 0.0 * norm)
+    found = larger(relative, scale(0.0 * norm + atol, -e) * (1 - 4 * UNIT))
     # The tolerance that is reported in the user's units must be the one that x meets, so it is a float64 there.
-    found = found.clamp(max=torch.finfo(torch.float64).max)
+    found = form.where(found < _LARGEST, found, _LARGEST)
     return scale(scale_towards(found, e, 0.0), -e)
 
 
-def scale_towards(values: Tensor, e: Tensor, towards: float) -> Tensor:
+def scale_towards(values: Number, e: Any, towards: float) -> Number:
     """Values from 0 on times 2^e; a product that float64 cannot hold is rounded towards 0 or infinity.
 
-    >>> third = torch.tensor(1 / 3, dtype=torch.float64)
-    >>> [scale_towards(third, torch.tensor(-1074), towards).item() for towards in (0.0, math.inf)]
+    >>> [scale_towards(1 / 3, -1074, towards) for towards in (0.0, math.inf)]
     [0.0, 5e-324]
     """
+    if isinstance(e, int) and e == 0:
+        return values
     found = scale(values, e)
     back = scale(found, -e)
     off = back < values if towards else back > values
-    return torch.where(off, torch.nextafter(found, torch.full_like(found, towards)), found)
+    if isinstance(values, float):
+        return math.nextafter(found, towards) if off else found
+    xp = namespace(values)
+    return xp.where(off, xp.nextafter(found, xp.full_like(found, towards)), found)
 
 
 def read_matrix(name: str, value: Any, square: bool = True) -> Any:
@@ -222,7 +320,7 @@ def read_matrix(name: str, value: Any, square: bool = True) -> Any:
         found = to_csr(name, value)
         if found.dtype.kind in "iu":
             _check_integers(name, found.data)
-    elif not isinstance(value, Tensor) and hasattr(value, "matvec") and hasattr(value, "shape"):
+    elif not _is_array(value) and hasattr(value, "matvec") and hasattr(value, "shape"):
         found = _linear_operator(name, value)
     else:
         found = read_real(name, value)
@@ -251,28 +349,32 @@ def _linear_operator(name: str, value: Any) -> Any:
     return found
 
 
-def read_real(name: str, value: Any) -> Tensor:
-    """A dense tensor of real numbers that float64 can hold."""
-    tensor = to_tensor(name, value).detach()
-    if tensor.is_complex():
-        raise DTypeError(f"{name} is complex ({tensor.dtype}); {COMPLEX}")
-    if not tensor.is_floating_point() and tensor.dtype != torch.bool:
-        _check_integers(name, tensor)
-    return tensor
+def read_real(name: str, value: Any) -> Array:
+    """A dense array of real numbers that float64 can hold: NumPy's, or a tensor if it is one."""
+    found = to_tensor(name, value).detach() if is_tensor(value) else to_array(name, value)
+    kind = str(found.dtype).removeprefix("torch.")
+    if kind.startswith("complex"):
+        raise DTypeError(f"{name} is complex ({found.dtype}); {COMPLEX}")
+    if isinstance(found, np.ndarray) and found.itemsize > 8:
+        raise DTypeError(f"{name} holds {kind} values; convert them to float64 or float32")
+    if kind.startswith(("int", "uint")):
+        _check_integers(name, found)
+    return found
 
 
 def _check_integers(name: str, values: Any) -> None:
     """Refuse whole numbers that float64 cannot hold: the answer would be that of another system."""
-    array = values.cpu().numpy() if isinstance(values, Tensor) else values
+    array = to_numpy(values)
     if array.size and max(abs(int(array.min())), abs(int(array.max()))) > 2**53:
         raise DTypeError(f"{name} holds whole numbers beyond 2^53, which float64 does not hold exactly; convert them")
 
 
-def result_dtype(*dtypes: Any) -> torch.dtype:
-    """The widest precision among those given; whole numbers count as float64."""
-    known = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}
-    found = (known.get(str(dtype).removeprefix("torch."), torch.float64) for dtype in dtypes)
-    return functools.reduce(torch.promote_types, found)
+def result_dtype(*dtypes: Any) -> str:
+    """The name of the widest precision among those given; whole numbers count as float64."""
+    kinds = {str(dtype).removeprefix("torch.") for dtype in dtypes}
+    if kinds == {"float16"} or kinds == {"bfloat16"}:
+        return kinds.pop()
+    return "float32" if kinds <= {"float16", "bfloat16", "float32"} else "float64"
 
 
 def read_tolerance(name: str, value: Any) -> float:
@@ -323,63 +425,96 @@ class _Flaws(NamedTuple):
         return self.asymmetry or self.diagonal
 
 
-def _scaled(
-    matrices: Any, batch: tuple[int, ...], lanes: int, device: torch.device
-) -> tuple[Operator, Tensor, Tensor, list[_Flaws]]:
-    """The matrices with their largest entries near 1.
+_Measured = tuple[list[int], list[bool], list[_Flaws]]  # of every matrix: the exponent, whether it is finite, its flaws
 
-    Also of every lane: the exponent, whether A is finite, and its flaws, if it is square.
-    """
-    from scipy.sparse.linalg import LinearOperator
 
-    if isinstance(matrices, LinearOperator):
-        e, finite = torch.zeros(lanes, dtype=torch.int32), torch.ones(lanes, dtype=torch.bool)
-        return ImplicitOperator.of(matrices, lanes), e, finite, [_Flaws()] * lanes
-    operator: Operator
+def _read_operator(
+    matrices: Any, batch: tuple[int, ...], lanes: int, alone: bool, modelled: bool
+) -> tuple[Operator, _Measured]:
+    """The matrices with their largest entries near 1, and what was measured of them."""
     square = matrices.shape[-2] == matrices.shape[-1]
-    # The diagonal is measured before the scaling, which may take a small entry to zero.
-    if isinstance(matrices, Tensor):
-        A = matrices.to(device, torch.float64)
-        A = A.reshape(1, *A.shape[-2:]) if math.prod(A.shape[:-2]) == 1 else A.expand(*batch, -1, -1).flatten(0, -3)
-        lowest = A.diagonal(dim1=-2, dim2=-1).amin(-1)  # (G,)
-        e, finite = _finite_exponent(A.abs().amax((-2, -1)))
-        A = torch.where(finite[:, None, None], scale(A, -e[:, None, None]), 0.0)
-        size = A.abs().amax((-2, -1))
-        gap = (A - A.mT).abs().amax((-2, -1)) if square else torch.zeros_like(size)
-        operator = DenseOperator(A, lanes // len(A))
+    if _is_array(matrices):
+        A = cast(matrices, "float64")
+        if not alone and math.prod(A.shape[:-2]) > 1:
+            A = namespace(A).broadcast_to(A, (*batch, *A.shape[-2:]))
+        return _dense(A.reshape(*([] if alone else [-1]), *A.shape[-2:]), lanes, square, str(matrices.dtype), modelled)
+    if is_sparse(matrices):
+        return _sparse(matrices, square, modelled)
+    return ImplicitOperator(matrices), ([0], [True], [_Flaws()])
+
+
+def _dense(A: Array, lanes: int, square: bool, dtype: str, modelled: bool) -> tuple[Operator, _Measured]:
+    xp, axes = namespace(A), None if A.ndim == 2 else (-2, -1)
+
+    def numbers(values: Array) -> list[float]:
+        found = values.tolist()
+        return found if isinstance(found, list) else [found]
+
+    largest, lowest = numbers(xp.max(abs(A), axis=axes)), numbers(xp.min(xp.linalg.diagonal(A), axis=-1))
+    finite, e = [math.isfinite(size) for size in largest], [_exponent(size, modelled) for size in largest]
+    if any(e) or not all(finite):
+        at = e[0] if A.ndim == 2 else like(np.array(e), A)[:, None, None]
+        known = like(np.array(finite), A) != 0
+        A = scale(xp.where(known.reshape(*known.shape[: A.ndim - 2], 1, 1), A, 0.0), -at)
+    gaps = [0.0] * len(largest)
+    mirror = transpose(A)
+    if square and not bool((mirror == A).all()):
+        gaps = numbers(xp.max(abs(A - mirror), axis=axes))
+    flaws = _flaws(gaps, lowest, largest, e, A.shape[-1], dtype)
+    size = norm_upper(A.reshape(-1)) if len(largest) == 1 else math.inf  # that of Frobenius
+    return DenseOperator(A, lanes // len(largest), size), (e, finite, flaws)
+
+
+def _sparse(csr: Any, square: bool, modelled: bool) -> tuple[Operator, _Measured]:
+    dtype, csr = str(csr.dtype), csr if csr.dtype == np.float64 else csr.astype(np.float64)
+    lowest, size = float(csr.diagonal().min()), absolute(csr)
+    largest = float(size.data.max(initial=0.0))
+    finite, e = math.isfinite(largest), _exponent(largest, modelled)
+    if e or not finite:
+        data = scale(csr.data, -e) if finite else np.zeros_like(csr.data)
+        csr = type(csr)((data, csr.indices, csr.indptr), shape=csr.shape)
+        size = absolute(csr)
+    gap = _gap(csr) if square else 0.0
+    # | |A| |^2 <= |A|_1 |A|_inf
+    over = size @ np.ones(csr.shape[1])
+    down = over if square and gap == 0 else size.T @ np.ones(csr.shape[0])
+    norm = math.sqrt(over.max()) * math.sqrt(down.max()) * (1 + (csr.nnz + 8) * UNIT)
+    return SparseOperator(csr, norm), ([e], [finite], _flaws([gap], [lowest], [largest], [e], csr.shape[1], dtype))
+
+
+def _gap(csr: Any) -> float:
+    """The largest difference of an entry of A from its mirror image."""
+    mirror = csr.T.tocsr()
+    if np.array_equal(mirror.indptr, csr.indptr) and np.array_equal(mirror.indices, csr.indices):
+        return 0.0 if np.array_equal(mirror.data, csr.data) else float(np.abs(mirror.data - csr.data).max())
+    return float(np.abs((csr - mirror).data).max(initial=0.0))
+
+
+def _flaws(
+    gaps: list[float], lowest: list[float], largest: list[float], e: list[int], n: int, dtype: str
+) -> list[_Flaws]:
+    """Those of every matrix; the diagonal is measured before the scaling, which may take a small entry to zero."""
+    eps, found = 2.0 ** -_DIGITS[result_dtype(dtype)], []
+    for gap, low, size, k in zip(gaps, lowest, largest, e, strict=True):
+        diagonal = max(scale(low, -k), 5e-324) if low > 0 else low
+        found.append(_Flaws.of(gap, diagonal, scale(size, -k), n, eps))
+    return found
+
+
+def _exponent(largest: float, always: bool) -> int:
+    """The power of two that brings a number near 1; 0 for one that is not far, unless ``always``, or not finite."""
+    far = math.isfinite(largest) and not _NEAR_ONE[0] <= largest <= _NEAR_ONE[1]
+    return exponent(largest) if far or (always and math.isfinite(largest)) else 0
+
+
+def _keeps(matrices: Any, batch: tuple[int, ...], e: list[int]) -> list[bool]:
+    """Whether no entry of each matrix is taken to zero by the scaling, of every matrix; an operator has no entries."""
+    if not any(e):
+        return [True] * len(e)
+    if is_sparse(matrices):
+        parts = [matrices.data.astype(np.float64)]
     else:
-        csr = matrices.astype(np.float64)
-        lowest = torch.tensor([csr.diagonal().min()])
-        e, finite = _finite_exponent(_largest(csr))
-        csr.data = scale(torch.from_numpy(csr.data), -e).numpy() if finite else np.zeros_like(csr.data)
-        size = _largest(csr)
-        gap = _largest(csr - csr.T) if square else torch.zeros_like(size)
-        operator = SparseOperator(csr)
-    n, eps, shared = matrices.shape[-1], torch.finfo(result_dtype(matrices.dtype)).eps, lanes // len(e)
-    diagonal = torch.where(lowest > 0, scale(lowest, -e).clamp(min=5e-324), lowest)
-    measured = zip(gap.tolist(), diagonal.tolist(), size.tolist(), strict=True)
-    flaws = [_Flaws.of(*numbers, n, eps) for numbers in measured]
-    every = [flaw for flaw in flaws for _ in range(shared)]
-    return operator, e.repeat_interleave(shared), finite.repeat_interleave(shared), every
-
-
-def _keeps(matrices: Any, batch: tuple[int, ...], e: Tensor) -> Tensor:
-    """Whether no entry of A is taken to zero by the scaling; of every lane."""
-    if isinstance(matrices, Tensor):
-        size = matrices.to(e.device, torch.float64).abs()
-        smallest = torch.where(size > 0, size, torch.inf).amin((-2, -1)).expand(batch).reshape(-1)
-    elif is_sparse(matrices):
-        size = np.abs(matrices.data.astype(np.float64))
-        smallest = torch.tensor([size.min(initial=np.inf, where=size > 0)])
-    else:
-        return torch.ones_like(e, dtype=torch.bool)  # an operator has no entries
-    return scale(smallest.repeat_interleave(len(e) // len(smallest)), -e) > 0
-
-
-def _finite_exponent(largest: Tensor) -> tuple[Tensor, Tensor]:
-    finite = torch.isfinite(largest)
-    return exponent(torch.where(finite, largest, 1.0)), finite
-
-
-def _largest(csr: Any) -> Tensor:
-    return torch.tensor([np.abs(csr.data).max(initial=0.0)])
+        A = to_numpy(cast(matrices, "float64"))
+        parts = list(np.broadcast_to(A, (*(batch if len(e) > 1 else ()), *A.shape[-2:])).reshape(len(e), -1))
+    smallest = [float(np.abs(part).min(initial=np.inf, where=part != 0)) for part in parts]
+    return [scale(size, -k) > 0 for size, k in zip(smallest, e, strict=True)]

@@ -26,8 +26,10 @@ from torch import Tensor
 from nlaformer.arrays import give, to_tensor
 from nlaformer.errors import OptionError
 from nlaformer.prompt import scale
+from nlaformer.solvers.arithmetic import Array, like, to_torch
 from nlaformer.solvers.blocks import LARGEST_CALL, Blocks, unreadable
 from nlaformer.solvers.certificate import norm_of
+from nlaformer.solvers.learned import DiagonalPlusRank
 from nlaformer.solvers.models import (
     GRADIENT,
     is_solver,
@@ -40,7 +42,6 @@ from nlaformer.solvers.models import (
     runs,
 )
 from nlaformer.solvers.parse import Problem
-from nlaformer.solvers.preconditioners import DiagonalPlusRank
 
 _ENOUGH = 10  # iterations of a model trained towards the solution
 
@@ -60,7 +61,7 @@ class Proposer:
 
     def __init__(self, problem: Problem, size: int) -> None:
         self.refused = Counter[str]()
-        self.applications = torch.zeros(len(problem.b), dtype=torch.long, device=problem.b.device)
+        self.applications = problem.form.numbers([0] * problem.lanes)
         self.seconds = 0.0
         self._problem = problem
         n = problem.unknowns
@@ -74,10 +75,11 @@ class Proposer:
         """The corrections for the residuals of some lanes, (lanes, n); of least squares g is A^T r, else r."""
         raise NotImplementedError
 
-    def correction(self, lanes: Tensor, r: Tensor, g: Tensor) -> tuple[Tensor, Tensor]:
+    def correction(self, lanes: Array, r: Array, g: Array) -> tuple[Array, Array]:
         """The corrections for the residuals of some lanes, and where they are usable."""
         self.applications[lanes] += 1
-        begun = time.perf_counter()
+        begun, given = time.perf_counter(), r
+        lanes, r, g = (to_torch(v) for v in (lanes, r, g))
         try:
             c = self.ask(lanes, r, g)
         except Exception as error:  # whatever a model raises, the solve goes on without it
@@ -90,7 +92,7 @@ class Proposer:
             self.refused["its answer is zero"] += int(zero.sum())
             fit &= ~zero
         self.seconds += time.perf_counter() - begun
-        return torch.where(fit[:, None], c, 0.0), fit
+        return like(torch.where(fit[:, None], c, 0.0), given), like(fit, self.applications) != 0
 
 
 class Answers(Proposer):
@@ -113,16 +115,16 @@ class Answers(Proposer):
             return
         self._blocks = Blocks.of(problem, size or problem.unknowns)
         self._square = problem.adjoint is None
-        rows = None if self._square else torch.arange(problem.b.shape[-1], device=problem.b.device)[None]
-        self._A = problem.A.blocks(self._blocks.index, rows)  # (G, k, s, s); of least squares (G, 1, rows, n)
-        self._shared = len(problem.b) // len(self._A)  # lanes to a matrix
+        rows = None if self._square else torch.arange(problem.b.shape[-1], device=self._blocks.index.device)[None]
+        self._A = to_torch(problem.A.blocks(self._blocks.index, rows))  # (G, k, s, s); of least squares (G, 1, rows, n)
+        self._shared = problem.lanes // len(self._A)  # lanes to a matrix
         if size is not None and not self._square:
             self._pad(size)
         elif size is None:
-            exponent = problem.exponent_a[:: self._shared, None, None]
+            exponent = to_torch(problem.exponent_a)[:: self._shared, None, None]
             self._A = scale(self._A, exponent[..., None])
             self._back = scale(torch.ones_like(self._A[..., :1, 0]), exponent)
-            self._length = norm_of(scale(problem.b, problem.exponent_b[:, None]))
+            self._length = norm_of(scale(to_torch(problem.b), to_torch(problem.exponent_b)[:, None]))
         else:
             self._A = _filled_up(self._A, size)
             self._back = torch.ones_like(self._A[..., :1, 0])
@@ -197,8 +199,8 @@ class Directions(Proposer):
         """Show the model the matrices, once; its memory, (m, k, ...)."""
         problem = self._problem
         self._blocks = Blocks.of(problem, self._model.config.n)
-        self._A = problem.A.blocks(self._blocks.index)  # (G, k, s, s)
-        self._shared = len(problem.b) // len(self._A)  # lanes to a matrix
+        self._A = to_torch(problem.A.blocks(self._blocks.index))  # (G, k, s, s)
+        self._shared = problem.lanes // len(self._A)  # lanes to a matrix
         place = _device(self._model, self._A.device)
         pieces = self._A.flatten(0, 1).split(LARGEST_CALL)
         memory = torch.cat([self._model.begin(piece.to(place)) for piece in pieces])

@@ -44,6 +44,7 @@ class Status(enum.Enum):
         "not symmetric: an eigenvalue is enclosed for symmetric matrices alone, so the answer must not be used; if A "
         "is symmetric up to rounding, pass (A + A.T) / 2"
     )
+    INTERRUPTED = "interrupted: the answer is the iterate of the smallest residual so far, above the tolerance"
     NONFINITE = "not finite: the input holds NaN or infinity, or the answer leaves the range of the numbers"
 
     def __str__(self) -> str:

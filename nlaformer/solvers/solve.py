@@ -8,29 +8,32 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from nlaformer.arrays import ArrayT, flag, full_precision, give, whole
+from nlaformer.arrays import ArrayT, flag, flushes_subnormals, full_precision, is_tensor, whole
 from nlaformer.errors import OptionError, unknown_name
-from nlaformer.prompt import scale
+from nlaformer.solvers.arithmetic import namespace, scale
 from nlaformer.solvers.conjugate_gradients import Direction, conjugate_gradients
-from nlaformer.solvers.guided import METHODS, Guidance, guide
 from nlaformer.solvers.minimal_residuals import minimal_residuals
-from nlaformer.solvers.models import role_of
 from nlaformer.solvers.outcome import check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, scale_towards
-from nlaformer.solvers.preconditioners import DiagonalPlusRank, Identity, Preconditioner, read_preconditioner
-from nlaformer.solvers.proposers import Preconditioned, Proposer, read_model
-from nlaformer.solvers.result import KeptSteps, SolveResult
+from nlaformer.solvers.preconditioners import Identity, Preconditioner, learned, read_preconditioner
+from nlaformer.solvers.progress import Progress
+from nlaformer.solvers.result import KeptSteps, SolveResult, Status
 from nlaformer.solvers.state import SolveState
 
-_METHODS = ("cg", "pcg", "gmres", "cgls", *METHODS)
+if TYPE_CHECKING:
+    from nlaformer.solvers.guided import Guidance
+    from nlaformer.solvers.learned import DiagonalPlusRank
+    from nlaformer.solvers.proposers import Proposer
+
+_MODELLED = ("auto", "warm-start", "refine", "flexible", "guided")  # methods that take a model
+_METHODS = ("cg", "pcg", "gmres", "minres", "cgls", *_MODELLED)
 _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64
 
 
@@ -199,6 +202,7 @@ class _Request:
     model: Any = None
     trajectory: bool = False
     switch: bool = True
+    restart: int | None = None
 
     def check_options(self) -> None:
         """Refuse options that do not exist or contradict each other, in words that suit the command line too."""
@@ -209,10 +213,10 @@ class _Request:
         flag("trajectory", self.trajectory)
         if self.method == "cg" and self.M is not None:
             raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
-        if self.model is None and self.method in METHODS and self.method not in ("auto", "guided"):
+        if self.model is None and self.method in _MODELLED and self.method not in ("auto", "guided"):
             raise OptionError(f"the method {self.method} needs a model, and none was given; give one, or use auto")
-        if self.model is not None and self.method not in METHODS:
-            raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(METHODS)}, or omit it")
+        if self.model is not None and self.method not in _MODELLED:
+            raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(_MODELLED)}, or omit it")
 
     @property
     def preconditioner(self) -> Any:
@@ -220,12 +224,34 @@ class _Request:
         return "jacobi" if self.method == "pcg" and self.M is None else self.M
 
 
-@torch.no_grad()
-@full_precision()
 def _solve(request: _Request) -> SolveResult:
     begun = time.perf_counter()
     request.check_options()
-    problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method)
+    M = learned(request.preconditioner) if isinstance(request.preconditioner, str | os.PathLike) else None
+    request = request if M is None else replace(request, M=M)
+    modelled = request.model is not None or learned(request.preconditioner) is not None
+    with _arithmetic(modelled or is_tensor(request.A) or is_tensor(request.b)):
+        result = _solved(request, modelled, begun)
+    # The user's line is above this one and solve.
+    warn_or_raise(result, request.check, above=3)
+    return result
+
+
+@contextmanager
+def _arithmetic(tensors: bool) -> Iterator[None]:
+    """Compute as IEEE says, and without warnings of single operations, whatever NumPy or torch was set to."""
+    with np.errstate(all="ignore"):
+        if not (tensors or flushes_subnormals()):
+            yield
+            return
+        import torch
+
+        with torch.no_grad(), full_precision():
+            yield
+
+
+def _solved(request: _Request, modelled: bool, begun: float) -> SolveResult:
+    problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method, modelled)
     n = max(problem.unknowns, problem.b.shape[-1])
     maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
     M = read_preconditioner(request.preconditioner, problem)
@@ -236,32 +262,54 @@ def _solve(request: _Request) -> SolveResult:
     written = 0.0 if proposer is None else proposer.seconds  # that the model took to write a preconditioner
     setup_seconds = time.perf_counter() - begun - written
     guidance = None
-    if proposer is not None:
-        method = request.method if request.model is not None else "guided"  # a learned M is used as it was asked for
-        guidance = guide(state, proposer, method, M, request.switch)
-        _go_on(state, M, guidance.directions)
-        guidance.undo_failures()
-    if guidance is None or len(state.going()):
-        _go_on(state, M, [])
+    try:
+        if proposer is not None:
+            from nlaformer.solvers.guided import guide
+
+            method = (
+                request.method if request.model is not None else "guided"
+            )  # a learned M is used as it was asked for
+            guidance = guide(state, proposer, method, M, request.switch)
+            if problem.single and not (guidance.directions or guidance.accepted.any()):
+                state, M = _alone(request, state, M)  # as if there had been no model, to the last bit
+            _go_on(request, state, M, guidance.directions)
+            guidance.undo_failures()
+        if guidance is None or state.going():
+            _go_on(request, state, M, [])
+    except KeyboardInterrupt:
+        state.end(state.going(), Status.INTERRUPTED)
     state.finish()
-    result = _result(request, state, guidance, begun, setup_seconds)
-    # The user's line is above this one, two decorators and solve.
-    warn_or_raise(result, request.check, above=5)
-    return result
+    return _result(request, state, guidance, begun, setup_seconds)
 
 
-def _go_on(state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
+def _alone(request: _Request, state: SolveState, M: Preconditioner) -> tuple[SolveState, Preconditioner]:
+    """The state of a system that a model was shown as that of a system alone, with the products it took so far."""
+    problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method)
+    fresh = SolveState(problem, state.maxiter, request.callback, request.trajectory)
+    fresh.lanes[0].matvecs = state.lanes[0].matvecs
+    return fresh, M if isinstance(M, Identity) else read_preconditioner(request.preconditioner, problem)
+
+
+def _go_on(request: _Request, state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
     """The classical methods, each for its lanes, after the directions of a model."""
-    conjugate_gradients(state, M, directions)
-    minimal_residuals(state, M, directions)
+    progress = Progress()
+    try:
+        conjugate_gradients(state, M, directions, progress)
+        minimal_residuals(state, M, directions, progress, request.restart, request.method == "minres")
+    finally:
+        progress.close()
 
 
 def _proposer(request: _Request, problem: Problem, M: Preconditioner) -> tuple[Proposer | None, Preconditioner]:
     """What guides the solve, and the preconditioner of the plain steps: a learned M guides if nothing else does."""
     if request.model is not None:
+        from nlaformer.solvers.proposers import read_model
+
         return read_model(request.model, problem), M
-    if isinstance(M, DiagonalPlusRank):
-        return Preconditioned(M, problem), Identity()
+    if learned(request.preconditioner) is not None:
+        from nlaformer.solvers.proposers import Preconditioned
+
+        return Preconditioned(cast("DiagonalPlusRank", M), problem), Identity()
     if request.method == "guided":
         raise OptionError("the method guided needs a model, or a learned M, and there is none; give one, or use auto")
     return None, M
@@ -274,26 +322,27 @@ def _result(
     unscaled = problem.unscaled(state.x)
     model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
 
-    def in_units(values: Tensor, towards: float) -> Any:
-        return problem.numbers(scale_towards(values, problem.exponent, towards))
+    def in_units(values: list[float], towards: float) -> Any:
+        numbers = problem.form.numbers(values)
+        return problem.numbers(problem.form.list(scale_towards(numbers, problem.exponent, towards)))
 
     return SolveResult(
         x=problem.vectors(unscaled),
-        x64=problem.vectors(unscaled.clone(), torch.float64),
-        status=problem.numbers(np.array(state.status, dtype=object)),
-        detail=problem.numbers(state.detail),
-        iterations=problem.numbers(state.iterations),
+        x64=problem.vectors(unscaled, "float64"),
+        status=problem.numbers(state.counts("status")),
+        detail=problem.numbers(state.counts("detail")),
+        iterations=problem.numbers(state.counts("iterations")),
         residuals=problem.numbers(state.residuals()),
-        residual_norm=in_units(state.norm, math.inf),
-        residual_bound=in_units(state.bound, math.inf),
-        tolerance=in_units(problem.tolerance, 0.0),
-        matvecs=problem.numbers(state.matvecs),
+        residual_norm=in_units(state.counts("norm"), math.inf),
+        residual_bound=in_units(state.counts("bound"), math.inf),
+        tolerance=in_units(state.counts("tolerance"), 0.0),
+        matvecs=problem.numbers(state.counts("matvecs")),
         method=_in_words(request, state, guidance),
         model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
         setup_seconds=setup_seconds,
         classical_seconds=time.perf_counter() - begun - setup_seconds - model_seconds,
-        trajectory=_trajectory(state, like_x=_inverts(request)),
+        trajectory=_trajectory(state, like_x=_inverts(request.preconditioner)),
         least_squares=problem.adjoint is not None,
     )
 
@@ -309,12 +358,13 @@ _STEPS = {
 
 def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -> str:
     """What was done, in the order of the steps."""
-    minimal = state.problem.minimal
-    kinds = [] if bool(minimal.all()) else ["conjugate gradients"]
-    if bool(minimal.any()):
-        kinds.append("GMRES" if state.problem.adjoint is None else "CGLS")
+    minimal, square = state.problem.minimal, "MINRES" if request.method == "minres" else "GMRES"
+    kinds = [] if all(minimal) else ["conjugate gradients"]
+    if any(minimal):
+        kinds.append(square if state.problem.adjoint is None else "CGLS")
     classical = " or ".join(kinds)
-    if request.preconditioner is not None and not (guidance and isinstance(guidance.proposer, Preconditioned)):
+    writes = guidance is not None and request.model is None  # a preconditioner
+    if request.preconditioner is not None and not writes:
         classical = f"preconditioned {classical}"
     if guidance is None:
         return classical
@@ -322,14 +372,9 @@ def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -
     if not used:
         return f"{classical}; no answer of the model was used"
     steps = _STEPS["guided" if guidance.proposer.guided else request.method].format(" or ".join(kinds))
-    if isinstance(guidance.proposer, Preconditioned):
+    if writes:
         steps = f"{' or '.join(kinds)} preconditioned by the model"
-    return steps if used == int(state.iterations.sum()) else f"{steps}, then {classical}"
-
-
-def _inverts(request: _Request) -> bool:
-    """Whether M r has the unit of x; that of a user's M, if it has one, is unknown."""
-    return isinstance(request.preconditioner, str | os.PathLike) or role_of(request.preconditioner) != ""
+    return steps if used == sum(state.counts("iterations")) else f"{steps}, then {classical}"
 
 
 def _trajectory(state: SolveState, like_x: bool) -> KeptSteps | None:
@@ -341,6 +386,12 @@ def _trajectory(state: SolveState, like_x: bool) -> KeptSteps | None:
     of_x = of_r - problem.exponent_a
     parts = []
     for steps, e in zip(zip(*state.trajectory, strict=True), (of_x, of_r, of_x if like_x else of_r), strict=True):
-        together = scale(torch.stack(steps, -2), e[:, None, None])
-        parts.append(give(together.reshape(*problem.shape, *together.shape[1:]), problem.kind))
+        rows = e if isinstance(e, int) else e[:, None, None]
+        together = scale(namespace(steps[0]).stack(steps, axis=-2), rows)
+        parts.append(problem.given(together.reshape(*problem.shape, *together.shape[-2:])))
     return KeptSteps(*parts)
+
+
+def _inverts(M: Any) -> bool:
+    """Whether M r has the unit of x; that of a user's M, if it has one, is unknown."""
+    return isinstance(M, str) or learned(M) is not None

@@ -29,6 +29,7 @@ from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import take_any_size
 from nlaformer.compiler.trace import ANSWER, refuse, refuse_changes, trace_program
 from nlaformer.errors import DTypeError, OptionError, ShapeError
+from nlaformer.solvers.arithmetic import to_torch
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.enclosure import enclose
 from nlaformer.solvers.models import RESIDUAL, linear_residual, loaded, no_function, program_of, residual_of
@@ -126,11 +127,11 @@ def solve_nonlinear(
     check_reporting(check, callback)
     tolerances = read_tolerance("rtol", rtol), read_tolerance("atol", atol)
     limit = _STEPS if maxiter is None else whole("maxiter", maxiter, 0)
-    start = read_real("x0", x0).clone()  # which may be returned
+    start = to_torch(read_real("x0", x0)).clone()  # which may be returned
     if start.dim() != 1 or not len(start):
         raise ShapeError(f"x0 has shape {tuple(start.shape)}; expected one vector (n,)")
     kind = "torch" if kind_of(x0) == "torch" else "numpy"
-    dtype = result_dtype(start.dtype)
+    dtype = getattr(torch, result_dtype(start.dtype))
     given = {name: value for name, value in {"A": A, "b": b}.items() if value is not None} | further
     equations = _read(F, given, start.to(dtype), kind)
     model = loaded(model if model is not None or program_of(F) is None else F)

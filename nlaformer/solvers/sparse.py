@@ -6,37 +6,38 @@ writes foreign memory. Every index is therefore checked here, and read as number
 
 from __future__ import annotations
 
+import sys
 from itertools import chain
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
+from nlaformer.arrays import is_tensor
 from nlaformer.errors import DTypeError, NLAFormerError, ShapeError
 
 # What a matrix whose parts do not fit together may raise while it is read.
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, ArithmeticError, RuntimeError, MemoryError)
-_TORCH_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
+_TORCH_LAYOUTS = ("sparse_coo", "sparse_csr", "sparse_csc", "sparse_bsr", "sparse_bsc")
 COMPLEX = "only real numbers are taken here; the solvers of scipy.sparse.linalg take complex ones"
 _COMPRESSED = ("csr", "csc", "bsr")
 
 
 def is_sparse(value: Any) -> bool:
     """Whether a value is a sparse matrix of SciPy or a sparse tensor of torch."""
-    import scipy.sparse
-
-    return value.layout in _TORCH_LAYOUTS if isinstance(value, Tensor) else bool(scipy.sparse.issparse(value))
+    if is_tensor(value):
+        return str(value.layout).removeprefix("torch.") in _TORCH_LAYOUTS
+    scipy_sparse = sys.modules.get("scipy.sparse")  # which a matrix of its kind has loaded
+    return scipy_sparse is not None and bool(scipy_sparse.issparse(value))
 
 
 def to_csr(name: str, value: Any) -> Any:
     """A CSR array with sorted indices, without duplicates; the given matrix is not changed."""
     if len(value.shape) != 2:
         raise ShapeError(f"{name} is sparse, of shape {tuple(value.shape)}; expected one matrix (n, n)")
-    if isinstance(value, Tensor) and value.device.type == "meta":
+    if is_tensor(value) and value.device.type == "meta":
         raise DTypeError(f"{name} is a tensor without numbers, on the device meta; expected numbers")
     try:
-        csr = _of_torch(name, value) if isinstance(value, Tensor) else _of_scipy(name, value)
+        csr = _of_torch(name, value) if is_tensor(value) else _of_scipy(name, value)
         if not csr.has_canonical_format:
             csr = csr.copy()
             csr.sum_duplicates()
@@ -122,7 +123,9 @@ def _native_type(dtype: Any) -> Any:
     return np.dtype(np.float32) if kind == np.float16 else kind.newbyteorder("=")
 
 
-def _of_torch(name: str, value: Tensor) -> Any:
+def _of_torch(name: str, value: Any) -> Any:
+    import torch
+
     if value.is_complex():
         raise DTypeError(f"{name} is complex ({value.dtype}); {COMPLEX}")
     if value.dense_dim():

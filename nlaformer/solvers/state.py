@@ -2,33 +2,75 @@
 
 The methods (``conjugate_gradients``, ``minimal_residuals``, ``guided``) read the state and change it through methods of
 ``SolveState``. What they lower is g: the residual r = b - A x, or, of least squares, A^T r.
+
+A residual of a recursion drifts away from b - A x. A lane whose running residual meets its target *claims* to have
+converged; the true residual of its x is then computed and certified. If that misses the tolerance, the lane goes on
+from the true residual with a lower target, until that no longer helps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
-from nlaformer.prompt import scale
+from nlaformer.solvers.arithmetic import Array, Number, like, scale, to_numpy
 from nlaformer.solvers.certificate import Certificate, certify, norm_of
 from nlaformer.solvers.operators import ImplicitOperator, Operator
-from nlaformer.solvers.parse import Problem
+from nlaformer.solvers.parse import Problem, of_rows
 from nlaformer.solvers.result import Status
 
 OTHER_ADJOINT = "c.(A^T r) is not (A c).r: rmatvec is another matrix"
 _FAR = 1e16  # |b - A x0| over |b|, more or less: beyond it the rounding of x0 alone is more than b
 _APART = 1e-3  # of |A| |c| |r| by which the two may differ
+_STRIKES = 3  # claims of one lane that may fail without having halved the true residual
+_LARGEST_DETOUR = 60  # claims of one lane that may fail at all
 
 
-def contradicts(c: Tensor, q: Tensor, r: Tensor, g: Tensor, reach: Tensor) -> Tensor:
+def contradicts(c: Array, q: Array, r: Array, g: Array, reach: Number) -> Any:
     """Whether q = A c and g = A^T r cannot be products with a matrix and its transpose; ``reach`` is about |A|."""
-    gap = ((c * g).sum(-1) - (q * r).sum(-1)).abs()
+    gap = abs((c * g).sum(-1) - (q * r).sum(-1))
     return gap > _APART * reach * norm_of(c) * norm_of(r)
+
+
+@dataclass(slots=True)
+class Lane:
+    """Where one lane stands."""
+
+    tolerance: float
+    limit: int  # of its iterations
+    status: Status | None = None
+    detail: str = ""
+    iterations: int = 0
+    matvecs: int = 0
+    norm: float = math.nan  # of the x that was judged last
+    bound: float = math.nan
+    # Its claims
+    target: float = 0.0  # the running |g| at which it claims next
+    failures: int = 0
+    strikes: int = 0  # claims that did not lower the true residual much
+    reached: float = math.inf  # the smallest true residual at a failed claim
+
+    def begin(self) -> None:
+        """Forget the claims of another method."""
+        self.target, self.failures, self.strikes, self.reached = self.tolerance, 0, 0, math.inf
+
+    def end(self, status: Status, detail: str = "") -> None:
+        """Give it a status."""
+        self.status, self.detail = status, detail
+
+
+class _Found(NamedTuple):
+    """What was found of the x of one lane."""
+
+    holds: bool
+    norm: float
+    bound: float
+    noise: float  # by how much rounding to the user's precision changes the residual
 
 
 class SolveState:
@@ -39,271 +81,357 @@ class SolveState:
     """
 
     def __init__(self, problem: Problem, maxiter: int, callback: Callable[[Any], Any] | None, keep: bool) -> None:
-        self.problem, self.maxiter = problem, maxiter
+        self.problem, self.maxiter, self.form = problem, maxiter, problem.form
         self._callback, self._keep = callback, keep
-        m, device = len(problem.b), problem.b.device
-        self.x = problem.b.new_zeros(m, problem.unknowns) if problem.x0 is None else problem.x0.clone()  # (m, n)
-        self.iterations = torch.zeros(m, dtype=torch.long, device=device)
-        self.limit = torch.full_like(self.iterations, maxiter)
-        self.matvecs = torch.zeros(m, dtype=torch.long, device=device)
+        self.lanes = [Lane(tolerance, maxiter) for tolerance in self.form.list(problem.tolerance)]
+        self.x = like(np.zeros((*problem.b.shape[:-1], problem.unknowns)), problem.b)  # (m, n)
+        if problem.x0 is not None:
+            self.x[...] = problem.x0
         if problem.adjoint is not None:  # the tolerance took a product, the scale of an operator another one
-            self.matvecs += 2 if isinstance(problem.A, ImplicitOperator) else 1
-        self.norm = torch.full((m,), torch.nan, dtype=torch.float64, device=device)  # of the x that was judged last
-        self.bound = self.norm.clone()
-        self.status: list[Status | None] = [None] * m
-        self.detail = [""] * m
-        self.trajectory: list[tuple[Tensor, Tensor, Tensor]] = []
+            for lane in self.lanes:
+                lane.matvecs = 2 if isinstance(problem.A, ImplicitOperator) else 1
+        self.trajectory: list[tuple[Array, Array, Array]] = []
         self.r = self._first_residuals()  # (m, rows of A), running
         self.g = self._first_gradients()  # (m, n), running
-        self._start = (self.x.clone(), self.r.clone(), self.g.clone())
         norm = norm_of(self.g)
-        self._history = [(torch.arange(m, device=device), self.iterations.clone(), norm)]  # lanes, their k, |r_k|
+        self._start = (0.0 if problem.x0 is None else self.x + 0.0, self.r, self.g, self.form.list(norm))
+        self.r = self.r + 0.0  # the methods change it in place
+        self.g = self.r if problem.adjoint is None else self.g + 0.0
+        self._history = [(self.all, [0] * len(self.lanes), [norm])]  # lanes, their k, and |g_k| from there on
         # The smallest running residual of every lane; its x is kept once the residual rises again.
-        self._least, self._kept = norm.clone(), torch.zeros(m, dtype=torch.bool, device=device)
-        self._best = self.x.clone()
+        self._least, self._kept = norm, norm < 0
+        self._best: Array = None
         self._end_at_x0()
 
-    def _first_residuals(self) -> Tensor:
+    def _first_residuals(self) -> Array:
         """End the lanes whose input is not finite or whose answer is 0; the residuals of the others."""
-        problem = self.problem
-        self.end((~problem.finite).nonzero()[:, 0], Status.NONFINITE, "A, b or x0 holds NaN or infinity")
-        self.x[~problem.finite] = torch.nan
-        zero = (problem.b == 0).all(-1)
+        problem, form = self.problem, self.form
+        if broken := form.positions(form.no(problem.finite)):
+            self.x[form.at(broken)] = math.nan
+            self.end(broken, Status.NONFINITE, "A, b or x0 holds NaN or infinity")
+        zero = form.dot(problem.b, problem.b) == 0
+        if form.some(zero):  # of small numbers the squares are 0 too
+            zero = form.peak(problem.b) == 0
         if problem.adjoint is not None and not isinstance(problem.A, ImplicitOperator):
-            # Least squares with A = 0; others have an entry near 1.
-            zero |= (problem.A.absolute(torch.ones_like(self.x)) == 0).all(-1)
-        zero &= problem.finite
-        self.x[zero], self.norm[zero], self.bound[zero] = 0.0, 0.0, 0.0
-        self.end(zero.nonzero()[:, 0], Status.CONVERGED)
-        self._end_affine(zero.nonzero()[:, 0])
+            zero = zero | (form.peak(problem.A.absolute(0 * self.x + 1)) == 0)  # least squares with A = 0
+        solved = [lane for lane in form.positions(zero) if self.lanes[lane].status is None]
+        if solved:
+            self.x[form.at(solved)] = 0.0
+            for lane in solved:
+                self.lanes[lane].norm = self.lanes[lane].bound = 0.0
+            self.end(solved, Status.CONVERGED)
+            self._end_affine(solved)
         self._end_other_adjoint()
-        r, lanes = problem.b.clone(), self.going()
-        if problem.x0 is not None and len(lanes):
-            r[lanes] = problem.b[lanes] - self.apply(lanes, self.x[lanes])
-            far = ~(norm_of(r) < _FAR)  # true for NaN
-            self.x[far], r[far] = 0.0, problem.b[far]
+        r, lanes = problem.b, self.going()
+        if problem.x0 is not None and lanes:
+            at, r = form.at(lanes), r + 0.0
+            r[at] = problem.b[at] - self.apply(lanes, self.x[at])
+            near = norm_of(r[at]) < _FAR * norm_of(problem.b[at])  # false for NaN
+            if far := form.positions(form.no(near)):
+                at = form.at([lanes[k] for k in far])
+                self.x[at], r[at] = 0.0, problem.b[at]
         return r
 
-    def _end_affine(self, lanes: Tensor) -> None:
+    def _end_affine(self, lanes: list[int]) -> None:
         """End lanes with an operator that does not take 0 to 0."""
-        if not len(lanes) or not isinstance(self.problem.A, ImplicitOperator):
-            return
-        affine = (self.apply(lanes, torch.zeros_like(self.x[lanes])) != 0).any(-1)
-        self.end(lanes[affine], Status.NOT_LINEAR, "A applied to 0 is not 0")
+        if lanes and isinstance(self.problem.A, ImplicitOperator):
+            found = self.apply(lanes, self.form.xp.zeros_like(self.x[self.form.at(lanes)]))
+            affine = self.form.positions(self.form.peak(found) != 0)
+            self.end([lanes[k] for k in affine], Status.NOT_LINEAR, "A applied to 0 is not 0")
 
     def _end_other_adjoint(self) -> None:
         """End least squares with an operator whose rmatvec contradicts its matvec; A^T r certifies nothing there."""
-        problem, lanes = self.problem, self.going()
-        if problem.adjoint is None or not isinstance(problem.A, ImplicitOperator) or not len(lanes):
+        problem, lanes, form = self.problem, self.going(), self.form
+        if problem.adjoint is None or not isinstance(problem.A, ImplicitOperator) or not lanes:
             return
-        one, draws = lanes[:1], torch.Generator().manual_seed(1)
-        c, y = (
-            torch.randn(1, k, dtype=self.x.dtype, generator=draws).to(self.x.device)
-            for k in (self.x.shape[-1], problem.b.shape[-1])
-        )
-        q, g = self.apply(one, c), self.gradient(one, y)
-        self.matvecs[lanes[1:]] += 2  # the operator is that of all
-        if bool(contradicts(c, q, y, g, torch.maximum(norm_of(q) / norm_of(c), norm_of(g) / norm_of(y)))):
+        one, draws = form.at(lanes[:1]), np.random.default_rng(1)
+        c, y = (like(draws.standard_normal(v.shape), v) for v in (self.x[one], problem.b[one]))
+        q, g = self.apply(lanes[:1], c), self.gradient(lanes[:1], y)
+        self.count_products(lanes[1:], 2)  # the operator is that of all
+        reach = max(*form.list(norm_of(q) / norm_of(c)), *form.list(norm_of(g) / norm_of(y)))
+        if form.some(contradicts(c, q, y, g, reach)):
             self.end(lanes, Status.NOT_LINEAR, OTHER_ADJOINT)
 
-    def _first_gradients(self) -> Tensor:
+    def _first_gradients(self) -> Array:
         """What is lowered, where the lanes begin; the residuals themselves unless these are least squares."""
         lanes = self.going()
-        if self.problem.adjoint is None or not len(lanes):
+        if self.problem.adjoint is None or not lanes:
             return self.r
-        g = torch.zeros_like(self.x)
-        g[lanes] = self.gradient(lanes, self.r[lanes])
+        g, at = 0 * self.x, self.form.at(lanes)
+        g[at] = self.gradient(lanes, self.r[at])
         return g
 
     def _end_at_x0(self) -> None:
         """End the lanes whose x0 is a solution, then those whose matrix cannot be positive definite."""
-        problem, lanes = self.problem, self.going()
-        claims = lanes[norm_of(self.g[lanes]) <= problem.tolerance[lanes]]
-        if len(claims):
+        found = zip(self.lanes, self._start[3], strict=True)
+        claims = [k for k, (lane, norm) in enumerate(found) if lane.status is None and norm <= lane.tolerance]
+        if claims:
             self.judge(claims)
-        for lane in [lane for lane in self.going().tolist() if problem.complaint[lane]]:
-            self.end(torch.tensor([lane], device=self.x.device), Status.NOT_SPD, problem.complaint[lane])
+        for lane, complaint in zip(self.lanes, self.problem.complaint, strict=True):
+            if complaint and lane.status is None:
+                lane.end(Status.NOT_SPD, complaint)
 
     # Reading
+
+    @property
+    def all(self) -> list[int]:
+        """Every lane."""
+        return list(range(len(self.lanes)))
 
     @property
     def watched(self) -> bool:
         """Whether every iterate is shown to a callback or kept."""
         return self._callback is not None or self._keep
 
-    def going(self) -> Tensor:
-        """The lanes that have not ended."""
-        lanes = [lane for lane, status in enumerate(self.status) if status is None]
-        return torch.tensor(lanes, dtype=torch.long, device=self.x.device)
+    def going(self, minimal: bool | None = None) -> list[int]:
+        """The lanes that have not ended; of one kind, where that is asked for."""
+        kinds = self.problem.minimal
+        return [
+            k for k, lane in enumerate(self.lanes) if lane.status is None and (minimal is None or kinds[k] == minimal)
+        ]
+
+    def counts(self, what: str) -> list[Any]:
+        """One of the numbers of every lane."""
+        return [getattr(lane, what) for lane in self.lanes]
 
     def residuals(self) -> NDArray[np.float64]:
         """|g_k| of every lane in the user's units, (m, K + 1), NaN after its end."""
-        table = torch.full((len(self.x), int(self.iterations.max()) + 1), torch.nan, dtype=torch.float64)
-        for lanes, k, norms in self._history:
-            table[lanes.cpu(), k.cpu()] = norms.cpu()
-        done = torch.tensor([status is Status.CONVERGED for status in self.status])
-        table[done, self.iterations.cpu()[done]] = self.norm.cpu()[done]
-        found: NDArray[np.float64] = scale(table, self.problem.exponent.cpu()[:, None]).numpy()
-        return found
+        most = max(self.counts("iterations")) + 1
+        table = np.full((len(self.lanes), most + 1), np.nan)  # a last step may not count
+        for lanes, begun, norms in self._history:
+            if self.form.alone:
+                table[0, begun[0] : begun[0] + len(norms)] = norms
+                continue
+            found = to_numpy(self.form.xp.stack(norms, axis=-1))  # (lanes, steps)
+            table[np.array(lanes)[:, None], np.array(begun)[:, None] + np.arange(len(norms))] = found
+        for row, lane in zip(table, self.lanes, strict=True):
+            if lane.status is Status.CONVERGED:
+                row[lane.iterations] = lane.norm
+            row[lane.iterations + 1 :] = np.nan
+        e = self.problem.exponent
+        own: NDArray[np.float64] = scale(table[:, :most], of_rows(e if isinstance(e, int) else np.array(e.tolist())))
+        return own
 
     # Iterating
 
-    def apply(self, lanes: Tensor, v: Tensor) -> Tensor:
+    def apply(self, lanes: list[int], v: Array) -> Array:
         """A v of some lanes, counted."""
-        self.count_product(lanes)
-        return self.problem.A.take(lanes).apply(v)
+        self.count_products(lanes)
+        return self.problem.A.take(self.form.at(lanes)).apply(v)
 
-    def gradient(self, lanes: Tensor, r: Tensor) -> Tensor:
+    def gradient(self, lanes: list[int], r: Array) -> Array:
         """What is lowered, g, for the residuals r of some lanes; of least squares a product with A^T, counted."""
         if self.problem.adjoint is None:
             return r
-        self.count_product(lanes)
-        return self.problem.adjoint.take(lanes).apply(r)
+        self.count_products(lanes)
+        return self.problem.adjoint.take(self.form.at(lanes)).apply(r)
 
-    def count_product(self, lanes: Tensor) -> None:
-        """Count one product with A, or A^T, for some lanes."""
-        self.matvecs[lanes] += 1
+    def count_products(self, lanes: list[int], count: int = 1) -> None:
+        """Count products with A, or A^T, for some lanes."""
+        for lane in lanes:
+            self.lanes[lane].matvecs += count
 
-    def accept(self, lanes: Tensor, x: Tensor, r: Tensor, g: Tensor) -> None:
+    def accept(self, lanes: list[int], x: Array, r: Array, g: Array) -> None:
         """Take a step that a model proposed. It does not count against the limit of the classical method."""
-        norm = norm_of(g)
-        self.keep_before_rise(lanes, torch.ones_like(lanes, dtype=torch.bool), norm, self.x[lanes])
-        self.count_iteration(lanes, norm)
-        self.limit[lanes] += 1
+        at, norm = self.form.at(lanes), norm_of(g)
+        self.keep_before_rise(at, norm, self.x[at])
+        self.count(lanes, [norm])
+        for lane in lanes:
+            self.lanes[lane].limit += 1
         self.show(lanes, x, r, g)
 
-    def count_iteration(self, lanes: Tensor, norm: Tensor) -> None:
-        """Count one iteration for some lanes; ``norm`` is that of their running g after it."""
-        self.iterations[lanes] += 1
-        self._history.append((lanes, self.iterations[lanes], norm))
+    def count(self, lanes: list[int], norms: list[Number]) -> None:
+        """Count iterations of some lanes, whose running g had these norms."""
+        if not norms:
+            return
+        self._history.append((lanes, [self.lanes[lane].iterations + 1 for lane in lanes], norms))
+        for lane in lanes:
+            self.lanes[lane].iterations += len(norms)
 
-    def show(self, lanes: Tensor, x: Tensor, r: Tensor, g: Tensor) -> None:
+    def show(self, lanes: list[int], x: Array, r: Array, g: Array) -> None:
         """Set the iterates and running residuals of some lanes, and call the callback."""
-        self.x[lanes] = x
+        at = self.form.at(lanes)
+        self.x[at] = x
         self.replace(lanes, r, g)
         if self._callback is not None:
             self._callback(self.problem.vectors(self.problem.unscaled(self.x)))
 
-    def replace(self, lanes: Tensor, r: Tensor, g: Tensor) -> None:
+    def replace(self, lanes: list[int], r: Array, g: Array) -> None:
         """Set the running residuals of some lanes."""
-        self.r[lanes], self.g[lanes] = r, g
+        at = self.form.at(lanes)
+        self.r[at], self.g[at] = r, g
 
-    def keep(self, lanes: Tensor, d: Tensor) -> None:
+    def keep(self, lanes: list[int], d: Array) -> None:
         """Store x, r and d of this iteration, if that was asked for; lanes that have ended keep their last d."""
         if self._keep:
-            full = self.trajectory[-1][2].clone() if self.trajectory else torch.zeros_like(self.x)
-            full[lanes] = d
-            self.trajectory.append((self.x.clone(), self.r.clone(), full))
+            full = self.trajectory[-1][2] + 0.0 if self.trajectory else 0 * self.x
+            if lanes:
+                full[self.form.at(lanes)] = d
+            self.trajectory.append((self.x + 0.0, self.r + 0.0, full))
 
-    def keep_before_rise(self, lanes: Tensor, going: Tensor, norm: Tensor, x: Tensor) -> None:
+    def keep_before_rise(self, at: Any, norm: Number, x: Array) -> None:
         """Keep x of the lanes whose residual is about to rise from its smallest value so far to ``norm``."""
-        least = self._least[lanes]
+        if at is ...:
+            if norm < self._least:
+                self._least, self._kept = norm, False
+            elif not self._kept:
+                self._best, self._kept = x + 0.0, True
+            return
+        least = self._least[at]
         lower = norm < least
-        if bool((going & ~lower).any()):
-            rising = going & ~lower & ~self._kept[lanes]
-            self._best[lanes[rising]] = x[rising]
-            self._kept[lanes[rising]] = True
-        lower &= going
-        self._least[lanes] = torch.where(lower, norm, least)
-        self._kept[lanes[lower]] = False
+        rising = at[self.form.no(lower | self._kept[at])]
+        if len(rising):
+            self._best = 0 * self.x if self._best is None else self._best
+            self._best[rising] = x[self.form.no(lower | self._kept[at])]
+        self._least[at], self._kept[at] = self.form.where(lower, norm, least), self.form.no(lower)
 
-    def start_again(self, lanes: Tensor) -> None:
+    def start_again(self, lanes: list[int]) -> None:
         """Put lanes back to where they began, with the full number of iterations."""
-        fresh = lanes[~self._kept[lanes]]
+        if not lanes:
+            return
+        at = self.form.at(lanes)
+        fresh = at[self.form.no(self._kept[at])]
+        self._best = 0 * self.x if self._best is None else self._best
         self._best[fresh], self._kept[fresh] = self.x[fresh], True
-        for own, begun in zip((self.x, self.r, self.g), self._start, strict=True):
-            own[lanes] = begun[lanes]
-        self.limit[lanes] = self.iterations[lanes] + self.maxiter
-        for lane in lanes.tolist():
-            self.status[lane] = None
+        x, r, g, _ = self._start
+        self.x[at] = x if isinstance(x, float) else x[at]
+        self.replace(lanes, r[at], g[at])
+        for lane in (self.lanes[k] for k in lanes):
+            lane.limit, lane.status = lane.iterations + self.maxiter, None
 
     # Ending
 
-    def end(self, lanes: Tensor, status: Status, detail: str = "", x: Tensor | None = None) -> None:
-        """Give some lanes a status, and their last iterate if it is new."""
-        if x is not None:
-            self.x[lanes] = x
-        for lane in lanes.tolist():
-            self.status[lane], self.detail[lane] = status, detail
+    def end(self, lanes: Sequence[int], status: Status, detail: str = "") -> None:
+        """Give some lanes a status."""
+        for lane in lanes:
+            self.lanes[lane].end(status, detail)
 
-    def judge(self, lanes: Tensor, x: Tensor | None = None) -> tuple[Certificate, Tensor, Tensor]:
-        """Certify x of some lanes, by default the present one; those that hold end as CONVERGED.
+    def judge(self, lanes: list[int]) -> tuple[Certificate, list[_Found]]:
+        """Certify the present x of some lanes; those that hold end as CONVERGED.
 
-        Returns the certificate of the float64 iterate, and for every lane whether it ended and by how much rounding to
-        the user's precision changes the residual.
+        Returns the certificate of the float64 iterate, as it is and lane by lane.
         """
-        if x is not None:
-            self.x[lanes] = x
-        x = self.x[lanes]
-        returned = self.problem.rounded(x, lanes)
+        form, at = self.form, self.form.at(lanes)
+        x = self.x[at]
+        returned = self.problem.rounded(x, at)
         found = exact = self._certify(lanes, x)
-        if not torch.equal(returned, x):
+        noise = [0.0] * len(lanes)
+        if returned is not x and not bool((returned == x).all()):
             found = self._certify(lanes, returned)
-        self.norm[lanes], self.bound[lanes] = found.norm, found.bound
-        self.end(lanes[found.holds], Status.CONVERGED)
-        return exact, found.holds, norm_of(found.g - exact.g)
+            noise = form.list(norm_of(found.g - exact.g))
+        judged = zip(lanes, form.list(found.holds), form.list(found.norm), form.list(found.bound), strict=True)
+        for k, holds, norm, bound in judged:
+            lane = self.lanes[k]
+            lane.norm, lane.bound = norm, bound
+            if holds:
+                lane.end(Status.CONVERGED)
+        each = (*map(form.list, (exact.holds, exact.norm, exact.bound)), noise)
+        return exact, [_Found(*found) for found in zip(*each, strict=True)]
 
-    def _certify(self, lanes: Tensor, x: Tensor) -> Certificate:
+    def claim(self, lanes: list[int], running: Number) -> tuple[Certificate, list[int]]:
+        """Certify the x of lanes that claim to have converged with a running |g|, and lower the targets of the others.
+
+        Returns the certificate, and the positions of those that go on from their true residual.
+        """
+        exact, found = self.judge(lanes)
+        again, unrounded = [], []
+        for position, (own, was) in enumerate(zip(found, self.form.list(running), strict=True)):
+            lane = self.lanes[lanes[position]]
+            lane.failures += 1
+            lane.strikes += not own.norm < 0.5 * lane.reached  # 0 is no less than 0
+            lane.reached = min(lane.reached, own.norm)
+            if lane.status is not None:
+                continue
+            if (
+                own.holds
+            ):  # only rounding to the user's precision is in the way: a smaller residual may leave room for it
+                spent = lane.failures > 3 or was == 0  # a residual of 0 cannot fall further
+                if spent or own.noise > 0.8 * lane.tolerance:
+                    unrounded.append(lanes[position])
+                lane.target *= 0.1
+            elif lane.strikes > _STRIKES or lane.failures > _LARGEST_DETOUR:
+                lane.end(Status.STAGNATED)
+            else:
+                lane.target *= 0.5
+                again.append(position)
+        self.end_unrounded(unrounded)
+        return exact, again
+
+    def _certify(self, lanes: list[int], x: Array) -> Certificate:
         """The certificate of an x for some lanes; a LinearOperator is applied to that x in the user's units."""
-        problem = self.problem
-        A, adjoint = self._in_units(problem.A, lanes, problem.exponent_b - problem.exponent_a), None
+        problem, at = self.problem, self.form.at(lanes)
+        A, adjoint = self._in_units(problem.A, at, problem.exponent_b - problem.exponent_a), None
         if problem.adjoint is not None:
-            adjoint = self._in_units(problem.adjoint, lanes, problem.exponent_b)
-        self.matvecs[lanes] += 1 if adjoint is None else 2
-        return certify(A, problem.b[lanes], x, problem.tolerance[lanes], adjoint)
+            adjoint = self._in_units(problem.adjoint, at, problem.exponent_b)
+        self.count_products(lanes, 1 if adjoint is None else 2)
+        tolerance = self.form.numbers([self.lanes[lane].tolerance for lane in lanes])
+        return certify(A, problem.b[at], x, tolerance, adjoint)
 
-    def _in_units(self, A: Operator, lanes: Tensor, exponent: Tensor) -> Operator:
-        own = A.take(lanes)
-        return own.in_units(exponent[lanes]) if isinstance(own, ImplicitOperator) else own
+    def _in_units(self, A: Operator, at: Any, exponent: Any) -> Operator:
+        own = A.take(at)
+        if not isinstance(own, ImplicitOperator):
+            return own
+        return own.in_units(exponent if isinstance(exponent, int) else exponent[at])
 
-    def end_unrounded(self, lanes: Tensor) -> None:
+    def end_unrounded(self, lanes: list[int]) -> None:
         """End lanes whose iterate holds, but not in the user's precision: PRECISION if it holds in float64."""
-        if not len(lanes):
+        if not lanes:
             return
-        holds = self._certify(lanes, self.problem.rounded(self.x[lanes], lanes, torch.float64)).holds
-        self.end(lanes[holds], Status.PRECISION)
-        self.end(lanes[~holds], Status.NONFINITE, "the answer is outside the range of float64")
+        at = self.form.at(lanes)
+        found = self._certify(lanes, self.problem.rounded(self.x[at], at, "float64"))
+        for k, holds in zip(lanes, self.form.list(found.holds), strict=True):
+            if holds:
+                self.lanes[k].end(Status.PRECISION)
+            else:
+                self.lanes[k].end(Status.NONFINITE, "the answer is outside the range of float64")
 
     def _tell_padding(self, lanes: list[int]) -> None:
         """Say that A has columns of zeros, where these are not known to be least squares."""
-        lanes = [lane for lane in lanes if not self.detail[lane]]
+        lanes = [lane for lane in lanes if not self.lanes[lane].detail]
         if not lanes or self.problem.adjoint is not None or isinstance(self.problem.A, ImplicitOperator):
             return
-        own = self.problem.A.take(torch.tensor(lanes, device=self.x.device)).transposed
-        empty = (own.absolute(torch.ones_like(self.x[lanes])) == 0).any(-1)
-        for lane in (lane for lane, found in zip(lanes, empty.tolist(), strict=True) if found):
-            self.detail[lane] = 'A has a column of zeros; if b - A x is to be as small as it can, use method="cgls"'
+        at = self.form.at(lanes)
+        empty = (self.problem.A.take(at).transposed.absolute(0 * self.problem.b[at] + 1) == 0).any(-1)
+        for lane in (lanes[k] for k in self.form.positions(empty)):
+            self.lanes[
+                lane
+            ].detail = 'A has a column of zeros; if b - A x is to be as small as it can, use method="cgls"'
 
     def finish(self) -> None:
         """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
 
         Those that hold after all are converged.
         """
-        open_ended = [
-            lane
-            for lane, status in enumerate(self.status)
-            if status not in (Status.CONVERGED, Status.PRECISION) and bool(self.problem.finite[lane])
-        ]
-        if open_ended:
-            lanes = torch.tensor(open_ended, device=self.x.device)
-            contradicted = {lane: self.detail[lane] for lane in open_ended if self.status[lane] is Status.NOT_LINEAR}
-            self.x[lanes] = torch.where(self._kept[lanes, None], self._best[lanes], self.x[lanes])
-            exact, done, _ = self.judge(lanes)
-            # Running residuals may have strayed: where the true one is larger than it was, the start is better.
-            worse = ~(exact.norm <= norm_of(self._start[2][lanes]) * (1 + 1e-10)) & ~done
-            if bool(worse.any()):
-                self.x[lanes[worse]] = self._start[0][lanes[worse]]
-                exact, done, _ = self.judge(lanes)
-            spent = torch.tensor([self.status[lane] in (Status.MAXITER, Status.STAGNATED) for lane in open_ended])
-            unsure = spent.to(lanes.device) & ~exact.holds & (exact.bound <= self.problem.tolerance[lanes])
-            detail = "the residual is proven to meet the tolerance, but other evaluations in float64 may not show it"
-            self.end(lanes[unsure], Status.STAGNATED, detail)
-            far = ~torch.isfinite(self.problem.unscaled(self.x[lanes], lanes)).all(-1)
-            self.end(lanes[far], Status.NONFINITE, "the answer is beyond the largest float64")
-            self.end_unrounded(lanes[exact.holds & ~done & ~far])
-            unclear = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD)
-            ended = [lane for lane in open_ended if self.status[lane] in unclear]
-            self._end_affine(torch.tensor(ended, dtype=torch.long, device=lanes.device))
-            self._tell_padding([lane for lane in open_ended if self.status[lane] is Status.STAGNATED])
-            for lane, detail in contradicted.items():  # such products prove nothing, whatever the certificate says
-                self.status[lane], self.detail[lane] = Status.NOT_LINEAR, detail
+        form, problem = self.form, self.problem
+        finite = form.list(problem.finite)
+        ends = (Status.CONVERGED, Status.PRECISION)
+        lanes = [k for k, lane in enumerate(self.lanes) if lane.status not in ends and finite[k]]
+        if not lanes:
+            return
+        before = {k: (self.lanes[k].status, self.lanes[k].detail) for k in lanes}
+        if kept := [k for k in lanes if form.list(self._kept)[k]]:
+            at = form.at(kept)
+            self.x[at] = self._best[at]
+        _, found = self.judge(lanes)
+        # Running residuals may have strayed: where the true one is larger than it was, the start is better.
+        norms = {k: own.norm for k, own in zip(lanes, found, strict=True)}
+        going = [k for k in lanes if self.lanes[k].status is not Status.CONVERGED]
+        if worse := [k for k in going if not norms[k] <= self._start[3][k] * (1 + 1e-10)]:
+            start, at = self._start[0], form.at(worse)
+            self.x[at] = start if isinstance(start, float) else start[at]
+            _, found = self.judge(lanes)
+        for k, own in zip(lanes, found, strict=True):
+            lane, at = self.lanes[k], form.at([k])
+            if before[k][0] in (Status.MAXITER, Status.STAGNATED) and not own.holds and own.bound <= lane.tolerance:
+                said = "the residual is proven to meet the tolerance, but other evaluations in float64 may not show it"
+                lane.end(Status.STAGNATED, said)
+            if not math.isfinite(form.list(form.peak(problem.unscaled(self.x[at], at)))[0]):
+                lane.end(Status.NONFINITE, "the answer is beyond the largest float64")
+            elif own.holds and lane.status is not Status.CONVERGED:
+                self.end_unrounded([k])
+        unclear = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD, Status.INTERRUPTED)
+        self._end_affine([k for k in lanes if self.lanes[k].status in unclear])
+        self._tell_padding([k for k in lanes if self.lanes[k].status is Status.STAGNATED])
+        for k, (status, detail) in before.items():  # such products prove nothing, whatever the certificate says
+            if status is Status.NOT_LINEAR:
+                self.lanes[k].end(status, detail)
