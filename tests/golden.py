@@ -3,22 +3,24 @@
     python -m tests.golden compare                   # draw it again, print each difference; exit code 1 if there is one
     python -m tests.golden compare library/cg        # only what starts so
     python -m tests.golden draw                      # write tests/golden.json again; its diff belongs into the commit
+    python -m tests.golden widen                     # the same on another processor: add what it draws
 
 Everything goes through public calls: what a redesign replaces inside is of no concern here. A case is a line of the
 file. How its entries are drawn, and when two of them are equal:
 
-taken : whether the program compiles, with verification: yes, warned, or the class of the error. Equal: the same
-pre, loop, post : layers, heads and units (width of the FFN), summed over the block. Equal: the same
+taken : whether the program compiles, with verification: yes, warned, unverified (it does without), or the error's class
+pre, loop, post : layers, heads and units (width of the FFN), summed over the block
 graph : how far ``Program.run`` is from the program's own lines on NumPy's arrays, over a few steps
 step : how far a state is from the program's own lines, given the run's states before the step; the worst of the systems
 hard : how runs on badly conditioned systems end, a letter for each; letters of a status are in the file
 losses : of a training, at every fifth step
 
 Numbers depend on the processor by rounding. So each system is drawn three times, twice with its entries changed by one
-rounding. Of an error the smallest and the largest of the three are kept, and two such ranges are equal where they meet
-once they are widened by a factor of 2, and errors below 50 roundings are equal. A status is at the edge where the
-three differ; then all its letters are kept, and two such sets are equal where they have a letter in common. Losses are
-equal to 1e-3. An error is relative to the largest norm that the state has had so far.
+rounding, and ``widen`` adds what other processors draw. Of an error the smallest and the largest are kept, and two such
+ranges are equal where they meet once they are widened by a factor of 2; errors below 50 roundings are equal. A status
+is at the edge where the drawings differ; then all its letters are kept, and two such sets are equal where they have one
+in common. So it is with ``taken``. Losses are equal to 1e-3; layers, heads and units are equal where they are the same.
+An error is relative to the largest norm that the state has had so far.
 """
 
 from __future__ import annotations
@@ -156,12 +158,12 @@ def _compiled(compiled: Callable[[bool], Any]) -> tuple[str, Any]:
             warnings.simplefilter("always")
             algorithm = compiled(True)
         return "warned" if caught else "yes", algorithm
-    except NLAFormerError as error:
-        kind = type(error).__name__
+    except NLAFormerError:
+        pass
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return f"{kind} of the verification", compiled(False)
+            return "unverified", compiled(False)
     except NLAFormerError as error:
         return type(error).__name__, None
 
@@ -304,9 +306,25 @@ def _equal(key: str, old: Any, new: Any, floor: float) -> bool:
     if key == "hard":
         pairs = list(zip(old.split(), new.split(), strict=False))
         return len(old.split()) == len(new.split()) and all(set(one) & set(other) for one, other in pairs)
+    if key == "taken":
+        return bool(set(old.split()) & set(new.split()))
     if key == "losses":
         return len(old) == len(new) and np.allclose(old, new, rtol=1e-3, atol=0)
     return bool(old == new)
+
+
+def joined(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, Any]:
+    """What is kept of a case that two processors draw."""
+    found = dict(old)
+    for key in ("graph", "step"):
+        if key in old:
+            found[key] = [min(old[key][0], new[key][0]), max(old[key][1], new[key][1])]
+    if "hard" in old:
+        pairs = zip(old["hard"].split(), new["hard"].split(), strict=True)
+        found["hard"] = " ".join("".join(sorted({*one, *other})) for one, other in pairs)
+    if "taken" in old:
+        found["taken"] = " ".join(sorted({*old["taken"].split(), *new["taken"].split()}))
+    return found
 
 
 def draw(names: list[str], jobs: int = 1) -> dict[str, dict[str, Any]]:
@@ -332,13 +350,16 @@ def write(found: Mapping[str, Mapping[str, Any]]) -> None:
 
 def main(given: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["draw", "compare"])
+    parser.add_argument("what", choices=["draw", "compare", "widen"])
     parser.add_argument("names", nargs="*", help="beginnings of the cases' names; default: all")
     parser.add_argument("--jobs", type=int, default=1, help="processes; default: 1")
     options = parser.parse_args(given)
     found = draw(options.names, options.jobs)
     if options.what == "draw":
         write(({} if not options.names else read()) | found)
+        return 0
+    if options.what == "widen":
+        write(read() | {name: joined(case, found[name]) for name, case in read().items() if name in found})
         return 0
     kept = {name: case for name, case in read().items() if not options.names or name.startswith(tuple(options.names))}
     lines = [f"{name}: is not drawn any more" for name in kept if name not in found]

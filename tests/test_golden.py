@@ -52,6 +52,7 @@ CHANGED = {
     "a new entry": {"more": 1},
 }
 ROUNDING = {
+    "a verification at the edge": {"taken": "warned yes"},
     "errors of rounding": {"graph": [1e-15, 5e-15]},
     "a range that meets it": {"step": [3e-12, 9e-12]},
     "a status at the edge": {"hard": "CR R R"},
@@ -68,6 +69,13 @@ def test_a_change_is_told_of_its_entry_alone(name):
 @pytest.mark.parametrize("name", ROUNDING)
 def test_what_rounding_changes_is_not_told(name):
     assert golden.differences("library/cg/8/float64", KEPT, KEPT | ROUNDING[name]) == []
+
+
+def test_what_another_processor_draws_is_added():
+    other = {"taken": "warned", "graph": [1e-15, 1e-15], "step": [5e-13, 1e-12], "hard": "R R R"}
+    both = golden.joined(KEPT, KEPT | other)
+    assert both["taken"] == "warned yes" and both["hard"] == "CR RS R" and both["graph"] == [0.0, 1e-15]
+    assert both["step"] == [5e-13, 2e-12] and both["loop"] == KEPT["loop"]
 
 
 def test_comparing_prints_what_differs_and_ends_with_1(tmp_path, monkeypatch, capsys):
