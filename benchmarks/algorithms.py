@@ -3,7 +3,6 @@
     python benchmarks/algorithms.py                  # CG: time and memory, a few minutes on one core
     python benchmarks/algorithms.py --table          # twelve algorithms: cost, deviation and convergence
     python benchmarks/algorithms.py --accuracy       # 256 systems for each sigma of the paper, 60 and 600 iterations
-    python benchmarks/algorithms.py --fit            # the error of the paper's FFN against its width
 
 *Time.* NumPy's CG (batched matrix products, one step for all systems at once) and the transformer take turns in one
 process; the time of an iteration is the difference between runs of 5 and of 25 iterations, so that set-up, pre block
@@ -28,7 +27,6 @@ from benchmarks.command import write
 from benchmarks.operations import interleaved, peak_bytes
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.library import example, program
-from nlaformer.compiler.paper_form import fitted_error
 from nlaformer.compiler.verify import Comparison, converge
 from nlaformer.console import Sheet, print_sheets
 from nlaformer.problems.spd import random_spd
@@ -203,18 +201,9 @@ def accuracy() -> tuple[Sheet, list[dict[str, Any]]]:
     return Sheet(title, (*headings, "from CG, t = 5\nmedian"), lines), found
 
 
-def fit() -> tuple[Sheet, list[dict[str, Any]]]:
-    found = [{"n": n, **fitted_error(n, width)} for n in (2, 3, 4) for width in (16, 64, 256, 1024)]
-    lines = tuple(
-        (str(row["n"]), str(row["width"]), f"{row['median']:.3f}", f"{row['nine_tenths']:.3f}") for row in found
-    )
-    title = "The paper's one FFN, fitted: relative error of one CG update on unseen systems"
-    return Sheet(title, ("n", "width", "median", "nine tenths below"), lines), found
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    for what in ("table", "accuracy", "fit"):
+    for what in ("table", "accuracy"):
         parser.add_argument(f"--{what}", action="store_true")
     parser.add_argument("--budget", type=float, default=10.0, help="seconds of repeated runs for each case")
     parser.add_argument("--json", type=Path, help="file for the numbers")
@@ -223,7 +212,7 @@ def main() -> None:
     if options.table:
         sheet, found = table()
     else:
-        sheet, found = accuracy() if options.accuracy else fit() if options.fit else speed(options.budget)
+        sheet, found = accuracy() if options.accuracy else speed(options.budget)
     print_sheets([sheet], markdown=True)
     where = provenance()
     print(f"\n{in_words(where)}")

@@ -1,4 +1,4 @@
-"""The tables and figures, in a checkout: ``python -m paper list | run | draw | promote | ledger | verdicts | probe``.
+"""The tables and figures, in a checkout: ``python -m paper COMMAND``; ``--help`` lists the commands.
 
 Exit codes: 0 done, 1 numbers are missing, 2 a mistake, 130 interrupted.
 """
@@ -22,6 +22,7 @@ from paper.artefacts import ARTEFACTS, Artefact, artefact, draw
 from paper.bundled import promote
 from paper.results import FOLDER, HOME, Results, older, rounded
 from paper.run import make, missing
+from paper.shapes import WHAT, draw_diagram
 from paper.verdicts import NOT_RUN, verdicts
 
 _RUNS = Path("runs/paper")
@@ -40,6 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
 def _dispatch(given: argparse.Namespace) -> int:
     if given.command == "probe":
         return _probe(given.models, given.count, given.json)
+    if given.command == "diagram":
+        out = given.out or Path(f"{given.what}.png")
+        say(draw_diagram(given.what, given.model, given.operation, given.n, out))
+        return 0
     if given.command == "ledger":
         ledger.write()
         return 0
@@ -112,6 +117,12 @@ def _parser() -> argparse.ArgumentParser:
     probing.add_argument("models", nargs="+", help="folders or names of trained models")
     probing.add_argument("--count", type=int, default=2048, help="systems to fit the probes to; half as many test them")
     probing.add_argument("--json", action="store_true", help="print one JSON document")
+    picturing = commands.add_parser("diagram", help="a layer, a model's blocks or probes, CG's convergence: a picture")
+    picturing.add_argument("what", choices=WHAT)
+    picturing.add_argument("model", nargs="?", help="folder or name of a model; default: cg-imitation before training")
+    picturing.add_argument("--operation", default="matrix_transpose", help="whose first layer is drawn")
+    picturing.add_argument("--n", type=int, default=20, help="size of the operation or of CG")
+    picturing.add_argument("--out", type=Path, help="the PNG or SVG file to write")
     return parser
 
 

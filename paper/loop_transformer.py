@@ -50,12 +50,12 @@ from torch.nn import functional
 
 from nlaformer.arrays import whole
 from nlaformer.errors import OptionError, look_up
-from nlaformer.express import loop_transformer_machine as instruct
 from nlaformer.express.construction import Cost, column, largest_exponent, norm_exponent, row
 from nlaformer.express.heads import select
-from nlaformer.express.loop_transformer_machine import Machine, Slot, bits, codes, flag, flags
 from nlaformer.prompt import Layout
 from nlaformer.transformer import Layer, NLAFormer
+from paper import loop_transformer_machine as instruct
+from paper.loop_transformer_machine import Machine, Slot, bits, codes, flag, flags
 
 # Attention takes every pair of columns, so with more columns than this the cost is counted and nothing is run.
 _LARGEST = 5000

@@ -18,7 +18,6 @@ from sklearn.datasets import make_spd_matrix
 from benchmarks import algorithms as compiled
 from nlaformer.arrays import DTYPES
 from nlaformer.console import Sheet
-from nlaformer.express import loop_transformer
 from nlaformer.express.accuracy import SEEDS, accuracy
 from nlaformer.express.construction import Cost
 from nlaformer.express.operation import Operation, operation
@@ -26,8 +25,7 @@ from nlaformer.express.theorem import RECORDS
 from nlaformer.learn.evaluate import SEED, plain_factor
 from nlaformer.learn.recipes import recipe
 from nlaformer.problems import SPD
-from nlaformer.report import diagrams
-from paper import plan
+from paper import diagrams, loop_transformer, plan
 from paper.curves import short
 from paper.results import Results
 

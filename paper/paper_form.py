@@ -16,12 +16,13 @@ it shrinks, rounding is divided by c |d|, so that even an exact FFN stagnates.
 
 ``ffn="ideal"`` puts the exact update in the FFN's place (no ReLU network; the error left is the attention's).
 ``ffn="fitted"`` is a genuine ReLU FFN, fitted to the updates CG makes on the paper's family while |r| >= 1/100. It acts
-on 3n numbers at once, so it is possible for very small n only; see ``fitted_error``.
+on 3n numbers at once, so it is possible for very small n only; ``python -m paper.paper_form`` prints ``fitted_error``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -30,20 +31,23 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from nlaformer import io
 from nlaformer.arrays import check_memory, plain, whole
-from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.compiler.algorithm import Algorithm, Changes
 from nlaformer.compiler.analysis import analyse
-from nlaformer.compiler.compiling import check_options
+from nlaformer.compiler.compiling import check_options, torch_dtype
 from nlaformer.compiler.config import AlgorithmConfig
 from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.library.krylov import ConjugateGradient
+from nlaformer.compiler.states import per_system
 from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import with_verification
+from nlaformer.console import Sheet, print_sheets
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.express.heads import Head, Unit, assemble, linear_heads, replace, select
 from nlaformer.express.linearize import Linearization, design
 from nlaformer.problems.spd import random_spd
-from nlaformer.prompt import Layout
+from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import Layer, NLAFormer
 
 _FFNS = ("ideal", "fitted")
@@ -59,12 +63,13 @@ def paper_cg(
     width: int = 256,
     scheme: str = "antisymmetric",
     order: int = 1,
-    dtype: torch.dtype = torch.float64,
-    verified: bool = True,
+    dtype: torch.dtype | str = torch.float64,
+    verify: bool = True,
 ) -> Algorithm:
-    """CG in the form of Theorem 3.1; reached by ``nf.algorithm("cg", form="paper")``."""
+    """CG in the form of Theorem 3.1: ``ffn`` is "ideal", the exact update, or "fitted", a network of some width."""
     order, width = plain(order), whole("width", width, 1)
-    n = check_options(n, order, dtype, scheme)
+    kind: torch.dtype = torch_dtype(dtype)
+    n = check_options(n, order, kind, scheme)
     if ffn not in _FFNS:
         raise unknown_name("ffn", ffn, _FFNS)
     if width > _LARGEST_WIDTH:
@@ -72,24 +77,24 @@ def paper_cg(
     if ffn == "fitted" and n > _LARGEST_FITTED:
         raise OptionError(
             f"ffn='fitted' was asked for n={n}; an FFN of {3 * n} inputs cannot be fitted, the largest n is "
-            f"{_LARGEST_FITTED}. Use ffn='ideal', or the compiled form, form='compiled'"
+            f"{_LARGEST_FITTED}. Use ffn='ideal', or the compiled form, nf.algorithm('cg', n)"
         )
     registers = (("A", n), ("b", 1), ("d", n), ("x", n), ("r", n), ("work", n), ("position", n + 1))
     layout = Layout(registers, tokens=n + 1)
     needed = 8 * (layout.rows + 2 * layout.tokens) * layout.tokens
     check_memory(f"n is {n:,}: the run of a single system", needed, torch.device("cpu"), ". Choose a smaller n")
     # Scores are a_i . d with |A| and |d| about 1.
-    lin = design(n, dtype, 0.5 / n**0.5, order=order, scheme=scheme, summands=1)
+    lin = design(n, kind, 0.5 / n**0.5, order=order, scheme=scheme, summands=1)
     pre = assemble(layout, _start_heads(layout, lin))
     units = _update_units(layout, width) if ffn == "fitted" else []
     loop = assemble(layout, _product_heads(layout, lin, "d", [*layout["work"]], 1.0), units)
     if ffn == "ideal":
         loop.ffn = _IdealUpdate(layout)  # type: ignore[assignment]
-    model = NLAFormer([pre], [loop]).to(dtype)
+    model = NLAFormer([pre], [loop]).to(kind)
     fit = {"fit": fitted_error(n, width)} if ffn == "fitted" else {}
     traced = trace_program(ConjugateGradient())
-    algorithm = PaperAlgorithm(_config(traced, Target(n, dtype, order, bound=1.0), layout, ffn, fit), model)
-    return with_verification(algorithm, traced) if verified else algorithm
+    algorithm = PaperAlgorithm(_config(traced, Target(n, kind, order, bound=1.0), layout, ffn, fit), model)
+    return with_verification(algorithm, traced) if verify else algorithm
 
 
 def _start_heads(layout: Layout, lin: Linearization) -> list[Head]:
@@ -211,9 +216,22 @@ class PaperAlgorithm(Algorithm):
         self.layout.write(P, "x", x0[:, :, None], last)
         return P
 
-    @property
-    def _column(self) -> slice:
-        return slice(self.n, self.n + 1)
+    def _value(self, P: Tensor, place: dict[str, Any]) -> Tensor:
+        return self.layout.read(P, place["rows"][0], slice(self.n, self.n + 1))[..., 0]
+
+    def with_states(self, P: Tensor, powers: Mapping[str, Tensor], changes: Changes) -> Tensor:
+        result, last = P.clone(), slice(self.n, self.n + 1)
+        for name, change in changes.items():
+            place, power = self.config.state[name], per_system(powers[name], P[..., 0])
+            value = change(scale(self._value(P, place), power))
+            self.layout.write(result, place["rows"][0], scale(value, -power)[..., None], last)
+        return result
+
+
+def load(path: str | os.PathLike[str]) -> Algorithm:
+    """A fitted algorithm that ``save`` wrote."""
+    _, config, model, _ = io.read(path)
+    return PaperAlgorithm(AlgorithmConfig(**config), model)
 
 
 def _config(traced: TracedProgram, target: Target, layout: Layout, ffn: str, fit: dict[str, Any]) -> AlgorithmConfig:
@@ -233,3 +251,14 @@ def _config(traced: TracedProgram, target: Target, layout: Layout, ffn: str, fit
         form="paper",
         verification=fit,
     )
+
+
+def main() -> None:
+    found = [(n, fitted_error(n, width)) for n in (2, 3, 4) for width in (16, 64, 256, 1024)]
+    lines = tuple((str(n), str(e["width"]), f"{e['median']:.3f}", f"{e['nine_tenths']:.3f}") for n, e in found)
+    title = "The paper's one FFN, fitted: relative error of one CG update on unseen systems"
+    print_sheets([Sheet(title, ("n", "width", "median", "nine tenths below"), lines)], markdown=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -61,13 +61,12 @@ except SystemExit as exit:
     root = Path(nf.__file__).parent.parent
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=True)
     assert "loaded: [] 0" in done.stdout
-    for command in ("demo", "operations", "report", "info"):
+    for command in ("demo", "operations", "solve", "info"):
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("group", [[], ["report"]])
-def test_no_line_in_a_list_of_commands_is_cut_short(run, group: list[str]):
-    code, out, _ = run(*group, "--help")
+def test_no_line_in_a_list_of_commands_is_cut_short(run):
+    code, out, _ = run("--help")
     listed = out.partition("Commands:")[2].splitlines()[1:]
     assert code == 0 and listed and all(line.endswith(".") and not line.endswith("...") for line in listed)
 
@@ -87,10 +86,7 @@ def test_no_line_in_a_list_of_commands_is_cut_short(run, group: list[str]):
         (["operations", "--out", "missing/folder"], "--show"),
         (["operations", "matmul", "--out", "."], "--show"),
         (["algorithms", "--out", "missing/folder"], "--show"),
-        (["report", "layer", "--out", "missing/layer.png"], "missing"),
-        (["report", "layer", "--n", "9" * 20], "1024"),
-        (["report", "layer", "--out", "layer.pdf"], "PNG"),
-        (["report", "layer", "--operation", "transpose"], "matrix_transpose"),
+        (["report", "layer"], "python -m paper diagram"),
     ],
 )
 def test_a_mistake_is_one_clear_line_and_code_2(run, arguments: list[str], says: str):
@@ -209,12 +205,6 @@ def test_demo_shows_its_four_parts_in_order_with_a_picture_each(run, small, tmp_
     assert "\x1b" not in out and max(len(line) for line in out.splitlines()) <= 80
 
 
-def test_report_layer_writes_a_small_picture_and_names_it(run, tmp_path: Path):
-    code, out, _ = run("report", "layer", "--out", str(tmp_path / "layer.png"))
-    assert code == 0 and (tmp_path / "layer.png").stat().st_size < 200_000
-    assert "layer.png" in out
-
-
 def test_info_names_the_version_of_torch_and_the_threads(run):
     code, out, _ = run("info")
     assert code == 0 and torch.__version__ in out
@@ -276,9 +266,8 @@ def test_help_lists_every_field_that_set_takes(run, command: str):
     assert code == 0 and set(listed) == wanted
 
 
-@pytest.mark.parametrize("command", [["evaluate"], ["report", "structure"]])
-def test_a_misspelt_model_gets_a_suggestion(run, command: list[str]):
-    code, out, err = run(*command, "cg-acelerated")
+def test_a_misspelt_model_gets_a_suggestion(run):
+    code, out, err = run("evaluate", "cg-acelerated")
     assert (code, out) == (2, "") and "cg-accelerated" in err and len(err.splitlines()) == 1
 
 

@@ -198,7 +198,6 @@ def test_memory_beside_the_states_is_refused_or_computed():
 def test_dtypes_may_be_given_by_name():
     assert nf.algorithm("cg", n=3, dtype="float32", verify=False).dtype == torch.float32
     assert nf.compile(program("richardson"), n=3, dtype="float64", verify=False).dtype == torch.float64
-    assert nf.algorithm("cg", n=3, dtype="float32", form="paper", verify=False).dtype == torch.float32
 
 
 class _Log:

@@ -261,8 +261,6 @@ def test_beyond_the_bound_the_remedy_can_be_followed():
     nf.algorithm("scalar_newton", n=2, bound=4096.0, verify=False).run(b=np.array([2000.0, 1.0]))
     with pytest.raises(DomainError, match="1e\\+300"):
         nf.algorithm("scalar_newton", n=2, verify=False).run(b=np.array([1e300, 1.0]))
-    with pytest.raises(OptionError, match="form='compiled'"):
-        nf.algorithm("cg", n=2, form="paper", bound=4.0)
 
 
 @pytest.mark.parametrize("number", [1e-60, 1e60])

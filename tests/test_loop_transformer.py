@@ -10,9 +10,9 @@ import torch
 
 import nlaformer as nf
 from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError, UnknownNameError
-from nlaformer.express import loop_transformer
-from nlaformer.express.loop_transformer_machine import Machine, bits
 from nlaformer.express.theorem import RECORDS
+from paper import loop_transformer
+from paper.loop_transformer_machine import Machine, bits
 from tests.reference import dense_layers, equation_one, exact
 
 MATRICES = [name for name in loop_transformer.names() if RECORDS[name].printed.loop_size == "n^3"]

@@ -12,6 +12,7 @@ from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import OptionError, ShapeError, UnknownNameError, UnusedPatchWarning
 from nlaformer.microscope.places import places, transformers
+from paper.paper_form import paper_cg
 from tests.test_microscope_recording import KINDS, N, ordinary, subject, systems
 
 
@@ -159,7 +160,7 @@ def test_a_changed_state_of_a_program_with_a_learned_part_goes_on_from_there():
 
 
 def test_a_changed_register_of_the_papers_form_goes_on_from_there():
-    model = nf.algorithm("cg", n=3, form="paper", verify=False)
+    model = paper_cg(3, verify=False)
     A, b, _ = (value[0].numpy() for value in nf.problems.SPD(n=3).sample(1, seed=3))
     d = np.array([1.0, -1.0, 0.5])
     with nf.patch(model, {"registers.d[1]": d}):

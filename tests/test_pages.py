@@ -106,10 +106,10 @@ def test_citation_changelog_and_readme_name_this_version():
     assert f"nlaformer {nf.__version__}" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_modules_in_the_column_of_this_version_of_the_changelog_exist():
+def test_modules_that_the_newest_table_of_the_changelog_names_exist():
     changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-    (table,) = re.findall(r"imports from modules finds\n\n(.*?)\n\n", changelog, flags=re.DOTALL)
-    rows = [row.strip("|").split("|")[1] for row in table.splitlines()[2:]]
+    table = re.search(r"^\| in version [\d.]+ \| now \|\n(.*?)\n\n", changelog, flags=re.MULTILINE | re.DOTALL)[1]
+    rows = [row.strip("|").split("|")[1] for row in table.splitlines()[1:]]
     named = [name for row in rows for name in re.findall(r"`((?:nlaformer|paper|benchmarks)[\w.]*)`", row)]
     assert named
     for name in named:

@@ -2,17 +2,18 @@
 
 import numpy as np
 import pytest
+import torch
 
 import nlaformer as nf
 from nlaformer.compiler.library import program
-from nlaformer.compiler.paper_form import fitted_error
-from nlaformer.errors import OptionError
+from nlaformer.errors import FileError, OptionError, UnknownNameError
+from paper.paper_form import fitted_error, load, paper_cg
 from tests.systems import family, relative_error
 
 
 @pytest.mark.parametrize(("scheme", "first", "floor"), [("paper", 1e-6, 1e-4), ("antisymmetric", 1e-8, 1e-6)])
 def test_one_layer_with_the_exact_update_follows_and_stagnates(scheme, first, floor):
-    cg = nf.algorithm("cg", n=20, form="paper", scheme=scheme, verify=False)
+    cg = paper_cg(20, scheme=scheme, verify=False)
     assert [layer.heads.count for layer in (*cg.model.pre, *cg.model.loop)] == [4, 2]
     A, b, x = family(20, 16, 1.2)
     run = cg.run(A, b, iterations=60)
@@ -26,7 +27,7 @@ def test_one_layer_with_the_exact_update_follows_and_stagnates(scheme, first, fl
 
 def test_a_starting_vector_enters_with_its_sign():
     A, b, x = family(8, 4, 1.0)
-    run = nf.algorithm("cg", n=8, form="paper", verify=False).run(A, b, x0=0.5 * x, iterations=0)
+    run = paper_cg(8, verify=False).run(A, b, x0=0.5 * x, iterations=0)
     np.testing.assert_allclose(run.state["r"][:, 0], 0.5 * b, atol=1e-7 * np.abs(b).max())
 
 
@@ -43,17 +44,35 @@ def test_the_step_length_has_no_limit_where_cg_converges():
 def test_the_fitted_ffn_is_a_relu_network_that_improves_with_width(tmp_path):
     narrow, wide = (fitted_error(2, width)["median"] for width in (8, 64))
     assert wide < 0.75 * narrow and 1e-3 < wide < 0.3
-    cg = nf.algorithm("cg", n=2, form="paper", ffn="fitted", width=64, verify=False)
+    cg = paper_cg(2, ffn="fitted", width=64, verify=False)
     assert cg.model.loop[0].ffn.width == 64 + 1 + 4
     A, b, x = family(2, 32, 1.2)
     run = cg.run(A, b, iterations=2)
     assert np.median(relative_error(run.x, x)[:, 2]) < 0.4
-    again = nf.load(cg.save(tmp_path / "fitted"))
+    with pytest.raises(FileError, match=r"paper\.paper_form\.load"):
+        nf.load(cg.save(tmp_path / "fitted"))
+    again = load(tmp_path / "fitted")
     assert np.array_equal(again.run(A, b, iterations=2).x, run.x)
 
 
 def test_fitting_a_large_n_and_saving_the_ideal_ffn_are_refused(tmp_path):
     with pytest.raises(OptionError, match="ffn='fitted'"):
-        nf.algorithm("cg", n=20, form="paper", ffn="fitted")
+        paper_cg(20, ffn="fitted")
     with pytest.raises(OptionError, match="ffn='ideal'"):
-        nf.algorithm("cg", n=3, form="paper", verify=False).save(tmp_path)
+        paper_cg(3, verify=False).save(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: paper_cg(0), OptionError, "n is 0"),
+        (lambda: paper_cg(3, scheme="papers"), UnknownNameError, "'paper'"),
+        (lambda: paper_cg(3, ffn="fited"), UnknownNameError, "'fitted'"),
+        (lambda: paper_cg(3, ffn="fitted", width=[3]), OptionError, "width is [3]"),
+        (lambda: paper_cg(3, dtype=torch.float16), OptionError, "float16"),
+    ],
+)
+def test_an_option_that_makes_no_sense_is_refused(call, error, words):
+    with pytest.raises(error) as caught:
+        call()
+    assert words in str(caught.value)

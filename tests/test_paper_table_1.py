@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from nlaformer.console import to_markdown
-from nlaformer.express import loop_transformer
 from nlaformer.express.construction import Cost
 from nlaformer.express.theorem import RECORDS
-from paper import measured
+from paper import loop_transformer, measured
 from paper.results import Results
 
 MATRIX = ("vector_transpose", "outer_product", "matrix_transpose", "transposed_matmul", "matmul", "matvec")

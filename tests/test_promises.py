@@ -24,6 +24,7 @@ from nlaformer.errors import ConvergenceError, DTypeError, FileError, OptionErro
 from nlaformer.express.accuracy import draw, reference
 from nlaformer.problems import SPD
 from nlaformer.solvers.result import Status
+from paper.paper_form import paper_cg
 from tests.systems import family
 
 NAMES = [name for name in nf.operations() if name != "pointwise"]
@@ -477,7 +478,7 @@ def test_what_does_not_fit_the_memory_is_refused():
     A, b, _ = systems.sample(1, seed=0)
     for door in (
         lambda: model.iterates(A, b, iterations=10**12),
-        lambda: nf.algorithm("cg", 10**6, form="paper"),
+        lambda: paper_cg(10**6),
         lambda: systems.stream(10**13, torch.Generator()),
         lambda: systems.sample(10**13, seed=0),
     ):
@@ -544,10 +545,10 @@ def test_a_misspelt_training_run_is_told_from_a_table():
     assert code == 2 and repr(name) in err
 
 
-@pytest.mark.parametrize("options", [{}, {"form": "paper"}], ids=["compiled", "paper"])
-def test_a_dtype_may_be_given_by_its_name(options):
+def test_a_dtype_may_be_given_by_its_name():
     assert nf.operation("add", n=1, dtype="float32").dtype is torch.float32
-    assert nf.algorithm("cg", 2, dtype="float32", verify=False, **options).dtype is torch.float32
+    assert nf.algorithm("cg", 2, dtype="float32", verify=False).dtype is torch.float32
+    assert paper_cg(2, dtype="float32", verify=False).dtype is torch.float32
     for door in (lambda: nf.operation("add", n=1, dtype="float"), lambda: nf.algorithm("cg", 2, dtype="half")):
         with pytest.raises(OptionError, match="dtype"):
             door()

@@ -12,13 +12,14 @@ from matplotlib.figure import Figure
 
 import nlaformer as nf
 from nlaformer.cli.operations import build, draw_prompts, file_name
-from nlaformer.cli.report import layer_shape, named_model, named_solver, structure_of
 from nlaformer.errors import FileError, OptionError
 from nlaformer.express import accuracy
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import initial
-from nlaformer.report.diagrams import layer_figure, probe_figure, structure_figure
 from nlaformer.report.figure import save
+from paper.__main__ import main
+from paper.diagrams import layer_figure, probe_figure, structure_figure
+from paper.shapes import layer_shape, named_model, named_solver, structure_of
 
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -116,3 +117,26 @@ def test_pictures_of_different_operations_have_different_names():
         for dtype in ("float64", "float32")
     }
     assert len(names) == 12 and "matmul-n3.png" in names
+
+
+@pytest.mark.parametrize("given", [["layer"], ["structure"], ["probes", "cg-joint"], ["convergence", "--n", "3"]])
+def test_the_command_diagram_writes_a_small_picture_and_names_it(given: list[str], tmp_path: Path, capsys):
+    assert main(["diagram", *given, "--out", str(tmp_path / "drawn.png")]) == 0
+    assert (tmp_path / "drawn.png").stat().st_size < 200_000 and "drawn.png" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (["layer", "--out", "missing/layer.png"], "missing"),
+        (["layer", "--n", "9" * 20], "1024"),
+        (["layer", "--out", "layer.pdf"], "PNG"),
+        (["layer", "--operation", "transpose"], "matrix_transpose"),
+        (["layer", "cg-joint"], "cg-joint"),
+        (["structure", "cg-acelerated"], "cg-accelerated"),
+    ],
+)
+def test_a_mistake_in_the_command_diagram_is_one_line_and_code_2(given: list[str], says: str, capsys):
+    assert main(["diagram", *given]) == 2
+    err = capsys.readouterr().err
+    assert says in err and len(err.splitlines()) == 1

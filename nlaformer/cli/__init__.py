@@ -13,7 +13,7 @@ from typing import Annotated
 import typer
 
 import nlaformer
-from nlaformer.cli import algorithms, demo, explore, info, learn, microscope, operations, report, solve
+from nlaformer.cli import algorithms, demo, explore, info, learn, microscope, operations, solve
 from nlaformer.console import run_command
 from nlaformer.errors import OptionError
 
@@ -27,10 +27,12 @@ app.command()(learn.evaluate)
 app.command()(solve.solve)
 app.command()(microscope.microscope)
 app.command()(explore.explore)
-app.add_typer(report.report, name="report")
 app.command()(info.info)
 
-_MOVED = {"reproduce": "python -m paper", "probe": "python -m paper probe", "bench": "python -m benchmarks.NAME"}
+_MOVED = {
+    "reproduce": "python -m paper", "probe": "python -m paper probe", "bench": "python -m benchmarks.NAME",
+    "report": "python -m paper diagram",
+}  # fmt: skip
 
 
 def _pointer(name: str) -> Callable[[], None]:

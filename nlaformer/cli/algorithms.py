@@ -17,6 +17,8 @@ from nlaformer.console import Sheet, console, print_json, print_sheets, say
 from nlaformer.errors import look_up
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nlaformer.compiler.algorithm import Algorithm
     from nlaformer.compiler.language import Program
     from nlaformer.compiler.library.measuring import Measured
@@ -96,7 +98,7 @@ def _detail(name: str, n: int, kind: Any, as_json: bool, markdown: bool, folder:
     before = time.perf_counter()
     compiled = algorithm(name, n, dtype=kind, verify=False)
     seconds = time.perf_counter() - before
-    picture = None if folder is None else _draw(compiled, name, folder / f"{name}-n{n}.png")
+    picture = None if folder is None else draw_convergence(compiled, name, folder / f"{name}-n{n}.png")
     row = measure_compiled(entry, compiled, seconds, systems=_COUNT, seed=_SEED)
     source = _source(entry.program)
     blocks = {
@@ -179,16 +181,15 @@ def _converge(compiled: Algorithm, name: str) -> Comparison:
     return converge(compiled, entry.program(), inputs, exact, entry.iterations(compiled.n))
 
 
-def _draw(compiled: Algorithm, name: str, path: Path) -> Path:
-    """The errors of the transformer and of NumPy; for cg those of the paper's one-layer form too."""
-    import nlaformer as nf
+def draw_convergence(
+    compiled: Algorithm, name: str, path: Path, others: Mapping[str, tuple[str, Algorithm]] | None = None
+) -> Path:
+    """The errors of the transformer and of NumPy; ``others`` are further ones by their look, with their labels."""
     from nlaformer.report.figure import convergence_figure, save
 
     layers, found = compiled.cost.loop.layers, _converge(compiled, name)
     curves = [(f"transformer, {layers} layer{'s' * (layers > 1)} an iteration", found.found, "compiled")]
-    for scheme, look in (("antisymmetric", "paper"), ("paper", "paper heads")) if name == "cg" else ():
-        form = nf.algorithm("cg", compiled.n, form="paper", scheme=scheme, dtype=compiled.dtype, verify=False)
-        curves.append((f"Lemma 3.2, exact FFN, {scheme} heads", _converge(form, name).found, look))
+    curves += [(label, _converge(other, name).found, look) for look, (label, other) in (others or {}).items()]
     curves.append(("NumPy", found.reference, "reference"))
     title = f"{name}, n = {compiled.n}: median and range over {_COUNT} systems"
     return save(convergence_figure(curves, title), path)

@@ -13,7 +13,7 @@ compiling  compiling: all stages in order
            select: terms, instructions, vanishing, scaling, nodes, moves, products, select; filled: a part's network
            schedule: schedule
            emit: rows, emit, emit_exact, emit_logarithms; filled again
-           config, algorithm: what comes of it, and its runs; states: where they stand; paper_form: CG as in the paper
+           config, algorithm: what comes of it, and its runs; states: where they stand
 judging    found, noise, deviation: each value of a step; ends: the run; judge, diagnose: how it ended, and why
            lines: the graph beside the user's own lines; verify: all of it, before ``compile`` returns
 library/   the programs of ``nf.algorithm``

@@ -27,13 +27,13 @@ from nlaformer.compiler.config import AlgorithmConfig
 from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Making, instructions
 from nlaformer.compiler.expression import Expression, size_exponent
-from nlaformer.compiler.found import STEP
 from nlaformer.compiler.inputs import padded
 from nlaformer.compiler.judge import Checks
 from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, judged_run, take_inputs
 from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
 from nlaformer.compiler.states import per_system
 from nlaformer.compiler.trace import ANSWER
+from nlaformer.errors import FileError
 from nlaformer.express.construction import Cost
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import NLAFormer
@@ -260,13 +260,8 @@ class Algorithm:
         values = {name: self._value(Q, place) for name, place in self.config.state.items()}
         return values | {ANSWER: self._value(P, self.config.answer)}
 
-    @property
-    def _column(self) -> slice | None:
-        """The token that holds the vectors, in the paper's form."""
-        return None
-
     def _value(self, P: Tensor, place: dict[str, Any]) -> Tensor:
-        return states.read(self.layout, P, place, self._column)
+        return states.read(self.layout, P, place)
 
     def with_states(self, P: Tensor, powers: Mapping[str, Tensor], changes: Changes) -> Tensor:
         """P (systems, rows, tokens) after a pass with some states changed: functions of the values that stand there.
@@ -280,7 +275,7 @@ class Algorithm:
             back = scale(held, power)
             value = change(back)
             values[name] = torch.where(value == back, held, scale(value, -power))
-        return states.replaced(self.layout, P, self.config.state, values, self._column)
+        return states.replaced(self.layout, P, self.config.state, values)
 
     def _prompt(self, inputs: dict[str, Tensor], exponents: dict[str, Tensor]) -> Tensor:
         count = len(next(iter(inputs.values())))
@@ -317,14 +312,11 @@ class Algorithm:
 
 def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     """The algorithm that ``save`` wrote."""
-    if "steps" in config:  # of versions 0.1 and 0.2, which compared steps alone
-        steps = Expression.read(config.pop("steps"))
-        config["program"] = Expression(steps.nodes, {STEP + name: k for name, k in steps.outputs.items()}).data()
+    if "program" not in config:
+        raise FileError("versions 0.1 and 0.2 wrote it; compile the program again with this version, and save it anew")
     known = AlgorithmConfig(**config)
     if known.form == "paper":
-        from nlaformer.compiler.paper_form import PaperAlgorithm
-
-        return PaperAlgorithm(known, model)
+        raise FileError("it is CG in the paper's form; in a checkout of the repository, paper.paper_form.load reads it")
     return Algorithm(known, model)
 
 
@@ -335,7 +327,7 @@ def _verified(name: str, found: Mapping[str, Any], iterations: int, tolerance: f
     if "judged" in found:
         values = f"values within {found['judged']['step']:.0e} of the program's own"
         values += f", its run within {found['judged']['end']:.0e}" if "end" in found["judged"] else ""
-    else:  # the paper's form and older files
+    else:  # the paper's form
         values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
         values += f"the answer deviates by {found['first']:.0e} after one step, "
         values += f"{found['last']:.0e} after {iterations}, {found['largest']:.0e} at most"

@@ -31,7 +31,6 @@ _WORDS = {
     "sum": "sum of {first} over tokens",
     "row sums": "sums of the rows of {first}",
     "squares": "row sums of {parameter} * {parameter}",
-    "roll": "{first} rolled by {parameter}",  # of files of version 0.2
     "move": "entries of {first} moved",
     "log": "log {first}, interpolated",
     "coarse": "log |{first}|, roughly",
@@ -132,7 +131,7 @@ def schedule_data(selection: Selection, layers: Schedule) -> dict[str, list[list
 
 def critical_path(block: list[list[Any]]) -> int:
     """The layers that the longest chain of dependent instructions takes, from the data of a block: a lower bound."""
-    if any(isinstance(entry, str) for layer in block for entry in layer):  # the paper's form, and files of version 0.1
+    if any(isinstance(entry, str) for layer in block for entry in layer):  # the paper's form of CG
         return len(block)
     ready: dict[str, int] = {}  # in half layers: the first half that may read a row
     last = 0
@@ -174,7 +173,7 @@ def _named(source: Combination, names: list[str]) -> list[Any]:
 
 def in_words(entry: Any) -> str:
     """An entry of ``schedule_data`` as an assignment; t1, t2, ... are temporaries. Text stays as it is."""
-    if isinstance(entry, str):  # the paper's form, and files of version 0.1
+    if isinstance(entry, str):  # the paper's form of CG
         return entry
     op, target, sources, exponent, extra, parameter = entry
     if op == "encode":
@@ -189,8 +188,6 @@ def in_words(entry: Any) -> str:
         return f"{target} = log {first}, refined" + (f"{trip}, read from token 1" if parameter else "")
     if op == "ratio":
         return f"{target} = {first} exp(-{extra[0]}), {extra[0]} = {others[0]}, of token 1"
-    if op in ("diag", "squares", "matmul") and parameter is None:  # files of version 0.2
-        first, parameter = first or "A", "A" if op == "squares" else ""
     second = "".join(others[:1])
     return f"{target} = " + _WORDS[op].format(first=first, second=second, power=power, parameter=parameter)
 

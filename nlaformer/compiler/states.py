@@ -2,8 +2,7 @@
 
 A vector stands in a row, entry j at token j; a matrix in n rows, row j at token j; a scalar in a row, the same at every
 token. A positive scalar stands as its logarithm. States of one scale group (``scaling``) stand as mantissas of size
-about 1 and one row with the common logarithm of their scale. In the paper's form a vector stands in n rows of the last
-token.
+about 1 and one row with the common logarithm of their scale.
 
 ``place`` is the entry of ``AlgorithmConfig.state`` for a state: its kind, its rows, the row of its scale, and whether
 it stands as a logarithm. Values are scaled, as in P.
@@ -17,21 +16,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.errors import DomainError, OptionError
+from nlaformer.errors import DomainError
 from nlaformer.prompt import Layout
 
 Places = Mapping[str, Mapping[str, Any]]
 
 
-def read(layout: Layout, P: Tensor, place: Mapping[str, Any], column: slice | None = None) -> Tensor:
-    """A state, (systems[, n[, n]]), from P (systems, rows, tokens); ``column`` is the token of the paper's form."""
-    if column is not None:
-        return layout.read(P, place["rows"][0], column)[..., 0]
-    kind, rows = place["kind"], [layout.read(P, name) for name in place["rows"]]
-    if len(rows) == 2:  # of versions 0.1 and 0.2: a signed scalar as two logarithms
-        plus, minus = (exponential(row[..., 0, 0]) for row in rows)
-        return plus - minus
-    value = rows[0].mT if kind == "matrix" else rows[0][..., 0, :] if kind == "vector" else rows[0][..., 0, 0]
+def read(layout: Layout, P: Tensor, place: Mapping[str, Any]) -> Tensor:
+    """A state, (systems[, n[, n]]), from P (systems, rows, tokens)."""
+    kind, rows = place["kind"], layout.read(P, place["rows"][0])
+    value = rows.mT if kind == "matrix" else rows[..., 0, :] if kind == "vector" else rows[..., 0, 0]
     if place.get("logarithm", kind == "scalar"):
         return exponential(value)
     if place["scale"] is not None:
@@ -39,21 +33,19 @@ def read(layout: Layout, P: Tensor, place: Mapping[str, Any], column: slice | No
     return value
 
 
-def replaced(
-    layout: Layout, P: Tensor, places: Places, values: Mapping[str, Tensor], column: slice | None = None
-) -> Tensor:
+def replaced(layout: Layout, P: Tensor, places: Places, values: Mapping[str, Tensor]) -> Tensor:
     """P with other values of some states, and the rows that depend on them encoded anew.
 
     Where a state changes, the common scale of its group does, so that the largest mantissa keeps its size; the other
     states of the group are then divided by the new scale. A system whose values are those that stand there already
     stays as it is, bit for bit.
     """
-    held = {name: read(layout, P, place, column) for name, place in places.items()}
+    held = {name: read(layout, P, place) for name, place in places.items()}
     same = {name: (value == held[name]).reshape(len(P), -1).all(1) for name, value in values.items()}  # (systems,) each
     result = P.clone()
     groups: dict[str, list[str]] = {}
     for name, place in places.items():
-        if column is None and place["scale"] is not None:
+        if place["scale"] is not None:
             groups.setdefault(place["scale"], []).append(name)
     for scale, members in groups.items():
         if values.keys() & set(members):
@@ -64,9 +56,7 @@ def replaced(
                 _write(layout, result, places[m], value * per_system(torch.exp(-log), value))
     for name, value in values.items():
         place = places[name]
-        if column is not None:
-            layout.write(result, place["rows"][0], value[..., None], column)
-        elif place.get("logarithm", place["kind"] == "scalar"):
+        if place.get("logarithm", place["kind"] == "scalar"):
             if not bool(((value > 0) | same[name]).all()):
                 raise DomainError(f"the state {name} stands in P as a logarithm; replace it by positive numbers")
             _write(
@@ -89,8 +79,6 @@ def _new_log_scale(log: Tensor, before: Mapping[str, Tensor], after: Mapping[str
 
 def _write(layout: Layout, P: Tensor, place: Mapping[str, Any], value: Tensor) -> None:
     """A value into its rows, in place."""
-    if len(place["rows"]) == 2:
-        raise OptionError("a signed scalar is stored as in version 0.2; compile the program again to replace it")
     if place["kind"] == "scalar":
         value = value[:, None].expand(-1, layout.tokens - 1)
     layout.write(P, place["rows"][0], value.mT if place["kind"] == "matrix" else value[:, None, :])

@@ -14,7 +14,7 @@ import torch
 
 from nlaformer.arrays import full_precision
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.compiling import compile, torch_dtype
+from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.language import Program
 from nlaformer.compiler.library import (
     constrained,
@@ -89,17 +89,14 @@ def algorithm(
     dtype: torch.dtype | str = torch.float64,
     bound: float | None = None,
     verify: bool = True,
-    form: str = "compiled",
-    **paper: Any,
+    **moved: Any,
 ) -> Algorithm:
     """A classical algorithm as a looped transformer.
 
     Parameters
     ----------
     name : one of ``nf.algorithms()``
-    n, order, dtype, bound, verify : as in ``nf.compile``
-    form : "compiled", or "paper" for cg as in the paper's Theorem 3.1, one layer an iteration; then ``ffn`` ("ideal" or
-        "fitted"), ``width`` (of the fitted FFN) and ``scheme`` ("antisymmetric" or "paper") may be given
+    n, order, dtype, bound, verify : as in ``nf.compile``; ``moved`` are options of version 0.3, which are refused
 
     Examples
     --------
@@ -112,20 +109,13 @@ def algorithm(
     >>> cg.cost.loop.layers
     7
     """
-    for option in paper.keys() - {"ffn", "width", "scheme"}:
-        raise unknown_name("option", option, ("order", "dtype", "bound", "verify", "form", "ffn", "width", "scheme"))
-    if not isinstance(form, str) or form not in ("compiled", "paper"):
-        raise unknown_name("form", form, ("compiled", "paper"))
-    if form == "paper":
-        from nlaformer.compiler.paper_form import paper_cg
-
-        if name != "cg":
-            raise OptionError(f"the paper gives a form of its own for 'cg' only; {name!r} has form='compiled'")
-        if bound is not None:
-            raise OptionError("bound goes with form='compiled' only; the paper's form scales A and b")
-        return paper_cg(n, order=1 if order is None else order, dtype=torch_dtype(dtype), verified=verify, **paper)
-    if paper:
-        raise OptionError(f"{', '.join(paper)} go with form='paper' only")
+    if moved.keys() & {"form", "ffn", "width", "scheme"} and moved != {"form": "compiled"}:
+        raise OptionError(
+            "CG in the form of the paper's Theorem 3.1 has moved; in a checkout of the repository, "
+            "from paper.paper_form import paper_cg; paper_cg(n, ffn=..., width=..., scheme=...)"
+        )
+    for option in moved.keys() - {"form"}:
+        raise unknown_name("option", option, ("order", "dtype", "bound", "verify"))
     entry = record(name)
     order, bound = 3 if order is None else order, entry.bound if bound is None else bound
     if not (verify and entry.particular):
