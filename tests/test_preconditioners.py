@@ -10,6 +10,7 @@ import pytest
 import scipy.sparse as sp
 from scipy.sparse.linalg import LinearOperator, cg
 
+import nlaformer as nf
 from nlaformer.errors import DTypeError, MissingPackageError, OptionError, ShapeError, UnknownNameError
 from nlaformer.solvers.precondition import incomplete, levels
 from nlaformer.solvers.precondition.named import NAMES, build
@@ -251,3 +252,42 @@ def test_without_numba_ic_says_what_that_costs():
     )
     found = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert "numba" in found.stdout
+
+
+@pytest.mark.parametrize("name", DEFINITE)
+def test_cg_takes_a_preconditioner_by_name(name):
+    A = grid(12, 12, 12)
+    b = np.random.default_rng(0).standard_normal(A.shape[0])
+    plain, result = nf.cg(A, b, rtol=1e-9), nf.cg(A, b, M=name, rtol=1e-9)
+    assert result.converged and result.iterations <= plain.iterations
+    assert np.allclose(result.x, plain.x, atol=1e-7)
+    columns = nf.cg(A.toarray(), np.stack([b, -b], 1), M=name, rtol=1e-9)
+    assert columns.converged and np.allclose(columns.x[:, 0], plain.x, atol=1e-7)
+
+
+def test_gmres_takes_ilu_and_cg_refuses_it():
+    A = sp.csr_matrix(grid(15, 15) + 0.5 * sp.triu(grid(15, 15), 1))
+    b = np.ones(225)
+    result = nf.solve(A, b, M="ilu", rtol=1e-9, method="gmres")
+    assert result.converged and result.iterations < nf.solve(A, b, rtol=1e-9, method="gmres").iterations
+    with pytest.raises(OptionError, match="symmetric"):
+        nf.cg(grid(15, 15), b, M="ilu")
+
+
+@pytest.mark.parametrize("A", [sp.linalg.aslinearoperator(np.eye(4)), np.stack([np.eye(4)] * 4), np.eye(4)[:, :3]])
+def test_names_that_need_the_entries_of_one_square_matrix_say_so(A):
+    with pytest.raises(OptionError):
+        nf.solve(A, np.ones(A.shape[0] if not isinstance(A, np.ndarray) else 4), M="ic")
+
+
+def test_a_tensor_is_preconditioned_by_name_too():
+    torch = pytest.importorskip("torch")
+    A = torch.as_tensor(grid(6, 6).toarray())
+    assert nf.cg(A, torch.ones(36, dtype=torch.float64), M="ic").converged
+
+
+def test_an_aspreconditioner_of_pyamg_is_taken():
+    pyamg = pytest.importorskip("pyamg")
+    A = grid(30, 30)
+    M = pyamg.ruge_stuben_solver(A).aspreconditioner()
+    assert nf.cg(A, np.ones(900), M=M, rtol=1e-8).iterations < 15

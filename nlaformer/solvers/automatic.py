@@ -14,6 +14,7 @@ A choice that was wrong is left after four times the iterations that were predic
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -24,11 +25,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nlaformer.errors import NLAFormerError, OptionError
-from nlaformer.solvers.precondition.incomplete import Candidates, count_iterations, dimension, machine
+from nlaformer.solvers.precondition.incomplete import (
+    Candidates,
+    count_iterations,
+    dimension,
+    m_matrix,
+    machine,
+)
 from nlaformer.solvers.precondition.named import Named, build, hierarchy
 from nlaformer.solvers.precondition.rows import Rows
 
-DIRECT = 3000  # unknowns of a sparse matrix up to which SuperLU is at hand without a question
+SMALL, DIRECT = 1000, 3000  # unknowns of a sparse matrix up to which SuperLU is taken: any, and one without much fill
 _PLANE = 2.45  # the dimension below which factors stay sparse
 _SPACE = 4.0  # the dimension from which nothing but Jacobi does
 _DOMINANT = 0.9985  # the largest off-diagonal sum over the diagonal for which Jacobi is enough
@@ -36,6 +43,7 @@ _STEPS = 25  # of the probe
 # Costs in products with A, measured on meshes and graphs from 4e4 to 1e6 (docs/solve.md has the table of the choice)
 _OF_JACOBI, _OF_IC, _OF_AMG, _OF_LU = 1.7, (80.0, 4.0), (150.0, 7.0, 2.0), 800.0
 _LEAST_AMG = 450.0  # what no solve with a hierarchy costs less than
+_SLOW_AMG = 12  # iterations on the balls from which they grow with n
 _DENSE = 24  # unknowns of a dense matrix for each product that its Cholesky factorization costs
 
 
@@ -50,19 +58,20 @@ class Choice:
     M: Named | None
     why: str
     limit: int | None = None
+    setup_seconds: float = 0.0  # that M took
 
 
-def choices(A: Any, symmetric: bool) -> Iterator[Choice]:
+def choices(A: Any, symmetric: bool, definite: bool = True) -> Iterator[Choice]:
     """The methods for a square matrix, a dense array or a CSR matrix in canonical format, the best first.
 
-    A method is set up when it is asked for. The last has no limit.
+    A method is set up when it is asked for. The last has no limit. ``definite`` is False where a solve has shown it.
     """
     known = _Measured(A)
     if isinstance(A, np.ndarray):
         return _dense(known, symmetric)
     if not symmetric:
         return _general(known)
-    return _definite(known) if A.diagonal().min() > 0 else _indefinite(known)
+    return _definite(known) if definite and A.diagonal().min() > 0 else _indefinite(known)
 
 
 @dataclass
@@ -95,7 +104,7 @@ class _Measured:
     @cached_property
     def is_m_matrix(self) -> bool:
         """Whether no entry beside the diagonal is positive, up to rounding."""
-        return float(self.A.data[self.A.data > 0].sum()) <= (1 + 1e-6) * float(self.A.diagonal().sum())
+        return m_matrix(self.A)
 
     @cached_property
     def jacobi(self) -> float:
@@ -118,13 +127,15 @@ class _Measured:
         self, method: str, name: str, make: Callable[[], Named | None], limit: int | None = None
     ) -> Iterator[Choice]:
         """The one choice of a preconditioner, or none where it cannot be built."""
+        begun = time.perf_counter()
         try:
             M = make()
         except (NLAFormerError, np.linalg.LinAlgError, RuntimeError, MemoryError) as error:
             self.said.append(f"{name} failed: {(str(error) or type(error).__name__).splitlines()[0]}")
             return
         kind = "dense" if isinstance(self.A, np.ndarray) else "sparse"
-        yield Choice(method, M, ", ".join([f"A is {kind}", *self.said]), limit)
+        why = ", ".join([f"A is {kind}", *self.said])
+        yield Choice(method, M, why, limit, time.perf_counter() - begun)
 
 
 def _probe(A: Any) -> float:
@@ -161,23 +172,21 @@ def _dense(known: _Measured, symmetric: bool) -> Iterator[Choice]:
 
 
 def _cholesky(A: NDArray[Any]) -> Named:
-    from scipy.linalg import cho_factor, cho_solve
+    from scipy.linalg.lapack import dpotrf, dpotrs
 
-    factor = cho_factor(A, lower=True, check_finite=False)
-    return Named("cholesky", lambda r: cho_solve(factor, r, check_finite=False))
+    factor, failed = dpotrf(A.T, lower=1)  # A is its own transpose, and LAPACK wants columns in one piece
+    if failed:
+        raise np.linalg.LinAlgError("A is not positive definite")
+    return Named("cholesky", lambda r: dpotrs(factor, r, lower=1)[0])
 
 
 def _lu(A: NDArray[Any]) -> Named:
-    import warnings
+    from scipy.linalg.lapack import dgetrf, dgetrs
 
-    from scipy.linalg import lu_factor, lu_solve
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of singular matrices, which end below
-        factor = lu_factor(A, check_finite=False)
-    if not factor[0].diagonal().all():
+    factor, pivots, failed = dgetrf(A.T)
+    if failed:
         raise np.linalg.LinAlgError("A is singular")
-    return Named("lu", lambda r: lu_solve(factor, r, check_finite=False))
+    return Named("lu", lambda r: dgetrs(factor, pivots, r, trans=1)[0])
 
 
 # Sparse matrices
@@ -203,7 +212,9 @@ class _Plan:
 
 def _definite(known: _Measured) -> Iterator[Choice]:
     """For a sparse symmetric matrix with a positive diagonal; one that is not definite after all ends as such."""
-    if known.dominant or known.dimension >= _SPACE:
+    if known.size <= SMALL:
+        plans = [_Plan("splu", 0.0, 1)]
+    elif known.dominant or known.dimension >= _SPACE:
         plans = []
     elif known.size <= DIRECT:
         plans = [_Plan("splu", 0.0, 1)]
@@ -236,11 +247,14 @@ def _plans(known: _Measured) -> list[_Plan]:
 
 
 def _amg_plan(known: _Measured) -> _Plan:
-    """Algebraic multigrid, tried on the balls of the graph: its iterations hardly depend on n."""
+    """Algebraic multigrid, tried on the balls of the graph: where it is fast there, it is as fast on the whole."""
     inside = known.candidates.ball[1]
     levels, _ = hierarchy(inside)
-    iterations = int(1.5 * count_iterations(inside, levels.aspreconditioner().matvec))
-    known.said.append(f'"amg" {iterations}')
+    count = count_iterations(inside, levels.aspreconditioner().matvec)
+    known.said.append(f'"amg" takes {count} on a part')
+    if count > _SLOW_AMG:
+        return _Plan("amg", math.inf, math.inf)
+    iterations = 1.5 * count
     setup, cycle, own = _OF_AMG
     complexity = levels.operator_complexity()
     return _Plan("amg", setup * complexity + iterations * (cycle * complexity + own), iterations)
@@ -259,9 +273,9 @@ def _ic(known: _Measured, after: float) -> Named:
 
 
 def _indefinite(known: _Measured) -> Iterator[Choice]:
-    """For a sparse symmetric matrix that is not definite, as its diagonal shows."""
+    """For a sparse symmetric matrix that is not definite."""
     known.said.append("it is not definite")
-    if known.size <= DIRECT or known.dimension < _PLANE:
+    if known.size <= SMALL or known.dimension < (_SPACE if known.size <= DIRECT else _PLANE):
         yield from known.choice("gmres", "splu", lambda: _superlu(known.A, symmetric=False), _CONFIRMED)
     yield from known.choice("minres", "", lambda: None)
 
@@ -270,7 +284,7 @@ def _general(known: _Measured) -> Iterator[Choice]:
     """For a sparse matrix that is not symmetric."""
     A = known.A
     known.said.append("it is not symmetric")
-    if not known.dominant and known.dimension < _SPACE:
+    if known.size <= SMALL or (not known.dominant and known.dimension < _SPACE):
         if known.size <= DIRECT:
             yield from known.choice("gmres", "splu", lambda: _superlu(A, symmetric=False), _CONFIRMED)
         elif known.dimension < _PLANE:
@@ -278,6 +292,6 @@ def _general(known: _Measured) -> Iterator[Choice]:
                 yield from known.choice("bicgstab", "amg", lambda: build("amg", A, "gmres"), 50)
             yield from known.choice("gmres", "splu", lambda: _superlu(A, symmetric=False), _CONFIRMED)
     yield from known.choice("bicgstab", "jacobi", lambda: build("jacobi", A, "gmres"), 1000)
-    if known.dimension < _SPACE:
+    if known.size <= SMALL or known.dimension < _SPACE:
         yield from known.choice("gmres", "ilu", lambda: build("ilu", A, "gmres"), 1000)
     yield from known.choice("gmres", "", lambda: None)

@@ -10,14 +10,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from nlaformer.arrays import is_tensor, kind_of, to_array, to_tensor
-from nlaformer.errors import OptionError, ShapeError, unknown_name
-from nlaformer.solvers.arithmetic import Array, like, namespace
+from nlaformer.errors import OptionError, ShapeError
+from nlaformer.solvers.arithmetic import Array, like, namespace, to_numpy
 from nlaformer.solvers.models import is_solver, no_function, role_of, runs
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
 from nlaformer.solvers.parse import Problem, read_matrix, read_real
+from nlaformer.solvers.precondition.named import NAMES, Named, build, unknown
 from nlaformer.solvers.sparse import is_sparse
-
-NAMES = ("jacobi",)
 
 
 class Preconditioner(Protocol):
@@ -80,6 +79,31 @@ class _Function:
         return _Function(self.function, self.problem, at if self.at is ... else self.at[at])
 
 
+@dataclass(frozen=True)
+class Applied:
+    """A preconditioner of vectors of NumPy, which all lanes share."""
+
+    M: Named
+
+    def apply(self, X: Array) -> Array:
+        rows = np.ascontiguousarray(to_numpy(X)).reshape(-1, X.shape[-1])
+        found = np.stack([self.M(row) for row in rows]) if X.ndim > 1 else self.M(rows[0])
+        return like(found.reshape(tuple(X.shape)), X)
+
+    def take(self, at: Any) -> Applied:
+        return self
+
+
+def entries(problem: Problem) -> Any:
+    """The only matrix of a problem, scaled, as an array or a SciPy matrix; None of several, or where it is unknown."""
+    A = problem.A
+    if isinstance(A, SparseOperator):
+        return A.A
+    if isinstance(A, DenseOperator) and (A.A.ndim == 2 or len(A.A) == 1):
+        return to_numpy(A.A if A.A.ndim == 2 else A.A[0])
+    return None
+
+
 def learned(M: Any) -> Any:
     """The model that is given as M: one that writes a preconditioner, its folder or its bundled name; else None."""
     if isinstance(M, os.PathLike) or (isinstance(M, str) and M not in NAMES):
@@ -98,14 +122,16 @@ def learned(M: Any) -> Any:
 def read_preconditioner(M: Any, problem: Problem) -> Preconditioner:
     """Make a preconditioner of what a user may give as M.
 
-    None; "jacobi"; a model that writes one, its folder or its bundled name; the entries of a diagonal, (n,) or one row
-    per system; matrices (..., n, n), dense or sparse; a LinearOperator; a function r -> M r on arrays (..., n) of the
-    kind of b. Of least squares, M approximates the inverse of A^T A.
+    None; a name (``precondition.named``); a model that writes one, its folder or its bundled name; the entries of a
+    diagonal, (n,) or one row per system; matrices (..., n, n), dense or sparse; a LinearOperator; a function r -> M r
+    on arrays (..., n) of the kind of b. Of least squares, M approximates the inverse of A^T A.
     """
     if M is None:
         return Identity()
     if isinstance(M, str) and M == "jacobi":
         return _jacobi(problem)
+    if isinstance(M, str) and M in NAMES:
+        return _named(M, problem)
     if (model := learned(M)) is not None:
         from nlaformer.solvers.learned import DiagonalPlusRank
 
@@ -129,11 +155,25 @@ def _loaded(name: str | os.PathLike[str]) -> Any:
 
     refuse_recipe(name)
     if isinstance(name, str) and not os.path.exists(name) and name not in bundled():
-        raise unknown_name("preconditioner", name, [*NAMES, *bundled()])
+        raise unknown(name, bundled())
     model = load(name)
     if role_of(model) != "preconditioner":
         raise OptionError(f"{name} is not a learned preconditioner; pass it as model=, if it is a model")
     return model
+
+
+def _named(name: str, problem: Problem) -> Preconditioner:
+    """The preconditioner of a name for the only matrix of a problem."""
+    if not all(problem.form.list(problem.finite)) or any(problem.complaint):
+        return Identity()  # the solve ends before it is used
+    if problem.adjoint is not None:
+        raise OptionError(f'M="{name}" is for square systems; least squares take "jacobi", or an M of your own')
+    A = entries(problem)
+    if A is None:
+        what = "a LinearOperator does not show" if isinstance(problem.A, ImplicitOperator) else "is one of several here"
+        raise OptionError(f'M="{name}" is made of the entries of one A, which {what}; pass "jacobi" or M itself')
+    symmetric = not problem.minimal[0]
+    return Applied(build(name, A, "cg" if symmetric else "gmres", symmetric))
 
 
 def _jacobi(problem: Problem) -> _Diagonal:

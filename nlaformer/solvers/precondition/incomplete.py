@@ -30,6 +30,7 @@ from nlaformer.solvers.precondition.rows import Rows
 
 _DOMINANT = 1e-4  # the row sum over the diagonal entry above which a row is taken for one beside the boundary
 _BALLS, _BALL = 4, 1200
+_WORTH_COMPILING = 3000  # nodes: to load numba takes a third of a second
 _MOST = 200  # iterations on the balls
 # (relaxed, shift, least pivot over the sum of the others of its row), until one does not break down
 _ATTEMPTS = ((True, 0.0, 0.5), (False, 0.0, 0.5), (False, 0.01, 0.25), (False, 0.03, 0.25))
@@ -106,11 +107,19 @@ def relaxation(A: Any, rows: Rows) -> float:
     return float(min(0.4, 6 / D**2))
 
 
+def m_matrix(A: Any) -> bool:
+    """Whether no entry beside the diagonal is positive, up to rounding; the diagonal is."""
+    positive = (float(A.data.sum()) + float(np.abs(A.data).sum())) / 2
+    return positive <= (1 + 1e-6) * float(A.diagonal().sum())
+
+
 def dimension(rows: Rows) -> float:
     """That of the space in which the graph lies: d where balls of twice the radius hold 2^d times the nodes."""
-    found = []
+    from nlaformer.solvers.precondition import levels
+
+    found, loops = [], levels if rows.size < _WORTH_COMPILING else machine()
     for centre in np.random.default_rng(0).integers(0, rows.size, 5):
-        counts = machine().growth(rows, int(centre), rows.size // 32)
+        counts = loops.growth(rows, int(centre), rows.size // 32)
         radius = max(len(counts) - 1, 1)
         if len(counts) < 3:  # all is near
             return math.inf if len(counts) == 2 and counts[1] > 32 else 1.0
@@ -119,22 +128,17 @@ def dimension(rows: Rows) -> float:
     return float(np.median(found))
 
 
-def _corners(rows: Rows) -> list[int]:
-    """Two or four far-apart nodes, by distances in the graph alone."""
-
-    def levels(root: int) -> NDArray[Any]:
-        found: NDArray[Any] = machine().cuthill_mckee(rows, root)[1]
-        return found
-
-    start = int(machine().cuthill_mckee(rows, 0)[0][-1])
-    one = levels(start)
-    last, degree = np.flatnonzero(one == one.max()), np.diff(rows.p).astype(np.int64)
-    opposite = int(last[degree[last].argmin()])
-    middle = np.flatnonzero(np.abs(one - levels(opposite)) <= 1)
+def _far_apart(rows: Rows) -> list[NDArray[Any]]:
+    """The orders of Cuthill and McKee from one or two far-apart nodes, found by distances in the graph alone."""
+    search = machine().cuthill_mckee
+    order, level = search(rows, int(search(rows, 0)[0][-1]))
+    last, degree = np.flatnonzero(level == level.max()), np.diff(rows.p).astype(np.int64)
+    opposite = search(rows, int(last[degree[last].argmin()]))[1]
+    middle = np.flatnonzero(np.abs(level - opposite) <= 1)
     if len(middle) < 2:
-        return [start, opposite]
-    third = int(middle[levels(int(middle[0]))[middle].argmax()])
-    return [start, opposite, third, int(middle[levels(third)[middle].argmax()])]
+        return [order]
+    third = int(middle[search(rows, int(middle[0]))[1][middle].argmax()])
+    return [order, search(rows, third)[0]]
 
 
 @dataclass
@@ -174,15 +178,14 @@ class Candidates:
 
     @cached_property
     def names(self) -> list[str]:
-        roots = _corners(self.rows)
-        for name, root in zip(("rcm", "rcm2"), roots[::2], strict=False):
-            self._orders[name] = machine().cuthill_mckee(self.rows, root)[0][::-1]
-        return list(self._orders)
+        found = dict(zip(("rcm", "rcm2"), _far_apart(self.rows), strict=False))
+        self._orders |= {name: order[::-1] for name, order in found.items()}
+        return list(found)
 
     @cached_property
     def is_m_matrix(self) -> bool:
         """Whether no entry beside the diagonal is positive, up to rounding."""
-        return float(self.A.data[self.A.data > 0].sum()) <= (1 + 1e-6) * float(self.A.diagonal().sum())
+        return m_matrix(self.A)
 
     @cached_property
     def ball(self) -> tuple[NDArray[Any], Any, Rows]:

@@ -320,8 +320,7 @@ def _factor(p, j, v, omega, shift, least):  # type: ignore[no-untyped-def]
 @_compiled
 def _upper(p, j, v):  # type: ignore[no-untyped-def]
     n = len(p) - 1
-    size = (len(j) + n) // 2
-    p2, j2, v2 = np.empty_like(p), np.empty(size, j.dtype), np.empty(size)
+    p2, j2, v2 = np.empty_like(p), np.empty_like(j), np.empty_like(v)
     at = np.uint64(0)
     p2[0] = 0
     for i in range(n):
@@ -330,7 +329,7 @@ def _upper(p, j, v):  # type: ignore[no-untyped-def]
                 j2[at], v2[at] = j[k], v[k]
                 at += ONE
         p2[i + 1] = at
-    return p2, j2, v2
+    return p2, j2[:at].copy(), v2[:at].copy()
 
 
 def sweeps(T: Rows, order: NDArray[Any] | None) -> Callable[[NDArray[Any]], NDArray[Any]]:

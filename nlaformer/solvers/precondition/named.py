@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nlaformer.errors import DTypeError, MissingPackageError, OptionError, ShapeError, unknown_name
-from nlaformer.solvers.precondition.incomplete import incomplete_cholesky, machine
+from nlaformer.errors import DTypeError, MissingPackageError, OptionError, ShapeError, UnknownNameError, unknown_name
+from nlaformer.solvers.precondition.incomplete import incomplete_cholesky, m_matrix, machine
 from nlaformer.solvers.precondition.rows import Rows
 
 _OVER = 1.5  # relaxation of "ssor"
@@ -34,7 +34,7 @@ class Named:
         return self.apply(r)
 
 
-def build(name: str, A: Any, method: str = "cg") -> Named:
+def build(name: str, A: Any, method: str = "cg", symmetric: bool = False) -> Named:
     """The preconditioner of a name for a real square A, an array or a SciPy matrix.
 
     Parameters
@@ -42,6 +42,7 @@ def build(name: str, A: Any, method: str = "cg") -> Named:
     name : "jacobi", "ssor", "ic", "ilu" or "amg"
     A : (n, n)
     method : the method that it is for; "cg" and "minres" need one that is symmetric positive definite
+    symmetric : whether A is known to be symmetric, and is not looked at for it
 
     Examples
     --------
@@ -52,12 +53,11 @@ def build(name: str, A: Any, method: str = "cg") -> Named:
     True
     """
     if name not in _BUILDERS:
-        error = unknown_name("preconditioner", name, _BUILDERS)
-        raise type(error)(f"{error}; {OWN}")
+        raise unknown(name)
     if name == "ilu" and method in ("cg", "pcg", "minres"):
         raise OptionError(
             f'M="ilu" is not symmetric, even where A is, and {method} needs a symmetric M: take "ic" or "amg", or the '
-            'method "gmres" or "bicgstab"'
+            'method "gmres"'
         )
     if not isinstance(A, np.ndarray) and not hasattr(A, "tocsr"):
         raise OptionError(f'M="{name}" needs the entries of A, which a {type(A).__name__} does not show; {OWN}')
@@ -65,7 +65,12 @@ def build(name: str, A: Any, method: str = "cg") -> Named:
         raise ShapeError(f'M="{name}" is for one square matrix; A has the shape {tuple(A.shape)}')
     if np.dtype(A.dtype).kind not in "biuf":
         raise DTypeError(f'M="{name}" is for real matrices; A holds {A.dtype} values')
-    return _BUILDERS[name](A)
+    return _BUILDERS[name](A, symmetric)
+
+
+def unknown(name: object, others: Iterable[str] = ()) -> UnknownNameError:
+    """The error for a name that none has, with the names that there are and how to pass one's own."""
+    return UnknownNameError(f"{unknown_name('preconditioner', name, [*_BUILDERS, *others])}; {OWN}")
 
 
 def _csr(A: Any) -> Any:
@@ -81,11 +86,13 @@ def _csr(A: Any) -> Any:
     return csr
 
 
-def _definite(name: str, A: Any) -> Any:
+def _definite(name: str, A: Any, symmetric: bool) -> Any:
     """A symmetric CSR matrix with a positive diagonal, or an error."""
     csr = _csr(A)
     if csr.diagonal().min() <= 0:
         raise OptionError(f'M="{name}" needs a positive definite A, and an entry of its diagonal is not positive')
+    if symmetric:
+        return csr
     gap = csr - csr.T
     if gap.nnz and abs(gap).max() > _NEARLY_SYMMETRIC * abs(csr).max():
         raise OptionError(f'M="{name}" needs a symmetric A; take "ilu", "amg" or "jacobi", which do not')
@@ -94,28 +101,28 @@ def _definite(name: str, A: Any) -> Any:
     return csr
 
 
-def _jacobi(A: Any) -> Named:
+def _jacobi(A: Any, symmetric: bool) -> Named:
     diagonal = np.asarray(A.diagonal(), dtype=np.float64)
     inverse = np.divide(1.0, diagonal, out=np.ones_like(diagonal), where=diagonal != 0)
     return Named("jacobi", lambda r: inverse * r)
 
 
-def _ssor(A: Any) -> Named:
+def _ssor(A: Any, symmetric: bool) -> Named:
     import scipy.sparse as sp
 
-    csr = _definite("ssor", A)
+    csr = _definite("ssor", A, symmetric)
     triangle = sp.csr_matrix(sp.triu(csr, 1, format="csr") + sp.diags_array(csr.diagonal() / _OVER))
     triangle.sort_indices()
     loops = machine()
     return Named("ssor", loops.sweeps(Rows.of(triangle), None), f"over-relaxation {_OVER}, {loops.NAME}")
 
 
-def _ic(A: Any) -> Named:
-    found = incomplete_cholesky(_definite("ic", A))
+def _ic(A: Any, symmetric: bool) -> Named:
+    found = incomplete_cholesky(_definite("ic", A, symmetric))
     return Named("ic", found.apply, str(found))
 
 
-def _ilu(A: Any) -> Named:
+def _ilu(A: Any, symmetric: bool) -> Named:
     from scipy.sparse.linalg import spilu
 
     try:
@@ -131,17 +138,16 @@ def hierarchy(csr: Any) -> tuple[Any, str]:
         import pyamg
     except ImportError as error:
         raise MissingPackageError('M="amg" is PyAMG\'s; install it with pip install "nlaformer[amg]"') from error
-    off_diagonal = csr.data.sum() - csr.diagonal().sum(), np.abs(csr.data).sum() - np.abs(csr.diagonal()).sum()
-    signs = off_diagonal[0] <= -(1 - 1e-6) * off_diagonal[1]  # no entry beside the diagonal is positive
+    signs = m_matrix(csr)
     solver = pyamg.ruge_stuben_solver if signs else pyamg.smoothed_aggregation_solver
     levels = solver(csr, max_coarse=500, coarse_solver="splu")
     return levels, "Ruge-Stueben" if signs else "smoothed aggregation"
 
 
-def _amg(A: Any) -> Named:
+def _amg(A: Any, symmetric: bool) -> Named:
     levels, kind = hierarchy(_csr(A))
     return Named("amg", levels.aspreconditioner().matvec, f"PyAMG, {kind}, {len(levels.levels)} levels")
 
 
-_BUILDERS: dict[str, Callable[[Any], Named]] = dict(jacobi=_jacobi, ssor=_ssor, ic=_ic, ilu=_ilu, amg=_amg)
+_BUILDERS: dict[str, Callable[[Any, bool], Named]] = dict(jacobi=_jacobi, ssor=_ssor, ic=_ic, ilu=_ilu, amg=_amg)
 NAMES = tuple(_BUILDERS)
