@@ -196,3 +196,10 @@ def test_a_full_disk_leaves_the_old_file_intact(saved):
     assert "model.safetensors" in done.stdout and "intact" in done.stdout
     assert nf.load(saved).n == 3
     assert sorted(path.name for path in saved.iterdir()) == ["config.json", "model.safetensors"]
+
+
+def test_a_compiled_algorithm_of_version_0_2_is_refused_with_what_to_do(tmp_path):
+    kind, config, model, _ = io.read(nf.algorithm("richardson", 2, verify=False).save(tmp_path / "now"))
+    config["steps"] = config.pop("program")  # as it was called there
+    with pytest.raises(FileError, match="compile the program again"):
+        nf.load(io.save(tmp_path / "then", kind, model, config))
