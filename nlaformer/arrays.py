@@ -102,7 +102,7 @@ def flag(name: str, value: Any) -> bool:
     >>> flag("quick", np.True_)
     True
     """
-    found = plain(value)
+    found = value if isinstance(value, bool) else plain(value)
     if not isinstance(found, bool):
         raise OptionError(f"{name} is {shown(value)}; expected True or False")
     return found

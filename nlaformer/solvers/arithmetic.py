@@ -34,30 +34,26 @@ class Alone:
         self.isfinite: Callable[[Number], Flag] = math.isfinite
         self.no: Callable[[Flag], Flag] = operator.not_
         self.some: Callable[[Flag], bool] = bool
+        # u.v; y + a x and a x, which may be in the place of y and of x. BLAS copies what is not contiguous.
+        self.dot: Callable[[Array, Array], Number] = lambda u, v: float(u.dot(v))
+        self.add: Callable[..., Array] = lambda x, y, a=1.0: y.add_(x, alpha=a)
+        self.times: Callable[[Number, Array], Array] = lambda a, x: x.mul_(a)
         if self.numpy:
-            from scipy.linalg.blas import daxpy, dscal
+            from scipy.linalg.blas import daxpy, ddot, dscal
 
-            self._daxpy, self._dscal = daxpy, dscal
-
-    def dot(self, u: Array, v: Array) -> Number:
-        """The product of two vectors."""
-        return float(u.dot(v))
+            self.dot, self.add, self.times = ddot, daxpy, dscal
 
     def peak(self, v: Array) -> Number:
         """The largest entry in absolute value."""
         return float(abs(v).max())
 
-    def add(self, y: Array, a: Number, x: Array) -> Array:
-        """Return y + a x, which may be in the place of y."""
-        if self.numpy:
-            return self._daxpy(x, y, a=a)  # it returns a copy where y is not a contiguous array of float64
-        return y.add_(x, alpha=a)
+    def broken(self, rz: Number, curvature: Number) -> bool:
+        """Whether one is no positive number."""
+        return not (0 < rz < math.inf and 0 < curvature < math.inf)
 
-    def turn(self, d: Array, beta: Number, z: Array) -> Array:
-        """Return z + beta d, which may be in the place of d."""
-        if self.numpy:
-            return self._daxpy(z, self._dscal(beta, d), a=1.0)
-        return d.mul_(beta).add_(z)
+    def lost(self, number: Number) -> bool:
+        """Whether one is not finite."""
+        return not math.isfinite(number)
 
     def column(self, a: Number) -> Number:
         """Numbers as factors of vectors."""
@@ -109,18 +105,28 @@ class Several:
         """The largest entries of rows in absolute value."""
         return self.xp.max(abs(v), axis=-1)
 
-    def add(self, y: Array, a: Number, x: Array) -> Array:
+    def add(self, x: Array, y: Array, a: Number | None = None) -> Array:
         """Return y + a x, in the place of y."""
-        if not self.numpy:
-            return y.addcmul_(x, a[:, None])
-        y += a[:, None] * x
+        if a is None:
+            y += x
+        elif self.numpy:
+            y += a[:, None] * x
+        else:
+            y.addcmul_(x, a[:, None])
         return y
 
-    def turn(self, d: Array, beta: Number, z: Array) -> Array:
-        """Return z + beta d, in the place of d."""
-        d *= beta[:, None]
-        d += z
-        return d
+    def times(self, a: Number, x: Array) -> Array:
+        """Return a x, in the place of x."""
+        x *= a[:, None]
+        return x
+
+    def broken(self, rz: Number, curvature: Number) -> bool:
+        """Whether one is no positive number."""
+        return not bool(((rz > 0) & (curvature > 0) & (curvature < math.inf)).all())
+
+    def lost(self, number: Number) -> bool:
+        """Whether one is not finite."""
+        return not math.isfinite(number.sum())
 
     def column(self, a: Number) -> Number:
         """Numbers as factors of rows."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from nlaformer.solvers.arithmetic import Array, Flag, Number, namespace
+from nlaformer.solvers.arithmetic import Array, Number, namespace
 from nlaformer.solvers.certificate import UNIT, norm_of, norm_upper
 from nlaformer.solvers.iteration import Iteration, replaced
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
@@ -107,39 +107,44 @@ class _Recursion(Iteration):
 
     def iterate(self, most: int) -> None:
         """Take (preconditioned) steps of section 3 until a lane claims or breaks down, or so many are taken."""
-        form, state, M, before, at = self.form, self.state, self.M, self.before, self.at
-        product, dot, add, some, sqrt = self.A.product, form.dot, form.add, form.some, form.sqrt
-        x, r, d, rz, target = self.x, self.r, self.d, self.rz, self.target
-        for _ in range(min(most, self.left())):
-            q = product(d)
-            self.products += 1
-            curvature = dot(d, q)
-            sound = (curvature > 0) & (rz > 0) & (curvature < math.inf)
-            if some(form.no(sound)):
-                self._end_breakdowns(form.no(sound), curvature)
-                return
-            alpha = rz / curvature
-            if before is None:
-                r = add(r, -alpha, q)
-            else:
-                moved, r = before.step(x + form.column(alpha) * d, r - form.column(alpha) * q)
-            z = r if M is None else M.apply(r)
-            new = dot(r, z)
-            norm = sqrt(new if M is None else dot(r, r))
-            lost = form.no(form.isfinite(new + norm))
-            if some(lost):  # these end with the x they have
-                alpha = form.where(lost, 0.0, alpha)
-            state.keep_before_rise(at, norm, x)
-            x = add(x, alpha, d) if before is None else moved
-            d = form.turn(d, new / rz, self._deflated(z))
-            self.x, self.r, self.d, self.rz, self.norm = x, r, d, new, norm
-            self.norms.append(norm)
-            rz = new
-            if some(lost):
-                self.end(form.positions(lost), Status.NONFINITE, "the iteration left float64", steps=-1)
-                return
-            if some(norm <= target):
-                return
+        form, keep, M, before, norms = self.form, self.state.keep_before_rise, self.M, self.before, self.norms
+        product, dot, add, times, some, sqrt = self.A.product, form.dot, form.add, form.times, form.some, form.sqrt
+        is_broken, is_lost = form.broken, form.lost
+        x, r, d, rz, norm, target = self.x, self.r, self.d, self.rz, self.norm, self.target
+        broken = lost = False
+        done = len(norms)
+        try:
+            for _ in range(min(most, self.left())):
+                q = product(d)
+                curvature = dot(d, q)
+                if broken := is_broken(rz, curvature):
+                    break
+                alpha = rz / curvature
+                if before is None:
+                    r = add(q, r, a=-alpha)
+                else:
+                    moved, r = before.step(x + form.column(alpha) * d, r - form.column(alpha) * q)
+                z = r if M is None else M.apply(r)
+                new = dot(r, z)
+                after = sqrt(new if M is None else dot(r, r))
+                if lost := is_lost(new + after):  # these end with the x they have
+                    alpha = form.where(form.isfinite(new + after), alpha, 0.0)
+                if some(after >= norm):
+                    keep(self.at, norm, after, x)
+                x = add(d, x, a=alpha) if before is None else moved
+                d = add(z if before is None else before.conjugate(z), times(new / rz, d))
+                rz, norm = new, after
+                norms.append(after)
+                if lost or some(after <= target):
+                    break
+        finally:
+            self.x, self.r, self.d, self.rz, self.norm = x, r, d, rz, norm
+            self.products += len(norms) - done + broken
+        if broken:
+            self._end_breakdowns(curvature)
+        elif lost:
+            which = form.positions(form.no(form.isfinite(rz + norm)))
+            self.end(which, Status.NONFINITE, "the iteration left float64", steps=-1)
 
     def restart(self, to: Array, r: Array, g: Array) -> None:
         self.r[to] = r
@@ -158,13 +163,14 @@ class _Recursion(Iteration):
         """Make z conjugate to the directions of the model's steps."""
         return z if self.before is None else self.before.conjugate(z)
 
-    def _end_breakdowns(self, broken: Flag, curvature: Number) -> None:
+    def _end_breakdowns(self, curvature: Number) -> None:
         """End the lanes that cannot take a step, and say why; not definite is what no rounding error explains."""
         form = self.form
-        each = zip(*map(form.list, (broken, self.rz, curvature, form.peak(self.d))), strict=True)
+        sound = (self.rz > 0) & (curvature > 0) & (curvature < math.inf)
+        each = zip(*map(form.list, (sound, self.rz, curvature, form.peak(self.d))), strict=True)
         ends: dict[tuple[Status, str], list[int]] = {}
-        for k, (ended, rz, bend, size) in enumerate(each):
-            if ended:
+        for k, (goes_on, rz, bend, size) in enumerate(each):
+            if not goes_on:
                 ends.setdefault(self._reason(k, rz, bend, size), []).append(k)
         self.flush()
         for (status, detail), found in ends.items():

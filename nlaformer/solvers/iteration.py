@@ -65,8 +65,7 @@ class Iteration:
         if not self.lanes:
             return
         state.x[self.at] = self.x
-        state.count(self.lanes, self.norms)
-        state.count_products(self.lanes, self.products)
+        state.count(self.lanes, self.norms, self.products)
         self.norms, self.products = [], 0
 
     def end(self, which: list[int], status: Status, detail: str = "", steps: int = 0) -> None:

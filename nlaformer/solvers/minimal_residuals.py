@@ -114,22 +114,22 @@ class _Steps(Iteration):
                 return
             d, q, p, fresh = self._orthogonal(c, q)
             alpha = form.dot(self.r, p)
-            x = self.x
-            self.r = form.add(self.r, -alpha, q)
+            self.r = form.add(q, self.r, a=-alpha)
             g = self._gradient()
             norm = norm_of(g)
-            lost = form.no(form.isfinite(norm))
-            state.keep_before_rise(self.at, norm, x)
-            self.x = form.add(x, alpha, d)
+            if form.some(form.no(norm < self.norm)):
+                state.keep_before_rise(self.at, self.norm, norm, self.x)
+            self.x = form.add(d, self.x, a=alpha)
             if self.inner:
-                self.z = form.add(self.z, -alpha, p)
+                self.z = form.add(p, self.z, a=-alpha)
             stale = form.no(fresh)
             self.exhausted = stale & (self.stalled if self.square else (stale | True))
             self.stalled = stale | form.no(norm <= _GAINS * self.norm)
             self.g, self.norm = g, norm
             self._add(d, q, p)
             self.norms.append(norm)
-            if form.some(lost):
+            if form.lost(norm):
+                lost = form.no(form.isfinite(norm))
                 self.end(form.positions(lost), Status.NONFINITE, "the iteration left float64")
                 return
             if form.some((norm <= self.target) | self.exhausted):

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from nlaformer.errors import DTypeError, OptionError, ShapeError
-from nlaformer.solvers.arithmetic import Array, like, namespace, scale, to_numpy, transpose
+from nlaformer.solvers.arithmetic import Array, like, namespace, scale, to_numpy, to_torch, transpose
 
 _Terms = Iterator[tuple[Array, Array, Array | None]]
 
@@ -127,7 +127,8 @@ class DenseOperator:
             yield xp.broadcast_to(a, (len(X), self.shared, a.shape[-1])).reshape(shape), x.reshape(-1, 1), None
 
     def blocks(self, index: Array, rows: Array | None = None) -> Array:
-        return self.A[..., (index if rows is None else rows)[:, :, None], index[:, None, :]]
+        of = to_numpy if isinstance(self.A, np.ndarray) else to_torch
+        return self.A[..., of(index if rows is None else rows)[:, :, None], of(index)[:, None, :]]
 
 
 @dataclass(frozen=True)

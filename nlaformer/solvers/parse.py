@@ -109,7 +109,8 @@ class Problem:
     def vectors(self, X: Array, dtype: str = "") -> Any:
         """Lanes of vectors, copied, in the shape and kind of b."""
         X = cast(X.reshape(*self.shape, X.shape[-1]), dtype or self.dtype)
-        return self.given(namespace(X).asarray(transpose(X) if self.columns else X, copy=True))
+        X = transpose(X) if self.columns else X
+        return self.given(X.copy() if isinstance(X, np.ndarray) else X.clone().contiguous())
 
     def given(self, X: Array) -> Any:
         """Vectors in the kind of b."""
@@ -164,9 +165,14 @@ def read(
     given = y = as_lanes(right)
     form = form_of(y)
 
+    def each(values: list[Any]) -> list[Any]:
+        """What is known of every matrix, for every lane."""
+        shared = lanes // len(values)
+        return values if shared == 1 else [value for value in values for _ in range(shared)]
+
     def of_lanes(values: list[Any]) -> Any:
         """Numbers of every matrix as those of every lane."""
-        return form.numbers([value for value in values for _ in range(lanes // len(values))])
+        return form.numbers(each(values))
 
     exponent_a, finite = of_lanes(e) if modelled or any(e) else 0, of_lanes(whole)
     finite, y, exponent_b = _in_range(form, y, finite, modelled)
@@ -193,8 +199,8 @@ def read(
             vanishes = vanishes & of_lanes(_keeps(matrices, batch, e)) & (bool(same) if alone else same)
         tolerance = _tolerances(form, goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * vanishes)
         start = None if start is None else _or_zero(form, form.no(vanishes), start)  # 0 is the answer
-    flaws = [flaw for flaw in flaws for _ in range(lanes // len(flaws))]
-    minimal = [least_squares or method in _MINIMAL or (method not in _SQUARE and flaw.skew) for flaw in flaws]
+    flaws, chosen = each(flaws), least_squares or method in _MINIMAL
+    minimal = [chosen] * lanes if chosen or method in _SQUARE else [flaw.skew for flaw in flaws]
     return Problem(
         A=operator,
         adjoint=adjoint,
@@ -206,7 +212,7 @@ def read(
         exponent_b=exponent_b,
         finite=finite,
         minimal=minimal,
-        complaint=["" if own else str(flaw) for own, flaw in zip(minimal, flaws, strict=True)],
+        complaint=["" if own else flaw.complaint for own, flaw in zip(minimal, flaws, strict=True)],
         kind="torch" if "torch" in (kind_of(A), kind_of(b)) else "numpy",
         dtype=dtype,
         shape=shape,
@@ -258,6 +264,8 @@ def _is_array(matrices: Any) -> bool:
 def _shape(matrices: Any, right: Array) -> tuple[tuple[int, ...], bool]:
     """The shape of the lanes, and whether b holds columns, as the dimensions of A and b say; or a ShapeError."""
     dimensions, n = len(matrices.shape), matrices.shape[-2]
+    if dimensions == 2 and tuple(right.shape) == (n,):
+        return (), False
     columns = right.ndim == dimensions
     expected = (
         f"A {tuple(matrices.shape)} goes with b (..., {n}), a vector per matrix, or (..., {n}, k), k columns; given b "
@@ -316,7 +324,9 @@ def scale_towards(values: Number, e: Any, towards: float) -> Number:
 def read_matrix(name: str, value: Any, square: bool = True) -> Any:
     """A dense tensor (..., n, n), or a CSR array or LinearOperator of SciPy's: real, square if so, not empty."""
     found: Any = value
-    if is_sparse(value):
+    if type(value) is np.ndarray:
+        found = read_real(name, value)
+    elif is_sparse(value):
         found = to_csr(name, value)
         if found.dtype.kind in "iu":
             _check_integers(name, found.data)
@@ -351,6 +361,8 @@ def _linear_operator(name: str, value: Any) -> Any:
 
 def read_real(name: str, value: Any) -> Array:
     """A dense array of real numbers that float64 can hold: NumPy's, or a tensor if it is one."""
+    if type(value) is np.ndarray and value.dtype == np.float64:
+        return value
     found = to_tensor(name, value).detach() if is_tensor(value) else to_array(name, value)
     kind = str(found.dtype).removeprefix("torch.")
     if kind.startswith("complex"):
@@ -371,6 +383,8 @@ def _check_integers(name: str, values: Any) -> None:
 
 def result_dtype(*dtypes: Any) -> str:
     """The name of the widest precision among those given; whole numbers count as float64."""
+    if all(dtype == np.float64 for dtype in dtypes):
+        return "float64"
     kinds = {str(dtype).removeprefix("torch.") for dtype in dtypes}
     if kinds == {"float16"} or kinds == {"bfloat16"}:
         return kinds.pop()
@@ -379,6 +393,8 @@ def result_dtype(*dtypes: Any) -> str:
 
 def read_tolerance(name: str, value: Any) -> float:
     """A finite number from 0 on, or an OptionError."""
+    if type(value) is float and 0 <= value < math.inf:
+        return value
     number = plain(value)
     try:
         found = float(number) if isinstance(number, (Real, Decimal)) and not isinstance(number, bool) else math.nan
@@ -421,7 +437,9 @@ class _Flaws(NamedTuple):
             low = f"A has {'a zero' if diagonal == 0 else 'a negative'} entry on its diagonal"
         return cls(asymmetry, low, gap > min(rounding, most))
 
-    def __str__(self) -> str:
+    @property
+    def complaint(self) -> str:
+        """Why A does not suit CG."""
         return self.asymmetry or self.diagonal
 
 
@@ -437,20 +455,25 @@ def _read_operator(
         A = cast(matrices, "float64")
         if not alone and math.prod(A.shape[:-2]) > 1:
             A = namespace(A).broadcast_to(A, (*batch, *A.shape[-2:]))
-        return _dense(A.reshape(*([] if alone else [-1]), *A.shape[-2:]), lanes, square, str(matrices.dtype), modelled)
+        A = A.reshape(A.shape[-2:] if alone else (-1, *A.shape[-2:]))
+        return _dense(A, lanes, square, result_dtype(matrices.dtype), modelled)
     if is_sparse(matrices):
         return _sparse(matrices, square, modelled)
     return ImplicitOperator(matrices), ([0], [True], [_Flaws()])
 
 
 def _dense(A: Array, lanes: int, square: bool, dtype: str, modelled: bool) -> tuple[Operator, _Measured]:
-    xp, axes = namespace(A), None if A.ndim == 2 else (-2, -1)
+    xp = namespace(A)
 
-    def numbers(values: Array) -> list[float]:
-        found = values.tolist()
-        return found if isinstance(found, list) else [found]
+    def most(values: Array) -> list[float]:
+        """The largest entry of every matrix."""
+        if values.ndim == 2:
+            return [float(values.max())]
+        found: list[float] = xp.max(values, axis=(-2, -1)).tolist()
+        return found
 
-    largest, lowest = numbers(xp.max(abs(A), axis=axes)), numbers(xp.min(xp.linalg.diagonal(A), axis=-1))
+    largest = most(abs(A))
+    lowest = [float(A.diagonal().min())] if A.ndim == 2 else xp.min(xp.linalg.diagonal(A), axis=-1).tolist()
     finite, e = [math.isfinite(size) for size in largest], [_exponent(size, modelled) for size in largest]
     if any(e) or not all(finite):
         at = e[0] if A.ndim == 2 else like(np.array(e), A)[:, None, None]
@@ -459,7 +482,7 @@ def _dense(A: Array, lanes: int, square: bool, dtype: str, modelled: bool) -> tu
     gaps = [0.0] * len(largest)
     mirror = transpose(A)
     if square and not bool((mirror == A).all()):
-        gaps = numbers(xp.max(abs(A - mirror), axis=axes))
+        gaps = most(abs(A - mirror))
     flaws = _flaws(gaps, lowest, largest, e, A.shape[-1], dtype)
     size = norm_upper(A.reshape(-1)) if len(largest) == 1 else math.inf  # that of Frobenius
     return DenseOperator(A, lanes // len(largest), size), (e, finite, flaws)
@@ -494,6 +517,8 @@ def _flaws(
     gaps: list[float], lowest: list[float], largest: list[float], e: list[int], n: int, dtype: str
 ) -> list[_Flaws]:
     """Those of every matrix; the diagonal is measured before the scaling, which may take a small entry to zero."""
+    if not any(gaps) and min(lowest) > 0:
+        return [_Flaws()] * len(gaps)
     eps, found = 2.0 ** -_DIGITS[result_dtype(dtype)], []
     for gap, low, size, k in zip(gaps, lowest, largest, e, strict=True):
         diagonal = max(scale(low, -k), 5e-324) if low > 0 else low

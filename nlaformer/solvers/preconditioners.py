@@ -106,9 +106,11 @@ def entries(problem: Problem) -> Any:
 
 def learned(M: Any) -> Any:
     """The model that is given as M: one that writes a preconditioner, its folder or its bundled name; else None."""
+    if M is None:
+        return None
     if isinstance(M, os.PathLike) or (isinstance(M, str) and M not in NAMES):
         M = _loaded(M)
-    if kind_of(M) != "list" or M is None or isinstance(M, str | list | tuple):
+    if kind_of(M) != "list" or isinstance(M, str | list | tuple):
         return None
     if role := role_of(M):
         if role != "preconditioner":

@@ -6,7 +6,6 @@ A solve is read, guided by a model where there is one, finished by conjugate gra
 from __future__ import annotations
 
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -227,9 +226,9 @@ class _Request:
 def _solve(request: _Request) -> SolveResult:
     begun = time.perf_counter()
     request.check_options()
-    M = learned(request.preconditioner) if isinstance(request.preconditioner, str | os.PathLike) else None
-    request = request if M is None else replace(request, M=M)
-    modelled = request.model is not None or learned(request.preconditioner) is not None
+    if (M := learned(request.preconditioner)) is not None:
+        request = replace(request, M=M)
+    modelled = request.model is not None or M is not None
     with _arithmetic(modelled or is_tensor(request.A) or is_tensor(request.b)):
         result = _solved(request, modelled, begun)
     # The user's line is above this one and solve.
@@ -322,27 +321,32 @@ def _result(
     unscaled = problem.unscaled(state.x)
     model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
 
-    def in_units(values: list[float], towards: float) -> Any:
-        numbers = problem.form.numbers(values)
-        return problem.numbers(problem.form.list(scale_towards(numbers, problem.exponent, towards)))
+    def told(what: str, towards: float | None = None) -> Any:
+        """A number of every lane, of a residual in the user's units."""
+        values = [getattr(lane, what) for lane in state.lanes]
+        if towards is not None and not isinstance(problem.exponent, int):
+            values = problem.form.list(scale_towards(problem.form.numbers(values), problem.exponent, towards))
+        elif towards is not None and problem.exponent:
+            values = [scale_towards(value, problem.exponent, towards) for value in values]
+        return problem.numbers(values)
 
     return SolveResult(
         x=problem.vectors(unscaled),
         x64=problem.vectors(unscaled, "float64"),
-        status=problem.numbers(state.counts("status")),
-        detail=problem.numbers(state.counts("detail")),
-        iterations=problem.numbers(state.counts("iterations")),
+        status=told("status"),
+        detail=told("detail"),
+        iterations=told("iterations"),
         residuals=problem.numbers(state.residuals()),
-        residual_norm=in_units(state.counts("norm"), math.inf),
-        residual_bound=in_units(state.counts("bound"), math.inf),
-        tolerance=in_units(state.counts("tolerance"), 0.0),
-        matvecs=problem.numbers(state.counts("matvecs")),
+        residual_norm=told("norm", math.inf),
+        residual_bound=told("bound", math.inf),
+        tolerance=told("tolerance", 0.0),
+        matvecs=told("matvecs"),
         method=_in_words(request, state, guidance),
         model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
         setup_seconds=setup_seconds,
         classical_seconds=time.perf_counter() - begun - setup_seconds - model_seconds,
-        trajectory=_trajectory(state, like_x=_inverts(request.preconditioner)),
+        trajectory=_trajectory(request, state) if state.trajectory else None,
         least_squares=problem.adjoint is not None,
     )
 
@@ -374,14 +378,13 @@ def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -
     steps = _STEPS["guided" if guidance.proposer.guided else request.method].format(" or ".join(kinds))
     if writes:
         steps = f"{' or '.join(kinds)} preconditioned by the model"
-    return steps if used == sum(state.counts("iterations")) else f"{steps}, then {classical}"
+    return steps if used == sum(lane.iterations for lane in state.lanes) else f"{steps}, then {classical}"
 
 
-def _trajectory(state: SolveState, like_x: bool) -> KeptSteps | None:
+def _trajectory(request: _Request, state: SolveState) -> KeptSteps:
     """The kept steps in the user's units; d is in those of M r."""
-    if not state.trajectory:
-        return None
-    problem = state.problem
+    problem, M = state.problem, request.preconditioner
+    like_x = isinstance(M, str) or learned(M) is not None  # of a user's M it is unknown
     of_r = problem.exponent_b
     of_x = of_r - problem.exponent_a
     parts = []
@@ -390,8 +393,3 @@ def _trajectory(state: SolveState, like_x: bool) -> KeptSteps | None:
         together = scale(namespace(steps[0]).stack(steps, axis=-2), rows)
         parts.append(problem.given(together.reshape(*problem.shape, *together.shape[-2:])))
     return KeptSteps(*parts)
-
-
-def _inverts(M: Any) -> bool:
-    """Whether M r has the unit of x; that of a user's M, if it has one, is unknown."""
-    return isinstance(M, str) or learned(M) is not None

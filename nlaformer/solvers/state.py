@@ -47,6 +47,7 @@ class Lane:
     detail: str = ""
     iterations: int = 0
     matvecs: int = 0
+    running: float = math.nan  # the norm of the running g
     norm: float = math.nan  # of the x that was judged last
     bound: float = math.nan
     # Its claims
@@ -94,12 +95,14 @@ class SolveState:
         self.r = self._first_residuals()  # (m, rows of A), running
         self.g = self._first_gradients()  # (m, n), running
         norm = norm_of(self.g)
+        for lane, length in zip(self.lanes, self.form.list(norm), strict=True):
+            lane.running = length
         self._start = (0.0 if problem.x0 is None else self.x + 0.0, self.r, self.g, self.form.list(norm))
         self.r = self.r + 0.0  # the methods change it in place
         self.g = self.r if problem.adjoint is None else self.g + 0.0
         self._history = [(self.all, [0] * len(self.lanes), [norm])]  # lanes, their k, and |g_k| from there on
-        # The smallest running residual of every lane; its x is kept once the residual rises again.
-        self._least, self._kept = norm, norm < 0
+        # The smallest running residual that rose again, of every lane, and its x.
+        self._held: Number = self.form.numbers([math.inf] * len(self.lanes))
         self._best: Array = None
         self._end_at_x0()
 
@@ -122,8 +125,8 @@ class SolveState:
             self.end(solved, Status.CONVERGED)
             self._end_affine(solved)
         self._end_other_adjoint()
-        r, lanes = problem.b, self.going()
-        if problem.x0 is not None and lanes:
+        r = problem.b
+        if problem.x0 is not None and (lanes := self.going()):
             at, r = form.at(lanes), r + 0.0
             r[at] = problem.b[at] - self.apply(lanes, self.x[at])
             near = norm_of(r[at]) < _FAR * norm_of(problem.b[at])  # false for NaN
@@ -141,8 +144,8 @@ class SolveState:
 
     def _end_other_adjoint(self) -> None:
         """End least squares with an operator whose rmatvec contradicts its matvec; A^T r certifies nothing there."""
-        problem, lanes, form = self.problem, self.going(), self.form
-        if problem.adjoint is None or not isinstance(problem.A, ImplicitOperator) or not lanes:
+        problem, form = self.problem, self.form
+        if problem.adjoint is None or not isinstance(problem.A, ImplicitOperator) or not (lanes := self.going()):
             return
         one, draws = form.at(lanes[:1]), np.random.default_rng(1)
         c, y = (like(draws.standard_normal(v.shape), v) for v in (self.x[one], problem.b[one]))
@@ -154,8 +157,7 @@ class SolveState:
 
     def _first_gradients(self) -> Array:
         """What is lowered, where the lanes begin; the residuals themselves unless these are least squares."""
-        lanes = self.going()
-        if self.problem.adjoint is None or not lanes:
+        if self.problem.adjoint is None or not (lanes := self.going()):
             return self.r
         g, at = 0 * self.x, self.form.at(lanes)
         g[at] = self.gradient(lanes, self.r[at])
@@ -190,18 +192,13 @@ class SolveState:
             k for k, lane in enumerate(self.lanes) if lane.status is None and (minimal is None or kinds[k] == minimal)
         ]
 
-    def counts(self, what: str) -> list[Any]:
-        """One of the numbers of every lane."""
-        return [getattr(lane, what) for lane in self.lanes]
-
     def residuals(self) -> NDArray[np.float64]:
         """|g_k| of every lane in the user's units, (m, K + 1), NaN after its end."""
-        most = max(self.counts("iterations")) + 1
+        if self.form.alone:
+            return self._residuals_alone()
+        most = max(lane.iterations for lane in self.lanes) + 1
         table = np.full((len(self.lanes), most + 1), np.nan)  # a last step may not count
         for lanes, begun, norms in self._history:
-            if self.form.alone:
-                table[0, begun[0] : begun[0] + len(norms)] = norms
-                continue
             found = to_numpy(self.form.xp.stack(norms, axis=-1))  # (lanes, steps)
             table[np.array(lanes)[:, None], np.array(begun)[:, None] + np.arange(len(norms))] = found
         for row, lane in zip(table, self.lanes, strict=True):
@@ -211,6 +208,14 @@ class SolveState:
         e = self.problem.exponent
         own: NDArray[np.float64] = scale(table[:, :most], of_rows(e if isinstance(e, int) else np.array(e.tolist())))
         return own
+
+    def _residuals_alone(self) -> NDArray[np.float64]:
+        lane = self.lanes[0]
+        found = np.array([norm for _, _, norms in self._history for norm in norms][: lane.iterations + 1])
+        if lane.status is Status.CONVERGED:
+            found[-1] = lane.norm
+        own: NDArray[np.float64] = scale(found, self.problem.exponent)
+        return own[None]
 
     # Iterating
 
@@ -228,25 +233,33 @@ class SolveState:
 
     def count_products(self, lanes: list[int], count: int = 1) -> None:
         """Count products with A, or A^T, for some lanes."""
+        if not count:
+            return
         for lane in lanes:
             self.lanes[lane].matvecs += count
 
     def accept(self, lanes: list[int], x: Array, r: Array, g: Array) -> None:
         """Take a step that a model proposed. It does not count against the limit of the classical method."""
         at, norm = self.form.at(lanes), norm_of(g)
-        self.keep_before_rise(at, norm, self.x[at])
+        self.keep_before_rise(at, norm_of(self.g[at]), norm, self.x[at])
         self.count(lanes, [norm])
         for lane in lanes:
             self.lanes[lane].limit += 1
         self.show(lanes, x, r, g)
 
-    def count(self, lanes: list[int], norms: list[Number]) -> None:
-        """Count iterations of some lanes, whose running g had these norms."""
+    def count(self, lanes: list[int], norms: list[Number], products: int = 0) -> None:
+        """Count iterations of some lanes, whose running g had these norms, and products."""
         if not norms:
+            self.count_products(lanes, products)
             return
-        self._history.append((lanes, [self.lanes[lane].iterations + 1 for lane in lanes], norms))
-        for lane in lanes:
-            self.lanes[lane].iterations += len(norms)
+        begun, steps = [], len(norms)
+        for k, norm in zip(lanes, self.form.list(norms[-1]), strict=True):
+            lane = self.lanes[k]
+            begun.append(lane.iterations + 1)
+            lane.iterations += steps
+            lane.matvecs += products
+            lane.running = norm
+        self._history.append((lanes, begun, norms))
 
     def show(self, lanes: list[int], x: Array, r: Array, g: Array) -> None:
         """Set the iterates and running residuals of some lanes, and call the callback."""
@@ -269,35 +282,35 @@ class SolveState:
                 full[self.form.at(lanes)] = d
             self.trajectory.append((self.x + 0.0, self.r + 0.0, full))
 
-    def keep_before_rise(self, at: Any, norm: Number, x: Array) -> None:
-        """Keep x of the lanes whose residual is about to rise from its smallest value so far to ``norm``."""
+    def keep_before_rise(self, at: Any, before: Number, after: Number, x: Array) -> None:
+        """Keep x of the lanes whose residual rises from its smallest value so far."""
         if at is ...:
-            if norm < self._least:
-                self._least, self._kept = norm, False
-            elif not self._kept:
-                self._best, self._kept = x + 0.0, True
+            if before < self._held:
+                self._best, self._held = x + 0.0, before
             return
-        least = self._least[at]
-        lower = norm < least
-        rising = at[self.form.no(lower | self._kept[at])]
-        if len(rising):
-            self._best = 0 * self.x if self._best is None else self._best
-            self._best[rising] = x[self.form.no(lower | self._kept[at])]
-        self._least[at], self._kept[at] = self.form.where(lower, norm, least), self.form.no(lower)
+        rising = self.form.no(after < before) & (before < self._held[at])
+        if bool(rising.any()):
+            self._hold(at[rising], before[rising], x[rising])
+
+    def _hold(self, at: Any, norm: Number, x: Array) -> None:
+        """Keep an x of some lanes, and its running residual."""
+        if at is ...:
+            self._best, self._held = x + 0.0, norm
+            return
+        self._best = 0 * self.x if self._best is None else self._best
+        self._best[at], self._held[at] = x, norm
 
     def start_again(self, lanes: list[int]) -> None:
         """Put lanes back to where they began, with the full number of iterations."""
         if not lanes:
             return
         at = self.form.at(lanes)
-        fresh = at[self.form.no(self._kept[at])]
-        self._best = 0 * self.x if self._best is None else self._best
-        self._best[fresh], self._kept[fresh] = self.x[fresh], True
+        self.keep_before_rise(at, norm_of(self.g[at]), math.inf + 0 * self._held[at], self.x[at])
         x, r, g, _ = self._start
         self.x[at] = x if isinstance(x, float) else x[at]
         self.replace(lanes, r[at], g[at])
         for lane in (self.lanes[k] for k in lanes):
-            lane.limit, lane.status = lane.iterations + self.maxiter, None
+            lane.limit, lane.status, lane.running = lane.iterations + self.maxiter, None, math.inf
 
     # Ending
 
@@ -334,7 +347,8 @@ class SolveState:
         Returns the certificate, and the positions of those that go on from their true residual.
         """
         exact, found = self.judge(lanes)
-        again, unrounded = [], []
+        again: list[int] = []
+        unrounded: list[int] = []
         for position, (own, was) in enumerate(zip(found, self.form.list(running), strict=True)):
             lane = self.lanes[lanes[position]]
             lane.failures += 1
@@ -355,6 +369,12 @@ class SolveState:
                 lane.target *= 0.5
                 again.append(position)
         self.end_unrounded(unrounded)
+        if again:  # the running residual was not that of this x
+            goes_on = [lanes[k] for k in again]
+            at, norms = self.form.at(goes_on), [found[k].norm for k in again]
+            self._hold(at, self.form.numbers(norms), self.x[at])
+            for k, norm in zip(goes_on, norms, strict=True):
+                self.lanes[k].running = norm
         return exact, again
 
     def _certify(self, lanes: list[int], x: Array) -> Certificate:
@@ -409,7 +429,8 @@ class SolveState:
         if not lanes:
             return
         before = {k: (self.lanes[k].status, self.lanes[k].detail) for k in lanes}
-        if kept := [k for k in lanes if form.list(self._kept)[k]]:
+        held = form.list(self._held)
+        if kept := [k for k in lanes if held[k] < math.inf and not self.lanes[k].running < held[k]]:
             at = form.at(kept)
             self.x[at] = self._best[at]
         _, found = self.judge(lanes)
