@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from nlaformer.errors import OptionError
-from nlaformer.weights import Weight
+from nlaformer.errors import OptionError, unknown_name
+from nlaformer.weights import Dense, Weight
 
 # A batch runs in pieces; the tensors of a piece in one layer have about this many entries together, on a processor
 # for each of its threads. They then stay in the cache: memory that is new to the process costs several times as much
@@ -86,7 +86,8 @@ class FFN(nn.Module):
     def __init__(self, W_1: Weight, b_1: Tensor, W_2: Weight, b_2: Tensor):
         super().__init__()
         self.W_1, self.W_2 = W_1, W_2
-        self.b_1, self.b_2 = nn.Parameter(b_1), nn.Parameter(b_2)  # (width,), (row,); a stack leads with E
+        trained = isinstance(W_1, Dense)  # compiled weights are trained where someone asks for it
+        self.b_1, self.b_2 = (nn.Parameter(b, trained) for b in (b_1, b_2))  # (width,), (row,); a stack leads with E
         self.hidden, self.added = Point(), Point()
 
     @property
@@ -207,6 +208,13 @@ class State(NamedTuple):
     iteration: int
     layer: int
     P: Tensor
+
+
+class _Hooks(dict[str, Point]):
+    """Points by name; a name that is not there is answered with those that are near."""
+
+    def __missing__(self, name: str) -> Point:
+        raise unknown_name("hook", name, self)
 
 
 class NLAFormer(nn.Module):
@@ -337,7 +345,7 @@ class NLAFormer(nn.Module):
         (2, 3, 3)
         >>> handle.remove()
         """
-        found: dict[str, Point] = {}
+        found = _Hooks()
         for block in ("pre", "loop", "post"):
             layers = list(cast(Sequence[Layer], getattr(self, block)))
             height = len(layers) // self.unshared if block == "loop" and self.unshared else 0

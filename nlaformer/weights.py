@@ -6,6 +6,7 @@ makes use of that. Both act on the last axis of tensors (..., token, row).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -50,24 +51,27 @@ class Sparse(nn.Module):
     Most rows of W are sums of a few gathered rows of the input. Those with more than ``_GATHERS`` entries, and those
     that share every column with many others (the units of an interpolant), form one dense block over the columns they
     use. Rows without entries cost nothing.
+
+    ``values`` is what is computed with, however it is changed: in place, through ``.data`` or a NumPy view, by an
+    optimizer (after ``requires_grad_()``), by ``torch.func.functional_call``. So the entries stand in the order of
+    evaluation, and every forward pass reads them.
     """
 
     index: Tensor
-    values: Tensor
+    values: nn.Parameter
 
     def __init__(self, index: Tensor, values: Tensor, shape: tuple[int, int]):
         super().__init__()
-        order = torch.argsort(index[0] * shape[1] + index[1])
-        index, values = index[:, order], values[order]
         self.shape = shape
         self.register_buffer("index", index)
-        self.register_buffer("values", values)
-        self._plan()
+        self.values = nn.Parameter(values, requires_grad=False)
+        self._arrange()
 
-    def _plan(self) -> None:
-        """Decide from the entries how to evaluate W: what is gathered, and what forms a dense block."""
-        (out, source), values, shape = self.index, self.values, self.shape
-        count = torch.bincount(out, minlength=shape[0])
+    def _arrange(self) -> None:
+        """Decide from the entries how to evaluate W, and bring them into that order: gathers first, then the block."""
+        order = torch.argsort(self.index[0] * self.shape[1] + self.index[1])
+        out, source = self.index[:, order]
+        count = torch.bincount(out, minlength=self.shape[0])
         first = torch.cumsum(count, 0) - count
         rank = torch.arange(len(out), device=out.device) - first[out]  # entry k is number rank[k] in its row
 
@@ -75,29 +79,57 @@ class Sparse(nn.Module):
         crowded = torch.zeros_like(count).index_add(0, out, (torch.bincount(source)[source] < _CROWD).long()) == 0
         block_row = (count > _GATHERS) | ((count > 0) & crowded)
         short = (count > 0) & ~block_row
-        self._short = _run(torch.nonzero(short).flatten())
-        self._gathers: list[tuple[_Rows, _Rows, Tensor]] = []  # to where among the short rows, from where, times what
-        place = torch.cumsum(short, 0) - 1
+        self._short, self._whole = _run(torch.nonzero(short).flatten()), bool(short.all()) and len(short) > 0
+        self._gathers: list[tuple[_Rows, _Rows]] = []  # to where among the short rows, from where
+        place, entries = torch.cumsum(short, 0) - 1, []
         for k in range(int(count[short].max()) if bool(short.any()) else 0):
-            entry = short[out] & (rank == k)
-            self._gathers.append((_run(place[out[entry]]), _run(source[entry]), values[entry]))
+            entries.append(torch.nonzero(short[out] & (rank == k)).flatten())
+            self._gathers.append((_run(place[out[entries[-1]]]), _run(source[entries[-1]])))
 
-        rows, entry = torch.nonzero(block_row).flatten(), block_row[out]
-        columns, column = torch.unique(source[entry], return_inverse=True)
-        self._block = values.new_zeros(len(rows), len(columns))
-        self._block[torch.searchsorted(rows, out[entry]), column] = values[entry]
+        rows, inside = torch.nonzero(block_row).flatten(), torch.nonzero(block_row[out]).flatten()
+        columns, column = torch.unique(source[inside], return_inverse=True)
         self._block_rows, self._block_columns = _run(rows), _run(columns)
+        self._block_shape = len(rows), len(columns)
+        places = torch.searchsorted(rows, out[inside]) * len(columns) + column
+        self._block_places = None if len(places) == len(rows) * len(columns) else places  # none: it has no zeros
+        self._block = self.values.new_zeros(0 if self._block_places is None else len(rows) * len(columns))
+
+        entries.append(inside)
+        order = order[torch.cat(entries)]
+        self.index = self.index[:, order]
+        self.values.data = self.values.data[order]
+        self._sizes = [len(part) for part in entries]
+        self._address, self._parts = -1, ()
+
+    def _read(self) -> tuple[Tensor, ...]:
+        """The factors of every gather, and the block, from the values as they are now."""
+        values: Tensor = self._parameters["values"]  # type: ignore[assignment]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():  # backward needs them as they are in this pass
+            *factors, entries = values.split(self._sizes)
+            if self._block_places is not None:
+                entries = torch.zeros_like(self._block).scatter(0, self._block_places, entries)
+            return *factors, entries.view(self._block_shape)
+        if values.data_ptr() != self._address:  # other storage, as after ``.data = ...``; else these are views of it
+            self._address = values.data_ptr()
+            *factors, self._entries = values.detach().split(self._sizes)
+            block = self._entries if self._block_places is None else self._block
+            self._parts = (*factors, block.view(self._block_shape))
+        if self._block_places is not None:
+            self._block.index_copy_(0, self._block_places, self._entries)
+        return self._parts
 
     def _load_from_state_dict(self, *arguments: Any) -> None:
         super()._load_from_state_dict(*arguments)
-        self._plan()
+        self._arrange()
 
     def _apply(self, *arguments: Any, **options: Any) -> Sparse:
         moved = super()._apply(*arguments, **options)  # to another device or precision
-        self._plan()
+        self._arrange()
         return moved
 
     def forward(self, X: Tensor) -> Tensor:
+        if self._whole:
+            return self._gathered(X, self._read()[:-1])
         return self._accumulate(X.new_zeros(*X.shape[:-1], self.shape[0]), X)
 
     def added_to(self, X: Tensor, Y: Tensor) -> Tensor:
@@ -105,20 +137,23 @@ class Sparse(nn.Module):
         return self._accumulate(X.expand(*Y.shape[:-1], -1).clone(), Y)
 
     def _accumulate(self, out: Tensor, X: Tensor) -> Tensor:
-        if self._gathers:
-            (_, source, factors), *further = self._gathers
-            terms = _gather(X, source) * factors
-            for places, source, factors in further:
-                _add(terms, places, _gather(X, source) * factors)
-            _add(out, self._short, terms)
-        if len(self._block):
-            _add(out, self._block_rows, _gather(X, self._block_columns) @ self._block.mT)
+        *factors, block = self._read()
+        if factors:
+            _add(out, self._short, self._gathered(X, factors))
+        if self._block_shape[0]:
+            _add(out, self._block_rows, _gather(X, self._block_columns) @ block.mT)
         return out
 
+    def _gathered(self, X: Tensor, factors: Sequence[Tensor]) -> Tensor:
+        """The short rows."""
+        (_, source), *further = self._gathers
+        terms = _gather(X, source) * factors[0]
+        for (places, source), factor in zip(further, factors[1:], strict=True):
+            _add(terms, places, _gather(X, source) * factor)
+        return terms
+
     def dense(self) -> Tensor:
-        W = self.values.new_zeros(self.shape)
-        W[self.index[0], self.index[1]] = self.values
-        return W
+        return self.values.new_zeros(self.shape).index_put((self.index[0], self.index[1]), self.values)
 
     def extra_repr(self) -> str:
         return f"{self.shape[0]} x {self.shape[1]}, {len(self.values):,} entries"
