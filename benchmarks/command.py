@@ -37,7 +37,8 @@ def read(path: Path) -> dict[str, Any]:
     if changed is None:
         print(f"{path}: whether its code has changed since cannot be told without the history", file=sys.stderr)
     elif changed:
-        print(f"{path}: {len(changed)} files of its code have changed since: {', '.join(changed)}", file=sys.stderr)
+        some = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        print(f"{path}: its code has changed since, {some}", file=sys.stderr)
     return document
 
 

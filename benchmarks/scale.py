@@ -38,6 +38,10 @@ MODELS = ("cg-imitation", "cg-joint", "cg-accelerated", "pcg-accelerated")
 ACCELERATED = MODELS[2:]
 FAR, T, FEWER = 1e-4, 8, 512
 FACTORS = {f"A and b times 2^{k}": (2.0**k, 2.0**k) for k in range(-20, 21) if k} | {
+    "A and b times 0.7": (0.7, 0.7),  # these four stay in the range of the training, and are not scaled
+    "A and b times 0.8": (0.8, 0.8),
+    "A and b times 0.9": (0.9, 0.9),
+    "A and b times 1.2": (1.2, 1.2),
     "A and b times 3": (3.0, 3.0),
     "A and b times 1e6": (1e6, 1e6),
     "A times 8": (8.0, 1.0),

@@ -84,7 +84,7 @@ def test_matrices_without_a_usual_size_have_iterates_that_scale_with_b(A: np.nda
     np.testing.assert_array_equal(large, small * 2.0**200)
 
 
-def test_systems_of_a_batch_are_scaled_one_by_one_and_zeros_stay_zeros():
+def test_systems_of_a_batch_are_scaled_one_by_one_and_zeros_have_finite_iterates():
     model, (A, b) = awake(), typical(3)
     A = A * torch.tensor([1.0, 1e6, 1e-6], dtype=A.dtype)[:, None, None]
     together = model.iterates(A, b)

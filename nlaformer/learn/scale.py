@@ -10,8 +10,8 @@ x' = 2^-f x. Two measures give e and f:
 
 A measure within its range in training changes nothing: there the model is what was trained, to the last bit. Outside,
 the measure is brought back by the power of two that makes it ordinary, which is exact; where no power of two does, to
-the median. So a multiple of a system of the family is solved like the system itself. A multiple that stays within
-the range cannot be told from another system of the family.
+the median. So a multiple of a system of the family is solved like the system itself, unless it stays within the range:
+then it cannot be told from another system of the family. In the paper's, these are multiples of A by 0.7 to 1.2.
 
 Three more numbers do not depend on the scale: the spread of the logarithms of the diagonal, and its size and that of
 the other entries relative to |A|_F. Where one lies outside all that the training had, the system is unlike those of
@@ -30,13 +30,15 @@ from torch import Tensor
 
 from nlaformer.errors import NLAFormerError, UnfamiliarWarning
 from nlaformer.learn.config import Config
+from nlaformer.problems.conjugate import last_iterate
 from nlaformer.prompt import exponent, scale
 
 _COUNT = 8192  # systems that the ranges are measured on
 _LARGEST = 2**24  # entries of their matrices
 _SEED = 0
 _TAIL = 1e-3  # of the training systems, left out at each end of what is ordinary
-_MARGINS = 1 / 2, 1 / 8  # of the ranges of size and length, of their width: what other draws may go beyond them
+# What other draws of the family may go beyond the measured ranges of size and of length, as shares of their width.
+_MARGINS = 1 / 2, 1 / 8
 _ROUNDING = 1e-9  # in log2: a measure that is the same for all systems still has rounding errors
 _FEW = 0.01  # of a batch may be unlike the training before a warning: a large batch holds extremes
 
@@ -146,27 +148,21 @@ def _length(A: Tensor, b: Tensor) -> Tensor:
     Where these break down, as for a diagonal with a zero, it is log2 of |b| / |A|_F. A must be of ordinary size.
     """
     e = exponent(b.abs().amax(-1))
-    r = scale(b, -e[..., None])
-    diagonal, x, direction, rho = A.diagonal(dim1=-2, dim2=-1), torch.zeros_like(r), torch.zeros_like(r), None
-    for _ in range(3):
-        z = r / diagonal
-        before, rho = rho, (r * z).sum(-1, keepdim=True)
-        direction = z if before is None else z + rho / before * direction
-        product = (A @ direction[..., None])[..., 0]
-        step = rho / (direction * product).sum(-1, keepdim=True)
-        x, r = x + step * direction, r - step * product
-    found = _log_norm(torch.where(torch.isfinite(x), x, 0.0))
-    broken = ~torch.isfinite(x).all(-1)
-    return e + torch.where(broken, _log_norm(scale(b, -e[..., None])) - _log_norm(A.flatten(-2)), found)
+    b = scale(b, -e[..., None])
+    x = last_iterate(A, b, 3, "jacobi")
+    finite = torch.isfinite(x).all(-1)
+    found = _log_norm(torch.where(finite[..., None], x, 0.0))
+    return e + torch.where(finite, found, _log_norm(b) - _log_norm(A.flatten(-2)))
 
 
 def _shape(A: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The spread of log a_ii, log2 of its geometric mean over |A|_F, and |A - diag A|_F / |A|_F.
 
-    The first two are NaN unless the diagonal is positive.
+    The first two are infinite unless the diagonal is positive.
     """
     A = scale(A, -exponent(A.abs().amax((-2, -1)))[..., None, None])
     diagonal, norm = A.diagonal(dim1=-2, dim2=-1), A.square().sum((-2, -1)).sqrt()
-    logs = torch.where(diagonal > 0, diagonal, math.nan).log()
-    beside = (norm.square() - diagonal.square().sum(-1)).clamp(min=0).sqrt()
-    return logs.std(-1, correction=0), logs.mean(-1) / math.log(2) - norm.log2(), beside / norm
+    logs, positive = diagonal.clamp(min=torch.finfo(A.dtype).tiny).log(), (diagonal > 0).all(-1)
+    near, relative = logs.std(-1, correction=0), logs.mean(-1) / math.log(2) - norm.log2()
+    beside = (A - torch.diag_embed(diagonal)).square().sum((-2, -1)).sqrt()
+    return torch.where(positive, near, math.inf), torch.where(positive, relative, math.inf), beside / norm
