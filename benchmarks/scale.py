@@ -6,8 +6,8 @@
 scaled at all, and the largest ratio of an iterate's error to that of ``normalize=False``, on any system at any t.
 *Multiples* of the first 512: how many systems have a squared relative error above 1e-4 at t = 8. A multiple that a
 model is shown exactly as the system itself has its iterates, and is not solved twice.
-*Other seeds*, 1,024 systems: nf.evaluate's mean, and the median and the 99.9% quantile, against the filed ones, over sigma and t: the
-share within two standard errors, and the largest distance.
+*Other seeds*, 1,024 systems: nf.evaluate's mean, and the median and the 99.9% quantile, against the filed ones, over
+sigma and t: the share within two standard errors, and the largest distance.
 """
 
 from __future__ import annotations
