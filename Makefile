@@ -1,15 +1,17 @@
-# Every target but test-gpu creates .venv on first use. `make demo` shows what there is, `make test` says whether it works.
+# Every target but test-gpu and petsc creates .venv on first use. `make demo` shows what there is, `make test` says whether it works.
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin/python
 BUILD := build
+PETSC := .petsc
+DEBIAN := python3-petsc4py openmpi-bin python3-venv
 # Two processes, one BLAS thread each, or they would fight over the cores.
 TEST := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 $(RUN) -m pytest -n 2 --dist worksteal
 
 # Where the browser tests look for a browser, unless NLAFORMER_BROWSER names one.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable
 
-.PHONY: demo test browser test-all test-gpu docs notebooks lint format wheel wheel-check clean
+.PHONY: demo test browser test-all test-gpu petsc docs notebooks lint format wheel wheel-check clean
 
 demo: $(VENV)/installed
 	$(RUN) -m nlaformer demo
@@ -40,6 +42,23 @@ browser:
 # What needs CUDA, in one process. It takes PYTHON with the torch that it has: a GPU machine often has a build of its own.
 test-gpu:
 	$(PYTHON) -m pytest tests/test_engine_cuda.py tests/test_kernels.py
+
+# nlaformer.petsc on two ranks, in an environment of its own: Debian's petsc4py is built for numpy below 2, and has no torch.
+petsc: $(PETSC)/installed
+	PETSC_DIR=$$(ls -d /usr/lib/petscdir/petsc*/*-real | head -n 1) OMP_NUM_THREADS=1 OMPI_MCA_mpi_yield_when_idle=1 \
+	OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout 1800 mpirun --oversubscribe -n 2 \
+	$(PETSC)/bin/python -m pytest -x --color=no --noconftest tests/petsc_ranks.py nlaformer/petsc.py
+
+$(PETSC)/installed: constraints.txt
+	@get="apt-get install -qq -y --no-install-recommends $(DEBIAN)"; \
+	if [ "$$(id -u)" = 0 ]; then { $$get || { apt-get update -qq && $$get; }; } >/dev/null; fi; \
+	ls -d /usr/lib/petscdir/petsc*/*-real >/dev/null 2>&1 && command -v mpirun >/dev/null && exit 0; \
+	echo "make petsc needs Debian's $(DEBIAN); install them as root." >&2; exit 1
+	/usr/bin/python3 -m venv --system-site-packages --clear $(PETSC)
+	grep -v '^numpy==' constraints.txt > $(PETSC)/constraints.txt
+	$(PETSC)/bin/pip install --quiet --disable-pip-version-check -c $(PETSC)/constraints.txt \
+	  'numpy>=1.26,<2' scipy array-api-compat pytest
+	touch $@
 
 # The pages as a site in build/site, read from disk: no warning, no broken link, nothing from the network.
 docs: $(VENV)/installed
@@ -78,4 +97,4 @@ $(VENV)/installed: pyproject.toml constraints.txt
 	touch $@
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis build dist
+	rm -rf $(VENV) $(PETSC) .mypy_cache .ruff_cache .hypothesis build dist

@@ -81,8 +81,8 @@ def certify(A: Operator, b: Array, x: Array, tolerance: Number, adjoint: Operato
         if not form.some(_close(found, tolerance)):
             return found
 
-    def evaluate(at: Array, sharp: bool) -> tuple[_Evaluated, _Evaluated]:
-        found = _residual(A.take(at), b[at], x[at], None if sharp else r)
+    def evaluate(at: Array, sharp: bool) -> tuple[Evaluated, Evaluated]:
+        found = residual(A.take(at), b[at], x[at], None if sharp else r)
         return found, found if adjoint is None else _product(adjoint.take(at), found, sharp)
 
     return _decided(evaluate, x, tolerance, A.terms > 0)
@@ -100,12 +100,12 @@ def certify_eigenpair(A: Operator, value: Number, v: Array, tolerance: Number) -
     length = norm_lower(v)
     product, lost = _two_product(form_of(v).column(value), v)
 
-    def evaluate(at: Array, sharp: bool) -> tuple[_Evaluated, _Evaluated]:
+    def evaluate(at: Array, sharp: bool) -> tuple[Evaluated, Evaluated]:
         # The residual b - A v with b = value v, a sum with one term more. A function that is not linear gives v itself
         # another image than -v.
         own = A.take(at)
         value = None if sharp else product - own.apply(v)
-        r = _residual(own, product[at], v[at], value, lost[at], extra=1)
+        r = residual(own, product[at], v[at], value, lost[at], extra=1)
         return r, r
 
     found = _decided(evaluate, v, tolerance * length * (1 - 4 * UNIT), A.terms > 0)
@@ -113,7 +113,7 @@ def certify_eigenpair(A: Operator, value: Number, v: Array, tolerance: Number) -
 
 
 def _decided(
-    evaluate: Callable[[Array, bool], tuple[_Evaluated, _Evaluated]], x: Array, tolerance: Number, known: bool
+    evaluate: Callable[[Array, bool], tuple[Evaluated, Evaluated]], x: Array, tolerance: Number, known: bool
 ) -> Certificate:
     """Judge by an evaluation in float64, and, where only its bound is in the way and entries are known, a sharp one."""
     form = form_of(x)
@@ -135,7 +135,7 @@ def _close(found: Certificate, tolerance: Number) -> Flag:
     return ((found.norm <= tolerance) & (found.bound < math.inf)) > found.holds
 
 
-class _Evaluated(NamedTuple):
+class Evaluated(NamedTuple):
     """A vector as it was computed, for each lane, with what may differ in each component."""
 
     value: Array
@@ -143,7 +143,7 @@ class _Evaluated(NamedTuple):
     spread: Array  # of any other evaluation in float64 from the exact vector
 
 
-def _judged(form: Form, r: _Evaluated, g: _Evaluated, tolerance: Number) -> Certificate:
+def _judged(form: Form, r: Evaluated, g: Evaluated, tolerance: Number) -> Certificate:
     spread = error = norm_upper(g.error)
     if g.spread is not g.error:
         spread = norm_upper(g.spread)
@@ -152,13 +152,22 @@ def _judged(form: Form, r: _Evaluated, g: _Evaluated, tolerance: Number) -> Cert
 
 def _certificate(form: Form, r: Array, g: Array, error: Number, spread: Number, tolerance: Number) -> Certificate:
     norm = norm_upper(g)
+    return Certificate(r, g, norm, *judged(norm, error, spread, tolerance))
+
+
+def judged(norm: Number, error: Number, spread: Number, tolerance: Number) -> tuple[Number, Flag]:
+    """The bound, and whether it holds: from norms, rounded upwards, of a vector as computed, its error, its spread.
+
+    >>> judged(1.0, 2.0**-10, 2.0**-10, 1.01)[1], judged(1.0, 2.0**-10, 2.0**-10, 1.001)[1]
+    (True, False)
+    """
     bound = (norm + error) * (1 + 4 * UNIT)
-    return Certificate(r, g, norm, bound, (bound + spread) * (1 + 4 * UNIT) <= tolerance)  # false for NaN
+    return bound, (bound + spread) * (1 + 4 * UNIT) <= tolerance  # false for NaN
 
 
-def _residual(
+def residual(
     A: Operator, b: Array, x: Array, value: Array | None, lost: Array | None = None, extra: int = 0
-) -> _Evaluated:
+) -> Evaluated:
     """The residual b - A x with its errors: as it was computed in float64, or else summed in twice the precision.
 
     ``lost`` is what b lacks of a product that it stands for, an ``extra`` term of the sum.
@@ -167,23 +176,23 @@ def _residual(
     size, underflow = A.absolute(abs(x)) + abs(b), _underflow(A, x)
     if value is not None:
         error = _gamma(terms) * size + underflow
-        return _Evaluated(value, error, error)
+        return Evaluated(value, error, error)
     r = _accurate(A, b, x, lost)
     error = UNIT * abs(r) + 2 * _gamma(terms) ** 2 * size + underflow
-    return _Evaluated(r, error, _likely(A) * size + underflow)
+    return Evaluated(r, error, _likely(A) * size + underflow)
 
 
-def _product(adjoint: Operator, r: _Evaluated, sharp: bool) -> _Evaluated:
+def _product(adjoint: Operator, r: Evaluated, sharp: bool) -> Evaluated:
     """A^T r of a residual that was evaluated with an error."""
     size, underflow = adjoint.absolute(abs(r.value)), _underflow(adjoint, r.value)
     upwards = 1 + _gamma(adjoint.terms + 2)
     inherited, spread = (adjoint.absolute(part) * upwards for part in (r.error, r.spread))
     if not sharp:
         own = _gamma(adjoint.terms + 2) * size + underflow
-        return _Evaluated(adjoint.apply(r.value), own + inherited, own + spread)
+        return Evaluated(adjoint.apply(r.value), own + inherited, own + spread)
     g = _accurate(adjoint, 0.0 * size, -r.value)
     error = UNIT * abs(g) + 2 * _gamma(adjoint.terms + 2) ** 2 * size + underflow
-    return _Evaluated(g, error + inherited, _likely(adjoint) * size + underflow + spread)
+    return Evaluated(g, error + inherited, _likely(adjoint) * size + underflow + spread)
 
 
 def _likely(A: Operator) -> float:

@@ -140,7 +140,7 @@ class SparseOperator:
 
     @cached_property
     def terms(self) -> int:
-        return int(np.diff(self.A.indptr).max())
+        return int(np.diff(self.A.indptr).max(initial=0))
 
     @property
     def transposed(self) -> SparseOperator:
