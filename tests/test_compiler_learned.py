@@ -82,6 +82,12 @@ class TestRun:
         assert [layer.rows for layer in trained] == [(each.start, each.stop) for each in rows]  # pre, loop, read
         assert compiled.cost.loop.layers == compiled.lower_bound["loop"]
 
+    def test_digits_of_what_a_network_makes_are_not_known(self, compiled: nf.Algorithm) -> None:
+        run = compiled.run(*_systems(2)[:2], iterations=2)
+        assert "digits" not in repr(run)
+        with pytest.raises(OptionError, match="network"):
+            _ = run.digits
+
     def test_saved_one_runs_as_before(self, compiled: nf.Algorithm, tmp_path: Path) -> None:
         A, b, _ = _systems(2)
         loaded = nf.load(compiled.save(tmp_path / "whole"))

@@ -417,14 +417,28 @@ def test_promises_on_inputs_are_kept_by_the_systems_of_the_verification():
     assert nf.compile(Logarithm(), 8).verification["systems"]["random"]["step"] > 0
 
 
-def test_a_program_is_evaluated_once_to_judge_a_run(monkeypatch):
+def test_a_run_is_judged_when_it_is_asked_for(monkeypatch):
     cg, counted = nf.algorithm("cg", n=4, verify=False), []
     results = Expression.results
-    monkeypatch.setattr(
-        Expression, "results", lambda self, *given: counted.append(len(self.nodes)) or results(self, *given)
-    )
+    monkeypatch.setattr(Expression, "results", lambda *given, **more: counted.append(1) or results(*given, **more))
     run = cg.run(np.diag([1.0, 2.0, 3.0, 4.0]), np.ones(4), iterations=3)
-    assert run.status is nf.RunStatus.RUNNING and counted.count(len(cg.checks.program.nodes)) == 1
+    assert not counted
+    assert run.status is nf.RunStatus.RUNNING and counted
+    once = len(counted)
+    assert run.status is nf.RunStatus.RUNNING and len(run.residual_norms) == 4 and len(counted) == once
+
+
+@pytest.mark.parametrize("weights", [True, False])
+def test_what_a_run_says_stays_when_arrays_change_in_place(weights):
+    A, b = np.diag([1.0, 2.0, 3.0, 4.0]), np.ones(4)
+    run = nf.algorithm("cg", n=4, verify=False).run if weights else program("cg").run
+    asked, later = run(A, b, iterations=8), run(A, b, iterations=8)
+    said = asked.status, asked.residual_norms.copy(), asked.digits["x"].copy()
+    for array in (A, b, later.x, *later.state.values()):
+        array *= 7.0
+    assert said[0] is later.status
+    np.testing.assert_array_equal(said[1], later.residual_norms)
+    np.testing.assert_array_equal(said[2], later.digits["x"])
 
 
 def test_a_run_that_lacks_digits_does_not_blame_the_system():

@@ -4,9 +4,9 @@ The modules, in the order to read them:
 
 =========  ============================================================================================================
 tracing    language (what a user writes), learned (parts of it left open); graph, values, functions, calls: what its
-           lines compute; places, refusals: where a line cannot be compiled, and what to write instead; entries, fresh,
-           pieces: indices, arrays made by a method, arrays of other sizes; hidden: what it remembers beside its
-           states; trace: all of it together
+           lines compute; text: what a value prints as; places, refusals: where a line cannot be compiled, and what to
+           write instead; entries, fresh, pieces: indices, arrays made by a method, arrays of other sizes; hidden: what
+           it remembers beside its states; trace: all of it together
 running    expression (the one evaluator), reference (a program as data), inputs, result (``Program.run``)
 compiling  compiling: all stages in order
            analyse: lower, analysis
@@ -15,7 +15,8 @@ compiling  compiling: all stages in order
            emit: rows, emit, emit_exact, emit_logarithms; filled again
            config, algorithm: what comes of it, and its runs; states: where they stand
 judging    found, noise, deviation: each value of a step; ends: the run; judge, diagnose: how it ended, and why
-           lines: the graph beside the user's own lines; verify: all of it, before ``compile`` returns
+           digits: what the program determines in operations of p bits; lines: the graph beside the user's own lines;
+           verify: all of it, before ``compile`` returns
 library/   the programs of ``nf.algorithm``
 =========  ============================================================================================================
 

@@ -9,6 +9,7 @@ steps are evaluated beside the run.
 from __future__ import annotations
 
 import copy
+import functools
 import math
 import os
 import textwrap
@@ -25,11 +26,13 @@ from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, 
 from nlaformer.compiler import states
 from nlaformer.compiler.config import AlgorithmConfig
 from nlaformer.compiler.deviation import Tolerance
-from nlaformer.compiler.diagnose import Making, instructions
+from nlaformer.compiler.diagnose import Making
+from nlaformer.compiler.ends import Methods
 from nlaformer.compiler.expression import Expression, size_exponent
 from nlaformer.compiler.inputs import padded
 from nlaformer.compiler.judge import Checks
-from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, judged_run, take_inputs
+from nlaformer.compiler.language import Program
+from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, recorded_run, take_inputs
 from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
 from nlaformer.compiler.states import per_system
 from nlaformer.compiler.trace import ANSWER
@@ -63,8 +66,9 @@ class Algorithm:
     verification : the error against the program itself on random and hard systems
     """
 
-    def __init__(self, config: AlgorithmConfig, model: NLAFormer):
+    def __init__(self, config: AlgorithmConfig, model: NLAFormer, program: Program | None = None):
         self.config, self.model = config, model
+        self.program = program  # the user's own, which no file holds
         self.layout = Layout(tuple((name, height) for name, height in config.registers), tokens=config.n + 1)
         # Called before a run with the exponents of the powers of two that its values are scaled by, for each system.
         self.observers: list[Callable[[dict[str, Tensor]], None]] = []
@@ -126,7 +130,7 @@ class Algorithm:
 
     def to(self, device: torch.device | str) -> Algorithm:
         """The same algorithm on another device; this one stays where it is."""
-        return type(self)(self.config, copy.deepcopy(self.model).to(usable_device(device)))
+        return type(self)(self.config, copy.deepcopy(self.model).to(usable_device(device)), self.program)
 
     def __repr__(self) -> str:
         layers = self.cost.loop.layers
@@ -214,8 +218,9 @@ class Algorithm:
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {name: scale(value, per_system(powers[name], value)) for name, value in raw.items()}
         units = {name: torch.exp2(e.double().clamp(-1000, 1000)) for name, e in powers.items()}
-        making = Making(self.name, units, instructions(self.config.schedule, self.config.state, self.config.answer))
-        return judged_run(values, flat, batch, self.checks, library, making)
+        making = Making(self.name, units, self.config)
+        checks, methods = self.checks, self._methods
+        return recorded_run(values, flat, batch, checks, library, methods, making, program=self.program)
 
     @full_precision()
     def prompt(
@@ -234,7 +239,12 @@ class Algorithm:
         _, flat = flatten(self._take(**given)[1], self.config.kinds)
         return {name: value.cpu().numpy() for name, value in flat.items() if given.get(name) is not None}
 
-    @property
+    @functools.cached_property
+    def _methods(self) -> Methods | None:
+        """The program itself; None where a network makes some of its values."""
+        return Methods.of(self.checks.program, list(self.config.state))
+
+    @functools.cached_property
     def checks(self) -> Checks:
         """What its runs are judged by."""
         config = self.config

@@ -101,7 +101,8 @@ def compile(
                 f"{traced.program.name}: the bounds of its values leave the range of the numbers ({error}); keep "
                 "constants near 1 and chains of products short"
             ) from error
-        algorithm = Algorithm(_config(traced, analysis, selection, layers, weights), weights.model)
+        config = _config(traced, analysis, selection, layers, weights)
+        algorithm = Algorithm(config, weights.model, traced.program if filled is None else None)
         if not verify:
             return algorithm
         given = algorithm.taken(**verify) if isinstance(verify, Mapping) else None

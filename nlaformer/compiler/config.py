@@ -16,7 +16,7 @@ from torch import Tensor
 
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression, size, size_exponent
-from nlaformer.compiler.found import without_networks
+from nlaformer.compiler.found import lines_of, without_networks
 from nlaformer.compiler.graph import KINDS
 from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.trace import TracedProgram
@@ -33,7 +33,8 @@ class AlgorithmConfig:
     ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value,
     ``scales`` the rows of an input of size 1 and of the logarithm of its scale, for inputs that the run does not scale.
     ``residual``, ``scale``, ``promises`` and ``program`` (what every value should be) are the data of an ``Expression``
-    each. ``schedule`` has the instructions of every layer (``schedule_data``), which the weights alone do not show.
+    each. ``schedule`` has the instructions of every layer (``schedule_data``), which the weights alone do not show;
+    ``lines`` the line of the user's class that computes each value.
     """
 
     name: str
@@ -59,6 +60,7 @@ class AlgorithmConfig:
     further: dict[str, str] = field(default_factory=dict)
     rectangular: bool = False
     definite: bool = False  # whether the program takes A to be symmetric positive definite
+    lines: dict[str, str] = field(default_factory=dict)
 
     @property
     def kinds(self) -> dict[str, str]:
@@ -84,6 +86,7 @@ class AlgorithmConfig:
             registers=[list(register) for register in layout.registers],
             residual=None if traced.residual is None else Expression.of({"residual": traced.residual}).data(),
             scale=None if traced.scale is None else Expression.of({"scale": traced.scale}).data(),
+            lines=lines_of(traced),
             promises=Expression.of(without_networks({str(k): v for k, v in enumerate(analysis.promises)})).data(),
             **fields,
         )

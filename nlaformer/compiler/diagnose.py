@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,9 @@ from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.found import RUN, START, STEP, Found, state_of
 from nlaformer.compiler.schedule import in_words
 from nlaformer.compiler.trace import ANSWER
+
+if TYPE_CHECKING:
+    from nlaformer.compiler.config import AlgorithmConfig
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,7 @@ class Stray:
     deviation, allowed : relative to the absolute terms of the value's last operation
     instruction : what the weights do to make it
     run : whether it is compared with the program's own run, every call of which was near enough to the program's
+    line : of the user's class, where the program computes it
     """
 
     value: str
@@ -42,16 +46,21 @@ class Stray:
     allowed: float
     instruction: str
     run: bool = False
+    line: str = ""
 
     def __str__(self) -> str:
         when = f"step {self.step}" if self.step else "start"
         if self.run:
             name = f"the answer after {when}" if self.value == ANSWER else f"the state {self.value} after {when}"
             text = f"{name} is {self.deviation:.1e} from that of the program's own run, {self.allowed:.0e} is allowed"
-            return f"{text}, although every step is within its tolerance"
+            return f"{text}, although every step is within its tolerance{self._place}"
         name = f"the answer after {when}" if self.value == ANSWER else f"the state {self.value} of {when}"
         text = f"{name} is {self.deviation:.1e} from the program's own on the same input, {self.allowed:.0e} is allowed"
-        return f"{text}; the weights make it by {self.instruction}" if self.instruction else text
+        return text + (f"; the weights make it by {self.instruction}" if self.instruction else "") + self._place
+
+    @property
+    def _place(self) -> str:
+        return f"; the program computes it in {self.line}" if self.line else ""
 
 
 @dataclass(frozen=True)
@@ -101,12 +110,27 @@ class Making:
     ----------
     name : of the algorithm
     units : by name, the power of two by which the weights' own value was multiplied, (systems,)
-    instructions : for each output of the program's expression, what the weights do to make it
+    config : of the algorithm, which has its schedule and the lines of its program
     """
 
     name: str
     units: Mapping[str, Tensor]
-    instructions: Mapping[str, str]
+    config: AlgorithmConfig
+
+    def instruction(self, output: str) -> str:
+        """The assignments of the last layers that make an output of the program's expression."""
+        config = self.config
+        if output == ANSWER:
+            return _made_in(config.schedule["post"], config.answer)
+        if output.startswith(RUN):
+            return ""
+        block = "pre" if output.startswith(START) else "loop"
+        return _made_in(config.schedule[block], config.state[state_of(output)])
+
+    def line(self, output: str, step: int) -> str:
+        """The line of the user's class that computes an output."""
+        name = state_of(output)
+        return self.config.lines.get(name if name == ANSWER else (STEP if step else START) + name, "")
 
 
 @dataclass(frozen=True)
@@ -178,8 +202,9 @@ class Evidence:
                 tuple(int(k) for k in np.unravel_index(system, self.batch)) if self.batch else (),
                 float(found[name].error[system, column]),
                 float(found[name].allowed[system, column]),
-                self.making.instructions.get(name, ""),
+                self.making.instruction(name),
                 name.startswith(RUN),
+                self.making.line(name, int(time)),
             )
             for system, (time, _, name, column) in sorted(first.items())
         )
@@ -192,14 +217,6 @@ def event_times(name: str, like: Tensor) -> Tensor:
     """
     first = 1.0 if name.startswith(STEP) else 0.5 if name == ANSWER else 0.7 if name.startswith(RUN) else 0.0
     return first + torch.arange(like.shape[-1], dtype=torch.float64, device=like.device)
-
-
-def instructions(schedule: Mapping[str, Any], state: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, str]:
-    """For each output of the program's expression, the assignments of the last layers that make it."""
-    made = {}
-    for name, place in state.items():
-        made[START + name], made[STEP + name] = _made_in(schedule["pre"], place), _made_in(schedule["loop"], place)
-    return made | {ANSWER: _made_in(schedule["post"], answer)}
 
 
 def _made_in(layers: Sequence[Any], place: Mapping[str, Any]) -> str:

@@ -31,6 +31,7 @@ from nlaformer.compiler.deviation import Deviation, Tolerance, deviations
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.found import PERTURBATION, RUN, START, STEP, Found, sizes, state_of
 from nlaformer.compiler.graph import AXES
+from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 
 _COPIES = 8  # of a system that is perturbed
@@ -59,6 +60,12 @@ class Methods:
     @classmethod
     def traced(cls, traced: TracedProgram) -> Methods:
         return cls(*map(Expression.of, (traced.start, traced.step, {ANSWER: traced.answer})))
+
+    @classmethod
+    def known(cls, program: Reference) -> Methods | None:
+        """Those of a program as data; None where it has learned parts."""
+        states = [name for name in program.kinds if name != ANSWER]
+        return None if program.parts else cls(program.start.only(*states), program.step.only(*states), program.finish)
 
     def upstream(self, name: str) -> set[str]:
         """The states that a state is made of, in this step or in one before, itself too; or those of the answer."""

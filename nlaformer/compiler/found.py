@@ -21,9 +21,19 @@ PERTURBATION = 1e-8  # of each entry: what a program makes of it is its response
 
 def values_of(traced: TracedProgram) -> Expression:
     """What start, step and finish return, each by name, in one expression."""
+    return Expression.of(without_networks(_returned(traced)))
+
+
+def lines_of(traced: TracedProgram) -> dict[str, str]:
+    """The lines of the user's class that compute them; none of what is returned as it was given."""
+    computed = {name: node for name, node in _returned(traced).items() if node.op not in ("input", "state")}
+    return {name: str(node.place) for name, node in computed.items()}
+
+
+def _returned(traced: TracedProgram) -> dict[str, Node]:
     start = {START + name: node for name, node in traced.start.items()}
     step = {STEP + name: node for name, node in traced.step.items()}
-    return Expression.of(without_networks({**start, **step, ANSWER: traced.answer}))
+    return {**start, **step, ANSWER: traced.answer}
 
 
 def without_networks(values: Mapping[str, Node]) -> dict[str, Node]:

@@ -18,7 +18,19 @@ import numpy as np
 import torch
 
 # Lines in these files and in these packages are never the user's.
-_TRACING = ("places", "graph", "values", "entries", "functions", "calls", "fresh", "pieces", "language", "learned")
+_TRACING = (
+    "places",
+    "graph",
+    "values",
+    "entries",
+    "functions",
+    "calls",
+    "fresh",
+    "pieces",
+    "language",
+    "learned",
+    "text",
+)
 _OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in (*_TRACING, "trace", "lower")}
 _SCIPY = importlib.util.find_spec("scipy")  # found, not loaded
 _PACKAGES = (np.__path__[0], torch.__path__[0], *((_SCIPY and _SCIPY.submodule_search_locations) or ()))

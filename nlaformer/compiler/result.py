@@ -1,11 +1,12 @@
 """Runs: what they take, what they return, how they ended; and the plain run of a program, on arrays, no transformer.
 
 The plain run (``run_program``) is the reference of the compiled one (``Algorithm.run``). Both check their inputs and
-judge their iterates with the functions of this module.
+keep a record of their iterates with the functions of this module; it is judged when someone asks how the run ended.
 """
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -28,10 +29,13 @@ from nlaformer.arrays import (
     whole,
 )
 from nlaformer.compiler.diagnose import Diagnosis, Evidence, Making
+from nlaformer.compiler.digits import RULES, Band, bands
+from nlaformer.compiler.ends import Methods
 from nlaformer.compiler.found import Found
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.inputs import padded, size_of
-from nlaformer.compiler.judge import Checks, RunStatus, judge
+from nlaformer.compiler.judge import Checks, Judgement, RunStatus, judge
+from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
 from nlaformer.errors import OptionError, ShapeError
@@ -39,27 +43,122 @@ from nlaformer.errors import OptionError, ShapeError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+    from nlaformer.compiler.lines import Check
+
 # The values of a program after its start and after each of so many steps.
 _Iteration = Callable[[Mapping[str, Tensor], int], Iterable[dict[str, Tensor]]]
 
 
 @dataclass(frozen=True)
+class Record:
+    """What a run was given and what it found, in copies of its own; how it ended follows from it.
+
+    Attributes
+    ----------
+    inputs, values : (systems, ...), and every state and the answer, (systems, T + 1, ...)
+    checks : what they are judged by
+    batch, library : of the arrays that the caller gave
+    making : how weights made the values; None where the program did
+    methods : the program itself; None where a network makes some of its values
+    broken : at which iterates promises are known to have been broken, (systems, T + 1)
+    program : the user's own, where it is known
+    """
+
+    inputs: dict[str, Tensor]
+    values: dict[str, Tensor]
+    checks: Checks
+    batch: tuple[int, ...]
+    library: str
+    making: Making | None
+    methods: Methods | None
+    broken: Tensor | None
+    program: Program | None
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values[ANSWER].dtype
+
+    @functools.cached_property
+    def _found(self) -> Found:
+        return Found.of_run(self.inputs, self.values, None if self.making is None else self.making.units)
+
+    @functools.cached_property
+    def judgement(self) -> Judgement:
+        """How each system ended."""
+        return judge(self._found, self.checks, self.broken)
+
+    @functools.cached_property
+    def evidence(self) -> Evidence | None:
+        """What a diagnosis of weights needs."""
+        if self.making is None:
+            return None
+        settled = replace(self._found, settled=self.judgement.settled)
+        ended = self.judgement
+        return Evidence(self.checks.program, settled, self.batch, ended.until, ended.deviations, self.making)
+
+    @functools.cached_property
+    def bands(self) -> dict[str, Band]:
+        """What the program determines of every value."""
+        if self.methods is None:
+            return {}
+        inputs = {name: value.double() for name, value in self.inputs.items()}
+        return bands(self.methods, inputs, self.values[ANSWER].shape[1] - 1, RULES[self.dtype])
+
+    def given_back(self, value: Tensor) -> Any:
+        """A value as an array of the caller's."""
+        return give(value.to(self.dtype).reshape(*self.batch, *value.shape[1:]), self.library)
+
+
+@dataclass(frozen=True)
 class Run(Generic[ArrayT]):
-    """The iterates of a program, compiled or plain.
+    """The iterates of a program, compiled or plain. What is said of them is computed when it is asked for.
 
     Attributes
     ----------
     x : (..., T + 1, n), the answers; the start's comes first
     state : every state by name, (..., T + 1[, n[, n]])
-    residual_norms : (..., T + 1), or None where the program has no residual
-    status : a RunStatus, or an object array of them in the shape of the batch
     """
 
     x: ArrayT
     state: dict[str, ArrayT]
-    residual_norms: ArrayT | None
-    status: RunStatus | ObjectArray
-    evidence: Evidence | None = field(default=None, repr=False, compare=False)
+    record: Record = field(repr=False, compare=False)
+
+    @functools.cached_property
+    def residual_norms(self) -> ArrayT | None:
+        """The norms of the residuals, (..., T + 1), or None where the program has none."""
+        norms = self.record.judgement.norms
+        return None if norms is None else self.record.given_back(norms)
+
+    @functools.cached_property
+    def status(self) -> RunStatus | ObjectArray:
+        """A RunStatus, or an object array of them in the shape of the batch."""
+        found: Any = self.record.judgement.status.reshape(self.record.batch)
+        return found if self.record.batch else found[()]  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def digits(self) -> dict[str, ArrayT]:
+        """How many significant digits the program determines of each value, in operations of 33 bits (float32: 10).
+
+        (..., T + 1) of every state by name, of the answer as "finish()", and as "x" where no state is called so. 0: the
+        program determines nothing, as of r and d of conjugate gradients after convergence; 16: it is exact.
+
+        >>> import numpy as np, nlaformer as nf
+        >>> run = nf.algorithm("cg", n=2, verify=False).run(np.diag([1.0, 2.0]), np.ones(2), iterations=3)
+        >>> bool(run.digits["x"][-1] > 8), float(run.digits["r"][-1])
+        (True, 0.0)
+        """
+        if not self.record.bands:
+            raise OptionError(
+                "how many digits there are is not known: a network makes some of the values, or they are those of the "
+                "paper's own form, whose states are not all of the program's"
+            )
+        found = {name: self.record.given_back(band.digits) for name, band in self.record.bands.items()}
+        return {"x": found[ANSWER]} | found
+
+    @property
+    def evidence(self) -> Evidence | None:
+        """What a diagnosis of weights needs."""
+        return self.record.evidence
 
     def diagnose(self) -> Diagnosis:
         """Where the transformer's values differ from the program's own, each from the same input; ``print`` it.
@@ -68,16 +167,47 @@ class Run(Generic[ArrayT]):
         -------
         Diagnosis : every value's deviation at every step, what is allowed, and the first that exceeds it
         """
-        if self.evidence is None:
+        if self.record.evidence is None:
             raise OptionError(
                 "this is a run of the program itself, so there is nothing to compare it with; diagnose a run of its "
                 "weights, nf.compile(program, n).run(...)"
             )
-        return self.evidence.diagnose()
+        return self.record.evidence.diagnose()
+
+    def check(self, program: Program | None = None) -> Check:
+        """Compare this run with the program's own lines on arrays, on the data of this run; ``print`` the result.
+
+        A program is traced once, and its runs are judged by what was traced. Its lines may do what a graph cannot hold:
+        decide by the kind of a value, or keep something that is no state.
+
+        Parameters
+        ----------
+        program : the program, which an algorithm that was loaded does not know
+
+        Examples
+        --------
+        >>> import numpy as np, nlaformer as nf
+        >>> cg = nf.algorithm("cg", n=2)
+        >>> bool(cg.run(np.diag([1.0, 2.0]), np.ones(2), iterations=2).check())
+        True
+        """
+        from nlaformer.compiler.lines import checked
+
+        program = self.record.program if program is None else program
+        if program is None:
+            raise OptionError(
+                "the lines of this program are not known, as of an algorithm that was loaded: check(program)"
+            )
+        return checked(program, self.record)
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {tuple(np.shape(value))}" for name, value in {"x": self.x, **self.state}.items())
-        return f"<run: {shapes}; {self.status}>"
+        return f"<run: {shapes}; {self.status}{self._digits_left('; ')}>"
+
+    def _digits_left(self, before: str) -> str:
+        """The digits of the last answer of weights, of several systems the fewest."""
+        bands = self.record.bands if self.record.making is not None else {}
+        return f"{before}x has {float(bands[ANSWER].digits[:, -1].min()):.0f} digits" if bands else ""
 
     @property
     def finding(self) -> str:
@@ -87,7 +217,8 @@ class Run(Generic[ArrayT]):
         residuals = [] if self.residual_norms is None else _numbers(self.residual_norms)[..., -1].ravel().tolist()
         names = [status.name for status in np.ravel(np.asarray(self.status, dtype=object))]
         count = np.shape(self.x)[self._axis] - 1
-        return outcome(names or ["no systems"], residuals, f"{count:,} iteration" + "s" * (count != 1))
+        ended = outcome(names or ["no systems"], residuals, f"{count:,} iteration" + "s" * (count != 1))
+        return ended + self._digits_left(", ")
 
     def plot(self) -> Figure:
         """Draw the residuals over the iterations; without a residual, how far the answer moves in each of them.
@@ -114,7 +245,7 @@ class Run(Generic[ArrayT]):
     @property
     def _axis(self) -> int:
         """The axis of the iterations, which comes after those of the systems."""
-        return 0 if isinstance(self.status, RunStatus) else self.status.ndim
+        return len(self.record.batch)
 
     def _repr_html_(self) -> str:
         from nlaformer.report.html import panel, rows, spark
@@ -122,6 +253,9 @@ class Run(Generic[ArrayT]):
         shapes = {name: str(tuple(np.shape(value))) for name, value in {"x": self.x, **self.state}.items()}
         told = {"status": str(self.status)} if isinstance(self.status, RunStatus) else {}
         told |= {"states": ", ".join(f"{name} {shape}" for name, shape in shapes.items())}
+        if self.record.making is not None and self.record.bands:
+            least = {name: float(band.digits[:, -1].min()) for name, band in self.record.bands.items()}
+            told |= {"digits at the end": ", ".join(f"{name} {digits:.1f}" for name, digits in least.items())}
         parts = [rows(told)]
         if self.residual_norms is not None and not self._axis:
             parts.append(
@@ -143,7 +277,7 @@ def run_program(traced: TracedProgram, given: Mapping[str, Any], iterations: int
     program = Reference.of(traced)
     given = padded(program.name, given, program.inputs, size_of(given, program.inputs), traced.program.rectangular)
     inputs = take_any_size(program.name, program.inputs, given)
-    return run_reference(program, inputs, iterations, array_library(*given.values()))
+    return run_reference(program, inputs, iterations, array_library(*given.values()), own=traced.program)
 
 
 @full_precision()
@@ -154,6 +288,7 @@ def run_reference(
     library: str,
     iterate: _Iteration | None = None,
     pieces: Callable[..., Iterable[tuple[Tensor, ...]]] | None = None,
+    own: Program | None = None,
 ) -> Run[Any]:
     """A program as data on tensors of one batch shape, judged; in the caller's library.
 
@@ -166,8 +301,10 @@ def run_reference(
     iterate = iterate or program.iterate
     found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, iterate) for piece in split]
     values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
+    broken = values.pop("broken promises")
     checks = Checks(program.residual, program.scale, definite=program.definite)
-    return judged_run(values, flat, batch, checks, library, broken=values.pop("broken promises"))
+    methods = Methods.known(program)
+    return recorded_run(values, flat, batch, checks, library, methods, broken=broken, program=own)
 
 
 def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, iterate: _Iteration) -> dict[str, Tensor]:
@@ -245,36 +382,26 @@ def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, T
     return count
 
 
-def judged_run(
+def recorded_run(
     values: dict[str, Tensor],
     inputs: dict[str, Tensor],
     batch: tuple[int, ...],
     checks: Checks,
     library: str,
+    methods: Methods | None,
     making: Making | None = None,
     broken: Tensor | None = None,
+    program: Program | None = None,
 ) -> Run[Any]:
-    """Judge how a run ended, and return everything as arrays of the caller's library.
+    """Everything as arrays of the caller's library, with a record of what it is judged by.
 
-    ``values`` has every state and, under ``ANSWER``, the answer, (systems, T + 1, ...); ``inputs`` (systems, ...) the
-    inputs; ``batch`` is the shape of the systems; ``making`` is how weights made the values; ``broken`` tells at which
-    iterates promises were broken (systems, T + 1), where that has been judged already.
+    ``values`` has every state and, under ``ANSWER``, the answer, (systems, T + 1, ...); the rest is as in ``Record``.
+    The record has copies: the caller may change arrays in place.
     """
-    found = Found.of_run(inputs, values, None if making is None else making.units)
-    judged = judge(found, checks, broken)
-    evidence = None
-    if making is not None:
-        settled = replace(found, settled=judged.settled)
-        evidence = Evidence(checks.program, settled, batch, judged.until, judged.deviations, making)
 
-    def given_back(value: Tensor) -> Any:
-        return give(value.to(found.dtype).reshape(*batch, *value.shape[1:]), library)
+    def kept(of: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: value.detach().clone() for name, value in of.items()}
 
-    status = judged.status.reshape(batch)
-    return Run(
-        given_back(values[ANSWER]),
-        {name: given_back(value) for name, value in values.items() if name != ANSWER},
-        None if judged.norms is None else given_back(judged.norms),
-        status if batch else status[()],
-        evidence,
-    )
+    record = Record(kept(inputs), kept(values), checks, batch, library, making, methods, broken, program)
+    back = {name: record.given_back(value) for name, value in values.items()}
+    return Run(back.pop(ANSWER), back, record)

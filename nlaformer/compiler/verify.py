@@ -2,7 +2,7 @@
 
 Three comparisons, each a CompileError where it fails:
 
-*Lines.* The graph that was traced against the user's own lines on arrays (``lines.py``): start, four steps and finish.
+*Lines.* The graph that was traced against the user's own lines on arrays (``lines.py``): start, 12 steps and finish.
 
 *Values.* Every value of a run of 12 steps against one call of the program on the same input, in the measure of
 ``deviation.py``; the error names the value, the step and the instructions that make it.
@@ -35,7 +35,7 @@ from nlaformer.compiler.found import PERTURBATION, RUN, STEP
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.judge import RunStatus
 from nlaformer.compiler.language import Program
-from nlaformer.compiler.lines import first_lost, judge_lines
+from nlaformer.compiler.lines import Lines, judge_lines
 from nlaformer.compiler.places import warn
 from nlaformer.compiler.result import Run
 from nlaformer.compiler.trace import ANSWER, TracedProgram
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 RANDOM, YOURS = "random", "your systems"  # that a program must be right on: drawn, or given by a user
 _ITERATIONS = 12
-_LINES = 3  # systems for the user's own lines
 _GROWN = 10.0
 _GRADED = "condition 1e4"
 # Functions that keep digits at a small v which the sums in the weights do not, and the sums.
@@ -106,9 +105,6 @@ class _Systems:
     families: np.ndarray
     hard: frozenset[str] = frozenset()
 
-    def one(self, system: int) -> dict[str, np.ndarray]:
-        return {name: value[system] for name, value in self.inputs.items()}
-
 
 def with_verification(
     algorithm: Algorithm,
@@ -122,15 +118,15 @@ def with_verification(
     ``given`` has the inputs of other systems by name, of a ``family`` that the program is meant for.
     """
     systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, family)
-    judge_lines(traced, {name: value[:_LINES] for name, value in systems.inputs.items()}, algorithm.checks)
+    lines = judge_lines(traced, systems.inputs, algorithm.n, iterations)
     run = algorithm.run(**systems.inputs, iterations=iterations)
-    _refuse_lost(traced, systems, run)
+    _refuse_lost(traced, run, lines)
     inputs = {name: _double(value) for name, value in systems.inputs.items()}
     values = {name: _double(value) for name, value in {**run.state, ANSWER: run.x}.items()}
     ends = ends_of(Methods.traced(traced), inputs, values, Tolerance.of(algorithm.dtype))
     assert run.evidence is not None  # there is some of every run of weights
     diagnosis, settled = run.diagnose(), run.evidence.found.settled.numpy()
-    compared = _compared(traced, systems, diagnosis, run.evidence.until.numpy(), iterations)
+    compared = _compared(lines, diagnosis, run.evidence.until.numpy(), iterations)
     trial = _Trial(algorithm, systems, run, diagnosis, ends, settled, compared)
     notes = _judge_values(trial) or _nothing_compared(trial)
     report = {str(name): _report(trial, systems.families == name) for name in dict.fromkeys(systems.families)}
@@ -141,7 +137,7 @@ def _reporting(algorithm: Algorithm, iterations: int, report: Mapping[str, Any],
     """The algorithm with a report of its verification."""
     config, verified = algorithm.config, {"iterations": iterations, "systems": report}
     config = replace(config, verification=config.verification | verified, warnings=config.warnings + notes)
-    return type(algorithm)(config, algorithm.model)
+    return type(algorithm)(config, algorithm.model, algorithm.program)
 
 
 @dataclass(frozen=True)
@@ -170,20 +166,16 @@ class _Trial:
         return np.where(self.compared & torch.isfinite(deviation.allowed).numpy() & ~self.settled, excess, np.nan)
 
 
-def _compared(
-    traced: TracedProgram, systems: _Systems, diagnosis: Diagnosis, until: np.ndarray, iterations: int
-) -> np.ndarray:
+def _compared(lines: Lines, diagnosis: Diagnosis, until: np.ndarray, iterations: int) -> np.ndarray:
     """When a run says something: ``until`` the program's values are not finite, or a promise is broken.
 
-    In the user's own lines 0 / 0 is not finite either; they are asked for their first step, and where something is
-    wrong for all of them.
+    In the user's own lines 0 / 0 is not finite either; they count after their first step, and where something is wrong.
     """
-    wrong = {stray.system[0] for stray in diagnosis.strays}
-    wrong |= {system for system in range(len(until)) if first_lost(traced, systems.one(system), 1) <= 1}
+    lost = lines.lost.numpy()
+    wrong = [stray.system[0] for stray in diagnosis.strays] + np.flatnonzero(lost <= 1).tolist()
     times = np.arange(iterations + 1)
     compared: np.ndarray = times <= until[:, None]
-    for system in wrong:
-        compared[system] &= times < first_lost(traced, systems.one(system), iterations)
+    compared[wrong] &= times < lost[wrong][:, None]
     return compared
 
 
@@ -294,11 +286,11 @@ def _judge_values(trial: _Trial) -> list[str]:
     return notes[:1]
 
 
-def _refuse_lost(traced: TracedProgram, systems: _Systems, run: Run[Any]) -> None:
+def _refuse_lost(traced: TracedProgram, run: Run[Any], lines: Lines) -> None:
     """Refuse a program whose own lines are not finite after one step on every system that keeps its promises."""
     statuses = enumerate(np.asarray(run.status).tolist())
     kept = [system for system, status in statuses if status is not RunStatus.NOT_POSITIVE]
-    if kept and all(first_lost(traced, systems.one(system), 1) <= 1 for system in kept):
+    if kept and bool((lines.lost[kept] <= 1).all()):
         raise CompileError(
             f"{traced.program.name}: on every system of the verification its own lines give numbers that are not "
             f"finite in start or in the first step ({run.diagnose().lost or 'as in 0 / 0'}), so that nothing can be "

@@ -1,0 +1,219 @@
+"""How many digits a program determines of every value, by running it with p-bit operations.
+
+The program's graph is run once in float64, which gives v, and 24 times with every operation rounded stochastically to p
+bits (Monte Carlo arithmetic: Parker 1997). An operation is rounded on the grid of the absolute terms that it sums, so
+that a cancellation loses digits as it would in p bits; what only moves or selects entries stays exact, and so do whole
+numbers. For every state and the answer at every step t, norm-wise,
+
+    spread_t = the largest distance of the 24 runs from v_t;    digits_t = -log10(spread_t / |v_t|)
+    bar_t    = max(spread_t, 2^-p |v_t|, 2^-(p + 10) max over s <= t of |v_s|)
+
+p is 33, and 10 for weights in float32. A value w_t of the weights *stands out* where |w_t - v_t| > 30 bar_t (10 in
+float32): where it can be told from the program itself, run with p-bit operations. That is asked where 1.5 digits are
+left, 30 spread <= |v|, at every step from t - 2 to t + 2; elsewhere the program leaves the value undetermined. Once a
+state of the program has been undetermined, runs follow other orbits, and the errors of what regains its digits are
+heavy-tailed: 24 runs show less of them, and the bars are 33 times as long. What is not finite stands out wherever v and
+all 24 runs are finite.
+
+This evaluates the graph alone. It shares nothing with the weights, and the draws are the same for every system, so that
+a system has the same digits alone and in a batch. The status of a run is not decided here (``judge.py``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from nlaformer.compiler.ends import Methods
+from nlaformer.compiler.expression import Expression, size
+from nlaformer.compiler.graph import AXES, REARRANGING
+from nlaformer.compiler.trace import ANSWER
+
+MOST_DIGITS = 16.0
+_EXACT = REARRANGING | {"constant", "zeros", "ones", "identity", "positive", "relu", "sign", "maximum", "minimum"}
+_EXPONENT = 0x7FF0000000000000  # the bits of a float64 that hold its exponent
+_ENTRIES_AT_ONCE = 2**20  # of a value, in all runs
+
+Values = Mapping[str, Tensor]
+_Rounded = Callable[[int, Sequence[Tensor]], Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """The constants for weights of one precision.
+
+    Attributes
+    ----------
+    bits : p
+    runs : of the program with p-bit operations
+    bars : beyond which a value stands out
+    least : so many spreads is a value that is judged, 1.5 digits
+    tails : by so much the bars are longer once a state has been undetermined
+    below : so many bits below p is what weights may lose of the largest value so far
+    window : for so many steps before and after, a value that is judged must keep its digits
+    """
+
+    bits: int
+    runs: int = 24
+    bars: float = 30.0
+    least: float = 30.0
+    tails: float = 1000.0 / 30.0
+    below: int = 10
+    window: int = 2
+
+
+RULES = {torch.float64: Rule(33), torch.float32: Rule(10, bars=10.0)}
+
+
+def _run(
+    methods: Methods, inputs: Values, count: int, rounder: Callable[[Expression], _Rounded] | None = None
+) -> Iterator[Values]:
+    """The states and the answer after start and after each step, (systems, runs, ...); inputs are (systems, 1, ...)."""
+    n = next((value.shape[-1] for value in inputs.values() if value.dim() > 2), 1)
+    systems = len(next(iter(inputs.values())))
+    rounding = {id(each): rounder and rounder(each) for each in (methods.start, methods.step, methods.finish)}
+
+    def called(method: Expression, given: Values) -> dict[str, Tensor]:
+        results = method.results(given, rounded=rounding[id(method)])
+        shapes = {name: [n] * AXES[kind] for name, kind in method.kinds.items()}
+        return {name: _widened(results[k], systems, shapes[name]) for name, k in method.outputs.items()}
+
+    states = called(methods.start, inputs)
+    yield states | called(methods.finish, {**inputs, **states})
+    for _ in range(count):
+        states = called(methods.step, {**inputs, **states})
+        yield states | called(methods.finish, {**inputs, **states})
+
+
+def _widened(value: Tensor, systems: int, shape: Sequence[int]) -> Tensor:
+    """A value that may be a constant, with its axes of systems and runs."""
+    runs = value.shape[1] if value.dim() == len(shape) + 2 else 1
+    return value.expand(systems, runs, *shape)
+
+
+def _stochastic(rule: Rule, seed: int) -> Callable[[Expression], _Rounded]:
+    """What rounds the operations of an expression to p bits, up or down at random."""
+    draws = torch.Generator().manual_seed(seed)
+
+    def rounder(expression: Expression) -> _Rounded:
+        def rounded(number: int, results: Sequence[Tensor]) -> Tensor:
+            value, (op, _, _, kind) = results[number], expression.nodes[number]
+            if op in _EXACT:
+                return value
+            entries = value.shape[value.dim() - AXES[kind] :]
+            chances = torch.rand(1, rule.runs, *entries, generator=draws, dtype=torch.float64).to(value.device)
+            return _on_grid(value, expression.terms(number, results), chances, rule.bits)
+
+        return rounded
+
+    return rounder
+
+
+def _on_grid(value: Tensor, terms: Tensor, chances: Tensor, bits: int) -> Tensor:
+    """A value rounded to the grid of its terms, up where the fraction that is cut off exceeds 1 - chance."""
+    power = (terms.contiguous().view(torch.int64) & _EXPONENT).view(torch.float64)  # 2^floor(log2(terms)), exactly
+    grid = power * 2.0 ** (1 - bits)
+    found = torch.floor(value / grid + chances) * grid
+    return torch.where(torch.isfinite(found), found, value)  # terms of 0, or beyond the range of the numbers
+
+
+@dataclass(frozen=True)
+class Band:
+    """What a program determines of one value, (systems, T + 1, ...).
+
+    Attributes
+    ----------
+    own : the program's own value in float64
+    spread : the largest distance of the runs with p-bit operations, (systems, T + 1); infinite if one is not finite
+    kind : scalar, vector or matrix
+    rule : the constants
+    unit : what a value that was always 0 is measured by, (systems,)
+    loose : from where on a state of the program has been undetermined, (systems, T + 1)
+    """
+
+    own: Tensor
+    spread: Tensor
+    kind: str
+    rule: Rule
+    unit: Tensor
+    loose: Tensor
+
+    @property
+    def sizes(self) -> Tensor:
+        return size(self.own, self.kind)
+
+    @property
+    def digits(self) -> Tensor:
+        """The significant digits that the program determines, 0 to 16; (systems, T + 1)."""
+        lost = self.spread / torch.where(self.spread > 0, self.sizes, 1.0)
+        return torch.log10(lost.nan_to_num(1.0, 1.0).clamp(10.0**-MOST_DIGITS, 1.0)).abs()
+
+    @property
+    def judged(self) -> Tensor:
+        """Where enough digits are left, in the steps before and after too."""
+        undetermined = ~(self.rule.least * self.spread <= self.sizes)
+        width = 2 * self.rule.window + 1
+        near = torch.nn.functional.max_pool1d(undetermined.double()[:, None], width, 1, self.rule.window)[:, 0]
+        return near == 0
+
+    @property
+    def bar(self) -> Tensor:
+        sizes = self.sizes.nan_to_num(0.0, 0.0)
+        largest = torch.cummax(sizes, 1).values
+        largest = torch.where(largest > 0, largest, self.unit[:, None])
+        floor = torch.maximum(2.0**-self.rule.bits * sizes, 2.0 ** -(self.rule.bits + self.rule.below) * largest)
+        return torch.maximum(self.spread, floor) * torch.where(self.loose, self.rule.tails, 1.0)
+
+    def bars_off(self, found: Tensor) -> Tensor:
+        """How many bars a value is off, 0 where it is undetermined; (systems, T + 1)."""
+        distance = size(found.to(self.own) - self.own, self.kind)
+        off = torch.where(self.judged, distance / self.bar, 0.0)
+        finite = torch.isfinite(self.spread) & torch.isfinite(self.sizes)
+        return torch.where(torch.isfinite(distance), off, torch.inf).where(finite, 0.0)
+
+    def stands_out(self, found: Tensor) -> Tensor:
+        """Where a value cannot be one that the program gives in p bits, (systems, T + 1)."""
+        return self.bars_off(found) > self.rule.bars
+
+
+def bands(methods: Methods, inputs: Values, count: int, rule: Rule, seed: int = 0) -> dict[str, Band]:
+    """What a program determines of every state and of its answer; inputs (systems, ...), float64."""
+    kinds, systems = methods.step.kinds | methods.finish.kinds, len(next(iter(inputs.values())))
+    largest = max((kind for kind in kinds.values()), key=AXES.__getitem__)
+    n = next((value.shape[-1] for value in inputs.values() if value.dim() > 1), 1)
+    at_once = max(1, _ENTRIES_AT_ONCE // (rule.runs * n ** AXES[largest]))
+    parts = [
+        _bands(methods, {k: v[first : first + at_once] for k, v in inputs.items()}, count, rule, seed)
+        for first in range(0, max(systems, 1), at_once)
+    ]
+    unit = torch.stack([v.flatten(1).abs().amax(1) if v.dim() > 1 else v.abs() for v in inputs.values()]).amax(0)
+    unit, never = (
+        torch.where(unit > 0, unit, 1.0),
+        torch.zeros(systems, count + 1, dtype=torch.bool, device=unit.device),
+    )
+    found = {}
+    for name, kind in kinds.items():
+        own, spread = (torch.cat([part[name][j] for part in parts]) for j in (0, 1))
+        found[name] = Band(own, spread, kind, rule, unit, never)
+    undetermined = ~torch.stack([band.judged for name, band in found.items() if name != ANSWER]).all(0)
+    loose = torch.cummax(undetermined.int(), 1).values.bool()
+    return {name: replace(band, loose=loose) for name, band in found.items()}
+
+
+def _bands(methods: Methods, inputs: Values, count: int, rule: Rule, seed: int) -> dict[str, tuple[Tensor, Tensor]]:
+    """The own values and spreads of some systems."""
+    given = {name: value[:, None] for name, value in inputs.items()}
+    kinds = methods.step.kinds | methods.finish.kinds
+    values: dict[str, list[Tensor]] = {name: [] for name in kinds}
+    spreads: dict[str, list[Tensor]] = {name: [] for name in kinds}
+    for own, moved in zip(
+        _run(methods, given, count), _run(methods, given, count, _stochastic(rule, seed)), strict=True
+    ):
+        for name, kind in kinds.items():
+            values[name].append(own[name][:, 0])
+            spread = size(moved[name] - own[name], kind).amax(1)
+            spreads[name].append(spread.nan_to_num(torch.inf, torch.inf))
+    return {name: (torch.stack(values[name], 1), torch.stack(spreads[name], 1)) for name in kinds}
