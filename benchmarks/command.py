@@ -74,7 +74,7 @@ def run(
         torch.set_num_threads(options.threads)
         where = provenance()  # of the code that is loaded now: a checkout may change within minutes
         found, sheets = measure(options.quick)
-        document = found | {"provenance": where}
+        document = found | {"provenance": where | {"files": loaded_files()}}
         if options.out is not None:
             write(options.out / f"{name}.json", document, digits=17)  # all of them, as they are printed
             replace_file(options.out / f"{name}.md", _page(name, sheets, where))

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.algorithm import from_config
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import reachable
 from nlaformer.compiler.library import algorithms, program, record
@@ -88,32 +87,6 @@ def test_expressions_of_older_files_are_read():
 def test_data_that_is_no_expression_is_refused(data):
     with pytest.raises(ValueError):
         Expression.read(data)
-
-
-def test_an_algorithm_with_checks_in_the_older_form_still_loads_and_judges():
-    cg = nf.algorithm("cg", n=3, verify=False)
-    config = dict(vars(cg.config))
-
-    def single(data, output):
-        nodes, keep = data["nodes"], [data["outputs"][output]]
-        for k in range(len(nodes) - 1, -1, -1):
-            keep += nodes[k][1] if k in keep else []
-        order = sorted(set(keep))
-        renamed = [[extra if op == "input" else op, args, extra, kind] for op, args, extra, kind in nodes]
-        return [
-            [op, [order.index(a) for a in args], extra, kind]
-            for op, args, extra, kind in map(renamed.__getitem__, order)
-        ]
-
-    config["residual"] = single(config["residual"], "residual")
-    config["promises"] = [single(config["promises"], name) for name in config["promises"]["outputs"]]
-    program = config.pop("program")
-    steps = [name for name in program["outputs"] if name.startswith("step ")]
-    config["steps"] = {name.removeprefix("step "): single(program, name) for name in steps}
-    loaded = from_config(config, cg.model)
-    A, b = np.diag([1.0, 2.0, 3.0]), np.ones(3)
-    for matrix, status in ((A, nf.RunStatus.CONVERGED), (-A, nf.RunStatus.NOT_POSITIVE)):
-        assert cg.run(matrix, b).status is loaded.run(matrix, b).status is status
 
 
 def test_zero_over_zero_is_zero_with_gradient_zero():

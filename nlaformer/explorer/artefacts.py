@@ -49,14 +49,15 @@ def _layer(layer: Layer, store: Store, kind: str) -> dict[str, Any]:
 def _weight(weight: Weight, store: Store, kind: str) -> dict[str, Any]:
     if not isinstance(weight, Sparse):
         return {"shape": list(weight.shape), "values": store.put(weight.dense(), kind)}
-    rows, columns = weight.index.numpy()
+    order = torch.argsort(weight.index[0] * weight.shape[1] + weight.index[1])  # row by row
+    rows, columns = weight.index[:, order].numpy()
     counts = np.bincount(rows, minlength=weight.shape[0])
     steps = np.diff(columns, prepend=0)  # which repeat, and so take little room
     return {
         "shape": list(weight.shape),
         "counts": store.put(counts, "i4"),
         "steps": store.put(steps, "i4"),
-        "values": store.put(weight.values, kind),
+        "values": store.put(weight.values[order], kind),
     }
 
 

@@ -275,7 +275,7 @@ class Operation:
 
     def _take(self, operands: Sequence[Any]) -> list[Tensor]:
         """The operands, checked, as tensors of one batch shape."""
-        if any(weight.dtype != self.dtype for weight in self.model.buffers() if weight.is_floating_point()):
+        if any(weight.dtype != self.dtype for weight in self.model.parameters()):
             raise DTypeError(
                 f"{self.name}: the model's weights were converted; build the operation with another dtype="
             )
