@@ -37,7 +37,7 @@ _HOMES = {
     "nlaformer.microscope.patching": ("patch",),
     "nlaformer.microscope.probes": ("Probing", "probe"),
     "nlaformer.microscope.recording": ("Trace", "trace"),
-    "nlaformer.solvers.solve": ("cg", "pcg", "solve"),
+    "nlaformer.solvers.solve": ("cg", "gmres", "minres", "pcg", "solve"),
     "nlaformer.solvers.eigenpair": ("EigenResult", "eigenpair"),
     "nlaformer.solvers.solve_nonlinear": ("NonlinearResult", "solve_nonlinear"),
     "nlaformer.solvers.result": ("SolveResult", "Status"),
@@ -96,6 +96,8 @@ if TYPE_CHECKING:
     from nlaformer.solvers.result import SolveResult as SolveResult
     from nlaformer.solvers.result import Status as Status
     from nlaformer.solvers.solve import cg as cg
+    from nlaformer.solvers.solve import gmres as gmres
+    from nlaformer.solvers.solve import minres as minres
     from nlaformer.solvers.solve import pcg as pcg
     from nlaformer.solvers.solve import solve as solve
     from nlaformer.solvers.solve_nonlinear import NonlinearResult as NonlinearResult

@@ -178,6 +178,8 @@ def namespace(like: Array) -> Any:
 
 @cache
 def _namespace(library: str | None) -> Any:
+    if library is None and hasattr(np, "vecdot"):
+        return np  # which has the functions of the standard since version 2, and array_api_compat takes a while to load
     return importlib.import_module(f"array_api_compat.{library or 'numpy'}")
 
 

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nlaformer.arrays import is_tensor, kind_of, plain, to_array, to_tensor
-from nlaformer.errors import DTypeError, OptionError, ShapeError
+from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
 from nlaformer.solvers.arithmetic import (
     Array,
     Flag,
@@ -154,7 +154,8 @@ def read(
     matrices, right = _together(A, matrices, right, tensors)
     alone, least_squares = not (shape or modelled), method == "cgls" or matrices.shape[-2] != matrices.shape[-1]
     batch, lanes = shape[:-1] if columns else shape, math.prod(shape)
-    operator, (e, whole, flaws) = _read_operator(matrices, batch, lanes, alone, modelled)
+    compare = not least_squares and method != "gmres"  # GMRES takes any square matrix
+    operator, (e, whole, flaws) = _read_operator(matrices, batch, lanes, alone, compare, modelled)
 
     def as_lanes(v: Array) -> Array:
         if alone:
@@ -200,6 +201,8 @@ def read(
         tolerance = _tolerances(form, goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * vanishes)
         start = None if start is None else _or_zero(form, form.no(vanishes), start)  # 0 is the answer
     flaws, chosen = each(flaws), least_squares or method in _MINIMAL
+    if method == "minres" and (skew := [flaw.asymmetry for flaw in flaws if flaw.asymmetry]):
+        raise DomainError(f"{skew[0]}; minres needs a symmetric matrix, gmres takes any")
     minimal = [chosen] * lanes if chosen or method in _SQUARE else [flaw.skew for flaw in flaws]
     return Problem(
         A=operator,
@@ -447,22 +450,21 @@ _Measured = tuple[list[int], list[bool], list[_Flaws]]  # of every matrix: the e
 
 
 def _read_operator(
-    matrices: Any, batch: tuple[int, ...], lanes: int, alone: bool, modelled: bool
+    matrices: Any, batch: tuple[int, ...], lanes: int, alone: bool, compare: bool, modelled: bool
 ) -> tuple[Operator, _Measured]:
-    """The matrices with their largest entries near 1, and what was measured of them."""
-    square = matrices.shape[-2] == matrices.shape[-1]
+    """The matrices with their largest entries near 1, and what was measured; ``compare`` them with their transposes."""
     if _is_array(matrices):
         A = cast(matrices, "float64")
         if not alone and math.prod(A.shape[:-2]) > 1:
             A = namespace(A).broadcast_to(A, (*batch, *A.shape[-2:]))
         A = A.reshape(A.shape[-2:] if alone else (-1, *A.shape[-2:]))
-        return _dense(A, lanes, square, result_dtype(matrices.dtype), modelled)
+        return _dense(A, lanes, compare, result_dtype(matrices.dtype), modelled)
     if is_sparse(matrices):
-        return _sparse(matrices, square, modelled)
+        return _sparse(matrices, compare, modelled)
     return ImplicitOperator(matrices), ([0], [True], [_Flaws()])
 
 
-def _dense(A: Array, lanes: int, square: bool, dtype: str, modelled: bool) -> tuple[Operator, _Measured]:
+def _dense(A: Array, lanes: int, compare: bool, dtype: str, modelled: bool) -> tuple[Operator, _Measured]:
     xp = namespace(A)
 
     def most(values: Array) -> list[float]:
@@ -481,14 +483,14 @@ def _dense(A: Array, lanes: int, square: bool, dtype: str, modelled: bool) -> tu
         A = scale(xp.where(known.reshape(*known.shape[: A.ndim - 2], 1, 1), A, 0.0), -at)
     gaps = [0.0] * len(largest)
     mirror = transpose(A)
-    if square and not bool((mirror == A).all()):
+    if compare and not bool((mirror == A).all()):
         gaps = most(abs(A - mirror))
     flaws = _flaws(gaps, lowest, largest, e, A.shape[-1], dtype)
     size = norm_upper(A.reshape(-1)) if len(largest) == 1 else math.inf  # that of Frobenius
     return DenseOperator(A, lanes // len(largest), size), (e, finite, flaws)
 
 
-def _sparse(csr: Any, square: bool, modelled: bool) -> tuple[Operator, _Measured]:
+def _sparse(csr: Any, compare: bool, modelled: bool) -> tuple[Operator, _Measured]:
     dtype, csr = str(csr.dtype), csr if csr.dtype == np.float64 else csr.astype(np.float64)
     lowest, size = float(csr.diagonal().min()), absolute(csr)
     largest = float(size.data.max(initial=0.0))
@@ -497,10 +499,10 @@ def _sparse(csr: Any, square: bool, modelled: bool) -> tuple[Operator, _Measured
         data = scale(csr.data, -e) if finite else np.zeros_like(csr.data)
         csr = type(csr)((data, csr.indices, csr.indptr), shape=csr.shape)
         size = absolute(csr)
-    gap = _gap(csr) if square else 0.0
+    gap = _gap(csr) if compare else 0.0
     # | |A| |^2 <= |A|_1 |A|_inf
     over = size @ np.ones(csr.shape[1])
-    down = over if square and gap == 0 else size.T @ np.ones(csr.shape[0])
+    down = over if compare and gap == 0 else size.T @ np.ones(csr.shape[0])
     norm = math.sqrt(over.max()) * math.sqrt(down.max()) * (1 + (csr.nnz + 8) * UNIT)
     return SparseOperator(csr, norm), ([e], [finite], _flaws([gap], [lowest], [largest], [e], csr.shape[1], dtype))
 

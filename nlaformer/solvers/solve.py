@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -82,9 +81,10 @@ def solve(
     maxiter : int, optional
         The maximum number of iterations of the classical method; 10 n by default. A model is called at most half as
         often.
-    method : {"auto", "cg", "pcg", "gmres", "cgls", "guided", "warm-start", "refine", "flexible"}
+    method : {"auto", "cg", "pcg", "gmres", "minres", "cgls", "guided", "warm-start", "refine", "flexible"}
         "cg" and "pcg" refuse an A that is not symmetric, "gmres" solves with any square A (a LinearOperator that is not
-        symmetric, or a symmetric A that is not definite), "cgls" are least squares with any A. The others leave the
+        symmetric, or a symmetric A that is not definite), "minres" with any symmetric A, "cgls" are least squares with
+        any A. The others leave the
         choice to A; a square A that is padded with columns of zeros, as that of ``problems.LeastSquares``, is square.
 
         "guided" takes the steps that a network proposes in every loop, or those of a learned preconditioner, and goes
@@ -155,6 +155,56 @@ def cg(
     return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, trajectory=trajectory))
 
 
+def gmres(
+    A: Any,
+    b: ArrayT,
+    x0: Any = None,
+    *,
+    M: Any = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    restart: int | None = None,
+    maxiter: int | None = None,
+    callback: Callable[[Any], Any] | None = None,
+    check: str = "warn",
+) -> SolveResult[ArrayT]:
+    """GMRES for any square A; M stands at the right, so that the residual is that of A x = b.
+
+    It starts again after ``restart`` steps, 256 at most where nothing is said; ``maxiter`` counts steps.
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> nf.gmres(np.array([[0.0, 2.0], [-1.0, 1.0]]), np.array([2.0, 0.0])).x.round(6)
+    array([1., 1.])
+    """
+    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "gmres", restart=restart))
+
+
+def minres(
+    A: Any,
+    b: ArrayT,
+    x0: Any = None,
+    *,
+    M: Any = None,
+    rtol: float = 1e-5,
+    atol: float = 0.0,
+    maxiter: int | None = None,
+    callback: Callable[[Any], Any] | None = None,
+    check: str = "warn",
+) -> SolveResult[ArrayT]:
+    """MINRES for a symmetric A, definite or not; M must be positive definite.
+
+    Examples
+    --------
+    >>> import numpy as np, nlaformer as nf
+    >>> result = nf.minres(np.diag([1.0, -2.0, 3.0]), np.ones(3))
+    >>> result.x.round(6), result.iterations
+    (array([ 1.      , -0.5     ,  0.333333]), 3)
+    """
+    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "minres"))
+
+
 def pcg(
     A: Any,
     b: ArrayT,
@@ -210,6 +260,8 @@ class _Request:
         check_reporting(self.check, self.callback)
         flag("switch", self.switch)
         flag("trajectory", self.trajectory)
+        if self.restart is not None:
+            whole("restart", self.restart, 1)
         if self.method == "cg" and self.M is not None:
             raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
         if self.model is None and self.method in _MODELLED and self.method not in ("auto", "guided"):
@@ -229,24 +281,18 @@ def _solve(request: _Request) -> SolveResult:
     if (M := learned(request.preconditioner)) is not None:
         request = replace(request, M=M)
     modelled = request.model is not None or M is not None
-    with _arithmetic(modelled or is_tensor(request.A) or is_tensor(request.b)):
-        result = _solved(request, modelled, begun)
+    # As IEEE says, and without warnings of single operations, whatever NumPy or torch was set to.
+    with np.errstate(all="ignore"):
+        if modelled or is_tensor(request.A) or is_tensor(request.b) or flushes_subnormals():
+            import torch
+
+            with torch.no_grad(), full_precision():
+                result = _solved(request, modelled, begun)
+        else:
+            result = _solved(request, modelled, begun)
     # The user's line is above this one and solve.
     warn_or_raise(result, request.check, above=3)
     return result
-
-
-@contextmanager
-def _arithmetic(tensors: bool) -> Iterator[None]:
-    """Compute as IEEE says, and without warnings of single operations, whatever NumPy or torch was set to."""
-    with np.errstate(all="ignore"):
-        if not (tensors or flushes_subnormals()):
-            yield
-            return
-        import torch
-
-        with torch.no_grad(), full_precision():
-            yield
 
 
 def _solved(request: _Request, modelled: bool, begun: float) -> SolveResult:
