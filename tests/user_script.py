@@ -60,7 +60,7 @@ def main() -> None:
     trained, several = nf.train(config, out="runs/one"), nf.train([config], out="runs/several")
     print(trained.model.iterates(S, y), trained.diverged, several[0].folder, config.to_json(), config.validate())
     result: nf.SolveResult[Tensor]
-    for result in (nf.solve(S, y), nf.cg(S, y, trajectory=True), nf.pcg(S, y)):
+    for result in (nf.solve(S, y), nf.cg(S, y, trajectory=True), nf.pcg(S, y), nf.gmres(S, y), nf.minres(S, y)):
         x, info = result
         print(x, info, result.x, result.x64, result.residuals, result.iterations, result.converged, result.model)
         print(result.status, result.residual_norm, result.residual_bound, result.tolerance, result.trajectory)

@@ -83,6 +83,7 @@ class Record:
         return Found.of_run(self.inputs, self.values, None if self.making is None else self.making.units)
 
     @functools.cached_property
+    @full_precision()
     def judgement(self) -> Judgement:
         """How each system ended."""
         return judge(self._found, self.checks, self.broken)
@@ -97,6 +98,7 @@ class Record:
         return Evidence(self.checks.program, settled, self.batch, ended.until, ended.deviations, self.making)
 
     @functools.cached_property
+    @full_precision()
     def bands(self) -> dict[str, Band]:
         """What the program determines of every value."""
         if self.methods is None:
@@ -160,6 +162,7 @@ class Run(Generic[ArrayT]):
         """What a diagnosis of weights needs."""
         return self.record.evidence
 
+    @full_precision()
     def diagnose(self) -> Diagnosis:
         """Where the transformer's values differ from the program's own, each from the same input; ``print`` it.
 

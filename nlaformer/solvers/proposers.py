@@ -300,7 +300,7 @@ def _refuse_least_squares(problem: Problem) -> None:
 
 def _refuse_other_problems(model: Any) -> None:
     """Refuse programs and algorithms that do not solve A x = b."""
-    program = getattr(model, "program", model.config)
+    program = program_of(model) or model.config
     inputs = list(program.inputs)
     if {"A", "b"} <= set(inputs) <= {"A", "b", "x0"}:
         return
