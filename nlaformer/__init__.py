@@ -16,11 +16,12 @@ _HOMES = {
     "nlaformer.express.construction": ("Cost",),
     "nlaformer.transformer": ("NLAFormer",),
     "nlaformer.loading": ("load",),
-    "nlaformer.compiler.language": (
-        "Program", "diag", "dot", "exp", "identity_like", "log", "maximum", "minimum", "norm", "outer", "positive",
+    "nlaformer.compiler.language": ("Program",),
+    "nlaformer.program.language": (
+        "diag", "dot", "exp", "identity_like", "log", "maximum", "minimum", "norm", "outer", "positive",
         "relu", "sign", "sqrt", "zeros_like",
     ),
-    "nlaformer.compiler.learned": ("Learned",),
+    "nlaformer.program.learned": ("Learned",),
     "nlaformer.compiler.compiling": ("compile",),
     "nlaformer.compiler.library": ("algorithm", "algorithms"),
     "nlaformer.compiler.result": ("RunStatus",),
@@ -51,21 +52,6 @@ if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm as Algorithm
     from nlaformer.compiler.compiling import compile as compile
     from nlaformer.compiler.language import Program as Program
-    from nlaformer.compiler.language import diag as diag
-    from nlaformer.compiler.language import dot as dot
-    from nlaformer.compiler.language import exp as exp
-    from nlaformer.compiler.language import identity_like as identity_like
-    from nlaformer.compiler.language import log as log
-    from nlaformer.compiler.language import maximum as maximum
-    from nlaformer.compiler.language import minimum as minimum
-    from nlaformer.compiler.language import norm as norm
-    from nlaformer.compiler.language import outer as outer
-    from nlaformer.compiler.language import positive as positive
-    from nlaformer.compiler.language import relu as relu
-    from nlaformer.compiler.language import sign as sign
-    from nlaformer.compiler.language import sqrt as sqrt
-    from nlaformer.compiler.language import zeros_like as zeros_like
-    from nlaformer.compiler.learned import Learned as Learned
     from nlaformer.compiler.library import algorithm as algorithm
     from nlaformer.compiler.library import algorithms as algorithms
     from nlaformer.compiler.result import RunStatus as RunStatus
@@ -91,6 +77,21 @@ if TYPE_CHECKING:
     from nlaformer.microscope.probes import probe as probe
     from nlaformer.microscope.recording import Trace as Trace
     from nlaformer.microscope.recording import trace as trace
+    from nlaformer.program.language import diag as diag
+    from nlaformer.program.language import dot as dot
+    from nlaformer.program.language import exp as exp
+    from nlaformer.program.language import identity_like as identity_like
+    from nlaformer.program.language import log as log
+    from nlaformer.program.language import maximum as maximum
+    from nlaformer.program.language import minimum as minimum
+    from nlaformer.program.language import norm as norm
+    from nlaformer.program.language import outer as outer
+    from nlaformer.program.language import positive as positive
+    from nlaformer.program.language import relu as relu
+    from nlaformer.program.language import sign as sign
+    from nlaformer.program.language import sqrt as sqrt
+    from nlaformer.program.language import zeros_like as zeros_like
+    from nlaformer.program.learned import Learned as Learned
     from nlaformer.solvers.eigenpair import EigenResult as EigenResult
     from nlaformer.solvers.eigenpair import eigenpair as eigenpair
     from nlaformer.solvers.result import SolveResult as SolveResult

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nlaformer.compiler.algorithm import Algorithm
-    from nlaformer.compiler.language import Program
     from nlaformer.compiler.library.measuring import Measured
     from nlaformer.compiler.verify import Comparison
+    from nlaformer.program.language import Program
 
 _COUNT, _SEED = 8, 11
 _BLOCKS = {"pre": "pre (start)", "loop": "loop (one step)", "post": "post (finish)"}

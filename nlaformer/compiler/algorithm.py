@@ -29,15 +29,15 @@ from nlaformer.compiler.deviation import Tolerance
 from nlaformer.compiler.diagnose import Making
 from nlaformer.compiler.ends import Methods
 from nlaformer.compiler.expression import Expression, size_exponent
-from nlaformer.compiler.inputs import padded
 from nlaformer.compiler.judge import Checks
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, recorded_run, take_inputs
 from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
 from nlaformer.compiler.states import per_system
 from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import FileError
 from nlaformer.express.construction import Cost
+from nlaformer.program.inputs import padded
+from nlaformer.program.language import Program
 from nlaformer.prompt import Layout, scale
 from nlaformer.transformer import NLAFormer
 

@@ -23,13 +23,13 @@ from nlaformer.compiler.emit import Weights, emit
 from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
 from nlaformer.compiler.found import values_of
 from nlaformer.compiler.instructions import Selection, StateRows, Target
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
 from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, warn_of_lost_digits, with_verification
 from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
+from nlaformer.program.language import Program
 
 
 @full_precision()

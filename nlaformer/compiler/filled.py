@@ -31,8 +31,7 @@ from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import Graph, Node, reachable
 from nlaformer.compiler.instructions import HEADROOM, Builder, Instruction
-from nlaformer.compiler.language import Program
-from nlaformer.compiler.learned import Call, PartSpec
+from nlaformer.compiler.learned import Call
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run
 from nlaformer.compiler.rows import Emit, Parts, Rows
@@ -41,6 +40,8 @@ from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import CompileError
 from nlaformer.express import heads as build
 from nlaformer.express.heads import Form, Head
+from nlaformer.program.language import Program
+from nlaformer.program.learned import PartSpec
 from nlaformer.transformer import FFN, Heads, Layer
 from nlaformer.weights import Sparse, Weight
 

@@ -42,9 +42,9 @@ import torch
 
 from nlaformer.compiler.places import Place, current_line
 from nlaformer.compiler.refusals import EntriesWanted, RefusedError
+from nlaformer.program.ir import AXES as AXES
+from nlaformer.program.language import KINDS as KINDS
 
-AXES = {"scalar": 0, "vector": 1, "matrix": 2}
-KINDS = {"A": "matrix", "b": "vector", "x0": "vector"}  # of the inputs every program has
 _OF_NUMBERS: dict[str, Callable[..., float]] = {
     **{name: getattr(math, name) for name in ("sqrt", "exp", "log", "expm1", "log1p", "sinh", "tanh", "hypot")},
     "positive": lambda v: v,

@@ -22,10 +22,10 @@ from torch import Tensor
 from nlaformer.compiler.digits import RULES, Band, Rule, bands
 from nlaformer.compiler.ends import Methods
 from nlaformer.compiler.graph import AXES, KINDS
-from nlaformer.compiler.inputs import padded_to
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters, trace_program
 from nlaformer.errors import CompileError
+from nlaformer.program.inputs import padded_to
+from nlaformer.program.language import Program
 
 if TYPE_CHECKING:
     from nlaformer.compiler.result import Record

@@ -32,6 +32,7 @@ _TRACING = (
     "text",
 )
 _OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in (*_TRACING, "trace", "lower")}
+_OURS |= {str(path) for path in (Path(__file__).parents[1] / "program").glob("*.py")}
 _SCIPY = importlib.util.find_spec("scipy")  # found, not loaded
 _PACKAGES = (np.__path__[0], torch.__path__[0], *((_SCIPY and _SCIPY.submodule_search_locations) or ()))
 # No user calls the compiler from these: the package, and the wrapper that a context manager is as a decorator.

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from nlaformer.compiler.expression import EMPTY, Expression, Part
 from nlaformer.compiler.graph import AXES, Node, reachable
-from nlaformer.compiler.learned import PartSpec
 from nlaformer.compiler.trace import ANSWER, TracedProgram
+from nlaformer.program.learned import PartSpec
 
 
 @dataclass(frozen=True)

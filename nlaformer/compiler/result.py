@@ -33,12 +33,12 @@ from nlaformer.compiler.digits import RULES, Band, bands
 from nlaformer.compiler.ends import Methods
 from nlaformer.compiler.found import Found
 from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.inputs import padded, size_of
 from nlaformer.compiler.judge import Checks, Judgement, RunStatus, judge
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
 from nlaformer.errors import OptionError, ShapeError
+from nlaformer.program.inputs import padded, size_of
+from nlaformer.program.language import Program
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

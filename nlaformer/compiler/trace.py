@@ -14,13 +14,14 @@ import torch
 
 from nlaformer.compiler.fresh import fillable
 from nlaformer.compiler.graph import AXES, KINDS, Graph, Node, reachable
-from nlaformer.compiler.hidden import attributes_of_class, changes, memory_of
-from nlaformer.compiler.language import Program
-from nlaformer.compiler.learned import Call, Learned, LowRank
+from nlaformer.compiler.learned import Call
 from nlaformer.compiler.places import Place
 from nlaformer.compiler.refusals import EntriesWanted, RefusedError
 from nlaformer.compiler.values import Value
 from nlaformer.errors import CompileError
+from nlaformer.program.hidden import attributes_of_class, changes, memory_of
+from nlaformer.program.language import Program
+from nlaformer.program.learned import Learned, LowRank
 
 # The name of what finish returns, beside the states; no state can have it, since no method could ask for it.
 ANSWER = "finish()"
@@ -185,7 +186,7 @@ class _Tracer:
         arguments: dict[str, Any] = {}
         self.graph.method = method
         for name in parameters(found):
-            M = LowRank.from_states(name, known)
+            M = LowRank.from_states(name, {each: Value(node) for each, node in known.items()})
             node = known[name] if name in known else self.graph.refused()
             arguments[name] = M or Value(node)
             # If start could not be traced, the state is not known, and nothing is wrong with asking for it.

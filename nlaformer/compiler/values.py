@@ -339,6 +339,18 @@ class Value:
         inner = function.__module__.removeprefix("numpy").removeprefix(".")
         return by_name(self, "np", f"{inner}.{function.__name__}" if inner else function.__name__, args, options)
 
+    def nf(self, name: str, *args: Any) -> Any:
+        """A function of nf, by name."""
+        from nlaformer.compiler.calls import by_name
+
+        return by_name(self, "nf", name, args, {})
+
+    def call_learned(self, part: Any, given: list[Any]) -> Any:
+        """What a learned part gives."""
+        from nlaformer.compiler.learned import trace_call
+
+        return trace_call(part, self.graph, given)
+
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any = (), options: Any = None) -> Value:
         from nlaformer.compiler.calls import by_name

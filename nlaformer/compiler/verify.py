@@ -34,13 +34,13 @@ from nlaformer.compiler.ends import End, Methods, OwnValues, ends_of, held
 from nlaformer.compiler.found import PERTURBATION, RUN, STEP
 from nlaformer.compiler.graph import AXES
 from nlaformer.compiler.judge import RunStatus
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.lines import Lines, judge_lines
 from nlaformer.compiler.places import warn
 from nlaformer.compiler.result import Run
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.errors import CompileError
 from nlaformer.problems.spd import random_spd
+from nlaformer.program.language import Program
 
 if TYPE_CHECKING:
     from nlaformer.compiler.algorithm import Algorithm

@@ -16,12 +16,12 @@ from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.filled import Network
 from nlaformer.compiler.graph import Node
 from nlaformer.compiler.instructions import Block, Target
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.places import Place
 from nlaformer.compiler.schedule import BLOCKS, schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import CompileError
+from nlaformer.program.language import Program
 
 _METHODS = ("start", "step", "finish")
 

@@ -16,12 +16,12 @@ from typing import Any, Literal
 
 from nlaformer import problems
 from nlaformer.arrays import is_whole
-from nlaformer.compiler.language import Program
 from nlaformer.errors import OptionError, shown, unknown_name
 from nlaformer.learn import checks, sources, teachers
 from nlaformer.learn.methods import METHODS
 from nlaformer.learn.settings import checked, parsed, parsed_option, spelt
 from nlaformer.learn.sources import NO_OPTIONS, Options
+from nlaformer.program.language import Program
 
 
 @dataclass(frozen=True, kw_only=True)

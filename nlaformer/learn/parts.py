@@ -29,10 +29,10 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from nlaformer.compiler.expression import size
-from nlaformer.compiler.learned import PartSpec
 from nlaformer.errors import ShapeError
 from nlaformer.learn.config import Config
 from nlaformer.learn.model import initial_layer, normal
+from nlaformer.program.learned import PartSpec
 from nlaformer.prompt import exponent, scale
 from nlaformer.transformer import NLAFormer, rms_norm
 from nlaformer.weights import Dense

@@ -23,9 +23,6 @@ from nlaformer.arrays import ArrayT, all_finite, full_precision, give, kind_of, 
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
 from nlaformer.compiler.filled import FilledProgram, Network
-from nlaformer.compiler.inputs import padded, size_of
-from nlaformer.compiler.language import Program
-from nlaformer.compiler.learned import Learned, factors, low_rank
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, refuse, trace_program
@@ -34,6 +31,9 @@ from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing
 from nlaformer.learn.panels import Shown, facts
 from nlaformer.learn.parts import PartNetwork
+from nlaformer.program.inputs import padded, size_of
+from nlaformer.program.language import Program
+from nlaformer.program.learned import Learned, factors, low_rank
 from nlaformer.transformer import NLAFormer
 
 

@@ -16,7 +16,6 @@ from torch import Tensor
 
 from nlaformer.arrays import whole
 from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.trace import ANSWER, trace_program
 from nlaformer.errors import OptionError, unknown_name
@@ -24,6 +23,7 @@ from nlaformer.learn import sources
 from nlaformer.problems.conjugate import Trajectory, as_system
 from nlaformer.problems.conjugate import cg as cg
 from nlaformer.problems.conjugate import pcg as pcg
+from nlaformer.program.language import Program
 
 
 class Teacher(Protocol):

@@ -31,13 +31,13 @@ from torch import Tensor
 from nlaformer.arrays import whole
 from nlaformer.compiler import library
 from nlaformer.compiler.compiling import compile
-from nlaformer.compiler.language import Program
 from nlaformer.errors import DomainError, OptionError, shown
 from nlaformer.microscope.measures import numbers
 from nlaformer.microscope.short_programs import DiagonalRefinement, Momentum, RankOneRefinement
 from nlaformer.microscope.subject import Subject, asked, program_method, subject
 from nlaformer.microscope.untrained import untrained
 from nlaformer.problems import Family, Systems
+from nlaformer.program.language import Program
 from nlaformer.report.html import panel, table, tag
 
 if TYPE_CHECKING:

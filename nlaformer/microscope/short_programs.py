@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from nlaformer.compiler.language import Program, positive
+from nlaformer.program.language import Program, positive
 
 _States = dict[str, Any]
 

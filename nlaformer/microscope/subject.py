@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from nlaformer.arrays import to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.language import Program
 from nlaformer.errors import DTypeError, OptionError, ShapeError, shown
 from nlaformer.learn.model import Solver
 from nlaformer.learn.programs import TrainedProgram
 from nlaformer.problems import SPD, Family
+from nlaformer.program.language import Program
 
 # (A, b, iterations) -> iterates, (count, n, n), (count, n) -> (count, iterations + 1, n), float64
 Method = Callable[[Tensor, Tensor, int], Tensor]

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from nlaformer.arrays import to_tensor
 from nlaformer.compiler import library
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.library.krylov import ConjugateGradient, PreconditionedConjugateGradient
 from nlaformer.compiler.trace import trace_program
 from nlaformer.errors import DTypeError, OptionError, ShapeError, shown, unknown_name
 from nlaformer.microscope.subject import answers
 from nlaformer.problems import Systems
+from nlaformer.program.language import Program
 
 Target: TypeAlias = str | tuple[Program, str] | Callable[[Tensor, Tensor], object]
 _SOLUTION = "solution"

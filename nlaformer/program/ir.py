@@ -15,7 +15,7 @@ some entries replaced. A move of moves is one move, so what is written into an a
 from __future__ import annotations
 
 import linecache
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ import numpy as np
 from nlaformer.errors import CompileError
 
 Shape = tuple[int, ...]
+AXES = {"scalar": 0, "vector": 1, "matrix": 2}  # of the inputs' kinds
 Positions = np.ndarray[Any, np.dtype[np.int64]]
 
 
@@ -190,13 +191,13 @@ def is_reshape(node: Node) -> bool:
     return node.op == "move" and len(node.args) == 1 and node.size == node.args[0].size and _is_in_order(node.extra)
 
 
-def reachable(nodes: Iterable[Node]) -> list[Node]:
-    """These nodes and all they are made of, arguments first."""
+def reachable(nodes: Iterable[Node], known: Container[Node] = ()) -> list[Node]:
+    """These nodes and all they are made of, arguments first; what is known, and what that is made of, is left out."""
     seen: dict[int, Node] = {}
     stack = [(node, False) for node in reversed(list(nodes))]
     while stack:  # not by recursion: a loop over a Python range may nest thousands of operations
         node, ready = stack.pop()
-        if id(node) in seen:
+        if id(node) in seen or node in known:
             continue
         if ready:
             seen[id(node)] = node

@@ -37,6 +37,7 @@ class Primitive:
     name : of its nodes
     text : what it is, for the table of the language
     numpy : the names under which NumPy, SciPy and torch have it; ``torch.x`` is torch's alone
+    arity : the number of its arguments, where it has names
     evaluate : its value on tensors; None if it is written out while a program is traced
     shape : its shape from those of its arguments and its ``extra``
     rounding : the size of the terms that its rounding is relative to; None if it is exact
@@ -53,6 +54,7 @@ class Primitive:
     name: str
     text: str = ""
     numpy: tuple[str, ...] = ()
+    arity: int = 1
     evaluate: tensors.Evaluate | None = None
     shape: Callable[[Sequence[Shape], Any], Shape] = lambda shapes, extra: np.broadcast_shapes(*shapes)
     rounding: rounding.Rule | None = None
@@ -110,6 +112,7 @@ primitive(
     "add",
     text="u + v",
     numpy=("add",),
+    arity=2,
     evaluate=entrywise(torch.add),
     rounding=rounding.of_terms(entrywise(torch.add)),
     enclose=enclose.add,
@@ -122,6 +125,7 @@ primitive(
     "multiply",
     text="u * v",
     numpy=("multiply", "torch.mul"),
+    arity=2,
     evaluate=entrywise(torch.multiply),
     rounding=rounding.of_terms(entrywise(torch.multiply)),
     enclose=enclose.multiply,
@@ -134,6 +138,7 @@ primitive(
     "divide",
     text="u / v, 0 where both are 0",
     numpy=("divide", "true_divide", "torch.div"),
+    arity=2,
     evaluate=tensors.divide,
     rounding=rounding.of_value,
     enclose=enclose.divide,
@@ -207,6 +212,7 @@ primitive(
     "matmul",
     text="product of matrices and vectors",
     numpy=("matmul", "torch.mm", "torch.mv"),
+    arity=2,
     evaluate=tensors.matmul,
     shape=_matmul_shape,
     rounding=rounding.of_terms(tensors.matmul),
@@ -261,6 +267,7 @@ for name, evaluate, rewrite, text in (
         name,
         text=text,
         numpy=(name, f"f{name[:3]}"),
+        arity=2,
         evaluate=entrywise(evaluate),
         rounding=rounding.of_choice,
         enclose=enclose.larger,
@@ -291,6 +298,7 @@ primitive(
     "hypot",
     text="sqrt(u u + v v)",
     numpy=("hypot",),
+    arity=2,
     evaluate=tensors.hypot,
     rounding=rounding.of_value,
     enclose=enclose.slope_one,
@@ -300,6 +308,7 @@ primitive(
     "logaddexp",
     text="log(e^u + e^v)",
     numpy=("logaddexp",),
+    arity=2,
     evaluate=entrywise(torch.logaddexp),
     rounding=rounding.of_logaddexp,
     enclose=enclose.logaddexp,
@@ -358,7 +367,8 @@ _TRUTHS: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str], ...] = (
     ("logical_or", ("logical_or", "bitwise_or"), lambda u, v: _sign(np.abs(u) + np.abs(v)), "where one is not 0"),
 )
 for name, names, rewrite, text in (*_WRITTEN_OUT, *_TRUTHS):
-    primitive(name, numpy=names, rewrite=rewrite, text=text, truth=(name, names, rewrite, text) in _TRUTHS)
+    arity, truth = rewrite.__code__.co_argcount, (name, names, rewrite, text) in _TRUTHS
+    primitive(name, numpy=names, arity=arity, rewrite=rewrite, text=text, truth=truth)
 
 
 # --- nodes ---

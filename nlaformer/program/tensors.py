@@ -106,9 +106,9 @@ def move(node: Node, *args: Tensor) -> Tensor:
     if is_transpose(node):
         return args[0].mT
     systems = torch.broadcast_shapes(*(a.shape[: a.dim() - k.ndim] for a, k in zip(args, node.args, strict=True)))
-    flat = [a.expand(*systems, *k.shape).reshape(*systems, k.size) for a, k in zip(args, node.args, strict=True)]
+    flat = [a.expand((*systems, *k.shape)).reshape((*systems, k.size)) for a, k in zip(args, node.args, strict=True)]
     if not is_reshape(node):
         nothing = flat[0].new_zeros(()).expand(*systems, 1)  # at the position -1
         positions = torch.tensor(node.extra.ravel(), device=flat[0].device)
         flat = [torch.cat([*flat, nothing], -1)[..., positions]]
-    return flat[0].reshape(*systems, *node.shape)
+    return flat[0].reshape((*systems, *node.shape))

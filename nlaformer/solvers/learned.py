@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.learned import low_rank
 from nlaformer.errors import OptionError
+from nlaformer.program.learned import low_rank
 from nlaformer.solvers.arithmetic import Array, like, to_torch
 from nlaformer.solvers.blocks import LARGEST_CALL, Blocks, unreadable
 from nlaformer.solvers.parse import Problem

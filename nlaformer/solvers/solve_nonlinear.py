@@ -23,12 +23,12 @@ from torch import Tensor
 from nlaformer.arrays import ArrayT, full_precision, give, kind_of, to_tensor, whole
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.graph import KINDS
-from nlaformer.compiler.inputs import size_of
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import take_any_size
 from nlaformer.compiler.trace import ANSWER, refuse, refuse_changes, trace_program
 from nlaformer.errors import DTypeError, OptionError, ShapeError
+from nlaformer.program.inputs import size_of
+from nlaformer.program.language import Program
 from nlaformer.solvers.arithmetic import to_torch
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.enclosure import enclose

@@ -15,7 +15,6 @@ import torch
 from nlaformer.arrays import full_precision
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.compiling import compile
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.library import (
     constrained,
     eigen,
@@ -29,6 +28,7 @@ from nlaformer.compiler.library.records import Record
 from nlaformer.compiler.trace import trace_program
 from nlaformer.compiler.verify import with_verification
 from nlaformer.errors import OptionError, look_up, unknown_name
+from nlaformer.program.language import Program
 
 GROUPS: dict[str, tuple[Record, ...]] = {
     "Krylov": krylov.RECORDS,

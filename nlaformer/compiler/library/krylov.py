@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from nlaformer.compiler.language import Program, positive
 from nlaformer.compiler.library.families import (
     columns,
     definite,
@@ -17,6 +16,7 @@ from nlaformer.compiler.library.families import (
     symmetric_reduction,
 )
 from nlaformer.compiler.library.records import Record
+from nlaformer.program.language import Program, positive
 
 _States = dict[str, Any]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from nlaformer.compiler.language import Program, positive
 from nlaformer.compiler.library import families as problems
 from nlaformer.compiler.library.records import Record
+from nlaformer.program.language import Program, positive
 
 _States = dict[str, Any]
 

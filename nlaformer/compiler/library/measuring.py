@@ -25,12 +25,12 @@ import torch
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.deviation import Tolerance, deviations
 from nlaformer.compiler.expression import size
-from nlaformer.compiler.language import Program
 from nlaformer.compiler.library import algorithm, record
 from nlaformer.compiler.library.records import Arrays, Record
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run
 from nlaformer.compiler.trace import ANSWER, trace_program
+from nlaformer.program.language import Program
 
 _PERTURBATIONS = 4
 # What a step may deviate by: what double precision reaches, and what is left of it in single precision.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nlaformer.compiler.language import Program
+from nlaformer.program.language import Program
 
 Arrays = dict[str, np.ndarray]
 # (n, count, seed) -> inputs by name, (count, n, n), (count, n) or (count,), and the exact answers, if there are any.

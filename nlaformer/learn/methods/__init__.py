@@ -6,13 +6,13 @@ the classical method, whatever the network says: an error, a residual or an ener
 
 from __future__ import annotations
 
-from nlaformer.compiler.language import Program
 from nlaformer.errors import look_up
 from nlaformer.learn.methods.conjugate import GuidedCG, LearnedPCG
 from nlaformer.learn.methods.eigen import GuidedEigen
 from nlaformer.learn.methods.least_squares import GuidedCGLS
 from nlaformer.learn.methods.nonlinear import GuidedNonlinear
 from nlaformer.learn.methods.nonsymmetric import GuidedGCR
+from nlaformer.program.language import Program
 
 __all__ = ["METHODS", "GuidedCG", "GuidedCGLS", "GuidedEigen", "GuidedGCR", "GuidedNonlinear", "LearnedPCG", "method"]
 

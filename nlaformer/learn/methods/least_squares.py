@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from nlaformer.compiler.language import Program, diag, dot, norm, positive, sqrt, zeros_like
-from nlaformer.compiler.learned import Learned
+from nlaformer.program.language import Program, diag, dot, norm, positive, sqrt, zeros_like
+from nlaformer.program.learned import Learned
 
 _States = dict[str, Any]
 

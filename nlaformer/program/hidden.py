@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from nlaformer.compiler.values import Value
+from nlaformer.program.language import is_traced
 
 _MOST = 10_000  # parts of one value that are looked at
 Memory = dict[str, Any]
@@ -69,7 +69,7 @@ def _is_cached(value: Any) -> bool:
 
 def _function(value: Any) -> types.FunctionType | None:
     """The function behind a method, a property or a partial function."""
-    if isinstance(value, (type, Value)):
+    if isinstance(value, type) or is_traced(value):
         return None
     for inner in ("fget", "func", "__func__", "__wrapped__"):
         found = getattr(value, inner, None)

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.graph import AXES
 from nlaformer.errors import ShapeError
+from nlaformer.program.ir import AXES
 
 
 def size_of(given: Mapping[str, Any], kinds: Mapping[str, str]) -> int | None:
