@@ -65,7 +65,7 @@ def behind(systems: Systems, columns: int) -> dict[str, float]:
         "nf.solve": {"M": M},
         "without the switch": {"M": M, "switch": False},
         "Jacobi": {"M": "jacobi"},
-        "CG": {},
+        "CG": {"method": "cg"},
     }
     return {name: float(np.median(nf.solve(A, b, rtol=_RTOL, **own).matvecs)) for name, own in options.items()}
 

@@ -22,7 +22,7 @@ A, b, x = (values.numpy() for values in nf.problems.SPD(n=20).sample(16, seed=3)
 # and a bound on the rounding errors of that computation is added.
 
 # %%
-plain = nf.solve(A[0], b[0], rtol=1e-10)
+plain = nf.cg(A[0], b[0], rtol=1e-10)
 assert plain.residual_bound <= plain.tolerance
 print(plain.finding)
 plain
@@ -78,7 +78,7 @@ print(result.model)
 
 # %%
 for name, matrix in {"indefinite": np.diag([1.0, -1.0, 2.0]), "singular": np.diag([1.0, 0.0, 2.0])}.items():
-    refused = nf.solve(matrix, np.ones(3), check="ignore")
+    refused = nf.cg(matrix, np.ones(3), check="ignore")
     assert not refused.converged
     print(f"{name}: {refused.status.name}")
 

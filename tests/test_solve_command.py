@@ -87,7 +87,7 @@ def test_an_archive_may_hold_both_A_and_b(run):
     for named in (["system.npz"], ["system.npz", "system.npz"]):
         code, said, _ = run(*named, "--json", "--out", "x.npy")
         found = json.loads(said)
-        assert code == 0 and found["b"] == "system.npz" and found["iterations"] == nf.cg(A, b).iterations
+        assert code == 0 and found["b"] == "system.npz" and found["iterations"] == nf.solve(A, b).iterations
         assert meets(A, b, np.load("x.npy"), 1e-5)
 
 
@@ -152,16 +152,16 @@ def test_systems_that_are_not_symmetric_or_not_square_are_solved_and_drawn(run):
         np.save("A.npy", rng.standard_normal(shape))
         code, said, _ = run("A.npy", "--rtol", "1e-8", "--out", "x.npy", "--plot", "r.svg", "--json")
         found = json.loads(said)
-        assert code == 0 and found["method"] == name and np.load("x.npy").shape == (shape[1],)
+        assert code == 0 and name in found["method"] and np.load("x.npy").shape == (shape[1],)
         assert name in _counted("r.svg")
 
 
 def test_no_convergence_is_exit_code_1_with_the_status(run):
     write_system("npy")
-    code, said, _ = run("A.npy", "b.npy", "--maxiter", "1", "--rtol", "1e-12", "--json")
+    code, said, _ = run("A.npy", "b.npy", "--method", "cg", "--maxiter", "1", "--rtol", "1e-12", "--json")
     assert code == 1 and json.loads(said)["status"] == "MAXITER" and json.loads(said)["info"] == 1
     np.save("A.npy", -system()[0])
-    code, said, _ = run("A.npy", "b.npy", "--json")
+    code, said, _ = run("A.npy", "b.npy", "--method", "cg", "--json")
     assert code == 1 and json.loads(said)["status"] == "NOT_SPD" and json.loads(said)["info"] == -1
 
 
@@ -394,7 +394,7 @@ def printed(monkeypatch: pytest.MonkeyPatch, terminal: bool, step: int = 1) -> s
     monkeypatch.setattr(commands.time, "monotonic", lambda: float(next(clock)))
     out = io.StringIO()
     with SolveProgress(A, b, 1e-6, 0.0, Console(file=out, force_terminal=terminal, width=120)) as progress:
-        assert nf.solve(A, b, rtol=1e-6, callback=progress).converged
+        assert nf.cg(A, b, rtol=1e-6, callback=progress).converged
     return out.getvalue()
 
 
@@ -463,7 +463,7 @@ def test_damaged_archives_do_not_crash_the_process(tmp_path: Path):
 def test_the_examples_of_docs_solve_run():
     guide = (Path(__file__).parents[1] / "docs" / "solve.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", guide, flags=re.DOTALL)
-    assert len(blocks) == 12
+    assert len(blocks) == 14
     said: list[str] = []
     scope: dict = {"print": lambda *values: said.append(" ".join(map(str, values)))}
     exec(compile("\n".join(blocks), "docs/solve.md", "exec"), scope)

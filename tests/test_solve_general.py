@@ -44,7 +44,7 @@ def test_gmres_takes_the_iterations_of_scipys(shift: float) -> None:
         A, b = (v[0] for v in nonsymmetric(24, seed=seed, shift=shift))
         norms: list[float] = []
         x, _ = spla.gmres(A, b, rtol=1e-8, restart=24, callback=norms.append, callback_type="pr_norm")
-        result = nf.solve(A, b, rtol=1e-8)
+        result = nf.solve(A, b, rtol=1e-8, method="gmres")
         assert result.converged and result.method == "GMRES" and abs(result.iterations - len(norms)) <= 1
         assert np.allclose(result.residuals[1:6] / np.linalg.norm(b), norms[:5], rtol=1e-6)
         assert np.allclose(result.x, x, atol=1e-5)
@@ -53,9 +53,9 @@ def test_gmres_takes_the_iterations_of_scipys(shift: float) -> None:
 
 def test_gmres_goes_on_where_the_first_steps_gain_nothing() -> None:
     shift = np.roll(np.eye(8), 1, 0)  # no iterate before the last is better than x = 0
-    result = nf.solve(shift, np.eye(8)[0])
+    result = nf.solve(shift, np.eye(8)[0], method="gmres")
     assert result.converged and result.iterations == 8 and np.allclose(result.x, np.eye(8)[7])
-    turn = nf.solve(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.array([1.0, 2.0]), rtol=1e-12)
+    turn = nf.solve(np.array([[0.0, 1.0], [-1.0, 0.0]]), np.array([1.0, 2.0]), rtol=1e-12, method="gmres")
     assert turn.converged and np.allclose(turn.x, [-2.0, 1.0])
 
 
@@ -78,7 +78,7 @@ def test_every_kind_of_matrix_and_preconditioner_goes_with_gmres() -> None:
     for M in (near, sp.csr_array(near), spla.aslinearoperator(near), lambda r: near @ r):
         assert nf.solve(A, b, M=M, rtol=1e-8).iterations < plain.iterations
     columns = A / np.logspace(0, 3, 12)[:, None] * np.logspace(0, 3, 12)
-    assert nf.solve(columns, b, M="jacobi").iterations < nf.solve(columns, b).iterations
+    assert nf.solve(columns, b, M="jacobi").iterations < nf.solve(columns, b, method="gmres").iterations
     for form in (sp.csr_array(A), spla.aslinearoperator(A), torch.from_numpy(A)):
         result = nf.solve(form, torch.from_numpy(b) if isinstance(form, torch.Tensor) else b, method="gmres", rtol=1e-8)
         assert result.converged and np.allclose(np.asarray(result.x), plain.x, atol=1e-6)
@@ -101,11 +101,11 @@ def test_singular_systems_end_in_a_status_of_their_own() -> None:
 def test_the_callback_sees_every_iterate_of_gmres_and_the_limit_is_kept() -> None:
     A, b = (v[0] for v in nonsymmetric(20, shift=0.0))
     seen: list[np.ndarray] = []
-    result = nf.solve(A, b, rtol=1e-8, callback=seen.append)
+    result = nf.solve(A, b, rtol=1e-8, callback=seen.append, method="gmres")
     assert len(seen) == result.iterations and np.array_equal(seen[-1], result.x)
     for x, norm in zip(seen, result.residuals[1:], strict=True):
         assert np.linalg.norm(b - A @ x) == pytest.approx(norm, rel=1e-4, abs=1e-12)
-    assert nf.solve(A, b, maxiter=3, check="ignore").status is Status.MAXITER
+    assert nf.solve(A, b, maxiter=3, method="gmres", check="ignore").status is Status.MAXITER
     start = nf.solve(A, b, x0=result.x, rtol=1e-7)
     assert start.iterations == 0 and start.converged
 
@@ -114,9 +114,9 @@ def test_gmres_starts_again_when_it_keeps_no_more_directions(monkeypatch: pytest
     from nlaformer.solvers import minimal_residuals
 
     A, b = (v[0] for v in nonsymmetric(30, shift=2.0))
-    full = nf.solve(A, b, rtol=1e-9)
+    full = nf.solve(A, b, rtol=1e-9, method="gmres")
     monkeypatch.setattr(minimal_residuals, "_LONGEST", 6)
-    short = nf.solve(A, b, rtol=1e-9)
+    short = nf.solve(A, b, rtol=1e-9, method="gmres")
     assert short.converged and short.iterations > full.iterations and np.allclose(short.x, full.x, atol=1e-6)
 
 

@@ -36,7 +36,7 @@ def solve(
         typer.Option(help="A trained model or a saved algorithm: the name of a bundled one, or its folder."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="auto, cg, pcg, gmres, cgls; with a model also guided, warm-start, refine, flexible.")
+        str, typer.Option(help="auto, cg, pcg, gmres, minres, cgls; with a model guided, warm-start, refine, flexible.")
     ] = "auto",
     rtol: Annotated[float, typer.Option(help="Converged: |b - A x| <= max(rtol |b|, atol).")] = 1e-5,
     atol: Annotated[float, typer.Option(help="See --rtol.")] = 0.0,
@@ -149,7 +149,10 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
     from nlaformer.solvers.models import role_of
 
     M, always = options.pop("M"), options | {"check": "ignore"}
-    plain, preconditioned = (nf.solve(A, b, M=own, **always) for own in (None, "jacobi" if M is None else M))
+    preconditioned = nf.solve(A, b, M="jacobi" if M is None else M, **always)
+    kinds = {"conjugate gradients": "cg", "GMRES": "gmres", "CGLS": "cgls"}
+    found = [method for words, method in kinds.items() if words in preconditioned.method]
+    plain = nf.solve(A, b, method=found[0] if len(found) == 1 else "auto", **always)
     names = ("CG", "PCG") if plain.method == "conjugate gradients" else (plain.method, f"{plain.method} with M")
     classical = dict(zip(names, (plain.residuals, preconditioned.residuals), strict=True))
     small = model is not None and A.shape[-1] <= _LARGEST * model.config.n

@@ -16,6 +16,8 @@ import numpy as np
 from nlaformer.arrays import ArrayT, flag, flushes_subnormals, full_precision, is_tensor, whole
 from nlaformer.errors import OptionError, unknown_name
 from nlaformer.solvers.arithmetic import namespace, scale
+from nlaformer.solvers.bicgstab import bicgstab
+from nlaformer.solvers.chosen import Chosen
 from nlaformer.solvers.conjugate_gradients import Direction, conjugate_gradients
 from nlaformer.solvers.minimal_residuals import minimal_residuals
 from nlaformer.solvers.outcome import check_reporting, warn_or_raise
@@ -52,11 +54,12 @@ def solve(
 ) -> SolveResult[ArrayT]:
     """Solve A x = b, or, if A is not square, min |b - A x|.
 
-    A symmetric A must be positive definite; it is solved by conjugate gradients. One that is not symmetric is solved by
-    GMRES. CONVERGED means that |b - A x| <= max(rtol |b|, atol) is proven for the x that is returned: the residual is
-    recomputed in float64 from that x, and a bound on its own rounding error is added. For least squares, where A is
-    not square, it means that |A^T (b - A x)| <= max(rtol |A^T b|, atol) is; where b is orthogonal to all columns of A,
-    so that A^T b is nothing but rounding errors, x is 0 and the tolerance is their size. Products of a LinearOperator
+    The method is what suits A: Cholesky's or LU, or an iteration with the preconditioner that is expected to take least
+    time; ``print(result)`` says which, why, and what it cost to decide. CONVERGED means that |b - A x| <= max(rtol |b|,
+    atol) is proven for the x that is returned: the residual is recomputed in float64 from that x, and a bound on its
+    own rounding error is added. For least squares, where A is not square, it means that |A^T (b - A x)| <= max(rtol
+    |A^T b|, atol) is; where b is orthogonal to all columns of A, so that A^T b is nothing but rounding errors, x is 0
+    and the tolerance is their size. Products of a LinearOperator
     are taken as exact.
 
     Parameters
@@ -74,8 +77,9 @@ def solve(
         The initial guess, in the shape of x; zero by default, and in the place of one so far off that |b - A x0| is
         beyond 1e16 times the size of b.
     M : optional
-        Approximates the *inverse* of A, or, for least squares, of A^T A: "jacobi", a model that writes a preconditioner
-        (or its folder or name), a diagonal, a matrix, a LinearOperator or a function of r.
+        Approximates the *inverse* of A, or, for least squares, of A^T A: "jacobi", "ssor", "ic", "amg" or, for GMRES,
+        "ilu", a model that writes a preconditioner (or its folder or name), a diagonal, a matrix, a LinearOperator or a
+        function of r. With an M, a symmetric A is solved by CG and another one by GMRES.
     rtol, atol : float
         The tolerance, applied to each right-hand side.
     maxiter : int, optional
@@ -112,14 +116,14 @@ def solve(
     >>> A, b = np.array([[4.0, 1.0], [1.0, 3.0]]), np.array([1.0, 2.0])
     >>> result = nf.solve(A, b, rtol=1e-10)
     >>> result.x.round(6), result.status.name, result.iterations
-    (array([0.090909, 0.636364]), 'CONVERGED', 2)
+    (array([0.090909, 0.636364]), 'CONVERGED', 1)
+    >>> result.method
+    'Cholesky factorization, 1 of conjugate gradients; chosen in ... s because A is dense'
     >>> x, info = nf.solve(A, b)
     >>> info
     0
-    >>> nf.solve(-A, b, check="ignore").status.name
+    >>> nf.solve(-A, b, method="cg", check="ignore").status.name
     'NOT_SPD'
-    >>> nf.solve(np.array([[0.0, 2.0], [-1.0, 1.0]]), b).method
-    'GMRES'
     >>> nf.solve(np.array([[1.0], [1.0], [1.0]]), np.array([1.0, 2.0, 6.0])).x  # the mean
     array([3.])
     """
@@ -270,6 +274,11 @@ class _Request:
             raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(_MODELLED)}, or omit it")
 
     @property
+    def chooses(self) -> bool:
+        """Whether the method is left to the matrix."""
+        return self.method == "auto" and self.model is None and self.M is None
+
+    @property
     def preconditioner(self) -> Any:
         """M; Jacobi for pcg without one."""
         return "jacobi" if self.method == "pcg" and self.M is None else self.M
@@ -299,6 +308,10 @@ def _solved(request: _Request, modelled: bool, begun: float) -> SolveResult:
     problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method, modelled)
     n = max(problem.unknowns, problem.b.shape[-1])
     maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
+    chosen = None
+    if request.chooses and Chosen.may(problem):
+        chosen = Chosen(problem)
+        problem = chosen.problem
     M = read_preconditioner(request.preconditioner, problem)
     state = SolveState(problem, maxiter, request.callback, request.trajectory)
     proposer, M = _proposer(request, problem, M)
@@ -319,12 +332,14 @@ def _solved(request: _Request, modelled: bool, begun: float) -> SolveResult:
                 state, M = _alone(request, state, M)  # as if there had been no model, to the last bit
             _go_on(request, state, M, guidance.directions)
             guidance.undo_failures()
-        if guidance is None or state.going():
+        if chosen is not None:
+            chosen.run(state, lambda method, M: _iterate(method, state, M, []))
+        elif guidance is None or state.going():
             _go_on(request, state, M, [])
     except KeyboardInterrupt:
         state.end(state.going(), Status.INTERRUPTED)
     state.finish()
-    return _result(request, state, guidance, begun, setup_seconds)
+    return _result(request, state, guidance, chosen, begun, setup_seconds)
 
 
 def _alone(request: _Request, state: SolveState, M: Preconditioner) -> tuple[SolveState, Preconditioner]:
@@ -337,10 +352,19 @@ def _alone(request: _Request, state: SolveState, M: Preconditioner) -> tuple[Sol
 
 def _go_on(request: _Request, state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
     """The classical methods, each for its lanes, after the directions of a model."""
+    _iterate(request.method, state, M, directions, request.restart)
+
+
+def _iterate(
+    method: str, state: SolveState, M: Preconditioner, directions: list[Direction], restart: int | None = None
+) -> None:
     progress = Progress()
     try:
+        if method == "bicgstab":
+            bicgstab(state, M, progress)
+            return
         conjugate_gradients(state, M, directions, progress)
-        minimal_residuals(state, M, directions, progress, request.restart, request.method == "minres")
+        minimal_residuals(state, M, directions, progress, restart, method == "minres")
     finally:
         progress.close()
 
@@ -361,7 +385,12 @@ def _proposer(request: _Request, problem: Problem, M: Preconditioner) -> tuple[P
 
 
 def _result(
-    request: _Request, state: SolveState, guidance: Guidance | None, begun: float, setup_seconds: float
+    request: _Request,
+    state: SolveState,
+    guidance: Guidance | None,
+    chosen: Chosen | None,
+    begun: float,
+    setup_seconds: float,
 ) -> SolveResult:
     problem = state.problem
     unscaled = problem.unscaled(state.x)
@@ -387,7 +416,7 @@ def _result(
         residual_bound=told("bound", math.inf),
         tolerance=told("tolerance", 0.0),
         matvecs=told("matvecs"),
-        method=_in_words(request, state, guidance),
+        method=_in_words(request, state, guidance) if chosen is None else chosen.in_words(),
         model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
         setup_seconds=setup_seconds,

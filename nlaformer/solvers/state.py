@@ -312,6 +312,20 @@ class SolveState:
         for lane in (self.lanes[k] for k in lanes):
             lane.limit, lane.status, lane.running = lane.iterations + self.maxiter, None, math.inf
 
+    def reopen(self, lanes: list[int]) -> None:
+        """Let lanes go on with another method, from the x of the smallest residual so far."""
+        held = self.form.list(self._held)
+        for k in lanes:
+            lane, one = self.lanes[k], self.form.at([k])
+            if held[k] < math.inf and not lane.running < held[k]:
+                self.x[one] = self._best[one]
+            r = self.problem.b[one] - self.apply([k], self.x[one])
+            if not self.form.list(norm_of(r))[0] <= self._start[3][k]:
+                x = self._start[0]
+                self.x[one], r = x if isinstance(x, float) else x[one], self._start[1][one]
+            self.replace([k], r, r)
+            lane.status, lane.detail, lane.running = None, "", self.form.list(norm_of(r))[0]
+
     # Ending
 
     def end(self, lanes: Sequence[int], status: Status, detail: str = "") -> None:
