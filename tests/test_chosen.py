@@ -18,8 +18,6 @@ from tests.test_preconditioners import grid
 def test_every_kind_of_matrix_is_solved(case):
     A = CASES[case][0]
     b = np.random.default_rng(4).standard_normal(A.shape[0])
-    if case == "random":  # not definite: only that it ends, and says so
-        return
     result = nf.solve(A, b, rtol=1e-8)
     assert result.converged and np.linalg.norm(b - A @ result.x) <= 1e-8 * np.linalg.norm(b)
     assert "because" in str(result)
@@ -66,6 +64,13 @@ def test_a_preconditioner_that_is_wrong_costs_time_and_not_the_answer(attempts):
     for M in (bad, negative):
         attempts(Choice("cg", M, "of a test", 10), Choice("cg", None, "of a test"))
         assert nf.solve(A, b, rtol=1e-8).converged
+
+
+def test_a_large_dense_matrix_that_probing_shows_to_be_indefinite_is_factored(monkeypatch):
+    monkeypatch.setattr(automatic, "DIRECT", 10)
+    A = np.ones((30, 30)) + 0.5 * np.eye(30) - np.diag(np.arange(30) % 2)
+    result = nf.solve(A, np.random.default_rng(0).standard_normal(30), rtol=1e-8)
+    assert result.converged and "LU" in result.method
 
 
 def test_a_matrix_that_a_solve_shows_to_be_indefinite_is_solved_by_another_method():

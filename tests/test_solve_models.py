@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import torch
 import nlaformer as nf
 from benchmarks import solve_stress as stress
 from nlaformer import problems
-from nlaformer.errors import FileError, OptionError
+from nlaformer.errors import FileError, OptionError, UnfamiliarWarning
 from nlaformer.learn.model import initial
 from nlaformer.solvers.guided import POLICIES
 from nlaformer.solvers.proposers import iterations_per_call
@@ -234,6 +236,28 @@ def test_a_linear_operator_is_solved_without_the_model() -> None:
     assert result.converged and result.model.applications == 0 and "LinearOperator" in result.model.reasons[0]
     with pytest.raises(OptionError, match="LinearOperator"):
         nf.solve(spla.aslinearoperator(A), b, model=Pupil(12, 1e-3), method="flexible")
+
+
+@pytest.mark.parametrize("given", ["name", "model", "operator", "function"])
+def test_a_model_that_is_refused_warns_at_the_line_of_the_user_and_leaves_the_answer_alone(given: str) -> None:
+    A, b = (v[0] for v in family(n=24))
+    model: Any = {"name": "cg-accelerated", "model": Pupil(12, 1e-3)}.get(given, lambda A, b: b)
+    matrix = spla.aslinearoperator(A) if given in ("operator", "function") else A
+    model = "guided-cg" if given == "operator" else model
+    with pytest.warns(UnfamiliarWarning) as caught:
+        result = nf.solve(matrix, b, model=model)
+    assert caught[0].filename == __file__ and result.model.reasons
+    assert result.model.applications == 0 and np.array_equal(result.x, nf.solve(matrix, b).x)
+    many = nf.solve(np.stack([A, A]), np.stack([b, b]), model=Pupil(12, 1e-3))
+    assert many.model.accepted.tolist() == [0, 0]
+
+
+def test_a_model_that_is_refused_is_not_loaded() -> None:
+    code = (
+        "import sys, numpy as np, nlaformer as nf; nf.solve(np.eye(30), np.ones(30), model='cg-accelerated');"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-W", "ignore", "-c", code], check=False).returncode == 0
 
 
 def test_several_right_hand_sides_and_preconditioners_go_with_a_model() -> None:

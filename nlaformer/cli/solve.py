@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,16 +13,11 @@ from nlaformer.cli.options import Json
 from nlaformer.console import print_json, say
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from nlaformer.solvers.result import SolveResult
 
 _FILES = "a .mtx, .npy or .npz file"
 _MEASURED = ("iterations", "matvecs", "residual_norm", "residual_bound", "tolerance", "residuals")
 _LARGEST = 8  # times the model's size: larger systems are not compared method by method
-_PATIENCE = 2.0  # seconds before the first message
-_SECONDS = 5.0  # between plain lines
-_SECONDS_OF_LINE = 0.5  # between changes of the line on a terminal
 
 
 def solve(
@@ -69,19 +61,18 @@ def solve(
     if b is None and files.holds("b", A):
         b = A
     matrix, right = files.read_system(A, b, seed)
-    learned = None if model is None else _loaded(model)
     options: dict[str, Any] = {"rtol": rtol, "atol": atol, "maxiter": maxiter}
     options["M"] = None if M is None else M if _is_model(M) else files.preconditioner_option(M)
-    with SolveProgress(matrix, right, rtol, atol) as progress:
-        result = nf.solve(matrix, right, model=learned, method=method, callback=progress, check="ignore", **options)
+    result = nf.solve(matrix, right, model=model, method=method, check="ignore", **options)
+    interrupted = bool((np.asarray(result.status) == nf.Status.INTERRUPTED).any())
     given = str(b) if b is not None else f"random, standard normal, seed {seed}"
     written: dict[str, str] = {}
     try:
         if out is not None:
             files.write_array(out, result.x)
             written["out"] = str(out)
-        if plot is not None:
-            classical, others = _compare(matrix, right, learned, options)
+        if plot is not None and not interrupted:
+            classical, others = _compare(matrix, right, None if model is None else nf.load(model), options)
             title = f"{A.name}, n = {matrix.shape[-1]}"
             figure = residual_figure(classical, others, np.asarray(result.tolerance), title)
             written["plot"] = str(save(figure, plot))
@@ -94,18 +85,7 @@ def solve(
             for name, file in written.items():
                 print(f"{'x' if name == 'out' else name:<10}{file}")
     if not result.converged:
-        raise typer.Exit(1)
-
-
-def _loaded(name: str) -> Any:
-    """The model of a folder or a bundled name; an operation is none."""
-    import nlaformer as nf
-    from nlaformer.errors import OptionError
-
-    found = nf.load(name)
-    if isinstance(found, nf.Operation):
-        raise OptionError(f"{name} is not a model but a compiled operation; train one first")
-    return found
+        raise typer.Exit(130 if interrupted else 1)
 
 
 def _is_model(M: str) -> bool:
@@ -168,52 +148,3 @@ def _size(A: Any, b: Any) -> str:
     columns = f", {b.shape[-1]:,} right-hand sides" if b.ndim == A.ndim else ""
     entries = f", {A.nnz:,} entries" if hasattr(A, "nnz") else ""
     return f"{n:,} unknowns{entries}{systems}{columns}"
-
-
-class SolveProgress(ExitStack):
-    """The callback of a solve: shows the progress of a long one on standard error.
-
-    A residual is computed only when it is shown; it is that of the system that is furthest behind.
-    """
-
-    def __init__(self, A: Any, b: Any, rtol: float, atol: float, console: Console | None = None) -> None:
-        import numpy as np
-        from rich.console import Console
-
-        super().__init__()
-        self.console = console or Console(stderr=True)
-        self._A, self._vectors = A, b.ndim < A.ndim
-        self._b = b[..., None] if self._vectors else b
-        with np.errstate(all="ignore"):  # squares of huge numbers overflow; then the residual shown is infinite or NaN
-            size = np.linalg.norm(self._judged(self._b), axis=-2)
-            self._unit = np.where(size > 0, size, 1.0)
-            self._wanted = float(np.min(np.maximum(rtol * size, atol) / self._unit))
-        self._iteration, self._due = 0, time.monotonic() + _PATIENCE
-        self._say: Callable[[str], None] | None = None
-
-    def __call__(self, x: Any) -> None:
-        """Called after every iteration with its x."""
-        self._iteration += 1
-        now = time.monotonic()
-        if now < self._due:
-            return
-        self._due = now + (_SECONDS_OF_LINE if self.console.is_terminal else _SECONDS)
-        if self._say is None:
-            from nlaformer.learn.progress import stages
-
-            self._say = self.enter_context(stages(self.console))
-        residual = self._residual(x)
-        self._say(f"iteration {self._iteration:,}, relative residual {residual:.1e} of {self._wanted:.1e} wanted")
-
-    def _residual(self, x: Any) -> float:
-        import numpy as np
-
-        product = self._A @ (x[..., None] if self._vectors else x)
-        with np.errstate(all="ignore"):
-            return float(np.max(np.linalg.norm(self._judged(self._b - product), axis=-2) / self._unit))
-
-    def _judged(self, r: Any) -> Any:
-        """What the tolerance is for: r, or, of least squares, A^T r."""
-        if self._A.shape[-1] == self._A.shape[-2]:
-            return r
-        return (self._A.T if hasattr(self._A, "nnz") else self._A.swapaxes(-1, -2)) @ r

@@ -164,7 +164,7 @@ def _probe(A: Any) -> float:
 def _dense(known: _Measured, symmetric: bool) -> Iterator[Choice]:
     A = known.A
     if symmetric and (A.diagonal() > 0).all():
-        if known.size > DIRECT and _OF_JACOBI * known.jacobi < known.size / _DENSE:
+        if known.size > DIRECT and 0 < _OF_JACOBI * known.jacobi < known.size / _DENSE:
             yield from known.choice("cg", "jacobi", lambda: build("jacobi", A), int(4 * known.jacobi))
         yield from known.choice("cg", "cholesky", lambda: _cholesky(A), _CONFIRMED)
     yield from known.choice("gmres", "lu", lambda: _lu(A), _CONFIRMED)

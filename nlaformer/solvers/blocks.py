@@ -15,6 +15,7 @@ from torch import Tensor
 
 from nlaformer.arrays import memory
 from nlaformer.solvers.arithmetic import to_torch
+from nlaformer.solvers.models import NO_ENTRIES
 from nlaformer.solvers.operators import ImplicitOperator, SparseOperator
 from nlaformer.solvers.parse import Problem
 
@@ -55,7 +56,7 @@ class Blocks:
 def unreadable(problem: Problem, size: int) -> str:
     """Why the blocks of A cannot be shown to a model of some size, or nothing."""
     if isinstance(problem.A, ImplicitOperator):
-        return "the entries of a LinearOperator cannot be shown to it"
+        return NO_ENTRIES
     entries = 8 * problem.b.shape[-1] * size  # bytes of the blocks, or, of least squares, of A
     if isinstance(problem.A, SparseOperator) and _COPIES * entries > memory(to_torch(problem.b[:1]).device):
         return f"the entries of A that it is shown would take {_COPIES * entries / 1e9:,.0f} GB of memory"

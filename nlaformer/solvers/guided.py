@@ -28,6 +28,7 @@ from nlaformer.errors import OptionError
 from nlaformer.solvers.arithmetic import Array
 from nlaformer.solvers.certificate import norm_of
 from nlaformer.solvers.conjugate_gradients import Direction
+from nlaformer.solvers.models import warn_refused
 from nlaformer.solvers.preconditioners import Preconditioner
 from nlaformer.solvers.proposers import Proposer
 from nlaformer.solvers.result import Contribution, Status
@@ -84,6 +85,7 @@ def guide(state: SolveState, proposer: Proposer, method: str, M: Preconditioner,
     policy = _GUIDED if proposer.guided else POLICIES[method]
     guidance = Guidance(state, proposer, policy, switch)
     if method == "auto" and proposer.unfit:
+        warn_refused(proposer.unfit, above=5)
         proposer.refused[proposer.unfit] += len(lanes)
         return guidance
     begun = norm_of(state.g)

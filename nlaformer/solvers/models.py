@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import traceback
+import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from nlaformer.errors import NLAFormerError, UnfamiliarWarning
+from nlaformer.pretrained import locate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -24,6 +32,51 @@ def loaded(model: Any) -> Any:
     from nlaformer.loading import load
 
     return load(model)
+
+
+def refusal(model: Any, A: Any) -> str:
+    """Why a model cannot be expected to help with A, as far as its size tells without its weights; or nothing."""
+    size = _size(model)
+    if size is None:
+        return ""
+    if hasattr(A, "matvec"):
+        return NO_ENTRIES
+    try:
+        shape = np.shape(A)
+    except ValueError:  # of rows of different lengths; whoever reads A says so
+        return ""
+    return made_for_fewer(shape[-1], size) if shape and shape[-1] > size else ""
+
+
+NO_ENTRIES = "the entries of a LinearOperator cannot be shown to it"
+
+
+def made_for_fewer(n: int, size: int) -> str:
+    """What is said of a model that was made for fewer unknowns."""
+    return f"the systems have {n} unknowns, it was made for {size}"
+
+
+def warn_refused(reason: str, above: int) -> None:
+    """Say that a model is not used; the user's line is so many calls above."""
+    warnings.warn(f"the model is not used: {reason}", UnfamiliarWarning, stacklevel=above + 1)
+
+
+def _size(model: Any) -> int | None:
+    """The number of unknowns that a model was made for, as its config says; None of what has none."""
+    size: Any = None
+    if isinstance(model, str | os.PathLike):
+        try:
+            document = json.loads((Path(locate(model)) / "config.json").read_bytes())
+            if document["kind"] != "operation":
+                config = document["config"]
+                size = config.get("config", config)["n"]  # that of a program is inside
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, NLAFormerError):  # loading it says why
+            return None
+    elif (role_of(model) or is_solver(model) or runs(model)) and not getattr(model, "stacked", 0):
+        size = getattr(model.config, "n", None)
+    else:
+        return None
+    return size if isinstance(size, int) else None
 
 
 def program_of(model: Any) -> Reference | None:

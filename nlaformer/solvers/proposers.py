@@ -35,6 +35,7 @@ from nlaformer.solvers.models import (
     is_solver,
     linear_residual,
     loaded,
+    made_for_fewer,
     no_function,
     program_of,
     raised,
@@ -69,7 +70,7 @@ class Proposer:
         self.possible = not self.unfit
         self.in_blocks = n > size
         if self.in_blocks:
-            self.unfit = self.unfit or f"the systems have {n} unknowns, it was made for {size}"
+            self.unfit = self.unfit or made_for_fewer(n, size)
 
     def ask(self, lanes: Tensor, r: Tensor, g: Tensor) -> Tensor:
         """The corrections for the residuals of some lanes, (lanes, n); of least squares g is A^T r, else r."""
@@ -253,7 +254,7 @@ class Preconditioned(Proposer):
 
 def read_model(model: Any, problem: Problem) -> Proposer:
     """The proposer for what a user may give as the model: a trained model or program, an algorithm, or a function."""
-    model = loaded(model)
+    given, model = model, loaded(model)
     if getattr(model, "stacked", 0):
         raise OptionError("a stack of models cannot solve; take one of its members")
     role, program = role_of(model), program_of(model) is not None
@@ -273,9 +274,10 @@ def read_model(model: Any, problem: Problem) -> Proposer:
             _refuse_least_squares(problem)
         return Answers(lambda A, b: model.run(A, b).x, problem, model.config.n)
     if kind := no_function(model, "A", "b"):
+        name = "" if given is model else f" {given}"
         raise OptionError(
-            f"model is {kind}; expected a trained model, its folder or its bundled name, a compiled algorithm, or a "
-            "function (A, b) -> x"
+            f"model{name} is {kind}; expected a trained model, its folder or its bundled name, a compiled algorithm, "
+            "or a function (A, b) -> x"
         )
     return Answers(model, problem)
 

@@ -20,11 +20,12 @@ from nlaformer.solvers.bicgstab import bicgstab
 from nlaformer.solvers.chosen import Chosen
 from nlaformer.solvers.conjugate_gradients import Direction, conjugate_gradients
 from nlaformer.solvers.minimal_residuals import minimal_residuals
+from nlaformer.solvers.models import refusal, warn_refused
 from nlaformer.solvers.outcome import check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, scale_towards
 from nlaformer.solvers.preconditioners import Identity, Preconditioner, learned, read_preconditioner
 from nlaformer.solvers.progress import Progress
-from nlaformer.solvers.result import KeptSteps, SolveResult, Status
+from nlaformer.solvers.result import Contribution, KeptSteps, SolveResult, Status
 from nlaformer.solvers.state import SolveState
 
 if TYPE_CHECKING:
@@ -118,7 +119,7 @@ def solve(
     >>> result.x.round(6), result.status.name, result.iterations
     (array([0.090909, 0.636364]), 'CONVERGED', 1)
     >>> result.method
-    'Cholesky factorization, 1 of conjugate gradients; chosen in ... s because A is dense'
+    'Cholesky factorization, 1 iteration of conjugate gradients; chosen in ... s because A is dense'
     >>> x, info = nf.solve(A, b)
     >>> info
     0
@@ -289,6 +290,10 @@ def _solve(request: _Request) -> SolveResult:
     request.check_options()
     if (M := learned(request.preconditioner)) is not None:
         request = replace(request, M=M)
+    refused = ""
+    if request.method == "auto" and (refused := refusal(request.model, request.A)):
+        warn_refused(refused, above=3)
+        request = replace(request, model=None, switch=True)  # which had been the model's
     modelled = request.model is not None or M is not None
     # As IEEE says, and without warnings of single operations, whatever NumPy or torch was set to.
     with np.errstate(all="ignore"):
@@ -299,6 +304,10 @@ def _solve(request: _Request) -> SolveResult:
                 result = _solved(request, modelled, begun)
         else:
             result = _solved(request, modelled, begun)
+    if refused:
+        none: Any = 0 * result.iterations
+        method = f"{result.method}; no answer of the model was used"
+        result = replace(result, method=method, model=Contribution(none, none, none + 1.0, (refused,)))
     # The user's line is above this one and solve.
     warn_or_raise(result, request.check, above=3)
     return result
@@ -308,9 +317,8 @@ def _solved(request: _Request, modelled: bool, begun: float) -> SolveResult:
     problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method, modelled)
     n = max(problem.unknowns, problem.b.shape[-1])
     maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
-    chosen = None
-    if request.chooses and Chosen.may(problem):
-        chosen = Chosen(problem)
+    chosen = Chosen(problem) if request.chooses and Chosen.may(problem) else None
+    if chosen is not None:
         problem = chosen.problem
     M = read_preconditioner(request.preconditioner, problem)
     state = SolveState(problem, maxiter, request.callback, request.trajectory)
