@@ -47,6 +47,8 @@ _SLOW_AMG = 12  # iterations on the balls from which they grow with n
 _DENSE = 24  # unknowns of a dense matrix for each product that its Cholesky factorization costs
 
 
+_KEPT = 256  # unknowns for which CGLS keeps all its directions
+_CHEAP = 2000  # iterations of LSMR, which are as long as a hundred of CGLS
 _CONFIRMED = 10  # iterations with a direct method: one or two where it is good, a few more refine it
 
 
@@ -54,7 +56,7 @@ _CONFIRMED = 10  # iterations with a direct method: one or two where it is good,
 class Choice:
     """A method that may suit: the iteration, its preconditioner, and after how many iterations to give up."""
 
-    method: str  # "cg", "minres", "gmres" or "bicgstab"
+    method: str  # "cg", "minres", "gmres" or "bicgstab"; of least squares "cgls" or "lsmr"
     M: Named | None
     why: str
     limit: int | None = None
@@ -62,11 +64,13 @@ class Choice:
 
 
 def choices(A: Any, symmetric: bool, definite: bool = True) -> Iterator[Choice]:
-    """The methods for a square matrix, a dense array or a CSR matrix in canonical format, the best first.
+    """The methods for a matrix, a dense array or a CSR matrix in canonical format, the best first.
 
     A method is set up when it is asked for. The last has no limit. ``definite`` is False where a solve has shown it.
     """
     known = _Measured(A)
+    if A.shape[0] != A.shape[1]:
+        return _rectangular(known)
     if isinstance(A, np.ndarray):
         return _dense(known, symmetric)
     if not symmetric:
@@ -187,6 +191,32 @@ def _lu(A: NDArray[Any]) -> Named:
     if failed:
         raise np.linalg.LinAlgError("A is singular")
     return Named("lu", lambda r: dgetrs(factor, pivots, r, trans=1)[0])
+
+
+# Least squares
+
+
+def _rectangular(known: _Measured) -> Iterator[Choice]:
+    """For least squares. CGLS keeps directions, which costs more than its products, and saves more where A is hard."""
+    A, (rows, n) = known.A, known.A.shape
+    known.said.append("it is not square")
+    if isinstance(A, np.ndarray) and rows > n and n <= DIRECT:
+        yield from known.choice("cgls", "qr", lambda: _qr(A), _CONFIRMED)
+    if n > _KEPT:
+        yield from known.choice("lsmr", "", lambda: None, min(_CHEAP, 2 * n))
+    yield from known.choice("cgls", "", lambda: None)
+
+
+def _qr(A: NDArray[Any]) -> Named:
+    """The inverse of A^T A = R^T R."""
+    from scipy.linalg import qr
+    from scipy.linalg.lapack import dtrtrs
+
+    R = np.asfortranarray(qr(A, mode="r", check_finite=False)[0][: A.shape[1]])
+    diagonal = np.abs(R.diagonal())
+    if not diagonal.min() > A.shape[0] * np.finfo(np.float64).eps * diagonal.max():
+        raise np.linalg.LinAlgError("the columns of A are dependent")
+    return Named("qr", lambda g: dtrtrs(R, dtrtrs(R, g, trans=1)[0])[0])
 
 
 # Sparse matrices

@@ -13,8 +13,13 @@ from nlaformer.solvers.result import Status, counted
 from nlaformer.solvers.state import SolveState
 
 _LEFT = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD, Status.NONFINITE)
-_IN_WORDS = {"cg": "conjugate gradients", "minres": "MINRES", "gmres": "GMRES", "bicgstab": "BiCGStab"}
-_DIRECT = {"cholesky": "Cholesky factorization", "lu": "LU factorization", "splu": "SuperLU"}
+_IN_WORDS = {"cg": "conjugate gradients", "bicgstab": "BiCGStab"}  # others are called by their initials
+_DIRECT = {
+    "cholesky": "Cholesky factorization",
+    "lu": "LU factorization",
+    "qr": "QR factorization",
+    "splu": "SuperLU",
+}
 
 
 class Chosen:
@@ -27,10 +32,9 @@ class Chosen:
 
     @staticmethod
     def may(problem: Problem) -> bool:
-        """Whether there is something to choose: one matrix whose entries are known, of a square system."""
+        """Whether there is something to choose: one matrix whose entries are known."""
         on_cpu = problem.form.device is None or str(problem.form.device) == "cpu"
-        known = problem.adjoint is None and all(problem.form.list(problem.finite))
-        return bool(known and on_cpu and entries(problem) is not None)
+        return on_cpu and all(problem.form.list(problem.finite)) and entries(problem) is not None
 
     def run(self, state: SolveState, iterate: Callable[[str, Preconditioner], None]) -> None:
         """Take all lanes to their ends; ``iterate`` runs a method with its M on those that go on."""
@@ -74,7 +78,7 @@ def _steps(state: SolveState) -> int:
 
 
 def _in_words(method: str, choice: Choice, iterations: int) -> str:
-    steps, M = f"{counted(iterations, 'iteration')} of {_IN_WORDS[method]}", choice.M
+    steps, M = f"{counted(iterations, 'iteration')} of {_IN_WORDS.get(method, method.upper())}", choice.M
     if M is None:
         return steps
     if M.name in _DIRECT:

@@ -131,6 +131,7 @@ def of_rows(e: Any, at: Any = ...) -> Any:
 
 _MINIMAL = ("gmres", "minres")
 _SQUARE = ("cg", "pcg", *_MINIMAL)
+_LEAST_SQUARES = ("cgls", "lsmr")
 
 
 def read(
@@ -152,7 +153,8 @@ def read(
     shape, columns = _shape(matrices, right)
     dtype = result_dtype(matrices.dtype, right.dtype)
     matrices, right = _together(A, matrices, right, tensors)
-    alone, least_squares = not (shape or modelled), method == "cgls" or matrices.shape[-2] != matrices.shape[-1]
+    alone = not (shape or modelled)
+    least_squares = method in _LEAST_SQUARES or matrices.shape[-2] != matrices.shape[-1]
     batch, lanes = shape[:-1] if columns else shape, math.prod(shape)
     compare = not least_squares and method != "gmres"  # GMRES takes any square matrix
     operator, (e, whole, flaws) = _read_operator(matrices, batch, lanes, alone, compare, modelled)

@@ -19,6 +19,7 @@ from nlaformer.solvers.arithmetic import namespace, scale
 from nlaformer.solvers.bicgstab import bicgstab
 from nlaformer.solvers.chosen import Chosen
 from nlaformer.solvers.conjugate_gradients import Direction, conjugate_gradients
+from nlaformer.solvers.lsmr import lsmr
 from nlaformer.solvers.minimal_residuals import minimal_residuals
 from nlaformer.solvers.models import refusal, warn_refused
 from nlaformer.solvers.outcome import check_reporting, warn_or_raise
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from nlaformer.solvers.proposers import Proposer
 
 _MODELLED = ("auto", "warm-start", "refine", "flexible", "guided")  # methods that take a model
-_METHODS = ("cg", "pcg", "gmres", "minres", "cgls", *_MODELLED)
+_METHODS = ("cg", "pcg", "gmres", "minres", "cgls", "lsmr", *_MODELLED)
 _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64
 
 
@@ -86,11 +87,11 @@ def solve(
     maxiter : int, optional
         The maximum number of iterations of the classical method; 10 n by default. A model is called at most half as
         often.
-    method : {"auto", "cg", "pcg", "gmres", "minres", "cgls", "guided", "warm-start", "refine", "flexible"}
+    method : {"auto", "cg", "pcg", "gmres", "minres", "cgls", "lsmr", "guided", "warm-start", "refine", "flexible"}
         "cg" and "pcg" refuse an A that is not symmetric, "gmres" solves with any square A (a LinearOperator that is not
-        symmetric, or a symmetric A that is not definite), "minres" with any symmetric A, "cgls" are least squares with
-        any A. The others leave the
-        choice to A; a square A that is padded with columns of zeros, as that of ``problems.LeastSquares``, is square.
+        symmetric, or a symmetric A that is not definite), "minres" with any symmetric A, "cgls" and "lsmr" are least
+        squares with any A; "lsmr" keeps no directions. The others leave the choice to A; a square A that is padded with
+        columns of zeros, as that of ``problems.LeastSquares``, is square.
 
         "guided" takes the steps that a network proposes in every loop, or those of a learned preconditioner, and goes
         on with CG where a plain step gains as much (docs/solve.md has the rule). The next three are for models that
@@ -267,8 +268,9 @@ class _Request:
         flag("trajectory", self.trajectory)
         if self.restart is not None:
             whole("restart", self.restart, 1)
-        if self.method == "cg" and self.M is not None:
-            raise OptionError("the method cg takes no preconditioner M; use pcg, or omit M")
+        if self.method in ("cg", "lsmr") and self.M is not None:
+            other = "pcg" if self.method == "cg" else "cgls"
+            raise OptionError(f"the method {self.method} takes no preconditioner M; use {other}, or omit M")
         if self.model is None and self.method in _MODELLED and self.method not in ("auto", "guided"):
             raise OptionError(f"the method {self.method} needs a model, and none was given; give one, or use auto")
         if self.model is not None and self.method not in _MODELLED:
@@ -371,6 +373,9 @@ def _iterate(
         if method == "bicgstab":
             bicgstab(state, M, progress)
             return
+        if method == "lsmr" and (adjoint := state.problem.adjoint) is not None:
+            lsmr(state, adjoint, progress)
+            return
         conjugate_gradients(state, M, directions, progress)
         minimal_residuals(state, M, directions, progress, restart, method == "minres")
     finally:
@@ -448,7 +453,7 @@ def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -
     minimal, square = state.problem.minimal, "MINRES" if request.method == "minres" else "GMRES"
     kinds = [] if all(minimal) else ["conjugate gradients"]
     if any(minimal):
-        kinds.append(square if state.problem.adjoint is None else "CGLS")
+        kinds.append(square if state.problem.adjoint is None else "LSMR" if request.method == "lsmr" else "CGLS")
     classical = " or ".join(kinds)
     writes = guidance is not None and request.model is None  # a preconditioner
     if request.preconditioner is not None and not writes:

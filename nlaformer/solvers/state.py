@@ -320,11 +320,12 @@ class SolveState:
             if held[k] < math.inf and not lane.running < held[k]:
                 self.x[one] = self._best[one]
             r = self.problem.b[one] - self.apply([k], self.x[one])
-            if not self.form.list(norm_of(r))[0] <= self._start[3][k]:
-                x = self._start[0]
-                self.x[one], r = x if isinstance(x, float) else x[one], self._start[1][one]
-            self.replace([k], r, r)
-            lane.status, lane.detail, lane.running = None, "", self.form.list(norm_of(r))[0]
+            g = self.gradient([k], r)
+            if not self.form.list(norm_of(g))[0] <= self._start[3][k]:
+                x, r, g, _ = self._start
+                self.x[one], r, g = x if isinstance(x, float) else x[one], r[one], g[one]
+            self.replace([k], r, g)
+            lane.status, lane.detail, lane.running = None, "", self.form.list(norm_of(g))[0]
 
     # Ending
 
