@@ -54,32 +54,32 @@ class _Steps(Iteration):
 
     def _step(self) -> bool:
         """One step; whether it could be taken."""
-        form, state = self.form, self.state
-        rho = form.dot(self.shadow, self.r)
+        form = self.form
+        dot, add, product = form.dot, form.add, self.A.product
+        rho = dot(self.shadow, self.r)
         if rho == 0 or self.omega == 0 or not math.isfinite(rho):
             return False
         beta = rho / self.rho * (self.alpha / self.omega)
-        p = self.r + beta * (self.p - self.omega * self.v)
+        self.p = p = add(self.r, form.times(beta, add(self.v, self.p, a=-self.omega)))
         y = p if self.M is None else self.M.apply(p)
-        v = self.A.product(y)
+        self.v = v = product(y)
         self.products += 1
-        across = form.dot(self.shadow, v)
+        across = dot(self.shadow, v)
         if across == 0 or not math.isfinite(across):
             return False
         alpha = rho / across
-        s = self.r - alpha * v
-        z = s if self.M is None else self.M.apply(s)
-        t = self.A.product(z)
+        s = add(v, self.r, a=-alpha)
+        z = s + 0.0 if self.M is None else self.M.apply(s)
+        t = product(z)
         self.products += 1
-        size = form.dot(t, t)
-        omega = form.dot(t, s) / size if size > 0 else 0.0
-        r = s - omega * t
+        size = dot(t, t)
+        omega = dot(t, s) / size if size > 0 else 0.0
+        self.r = r = add(t, s, a=-omega)
         norm = norm_of(r)
         if not norm < self.norm:
-            state.keep_before_rise(self.at, self.norm, norm, self.x)
-        self.x = self.x + (alpha * y + omega * z)
-        self.r, self.norm, self.p, self.v = r, norm, p, v
-        self.rho, self.alpha, self.omega = rho, alpha, omega
+            self.state.keep_before_rise(self.at, self.norm, norm, self.x)
+        self.x = add(z, add(y, self.x, a=alpha), a=omega)
+        self.norm, self.rho, self.alpha, self.omega = norm, rho, alpha, omega
         return True
 
     def restart(self, to: Array, r: Array, g: Array) -> None:

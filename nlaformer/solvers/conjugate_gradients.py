@@ -91,7 +91,8 @@ def conjugate_gradients(state: SolveState, M: Preconditioner, directions: list[D
         state.keep([], None)
         return
     recursion = _Recursion(state, lanes, M, directions)
-    state.keep(lanes, recursion.d)
+    if state.keeps:
+        state.keep(lanes, recursion.direction())
     recursion.run(progress)
 
 
@@ -101,20 +102,26 @@ class _Recursion(Iteration):
     def __init__(self, state: SolveState, lanes: list[int], M: Preconditioner, directions: list[Direction]) -> None:
         super().__init__(state, lanes, M)
         self.before = _Together.of(directions, self.at) if directions else None
-        self.rows = ["d", "rz"] if self.before is None else ["d", "rz", "before"]
-        self.rz, self.norm, z = self._measured()
-        self.d = z + 0.0  # (s, n)
+        self.rows = ["d", "rz", "square"] if self.before is None else ["d", "rz", "square", "before"]
+        self.square = self.form.dot(self.r, self.r)  # (s,)
+        self.norm = norm_upper(self.r)
+        # The next d is z + (r.z / rz) d. It is made when it is needed: at the end M is not.
+        self.d, self.rz = 0 * self.r, 0 * self.norm + 1.0
 
     def iterate(self, most: int) -> None:
         """Take (preconditioned) steps of section 3 until a lane claims or breaks down, or so many are taken."""
         form, keep, M, before, norms = self.form, self.state.keep_before_rise, self.M, self.before, self.norms
         product, dot, add, times, some, sqrt = self.A.product, form.dot, form.add, form.times, form.some, form.sqrt
         is_broken, is_lost = form.broken, form.lost
-        x, r, d, rz, norm, target = self.x, self.r, self.d, self.rz, self.norm, self.target
+        x, r, d, rz, square, norm, target = self.x, self.r, self.d, self.rz, self.square, self.norm, self.target
         broken = lost = False
         done = len(norms)
         try:
             for _ in range(min(most, self.left())):
+                z = r if M is None else M.apply(r)
+                new = square if M is None else dot(r, z)
+                d = add(z if before is None else before.conjugate(z), times(new / rz, d))
+                rz = new
                 q = product(d)
                 curvature = dot(d, q)
                 if broken := is_broken(rz, curvature):
@@ -124,44 +131,36 @@ class _Recursion(Iteration):
                     r = add(q, r, a=-alpha)
                 else:
                     moved, r = before.step(x + form.column(alpha) * d, r - form.column(alpha) * q)
-                z = r if M is None else M.apply(r)
-                new = dot(r, z)
-                after = sqrt(new if M is None else dot(r, r))
-                if lost := is_lost(new + after):  # these end with the x they have
-                    alpha = form.where(form.isfinite(new + after), alpha, 0.0)
+                square = dot(r, r)
+                after = sqrt(square)
+                if lost := is_lost(after):  # these end with the x they have
+                    alpha = form.where(form.isfinite(after), alpha, 0.0)
                 if some(after >= norm):
                     keep(self.at, norm, after, x)
                 x = add(d, x, a=alpha) if before is None else moved
-                d = add(z if before is None else before.conjugate(z), times(new / rz, d))
-                rz, norm = new, after
+                norm = after
                 norms.append(after)
                 if lost or some(after <= target):
                     break
         finally:
-            self.x, self.r, self.d, self.rz, self.norm = x, r, d, rz, norm
+            self.x, self.r, self.d, self.rz, self.square, self.norm = x, r, d, rz, square, norm
             self.products += len(norms) - done + broken
         if broken:
             self._end_breakdowns(curvature)
         elif lost:
-            which = form.positions(form.no(form.isfinite(rz + norm)))
+            which = form.positions(form.no(form.isfinite(norm)))
             self.end(which, Status.NONFINITE, "the iteration left float64", steps=-1)
 
     def restart(self, to: Array, r: Array, g: Array) -> None:
-        self.r[to] = r
-        rz, norm, z = self._measured()
-        self.rz, self.norm, self.d[to] = replaced(self.rz, to, rz), replaced(self.norm, to, norm), z[to]
+        self.r[to], self.d[to] = r, 0.0
+        norm = norm_upper(self.r)
+        self.square = replaced(self.square, to, self.form.dot(self.r, self.r))
+        self.norm, self.rz = replaced(self.norm, to, norm), replaced(self.rz, to, 0 * norm + 1.0)
 
-    def shown(self) -> tuple[Array, Array]:
-        return self.r, self.d
-
-    def _measured(self) -> tuple[Number, Number, Array]:
-        """r.M r, |r| and M r, conjugate to the directions of the model's steps."""
+    def direction(self) -> Array:
         z = self.r if self.M is None else self.M.apply(self.r)
-        return self.form.dot(self.r, z), norm_upper(self.r), self._deflated(z)
-
-    def _deflated(self, z: Array) -> Array:
-        """Make z conjugate to the directions of the model's steps."""
-        return z if self.before is None else self.before.conjugate(z)
+        new = self.form.column(self.form.dot(self.r, z) / self.rz)
+        return (z if self.before is None else self.before.conjugate(z)) + new * self.d
 
     def _end_breakdowns(self, curvature: Number) -> None:
         """End the lanes that cannot take a step, and say why; not definite is what no rounding error explains."""

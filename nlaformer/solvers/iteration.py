@@ -40,9 +40,13 @@ class Iteration:
         """Which lanes ask for their true residual."""
         return self.norm <= self.target
 
-    def shown(self) -> tuple[Array, Array]:
-        """The running g, and the direction that the trajectory keeps."""
-        return self.r, self.r
+    def shown(self) -> Array:
+        """The running g."""
+        return self.r
+
+    def direction(self) -> Array:
+        """That of the next step, which the trajectory keeps."""
+        return self.r
 
     def run(self, progress: Progress) -> None:
         """Take every lane to its end."""
@@ -131,9 +135,9 @@ class Iteration:
         """Hand this iteration to the callback, or to the trajectory."""
         if self.state.watched and self.norms:
             self.flush()
-            g, d = self.shown()
-            self.state.show(self.lanes, self.x, self.r, g)
-            self.state.keep(self.lanes, d)
+            self.state.show(self.lanes, self.x, self.r, self.shown())
+            if self.state.keeps:
+                self.state.keep(self.lanes, self.direction())
 
 
 def replaced(numbers: Number, to: Array, by: Number) -> Number:

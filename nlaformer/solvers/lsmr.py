@@ -109,9 +109,8 @@ class _Steps(Iteration):
         super().gather(own)
         self.adjoint = self.adjoint.keep(own)
 
-    def shown(self) -> tuple[Array, Array]:
-        g = self.state.g[self.at]  # as it was: of the present one, only the length is known
-        return g, g
+    def shown(self) -> Array:
+        return self.state.g[self.at]  # as it was: of the present one, only the length is known
 
     def restart(self, to: Array, r: Array, g: Array) -> None:
         self.r[to] = r
@@ -123,4 +122,4 @@ class _Steps(Iteration):
                 value[to] = fresh[to]
                 setattr(self, name, value)
             else:
-                setattr(self, name, replaced(value, to, fresh if to is ... else fresh[to]))
+                setattr(self, name, replaced(value, to, fresh))

@@ -147,8 +147,8 @@ class _Steps(Iteration):
         self.exhausted = self.norm < 0
         return found
 
-    def shown(self) -> tuple[Array, Array]:
-        return self.g, self.g
+    def shown(self) -> Array:
+        return self.g
 
     def restart(self, to: Array, r: Array, g: Array) -> None:
         self.r[to], self.d[to], self.q[to] = r, 0.0, 0.0

@@ -470,13 +470,13 @@ def _dense(A: Array, lanes: int, compare: bool, dtype: str, modelled: bool) -> t
     xp = namespace(A)
 
     def most(values: Array) -> list[float]:
-        """The largest entry of every matrix."""
+        """The largest entry of every matrix in absolute value."""
         if values.ndim == 2:
-            return [float(values.max())]
-        found: list[float] = xp.max(values, axis=(-2, -1)).tolist()
+            return [max(float(values.max()), -float(values.min()))]
+        found: list[float] = xp.max(abs(values), axis=(-2, -1)).tolist()
         return found
 
-    largest = most(abs(A))
+    largest = most(A)
     lowest = [float(A.diagonal().min())] if A.ndim == 2 else xp.min(xp.linalg.diagonal(A), axis=-1).tolist()
     finite, e = [math.isfinite(size) for size in largest], [_exponent(size, modelled) for size in largest]
     if any(e) or not all(finite):
@@ -486,7 +486,7 @@ def _dense(A: Array, lanes: int, compare: bool, dtype: str, modelled: bool) -> t
     gaps = [0.0] * len(largest)
     mirror = transpose(A)
     if compare and not bool((mirror == A).all()):
-        gaps = most(abs(A - mirror))
+        gaps = most(A - mirror)
     flaws = _flaws(gaps, lowest, largest, e, A.shape[-1], dtype)
     size = norm_upper(A.reshape(-1)) if len(largest) == 1 else math.inf  # that of Frobenius
     return DenseOperator(A, lanes // len(largest), size), (e, finite, flaws)

@@ -83,7 +83,7 @@ class SolveState:
 
     def __init__(self, problem: Problem, maxiter: int, callback: Callable[[Any], Any] | None, keep: bool) -> None:
         self.problem, self.maxiter, self.form = problem, maxiter, problem.form
-        self._callback, self._keep = callback, keep
+        self._callback, self.keeps = callback, keep
         self.lanes = [Lane(tolerance, maxiter) for tolerance in self.form.list(problem.tolerance)]
         self.x = like(np.zeros((*problem.b.shape[:-1], problem.unknowns)), problem.b)  # (m, n)
         if problem.x0 is not None:
@@ -183,7 +183,7 @@ class SolveState:
     @property
     def watched(self) -> bool:
         """Whether every iterate is shown to a callback or kept."""
-        return self._callback is not None or self._keep
+        return self._callback is not None or self.keeps
 
     def going(self, minimal: bool | None = None) -> list[int]:
         """The lanes that have not ended; of one kind, where that is asked for."""
@@ -276,7 +276,7 @@ class SolveState:
 
     def keep(self, lanes: list[int], d: Array) -> None:
         """Store x, r and d of this iteration, if that was asked for; lanes that have ended keep their last d."""
-        if self._keep:
+        if self.keeps:
             full = self.trajectory[-1][2] + 0.0 if self.trajectory else 0 * self.x
             if lanes:
                 full[self.form.at(lanes)] = d
