@@ -28,7 +28,10 @@ def solve(
         typer.Option(help="A trained model or a saved algorithm: the name of a bundled one, or its folder."),
     ] = None,
     method: Annotated[
-        str, typer.Option(help="auto, cg, pcg, gmres, minres, cgls; with a model guided, warm-start, refine, flexible.")
+        str,
+        typer.Option(
+            help="auto, cg, pcg, gmres, minres, cgls, lsmr; with a model guided, warm-start, refine, flexible."
+        ),
     ] = "auto",
     rtol: Annotated[float, typer.Option(help="Converged: |b - A x| <= max(rtol |b|, atol).")] = 1e-5,
     atol: Annotated[float, typer.Option(help="See --rtol.")] = 0.0,
@@ -130,7 +133,7 @@ def _compare(A: Any, b: Any, model: Any, options: dict[str, Any]) -> tuple[dict[
 
     M, always = options.pop("M"), options | {"check": "ignore"}
     preconditioned = nf.solve(A, b, M="jacobi" if M is None else M, **always)
-    kinds = {"conjugate gradients": "cg", "GMRES": "gmres", "CGLS": "cgls"}
+    kinds = {"conjugate gradients": "cg", "GMRES": "gmres", "CGLS": "cgls", "LSMR": "lsmr"}
     found = [method for words, method in kinds.items() if words in preconditioned.method]
     plain = nf.solve(A, b, method=found[0] if len(found) == 1 else "auto", **always)
     names = ("CG", "PCG") if plain.method == "conjugate gradients" else (plain.method, f"{plain.method} with M")
