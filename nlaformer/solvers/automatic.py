@@ -34,7 +34,7 @@ from nlaformer.solvers.precondition.incomplete import (
     m_matrix,
     machine,
 )
-from nlaformer.solvers.precondition.named import Named, build, hierarchy
+from nlaformer.solvers.precondition.named import Named, build, hierarchy, jacobi
 from nlaformer.solvers.precondition.rows import Rows
 
 SMALL, DIRECT = 1000, 3000  # unknowns of a sparse matrix up to which SuperLU is taken: any, and one without much fill
@@ -78,7 +78,7 @@ def choices(A: Any, symmetric: bool, definite: bool = True) -> Iterator[Choice]:
         return _dense(known, symmetric)
     if not symmetric:
         return _general(known)
-    return _definite(known) if definite and A.diagonal().min() > 0 else _indefinite(known)
+    return _definite(known) if definite and known.diagonal.min() > 0 else _indefinite(known)
 
 
 @dataclass
@@ -93,6 +93,11 @@ class _Measured:
         return int(self.A.shape[0])
 
     @cached_property
+    def diagonal(self) -> NDArray[Any]:
+        found: NDArray[Any] = self.A.diagonal()
+        return found
+
+    @cached_property
     def dimension(self) -> float:
         found = dimension(Rows.of(self.A))
         self.said.append(f"its graph is of dimension {found:.2g}")
@@ -101,7 +106,7 @@ class _Measured:
     @cached_property
     def dominant(self) -> bool:
         """Whether a diagonal says so much of the matrix that nothing beats Jacobi."""
-        diagonal, one = np.abs(self.A.diagonal()), np.ones(self.size)
+        diagonal, one = np.abs(self.diagonal), np.ones(self.size)
         others = diagonal - self.A @ one if self.is_m_matrix else absolute(self.A) @ one - diagonal
         found = bool((diagonal > 0).all() and (others <= _DOMINANT * diagonal).all())
         if found:
@@ -111,12 +116,12 @@ class _Measured:
     @cached_property
     def is_m_matrix(self) -> bool:
         """Whether no entry beside the diagonal is positive, up to rounding."""
-        return m_matrix(self.A)
+        return m_matrix(self.A, self.diagonal)
 
     @cached_property
     def jacobi(self) -> float:
         """The iterations that CG with Jacobi may take to eight digits."""
-        steps, digits = _probe(self.A)
+        steps, digits = _probe(self.A, self.diagonal)
         if digits == -math.inf:
             return digits
         self.said.append(f"{steps} steps with Jacobi win {digits:.2g} digits on a random vector")
@@ -130,6 +135,10 @@ class _Measured:
     def ic(self, relaxed: bool = True) -> float:
         """The iterations that CG with "ic" may take to eight digits."""
         return self.candidates.iterations(self.dimension, relaxed)
+
+    def jacobi_choice(self, method: str, limit: int | None = None) -> Iterator[Choice]:
+        """That of the preconditioner that needs the diagonal alone."""
+        return self.choice(method, "jacobi", lambda: jacobi(self.diagonal), limit)
 
     def choice(
         self, method: str, name: str, make: Callable[[], Named | None], limit: int | None = None
@@ -146,12 +155,12 @@ class _Measured:
         yield Choice(method, M, why, limit, time.perf_counter() - begun)
 
 
-def _probe(A: Any) -> tuple[int, float]:
+def _probe(A: Any, diagonal: NDArray[Any]) -> tuple[int, float]:
     """Steps of CG with Jacobi, and the digits that the residual loses in them; -inf where A shows to be indefinite."""
     from scipy.linalg.blas import daxpy, ddot, dscal
 
     r = np.random.default_rng(0).standard_normal(A.shape[0])
-    square, inverse = ddot(r, r), 1 / A.diagonal()
+    square, inverse = ddot(r, r), 1 / diagonal
     d, rz, first = np.zeros_like(r), 1.0, square
     for k in range(1, _STEPS[-1] + 1):
         z = inverse * r
@@ -174,9 +183,9 @@ def _probe(A: Any) -> tuple[int, float]:
 
 def _dense(known: _Measured, symmetric: bool) -> Iterator[Choice]:
     A = known.A
-    if symmetric and (A.diagonal() > 0).all():
+    if symmetric and (known.diagonal > 0).all():
         if known.size > DIRECT and 0 < _OF_JACOBI * known.jacobi < known.size / _DENSE:
-            yield from known.choice("cg", "jacobi", lambda: build("jacobi", A), int(4 * known.jacobi))
+            yield from known.jacobi_choice("cg", int(4 * known.jacobi))
         yield from known.choice("cg", "cholesky", lambda: _cholesky(A), _CONFIRMED)
     yield from known.choice("gmres", "lu", lambda: _lu(A), _CONFIRMED)
     yield from known.choice("gmres", "", lambda: None)
@@ -267,7 +276,7 @@ def _definite(known: _Measured) -> Iterator[Choice]:
         limit = _CONFIRMED if plan.name == "splu" else int(4 * plan.iterations) + 20
         make = {"splu": partial(_superlu, known.A, symmetric=True), "ic": partial(_ic, known, after)}
         yield from known.choice("cg", plan.name, make.get(plan.name, partial(build, plan.name, known.A)), limit)
-    yield from known.choice("cg", "jacobi", lambda: build("jacobi", known.A))
+    yield from known.jacobi_choice("cg")
 
 
 def _plans(known: _Measured) -> list[_Plan]:
@@ -330,7 +339,7 @@ def _general(known: _Measured) -> Iterator[Choice]:
             if known.is_m_matrix and find_spec("pyamg") is not None:
                 yield from known.choice("bicgstab", "amg", lambda: build("amg", A, "gmres"), 50)
             yield from known.choice("gmres", "splu", lambda: _superlu(A, symmetric=False), _CONFIRMED)
-    yield from known.choice("bicgstab", "jacobi", lambda: build("jacobi", A, "gmres"), 1000)
+    yield from known.jacobi_choice("bicgstab", 1000)
     if known.size <= SMALL or known.dimension < _SPACE:
         yield from known.choice("gmres", "ilu", lambda: build("ilu", A, "gmres"), 1000)
     yield from known.choice("gmres", "", lambda: None)

@@ -107,10 +107,11 @@ def relaxation(A: Any, rows: Rows) -> float:
     return float(min(0.4, 6 / D**2))
 
 
-def m_matrix(A: Any) -> bool:
+def m_matrix(A: Any, diagonal: NDArray[Any] | None = None) -> bool:
     """Whether no entry beside the diagonal is positive, up to rounding; the diagonal is."""
+    total = float((A.diagonal() if diagonal is None else diagonal).sum())
     positive = (float(A.data.sum()) + float(np.abs(A.data).sum())) / 2
-    return positive <= (1 + 1e-6) * float(A.diagonal().sum())
+    return positive <= (1 + 1e-6) * total
 
 
 def dimension(rows: Rows) -> float:

@@ -102,7 +102,11 @@ def _definite(name: str, A: Any, symmetric: bool) -> Any:
 
 
 def _jacobi(A: Any, symmetric: bool) -> Named:
-    diagonal = np.asarray(A.diagonal(), dtype=np.float64)
+    return jacobi(np.asarray(A.diagonal(), dtype=np.float64))
+
+
+def jacobi(diagonal: NDArray[np.float64]) -> Named:
+    """The preconditioner of a diagonal; zeros in it stand for 1."""
     inverse = np.divide(1.0, diagonal, out=np.ones_like(diagonal), where=diagonal != 0)
     return Named("jacobi", lambda r: inverse * r)
 
