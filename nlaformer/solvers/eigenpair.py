@@ -29,11 +29,12 @@ from nlaformer.arrays import ArrayT, FloatArray, full_precision, give, is_tensor
 from nlaformer.compiler.reference import Reference
 from nlaformer.errors import OptionError, ShapeError, unknown_name
 from nlaformer.solvers.arithmetic import cast, scale, to_numpy, to_torch
+from nlaformer.solvers.inputs import read_matrix, read_real, read_tolerance, result_dtype
 from nlaformer.solvers.lanczos import EigenSearch
 from nlaformer.solvers.models import loaded, program_of, residual_of
 from nlaformer.solvers.operators import ImplicitOperator
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
-from nlaformer.solvers.parse import Problem, read, read_matrix, read_real, read_tolerance, result_dtype, scale_towards
+from nlaformer.solvers.parse import Problem, read, scale_towards
 from nlaformer.solvers.preconditioners import Identity, learned, read_preconditioner
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, read_runner

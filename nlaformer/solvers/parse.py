@@ -21,15 +21,13 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
-from numbers import Real
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from nlaformer.arrays import is_tensor, kind_of, plain, to_array, to_tensor
-from nlaformer.errors import DomainError, DTypeError, OptionError, ShapeError
+from nlaformer.arrays import is_tensor, kind_of
+from nlaformer.errors import DomainError, OptionError, ShapeError
 from nlaformer.solvers.arithmetic import (
     Array,
     Flag,
@@ -45,15 +43,12 @@ from nlaformer.solvers.arithmetic import (
     to_torch,
     transpose,
 )
-from nlaformer.solvers.certificate import UNIT, goal_of, norm_lower, norm_upper
-from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, Operator, SparseOperator, absolute
-from nlaformer.solvers.sparse import COMPLEX, is_sparse, to_csr
+from nlaformer.solvers.certificate import UNIT, goal_of, norm_lower
+from nlaformer.solvers.inputs import is_array, read_matrix, read_real, read_tolerance, result_dtype
+from nlaformer.solvers.matrices import NEAR_ONE, keeps, measure
+from nlaformer.solvers.operators import ImplicitOperator, Operator
 
-_SKEW = 1e-3  # of the largest entry: a gap that is no rounding error
-_NEARLY_SYMMETRIC = 1e-6  # of the largest entry: a gap that may be rounding, float32's at most
-_DIGITS = {"float64": 52, "float32": 23, "float16": 10, "bfloat16": 7}  # binary ones after the first
 _LARGEST = sys.float_info.max
-_NEAR_ONE = (2.0**-64, 2.0**64)  # largest entries that are not scaled
 
 
 @dataclass(frozen=True)
@@ -158,7 +153,7 @@ def read(
     least_squares = method in _LEAST_SQUARES or matrices.shape[-2] != matrices.shape[-1]
     batch, lanes = shape[:-1] if columns else shape, math.prod(shape)
     compare = not least_squares and method != "gmres"  # GMRES takes any square matrix
-    operator, (e, whole, flaws) = _read_operator(matrices, batch, lanes, alone, compare, method in _SQUARE, modelled)
+    operator, (e, whole, flaws) = measure(matrices, batch, lanes, alone, compare, method in _SQUARE, modelled)
 
     def as_lanes(v: Array) -> Array:
         if alone:
@@ -200,7 +195,7 @@ def read(
         vanishes = goal.vanishes
         if form.some(vanishes):  # an entry that the scaling took to zero may be all there is of A^T b
             same = ((y != 0) == (given != 0)).all(-1)
-            vanishes = vanishes & of_lanes(_keeps(matrices, batch, e)) & (bool(same) if alone else same)
+            vanishes = vanishes & of_lanes(keeps(matrices, batch, e)) & (bool(same) if alone else same)
         tolerance = _tolerances(form, goal.norm, exponent_a + exponent_b, rtol, atol, goal.noise * vanishes)
         start = None if start is None else _or_zero(form, form.no(vanishes), start)  # 0 is the answer
     flaws, chosen = each(flaws), least_squares or method in _MINIMAL
@@ -246,7 +241,7 @@ def _in_range(form: Form, y: Array, finite: Flag, modelled: bool) -> tuple[Flag,
 def _exponents(form: Form, largest: Number, always: bool) -> Any:
     """The powers of two that bring numbers near 1; 0 for those that are not far, unless ``always``."""
     known = form.where(form.isfinite(largest), largest, 1.0)
-    far = (known < _NEAR_ONE[0]) | (known > _NEAR_ONE[1])
+    far = (known < NEAR_ONE[0]) | (known > NEAR_ONE[1])
     if not always and not form.some(far):
         return 0
     return exponent(known) if always else form.where(far, exponent(known), 0)
@@ -254,17 +249,13 @@ def _exponents(form: Form, largest: Number, always: bool) -> Any:
 
 def _together(A: Any, matrices: Any, right: Array, tensors: bool) -> tuple[Any, Array]:
     """The matrices and right-hand sides as arrays of one library on one device; SciPy's matrices live on the CPU."""
-    if not _is_array(matrices):
+    if not is_array(matrices):
         return matrices, to_torch(right) if tensors else to_numpy(right)
     if tensors or is_tensor(matrices) or is_tensor(right):
         matrices, right = to_torch(matrices), to_torch(right)
         device = matrices.device if is_tensor(A) else right.device
         return matrices.to(device), right.to(device)
     return matrices, right
-
-
-def _is_array(matrices: Any) -> bool:
-    return isinstance(matrices, np.ndarray) or is_tensor(matrices)
 
 
 def _shape(matrices: Any, right: Array) -> tuple[tuple[int, ...], bool]:
@@ -327,230 +318,8 @@ def scale_towards(values: Number, e: Any, towards: float) -> Number:
     return xp.where(off, xp.nextafter(found, xp.full_like(found, towards)), found)
 
 
-def read_matrix(name: str, value: Any, square: bool = True) -> Any:
-    """A dense tensor (..., n, n), or a CSR array or LinearOperator of SciPy's: real, square if so, not empty."""
-    found: Any = value
-    if type(value) is np.ndarray:
-        found = read_real(name, value)
-    elif is_sparse(value):
-        found = to_csr(name, value)
-        if found.dtype.kind in "iu":
-            _check_integers(name, found.data)
-    elif not _is_array(value) and hasattr(value, "matvec") and hasattr(value, "shape"):
-        found = _linear_operator(name, value)
-    else:
-        found = read_real(name, value)
-    shape = tuple(found.shape)
-    if len(shape) < 2 or (square and shape[-1] != shape[-2]) or not math.prod(shape):
-        wanted = "square matrices (..., n, n), n" if square else "matrices (..., m, n), m and n"
-        raise ShapeError(f"{name} has shape {getattr(value, 'shape', shape)}; expected {wanted} from 1 on")
-    return found
-
-
-def _linear_operator(name: str, value: Any) -> Any:
-    """What has a shape and a matvec as a LinearOperator of SciPy's, of real numbers."""
-    from scipy.sparse.linalg import aslinearoperator
-
-    try:
-        found = aslinearoperator(value)
-        kind = np.dtype(found.dtype).kind if found.dtype is not None else "f"
-    except (TypeError, ValueError) as error:
-        raise ShapeError(
-            f"{name} is a {type(value).__name__} that SciPy cannot read as a LinearOperator: {error}"
-        ) from error
-    if kind == "c":
-        raise DTypeError(f"{name} is complex ({found.dtype}); {COMPLEX}")
-    if kind not in "biuf":
-        raise DTypeError(f"{name} holds {found.dtype} values; only real systems can be solved")
-    return found
-
-
-def read_real(name: str, value: Any) -> Array:
-    """A dense array of real numbers that float64 can hold: NumPy's, or a tensor if it is one."""
-    if type(value) is np.ndarray and value.dtype == np.float64:
-        return value
-    found = to_tensor(name, value).detach() if is_tensor(value) else to_array(name, value)
-    kind = str(found.dtype).removeprefix("torch.")
-    if kind.startswith("complex"):
-        raise DTypeError(f"{name} is complex ({found.dtype}); {COMPLEX}")
-    if isinstance(found, np.ndarray) and found.itemsize > 8:
-        raise DTypeError(f"{name} holds {kind} values; convert them to float64 or float32")
-    if kind.startswith(("int", "uint")):
-        _check_integers(name, found)
-    return found
-
-
-def _check_integers(name: str, values: Any) -> None:
-    """Refuse whole numbers that float64 cannot hold: the answer would be that of another system."""
-    array = to_numpy(values)
-    if array.size and max(abs(int(array.min())), abs(int(array.max()))) > 2**53:
-        raise DTypeError(f"{name} holds whole numbers beyond 2^53, which float64 does not hold exactly; convert them")
-
-
-def result_dtype(*dtypes: Any) -> str:
-    """The name of the widest precision among those given; whole numbers count as float64."""
-    if all(dtype == np.float64 for dtype in dtypes):
-        return "float64"
-    kinds = {str(dtype).removeprefix("torch.") for dtype in dtypes}
-    if kinds == {"float16"} or kinds == {"bfloat16"}:
-        return kinds.pop()
-    return "float32" if kinds <= {"float16", "bfloat16", "float32"} else "float64"
-
-
-def read_tolerance(name: str, value: Any) -> float:
-    """A finite number from 0 on, or an OptionError."""
-    if type(value) is float and 0 <= value < math.inf:
-        return value
-    number = plain(value)
-    try:
-        found = float(number) if isinstance(number, (Real, Decimal)) and not isinstance(number, bool) else math.nan
-    except (OverflowError, ValueError):
-        found = math.nan
-    if not 0 <= found < math.inf:
-        raise OptionError(f"{name} must be a finite number from 0 on, not {value!r:.60}")
-    return found
-
-
 def _batch(first: tuple[int, ...], second: tuple[int, ...], message: str) -> tuple[int, ...]:
     try:
         return np.broadcast_shapes(first, second)  # torch's loads SymPy on its first call
     except ValueError:
         raise ShapeError(message) from None
-
-
-class _Flaws(NamedTuple):
-    """What keeps a matrix from being symmetric positive definite, as its entries show, or nothing.
-
-    CG on A computes residuals b - A x of A as it is given, and so does the certificate. What an asymmetry takes away is
-    that directions are conjugate, and steps stay the same up to rounding where they are to sqrt(eps) (Simon 1984). So
-    CG takes an A whose entries differ from their mirror images by 10 n eps of the largest entry, or by sqrt(eps) of the
-    least one on the diagonal, more than the rounding errors of a matrix that was computed, as in U diag(s) V^T.
-    """
-
-    asymmetry: str = ""  # beyond sqrt(eps)
-    diagonal: str = ""
-    skew: bool = False  # an asymmetry beyond 10 n eps, with which a method for any A is at least as good
-
-    @classmethod
-    def of(cls, gap: float, diagonal: float, largest: float, n: int, eps: float) -> _Flaws:
-        asymmetry = low = ""
-        rounding, most = 10 * n * eps * largest, _SKEW * largest
-        if gap > min(max(rounding, math.sqrt(eps) * diagonal), most):
-            nearly = "; if only by rounding, solve with (A + A.T) / 2" if gap < _NEARLY_SYMMETRIC * largest else ""
-            share = f"{gap / largest:.1e} of the largest{nearly}"
-            asymmetry = f"A is not symmetric: an entry differs from its mirror image by {share}"
-        if diagonal <= 0:
-            low = f"A has {'a zero' if diagonal == 0 else 'a negative'} entry on its diagonal"
-        return cls(asymmetry, low, gap > min(rounding, most))
-
-    @property
-    def complaint(self) -> str:
-        """Why A does not suit CG."""
-        return self.asymmetry or self.diagonal
-
-
-_Measured = tuple[list[int], list[bool], list[_Flaws]]  # of every matrix: the exponent, whether it is finite, its flaws
-
-
-def _read_operator(
-    matrices: Any, batch: tuple[int, ...], lanes: int, alone: bool, compare: bool, exact: bool, modelled: bool
-) -> tuple[Operator, _Measured]:
-    """The matrices with their largest entries near 1, and what was measured; ``compare`` them with their transposes."""
-    if _is_array(matrices):
-        A = cast(matrices, "float64")
-        if not alone and math.prod(A.shape[:-2]) > 1:
-            A = namespace(A).broadcast_to(A, (*batch, *A.shape[-2:]))
-        A = A.reshape(A.shape[-2:] if alone else (-1, *A.shape[-2:]))
-        return _dense(A, lanes, compare, result_dtype(matrices.dtype), modelled)
-    if is_sparse(matrices):
-        return _sparse(matrices, compare, exact, modelled)
-    return ImplicitOperator(matrices), ([0], [True], [_Flaws()])
-
-
-def _dense(A: Array, lanes: int, compare: bool, dtype: str, modelled: bool) -> tuple[Operator, _Measured]:
-    xp = namespace(A)
-
-    def most(values: Array) -> list[float]:
-        """The largest entry of every matrix in absolute value."""
-        if values.ndim == 2:
-            return [max(float(values.max()), -float(values.min()))]
-        found: list[float] = xp.max(abs(values), axis=(-2, -1)).tolist()
-        return found
-
-    largest = most(A)
-    lowest = [float(A.diagonal().min())] if A.ndim == 2 else xp.min(xp.linalg.diagonal(A), axis=-1).tolist()
-    finite, e = [math.isfinite(size) for size in largest], [_exponent(size, modelled) for size in largest]
-    if any(e) or not all(finite):
-        at = e[0] if A.ndim == 2 else like(np.array(e), A)[:, None, None]
-        known = like(np.array(finite), A) != 0
-        A = scale(xp.where(known.reshape(*known.shape[: A.ndim - 2], 1, 1), A, 0.0), -at)
-    gaps = [0.0] * len(largest)
-    mirror = transpose(A)
-    if compare and not bool((mirror == A).all()):
-        gaps = most(A - mirror)
-    flaws = _flaws(gaps, lowest, largest, e, A.shape[-1], dtype)
-    size = norm_upper(A.reshape(-1)) if len(largest) == 1 else math.inf  # that of Frobenius
-    return DenseOperator(A, lanes // len(largest), size), (e, finite, flaws)
-
-
-def _sparse(csr: Any, compare: bool, exact: bool, modelled: bool) -> tuple[Operator, _Measured]:
-    dtype, csr = str(csr.dtype), csr if csr.dtype == np.float64 else csr.astype(np.float64)
-    lowest, size = float(csr.diagonal().min()), absolute(csr)
-    largest = float(size.data.max(initial=0.0))
-    finite, e = math.isfinite(largest), _exponent(largest, modelled)
-    if e or not finite:
-        data = scale(csr.data, -e) if finite else np.zeros_like(csr.data)
-        csr = type(csr)((data, csr.indices, csr.indptr), shape=csr.shape)
-        size = absolute(csr)
-    gap = _gap(csr, exact) if compare else 0.0
-    # | |A| |^2 <= |A|_1 |A|_inf
-    over = size @ np.ones(csr.shape[1])
-    down = over if compare and gap == 0 else size.T @ np.ones(csr.shape[0])
-    norm = math.sqrt(over.max()) * math.sqrt(down.max()) * (1 + (csr.nnz + 8) * UNIT)
-    return SparseOperator(csr, norm), ([e], [finite], _flaws([gap], [lowest], [largest], [e], csr.shape[1], dtype))
-
-
-def _gap(csr: Any, exact: bool) -> float:
-    """The largest difference of an entry of A from its mirror image; or, unless ``exact``, less where that is much."""
-    length, mirrored = np.diff(csr.indptr), np.bincount(csr.indices, minlength=csr.shape[1])
-    if not (exact or np.array_equal(length, mirrored)):  # A - A^T takes forty products with such an A
-        v = np.random.default_rng(0).uniform(-1.0, 1.0, csr.shape[1])
-        least = float((np.abs(csr @ v - csr.T @ v) / np.maximum(length + mirrored, 1)).max())
-        if least > _SKEW * float(np.abs(csr.data).max(initial=0.0)):
-            return least
-    mirror = csr.T.tocsr()
-    if np.array_equal(mirror.indptr, csr.indptr) and np.array_equal(mirror.indices, csr.indices):
-        return 0.0 if np.array_equal(mirror.data, csr.data) else float(np.abs(mirror.data - csr.data).max())
-    return float(np.abs((csr - mirror).data).max(initial=0.0))
-
-
-def _flaws(
-    gaps: list[float], lowest: list[float], largest: list[float], e: list[int], n: int, dtype: str
-) -> list[_Flaws]:
-    """Those of every matrix; the diagonal is measured before the scaling, which may take a small entry to zero."""
-    if not any(gaps) and min(lowest) > 0:
-        return [_Flaws()] * len(gaps)
-    eps, found = 2.0 ** -_DIGITS[result_dtype(dtype)], []
-    for gap, low, size, k in zip(gaps, lowest, largest, e, strict=True):
-        diagonal = max(scale(low, -k), 5e-324) if low > 0 else low
-        found.append(_Flaws.of(gap, diagonal, scale(size, -k), n, eps))
-    return found
-
-
-def _exponent(largest: float, always: bool) -> int:
-    """The power of two that brings a number near 1; 0 for one that is not far, unless ``always``, or not finite."""
-    far = math.isfinite(largest) and not _NEAR_ONE[0] <= largest <= _NEAR_ONE[1]
-    return exponent(largest) if far or (always and math.isfinite(largest)) else 0
-
-
-def _keeps(matrices: Any, batch: tuple[int, ...], e: list[int]) -> list[bool]:
-    """Whether no entry of each matrix is taken to zero by the scaling, of every matrix; an operator has no entries."""
-    if not any(e):
-        return [True] * len(e)
-    if is_sparse(matrices):
-        parts = [matrices.data.astype(np.float64)]
-    else:
-        A = to_numpy(cast(matrices, "float64"))
-        parts = list(np.broadcast_to(A, (*(batch if len(e) > 1 else ()), *A.shape[-2:])).reshape(len(e), -1))
-    smallest = [float(np.abs(part).min(initial=np.inf, where=part != 0)) for part in parts]
-    return [scale(size, -k) > 0 for size, k in zip(smallest, e, strict=True)]

@@ -12,9 +12,10 @@ import numpy as np
 from nlaformer.arrays import is_tensor, kind_of, to_array, to_tensor
 from nlaformer.errors import OptionError, ShapeError
 from nlaformer.solvers.arithmetic import Array, like, namespace, to_numpy
+from nlaformer.solvers.inputs import read_matrix, read_real
 from nlaformer.solvers.models import is_solver, no_function, role_of, runs
 from nlaformer.solvers.operators import DenseOperator, ImplicitOperator, SparseOperator
-from nlaformer.solvers.parse import Problem, read_matrix, read_real
+from nlaformer.solvers.parse import Problem
 from nlaformer.solvers.precondition.named import NAMES, Named, build, unknown
 from nlaformer.solvers.sparse import is_sparse
 

@@ -5,37 +5,35 @@ A solve is read, guided by a model where there is one, finished by conjugate gra
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from nlaformer.arrays import ArrayT, flag, flushes_subnormals, full_precision, is_tensor, whole
-from nlaformer.errors import OptionError, unknown_name
-from nlaformer.solvers.arithmetic import namespace, scale
+from nlaformer.arrays import ArrayT, flushes_subnormals, full_precision, is_tensor, whole
+from nlaformer.errors import OptionError
+from nlaformer.solvers.answer import answer
 from nlaformer.solvers.bicgstab import bicgstab
 from nlaformer.solvers.chosen import Chosen
 from nlaformer.solvers.conjugate_gradients import Direction, conjugate_gradients
+from nlaformer.solvers.ending import finish
 from nlaformer.solvers.lsmr import lsmr
 from nlaformer.solvers.minimal_residuals import minimal_residuals
 from nlaformer.solvers.models import refusal, warn_refused
-from nlaformer.solvers.outcome import check_reporting, warn_or_raise
-from nlaformer.solvers.parse import Problem, read, scale_towards
+from nlaformer.solvers.outcome import warn_or_raise
+from nlaformer.solvers.parse import Problem, read
 from nlaformer.solvers.preconditioners import Identity, Preconditioner, learned, read_preconditioner
 from nlaformer.solvers.progress import Progress
-from nlaformer.solvers.result import Contribution, KeptSteps, SolveResult, Status
+from nlaformer.solvers.request import Request
+from nlaformer.solvers.result import Contribution, SolveResult, Status
 from nlaformer.solvers.state import SolveState
 
 if TYPE_CHECKING:
-    from nlaformer.solvers.guided import Guidance
     from nlaformer.solvers.learned import DiagonalPlusRank
     from nlaformer.solvers.proposers import Proposer
 
-_MODELLED = ("auto", "warm-start", "refine", "flexible", "guided")  # methods that take a model
-_METHODS = ("cg", "pcg", "gmres", "minres", "cgls", "lsmr", *_MODELLED)
 _ENOUGH = 2**60  # more iterations than any solve takes; counts stay within int64
 
 
@@ -129,7 +127,7 @@ def solve(
     >>> nf.solve(np.array([[1.0], [1.0], [1.0]]), np.array([1.0, 2.0, 6.0])).x  # the mean
     array([3.])
     """
-    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, model=model, switch=switch))
+    return _solve(Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, model=model, switch=switch))
 
 
 def cg(
@@ -158,7 +156,7 @@ def cg(
     (3, (4, 3))
     """
     method = "cg" if M is None else "pcg"
-    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, trajectory=trajectory))
+    return _solve(Request(A, b, x0, M, rtol, atol, maxiter, callback, check, method, trajectory=trajectory))
 
 
 def gmres(
@@ -184,7 +182,7 @@ def gmres(
     >>> nf.gmres(np.array([[0.0, 2.0], [-1.0, 1.0]]), np.array([2.0, 0.0])).x.round(6)
     array([1., 1.])
     """
-    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "gmres", restart=restart))
+    return _solve(Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "gmres", restart=restart))
 
 
 def minres(
@@ -208,7 +206,7 @@ def minres(
     >>> result.x.round(6), result.iterations
     (array([ 1.      , -0.5     ,  0.333333]), 3)
     """
-    return _solve(_Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "minres"))
+    return _solve(Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "minres"))
 
 
 def pcg(
@@ -236,58 +234,11 @@ def pcg(
     1
     """
     return _solve(
-        _Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "pcg", trajectory=trajectory, switch=switch)
+        Request(A, b, x0, M, rtol, atol, maxiter, callback, check, "pcg", trajectory=trajectory, switch=switch)
     )
 
 
-@dataclass(frozen=True)
-class _Request:
-    """The arguments of a solve as they were given, in the order of ``cg``."""
-
-    A: Any
-    b: Any
-    x0: Any
-    M: Any
-    rtol: float
-    atol: float
-    maxiter: int | None
-    callback: Callable[[Any], Any] | None
-    check: str
-    method: str
-    model: Any = None
-    trajectory: bool = False
-    switch: bool = True
-    restart: int | None = None
-
-    def check_options(self) -> None:
-        """Refuse options that do not exist or contradict each other, in words that suit the command line too."""
-        if self.method not in _METHODS:
-            raise unknown_name("method", self.method, _METHODS)
-        check_reporting(self.check, self.callback)
-        flag("switch", self.switch)
-        flag("trajectory", self.trajectory)
-        if self.restart is not None:
-            whole("restart", self.restart, 1)
-        if self.method in ("cg", "lsmr") and self.M is not None:
-            other = "pcg" if self.method == "cg" else "cgls"
-            raise OptionError(f"the method {self.method} takes no preconditioner M; use {other}, or omit M")
-        if self.model is None and self.method in _MODELLED and self.method not in ("auto", "guided"):
-            raise OptionError(f"the method {self.method} needs a model, and none was given; give one, or use auto")
-        if self.model is not None and self.method not in _MODELLED:
-            raise OptionError(f"the method {self.method} takes no model; use one of {', '.join(_MODELLED)}, or omit it")
-
-    @property
-    def chooses(self) -> bool:
-        """Whether the method is left to the matrix."""
-        return self.method == "auto" and self.model is None and self.M is None
-
-    @property
-    def preconditioner(self) -> Any:
-        """M; Jacobi for pcg without one."""
-        return "jacobi" if self.method == "pcg" and self.M is None else self.M
-
-
-def _solve(request: _Request) -> SolveResult:
+def _solve(request: Request) -> SolveResult:
     begun = time.perf_counter()
     request.check_options()
     if (M := learned(request.preconditioner)) is not None:
@@ -315,7 +266,7 @@ def _solve(request: _Request) -> SolveResult:
     return result
 
 
-def _solved(request: _Request, modelled: bool, begun: float) -> SolveResult:
+def _solved(request: Request, modelled: bool, begun: float) -> SolveResult:
     problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method, modelled)
     n = max(problem.unknowns, problem.b.shape[-1])
     maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
@@ -348,11 +299,11 @@ def _solved(request: _Request, modelled: bool, begun: float) -> SolveResult:
             _go_on(request, state, M, [])
     except KeyboardInterrupt:
         state.end(state.going(), Status.INTERRUPTED)
-    state.finish()
-    return _result(request, state, guidance, chosen, begun, setup_seconds)
+    finish(state)
+    return answer(request, state, guidance, chosen, begun, setup_seconds)
 
 
-def _alone(request: _Request, state: SolveState, M: Preconditioner) -> tuple[SolveState, Preconditioner]:
+def _alone(request: Request, state: SolveState, M: Preconditioner) -> tuple[SolveState, Preconditioner]:
     """The state of a system that a model was shown as that of a system alone, with the products it took so far."""
     problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method)
     fresh = SolveState(problem, state.maxiter, request.callback, request.trajectory)
@@ -360,7 +311,7 @@ def _alone(request: _Request, state: SolveState, M: Preconditioner) -> tuple[Sol
     return fresh, M if isinstance(M, Identity) else read_preconditioner(request.preconditioner, problem)
 
 
-def _go_on(request: _Request, state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
+def _go_on(request: Request, state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
     """The classical methods, each for its lanes, after the directions of a model."""
     _iterate(request.method, state, M, directions, request.restart)
 
@@ -382,7 +333,7 @@ def _iterate(
         progress.close()
 
 
-def _proposer(request: _Request, problem: Problem, M: Preconditioner) -> tuple[Proposer | None, Preconditioner]:
+def _proposer(request: Request, problem: Problem, M: Preconditioner) -> tuple[Proposer | None, Preconditioner]:
     """What guides the solve, and the preconditioner of the plain steps: a learned M guides if nothing else does."""
     if request.model is not None:
         from nlaformer.solvers.proposers import read_model
@@ -395,89 +346,3 @@ def _proposer(request: _Request, problem: Problem, M: Preconditioner) -> tuple[P
     if request.method == "guided":
         raise OptionError("the method guided needs a model, or a learned M, and there is none; give one, or use auto")
     return None, M
-
-
-def _result(
-    request: _Request,
-    state: SolveState,
-    guidance: Guidance | None,
-    chosen: Chosen | None,
-    begun: float,
-    setup_seconds: float,
-) -> SolveResult:
-    problem = state.problem
-    unscaled = problem.unscaled(state.x)
-    model_seconds = 0.0 if guidance is None else guidance.proposer.seconds
-
-    def told(what: str, towards: float | None = None) -> Any:
-        """A number of every lane, of a residual in the user's units."""
-        values = [getattr(lane, what) for lane in state.lanes]
-        if towards is not None and not isinstance(problem.exponent, int):
-            values = problem.form.list(scale_towards(problem.form.numbers(values), problem.exponent, towards))
-        elif towards is not None and problem.exponent:
-            values = [scale_towards(value, problem.exponent, towards) for value in values]
-        return problem.numbers(values)
-
-    return SolveResult(
-        x=problem.vectors(unscaled),
-        x64=problem.vectors(unscaled, "float64"),
-        status=told("status"),
-        detail=told("detail"),
-        iterations=told("iterations"),
-        residuals=problem.numbers(state.residuals()),
-        residual_norm=told("norm", math.inf),
-        residual_bound=told("bound", math.inf),
-        tolerance=told("tolerance", 0.0),
-        matvecs=told("matvecs"),
-        method=_in_words(request, state, guidance) if chosen is None else chosen.in_words(),
-        model=None if guidance is None else guidance.contribution(),
-        model_seconds=model_seconds,
-        setup_seconds=setup_seconds,
-        classical_seconds=time.perf_counter() - begun - setup_seconds - model_seconds,
-        trajectory=_trajectory(request, state) if state.trajectory else None,
-        least_squares=problem.adjoint is not None,
-    )
-
-
-_STEPS = {
-    "auto": "flexible {} with the model",
-    "flexible": "flexible {} with the model",
-    "guided": "{} guided by the model",
-    "warm-start": "a warm start from the model's answer",
-    "refine": "refinement with the model",
-}
-
-
-def _in_words(request: _Request, state: SolveState, guidance: Guidance | None) -> str:
-    """What was done, in the order of the steps."""
-    minimal, square = state.problem.minimal, "MINRES" if request.method == "minres" else "GMRES"
-    kinds = [] if all(minimal) else ["conjugate gradients"]
-    if any(minimal):
-        kinds.append(square if state.problem.adjoint is None else "LSMR" if request.method == "lsmr" else "CGLS")
-    classical = " or ".join(kinds)
-    writes = guidance is not None and request.model is None  # a preconditioner
-    if request.preconditioner is not None and not writes:
-        classical = f"preconditioned {classical}"
-    if guidance is None:
-        return classical
-    used = int(guidance.accepted.sum())
-    if not used:
-        return f"{classical}; no answer of the model was used"
-    steps = _STEPS["guided" if guidance.proposer.guided else request.method].format(" or ".join(kinds))
-    if writes:
-        steps = f"{' or '.join(kinds)} preconditioned by the model"
-    return steps if used == sum(lane.iterations for lane in state.lanes) else f"{steps}, then {classical}"
-
-
-def _trajectory(request: _Request, state: SolveState) -> KeptSteps:
-    """The kept steps in the user's units; d is in those of M r."""
-    problem, M = state.problem, request.preconditioner
-    like_x = isinstance(M, str) or learned(M) is not None  # of a user's M it is unknown
-    of_r = problem.exponent_b
-    of_x = of_r - problem.exponent_a
-    parts = []
-    for steps, e in zip(zip(*state.trajectory, strict=True), (of_x, of_r, of_x if like_x else of_r), strict=True):
-        rows = e if isinstance(e, int) else e[:, None, None]
-        together = scale(namespace(steps[0]).stack(steps, axis=-2), rows)
-        parts.append(problem.given(together.reshape(*problem.shape, *together.shape[-2:])))
-    return KeptSteps(*parts)

@@ -32,9 +32,9 @@ from nlaformer.program.language import Program
 from nlaformer.solvers.arithmetic import to_torch
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.enclosure import enclose
+from nlaformer.solvers.inputs import read_real, read_tolerance, result_dtype
 from nlaformer.solvers.models import RESIDUAL, linear_residual, loaded, no_function, program_of, residual_of
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
-from nlaformer.solvers.parse import read_real, read_tolerance, result_dtype
 from nlaformer.solvers.result import Status
 from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import Search, search_with

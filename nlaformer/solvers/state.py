@@ -97,13 +97,13 @@ class SolveState:
         norm = norm_of(self.g)
         for lane, length in zip(self.lanes, self.form.list(norm), strict=True):
             lane.running = length
-        self._start = (0.0 if problem.x0 is None else self.x + 0.0, self.r, self.g, self.form.list(norm))
+        self.start = (0.0 if problem.x0 is None else self.x + 0.0, self.r, self.g, self.form.list(norm))
         self.r = self.r + 0.0  # the methods change it in place
         self.g = self.r if problem.adjoint is None else self.g + 0.0
         self._history = [(self.all, [0] * len(self.lanes), [norm])]  # lanes, their k, and |g_k| from there on
         # The smallest running residual that rose again, of every lane, and its x.
-        self._held: Number = self.form.numbers([math.inf] * len(self.lanes))
-        self._best: Array = None
+        self.held: Number = self.form.numbers([math.inf] * len(self.lanes))
+        self.best: Array = None
         self._end_at_x0()
 
     def _first_residuals(self) -> Array:
@@ -123,7 +123,7 @@ class SolveState:
             for lane in solved:
                 self.lanes[lane].norm = self.lanes[lane].bound = 0.0
             self.end(solved, Status.CONVERGED)
-            self._end_affine(solved)
+            self.end_affine(solved)
         self._end_other_adjoint()
         r = problem.b
         if problem.x0 is not None and (lanes := self.going()):
@@ -135,7 +135,7 @@ class SolveState:
                 self.x[at], r[at] = 0.0, problem.b[at]
         return r
 
-    def _end_affine(self, lanes: list[int]) -> None:
+    def end_affine(self, lanes: list[int]) -> None:
         """End lanes with an operator that does not take 0 to 0."""
         if lanes and isinstance(self.problem.A, ImplicitOperator):
             found = self.apply(lanes, self.form.xp.zeros_like(self.x[self.form.at(lanes)]))
@@ -165,7 +165,7 @@ class SolveState:
 
     def _end_at_x0(self) -> None:
         """End the lanes whose x0 is a solution, then those whose matrix cannot be positive definite."""
-        found = zip(self.lanes, self._start[3], strict=True)
+        found = zip(self.lanes, self.start[3], strict=True)
         claims = [k for k, (lane, norm) in enumerate(found) if lane.status is None and norm <= lane.tolerance]
         if claims:
             self.judge(claims)
@@ -285,28 +285,28 @@ class SolveState:
     def keep_before_rise(self, at: Any, before: Number, after: Number, x: Array) -> None:
         """Keep x of the lanes whose residual rises from its smallest value so far."""
         if at is ...:
-            if before < self._held:
-                self._best, self._held = x + 0.0, before
+            if before < self.held:
+                self.best, self.held = x + 0.0, before
             return
-        rising = self.form.no(after < before) & (before < self._held[at])
+        rising = self.form.no(after < before) & (before < self.held[at])
         if bool(rising.any()):
             self._hold(at[rising], before[rising], x[rising])
 
     def _hold(self, at: Any, norm: Number, x: Array) -> None:
         """Keep an x of some lanes, and its running residual."""
         if at is ...:
-            self._best, self._held = x + 0.0, norm
+            self.best, self.held = x + 0.0, norm
             return
-        self._best = 0 * self.x if self._best is None else self._best
-        self._best[at], self._held[at] = x, norm
+        self.best = 0 * self.x if self.best is None else self.best
+        self.best[at], self.held[at] = x, norm
 
     def start_again(self, lanes: list[int]) -> None:
         """Put lanes back to where they began, with the full number of iterations."""
         if not lanes:
             return
         at = self.form.at(lanes)
-        self.keep_before_rise(at, norm_of(self.g[at]), math.inf + 0 * self._held[at], self.x[at])
-        x, r, g, _ = self._start
+        self.keep_before_rise(at, norm_of(self.g[at]), math.inf + 0 * self.held[at], self.x[at])
+        x, r, g, _ = self.start
         self.x[at] = x if isinstance(x, float) else x[at]
         self.replace(lanes, r[at], g[at])
         for lane in (self.lanes[k] for k in lanes):
@@ -314,15 +314,15 @@ class SolveState:
 
     def reopen(self, lanes: list[int]) -> None:
         """Let lanes go on with another method, from the x of the smallest residual so far."""
-        held = self.form.list(self._held)
+        held = self.form.list(self.held)
         for k in lanes:
             lane, one = self.lanes[k], self.form.at([k])
             if held[k] < math.inf and not lane.running < held[k]:
-                self.x[one] = self._best[one]
+                self.x[one] = self.best[one]
             r = self.problem.b[one] - self.apply([k], self.x[one])
             g = self.gradient([k], r)
-            if not self.form.list(norm_of(g))[0] <= self._start[3][k]:
-                x, r, g, _ = self._start
+            if not self.form.list(norm_of(g))[0] <= self.start[3][k]:
+                x, r, g, _ = self.start
                 self.x[one], r, g = x if isinstance(x, float) else x[one], r[one], g[one]
             self.replace([k], r, g)
             lane.status, lane.detail, lane.running = None, "", self.form.list(norm_of(g))[0]
@@ -419,55 +419,3 @@ class SolveState:
                 self.lanes[k].end(Status.PRECISION)
             else:
                 self.lanes[k].end(Status.NONFINITE, "the answer is outside the range of float64")
-
-    def _tell_padding(self, lanes: list[int]) -> None:
-        """Say that A has columns of zeros, where these are not known to be least squares."""
-        lanes = [lane for lane in lanes if not self.lanes[lane].detail]
-        if not lanes or self.problem.adjoint is not None or isinstance(self.problem.A, ImplicitOperator):
-            return
-        at = self.form.at(lanes)
-        empty = (self.problem.A.take(at).transposed.absolute(0 * self.problem.b[at] + 1) == 0).any(-1)
-        for lane in (lanes[k] for k in self.form.positions(empty)):
-            self.lanes[
-                lane
-            ].detail = 'A has a column of zeros; if b - A x is to be as small as it can, use method="cgls"'
-
-    def finish(self) -> None:
-        """Certify the lanes that ended without an answer as well, at the iterate of the smallest residual.
-
-        Those that hold after all are converged.
-        """
-        form, problem = self.form, self.problem
-        finite = form.list(problem.finite)
-        ends = (Status.CONVERGED, Status.PRECISION)
-        lanes = [k for k, lane in enumerate(self.lanes) if lane.status not in ends and finite[k]]
-        if not lanes:
-            return
-        before = {k: (self.lanes[k].status, self.lanes[k].detail) for k in lanes}
-        held = form.list(self._held)
-        if kept := [k for k in lanes if held[k] < math.inf and not self.lanes[k].running < held[k]]:
-            at = form.at(kept)
-            self.x[at] = self._best[at]
-        _, found = self.judge(lanes)
-        # Running residuals may have strayed: where the true one is larger than it was, the start is better.
-        norms = {k: own.norm for k, own in zip(lanes, found, strict=True)}
-        going = [k for k in lanes if self.lanes[k].status is not Status.CONVERGED]
-        if worse := [k for k in going if not norms[k] <= self._start[3][k] * (1 + 1e-10)]:
-            start, at = self._start[0], form.at(worse)
-            self.x[at] = start if isinstance(start, float) else start[at]
-            _, found = self.judge(lanes)
-        for k, own in zip(lanes, found, strict=True):
-            lane, at = self.lanes[k], form.at([k])
-            if before[k][0] in (Status.MAXITER, Status.STAGNATED) and not own.holds and own.bound <= lane.tolerance:
-                said = "the residual is proven to meet the tolerance, but other evaluations in float64 may not show it"
-                lane.end(Status.STAGNATED, said)
-            if not math.isfinite(form.list(form.peak(problem.unscaled(self.x[at], at)))[0]):
-                lane.end(Status.NONFINITE, "the answer is beyond the largest float64")
-            elif own.holds and lane.status is not Status.CONVERGED:
-                self.end_unrounded([k])
-        unclear = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD, Status.INTERRUPTED)
-        self._end_affine([k for k in lanes if self.lanes[k].status in unclear])
-        self._tell_padding([k for k in lanes if self.lanes[k].status is Status.STAGNATED])
-        for k, (status, detail) in before.items():  # such products prove nothing, whatever the certificate says
-            if status is Status.NOT_LINEAR:
-                self.lanes[k].end(status, detail)
