@@ -7,7 +7,7 @@ to the largest, is about 2.5 / D^2, and dropped fill should be lumped up to that
 *Order.* Candidates are tried on four small balls cut out of the graph: each is ordered as it is there, factored, and a
 system is *solved*, so that the cost does not depend on n. Reverse Cuthill-McKee from two far-apart corners, and minimum
 discarded fill, ordered on the ball alone. On M-matrices the last must take three quarters of the iterations of the
-others, since fronts that collide leave rows without a later neighbour, which relaxation cannot lump.
+others, since fronts that collide leave rows without a later neighbour, which relaxation cannot lump; elsewhere fewer.
 
 *Breakdown.* A pivot less than half the sum of the others of its row is taken for one: relaxation is omitted, then the
 diagonal is shifted.
@@ -216,7 +216,7 @@ class Candidates:
             return best
         own = self._count("mdf", relaxed)
         if not self.is_m_matrix:
-            return best if counts[best] <= 0.9 * own else "mdf"
+            return best if counts[best] <= own else "mdf"
         if own > 0.75 * counts[best]:
             return best
         # That of the whole graph may be worse on the ball than that of the ball.
