@@ -214,7 +214,7 @@ class Array(NDArrayOperatorsMixin):
             return index
         node = self.tracing.node(index)
         if node.op != "constant":
-            self.tracing.refuse(refusals.INDEX)
+            self.tracing.refuse(refusals.MASK if isinstance(index, Array) and index.truth else refusals.INDEX)
         return node.extra.astype(bool) if isinstance(index, Array) and index.truth else node.extra
 
     def __iter__(self) -> Iterator[Array]:

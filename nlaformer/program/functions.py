@@ -102,7 +102,7 @@ def dot(u: Any, v: Any) -> Any:
 
 @registered("vdot")
 def vdot(u: Any, v: Any) -> Any:
-    return np.sum(np.ravel(u) * np.ravel(v))
+    return np.ravel(u) @ np.ravel(v)
 
 
 @registered("inner")

@@ -16,7 +16,7 @@ import numpy as np
 from nlaformer.program.arrays import Array, Tracing, holds_array
 from nlaformer.program.functions import FUNCTIONS, array
 from nlaformer.program.ir import Graph, RefusedError
-from nlaformer.program.primitives import PRIMITIVES, Primitive
+from nlaformer.program.primitives import BY_NAME, PRIMITIVES, Primitive
 from nlaformer.program.refusals import INDEX, TAKES_VALUES, remedy
 
 _ALL = range(32)
@@ -34,6 +34,7 @@ MOVES |= {"append": (0, 1), "insert": (0, 2)}
 MOVES |= dict.fromkeys(("broadcast_arrays", "meshgrid", "atleast_1d", "atleast_2d"), _ALL)
 _NOT_OF_TORCH = ("split", "meshgrid", "pad", "repeat", "delete", "insert")  # which means something else by these names
 _JOINING = ("concatenate", "stack", "vstack", "hstack", "column_stack", "block")
+_OF_TRUTHS = ("bitwise_and", "bitwise_or", "bitwise_xor", "invert")
 _ONLY_MOVES = ("constant", "edge", "empty", "reflect", "symmetric", "wrap")  # modes of np.pad
 # Names and options of torch, and of methods, for what NumPy calls otherwise.
 _OTHER_NAMES = {
@@ -42,7 +43,6 @@ _OTHER_NAMES = {
 }
 _OTHER_OPTIONS = {"dim": "axis", "dims": "axis", "shifts": "shift", "keepdim": "keepdims", "p": "ord"}
 _NO_VALUE = inspect.signature(np.sum).parameters["initial"].default
-BY_NAME: dict[str, Primitive] = {name: record for record in PRIMITIVES.values() for name in record.numpy}
 FUNCTIONS["torch.transpose"] = lambda v, dim0, dim1: np.swapaxes(v, dim0, dim1)
 FUNCTIONS["torch.flip"] = lambda v, axis: np.flip(v, axis).copy()  # NumPy's is a view
 FUNCTIONS["torch.diag"] = lambda v, k=0: np.diag(v, k).copy()
@@ -95,6 +95,8 @@ def _called(of: Tracing, library: str, name: str, args: Any, options: dict[str, 
         if options or len(args) != BY_NAME[name].arity:
             given = _spelled(options) or f"{len(args)} arguments"
             raise RefusedError(f"it cannot be compiled with {given}; what can be is {spelling} of the values alone")
+        if name in _OF_TRUTHS and not all(isinstance(value, Array) and value.truth for value in args):
+            raise RefusedError("it is for truth values alone; np.logical_and and its like take numbers, too")
         return primitive(of, BY_NAME[name], args)
     if name in FUNCTIONS:
         return _checked(FUNCTIONS[name], args, options, spelling)

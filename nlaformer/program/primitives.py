@@ -74,12 +74,14 @@ class Primitive:
 
 
 PRIMITIVES: dict[str, Primitive] = {}
+BY_NAME: dict[str, Primitive] = {}  # by the names that NumPy, SciPy and torch have for it
 
 
 def primitive(name: str, **facts: Any) -> Primitive:
     """Enter a record."""
-    PRIMITIVES[name] = Primitive(name, **facts)
-    return PRIMITIVES[name]
+    PRIMITIVES[name] = made = Primitive(name, **facts)
+    BY_NAME.update(dict.fromkeys(made.numpy, made))
+    return made
 
 
 # --- the primitives with weights ---
@@ -340,11 +342,8 @@ _WRITTEN_OUT: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str], ...] =
     ("absolute", ("absolute", "abs", "fabs"), lambda v: _relu(v) + _relu(-v), "|v|"),
     ("square", ("square",), lambda v: v * v, "v v"),
     ("reciprocal", ("reciprocal",), lambda v: 1.0 / v, "1 / v"),
-    ("rsqrt", ("torch.rsqrt",), lambda v: 1.0 / np.sqrt(v), "1 / sqrt(v)"),
     ("cosh", ("cosh",), lambda v: 0.5 * (np.exp(v) + np.exp(-v)), "hyperbolic cosine"),
     ("exp2", ("exp2",), lambda v: np.exp(math.log(2.0) * v), "2^v"),
-    ("log2", ("log2",), lambda v: np.log(v) / math.log(2.0), "logarithm to base 2"),
-    ("log10", ("log10",), lambda v: np.log(v) / math.log(10.0), "logarithm to base 10"),
     ("expit", ("expit", "torch.sigmoid"), lambda v: 1.0 / (1.0 + np.exp(-v)), "1 / (1 + e^-v)"),
     ("tan", ("tan",), lambda v: np.sin(v) / np.cos(v), "tangent"),
     ("heaviside", ("heaviside",), lambda u, v: np.where(u == 0, v, u > 0), "0, v or 1 by the sign of u"),
@@ -355,7 +354,7 @@ _TRUTHS: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str], ...] = (
     ("less", ("less", "torch.lt"), lambda u, v: _relu(_sign(v - u)), "u < v"),
     ("greater_equal", ("greater_equal", "torch.ge"), lambda u, v: 1.0 - _relu(_sign(v - u)), "u >= v"),
     ("less_equal", ("less_equal", "torch.le"), lambda u, v: 1.0 - _relu(_sign(u - v)), "u <= v"),
-    ("not_equal", ("not_equal", "torch.ne"), lambda u, v: np.abs(_sign(u - v)), "u != v"),
+    ("not_equal", ("not_equal", "torch.ne", "bitwise_xor"), lambda u, v: np.abs(_sign(u - v)), "u != v"),
     ("equal", ("equal", "torch.eq"), lambda u, v: 1.0 - np.abs(_sign(u - v)), "u == v"),
     ("logical_not", ("logical_not", "invert"), lambda v: 1.0 - np.abs(_sign(v)), "where v is 0"),
     (
@@ -369,6 +368,13 @@ _TRUTHS: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str], ...] = (
 for name, names, rewrite, text in (*_WRITTEN_OUT, *_TRUTHS):
     arity, truth = rewrite.__code__.co_argcount, (name, names, rewrite, text) in _TRUTHS
     primitive(name, numpy=names, arity=arity, rewrite=rewrite, text=text, truth=truth)
+_OF_POSITIVES: tuple[tuple[str, tuple[str, ...], Callable[..., Any], str], ...] = (
+    ("rsqrt", ("torch.rsqrt",), lambda v: 1.0 / np.sqrt(v), "1 / sqrt(v)"),
+    ("log2", ("log2",), lambda v: np.log(v) / math.log(2.0), "logarithm to base 2"),
+    ("log10", ("log10",), lambda v: np.log(v) / math.log(10.0), "logarithm to base 10"),
+)
+for name, names, rewrite, text in _OF_POSITIVES:
+    primitive(name, numpy=names, rewrite=rewrite, text=text, domain=(0.0, math.inf))
 
 
 # --- nodes ---
@@ -380,7 +386,7 @@ def apply(graph: Graph, op: str, *args: Node, extra: Any = None) -> Node:
     shape = record.shape([argument.shape for argument in args], extra)
     if op in ("add", "multiply") and args[1].op == "constant":
         args = args[::-1]
-    if op == "divide" and args[1].op == "constant" and not args[1].extra.all():
+    if op == "divide" and is_zero(args[1]) and not is_zero(args[0]):
         raise RefusedError("a division by zero")
     if op in ("sum", "max", "min") and not extra[0]:
         return args[0]

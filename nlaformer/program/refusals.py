@@ -17,6 +17,10 @@ INDEX = (
     "an index that depends on the data; entries are picked by whole numbers that are known beforehand. A state that "
     "starts as np.eye(n)[0] and becomes np.roll(e, 1) picks another entry in each step: e @ v, or the row e @ A"
 )
+MASK = (
+    "entries that are picked by the data, as many as that may be. For v[v > 0] write np.where(v > 0, v, 0); "
+    "v[v > 0] = s can be compiled"
+)
 ARRAY = (
     "a function that takes arrays of numbers alone, or an array made by one, but the value is known only when the "
     "weights run. np.array, np.zeros, np.ones, np.eye, np.full and np.empty make arrays that take traced values, if "
