@@ -9,11 +9,14 @@ tracing    language (what a user writes), learned (parts of it left open); graph
            it remembers beside its states; trace: all of it together
 running    expression (the one evaluator), reference (a program as data), inputs, result (``Program.run``)
 compiling  compiling: all stages in order
-           analyse: lower, analysis
+           analyse: rewrites, analysis
            select: terms, instructions, vanishing, scaling, nodes, moves, products, select; filled: a part's network
            schedule: schedule
            emit: rows, emit, emit_exact, emit_logarithms; filled again
            config, algorithm: what comes of it, and its runs; states: where they stand
+lower/     a second back end, which replaces select, schedule and emit: facts, scales, a rule for each core primitive of
+           ``nlaformer.program``, in a context that the rules share; compiling takes it where it is told to
+machine/   what it makes: rows, instructions that say their layer, their weights and their words, schedule, emit
 judging    found, noise, deviation: each value of a step; ends: the run; judge, diagnose: how it ended, and why
            digits: what the program determines in operations of p bits; lines: the graph beside the user's own lines;
            verify: all of it, before ``compile`` returns

@@ -11,7 +11,7 @@ program declares, optimistically for states: assumed positive until a step shows
 declaration becomes a *promise* that every run checks on its data. A scalar that is 0 or positive, such as relu(s), has
 a root, but is not kept as a logarithm.
 
-Both are facts about the lowered program (``lower.py``), which the weights are made from; promises are checked as the
+Both are facts about the lowered program (``rewrites.py``), which the weights are made from; promises are checked as the
 program states them.
 """
 
@@ -24,7 +24,7 @@ import numpy as np
 
 from nlaformer.compiler.graph import REARRANGING, Node, is_input
 from nlaformer.compiler.learned import Call
-from nlaformer.compiler.lower import lower
+from nlaformer.compiler.rewrites import lower
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
 
 # The exponent of a value: linear in those of A, b and the unknowns.

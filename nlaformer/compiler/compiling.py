@@ -9,7 +9,8 @@ emit      layers -> weights
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -20,16 +21,33 @@ from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
 from nlaformer.compiler.emit import Weights, emit
-from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
+from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
 from nlaformer.compiler.found import values_of
-from nlaformer.compiler.instructions import Selection, StateRows, Target
-from nlaformer.compiler.schedule import Schedule, schedule, schedule_data
+from nlaformer.compiler.instructions import StateRows, Target
+from nlaformer.compiler.schedule import schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
 from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, warn_of_lost_digits, with_verification
 from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
 from nlaformer.program.language import Program
+from nlaformer.prompt import Layout
+from nlaformer.transformer import NLAFormer
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a back end makes: the weights, the layout of the prompt, where values stand in it, what each layer does."""
+
+    model: NLAFormer
+    layout: Layout
+    state: dict[str, Any]
+    answer: dict[str, Any]
+    scales: dict[str, list[str]]
+    schedule: dict[str, Any]
+
+
+BackEnd = Callable[[TracedProgram, Analysis, Target, Mapping[str, Network]], Made]
 
 
 @full_precision()
@@ -70,6 +88,20 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
+    return compiled(program, n, order=order, dtype=dtype, bound=bound, verify=verify)
+
+
+def compiled(
+    program: Program | Trained,
+    n: int | None = None,
+    *,
+    order: int = 3,
+    dtype: torch.dtype | str = torch.float64,
+    bound: float = 1024.0,
+    verify: bool | Mapping[str, Any] = True,
+    back_end: BackEnd | None = None,
+) -> Algorithm:
+    """``compile`` with another back end, which makes the weights of a traced program."""
     named = isinstance(verify, Mapping) and verify and all(isinstance(name, str) for name in verify)
     if not named and not isinstance(plain(verify), bool):
         raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")
@@ -85,9 +117,7 @@ def compile(
         if filled is not None:
             refuse_unknown(filled, analysis)
         try:
-            selection = select(analysis, target, {} if filled is None else filled.networks)
-            layers = schedule(selection)
-            weights = emit(selection, layers)
+            made = (back_end or _selected)(traced, analysis, target, {} if filled is None else filled.networks)
         except RecursionError:
             raise CompileError(
                 f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last. "
@@ -101,8 +131,20 @@ def compile(
                 f"{traced.program.name}: the bounds of its values leave the range of the numbers ({error}); keep "
                 "constants near 1 and chains of products short"
             ) from error
-        config = _config(traced, analysis, selection, layers, weights)
-        algorithm = Algorithm(config, weights.model, traced.program if filled is None else None)
+        config = AlgorithmConfig.of(
+            traced,
+            analysis,
+            target,
+            made.layout,
+            name=traced.program.name,
+            state=made.state,
+            answer=made.answer,
+            scales=made.scales,
+            program=values_of(traced).data(),
+            schedule=made.schedule,
+            warnings=[],
+        )
+        algorithm = Algorithm(config, made.model, traced.program if filled is None else None)
         if not verify:
             return algorithm
         given = algorithm.taken(**verify) if isinstance(verify, Mapping) else None
@@ -156,23 +198,19 @@ def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric")
     return whole("n", n, 1)
 
 
-def _config(
-    traced: TracedProgram, analysis: Analysis, selection: Selection, layers: Schedule, weights: Weights
-) -> AlgorithmConfig:
-    """What a run needs beside the weights."""
+def _selected(traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Made:
+    """The weights by the selector's instructions."""
+    selection = select(analysis, target, networks)
+    layers = schedule(selection)
+    weights = emit(selection, layers)
     assert selection.answer is not None
-    return AlgorithmConfig.of(
-        traced,
-        analysis,
-        selection.target,
+    return Made(
+        weights.model,
         weights.layout,
-        name=traced.program.name,
-        state={name: _rows(rows, weights) for name, rows in selection.state.items()},
-        answer=_rows(selection.answer, weights),
-        scales={name: [weights.names[row] for row in rows] for name, rows in selection.scales.items()},
-        program=values_of(traced).data(),
-        schedule=schedule_data(selection, layers),
-        warnings=[],
+        {name: _rows(rows, weights) for name, rows in selection.state.items()},
+        _rows(selection.answer, weights),
+        {name: [weights.names[row] for row in rows] for name, rows in selection.scales.items()},
+        schedule_data(selection, layers),
     )
 
 

@@ -2,7 +2,7 @@
 
     |v| = relu(v) + relu(-v)        cosh v = (e^v + e^-v) / 2        |v|_2 = sqrt(v . v)        sum(A, 0) = A^T 1
 
-Only what keeps all digits is written in terms of others here; for the weights, ``lower.py`` goes further. A function
+Only what keeps all digits is written in terms of others here; for the weights, ``rewrites.py`` goes further. A function
 stands under NumPy's name, and under torch's where that is another; under ``torch.`` and the name where torch has
 another function of this name. Its arguments beyond the values are those that can be compiled: any other
 (``keepdims=``, ``where=``, ``dtype=``) is refused (``calls.py``). ``tests/test_compiler_calls.py`` calls each in every

@@ -12,7 +12,7 @@ An op, its arguments' kinds and what it gives (s scalar, v vector, m matrix; *an
     roll                      v -> v, m -> m, along axis 0; ``extra`` is the shift
     sum, mean                 v or m -> s
     sqrt, exp, log, positive, relu, sign                   any -> any, entry by entry
-    expm1, log1p, sinh, tanh, softplus                     the same, for which there are no weights (``lower.py``)
+    expm1, log1p, sinh, tanh, softplus                     the same, for which there are no weights (``rewrites.py``)
     maximum, minimum, logaddexp, hypot                     s or any with any -> any, nor for these
     refused                   what cannot be compiled; whatever is computed from it is refused without a word
 
@@ -21,7 +21,7 @@ Nodes are hash-consed: equal expressions are one node. Everything else that NumP
 
 A further op needs a name (``functions.py``), a rule below, its value (``expression.py``: ``_OPERATIONS``, and ``_SUMS``
 or ``_EXACT``; the explorer: ``page/program.js``), its rounding (``noise.py``: ``_EXACT``; ``solvers/enclosure.py``) and
-either other ops to be written in or weights of its own. Written in others (``lower.py``: ``_COMPOSITIONS``), that is
+either other ops to be written in or weights of its own. Written in others (``rewrites.py``: ``_COMPOSITIONS``), that is
 all. Else it needs a way through that module (``_rule``), its unit and sign (``analysis.py``: ``_solve_units``,
 ``_is_positive``), whether it vanishes (``vanishing.py``), its scale (``scaling.py``: ``_of_same_scale``, ``_floating``,
 ``_is_homogeneous``) and a method of the selector (``nodes.py``, ``products.py``, ``moves.py``).
