@@ -17,6 +17,7 @@ from nlaformer.learn.methods import METHODS
 from nlaformer.program import primitives
 from nlaformer.program.core import core
 from nlaformer.program.data import ANSWER, Expression, ProgramGraph
+from nlaformer.program.earlier import read_earlier
 from nlaformer.program.ir import Graph, reachable
 from nlaformer.program.primitives import CORE, PRIMITIVES, apply
 from tests import expressions, refused, textbook
@@ -201,6 +202,26 @@ def test_a_program_with_learned_parts_is_the_same_in_both_rooms(name):
         found = graph.next(inputs, graph.carried(found), parts)
         wanted = old.next(inputs, old.carried(wanted), parts)
     assert len(graph.promises) == len(old.promises)
+
+
+@pytest.mark.parametrize("name", ["guided-cg", "learned-preconditioner"])
+def test_a_bundled_program_gives_the_same_iterates_as_its_data_of_version_0_3(name):
+    model = nf.load(name)
+    n = model.config.n
+    graph = model.graph(n)
+    A, b, _ = nf.problems.SPD(n=n).sample(3, seed=1)
+    given = {"A": A.double(), "b": b.double(), "x0": torch.zeros_like(b).double()}
+    inputs = {k: v for k, v in given.items() if k in graph.inputs}
+    parts = dict(model.networks.items())
+    begun = {k: each.start if each.part.method == "start" else each.first for k, each in parts.items()}
+    going = {k: each.step for k, each in parts.items() if each.part.method == "step"}
+    with torch.no_grad():
+        found, wanted = graph.first(inputs, begun), model.first(inputs)
+        for _ in range(10):
+            torch.testing.assert_close(found[ANSWER], wanted[ANSWER], rtol=1e-12, atol=1e-12)
+            found = graph.next(inputs, graph.carried(found), going)
+            wanted = model.next(inputs, model.program.carried(wanted))
+    assert in_json(graph).data() == graph.data()
 
 
 # --- what is refused ---
@@ -416,6 +437,11 @@ def test_the_core_has_primitives_with_weights_alone():
     ],
 )
 def test_forged_data_is_no_program(forge):
+    old = json.loads(json.dumps(Reference.of(trace_program(record("cg").program(), 3)).data()))
+    with pytest.raises(FileError):
+        read_earlier(old | {"step": {"nodes": [["eval", [], None, "vector"]], "outputs": {"x": 0}}}, 3)
+    with pytest.raises(FileError):
+        read_earlier({key: value for key, value in old.items() if key != "finish"}, 3)
     data = json.loads(json.dumps(record("cg").program().graph(3).data()))
     forge(data)
     with pytest.raises(FileError):

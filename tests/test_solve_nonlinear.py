@@ -14,7 +14,8 @@ import nlaformer as nf
 from nlaformer.errors import CompileError, ConvergenceWarning, DTypeError, OptionError, ShapeError, UnknownNameError
 from nlaformer.learn.methods import method
 from nlaformer.learn.programs import initial
-from nlaformer.solvers.enclosure import enclose
+from nlaformer.program.data import ANSWER
+from nlaformer.program.primitives import PRIMITIVES
 
 Status = nf.Status
 
@@ -65,11 +66,7 @@ def test_the_bound_of_a_programs_residual_is_proven() -> None:
 
 
 def test_the_errors_of_every_operation_are_bounded() -> None:
-    from nlaformer.compiler.expression import _OPERATIONS
-    from nlaformer.solvers.enclosure import _RULES
-
-    leaves = {"constant", "zeros", "ones", "identity"}
-    assert _OPERATIONS.keys() - _RULES.keys() == leaves
+    assert all(primitive.enclose for primitive in PRIMITIVES.values() if primitive.evaluate)
 
     class All(nf.Program):
         def start(self, x0: Any) -> dict[str, Any]:
@@ -85,14 +82,11 @@ def test_the_errors_of_every_operation_are_bounded() -> None:
             w = w * torch.nn.functional.softplus(x) + np.maximum(b, x) * np.minimum(0.5, b)
             return M @ v + nf.dot(b, x) * np.roll(x, 1) + (x.sum() + b.mean()) * nf.diag(A) / (2.0 + x * x) + w
 
-    from nlaformer.compiler.reference import Reference
-    from nlaformer.compiler.trace import ANSWER, trace_program
-
-    expression = Reference.of(trace_program(All(), 4)).residual
+    expression = All().graph(4).residual_value
     generator = torch.Generator().manual_seed(0)
     for _ in range(5):
         A, b, x = (torch.randn(*size, dtype=torch.float64, generator=generator) for size in ((4, 4), (4,), (4,)))
-        value, error = enclose(expression, {"A": A, "b": b, ANSWER: x}, "residual")
+        value, error = expression.enclosed({"A": A, "b": b, ANSWER: x}, "residual")
         A, b, x = (v.numpy().astype(np.longdouble) for v in (A, b, x))
         M = np.tril(A) @ A.T + np.outer(b, x)
         v = np.exp(x / 7) + np.log(np.exp(b) + 1) * np.sqrt(x * x + np.longdouble(0.3)) + np.maximum(b, 0) * np.sign(x)

@@ -20,7 +20,7 @@ Nodes are hash-consed: equal expressions are one node. Everything else that NumP
 (``functions.py``); what a user's method holds in its hands is a ``Value`` (``values.py``).
 
 A further op needs a name (``functions.py``), a rule below, its value (``expression.py``: ``_OPERATIONS``, and ``_SUMS``
-or ``_EXACT``; the explorer: ``page/program.js``), its rounding (``noise.py``: ``_EXACT``; ``solvers/enclosure.py``) and
+or ``_EXACT``; the explorer: ``page/program.js``), its rounding (``noise.py``: ``_EXACT``) and
 either other ops to be written in or weights of its own. Written in others (``rewrites.py``: ``_COMPOSITIONS``), that is
 all. Else it needs a way through that module (``_rule``), its unit and sign (``analysis.py``: ``_solve_units``,
 ``_is_positive``), whether it vanishes (``vanishing.py``), its scale (``scaling.py``: ``_of_same_scale``, ``_floating``,
@@ -56,7 +56,6 @@ _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "minimum": min,
 }
 REARRANGING = frozenset({"transpose", "diag", "diagonal", "triangle", "roll"})  # each entry is one of v, or 0
-_NEVER_ROUND = ("positive", "relu", "sign", "maximum", "minimum")
 _OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
 _LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
 
@@ -82,13 +81,9 @@ class Node:
 
 @dataclass
 class Graph:
-    """The nodes of one program and the problems found while tracing it; ``n`` where the size is known.
-
-    An ``exact`` graph has a node for every rounding: numbers become one only where none is lost on the way.
-    """
+    """The nodes of one program and the problems found while tracing it; ``n`` where the size is known."""
 
     n: int | None = None
-    exact: bool = False
     nodes: dict[tuple[Any, ...], Node] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
     refused_at: set[Place] = field(default_factory=set)
@@ -214,7 +209,7 @@ class Graph:
         value = operation(u, v)
         if not math.isfinite(value):
             return False
-        if self.exact or abs(value) < sys.float_info.min:
+        if abs(value) < sys.float_info.min:
             return Fraction(value) == operation(Fraction(u), Fraction(v))
         return True
 
@@ -264,7 +259,7 @@ class Graph:
 
     def pointwise(self, op: str, v: Node) -> Node:
         """A function of one value, entry by entry."""
-        if is_number(v) and (not self.exact or op in _NEVER_ROUND) and v.extra > _LEAST.get(op, -math.inf):
+        if is_number(v) and v.extra > _LEAST.get(op, -math.inf):
             return self.number(_OF_NUMBERS[op](v.extra))
         if (v.op == "zeros" and op in _OF_ZERO) or (v.op == op == "relu"):
             return v
@@ -272,7 +267,7 @@ class Graph:
 
     def pairwise(self, op: str, u: Node, v: Node) -> Node:
         """A function of two values, entry by entry."""
-        if is_number(u) and is_number(v) and (not self.exact or op in _NEVER_ROUND):
+        if is_number(u) and is_number(v):
             return self.number(_OF_NUMBERS[op](u.extra, v.extra))
         for one, other in ((u, v), (v, u)):
             if op == "maximum" and one.is_zero and one.kind in (other.kind, "scalar"):

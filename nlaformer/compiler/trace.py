@@ -70,24 +70,24 @@ def parameters(method: Callable[..., Any]) -> list[str]:
     return [p.name for p in _signature(method)]
 
 
-def trace_program(program: Program, n: int | None = None, exact: bool = False) -> TracedProgram:
+def trace_program(program: Program, n: int | None = None) -> TracedProgram:
     """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
 
-    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. ``exact`` leaves every
-    rounding error a node of its own. The methods are run again with arrays that take traced values (``fresh.py``) where
-    a line takes a slice, which ends the first run (``EntriesWanted``). They are also run again where a value stood in
-    the place of a number, which is a problem of the first run: the second counts if it has fewer.
+    With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. The methods are
+    run again with arrays that take traced values (``fresh.py``) where a line takes a slice, which ends the first run
+    (``EntriesWanted``). They are also run again where a value stood in the place of a number, which is a problem of the
+    first run: the second counts if it has fewer.
     """
-    tracer = _Tracer(program, n, exact)
+    tracer = _Tracer(program, n)
     first: TracedProgram | CompileError
     try:
         first = _traced(tracer)
     except EntriesWanted:
-        return _traced(_Tracer(program, n, exact, fills=True))
+        return _traced(_Tracer(program, n, fills=True))
     except CompileError as error:
         first = error
     if tracer.graph.numbers_wanted and n is not None:
-        again = _Tracer(program, n, exact, fills=True)
+        again = _Tracer(program, n, fills=True)
         try:
             second = _traced(again)
             if len(second.problems) < len(tracer.graph.problems):
@@ -121,13 +121,13 @@ def _traced(tracer: _Tracer) -> TracedProgram:
 class _Tracer:
     """Calls the methods of a program with traced values and notes what is wrong with what they ask for and return."""
 
-    def __init__(self, program: Program, n: int | None, exact: bool, fills: bool = False):
+    def __init__(self, program: Program, n: int | None, fills: bool = False):
         attributes = attributes_of_class(program, Program) | vars(program)
         _name_parts(program, attributes)
         arrays = {
             id(v): name for name, v in attributes.items() if isinstance(v, (np.ndarray, torch.Tensor, list, tuple))
         }
-        self.graph, self.program, self.fills = Graph(n, exact, attributes=arrays), program, fills
+        self.graph, self.program, self.fills = Graph(n, attributes=arrays), program, fills
         self.changed: set[str] = set()  # what methods changed beside the states
         try:
             self.methods = {

@@ -31,6 +31,8 @@ from nlaformer.learn.config import Config
 from nlaformer.learn.model import differing
 from nlaformer.learn.panels import Shown, facts
 from nlaformer.learn.parts import PartNetwork
+from nlaformer.program.data import ProgramGraph
+from nlaformer.program.earlier import read_earlier
 from nlaformer.program.inputs import padded, size_of
 from nlaformer.program.language import Program
 from nlaformer.program.learned import Learned, factors, low_rank
@@ -59,6 +61,7 @@ class TrainedProgram(Shown, nn.Module):
         super().__init__()
         self.config, self.program = config, program
         self.networks = nn.ModuleDict(networks)
+        self._graphs: dict[int, ProgramGraph] = {}
         # Each is given the number of steps taken and the values there, and gives those states that it changes.
         self.interventions: list[Callable[[int, Mapping[str, Tensor]], dict[str, Tensor]]] = []
 
@@ -78,6 +81,12 @@ class TrainedProgram(Shown, nn.Module):
     @property
     def _parts(self) -> dict[str, PartNetwork]:
         return dict(self.networks.items())  # type: ignore[arg-type]
+
+    def graph(self, n: int) -> ProgramGraph:
+        """Its program as data for systems of size n, whose learned parts are left open; see ``nf.Program.graph``."""
+        if n not in self._graphs:
+            self._graphs[n] = read_earlier(self.program.data(), n)
+        return self._graphs[n]
 
     @property
     def device(self) -> torch.device:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from nlaformer.errors import FileError
 from nlaformer.program import tensors
-from nlaformer.program.ir import Graph, Line, Node, is_input, is_transpose, reachable
+from nlaformer.program.ir import AXES, Graph, Line, Node, is_input, is_transpose, reachable
 from nlaformer.program.learned import PartSpec
 from nlaformer.program.primitives import PRIMITIVES
 
@@ -164,6 +164,16 @@ class ProgramGraph:
     rectangular: bool = False
     positive_definite: bool = False
     uses_torch: bool = False
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """The kind of every input: scalar, vector or matrix."""
+        return {name: list(AXES)[node.ndim] for name, node in self.inputs.items()}
+
+    @functools.cached_property
+    def residual_value(self) -> Expression:
+        """The residual, of the inputs and the answer."""
+        return Expression({} if self.residual is None else {"residual": self.residual})
 
     # Its iteration.
 

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, FloatArray, full_precision, give, is_tensor, whole
-from nlaformer.compiler.reference import Reference
 from nlaformer.errors import OptionError, ShapeError, unknown_name
+from nlaformer.program.data import ProgramGraph
 from nlaformer.solvers.arithmetic import cast, scale, to_numpy, to_torch
 from nlaformer.solvers.inputs import read_matrix, read_real, read_tolerance, result_dtype
 from nlaformer.solvers.lanczos import EigenSearch
@@ -194,7 +194,7 @@ def _runner(model: Any, problem: Problem, which: str) -> Runner | None:
         return None
     if isinstance(problem.A, ImplicitOperator):
         raise OptionError("the entries of a LinearOperator cannot be shown to a model; omit it")
-    if (program := program_of(model)) is not None:
+    if (program := program_of(model, 3)) is not None:
         _check_program(program, which)
     A = to_torch(problem.A.blocks(torch.arange(problem.unknowns, device=problem.b.device)[None]))[0, 0]
 
@@ -204,7 +204,7 @@ def _runner(model: Any, problem: Problem, which: str) -> Runner | None:
     return read_runner(model, {"A": A}, ("b", "x0"), of_function, "A", "v")
 
 
-def _check_program(program: Reference, which: str) -> None:
+def _check_program(program: ProgramGraph, which: str) -> None:
     """Refuse a program that does not look for the smallest eigenvalue."""
     A = torch.diag(torch.arange(1.0, 4.0, dtype=torch.float64))
     first, other = torch.eye(3, dtype=torch.float64)[0], torch.ones(3, dtype=torch.float64)

@@ -19,7 +19,7 @@ from nlaformer.pretrained import locate
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from nlaformer.compiler.reference import Reference
+    from nlaformer.program.data import ProgramGraph
 
 _ROLES = {"directions": "propose", "preconditioner": "preconditioner"}
 RESIDUAL, GRADIENT = "b - A x", "A^T (b - A x)"
@@ -79,13 +79,12 @@ def _size(model: Any) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def program_of(model: Any) -> Reference | None:
-    """The program of a trained program; None of anything else."""
-    if (program := getattr(model, "program", None)) is None:
+def program_of(model: Any, n: int | None = None) -> ProgramGraph | None:
+    """The program of a trained program, for n unknowns or those it was trained with; None of anything else."""
+    if isinstance(model, type) or not hasattr(model, "networks") or not hasattr(model, "graph"):
         return None
-    from nlaformer.compiler.reference import Reference
-
-    return program if isinstance(program, Reference) else None
+    made: ProgramGraph = model.graph(model.config.n if n is None else n)
+    return made
 
 
 def role_of(model: Any) -> str:
@@ -133,25 +132,25 @@ def raised(error: Exception) -> str:
     return f"it raised {traceback.format_exception_only(error)[-1].splitlines()[0]}"
 
 
-def residual_of(program: Reference | None, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor | None:
+def residual_of(program: ProgramGraph | None, inputs: Mapping[str, Tensor], x: Tensor) -> Tensor | None:
     """The residual that a program is judged by, at an answer x; None if it has none, or not of these inputs."""
-    if program is None or not program.residual:
+    if program is None or program.residual is None:
         return None
-    from nlaformer.compiler.trace import ANSWER
+    from nlaformer.program.data import ANSWER
 
     try:
-        return program.residual({**inputs, ANSWER: x})["residual"]
+        return program.residual_value({**inputs, ANSWER: x})["residual"]
     except (KeyError, RuntimeError):
         return None
 
 
-def linear_residual(program: Reference | None, n: int) -> str:
-    """``RESIDUAL`` or ``GRADIENT``, if that is the residual of a program up to its sign, for n unknowns; or nothing."""
+def linear_residual(program: ProgramGraph | None) -> str:
+    """``RESIDUAL`` or ``GRADIENT``, if that is the residual of a program up to its sign; or nothing."""
     if program is None or not {"A", "b"} <= program.inputs.keys():
         return ""
     import torch
 
-    generator = torch.Generator().manual_seed(0)
+    n, generator = program.n, torch.Generator().manual_seed(0)
     A, b, x = (torch.randn(*shape, dtype=torch.float64, generator=generator) for shape in ((n, n), (n,), (n,)))
     found, r = residual_of(program, {"A": A, "b": b, "x0": x}, x), b - A @ x
     for name, own in ((RESIDUAL, r), (GRADIENT, A.mT @ r)):

@@ -284,7 +284,7 @@ def read_model(model: Any, problem: Problem) -> Proposer:
 
 def _refuse_other_residuals(model: Any, problem: Problem) -> None:
     """Refuse a trained program that solves other problems than these, as its residual shows."""
-    own = linear_residual(program_of(model), model.config.n)
+    own = linear_residual(program_of(model))
     if problem.adjoint is not None and own != GRADIENT:
         _refuse_least_squares(problem)
     if not own:

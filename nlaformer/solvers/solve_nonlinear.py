@@ -5,7 +5,7 @@ Newton's method with Krylov steps: J d = -F is solved by GMRES to a share of its
 Jacobian J are differences of F; of an ``nf.Program``, J is its derivative.
 
 What is judged is F at the x that is returned. Of a function, its value there is taken as exact: nothing is known of its
-rounding errors. The residual of a program is an ``Expression``, whose rounding errors are bounded (``enclosure``).
+rounding errors. The residual of a program is an ``Expression``, whose rounding errors are bounded.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ import torch
 from torch import Tensor
 
 from nlaformer.arrays import ArrayT, full_precision, give, kind_of, to_tensor, whole
-from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.graph import KINDS
-from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import take_any_size
-from nlaformer.compiler.trace import ANSWER, refuse, refuse_changes, trace_program
 from nlaformer.errors import DTypeError, OptionError, ShapeError
+from nlaformer.program.data import ANSWER, Expression
 from nlaformer.program.inputs import size_of
-from nlaformer.program.language import Program
+from nlaformer.program.language import KINDS, Program
 from nlaformer.solvers.arithmetic import to_torch
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
-from nlaformer.solvers.enclosure import enclose
 from nlaformer.solvers.inputs import read_real, read_tolerance, result_dtype
 from nlaformer.solvers.models import RESIDUAL, linear_residual, loaded, no_function, program_of, residual_of
 from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
@@ -215,7 +211,7 @@ class _Residual:
 
     def value(self, x: Tensor) -> _Value:
         self.evaluations += 1
-        f, error = enclose(self._expression, {**self.inputs, ANSWER: x.double()}, "residual")
+        f, error = self._expression.enclosed({**self.inputs, ANSWER: x.double()}, "residual")
         return _Value(f, error)
 
     def product(self, x: Tensor, f: Tensor, v: Tensor) -> Tensor:
@@ -232,26 +228,23 @@ class _Residual:
 
 def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function | _Residual:
     """The equations that a user gave."""
-    program = program_of(F)
+    program = program_of(F, len(x0))
     if isinstance(F, Program):
-        traced = trace_program(F, size_of({**given, "x0": x0}, KINDS | dict(F.inputs)), exact=True)
-        refuse(F, traced.problems)
-        refuse_changes(traced)
-        program = Reference.of(traced)
+        program = F.graph(size_of({**given, "x0": x0}, KINDS | dict(F.inputs)) or len(x0))
     if program is None:
         if words := no_function(F, "x"):
             raise OptionError(f"F is {words}; expected a function x -> F(x), an nf.Program or a trained program")
         if given:
             raise OptionError(f"{next(iter(given))} was given, but F is a function, which knows its own data; omit it")
         return _Function(F, kind)
-    if not program.residual or program.residual.kinds["residual"] != "vector":
+    if program.residual is None or program.residual.ndim != 1:
         raise OptionError(f"{program.name} has no residual that is a vector; write a method residual(self, ..., x)")
-    if linear_residual(program, len(x0)) == RESIDUAL:
+    if linear_residual(program) == RESIDUAL:
         raise OptionError(
             f"{program.name} has no residual but b - A x; write a method residual(self, ..., x) that returns F, or, if "
             "it is A x = b that is to be solved, use nf.solve"
         )
-    wanted = {name: kind for name, kind in program.inputs.items() if name != "x0"}
+    wanted = {name: kind for name, kind in program.kinds.items() if name != "x0"}
     if missing := [name for name in wanted if name not in given]:
         named = ", ".join(f"{name}=..." for name in wanted)
         raise ShapeError(f"{program.name} needs {', '.join(missing)} too: nf.solve_nonlinear(F, x0, {named})")
@@ -262,14 +255,14 @@ def _read(F: Any, given: Mapping[str, Any], x0: Tensor, kind: str) -> _Function 
     )
     if inputs["x0"].dim() > 1:
         raise ShapeError(f"{program.name} was given {len(inputs['x0'])} systems; expected one")
-    return _Residual(program.residual, inputs)
+    return _Residual(program.residual_value, inputs)
 
 
 def _runner(model: Any, equations: _Function | _Residual, x0: Tensor, kind: str) -> Runner | None:
     """The runner of a model that lowers the same residual."""
     if model is None:
         return None
-    if (program := program_of(model)) is not None:
+    if (program := program_of(model, len(x0))) is not None:
         # A point at which different equations have different values.
         x = torch.linspace(0.5, 1.5, len(x0), dtype=torch.float64, device=x0.device)
         own = equations.value(x.to(x0.dtype)).f
