@@ -102,7 +102,7 @@ def dot(u: Any, v: Any) -> Any:
 
 @registered("vdot")
 def vdot(u: Any, v: Any) -> Any:
-    return np.ravel(u) @ np.ravel(v)
+    return u @ v if np.ndim(u) == np.ndim(v) == 1 else np.sum(array(u, v) * v)
 
 
 @registered("inner")
