@@ -263,6 +263,23 @@ def test_an_rmatvec_that_hides_the_gradient_is_not_called_converged(share: objec
         assert nf.solve(liar, b, x0=x0, check="ignore").status is Status.NOT_LINEAR
 
 
+@pytest.mark.parametrize("method", ["cgls", "lsmr"])
+@pytest.mark.parametrize("lanes", [(), (3,)])
+def test_no_answer_holds_where_the_goal_of_least_squares_is_no_number(lanes: tuple[int, ...], method: str) -> None:
+    A = rectangular(8, 4)[0][0]
+    calls = []
+
+    def breaks(y: np.ndarray) -> np.ndarray:
+        calls.append(1)
+        return A.T @ y if len(calls) > 4 else np.full(4, np.nan)  # whatever comes after the goal
+
+    operator = spla.LinearOperator(A.shape, matvec=lambda v: A @ v, rmatvec=breaks, dtype=np.float64)
+    for x0 in (None, np.ones((4, *lanes))):
+        calls.clear()
+        result = nf.solve(operator, np.ones((8, *lanes)), method=method, x0=x0, check="ignore")
+        assert not result.converged and not np.any(np.asarray(result.tolerance) > 1e300)
+
+
 def test_an_answer_that_holds_is_not_put_back_to_the_start() -> None:
     # The iterate before rounding does not hold, and is worse than the start; the one that is returned does.
     A, b = np.array([[1e300, 1e-300], [1e-300, 1.0]]), np.array([-1.4185e-320, 1.249484759995838e-308])

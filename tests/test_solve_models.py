@@ -221,6 +221,17 @@ def test_a_model_that_fails_in_any_way_does_not_stop_the_solve() -> None:
             assert result.converged and result.model.reasons[0].startswith(reason)
 
 
+@pytest.mark.parametrize("columns", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1e9])
+def test_what_is_solved_without_a_model_is_solved_with_a_bad_one(share: float, columns: bool) -> None:
+    rng = np.random.default_rng(5)
+    A = rng.standard_normal((12, 12))
+    for matrix in (A + A.T, A, -A @ A.T - np.eye(12)):
+        b = rng.standard_normal((12, 2)) if columns else rng.standard_normal(12)
+        assert nf.solve(matrix, b, rtol=1e-8).converged
+        assert nf.solve(matrix, b, rtol=1e-8, model=lambda A, b: share * b).converged
+
+
 def test_a_matrix_too_large_to_be_shown_is_solved_without_the_model() -> None:
     n = 1_000_000
     A, b = sp.diags_array(np.full(n, 2.0)).tocsr(), np.ones(n)

@@ -51,7 +51,7 @@ def answer(
         residual_bound=told("bound", math.inf),
         tolerance=told("tolerance", 0.0),
         matvecs=told("matvecs"),
-        method=_in_words(request, state, guidance) if chosen is None else chosen.in_words(),
+        method=_in_words(request, state, guidance, chosen),
         model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
         setup_seconds=setup_seconds,
@@ -70,7 +70,7 @@ _STEPS = {
 }
 
 
-def _in_words(request: Request, state: SolveState, guidance: Guidance | None) -> str:
+def _in_words(request: Request, state: SolveState, guidance: Guidance | None, chosen: Chosen | None) -> str:
     """What was done, in the order of the steps."""
     minimal, square = state.problem.minimal, "MINRES" if request.method == "minres" else "GMRES"
     kinds = [] if all(minimal) else ["conjugate gradients"]
@@ -80,6 +80,8 @@ def _in_words(request: Request, state: SolveState, guidance: Guidance | None) ->
     writes = guidance is not None and request.model is None  # a preconditioner
     if request.preconditioner is not None and not writes:
         classical = f"preconditioned {classical}"
+    if chosen is not None and (guidance is None or chosen.tried):
+        classical = chosen.in_words()
     if guidance is None:
         return classical
     used = int(guidance.accepted.sum())

@@ -50,6 +50,7 @@ _SLOW_AMG = 12  # iterations on the balls from which they grow with n
 _DENSE = 24  # unknowns of a dense matrix for each product that its Cholesky factorization costs
 
 
+_DEPENDENT = 1e-7  # the share of a column that must be left beside those before it
 _KEPT = 256  # unknowns for which CGLS keeps all its directions
 _CHEAP = 2000  # iterations of LSMR, which are as long as a hundred of CGLS
 _CONFIRMED = 10  # iterations with a direct method: one or two where it is good, a few more refine it
@@ -229,9 +230,9 @@ def _qr(A: NDArray[Any]) -> Named:
     from scipy.linalg.lapack import dtrtrs
 
     R = np.asfortranarray(qr(A, mode="r", check_finite=False)[0][: A.shape[1]])
-    diagonal = np.abs(R.diagonal())
-    if not diagonal.min() > A.shape[0] * np.finfo(np.float64).eps * diagonal.max():
-        raise np.linalg.LinAlgError("the columns of A are dependent")
+    apart = np.abs(R.diagonal()) / np.maximum(np.sqrt((R * R).sum(0)), np.finfo(np.float64).tiny)
+    if not apart.min() > _DEPENDENT:
+        raise np.linalg.LinAlgError("the columns of A are dependent, or nearly so")
     return Named("qr", lambda g: dtrtrs(R, dtrtrs(R, g, trans=1)[0])[0])
 
 

@@ -12,7 +12,7 @@ from nlaformer.solvers.preconditioners import Applied, Identity, Preconditioner,
 from nlaformer.solvers.result import Status, counted
 from nlaformer.solvers.state import SolveState
 
-_LEFT = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD, Status.NONFINITE)
+LEFT = (Status.MAXITER, Status.STAGNATED, Status.NOT_SPD, Status.NONFINITE)
 _IN_WORDS = {"cg": "conjugate gradients", "bicgstab": "BiCGStab"}  # others are called by their initials
 _DIRECT = {
     "cholesky": "Cholesky factorization",
@@ -28,7 +28,7 @@ class Chosen:
     def __init__(self, problem: Problem) -> None:
         self.problem = replace(problem, complaint=[""] * problem.lanes)  # any square matrix has a method
         self._choices = choices(entries(problem), symmetric=not problem.minimal[0])
-        self._deciding, self._why, self._tried = 0.0, "", list[str]()
+        self._deciding, self._why, self.tried = 0.0, "", list[str]()
 
     @staticmethod
     def may(problem: Problem) -> bool:
@@ -38,31 +38,30 @@ class Chosen:
 
     def run(self, state: SolveState, iterate: Callable[[str, Preconditioner], None]) -> None:
         """Take all lanes to their ends; ``iterate`` runs a method with its M on those that go on."""
-        definite = True
+        definite, spent = True, [lane.iterations + state.maxiter for lane in state.lanes]
         while lanes := state.going():
             choice, before = self._next(), _steps(state)
             state.problem = replace(state.problem, minimal=[choice.method != "cg"] * len(state.lanes))
-            for lane in (state.lanes[k] for k in lanes):
-                lane.limit = min(state.maxiter, before + (choice.limit or state.maxiter))
+            for k in lanes:
+                lane = state.lanes[k]
+                lane.limit = min(spent[k], lane.iterations + (choice.limit or state.maxiter))
             method = choice.method if state.form.alone or choice.method != "bicgstab" else "gmres"
             try:
                 iterate(method, Identity() if choice.M is None else Applied(choice.M))
             finally:
-                self._tried.append(_in_words(method, choice, _steps(state) - before))
-            failed = [k for k in lanes if state.lanes[k].status in _LEFT]
+                self.tried.append(_in_words(method, choice, _steps(state) - before))
+            failed = [k for k in lanes if state.lanes[k].status in LEFT]
             if definite and any(state.lanes[k].status is Status.NOT_SPD for k in failed):
                 definite, self._choices = False, choices(entries(state.problem), symmetric=True, definite=False)
             elif choice.limit is None:
                 return
-            if _steps(state) >= state.maxiter:
-                return
-            state.reopen(failed)
+            state.reopen([k for k in failed if state.lanes[k].iterations < spent[k]])
 
     def in_words(self) -> str:
         """What was done, why, and what it cost to decide."""
-        if not self._tried:
+        if not self.tried:
             return "none was needed"
-        return f"{', then '.join(self._tried)}; chosen in {self._deciding:.2g} s because {self._why}"
+        return f"{', then '.join(self.tried)}; chosen in {self._deciding:.2g} s because {self._why}"
 
     def _next(self) -> Choice:
         begun = time.perf_counter()

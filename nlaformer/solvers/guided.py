@@ -188,11 +188,11 @@ class Guidance:
             return q if any(minimal) else d
         return self._xp.where(self._state.form.numbers(minimal)[:, None], q, d)
 
-    def undo_failures(self) -> None:
-        """Start the lanes again that the model advanced and that did not converge."""
+    def undo_failures(self, others: bool) -> None:
+        """Start the lanes again that the model advanced, or ``others`` too, and that did not converge."""
         settled = (Status.CONVERGED, Status.PRECISION)
-        used = self._state.form.positions(self.accepted > 0)
-        self._state.start_again([k for k in used if self._state.lanes[k].status not in settled])
+        lanes = self._state.all if others else self._state.form.positions(self.accepted > 0)
+        self._state.start_again([k for k in lanes if self._state.lanes[k].status not in settled])
 
     def contribution(self) -> Contribution:
         """What the model did, in the shape of the batch."""

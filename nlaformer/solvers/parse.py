@@ -297,7 +297,7 @@ def _tolerances(form: Form, norm: Number, e: Any, rtol: float, atol: float, leas
     relative = larger(rtol * larger(norm, 0.0 * norm) * (1 - 4 * UNIT), least + 0.0 * norm)
     found = larger(relative, scale(0.0 * norm + atol, -e) * (1 - 4 * UNIT))
     # The tolerance that is reported in the user's units must be the one that x meets, so it is a float64 there.
-    found = form.where(found < _LARGEST, found, _LARGEST)
+    found = form.where(found > _LARGEST, _LARGEST, found)  # NaN stays: no residual is within it
     return scale(scale_towards(found, e, 0.0), -e)
 
 

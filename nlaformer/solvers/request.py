@@ -53,7 +53,7 @@ class Request:
     @property
     def chooses(self) -> bool:
         """Whether the method is left to the matrix."""
-        return self.method == "auto" and self.model is None and self.M is None
+        return self.method == "auto" and self.M is None
 
     @property
     def preconditioner(self) -> Any:

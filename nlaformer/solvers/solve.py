@@ -270,8 +270,8 @@ def _solved(request: Request, modelled: bool, begun: float) -> SolveResult:
     problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method, modelled)
     n = max(problem.unknowns, problem.b.shape[-1])
     maxiter = 10 * n if request.maxiter is None else min(whole("maxiter", request.maxiter, 0), _ENOUGH)
-    chosen = Chosen(problem) if request.chooses and Chosen.may(problem) else None
-    if chosen is not None:
+    chosen = _chosen(request, problem)
+    if chosen is not None and not modelled:
         problem = chosen.problem
     M = read_preconditioner(request.preconditioner, problem)
     state = SolveState(problem, maxiter, request.callback, request.trajectory)
@@ -289,10 +289,13 @@ def _solved(request: Request, modelled: bool, begun: float) -> SolveResult:
                 request.method if request.model is not None else "guided"
             )  # a learned M is used as it was asked for
             guidance = guide(state, proposer, method, M, request.switch)
-            if problem.single and not (guidance.directions or guidance.accepted.any()):
-                state, M = _alone(request, state, M)  # as if there had been no model, to the last bit
-            _go_on(request, state, M, guidance.directions)
-            guidance.undo_failures()
+            used = bool(guidance.directions or guidance.accepted.any())
+            if problem.single and not used:
+                state, M, chosen = _alone(request, state, M)  # as if there had been no model, to the last bit
+            else:
+                if used or chosen is None:
+                    _go_on(request, state, M, guidance.directions)
+                guidance.undo_failures(others=chosen is not None)
         if chosen is not None:
             chosen.run(state, lambda method, M: _iterate(method, state, M, []))
         elif guidance is None or state.going():
@@ -303,12 +306,19 @@ def _solved(request: Request, modelled: bool, begun: float) -> SolveResult:
     return answer(request, state, guidance, chosen, begun, setup_seconds)
 
 
-def _alone(request: Request, state: SolveState, M: Preconditioner) -> tuple[SolveState, Preconditioner]:
+def _chosen(request: Request, problem: Problem) -> Chosen | None:
+    """The methods that suit A, where the method is left to it and its entries are known."""
+    return Chosen(problem) if request.chooses and Chosen.may(problem) else None
+
+
+def _alone(request: Request, state: SolveState, M: Preconditioner) -> tuple[SolveState, Preconditioner, Chosen | None]:
     """The state of a system that a model was shown as that of a system alone, with the products it took so far."""
     problem = read(request.A, request.b, request.x0, request.rtol, request.atol, request.method)
+    chosen = _chosen(request, problem)
+    problem = problem if chosen is None else chosen.problem
     fresh = SolveState(problem, state.maxiter, request.callback, request.trajectory)
     fresh.lanes[0].matvecs = state.lanes[0].matvecs
-    return fresh, M if isinstance(M, Identity) else read_preconditioner(request.preconditioner, problem)
+    return fresh, M if isinstance(M, Identity) else read_preconditioner(request.preconditioner, problem), chosen
 
 
 def _go_on(request: Request, state: SolveState, M: Preconditioner, directions: list[Direction]) -> None:
