@@ -40,6 +40,7 @@ def answer(
             values = [scale_towards(value, problem.exponent, towards) for value in values]
         return problem.numbers(values)
 
+    seconds = time.perf_counter() - begun
     return SolveResult(
         x=problem.vectors(unscaled),
         x64=problem.vectors(unscaled, "float64"),
@@ -50,12 +51,13 @@ def answer(
         residual_norm=told("norm", math.inf),
         residual_bound=told("bound", math.inf),
         tolerance=told("tolerance", 0.0),
-        matvecs=told("matvecs"),
+        evaluations=told("matvecs"),
         method=_in_words(request, state, guidance, chosen),
         model=None if guidance is None else guidance.contribution(),
         model_seconds=model_seconds,
         setup_seconds=setup_seconds,
-        classical_seconds=time.perf_counter() - begun - setup_seconds - model_seconds,
+        classical_seconds=seconds - setup_seconds - model_seconds,
+        seconds=seconds,
         trajectory=_trajectory(request, state) if state.trajectory else None,
         least_squares=problem.adjoint is not None,
     )

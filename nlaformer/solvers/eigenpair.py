@@ -33,10 +33,9 @@ from nlaformer.solvers.inputs import read_matrix, read_real, read_tolerance, res
 from nlaformer.solvers.lanczos import EigenSearch
 from nlaformer.solvers.models import loaded, program_of, residual_of
 from nlaformer.solvers.operators import ImplicitOperator
-from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
 from nlaformer.solvers.parse import Problem, read, scale_towards
 from nlaformer.solvers.preconditioners import Identity, learned, read_preconditioner
-from nlaformer.solvers.result import Status
+from nlaformer.solvers.result import Outcome, Status, check_reporting, warn_or_raise
 from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import search_with
 from nlaformer.solvers.sparse import is_sparse
@@ -68,10 +67,10 @@ class EigenResult(Outcome, Generic[ArrayT]):
 
         They are infinite where A has turned out not to be symmetric.
         """
-        known = self.status not in (Status.NOT_SYMMETRIC, Status.NOT_LINEAR)
-        if not known or not math.isfinite(self.value + self.residual_bound):
+        known, bound = self.status not in (Status.NOT_SYMMETRIC, Status.NOT_LINEAR), float(self.residual_bound)
+        if not known or not math.isfinite(self.value + bound):
             return -math.inf, math.inf
-        below, above = self.value - self.residual_bound, self.value + self.residual_bound
+        below, above = self.value - bound, self.value + bound
         return math.nextafter(below, -math.inf), math.nextafter(above, math.inf)
 
     def __iter__(self) -> Iterator[float | ArrayT]:

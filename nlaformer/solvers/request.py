@@ -8,7 +8,7 @@ from typing import Any
 
 from nlaformer.arrays import flag, whole
 from nlaformer.errors import OptionError, unknown_name
-from nlaformer.solvers.outcome import check_reporting
+from nlaformer.solvers.result import check_reporting
 
 _MODELLED = ("auto", "warm-start", "refine", "flexible", "guided")  # methods that take a model
 _METHODS = ("cg", "pcg", "gmres", "minres", "cgls", "lsmr", *_MODELLED)

@@ -1,15 +1,17 @@
-"""What a solve returns: the answer, how it ended, and what was measured."""
+"""What a certified computation returns beside its answer, and how the lack of convergence is reported."""
 
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias
 
 import numpy as np
 
 from nlaformer.arrays import ArrayT, FloatArray, IntArray, ObjectArray
+from nlaformer.errors import ConvergenceError, ConvergenceWarning, OptionError, unknown_name
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -95,38 +97,28 @@ class KeptSteps(NamedTuple, Generic[ArrayT]):
     d: ArrayT
 
 
-@dataclass(frozen=True, eq=False)
-class SolveResult(Generic[ArrayT]):
-    """The answer with its certificate; unpacks as ``x, info`` like SciPy's.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Outcome:
+    """How a computation ended, and what was measured.
 
-    For a single right-hand side, the numbers per system are plain numbers and ``status`` is a ``Status``; for several
-    they are arrays in the shape of the batch.
+    For a single system, the numbers per system are plain numbers and ``status`` is a ``Status``; for several they are
+    arrays in the shape of the batch.
 
     Attributes
     ----------
-    x : the answer, in the kind and precision of the input; without convergence, the iterate of the smallest residual
-    x64 : the answer before it was rounded to that precision, float64
     status : how it ended
     detail : what is known beyond the status, a sentence or nothing
-    iterations : steps taken: applications of the model whose answer was used, and steps of the classical method
-    residuals : |b - A x_k| from k = 0 on, (..., K + 1), NaN after a system has ended; the running values of the
-        method, except the last of a system that converged, which is recomputed. For least squares, here and below, it
-        is |A^T (b - A x_k)|
-    residual_norm : |b - A x| of the returned x, recomputed
-    residual_bound : proven to be no less than the exact |b - A x|; for a LinearOperator its products are taken
-        as exact, since their rounding errors are not known
-    tolerance : max(rtol |b|, atol), for least squares max(rtol |A^T b|, atol), which the bound must not exceed
-    matvecs : products with A and A^T outside the model, those of the certificate included
+    iterations : steps taken, those of the model included
+    residuals : the norm of the residual from the start on, (..., iterations + 1), NaN after a system has ended
+    residual_norm : that of the returned answer, recomputed
+    residual_bound : proven to be no less than the exact one
+    tolerance : what the bound must not exceed
+    evaluations : products with A, or values of F, outside the model, those of the certificate included
     method : what was done, in words
     model : what the model contributed, or None without one
-    setup_seconds, model_seconds, classical_seconds : where the time went; set-up is reading the input and loading a
-        model
-    trajectory : x_k, r_k, d_k of every step if requested, each (..., K + 1, n)
-    least_squares : whether |b - A x| was minimized, so that the residual is that of optimality, A^T (b - A x)
+    seconds : the whole time
     """
 
-    x: ArrayT
-    x64: ArrayT
     status: Status | ObjectArray
     detail: str | ObjectArray
     iterations: Counts
@@ -134,18 +126,16 @@ class SolveResult(Generic[ArrayT]):
     residual_norm: Numbers
     residual_bound: Numbers
     tolerance: Numbers
-    matvecs: Counts
+    evaluations: Counts
     method: str
     model: Contribution | None
-    setup_seconds: float
-    model_seconds: float
-    classical_seconds: float
-    trajectory: KeptSteps[ArrayT] | None = None
-    least_squares: bool = False
+    seconds: float
+
+    _evaluation: ClassVar[str] = "evaluation"
 
     @property
     def converged(self) -> bool:
-        """Whether every system converged."""
+        """Whether the certificate holds, of every system."""
         return all(status is Status.CONVERGED for status in self._statuses)
 
     @property
@@ -156,35 +146,20 @@ class SolveResult(Generic[ArrayT]):
         return values[0] if isinstance(self.status, Status) else np.reshape(values, np.shape(self.status))
 
     @property
-    def seconds(self) -> float:
-        """The whole time."""
-        return self.setup_seconds + self.model_seconds + self.classical_seconds
-
-    def __iter__(self) -> Iterator[ArrayT | Counts]:
-        return iter((self.x, self.info))
-
-    def __str__(self) -> str:
-        return in_lines(self._lines)
-
-    @property
-    def _lines(self) -> dict[str, str]:
-        products = "with A and A^T" if self.least_squares else "with A"
-        work = f"{counted(self.iterations, 'iteration')}, {counted(self.matvecs, 'product')} {products}"
-        parts = {"set-up": self.setup_seconds, "model": self.model_seconds, "classical": self.classical_seconds}
-        time = f"{self.seconds:.3g} s: " + ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items())
-        lines = measured(self, self._status_line(), work, time)
-        return lines | {"residual": f"{_OPTIMALITY}: {lines['residual']}"} if self.least_squares else lines
-
-    def __repr__(self) -> str:
-        return f"<SolveResult: {self._status_line()}>"
-
-    @property
     def finding(self) -> str:
-        """How it ended, after how many products with A, with which residual."""
+        """How it ended, after how many evaluations, with which residual."""
         from nlaformer.report.curves import outcome
 
-        names = [status.name for status in self._statuses]
-        return outcome(names or ["no systems"], np.ravel(self.residual_norm).tolist(), counted(self.matvecs, "product"))
+        names = [status.name for status in self._statuses] or ["no systems"]
+        return outcome(names, np.ravel(self.residual_norm).tolist(), counted(self.evaluations, self._evaluation))
+
+    def explain(self) -> str:
+        """Why systems did not converge: a line for a single one, else a count and each status that occurs."""
+        message = self._status_line()
+        if not isinstance(self.status, Status):
+            seen = set(self._statuses) - {Status.CONVERGED}
+            message += "".join(f"\n{status}" for status in Status if status in seen)
+        return message
 
     def plot(self) -> Figure:
         """Draw the residuals over the iterations, and the tolerance; of several systems the median and the range.
@@ -203,14 +178,15 @@ class SolveResult(Generic[ArrayT]):
         from nlaformer.report.curves import history_figure
 
         known = np.ravel(self.tolerance)
-        level = (
-            ("tolerance" if known.size == 1 else "median tolerance", float(np.median(known))) if known.size else None
-        )
+        name = "tolerance" if known.size == 1 else "median tolerance"
+        level = (name, float(np.median(known))) if known.size else None
         return history_figure(self.residuals, self.finding, self._drawn, level=level)
 
-    @property
-    def _drawn(self) -> str:
-        return f"norm of the residual{f' {_OPTIMALITY}' if self.least_squares else ''}"
+    def __str__(self) -> str:
+        return "\n".join(f"{name:<10}{value}" for name, value in self._lines.items())
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self._status_line()}>"
 
     def _repr_html_(self) -> str:
         from nlaformer.report.html import panel, rows, spark
@@ -218,15 +194,25 @@ class SolveResult(Generic[ArrayT]):
         told = [rows(self._lines)]
         if isinstance(self.status, Status):
             told.append(spark(np.ravel(self.residuals).tolist(), f"{self._drawn} by iteration, logarithmic"))
-        return panel(f"Solve: {self.finding}", *told)
+        return panel(f"{type(self).__name__}: {self.finding}", *told)
 
-    def explain(self) -> str:
-        """Why systems did not converge: a line for a single one, else a count and each status that occurs."""
-        message = self._status_line()
-        if not isinstance(self.status, Status):
-            seen = set(self._statuses) - {Status.CONVERGED}
-            message += "".join(f"\n{status}" for status in Status if status in seen)
-        return message
+    @property
+    def _lines(self) -> dict[str, str]:
+        """What is told, by name."""
+        norm, bound, limit = (_span(v) for v in (self.residual_norm, self.residual_bound, self.tolerance))
+        work = f"{counted(self.iterations, 'iteration')}, {counted(self.evaluations, self._evaluation)}"
+        return {
+            "status": self._status_line(),
+            "residual": f"{norm}, at most {bound} by the certificate; tolerance {limit}",
+            "method": self.method,
+            "work": work,
+            "model": str(self.model or "none"),
+            "time": f"{self.seconds:.3g} s",
+        }
+
+    @property
+    def _drawn(self) -> str:
+        return "norm of the residual"
 
     @property
     def _statuses(self) -> list[Status]:
@@ -241,22 +227,55 @@ class SolveResult(Generic[ArrayT]):
         return f"{len(found):,} systems: " + ", ".join(words)
 
 
-def measured(result: Any, status: str, work: str, time: str) -> dict[str, str]:
-    """What is told of a SolveResult and of an Outcome, by name."""
-    norm, bound, limit = (_span(v) for v in (result.residual_norm, result.residual_bound, result.tolerance))
-    return {
-        "status": status,
-        "residual": f"{norm}, at most {bound} by the certificate; tolerance {limit}",
-        "method": result.method,
-        "work": work,
-        "model": str(result.model or "none"),
-        "time": time,
-    }
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SolveResult(Outcome, Generic[ArrayT]):
+    """The answer of a linear system with its certificate; unpacks as ``x, info`` like SciPy's.
 
+    The residual is |b - A x|; of least squares it is |A^T (b - A x)|. Of a LinearOperator, products are taken as exact.
+    ``residuals`` are the running values of the method, except the last of a system that converged, which is recomputed;
+    ``evaluations`` are products with A and A^T.
 
-def in_lines(rows: Mapping[str, str]) -> str:
-    """Names and values in aligned lines."""
-    return "\n".join(f"{name:<10}{value}" for name, value in rows.items())
+    Attributes
+    ----------
+    x : the answer, in the kind and precision of the input; without convergence, the iterate of the smallest residual
+    x64 : the answer before it was rounded to that precision, float64
+    setup_seconds, model_seconds, classical_seconds : where the time went; set-up is reading the input and loading a
+        model
+    trajectory : x_k, r_k, d_k of every step if requested, each (..., K + 1, n)
+    least_squares : whether |b - A x| was minimized, so that the residual is that of optimality
+    """
+
+    x: ArrayT
+    x64: ArrayT
+    setup_seconds: float
+    model_seconds: float
+    classical_seconds: float
+    trajectory: KeptSteps[ArrayT] | None = None
+    least_squares: bool = False
+
+    _evaluation: ClassVar[str] = "product"
+
+    @property
+    def matvecs(self) -> Counts:
+        """Products with A and A^T outside the model, those of the certificate included."""
+        return self.evaluations
+
+    def __iter__(self) -> Iterator[ArrayT | Counts]:
+        return iter((self.x, self.info))
+
+    @property
+    def _lines(self) -> dict[str, str]:
+        lines = super()._lines
+        parts = {"set-up": self.setup_seconds, "model": self.model_seconds, "classical": self.classical_seconds}
+        lines["time"] += ": " + ", ".join(f"{name} {seconds:.3g} s" for name, seconds in parts.items())
+        lines["work"] += " with A and A^T" if self.least_squares else " with A"
+        if self.least_squares:
+            lines["residual"] = f"{_OPTIMALITY}: {lines['residual']}"
+        return lines
+
+    @property
+    def _drawn(self) -> str:
+        return f"norm of the residual{f' {_OPTIMALITY}' if self.least_squares else ''}"
 
 
 def counted(values: Counts, what: str) -> str:
@@ -275,3 +294,23 @@ def _span(values: Counts | Numbers) -> str:
     low, high = (known.min(), known.max()) if known.size else (np.nan, np.nan)
     shown = [f"{v:,}" if isinstance(v, (int, np.integer)) else f"{v:.2e}" for v in (low, high)]
     return shown[0] if shown[0] == shown[1] else f"{shown[0]} to {shown[1]}"
+
+
+_CHECKS = ("warn", "raise", "ignore")
+
+
+def check_reporting(check: Any, callback: Any) -> None:
+    """Refuse a way to report that does not exist, and a callback that cannot be called."""
+    if check not in _CHECKS:
+        raise unknown_name("check", check, _CHECKS)
+    if callback is not None and not callable(callback):
+        raise OptionError(f"callback is a {type(callback).__name__}; expected a function of the iterate")
+
+
+def warn_or_raise(result: Outcome, check: str, above: int) -> None:
+    """Report that something did not converge; the user's line is so many calls above."""
+    if result.converged or check == "ignore":
+        return
+    if check == "raise":
+        raise ConvergenceError(result.explain(), result)
+    warnings.warn(result.explain(), ConvergenceWarning, stacklevel=above + 1)

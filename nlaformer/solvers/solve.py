@@ -22,12 +22,11 @@ from nlaformer.solvers.ending import finish
 from nlaformer.solvers.lsmr import lsmr
 from nlaformer.solvers.minimal_residuals import minimal_residuals
 from nlaformer.solvers.models import refusal, warn_refused
-from nlaformer.solvers.outcome import warn_or_raise
 from nlaformer.solvers.parse import Problem, read
 from nlaformer.solvers.preconditioners import Identity, Preconditioner, learned, read_preconditioner
 from nlaformer.solvers.progress import Progress
 from nlaformer.solvers.request import Request
-from nlaformer.solvers.result import Contribution, SolveResult, Status
+from nlaformer.solvers.result import Contribution, SolveResult, Status, warn_or_raise
 from nlaformer.solvers.state import SolveState
 
 if TYPE_CHECKING:

@@ -30,8 +30,7 @@ from nlaformer.solvers.arithmetic import to_torch
 from nlaformer.solvers.certificate import UNIT, norm_lower, norm_upper
 from nlaformer.solvers.inputs import read_real, read_tolerance, result_dtype
 from nlaformer.solvers.models import RESIDUAL, linear_residual, loaded, no_function, program_of, residual_of
-from nlaformer.solvers.outcome import Outcome, check_reporting, warn_or_raise
-from nlaformer.solvers.result import Status
+from nlaformer.solvers.result import Counts, Outcome, Status, check_reporting, warn_or_raise
 from nlaformer.solvers.runner import Runner, read_runner
 from nlaformer.solvers.search import Search, search_with
 from nlaformer.solvers.solve import solve
@@ -43,7 +42,7 @@ _STEPS = 200
 _AGREES = 0.1  # of a difference, by which the one with half the step may differ
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class NonlinearResult(Outcome, Generic[ArrayT]):
     """A root with its certificate; unpacks as ``x, info``.
 
@@ -57,11 +56,8 @@ class NonlinearResult(Outcome, Generic[ArrayT]):
 
     x: ArrayT
 
-    def __iter__(self) -> Iterator[ArrayT | int]:
+    def __iter__(self) -> Iterator[ArrayT | Counts]:
         return iter((self.x, self.info))
-
-    def __repr__(self) -> str:
-        return f"<NonlinearResult: {self.explain()}>"
 
 
 @torch.no_grad()
