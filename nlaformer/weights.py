@@ -6,6 +6,7 @@ makes use of that. Both act on the last axis of tensors (..., token, row).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -92,7 +93,7 @@ class Sparse(nn.Module):
         self._block_shape = len(rows), len(columns)
         places = torch.searchsorted(rows, out[inside]) * len(columns) + column
         self._block_places = None if len(places) == len(rows) * len(columns) else places  # none: it has no zeros
-        self._block = self.values.new_zeros(0 if self._block_places is None else len(rows) * len(columns))
+        self._block = self.values.new_zeros(0)  # until it is needed
 
         entries.append(inside)
         order = order[torch.cat(entries)]
@@ -107,10 +108,12 @@ class Sparse(nn.Module):
         if torch.is_grad_enabled() or torch.compiler.is_compiling():  # backward needs them as they are in this pass
             *factors, entries = values.split(self._sizes)
             if self._block_places is not None:
-                entries = torch.zeros_like(self._block).scatter(0, self._block_places, entries)
+                entries = entries.new_zeros(math.prod(self._block_shape)).scatter(0, self._block_places, entries)
             return *factors, entries.view(self._block_shape)
         if values.data_ptr() != self._address:  # other storage, as after ``.data = ...``; else these are views of it
             self._address = values.data_ptr()
+            if self._block_places is not None and not len(self._block):
+                self._block = values.detach().new_zeros(math.prod(self._block_shape))
             *factors, self._entries = values.detach().split(self._sizes)
             block = self._entries if self._block_places is None else self._block
             self._parts = (*factors, block.view(self._block_shape))

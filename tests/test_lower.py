@@ -1,10 +1,11 @@
 """The new back end beside the old one: the same programs, no layer and no head more, the same accuracy; and its parts.
 
-Programs come from the old front end, converted (``core_graph``).
+The new front end traces the programs (``back_end``).
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,19 +13,23 @@ import pytest
 import torch
 
 import nlaformer as nf
+from nlaformer import problems
 from nlaformer.compiler.compiling import compiled
 from nlaformer.compiler.library import record
 from nlaformer.compiler.lower.blocks import lower
 from nlaformer.compiler.lower.context import RULES
-from nlaformer.compiler.lower.facts import Core
 from nlaformer.compiler.machine.emit import emit
 from nlaformer.compiler.machine.instructions import Instruction
 from nlaformer.compiler.machine.rows import Target
 from nlaformer.compiler.machine.schedule import schedule
+from nlaformer.learn.methods import GuidedCG
+from nlaformer.learn.programs import initial
+from nlaformer.program.data import ProgramGraph
 from nlaformer.program.ir import Graph, Node
 from nlaformer.program.primitives import CORE, apply
 from tests import golden
-from tests.core_graph import lowered
+from tests.back_end import lowered
+from tests.systems import ProposedCG
 
 N = 6
 
@@ -51,7 +56,7 @@ def test_a_program_of_the_library_takes_no_layer_more_and_errs_no_more_than_by_t
 
 def _answer(answer: Node, inputs: dict[str, Node], A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, int]:
     """What the weights of a program make that is this answer alone, and how many heads a layer has at most."""
-    plan, _ = lower(Core("answer", N, inputs, {}, {}, {}, answer, definite=False), Target(N, torch.float64, 3, 1024.0))
+    plan, _ = lower(ProgramGraph("answer", N, inputs, {}, {}, answer), Target(N, torch.float64, 3, 1024.0))
     layers = schedule(plan)
     weights = emit(plan, layers)
     P = weights.layout.empty((1,), torch.float64)
@@ -130,6 +135,34 @@ def test_a_common_move_takes_few_heads(move: Any, heads: int):
     found, most = _answer(graph.move([source], positions), inputs, A, A[0])
     assert np.array_equal(found, _in_rows(move(np.maximum(A, 0))))
     assert most == heads
+
+
+@pytest.mark.parametrize("kind", [ProposedCG, GuidedCG])
+def test_a_trained_part_stands_beside_compiled_layers(kind: Any):
+    sizes: dict[str, Any] = {"n": N, "d": 16, "heads": 2, "T": 4}
+    model = initial(replace(nf.recipe("guided-quickstart"), **sizes), kind())
+    old, new = (compiled(model, verify=False, back_end=back_end) for back_end in (None, lowered))
+    assert _sizes(old) == _sizes(new)
+    A, b, _ = problems.SPD(n=N, sigma=1.2).sample(4, seed=3)
+    runs = [each.run(A.double(), b.double(), iterations=6).x for each in (old, new)]
+    assert float((runs[0] - runs[1]).norm()) <= 1e-9 * float(runs[0].norm())
+
+
+@pytest.mark.parametrize("name", ["cg", "gmres", "cholesky", "adam"])
+def test_every_layer_says_what_it_does(name: str):
+    algorithm = compiled(record(name).program(), N, verify=False, back_end=lowered)
+    for block in ("pre", "loop", "post"):
+        layers = getattr(algorithm.model, block)
+        assert [bool(words) for words in algorithm.config.schedule[block]] == [True] * len(layers)
+
+
+def test_weights_are_those_of_the_old_back_end_to_the_last_bit():
+    """Those of one layer stand in another order."""
+    old, new = (compiled(record("cg").program(), N, verify=False, back_end=each) for each in (None, lowered))
+    weights = [each.model.state_dict().items() for each in (old, new)]
+    entries = [{key: value.sort().values for key, value in each if "index" not in key} for each in weights]
+    assert entries[0].keys() == entries[1].keys()
+    assert all(torch.equal(value, entries[1][key]) for key, value in entries[0].items())
 
 
 def test_every_core_primitive_has_a_rule():

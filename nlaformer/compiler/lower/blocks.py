@@ -13,27 +13,28 @@ from typing import Any
 
 from nlaformer.compiler.lower import elementwise, logs, moves, network, products
 from nlaformer.compiler.lower.context import RULES, Lowering
-from nlaformer.compiler.lower.facts import Core, Facts, facts_of
+from nlaformer.compiler.lower.facts import Facts, facts_of
 from nlaformer.compiler.lower.normal import normal
 from nlaformer.compiler.lower.sizes import common_exponent, in_rows, maximum, normalized, peak
-from nlaformer.compiler.machine.instructions import Relu
+from nlaformer.compiler.machine.instructions import Attend, Relu
 from nlaformer.compiler.machine.rows import STOP, UNKNOWN, UNKNOWN_SCALAR, ZERO, Block, Plan, Range, Stored, Target
 from nlaformer.compiler.terms import Combination, Term, combine
 from nlaformer.errors import CompileError
+from nlaformer.program.data import ProgramGraph
 from nlaformer.program.ir import Node
 
 RULE_MODULES = (elementwise, logs, moves, network, products)  # whose rules are entered when they are imported
 
 
-def lower(core: Core, target: Target, networks: Mapping[str, Any] | None = None) -> tuple[Plan, Facts]:
+def lower(program: ProgramGraph, target: Target, networks: Mapping[str, Any] | None = None) -> tuple[Plan, Facts]:
     """The plan of a program, and what was found out about it; ``networks`` fill its learned parts."""
-    facts = facts_of(normal(core))
+    facts = facts_of(normal(program))
     problems = [*facts.problems]
     reason = "there are no weights for it; Program.run computes it"
     problems += [(node, f"{node.op}: {reason}") for node in facts.core.nodes if node.op not in RULES]
     if problems:
         node, text = problems[0]
-        raise CompileError(f"{core.name} cannot be compiled.\n  {node.line}\n    {text}")
+        raise CompileError(f"{program.name} cannot be compiled.\n  {node.line}\n    {text}")
     low = Lowering(facts, target, networks or {})
     _write_states(low, "pre", facts.core.start)
     _write_states(low, "loop", facts.core.step)
@@ -71,7 +72,18 @@ def _write(low: Lowering, stored: Stored, node: Node, target: Combination = ()) 
             source, log = normalized(low, source, 0)
         writes[stored.row], writes[stored.scale] = source, combine((1.0, exponent), (1.0, log))
     else:
-        writes[stored.row] = low.stored(low.value(node), target)
+        writes[stored.row] = combine(*((c, _moved(low, row)) for row, c in low.stored(low.value(node), target)))
+
+
+def _moved(low: Lowering, number: int) -> Combination:
+    """A row; of a view a copy, by a head: what it shows may then be cleared before something else stands there."""
+    row = low.machine.rows[number]
+    if not row.view or low.machine.block != "loop":
+        return ((number, 1.0),)
+    pairs = tuple((part[1], k) for k, part in enumerate(row.view) if part)
+    source = ((next(part[0] for part in row.view if part), 1.0),)
+    tokens = tuple(range(1, low.n + 1))
+    return ((low.machine.add(Attend((source,), ((tokens, pairs),)), row.height, row.range), 1.0),)
 
 
 def _write_answer(low: Lowering, node: Node) -> Stored:

@@ -22,20 +22,18 @@ from __future__ import annotations
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
+from nlaformer.program.data import ANSWER
 from nlaformer.program.facts import Unit, combine
 from nlaformer.program.ir import Node, is_input, is_transpose, is_zero, reachable
 from nlaformer.program.primitives import PRIMITIVES
 
-ANSWER = "finish()"
-
 
 @dataclass(frozen=True, eq=False)
 class Core:
-    """A program in core primitives: its state before, at and after a step, and the answer.
+    """A program in core primitives and in its normal form: its state before, at and after a step, and the answer.
 
     ``definite``: whether it takes A to be symmetric positive definite.
     """
@@ -47,8 +45,7 @@ class Core:
     state: Mapping[str, Node]
     step: Mapping[str, Node]
     answer: Node
-    definite: bool = True
-    networks: Mapping[str, Any] = field(default_factory=dict)
+    definite: bool
 
     @functools.cached_property
     def nodes(self) -> list[Node]:
@@ -172,6 +169,7 @@ def _solve_units(core: Core) -> tuple[dict[str, tuple[Fraction, Fraction]], froz
         (node, f"argument {place} of {node.extra[0]} has a unit: it changes when the system is scaled")
         for node in core.nodes if node.op == "learned"
         for place, given in enumerate(node.args[1:], 2) if solved(exponents[id(given)])
+        if given.op != "state" or given.extra in core.state  # the memory of a part has none
     ]  # fmt: skip
 
     def of(name: str, exponent: Unit) -> Fraction:

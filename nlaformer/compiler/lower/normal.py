@@ -1,57 +1,65 @@
 """One way to say one thing: the graph of a program, before facts are found and rules are applied.
 
 Constants of zeros and ones that select, P @ X, X * mask, e_i . v, say where entries go: they become moves, which are
-exact. A linearized product would leave 1e-13 of the largest entry in every other. Sums by ones become sums, division by
-a number a multiple, v @ M a product with the transpose, and what NumPy broadcasts in a sum stands there as a move.
+exact. A linearized product would leave 1e-13 of the largest entry in every other. Sums by ones become sums, and what
+NumPy broadcasts in a sum stands there as a move.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+import functools
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from nlaformer.compiler.lower.facts import Core, is_system_matrix
-from nlaformer.program.ir import Graph, Line, Node, is_number, is_transpose
+from nlaformer.errors import CompileError
+from nlaformer.program.core import core
+from nlaformer.program.data import ProgramGraph
+from nlaformer.program.ir import Graph, Line, Node, RefusedError, is_number, is_transpose, reachable
 from nlaformer.program.primitives import apply
 
 
-def normal(core: Core) -> Core:
-    """The same program in its normal form."""
-    return _Normal().of(core)
+def normal(program: ProgramGraph) -> Core:
+    """The same program in its normal form; the memory of learned parts, which the weights keep, is no state."""
+    maker = _Normal(program.n)
+    try:
+        return maker.of(core(program)[0])
+    except RefusedError as refusal:
+        raise CompileError(f"{program.name} cannot be compiled.\n  {maker.line}\n    {refusal}") from None
 
 
 class _Normal:
-    def __init__(self) -> None:
-        self.line = Line()
+    def __init__(self, n: int) -> None:
+        self.n, self.line = n, Line()
         self.graph = Graph(lambda: self.line)
-        self.images: dict[int, Node] = {}
+        self.images: dict[Node, Node] = {}
 
-    def of(self, core: Core) -> Core:
-        for node in (*core.nodes, *core.inputs.values(), *core.state.values()):
+    def of(self, program: ProgramGraph) -> Core:
+        memories = {part.memory_name for part in program.parts}
+        blocks = (program.start, program.step)
+        start, step = ({name: node for name, node in block.items() if name not in memories} for block in blocks)
+        nodes = reachable((*program.inputs.values(), *start.values(), *step.values(), program.answer))
+        self.multiplied = {frozenset(node.args) for node in nodes if node.op == "multiply"}
+        for node in nodes:
             self.image(node)
-        image = self.images
 
         def each(nodes: Mapping[str, Node]) -> dict[str, Node]:
-            return {name: image[id(node)] for name, node in nodes.items()}
+            return {name: self.images[node] for name, node in nodes.items()}
 
-        return replace(
-            core,
-            inputs=each(core.inputs),
-            start=each(core.start),
-            state=each(core.state),
-            step=each(core.step),
-            answer=image[id(core.answer)],
-        )
+        state = {name: self.graph.state(name, node.shape) for name, node in start.items()}
+        answer, definite = self.images[program.answer], program.positive_definite
+        return Core(program.name, program.n, each(program.inputs), each(start), state, each(step), answer, definite)
 
     def image(self, node: Node) -> Node:
-        if id(node) not in self.images:
-            self.line = node.line
-            args = [self.images[id(argument)] for argument in node.args]
-            rule: Callable[..., Node | None] = getattr(self, f"_{node.op}", lambda *_: None)
-            self.images[id(node)] = rule(node, *args) or self._same(node, args)
-        return self.images[id(node)]
+        self.line = node.line
+        args = [self.images[argument] for argument in node.args]
+        rule: Callable[..., Node | None] = getattr(self, f"_{node.op}", lambda *_: None)
+        image = rule(node, *args) or self._same(node, args)
+        if image.shape and image.shape[0] > self.n:
+            raise RefusedError(f"an array of shape {image.shape}; weights take {self.n} rows at most")
+        self.images[node] = image
+        return image
 
     def _same(self, node: Node, args: list[Node]) -> Node:
         if node.op in ("add", "multiply", "matmul", "divide", "relu", "sqrt", "exp", "log", "sign", "positive"):
@@ -60,30 +68,28 @@ class _Normal:
 
     # --- rules: what another node says as well, or None ---
 
+    def _constant(self, node: Node) -> Node:
+        return self.graph.constant(node.extra.reshape(self.folded(node.shape)))
+
     def _move(self, node: Node, *sources: Node) -> Node:
-        return self.graph.move(sources, node.extra)
+        return self.graph.move(sources, node.extra.reshape(self.folded(node.shape)))
 
     def _add(self, node: Node, u: Node, v: Node) -> Node:
         return apply(self.graph, "add", *(self.spread(argument, node.shape) for argument in (u, v)))
 
-    def _divide(self, node: Node, u: Node, v: Node) -> Node | None:
-        if is_number(v) and v.extra:
-            return self.times(1.0 / float(v.extra), u)
+    def _divide(self, node: Node, u: Node, v: Node) -> Node:
         if v.shape and v.shape != node.shape:  # a reciprocal is broadcast, not a divisor
-            v = apply(self.graph, "divide", self.graph.constant(1.0), v)
-            return apply(self.graph, "multiply", u, v)
-        return None
+            return self._multiply(node, u, apply(self.graph, "divide", self.graph.constant(1.0), v))
+        return apply(self.graph, "divide", self.spread(u, node.shape) if u.shape else u, v)
 
-    def _multiply(self, node: Node, u: Node, v: Node) -> Node | None:
+    def _multiply(self, node: Node, u: Node, v: Node) -> Node:
         for mask, other in ((u, v), (v, u)):
             c = selecting(mask)
             if c and mask.shape and other.shape and other.op != "constant":
                 kept = np.broadcast_to(mask.extra != 0, node.shape)
                 places = _broadcast(other.shape, node.shape)
                 return self.times(c, self.graph.move([other], np.where(kept, places, -1)))
-        if node.ndim < 2:
-            return None
-        for one, other in ((u, v), (v, u)):
+        for one, other in ((u, v), (v, u)) if node.ndim == 2 else ():
             column, row = self._column(one, node.shape), self._row(other, node.shape)
             if row is not None:
                 if column is not None:  # an outer product
@@ -93,7 +99,8 @@ class _Normal:
                     return apply(self.graph, "matmul", one, self.graph.move([row], diagonal))
             if column is not None and other.shape == node.shape:
                 return apply(self.graph, "multiply", column, other)
-        return None
+        u, v = (self.spread(factor, node.shape) if factor.shape else factor for factor in (u, v))
+        return apply(self.graph, "multiply", u, v)
 
     def _column(self, v: Node, shape: tuple[int, ...]) -> Node | None:
         """The (p, 1) array that stands in each column of an array of this shape, as NumPy broadcasts."""
@@ -114,9 +121,28 @@ class _Normal:
         return None
 
     def _matmul(self, node: Node, u: Node, v: Node) -> Node | None:
-        if u.ndim == 1 and v.ndim == 2:
-            transposed = self.graph.move([v], np.arange(v.size).reshape(v.shape).T)
-            return self._matmul(node, transposed, u) or apply(self.graph, "matmul", transposed, u)
+        if not node.shape and u.ndim == 2:  # long vectors
+            return apply(self.graph, "sum", apply(self.graph, "multiply", u, v), extra=((0, 1), False))
+        if not node.shape and frozenset(node.args) in self.multiplied:  # the products are there, and are summed
+            return self.total(apply(self.graph, "multiply", u, v), 0)
+        if not node.shape:
+            for one, other in sorted(((u, v), (v, u)), key=lambda pair: pair[1].invariant):
+                if one.op == "move" and (whole := _part_of(other)) is not None:
+                    # Its entries stay where they are, and those of the other factor move to them.
+                    places = np.full(whole.shape, -1)
+                    places[other.extra] = np.arange(other.size)
+                    return apply(self.graph, "matmul", self.graph.move([one], places), whole)
+        for one, other in ((u, v), (v, u)):
+            if not node.shape and other.op == "move" and not any(source.shape for source in other.args):
+                # Of numbers, which are there one by one: each has a scale of its own.
+                pairs = [(k, other.args[place]) for k, place in enumerate(other.extra.tolist()) if place >= 0]
+                return self.added(self._multiply(node, self.graph.move([one], k), number) for k, number in pairs)
+        if node.ndim == 1 and u.shape[1] < u.shape[0] and (columns := self._vectors(u, 0)):
+            return self.added(self._multiply(node, self.graph.move([v], k), w) for k, w in columns.items())
+        if node.ndim == 1 and (rows := self._vectors(u, 1)):
+            places = np.full(node.shape, -1)
+            places[list(rows)] = range(len(rows))
+            return self.graph.move([apply(self.graph, "matmul", w, v) for w in rows.values()], places)
         for constant, other, axis in ((u, v, 0), (v, u, -1)):
             c = selecting(constant)
             if not c or other.op == "constant":
@@ -138,6 +164,9 @@ class _Normal:
 
     def _sum(self, node: Node, v: Node) -> Node | None:
         """Sums of columns, and of rows of an input, whose entries are there as logarithms: products with ones."""
+        if node.args[0].ndim == 1 and v.ndim == 2:  # a long vector
+            total = apply(self.graph, "sum", v, extra=((0, 1), False))
+            return self.graph.move([total], np.zeros(node.shape, np.int64))
         if v.ndim < 2 or len(node.extra[0]) == 2 or (node.extra[0] == (1,) and not is_system_matrix(v)):
             return None
         matrix = v if node.extra[0] == (1,) else self.graph.move([v], np.arange(v.size).reshape(v.shape).T)
@@ -145,6 +174,23 @@ class _Normal:
         return self.graph.move([product], np.arange(product.size).reshape(node.shape))
 
     # --- words ---
+
+    def _vectors(self, matrix: Node, axis: int) -> dict[int, Node]:
+        """The vectors that a matrix was filled with, by the number of their column (axis 0) or row; else none.
+
+        Where the vectors are there, products with each of them cost a layer less than one with the matrix.
+        """
+        if matrix.op != "move" or any(source.ndim != 1 for source in matrix.args):
+            return {}
+        lines = enumerate(matrix.extra.T if axis == 0 else matrix.extra)
+        found = {k: self.graph.move(matrix.args, places) for k, places in lines if (places >= 0).any()}
+        return found if all(len(vector.args) == 1 or vector.op != "move" for vector in found.values()) else {}
+
+    def folded(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """A vector that is longer than the rows of P stands as a matrix, in the same order."""
+        if len(shape) != 1 or shape[0] <= self.n:
+            return shape
+        return (1, shape[0]) if shape[0] % self.n else (self.n, shape[0] // self.n)
 
     def times(self, c: float, v: Node) -> Node:
         if v.op == "constant":
@@ -156,6 +202,9 @@ class _Normal:
             return v if v.shape == shape else self.graph.constant(np.full(shape, v.extra))
         return self.graph.move([v], _broadcast(v.shape, shape)) if v.shape else v
 
+    def added(self, terms: Iterable[Node]) -> Node:
+        return functools.reduce(functools.partial(apply, self.graph, "add"), terms)
+
     def total(self, v: Node, axis: int) -> Node:
         return apply(self.graph, "sum", v, extra=((axis % v.ndim,), False))
 
@@ -166,6 +215,14 @@ def selecting(node: Node) -> float:
         return 0.0
     c = float(node.extra.ravel()[np.flatnonzero(node.extra)[0]])
     return c if np.isin(node.extra, (0.0, c)).all() else 0.0
+
+
+def _part_of(vector: Node) -> Node | None:
+    """The vector of which another one has some of the entries, each once."""
+    if vector.op != "move" or len(vector.args) > 1 or vector.args[0].ndim != 1:
+        return None
+    once = int(vector.extra.min(initial=0)) >= 0 and len(np.unique(vector.extra)) == vector.size
+    return vector.args[0] if once else None
 
 
 def _broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> np.ndarray:

@@ -31,7 +31,8 @@ _GROWTH = 2.0  # how far residuals may grow in a step without a definite A
 @lowers("multiply")
 def lower_multiply(low: Lowering, node: Node) -> Terms:
     """Factors that are exponentials or have logarithms go into the exponent; else a product of rows."""
-    u, v = node.args
+    # A scalar first: what is made of it may put other values into better rows.
+    u, v = sorted(node.args, key=lambda factor: factor.ndim)
     for one, other in ((u, v), (v, u)):
         if other.ndim < one.ndim and low.is_partial(one):
             continue

@@ -14,6 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
 from nlaformer.compiler.lower.facts import Core, Facts, causes, dot_of, falling_states, undeclared, vanishing
 from nlaformer.program.ir import Node, is_number, reachable
 from nlaformer.program.primitives import PRIMITIVES
@@ -159,13 +161,19 @@ def _is_homogeneous(core: Core) -> bool:
         args = [argument for argument in node.args if argument.shape == node.shape]
         if node.op == "matmul" and node.args[0].op == "input":
             stack.append(node.args[1])
-        elif node.op in ("add", "multiply", "relu", "move", "positive") and args:
+        elif (node.op in ("add", "multiply", "relu", "positive") or is_permutation(node)) and args:
             stack += args
         elif node.op == "divide":
             stack.append(node.args[0])
         elif node is not answer:
             return False
     return True
+
+
+def is_permutation(node: Node) -> bool:
+    """Whether a node has all the entries of its argument, in another order."""
+    whole = node.op == "move" and len(node.args) == 1 and node.shape == node.args[0].shape
+    return whole and len(np.unique(node.extra)) == node.size and int(node.extra.min()) >= 0
 
 
 def is_counter(core: Core, name: str) -> bool:

@@ -74,6 +74,12 @@ def _values(to: Writer, group: Sequence[Placed], source: int) -> tuple[Forms, In
     return stack(*forms), np.concatenate(targets)
 
 
+def _power(say: Words, exponent: Combination) -> str:
+    """A factor e^exponent, in words; ``say`` puts sums in parentheses."""
+    text = say(exponent)
+    return (f" exp{text}" if text.startswith("(") else f" exp({text})") if exponent else ""
+
+
 # --- products ---
 
 
@@ -94,7 +100,7 @@ class Scale(Instruction):
         return [to.exponential(exponents[k % each], value[k], target[k : k + 1]) for k in range(len(target))], []
 
     def words(self, say: Words, beside: Sequence[str]) -> str:
-        return f"{say(self.sources[0])} exp({say(self.sources[1])})"
+        return say(self.sources[0]) + _power(say, self.sources[1])
 
 
 @dataclass(frozen=True)
@@ -129,8 +135,7 @@ class Kernel(Instruction):
     def words(self, say: Words, beside: Sequence[str]) -> str:
         if self.power != 1.0:
             return f"row sums of {self.name} * {self.name}"
-        power = f" exp({say(self.sources[1])})" if self.sources[1] else ""
-        return f"{self.name}{'.T' if self.transposed else ''} {say(self.sources[0])}{power}"
+        return f"{self.name}{'.T' if self.transposed else ''} {say(self.sources[0])}{_power(say, self.sources[1])}"
 
 
 @dataclass(frozen=True)

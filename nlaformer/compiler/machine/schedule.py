@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from nlaformer.compiler.machine.instructions import Attend, Show
+from nlaformer.compiler.machine.instructions import Attend, Show, Words
+from nlaformer.compiler.machine.logarithms import Encode
 from nlaformer.compiler.machine.rows import BLOCKS, FFN, Block, Machine, Placed, Plan
 from nlaformer.compiler.terms import Combination
 
@@ -105,17 +106,17 @@ def in_words(plan: Plan, layers: Schedule) -> dict[str, list[list[str]]]:
             text = _sum(source, names)
             return text if len(source) < 2 else f"({text})"
 
-        words[block] = [
-            [
-                f"{names[each.target]} = {each.instruction.words(say, [names[row] for row in each.beside])}"
-                for each in layer
-            ]
-            for layer in layers.layers[block]
-        ]
+        words[block] = [[_assignment(each, names, say) for each in layer] for layer in layers.layers[block]]
         if words[block]:
             writes = machine.writes[block].items()
             words[block][-1] += [f"{names[row]} := {_sum(source, names)}" for row, source in writes]
     return words
+
+
+def _assignment(placed: Placed, names: Sequence[str], say: Words) -> str:
+    """What an instruction does; one of several layers that make a row together says so itself."""
+    words = placed.instruction.words(say, [names[row] for row in placed.beside])
+    return words if isinstance(placed.instruction, Encode) else f"{names[placed.target]} = {words}"
 
 
 def _name(machine: Machine, number: int, block: Block) -> str:

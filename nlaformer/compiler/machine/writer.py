@@ -46,7 +46,7 @@ class Writer:
         """The rows of P of a row of the machine."""
         if number == EYE:  # the position rows of the data tokens
             return self.positions[1:]
-        return np.asarray(self.layout[self.names[number]])
+        return np.asarray(self.layout[self.names[number]], np.int64)
 
     def forms(self, source: Combination, height: int = 1) -> Forms:
         """A combination as one form for each of its rows, at least ``height``, a single row repeated."""
