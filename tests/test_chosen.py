@@ -73,6 +73,14 @@ def test_a_large_dense_matrix_that_probing_shows_to_be_indefinite_is_factored(mo
     assert result.converged and "LU" in result.method
 
 
+@pytest.mark.parametrize(("shift", "name"), [(0.0, "LU"), (20.0, "GMRES with M")])
+def test_a_large_dense_general_matrix_is_factored_unless_gmres_is_fast(monkeypatch, shift, name):
+    monkeypatch.setattr(automatic, "DIRECT", 10)
+    A = np.random.default_rng(0).standard_normal((600, 600)) / 20 + shift * np.eye(600)
+    result = nf.solve(A, np.ones(600), rtol=1e-8)
+    assert result.converged and name in result.method
+
+
 def test_a_matrix_that_a_solve_shows_to_be_indefinite_is_solved_by_another_method():
     A = sp.csr_matrix(grid(16, 16, 16) - 0.5 * sp.eye_array(4096))
     b = np.random.default_rng(0).standard_normal(4096)

@@ -188,6 +188,8 @@ def _dense(known: _Measured, symmetric: bool) -> Iterator[Choice]:
         if known.size > DIRECT and 0 < _OF_JACOBI * known.jacobi < known.size / _DENSE:
             yield from known.jacobi_choice("cg", int(4 * known.jacobi))
         yield from known.choice("cg", "cholesky", lambda: _cholesky(A), _CONFIRMED)
+    elif known.size > DIRECT:  # no probe tells how many steps GMRES takes: half of what LU costs are tried
+        yield from known.jacobi_choice("gmres", known.size // (2 * _DENSE))
     yield from known.choice("gmres", "lu", lambda: _lu(A), _CONFIRMED)
     yield from known.choice("gmres", "", lambda: None)
 

@@ -243,7 +243,7 @@ def _solve(request: Request) -> SolveResult:
     if (M := learned(request.preconditioner)) is not None:
         request = replace(request, M=M)
     refused = ""
-    if request.method == "auto" and (refused := refusal(request.model, request.A)):
+    if request.method == "auto" and request.model is not None and (refused := refusal(request.model, request.A)):
         warn_refused(refused, above=3)
         request = replace(request, model=None, switch=True)  # which had been the model's
     modelled = request.model is not None or M is not None
