@@ -492,3 +492,15 @@ def test_an_asymmetry_beyond_rounding_is_refused_by_cg_however_small_the_entries
 def test_a_sparse_right_hand_side_is_refused_with_a_remedy():
     with pytest.raises(DTypeError, match=r"b\.toarray\(\)"):
         nf.solve(np.eye(3), sp.csr_array(np.ones((3, 1))))
+
+
+def test_a_lane_that_breaks_down_leaves_the_directions_of_the_others_alone() -> None:
+    A, b = spd(12, count=6)
+    A[2] -= 1.5 * np.median(np.linalg.eigvalsh(A[2])) * np.eye(12)  # breaks down after some steps
+    A[2] += np.diag(np.maximum(0, 1e-3 - np.diag(A[2])))
+    for M in (None, "jacobi"):
+        together = nf.cg(A, b, rtol=1e-9, M=M, check="ignore")
+        assert together.status[2] is Status.NOT_SPD and together.iterations[2] > 0
+        for k in (0, 1, 3, 4, 5):
+            alone = nf.cg(A[k], b[k], rtol=1e-9, M=M)
+            assert abs(together.iterations[k] - alone.iterations) <= 1 and together.status[k] is Status.CONVERGED

@@ -105,8 +105,8 @@ class _Recursion(Iteration):
         self.rows = ["d", "rz", "square"] if self.before is None else ["d", "rz", "square", "before"]
         self.square = self.form.dot(self.r, self.r)  # (s,)
         self.norm = norm_upper(self.r)
-        # The next d is z + (r.z / rz) d. It is made when it is needed: at the end M is not.
-        self.d, self.rz = 0 * self.r, 0 * self.norm + 1.0
+        # The next d is z + (r.z / rz) d. It is made when it is needed, since the last M r is not; ``made`` says it is.
+        self.d, self.rz, self.made = 0 * self.r, 0 * self.norm + 1.0, False
 
     def iterate(self, most: int) -> None:
         """Take (preconditioned) steps of section 3 until a lane claims or breaks down, or so many are taken."""
@@ -114,18 +114,20 @@ class _Recursion(Iteration):
         product, dot, add, times, some, sqrt = self.A.product, form.dot, form.add, form.times, form.some, form.sqrt
         is_broken, is_lost = form.broken, form.lost
         x, r, d, rz, square, norm, target = self.x, self.r, self.d, self.rz, self.square, self.norm, self.target
-        broken = lost = False
+        broken, lost, made = False, False, self.made
         done = len(norms)
         try:
             for _ in range(min(most, self.left())):
-                z = r if M is None else M.apply(r)
-                new = square if M is None else dot(r, z)
-                d = add(z if before is None else before.conjugate(z), times(new / rz, d))
-                rz = new
+                if not made:
+                    z = r if M is None else M.apply(r)
+                    new = square if M is None else dot(r, z)
+                    d = add(z if before is None else before.conjugate(z), times(new / rz, d))
+                    rz, made = new, True
                 q = product(d)
                 curvature = dot(d, q)
                 if broken := is_broken(rz, curvature):
                     break
+                made = False
                 alpha = rz / curvature
                 if before is None:
                     r = add(q, r, a=-alpha)
@@ -143,7 +145,7 @@ class _Recursion(Iteration):
                 if lost or some(after <= target):
                     break
         finally:
-            self.x, self.r, self.d, self.rz, self.square, self.norm = x, r, d, rz, square, norm
+            self.x, self.r, self.d, self.rz, self.square, self.norm, self.made = x, r, d, rz, square, norm, made
             self.products += len(norms) - done + broken
         if broken:
             self._end_breakdowns(curvature)
@@ -152,15 +154,24 @@ class _Recursion(Iteration):
             self.end(which, Status.NONFINITE, "the iteration left float64", steps=-1)
 
     def restart(self, to: Array, r: Array, g: Array) -> None:
+        if self.made:
+            self.d = self.d - self._conjugate()
+            self.made = False
         self.r[to], self.d[to] = r, 0.0
         norm = norm_upper(self.r)
         self.square = replaced(self.square, to, self.form.dot(self.r, self.r))
         self.norm, self.rz = replaced(self.norm, to, norm), replaced(self.rz, to, 0 * norm + 1.0)
 
     def direction(self) -> Array:
+        if self.made:
+            return self.d
         z = self.r if self.M is None else self.M.apply(self.r)
-        new = self.form.column(self.form.dot(self.r, z) / self.rz)
-        return (z if self.before is None else self.before.conjugate(z)) + new * self.d
+        return self._conjugate() + self.form.column(self.form.dot(self.r, z) / self.rz) * self.d
+
+    def _conjugate(self) -> Array:
+        """M r, conjugate to the directions of the model's steps."""
+        z = self.r if self.M is None else self.M.apply(self.r)
+        return z if self.before is None else self.before.conjugate(z)
 
     def _end_breakdowns(self, curvature: Number) -> None:
         """End the lanes that cannot take a step, and say why; not definite is what no rounding error explains."""
