@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,6 @@ def lowered(traced: TracedProgram, analysis: Analysis, target: Any, networks: Ma
     new = Target(target.n, target.dtype, target.order, target.bound)
     program = _converted(traced, target.n) if networks else trace(traced.program, target.n)
     plan, facts = lower(program, new, networks)
-    assert facts.scaled == analysis.scaled
-    assert facts.units == analysis.units
     layers = schedule(plan)
     weights = emit(plan, layers)
     assert plan.answer is not None
@@ -39,6 +38,7 @@ def lowered(traced: TracedProgram, analysis: Analysis, target: Any, networks: Ma
         _place(plan.answer, weights),
         {name: [weights.names[row] for row in rows] for name, rows in plan.scales.items()},
         in_words(plan, layers),
+        replace(analysis, units=dict(facts.units), scaled=facts.scaled),
     )
 
 

@@ -27,7 +27,7 @@ from nlaformer.learn.programs import initial
 from nlaformer.program.data import ProgramGraph
 from nlaformer.program.ir import Graph, Node
 from nlaformer.program.primitives import CORE, apply
-from tests import golden
+from tests import golden, textbook
 from tests.back_end import lowered
 from tests.systems import ProposedCG
 
@@ -52,6 +52,18 @@ def test_a_program_of_the_library_takes_no_layer_more_and_errs_no_more_than_by_t
     with np.errstate(all="ignore"):
         errors = [golden._step_errors(program, each, given, 4).max() for each in (old, new)]
     assert errors[1] <= max(2 * errors[0], 50 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("kind", textbook.PROGRAMS, ids=lambda kind: kind.__name__)
+def test_a_textbook_program_errs_no_more_than_by_the_old_back_end(kind: type[nf.Program]):
+    program, rng = kind(), np.random.default_rng(0)
+    M = rng.standard_normal((3, 4, 4))
+    drawn = {"A": M @ M.mT / 4 + np.eye(4), "b": rng.standard_normal((3, 4)), "x0": np.full((3, 4), 0.5)}
+    given = {name: value for name, value in drawn.items() if name in golden._inputs(program)}
+    both = [compiled(program, 4, verify=False, back_end=back_end) for back_end in (None, lowered)]
+    with np.errstate(all="ignore"):
+        errors = [golden._step_errors(program, each, given, 4).max() for each in both]
+    assert errors[1] <= max(2 * errors[0], 1e-14)
 
 
 def _answer(answer: Node, inputs: dict[str, Node], A: np.ndarray, b: np.ndarray) -> tuple[np.ndarray, int]:

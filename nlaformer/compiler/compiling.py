@@ -37,7 +37,7 @@ from nlaformer.transformer import NLAFormer
 
 @dataclass(frozen=True)
 class Made:
-    """What a back end makes: the weights, the layout of the prompt, where values stand in it, what each layer does."""
+    """What a back end makes: the weights, the layout of the prompt, where values stand in it, what layers do, units."""
 
     model: NLAFormer
     layout: Layout
@@ -45,6 +45,7 @@ class Made:
     answer: dict[str, Any]
     scales: dict[str, list[str]]
     schedule: dict[str, Any]
+    analysis: Analysis
 
 
 BackEnd = Callable[[TracedProgram, Analysis, Target, Mapping[str, Network]], Made]
@@ -133,7 +134,7 @@ def compiled(
             ) from error
         config = AlgorithmConfig.of(
             traced,
-            analysis,
+            made.analysis,
             target,
             made.layout,
             name=traced.program.name,
@@ -211,6 +212,7 @@ def _selected(traced: TracedProgram, analysis: Analysis, target: Target, network
         _rows(selection.answer, weights),
         {name: [weights.names[row] for row in rows] for name, rows in selection.scales.items()},
         schedule_data(selection, layers),
+        analysis,
     )
 
 

@@ -125,6 +125,12 @@ class _Normal:
             return apply(self.graph, "sum", apply(self.graph, "multiply", u, v), extra=((0, 1), False))
         if not node.shape and frozenset(node.args) in self.multiplied:  # the products are there, and are summed
             return self.total(apply(self.graph, "multiply", u, v), 0)
+        for one, other in ((u, v), (v, u)):
+            if not node.shape and other.op == "move" and (other.extra >= 0).sum() == len(other.args):
+                # Of numbers that come one by one: each has a scale of its own.
+                places = np.flatnonzero(other.extra >= 0)
+                pairs = ([self.graph.move([factor], k) for factor in (one, other)] for k in places)
+                return self.added(self._multiply(node, *pair) for pair in pairs)
         if not node.shape:
             for one, other in sorted(((u, v), (v, u)), key=lambda pair: pair[1].invariant):
                 if one.op == "move" and (whole := _part_of(other)) is not None:
@@ -132,14 +138,11 @@ class _Normal:
                     places = np.full(whole.shape, -1)
                     places[other.extra] = np.arange(other.size)
                     return apply(self.graph, "matmul", self.graph.move([one], places), whole)
-        for one, other in ((u, v), (v, u)):
-            if not node.shape and other.op == "move" and not any(source.shape for source in other.args):
-                # Of numbers, which are there one by one: each has a scale of its own.
-                pairs = [(k, other.args[place]) for k, place in enumerate(other.extra.tolist()) if place >= 0]
-                return self.added(self._multiply(node, self.graph.move([one], k), number) for k, number in pairs)
-        if node.ndim == 1 and u.shape[1] < u.shape[0] and (columns := self._vectors(u, 0)):
+        rows = self._vectors(u, 1) if node.ndim == 1 else {}
+        columns = self._vectors(u, 0) if node.ndim == 1 else {}
+        if columns and (not rows or len(columns) < len(rows)):
             return self.added(self._multiply(node, self.graph.move([v], k), w) for k, w in columns.items())
-        if node.ndim == 1 and (rows := self._vectors(u, 1)):
+        if rows:
             places = np.full(node.shape, -1)
             places[list(rows)] = range(len(rows))
             return self.graph.move([apply(self.graph, "matmul", w, v) for w in rows.values()], places)
