@@ -27,7 +27,7 @@ from benchmarks.command import write
 from benchmarks.operations import interleaved, peak_bytes
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.library import example, program
-from nlaformer.compiler.verify import Comparison, converge
+from nlaformer.compiler.library.measuring import Comparison, converge
 from nlaformer.console import Sheet, print_sheets
 from nlaformer.problems.spd import random_spd
 from nlaformer.provenance import in_words, provenance

@@ -6,9 +6,11 @@
 Every value of a run (what start, each step and finish return) is compared with one call of the program's own source in
 NumPy, float64, on the values that the weights had before: relative to the absolute terms of the value's last operation,
 with an allowance for what the program amplifies (eight perturbations of 1e-8, at most 1e4) and for what NumPy's own
-rounding is, measured against extended precision and by perturbations in the last places. Nothing of the compiler's
-evaluator is used. A run *passes in silence* if its status is not INACCURATE, NOT_POSITIVE or NONFINITE; then every
-value must be right. CONVERGED must be true of the residual in NumPy.
+rounding is, measured against extended precision and by perturbations in the last places. The run as a whole is compared
+with the program's own run in NumPy, too (``fuzz_ends.py``). Nothing of the compiler's evaluator is used. A run *passes
+in silence* if its status is not INACCURATE, NOT_POSITIVE or NONFINITE; then it must be right end to end. What is wrong
+in a step alone is listed apart, with what becomes of it: the program damps it, or determines nothing there.
+CONVERGED must be true of the residual in NumPy.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ import torch
 
 import nlaformer as nf
 from benchmarks import processes
+from benchmarks.fuzz_ends import deviations
 from benchmarks.fuzz_programs import Generator, Written
 from benchmarks.fuzz_rules import RULES
 from nlaformer.console import output_folder
@@ -40,6 +43,7 @@ _SAYS = {nf.RunStatus.INACCURATE, nf.RunStatus.NOT_POSITIVE, nf.RunStatus.NONFIN
 # and given to NumPy here, is theirs to a few roundings. Where these change a value of NumPy altogether, as that of
 # np.sum(z) * z where z adds up to 0, it is an accident of rounding and no value to compare with.
 _LAST_PLACES = 16
+_DIGITS = 1.5  # with fewer a value is undetermined
 _MARGIN = 3.0  # between the allowance of the compiler's check and that of this one: both draw perturbations
 _EXTENDED = np.longdouble
 _FOLDED = {"zeros", "constant vector", "constant matrix"}  # factors that a graph knows
@@ -53,6 +57,7 @@ class Count:
     operations: collections.Counter[str] = field(default_factory=collections.Counter)
     reasons: collections.Counter[str] = field(default_factory=collections.Counter)
     failures: list[dict[str, Any]] = field(default_factory=list)
+    steps: list[dict[str, Any]] = field(default_factory=list)  # wrong in a step alone
 
     def fail(self, kind: str, seed: int, written: Written, about: Any) -> None:
         self.numbers[kind] += 1
@@ -63,6 +68,7 @@ class Count:
             mine.update(theirs)
         self.reasons.update(other.reasons)
         self.failures += other.failures
+        self.steps += other.steps
 
 
 def attack(seed: int, count: Count) -> None:
@@ -104,6 +110,7 @@ class One:
     status: nf.RunStatus
     state: dict[str, np.ndarray]
     x: np.ndarray
+    digits: dict[str, np.ndarray]
 
 
 def _run(algorithm: nf.Algorithm, batch: dict[str, np.ndarray]) -> list[One]:
@@ -111,7 +118,12 @@ def _run(algorithm: nf.Algorithm, batch: dict[str, np.ndarray]) -> list[One]:
         warnings.simplefilter("ignore")
         run = algorithm.run(**batch, iterations=ITERATIONS)
     return [
-        One(status, {name: value[k] for name, value in run.state.items()}, run.x[k])
+        One(
+            status,
+            {name: value[k] for name, value in run.state.items()},
+            run.x[k],
+            {name: value[k] for name, value in run.digits.items()},
+        )
         for k, status in enumerate(np.asarray(run.status).tolist())
     ]
 
@@ -158,23 +170,32 @@ def _judge(seed: int, written: Written, given: dict[str, Any], run: One, dtype: 
     with np.errstate(all="ignore"):
         judge = Judge(written, {k: v.astype("float64") for k, v in given.items()}, run, dtype)
         wrong, vague = judge.first_wrong(), judge.vague
+        apart = {} if vague else judge.apart()
         converged_in_truth = judge.has_converged()
     says = run.status in _SAYS
     count.numbers[run.status.name] += 1
+    undetermined = any(bool((digits < _DIGITS).any()) for digits in run.digits.values())
+    count.numbers["runs with a value that is undetermined"] += undetermined
     if vague:
         count.numbers["runs with the sign of almost 0"] += 1
-    elif wrong and not says and judge.nonfinite and _FOLDED & written.operations:
+    elif (wrong or apart) and not says and judge.nonfinite and _FOLDED & written.operations:
         count.numbers["0 times what is not finite"] += 1  # NaN in NumPy, 0 in the graph
+    elif apart and not says and not judge.determined(apart, run.digits):
+        count.numbers["wrong where nothing is determined"] += 1
+    elif apart and not says:
+        count.fail(f"silent: {run.status.name}", seed, written, f"{given}: {apart}; {wrong}")
     elif wrong and not says:
-        count.fail(f"silent: {run.status.name}", seed, written, f"{given}: {wrong}")
+        count.numbers["wrong in a step alone" + ", with a value that is undetermined" * undetermined] += 1
+        end = {name: float(excess.max()) for name, excess in judge.excess.items()}
+        count.steps.append({"seed": seed, "about": wrong[:300], "end to end": end, "undetermined": undetermined})
     elif run.status is nf.RunStatus.CONVERGED and not converged_in_truth:
         count.fail("false CONVERGED", seed, written, given)
-    elif run.status is nf.RunStatus.INACCURATE and not wrong:
+    elif run.status is nf.RunStatus.INACCURATE and not wrong and not apart:
         count.numbers["INACCURATE within the margin"] += 1
     elif run.status is nf.RunStatus.NONFINITE and not (judge.nonfinite or judge.overflows()):
         count.fail("NONFINITE of finite values", seed, written, f"{given}")
     else:
-        count.numbers["right" if not wrong else "said to be wrong"] += 1
+        count.numbers["said to be wrong" if wrong or apart else "right"] += 1
 
 
 class Judge:
@@ -185,12 +206,14 @@ class Judge:
         self.own = written.in_numpy()
         self.numpy = self.own.start.__globals__["np"]
         self.plain, self.most, self.settled_at = (1e-6, 1e4, 1e-6) if dtype == "float64" else (1e-2, 10.0, 1e-3)
+        self.bits = 33 if dtype == "float64" else 10
         self.tiny = 1e-38 if dtype == "float64" else 1e-28
         self.least = 1e-290 if dtype == "float64" else 1e-36  # float32 holds no digits of what is below 1e-38
         self.loss, self.inner_loss = (1e-10, 1e-12) if dtype == "float64" else (1e-4, 1e-5)
         self.last_places = _LAST_PLACES * float(np.finfo(dtype).eps)
         self.rng = np.random.default_rng(0)
         self.vague = self.nonfinite_inside = False
+        self.excess: dict[str, np.ndarray] = {}
         self.states = {name: np.asarray(value, "float64") for name, value in run.state.items()}
         self.answers = np.asarray(run.x, "float64")
         self.norms, self.terms = self._residuals()
@@ -199,7 +222,9 @@ class Judge:
     def _call(self, method: str, values: dict[str, Any], precision: Any = float) -> dict[str, Any]:
         """What a method makes of copies: it may change its arguments."""
         self.numpy.precision = precision
-        found = getattr(self.own, method)(**{name: np.array(values[name], precision) for name in self._asks(method)})
+        found = getattr(self.own, method)(
+            **{name: np.array(values[name], precision, subok=True) for name in self._asks(method)}
+        )
         return found if isinstance(found, dict) else {"answer": found}
 
     def _asks(self, method: str) -> list[str]:
@@ -219,8 +244,11 @@ class Judge:
             for method, values, got in calls:
                 # -inf inside, as log(0), may leave the result finite: max(x, log(0)) is x.
                 with np.errstate(divide="call", over="call", invalid="call", call=self._note_nonfinite):
-                    wanted = self._call(method, values)
-                terms = self._call(f"terms_of_{method}", values)
+                    try:
+                        wanted, terms = self._call(method, values), self._call(f"terms_of_{method}", values)
+                    except ArithmeticError:  # Python's own numbers raise where NumPy's become infinite
+                        self.nonfinite = True
+                        return f"{method} {t}: a number overflows"
                 self.vague |= self.numpy.vague
                 if self.vague:
                     return ""
@@ -232,6 +260,26 @@ class Judge:
                         size = np.abs(np.asarray(terms[name], "float64")).max()
                         return f"{method} {t}, {name}: {value} for {wanted[name]} (terms {size:.1e})"
         return ""
+
+    def apart(self) -> dict[str, float]:
+        """The values that are wrong end to end, with how often what is allowed fits into how far they are off."""
+
+        def call(method: str, values: dict[str, Any], precision: Any) -> dict[str, Any]:
+            if method == "finish" and "finish" not in self.written.asks:
+                return {}
+            return self._call(method, values, precision)
+
+        found = {**self.states, "answer": self.answers}
+        try:
+            self.excess = deviations(call, self.given, found, self.plain, self.most, self.bits)
+        except ArithmeticError:  # Python's own numbers raise where NumPy's become infinite
+            return {}
+        return {name: float(excess.max()) for name, excess in self.excess.items() if (excess > 1).any()}
+
+    def determined(self, apart: dict[str, float], digits: dict[str, np.ndarray]) -> bool:
+        """Whether the run says of one of the values that it has digits, where it is wrong end to end."""
+        names = {name: "finish()" if name == "answer" else name for name in apart}
+        return any(bool((digits[names[name]][self.excess[name] > 1] >= _DIGITS).any()) for name in apart)
 
     def overflows(self) -> bool:
         """Whether the program's own run leaves the finite numbers, if only inside; what is wrong may come before."""
@@ -376,6 +424,7 @@ def main() -> None:
         "operations in none": missing,
         "reasons of refusals": dict(count.reasons.most_common(12)),
         "failures": count.failures,
+        "wrong in a step alone": count.steps,
         "provenance": where,
     }
     if options.out is not None:

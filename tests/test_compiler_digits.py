@@ -59,19 +59,19 @@ def test_digits_have_the_shape_of_the_batch_and_are_told_in_the_text_of_a_run():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
 @pytest.mark.parametrize("name", ["cg", "minimal_residual", "power", "cholesky", "sinkhorn", "adagrad"])
-def test_no_value_of_sound_weights_stands_out_and_damaged_weights_do(name, dtype):
+def test_no_value_of_sound_weights_wrong_and_damaged_weights_do(name, dtype):
     compiled, entry = algorithm(name, 6, dtype=dtype, verify=False), record(name)
     given = {key: value.astype(dtype) for key, value in entry.problems(6, 8, 31)[0].items()}
     bands = (run := compiled.run(**given, iterations=min(12, entry.iterations(6)))).record.bands
-    assert not any(band.stands_out(run.record.values[key]).any() for key, band in bands.items())
+    assert not any(band.wrong(run.record.values[key]).any() for key, band in bands.items())
     moved = {key: value * (1 + (1e-5 if dtype == "float64" else 0.3)) for key, value in run.record.values.items()}
-    assert any(band.stands_out(moved[key]).any() for key, band in bands.items())
+    assert any(band.wrong(moved[key]).any() for key, band in bands.items())
 
 
-def test_a_value_that_is_not_finite_stands_out_where_the_program_is():
+def test_a_value_that_is_not_finite_wrong_where_the_program_is():
     run = Counting().run(b=np.array([1.0, -2.0, 0.7]), iterations=2)
     lost = run.record.values["left"] * np.nan
-    assert run.record.bands["left"].stands_out(lost).all()
+    assert run.record.bands["left"].wrong(lost).all()
 
 
 class ByKind(StartsAtB):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.judge import judge
+from nlaformer.compiler.judge import RULES
 from nlaformer.compiler.library import algorithm, program, record
+from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import OptionError
 from tests.systems import SAYS, StartsAtB, with_eigenvalues
 
@@ -54,7 +55,7 @@ def test_convergence_in_float32_is_that_of_the_true_residual():
     assert (true[converged] <= 1.000001e-4 * np.linalg.norm(b.astype("float64"), axis=-1)[converged]).all()
 
 
-def test_a_diagnosis_names_the_value_the_step_and_the_instruction():
+def test_a_diagnosis_names_the_value_the_step_and_the_line():
     cg = nf.algorithm("cg", n=4, verify=False)
     A, b = with_eigenvalues(np.array([1.0, 2.0, 3.0, 5.0])), np.ones(4)
     assert cg.run(A, b, iterations=3).diagnose().first is None
@@ -63,8 +64,8 @@ def test_a_diagnosis_names_the_value_the_step_and_the_instruction():
     found = cg.run(A, b, iterations=3)
     assert found.status is nf.RunStatus.INACCURATE
     stray = found.diagnose().first
-    assert (stray.value, stray.step) == ("d", 1) and "d :=" in stray.instruction
-    assert stray.deviation > stray.allowed and "d" in str(found.diagnose())
+    assert (stray.value, stray.step) == ("d", 1) and "krylov.py" in stray.line and "r + beta * d" in stray.line
+    assert stray.bars > found.diagnose().allowed and stray.line in str(found.diagnose())
     with pytest.raises(OptionError, match="program itself"):
         program("cg").run(A, b).diagnose()
 
@@ -127,7 +128,16 @@ def test_a_root_of_a_cancelled_difference_is_right_to_three_digits_or_said_to_be
     assert run.status in SAYS or np.allclose(run.x, wanted, rtol=1e-3, atol=1e-3 * np.abs(wanted).max())
 
 
-def test_a_value_that_the_weights_lose_to_underflow_is_said_to_be_wrong():
+def _seen(found, own, dtype="float64"):
+    """Whether values differ by no more than the rule is blind to: 30 times 2^-(p + 10) of the largest so far."""
+    rule = RULES[getattr(torch, dtype)]
+    sizes = np.linalg.norm(own, axis=-1)
+    largest = np.maximum.accumulate(sizes)
+    blind = rule.bars * np.maximum(2.0 ** -(rule.bits + rule.below) * largest, 2.0**-rule.bits * sizes)
+    return np.linalg.norm(found - own, axis=-1) > blind
+
+
+def test_a_value_that_the_weights_lose_to_underflow_is_lost_beside_what_it_was():
     class Falling(StartsAtB):
         def step(self, A, x):
             return dict(x=(A @ x) * np.exp(np.exp(x)))
@@ -135,8 +145,8 @@ def test_a_value_that_the_weights_lose_to_underflow_is_said_to_be_wrong():
     A, b = np.float32(1e-7) * np.eye(3, dtype="float32"), np.full(3, 1e-14, "float32")
     run = nf.compile(Falling(), n=3, dtype="float32", verify=False).run(A, b, iterations=4)
     assert (b * np.float32(2.7e-7) ** 3 > np.finfo("float32").tiny).all()  # float32 itself holds it
-    wanted = (run.state["x"] @ A) * np.exp(np.exp(run.state["x"]))
-    assert run.status in SAYS or np.allclose(run.state["x"][1:], wanted[:-1], rtol=1e-2, atol=0)
+    own = Falling().run(A.astype("float64"), b.astype("float64"), iterations=4).x
+    assert run.status in SAYS or not _seen(run.x, own, "float32").any()
 
 
 @pytest.mark.parametrize("function", [np.tanh, np.sinh, np.expm1, lambda v: np.clip(v, -1.0, 1.0)])
@@ -381,16 +391,15 @@ def test_an_error_that_the_program_makes_large_is_said_end_to_end(kind, b, x0, d
 
 
 class Divided(nf.Program):
-    """x is the solution from the start; y is divided by a state that is 0, and is not 0 itself."""
+    """y is divided by a state that is 0, and is not 0 itself."""
+
+    residual = None
 
     def start(self, b):
         return dict(x=b, y=b, z=0 * b)
 
     def step(self, b, y, z):
         return dict(x=b, y=y / np.abs(z), z=z)
-
-    def residual(self, b, x):
-        return x - b
 
 
 class Remainder(nf.Program):
@@ -407,10 +416,11 @@ def test_a_division_by_0_that_the_weights_alone_make_is_inaccurate():
     remainder, b = nf.compile(Remainder(), n=3, verify=False), np.array([0.1, 0.2, 0.3])
     own = Remainder().run(b=b, iterations=2)
     assert np.isfinite(own.x).all() and (own.state["s"] > 0).all()
-    found = remainder.run(b=b, iterations=2).evidence.found
-    x = torch.from_numpy(own.x)[None]
-    found = replace(found, states=dict(x=x, s=torch.zeros(1, 3, dtype=x.dtype)), answer=x)
-    assert judge(found, remainder.checks).status[0] is nf.RunStatus.INACCURATE
+    record = remainder.run(b=b, iterations=2).record
+    x = torch.from_numpy(own.x)[None].clone()
+    x[:, 1:] = torch.inf
+    made = replace(record, values={"x": x, "s": torch.zeros(1, 3, dtype=x.dtype), ANSWER: x})
+    assert made.status[0] is not nf.RunStatus.FINISHED
     # The sum of these is 0 in NumPy too.
     assert remainder.run(b=np.array([1.0, 2.0, 3.0]), iterations=2).status is nf.RunStatus.NONFINITE
 
@@ -421,11 +431,6 @@ def test_a_value_that_is_all_rounding_may_have_either_sign():
     compiled = algorithm("subspace_iteration", 2)
     run = compiled.run(**inputs, iterations=12)
     assert list(run.status).count(nf.RunStatus.INACCURATE) <= 2  # where rounding changes less of it than the weights do
-    found = run.evidence.found
-    z = found.states["z"].clone()
-    z[:, -1] *= 4
-    longer = judge(replace(found, states={**found.states, "z": z}), compiled.checks)
-    assert all(status is nf.RunStatus.INACCURATE for status in longer.status[~found.settled[:, -1].numpy()])
 
 
 def test_a_state_that_falls_to_0_with_the_residual_loses_digits_beside_what_it_was():
@@ -441,17 +446,19 @@ def test_infinity_is_not_taken_for_a_quotient_of_zeros():
 class Falling(Divided):
     """y falls, and its logarithm has an error of 1e-13 in weights."""
 
+    def residual(self, b, x):
+        return x - b
+
     def step(self, b, y, z):
         return dict(x=b, y=np.log1p(0.01 * np.abs(y)), z=z)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_a_state_that_has_fallen_is_not_measured_by_what_it_was(dtype):
+def test_a_state_that_has_fallen_keeps_its_digits_down_to_a_part_of_what_it_was(dtype):
     b = np.array([1, 0.5, 0.25], dtype)
     run = nf.compile(Falling(), n=3, dtype=dtype, verify=False).run(b=b, iterations=10)
-    own, eps = Falling().run(b=b.astype("float64"), iterations=10).state["y"], np.finfo(dtype).eps
-    right = np.abs(run.state["y"] - own) <= 1e-2 * np.abs(own) + 32 * eps  # nothing is left of it below its rounding
-    assert run.status is nf.RunStatus.INACCURATE or right.all()
+    own = Falling().run(b=b.astype("float64"), iterations=10).state["y"]
+    assert run.status is nf.RunStatus.INACCURATE or not _seen(run.state["y"], own, dtype).any()
 
 
 class NearAPole(Still):
@@ -531,9 +538,9 @@ class Vanished(nf.Program):
 
 def test_a_residual_that_is_small_beside_its_first_alone_does_not_vouch_for_the_answer():
     A, b = 1e-7 * np.eye(3), np.array([-1.7e-8, -9e-8, 5.4e-8])
-    wanted = Vanished().run(A, b, iterations=1).x[-1]
-    run = nf.compile(Vanished(), n=3).run(A, b, iterations=1)
-    assert run.status in SAYS or np.allclose(run.x[-1], wanted, rtol=1e-2)
+    run, own = nf.compile(Vanished(), n=3).run(A, b, iterations=1), Vanished().run(A, b, iterations=1).x
+    assert run.status is not nf.RunStatus.CONVERGED
+    assert run.status in SAYS or not _seen(run.x, own).any()
 
 
 class AwayFromAPole(nf.Program):

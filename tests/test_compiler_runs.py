@@ -49,8 +49,10 @@ def test_power_converges_only_to_an_eigenvector(runner):
 def test_a_start_near_a_root_has_a_scale_too():
     """Where b is 1, x = 0 solves x + e^x = b, and the residual of x = 0 is no measure of anything."""
     for b in (ones, ones + 1e-13):
-        for run in (nf.algorithm("scalar_newton", n=3, verify=False).run, program("scalar_newton").run):
-            assert run(b=b).status is nf.RunStatus.CONVERGED
+        # 0 is an answer without a digit: of weights it is not called converged.
+        weights = nf.algorithm("scalar_newton", n=3, verify=False).run(b=b).status
+        assert weights in (nf.RunStatus.PRECISION, nf.RunStatus.CONVERGED)
+        assert program("scalar_newton").run(b=b).status is nf.RunStatus.CONVERGED
 
 
 class Halving(StartsAtB):
@@ -377,7 +379,7 @@ def test_a_hard_system_on_which_the_program_divides_zero_by_zero_is_named_and_no
     found = nf.compile(LimitedMemory(), 4)
     systems = found.verification["systems"]
     assert systems["identity"]["lost"] == 0 and "lost" not in systems["random"]
-    assert systems["random"]["judged"]["step"] < 1e-9 and 0 < systems["random"]["judged"]["end"] < 1e-9
+    assert 0 < systems["random"]["bars"] < 1 and 0 < systems["random"]["largest"] < 1e-9
     assert "identity" in str(found)
 
 
@@ -414,7 +416,7 @@ def test_promises_on_inputs_are_kept_by_the_systems_of_the_verification():
         def step(self, b, x):
             return dict(x=x + b)
 
-    assert nf.compile(Logarithm(), 8).verification["systems"]["random"]["step"] > 0
+    assert nf.compile(Logarithm(), 8).verification["systems"]["random"]["bars"] > 0
 
 
 def test_a_run_is_judged_when_it_is_asked_for(monkeypatch):
@@ -426,6 +428,7 @@ def test_a_run_is_judged_when_it_is_asked_for(monkeypatch):
     assert run.status is nf.RunStatus.RUNNING and counted
     once = len(counted)
     assert run.status is nf.RunStatus.RUNNING and len(run.residual_norms) == 4 and len(counted) == once
+    assert len(run.digits["x"]) == 4 and run.diagnose().first is None and len(counted) == once
 
 
 @pytest.mark.parametrize("weights", [True, False])
@@ -501,7 +504,7 @@ def test_a_program_is_verified_on_systems_that_it_is_meant_for():
         nf.compile(OfLargeDiagonals(), n=3)
     compiled = nf.compile(OfLargeDiagonals(), n=3, verify=dict(A=A, b=b))
     (found,) = compiled.verification["systems"].values()
-    assert found["judged"]["step"] < 1e-10
+    assert found["bars"] < 1
     with pytest.raises(ShapeError):
         nf.compile(OfLargeDiagonals(), n=3, verify=dict(A=A))
     with pytest.raises(ShapeError, match="no system"):
@@ -544,17 +547,18 @@ def test_a_program_without_a_residual_is_finished():
         nf.compile(Power(), n=3)
 
 
-def test_systems_on_which_values_were_wrong_are_not_called_verified():
-    class Diverges(StartsAtB):
-        def step(self, b, x):
-            return dict(x=b + 0.1 * x**3 + 0.1 * x**2)
+class Diverges(StartsAtB):
+    def step(self, b, x):
+        return dict(x=b + 0.1 * x**3 + 0.1 * x**2)
 
+
+def test_systems_on_which_values_were_wrong_are_not_called_verified():
     with pytest.warns(UserWarning, match="of the verification"):
         printed = str(nf.compile(Diverges(), n=3))
     assert "not verified on random" in printed
 
 
 def test_a_warning_is_at_the_line_that_called_the_package():
-    with pytest.warns(UserWarning, match="condition 1e4") as caught:
-        nf.algorithm("cgls", 4)  # which calls nf.compile; both are decorated
+    with pytest.warns(UserWarning, match="on a system") as caught:
+        nf.compile(Diverges(), n=3)  # which is decorated
     assert caught[0].filename == __file__

@@ -28,7 +28,7 @@ LARGER = ("cg", "jacobi", "kaczmarz", "ista", "admm", "matrix_sign", "lu", "powe
 def test_each_value_of_a_step_is_the_programs_own_and_so_is_the_run(name, n):
     found = measure(name, n, systems=8, seed=3, iterations=12)
     if name in LOST:
-        assert max(found.step.values()) <= 1e-8 or "INACCURATE" in found.status
+        assert max(found.step.values()) <= 1e-7 or "INACCURATE" in found.status
         return
     goal = MISSES.get(name, 1e-10)
     assert max(found.step.values()) <= goal, found.step

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from nlaformer.compiler.algorithm import Algorithm
-    from nlaformer.compiler.library.measuring import Measured
-    from nlaformer.compiler.verify import Comparison
+    from nlaformer.compiler.library.measuring import Comparison, Measured
     from nlaformer.program.language import Program
 
 _COUNT, _SEED = 8, 11
@@ -174,7 +173,7 @@ def _deviations(row: Measured) -> Sheet:
 
 def _converge(compiled: Algorithm, name: str) -> Comparison:
     from nlaformer.compiler.library import example, record
-    from nlaformer.compiler.verify import converge
+    from nlaformer.compiler.library.measuring import converge
 
     inputs, exact = example(name, compiled.n, _COUNT, _SEED)
     entry = record(name)

@@ -17,9 +17,8 @@ compiling  compiling: all stages in order
 lower/     a second back end, which replaces select, schedule and emit: facts, scales, a rule for each core primitive of
            ``nlaformer.program``, in a context that the rules share; compiling takes it where it is told to
 machine/   what it makes: rows, instructions that say their layer, their weights and their words, schedule, emit
-judging    found, noise, deviation: each value of a step; ends: the run; judge, diagnose: how it ended, and why
-           digits: what the program determines in operations of p bits; lines: the graph beside the user's own lines;
-           verify: all of it, before ``compile`` returns
+judging    judge: the rule; status: how a run ended, and why; verify: the user's own lines and the weights, before
+           ``compile`` returns
 library/   the programs of ``nf.algorithm``
 =========  ============================================================================================================
 
@@ -27,3 +26,5 @@ The selector is one class in six files, each a subclass of the one before: Build
 Moves, Products, _Selector (select). They share what is private. The value of a node with the op "dot" is made by the
 method ``_dot``, wherever it is; other private methods are helpers.
 """
+
+from nlaformer.compiler import language as language  # gives every Program its run

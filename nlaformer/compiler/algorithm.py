@@ -25,14 +25,12 @@ from nlaformer import io
 from nlaformer.arrays import DTYPES, ArrayT, full_precision, give, threads_for, usable_device
 from nlaformer.compiler import states
 from nlaformer.compiler.config import AlgorithmConfig
-from nlaformer.compiler.deviation import Tolerance
-from nlaformer.compiler.diagnose import Making
-from nlaformer.compiler.ends import Methods
 from nlaformer.compiler.expression import Expression, size_exponent
-from nlaformer.compiler.judge import Checks
+from nlaformer.compiler.judge import RULES, Methods
 from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, recorded_run, take_inputs
 from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
 from nlaformer.compiler.states import per_system
+from nlaformer.compiler.status import Checks
 from nlaformer.compiler.trace import ANSWER
 from nlaformer.errors import FileError
 from nlaformer.express.construction import Cost
@@ -172,8 +170,7 @@ class Algorithm:
                 lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
         remarks = [f"note: {warning}" for warning in config.warnings]
         systems = self.verification.get("systems", {})
-        iterations, tolerance = self.verification.get("iterations", 0), Tolerance.of(self.dtype).plain
-        remarks += [_verified(name, found, iterations, tolerance) for name, found in systems.items()]
+        remarks += [_verified(name, found, RULES[self.dtype].bars) for name, found in systems.items()]
         lines += [line for remark in remarks for line in textwrap.wrap(remark, width, subsequent_indent="  ")]
         return "\n".join(lines)
 
@@ -217,10 +214,7 @@ class Algorithm:
             pieces = [self._iterate(part, count) for (part,) in self.model.pieces(*P.shape[-2:], P)]
             raw = {name: torch.cat([part[name] for part in pieces]) for name in pieces[0]}
         values = {name: scale(value, per_system(powers[name], value)) for name, value in raw.items()}
-        units = {name: torch.exp2(e.double().clamp(-1000, 1000)) for name, e in powers.items()}
-        making = Making(self.name, units, self.config)
-        checks, methods = self.checks, self._methods
-        return recorded_run(values, flat, batch, checks, library, methods, making, program=self.program)
+        return recorded_run(values, flat, self.checks, self.name, batch, library, of_weights=True, program=self.program)
 
     @full_precision()
     def prompt(
@@ -240,17 +234,13 @@ class Algorithm:
         return {name: value.cpu().numpy() for name, value in flat.items() if given.get(name) is not None}
 
     @functools.cached_property
-    def _methods(self) -> Methods | None:
-        """The program itself; None where a network makes some of its values."""
-        return Methods.of(self.checks.program, list(self.config.state))
-
-    @functools.cached_property
     def checks(self) -> Checks:
         """What its runs are judged by."""
         config = self.config
         residual, scale = (Expression.read(data or {}) for data in (config.residual, config.scale))
         promises, program = (Expression.read(data) for data in (config.promises, config.program))
-        return Checks(residual, scale, promises, program, config.definite)
+        methods = Methods.of(program, list(config.state))
+        return Checks(residual, scale, promises, methods, config.definite, config.lines)
 
     def _iterate(self, P: Tensor, iterations: int) -> dict[str, Tensor]:
         """Every state and the answer after each pass, (systems, T + 1, ...), still scaled."""
@@ -330,21 +320,13 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     return Algorithm(known, model)
 
 
-def _verified(name: str, found: Mapping[str, Any], iterations: int, tolerance: float) -> str:
+def _verified(name: str, found: Mapping[str, Any], allowed: float) -> str:
     """A sentence about the verification on the systems of one name."""
     if "first" not in found:
         return f"not compared on {name}: the program itself is not finite there, or breaks a promise"
-    if "judged" in found:
-        values = f"values within {found['judged']['step']:.0e} of the program's own"
-        values += f", its run within {found['judged']['end']:.0e}" if "end" in found["judged"] else ""
-    else:  # the paper's form
-        values = f"values within {found['step']:.0e} of the program's, " if "step" in found else ""
-        values += f"the answer deviates by {found['first']:.0e} after one step, "
-        values += f"{found['last']:.0e} after {iterations}, {found['largest']:.0e} at most"
-    if any(error > tolerance for error in found.get("judged", {}).values()):  # a note says why that is no refusal
-        return f"not verified on {name}: {values}"
-    if "parted" in found:
-        return f"not verified on {name} from step {found['parted']} on: {values}"
+    values = f"the answer deviates by {found['first']:.0e} after one step, {found['last']:.0e} at the end, "
+    values += f"{found['largest']:.0e} at most"
+    values += f"; every value within {found['bars']:.1e} bars" if "bars" in found else ""
     if "lost" in found:
         values += f"; not all of it from step {found['lost']} on, where the program is not finite or breaks a promise"
-    return f"verified on {name}: {values}"
+    return f"{'not verified' if found.get('bars', 0.0) > allowed else 'verified'} on {name}: {values}"

@@ -21,13 +21,14 @@ from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.analysis import Analysis, analyse
 from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
 from nlaformer.compiler.emit import Weights, emit
+from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
-from nlaformer.compiler.found import values_of
 from nlaformer.compiler.instructions import StateRows, Target
+from nlaformer.compiler.reference import returned, without_networks
 from nlaformer.compiler.schedule import schedule, schedule_data
 from nlaformer.compiler.select import select
 from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
-from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, warn_of_lost_digits, with_verification
+from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, with_verification
 from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
 from nlaformer.program.language import Program
@@ -141,7 +142,7 @@ def compiled(
             state=made.state,
             answer=made.answer,
             scales=made.scales,
-            program=values_of(traced).data(),
+            program=Expression.of(without_networks(returned(traced))).data(),
             schedule=made.schedule,
             warnings=[],
         )
@@ -153,9 +154,7 @@ def compiled(
             raise ShapeError(f"{algorithm.name}: verify has no system; give one, or verify=True")
         if filled is not None:
             return compared_with_run(algorithm, traced, filled.run, given)
-        algorithm = with_verification(algorithm, traced, given, family=RANDOM if given is None else YOURS)
-        warn_of_lost_digits(algorithm)
-    return algorithm
+        return with_verification(algorithm, traced, given, family=RANDOM if given is None else YOURS)
 
 
 def _filled(program: Any) -> FilledProgram:

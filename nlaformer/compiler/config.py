@@ -16,9 +16,9 @@ from torch import Tensor
 
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression, size, size_exponent
-from nlaformer.compiler.found import lines_of, without_networks
 from nlaformer.compiler.graph import KINDS
 from nlaformer.compiler.instructions import Target
+from nlaformer.compiler.reference import returned, without_networks
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.errors import DomainError
 from nlaformer.prompt import Layout
@@ -86,7 +86,7 @@ class AlgorithmConfig:
             registers=[list(register) for register in layout.registers],
             residual=None if traced.residual is None else Expression.of({"residual": traced.residual}).data(),
             scale=None if traced.scale is None else Expression.of({"scale": traced.scale}).data(),
-            lines=lines_of(traced),
+            lines={k: str(v.place) for k, v in returned(traced).items() if v.op not in ("input", "state")},
             promises=Expression.of(without_networks({str(k): v for k, v in enumerate(analysis.promises)})).data(),
             **fields,
         )

@@ -20,7 +20,7 @@ Nodes are hash-consed: equal expressions are one node. Everything else that NumP
 (``functions.py``); what a user's method holds in its hands is a ``Value`` (``values.py``).
 
 A further op needs a name (``functions.py``), a rule below, its value (``expression.py``: ``_OPERATIONS``, and ``_SUMS``
-or ``_EXACT``; the explorer: ``page/program.js``), its rounding (``noise.py``: ``_EXACT``) and
+or ``_EXACT``; the explorer: ``page/program.js``), its rounding (``judge.py``: ``_EXACT``) and
 either other ops to be written in or weights of its own. Written in others (``rewrites.py``: ``_COMPOSITIONS``), that is
 all. Else it needs a way through that module (``_rule``), its unit and sign (``analysis.py``: ``_solve_units``,
 ``_is_positive``), whether it vanishes (``vanishing.py``), its scale (``scaling.py``: ``_of_same_scale``, ``_floating``,

@@ -18,6 +18,20 @@ from nlaformer.compiler.graph import AXES, Node, reachable
 from nlaformer.compiler.trace import ANSWER, TracedProgram
 from nlaformer.program.learned import PartSpec
 
+START, STEP = "start ", "step "  # before the name of a state, where what both methods return is in one expression
+
+
+def returned(traced: TracedProgram) -> dict[str, Node]:
+    """What start, step and finish return, each by name."""
+    start = {START + name: node for name, node in traced.start.items()}
+    step = {STEP + name: node for name, node in traced.step.items()}
+    return {**start, **step, ANSWER: traced.answer}
+
+
+def without_networks(values: Mapping[str, Node]) -> dict[str, Node]:
+    """Those values that no learned part has a share in; its network is in the weights, and nowhere else."""
+    return {k: node for k, node in values.items() if all(below.op != "learned" for below in reachable([node]))}
+
 
 @dataclass(frozen=True)
 class Reference:

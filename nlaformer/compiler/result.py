@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic
 
 import numpy as np
@@ -28,13 +28,10 @@ from nlaformer.arrays import (
     to_tensor,
     whole,
 )
-from nlaformer.compiler.diagnose import Diagnosis, Evidence, Making
-from nlaformer.compiler.digits import RULES, Band, bands
-from nlaformer.compiler.ends import Methods
-from nlaformer.compiler.found import Found
 from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.judge import Checks, Judgement, RunStatus, judge
+from nlaformer.compiler.judge import Methods
 from nlaformer.compiler.reference import Reference
+from nlaformer.compiler.status import Checks, Diagnosis, Record, RunStatus
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes, refuse_open_parts
 from nlaformer.errors import OptionError, ShapeError
 from nlaformer.program.inputs import padded, size_of
@@ -43,72 +40,9 @@ from nlaformer.program.language import Program
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from nlaformer.compiler.lines import Check
 
 # The values of a program after its start and after each of so many steps.
 _Iteration = Callable[[Mapping[str, Tensor], int], Iterable[dict[str, Tensor]]]
-
-
-@dataclass(frozen=True)
-class Record:
-    """What a run was given and what it found, in copies of its own; how it ended follows from it.
-
-    Attributes
-    ----------
-    inputs, values : (systems, ...), and every state and the answer, (systems, T + 1, ...)
-    checks : what they are judged by
-    batch, library : of the arrays that the caller gave
-    making : how weights made the values; None where the program did
-    methods : the program itself; None where a network makes some of its values
-    broken : at which iterates promises are known to have been broken, (systems, T + 1)
-    program : the user's own, where it is known
-    """
-
-    inputs: dict[str, Tensor]
-    values: dict[str, Tensor]
-    checks: Checks
-    batch: tuple[int, ...]
-    library: str
-    making: Making | None
-    methods: Methods | None
-    broken: Tensor | None
-    program: Program | None
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.values[ANSWER].dtype
-
-    @functools.cached_property
-    def _found(self) -> Found:
-        return Found.of_run(self.inputs, self.values, None if self.making is None else self.making.units)
-
-    @functools.cached_property
-    @full_precision()
-    def judgement(self) -> Judgement:
-        """How each system ended."""
-        return judge(self._found, self.checks, self.broken)
-
-    @functools.cached_property
-    def evidence(self) -> Evidence | None:
-        """What a diagnosis of weights needs."""
-        if self.making is None:
-            return None
-        settled = replace(self._found, settled=self.judgement.settled)
-        ended = self.judgement
-        return Evidence(self.checks.program, settled, self.batch, ended.until, ended.deviations, self.making)
-
-    @functools.cached_property
-    @full_precision()
-    def bands(self) -> dict[str, Band]:
-        """What the program determines of every value."""
-        if self.methods is None:
-            return {}
-        inputs = {name: value.double() for name, value in self.inputs.items()}
-        return bands(self.methods, inputs, self.values[ANSWER].shape[1] - 1, RULES[self.dtype])
-
-    def given_back(self, value: Tensor) -> Any:
-        """A value as an array of the caller's."""
-        return give(value.to(self.dtype).reshape(*self.batch, *value.shape[1:]), self.library)
 
 
 @dataclass(frozen=True)
@@ -128,13 +62,13 @@ class Run(Generic[ArrayT]):
     @functools.cached_property
     def residual_norms(self) -> ArrayT | None:
         """The norms of the residuals, (..., T + 1), or None where the program has none."""
-        norms = self.record.judgement.norms
-        return None if norms is None else self.record.given_back(norms)
+        found = self.record.residuals
+        return None if found is None else self.record.given_back(found[0])
 
     @functools.cached_property
     def status(self) -> RunStatus | ObjectArray:
         """A RunStatus, or an object array of them in the shape of the batch."""
-        found: Any = self.record.judgement.status.reshape(self.record.batch)
+        found: Any = self.record.status.reshape(self.record.batch)
         return found if self.record.batch else found[()]  # type: ignore[no-any-return]
 
     @functools.cached_property
@@ -157,27 +91,22 @@ class Run(Generic[ArrayT]):
         found = {name: self.record.given_back(band.digits) for name, band in self.record.bands.items()}
         return {"x": found[ANSWER]} | found
 
-    @property
-    def evidence(self) -> Evidence | None:
-        """What a diagnosis of weights needs."""
-        return self.record.evidence
-
     @full_precision()
     def diagnose(self) -> Diagnosis:
-        """Where the transformer's values differ from the program's own, each from the same input; ``print`` it.
+        """Where a value of the weights cannot be the program's own; ``print`` it.
 
         Returns
         -------
-        Diagnosis : every value's deviation at every step, what is allowed, and the first that exceeds it
+        Diagnosis : how many bars each value is off at every step, the first that is too far, and its line
         """
-        if self.record.evidence is None:
+        if not self.record.of_weights:
             raise OptionError(
                 "this is a run of the program itself, so there is nothing to compare it with; diagnose a run of its "
                 "weights, nf.compile(program, n).run(...)"
             )
-        return self.record.evidence.diagnose()
+        return self.record.diagnosis()
 
-    def check(self, program: Program | None = None) -> Check:
+    def check(self, program: Program | None = None) -> Diagnosis:
         """Compare this run with the program's own lines on arrays, on the data of this run; ``print`` the result.
 
         A program is traced once, and its runs are judged by what was traced. Its lines may do what a graph cannot hold:
@@ -194,14 +123,14 @@ class Run(Generic[ArrayT]):
         >>> bool(cg.run(np.diag([1.0, 2.0]), np.ones(2), iterations=2).check())
         True
         """
-        from nlaformer.compiler.lines import checked
+        from nlaformer.compiler.verify import beside_lines
 
         program = self.record.program if program is None else program
         if program is None:
             raise OptionError(
                 "the lines of this program are not known, as of an algorithm that was loaded: check(program)"
             )
-        return checked(program, self.record)
+        return beside_lines(self.record, program)
 
     def __repr__(self) -> str:
         shapes = ", ".join(f"{name} {tuple(np.shape(value))}" for name, value in {"x": self.x, **self.state}.items())
@@ -209,7 +138,7 @@ class Run(Generic[ArrayT]):
 
     def _digits_left(self, before: str) -> str:
         """The digits of the last answer of weights, of several systems the fewest."""
-        bands = self.record.bands if self.record.making is not None else {}
+        bands = self.record.bands if self.record.of_weights else {}
         return f"{before}x has {float(bands[ANSWER].digits[:, -1].min()):.0f} digits" if bands else ""
 
     @property
@@ -256,7 +185,7 @@ class Run(Generic[ArrayT]):
         shapes = {name: str(tuple(np.shape(value))) for name, value in {"x": self.x, **self.state}.items()}
         told = {"status": str(self.status)} if isinstance(self.status, RunStatus) else {}
         told |= {"states": ", ".join(f"{name} {shape}" for name, shape in shapes.items())}
-        if self.record.making is not None and self.record.bands:
+        if self.record.of_weights and self.record.bands:
             least = {name: float(band.digits[:, -1].min()) for name, band in self.record.bands.items()}
             told |= {"digits at the end": ", ".join(f"{name} {digits:.1f}" for name, digits in least.items())}
         parts = [rows(told)]
@@ -305,9 +234,8 @@ def run_reference(
     found = [_iterates(program, dict(zip(flat, piece, strict=True)), count, iterate) for piece in split]
     values = {name: torch.cat([piece[name] for piece in found]) for name in found[0]}
     broken = values.pop("broken promises")
-    checks = Checks(program.residual, program.scale, definite=program.definite)
-    methods = Methods.known(program)
-    return recorded_run(values, flat, batch, checks, library, methods, broken=broken, program=own)
+    checks = Checks(program.residual, program.scale, methods=Methods.known(program), definite=program.definite)
+    return recorded_run(values, flat, checks, program.name, batch, library, broken=broken, program=own)
 
 
 def _iterates(program: Reference, inputs: dict[str, Tensor], count: int, iterate: _Iteration) -> dict[str, Tensor]:
@@ -388,11 +316,11 @@ def check_iterations(iterations: Any, kinds: Iterable[str], flat: Mapping[str, T
 def recorded_run(
     values: dict[str, Tensor],
     inputs: dict[str, Tensor],
-    batch: tuple[int, ...],
     checks: Checks,
+    name: str,
+    batch: tuple[int, ...],
     library: str,
-    methods: Methods | None,
-    making: Making | None = None,
+    of_weights: bool = False,
     broken: Tensor | None = None,
     program: Program | None = None,
 ) -> Run[Any]:
@@ -403,8 +331,9 @@ def recorded_run(
     """
 
     def kept(of: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        return {name: value.detach().clone() for name, value in of.items()}
+        return {key: value.detach().to(torch.float64, copy=True) for key, value in of.items()}
 
-    record = Record(kept(inputs), kept(values), checks, batch, library, making, methods, broken, program)
-    back = {name: record.given_back(value) for name, value in values.items()}
+    dtype = values[ANSWER].dtype
+    record = Record(kept(inputs), kept(values), dtype, checks, name, batch, library, of_weights, broken, program)
+    back = {key: give(value.reshape(*batch, *value.shape[1:]), library) for key, value in values.items()}
     return Run(back.pop(ANSWER), back, record)

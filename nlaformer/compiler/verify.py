@@ -1,25 +1,28 @@
 """Verification: a compiled algorithm against its own program on random and on hard systems, from 0 and from other x0.
 
-Three comparisons, each a CompileError where it fails:
+Two comparisons over 12 steps, each a CompileError where it fails, and both by the rule of ``judge.py``:
 
-*Lines.* The graph that was traced against the user's own lines on arrays (``lines.py``): start, 12 steps and finish.
+*Lines.* The user's own lines on arrays against the graph that was traced from them. What a graph cannot hold shows
+here: hidden state, random numbers, an array changed in place under two names, a branch on the kind of a value. Lines
+and graph both compute in float64, so that p is 40.
 
-*Values.* Every value of a run of 12 steps against one call of the program on the same input, in the measure of
-``deviation.py``; the error names the value, the step and the instructions that make it.
-
-*End to end.* The same run against the program's own run (``ends.py``).
+*Weights.* Every state and the answer of a run of the weights against the graph; of a trained program, whose networks no
+graph has, the answer against the model's own runs on inputs perturbed by 2^-p.
 
 Where the program's own value is not finite, or a promise is broken, there is nothing to compare. A system on which the
 user's own lines divide 0 by 0, as a quasi-Newton method does on the identity, says nothing about the weights from
 there on; it is named in the report. A program that does so on every system is refused.
 
-The deviations are kept with the artefact: of the values (``step``), and of the answer end to end after the first step
-(``first``), at the worst (``largest``) and after the last (``last``). What decides are those of values and of runs over
-what the program amplifies, ``judged``, where they are judged at all.
+Kept with the artefact: how far the answer is from the program's own, relative to its largest so far, after the first
+step (``first``), at the worst (``largest``) and after the last (``last``), and by how many ``bars`` any value is off.
 """
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import io
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -28,18 +31,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from nlaformer.compiler.deviation import Tolerance
-from nlaformer.compiler.diagnose import Diagnosis, Stray
-from nlaformer.compiler.ends import End, Methods, OwnValues, ends_of, held
-from nlaformer.compiler.found import PERTURBATION, RUN, STEP
-from nlaformer.compiler.graph import AXES
-from nlaformer.compiler.judge import RunStatus
-from nlaformer.compiler.lines import Lines, judge_lines
+from nlaformer.compiler.expression import size
+from nlaformer.compiler.graph import AXES, KINDS
+from nlaformer.compiler.judge import RULES, Band, Methods, Rule, bands
 from nlaformer.compiler.places import warn
 from nlaformer.compiler.result import Run
-from nlaformer.compiler.trace import ANSWER, TracedProgram
+from nlaformer.compiler.status import Diagnosis, Record, RunStatus
+from nlaformer.compiler.trace import ANSWER, TracedProgram, parameters, trace_program
 from nlaformer.errors import CompileError
 from nlaformer.problems.spd import random_spd
+from nlaformer.program.inputs import padded_to
 from nlaformer.program.language import Program
 
 if TYPE_CHECKING:
@@ -47,41 +48,157 @@ if TYPE_CHECKING:
 
 RANDOM, YOURS = "random", "your systems"  # that a program must be right on: drawn, or given by a user
 _ITERATIONS = 12
-_GROWN = 10.0
+_OF_LINES = Rule(40)
 _GRADED = "condition 1e4"
 # Functions that keep digits at a small v which the sums in the weights do not, and the sums.
 _PLAIN = {"log1p": "np.log(1 + v)", "expm1": "np.exp(v) - 1", "sinh": "(np.exp(v) - np.exp(-v)) / 2"}
-_LOST = 1e-2  # a deviation at the end that is worth a warning
-_COPIES = 3  # perturbed runs of a trained program
+_APART = 1e-2  # a deviation that is worth a warning where nothing is determined
+_GROWN = 10.0
+_COPIES = 8  # perturbed runs of a trained program
+
+
+# --- the user's own lines ---
 
 
 @dataclass(frozen=True)
-class Comparison:
-    """Relative errors |x_t - x| / |x| of a compiled algorithm and of its program, and their deviation from each other.
+class Lines:
+    """What the user's own lines give on systems, one after the other.
 
-    Arrays (systems, T + 1); the deviation is relative to |x| too.
+    Attributes
+    ----------
+    values : every state and the answer, (systems, T + 1, ...); NaN from where the lines fail
+    lost : the first step after which a value is not finite, infinity for none; (systems,)
     """
 
-    found: np.ndarray
-    reference: np.ndarray
-    deviation: np.ndarray
+    values: dict[str, Tensor]
+    lost: Tensor
+
+    @classmethod
+    def of(cls, traced: TracedProgram, inputs: Mapping[str, np.ndarray], n: int, steps: int) -> Lines:
+        """Of inputs (systems, ...), which may be rectangular; the values are padded to n."""
+        kinds = {name: node.kind for name, node in traced.state.items()} | {ANSWER: traced.answer.kind}
+        systems = len(next(iter(inputs.values())))
+        shapes = {name: (systems, steps + 1, *[n] * AXES[kind]) for name, kind in kinds.items()}
+        values = {name: torch.full(shape, torch.nan, dtype=torch.float64) for name, shape in shapes.items()}
+        for system in range(systems):
+            given = {name: value[system].astype("float64") for name, value in inputs.items()}
+            with_lines = _records(traced, kinds, given)
+            try:
+                for step, record in zip(range(steps + 1), with_lines, strict=False):
+                    for name, value in record.items():
+                        values[name][system, step] = padded_to(n, value, value.ndim)
+            except ArithmeticError:  # as of a Python number divided by 0
+                pass
+        finite = [torch.isfinite(value).flatten(2).all(-1) if value.dim() > 2 else torch.isfinite(value)
+                  for value in values.values()]  # fmt: skip
+        lost = ~torch.stack(finite).all(0)
+        times = torch.arange(steps + 1, dtype=torch.float64)
+        return cls(values, torch.where(lost, times, math.inf).amin(-1))
+
+    def beside(self, own: Mapping[str, Band]) -> tuple[str, int] | None:
+        """The value that first differs from the graph's, and its step; 0 / 0 is NaN in NumPy and 0 in a graph."""
+        first: tuple[int, str] | None = None
+        for name, band in own.items():
+            value = self.values[name]
+            known = (torch.arange(value.shape[1]) < self.lost[:, None]).reshape(
+                *value.shape[:2], *[1] * (value.dim() - 2)
+            )
+            wrong = band.wrong(torch.where(known, value, band.own)).any(0)
+            if bool(wrong.any()) and (first is None or int(wrong.nonzero()[0]) < first[0]):
+                first = (int(wrong.nonzero()[0]), name)
+        return None if first is None else (first[1], first[0])
 
 
-def converge(
-    algorithm: Algorithm, program: Program, inputs: dict[str, np.ndarray], exact: np.ndarray, iterations: int
-) -> Comparison:
-    """Run a compiled algorithm and its program on the same systems, whose exact answers are known."""
-    given = {name: value.astype(algorithm.config.dtype) for name, value in inputs.items()}
-    x = algorithm.run(**given, iterations=iterations).x
-    # NumPy computes 0 / 0 after exact convergence.
-    reference = held(torch.from_numpy(program.run(**inputs, iterations=iterations).x)).numpy()
-    shape = (len(exact), -1, exact[0].size)
-    x, reference, exact = (value.reshape(shape).astype(np.float64) for value in (x, reference, exact))
+def _records(traced: TracedProgram, kinds: Mapping[str, str], inputs: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
+    """The states and the answer after start and after every step of the user's own lines, one system."""
+    program, sides = traced.program, {side for value in inputs.values() for side in value.shape}
+    arrays = "NumPy arrays"
+    if traced.uses_torch:  # whose functions take tensors alone
+        arrays, inputs = "tensors", {name: torch.as_tensor(value) for name, value in inputs.items()}
 
-    def relative(difference: np.ndarray) -> np.ndarray:
-        return np.linalg.norm(difference, axis=-1) / np.linalg.norm(exact, axis=-1)
+    def call(method: str, known: dict[str, Any]) -> Any:
+        found = getattr(program, method)
+        try:
+            # Copies, so that x += d does not change the state before the step; numbers stay numbers.
+            with np.errstate(all="ignore"):
+                return found(**{name: copy.deepcopy(known[name]) for name in parameters(found)})
+        except ArithmeticError:
+            raise
+        except Exception as error:
+            raise CompileError(
+                f"{program.name}: {method} can be traced, but fails on {arrays}: {type(error).__name__}: {error}"
+            ) from error
 
-    return Comparison(relative(x - exact), relative(reference - exact), relative(x - reference))
+    def tensor(name: str, value: Any) -> Tensor:
+        array = np.asarray(value, dtype="float64")
+        if array.ndim != AXES[kinds[name]] or not sides.issuperset(array.shape):
+            what = "finish" if name == ANSWER else f"the state {name!r}"
+            raise CompileError(
+                f"{program.name}: {what} has the shape {array.shape} on {arrays}; as traced it is a {kinds[name]}"
+            )
+        return torch.from_numpy(array.copy())
+
+    state = call("start", inputs)
+    while True:
+        record = {**state, ANSWER: call("finish", inputs | state)}
+        yield {name: tensor(name, value) for name, value in record.items()}
+        state = call("step", inputs | state)
+
+
+def refuse_other_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], n: int, steps: int) -> Lines:
+    """The lines on these systems; CompileError where they do not compute what was traced, or see padding."""
+
+    def differs(given: Mapping[str, np.ndarray]) -> tuple[Lines, str]:
+        with contextlib.redirect_stdout(io.StringIO()):  # what a step prints, it has printed while it was traced
+            lines = Lines.of(traced, given, n, steps)
+        square = {k: padded_to(n, torch.from_numpy(v.astype("float64")), v.ndim - 1) for k, v in given.items()}
+        first = lines.beside(bands(Methods.traced(traced), square, steps, _OF_LINES))
+        if first is None:
+            return lines, ""
+        what = "its answer" if first[0] == ANSWER else f"the state {first[0]!r}"
+        return lines, f"{what} after {f'step {first[1]}' if first[1] else 'the start'}"
+
+    name = traced.program.name
+    lines, found = differs(inputs)
+    if found:
+        raise CompileError(
+            f"{name}: on arrays its own lines differ from what was traced: {found}. Either they are not the same each "
+            "time, as with random numbers or a counter that is no state (return what changes as a state), or they "
+            "change an array in place that has two names: with y = x, x += d changes y too; write x = x + d. Or they "
+            "decide by the kind of a value, as isinstance and match do, which tracing does not see"
+        )
+    if not traced.program.rectangular or "A" not in inputs or inputs.keys() - KINDS.keys() or n < 3:
+        return lines  # of a further input it is not known which side it has
+    for m, k in ((n, n - 1), (n - 1, n)):
+        parts = {"A": np.s_[:, :m, :k], "b": np.s_[:, :m], "x0": np.s_[:, :k]}
+        try:
+            _, found = differs({key: value[parts[key]] for key, value in inputs.items()})
+        except CompileError:  # its lines are for the other shape
+            continue
+        if found:
+            raise CompileError(
+                f"{name}: its own lines see the zeros with which rectangular data is padded: {found} is another one "
+                f"for a matrix of {m} x {k} than for the same one padded to {n} x {n}. What is not 0 at 0 (np.exp, "
+                "np.ones_like) sees them, and so do means, lengths, shifts, the last entry. Write it without these, or "
+                "pad the data yourself and omit rectangular = True"
+            )
+    return lines
+
+
+def beside_lines(record: Record, program: Program) -> Diagnosis:
+    """A run beside the user's own lines, on the data of the run."""
+    inputs = {name: value.cpu().numpy() for name, value in record.inputs.items()}
+    n, steps = next(value.shape[-1] for value in inputs.values() if value.ndim > 1), record.answer.shape[1] - 1
+    traced = trace_program(program, n)
+    lines, methods = Lines.of(traced, inputs, n, steps), Methods.traced(traced)
+    own = bands(methods, record.inputs, steps, RULES[record.dtype])
+    found = replace(record, of_weights=True, checks=replace(record.checks, methods=methods))
+    # The bands of the graph around what the lines give.
+    vars(found)["bands"] = {name: replace(band, own=lines.values[name].to(band.own)) for name, band in own.items()}
+    return found.diagnosis()
+
+
+# --- systems ---
 
 
 def _hard_systems(n: int) -> dict[str, np.ndarray]:
@@ -103,258 +220,6 @@ class _Systems:
 
     inputs: dict[str, np.ndarray]
     families: np.ndarray
-    hard: frozenset[str] = frozenset()
-
-
-def with_verification(
-    algorithm: Algorithm,
-    traced: TracedProgram,
-    given: Mapping[str, np.ndarray] | None = None,
-    iterations: int = _ITERATIONS,
-    family: str = RANDOM,
-) -> Algorithm:
-    """The algorithm with its deviations on random and hard systems; CompileError where a value is not the program's.
-
-    ``given`` has the inputs of other systems by name, of a ``family`` that the program is meant for.
-    """
-    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, family)
-    lines = judge_lines(traced, systems.inputs, algorithm.n, iterations)
-    run = algorithm.run(**systems.inputs, iterations=iterations)
-    _refuse_lost(traced, run, lines)
-    inputs = {name: _double(value) for name, value in systems.inputs.items()}
-    values = {name: _double(value) for name, value in {**run.state, ANSWER: run.x}.items()}
-    ends = ends_of(Methods.traced(traced), inputs, values, Tolerance.of(algorithm.dtype))
-    assert run.evidence is not None  # there is some of every run of weights
-    diagnosis, settled = run.diagnose(), run.evidence.found.settled.numpy()
-    compared = _compared(lines, diagnosis, run.evidence.until.numpy(), iterations)
-    trial = _Trial(algorithm, systems, run, diagnosis, ends, settled, compared)
-    notes = _judge_values(trial) or _nothing_compared(trial)
-    report = {str(name): _report(trial, systems.families == name) for name in dict.fromkeys(systems.families)}
-    return _reporting(algorithm, iterations, report, notes)
-
-
-def _reporting(algorithm: Algorithm, iterations: int, report: Mapping[str, Any], notes: list[str]) -> Algorithm:
-    """The algorithm with a report of its verification."""
-    config, verified = algorithm.config, {"iterations": iterations, "systems": report}
-    config = replace(config, verification=config.verification | verified, warnings=config.warnings + notes)
-    return type(algorithm)(config, algorithm.model, algorithm.program)
-
-
-@dataclass(frozen=True)
-class _Trial:
-    """A run of the verification and what was found out about it.
-
-    ``settled`` is that of what was found, ``compared`` where the run says something; (systems, T + 1).
-    """
-
-    algorithm: Algorithm
-    systems: _Systems
-    run: Run[Any]
-    diagnosis: Diagnosis
-    ends: Mapping[str, End]
-    settled: np.ndarray
-    compared: np.ndarray
-
-    @property
-    def tolerance(self) -> Tolerance:
-        return Tolerance.of(self.algorithm.dtype)
-
-    def excess(self, end: End) -> np.ndarray:
-        """The deviation of a run over what its program amplifies, NaN where nothing is judged; (systems, T + 1)."""
-        deviation = end.judged(self.tolerance)
-        excess: np.ndarray = (self.tolerance.plain * deviation.error / deviation.allowed).numpy()
-        return np.where(self.compared & torch.isfinite(deviation.allowed).numpy() & ~self.settled, excess, np.nan)
-
-
-def _compared(lines: Lines, diagnosis: Diagnosis, until: np.ndarray, iterations: int) -> np.ndarray:
-    """When a run says something: ``until`` the program's values are not finite, or a promise is broken.
-
-    In the user's own lines 0 / 0 is not finite either; they count after their first step, and where something is wrong.
-    """
-    lost = lines.lost.numpy()
-    wrong = [stray.system[0] for stray in diagnosis.strays] + np.flatnonzero(lost <= 1).tolist()
-    times = np.arange(iterations + 1)
-    compared: np.ndarray = times <= until[:, None]
-    compared[wrong] &= times < lost[wrong][:, None]
-    return compared
-
-
-def _report(trial: _Trial, own: np.ndarray) -> dict[str, Any]:
-    """The deviations of the systems of a family."""
-    compared = trial.compared[own]
-    found: dict[str, Any] = {} if compared.all() else {"lost": int(compared.sum(-1).min())}
-    if not compared.any():
-        return found
-    step = judged = 0.0
-    for name, deviation in trial.diagnosis.deviation.items():
-        if name.startswith(RUN):
-            continue
-        counts = compared[:, 1:] if name.startswith(STEP) else compared[:, : deviation.shape[1]]
-        error = np.where(counts, deviation[own], 0.0)
-        step = max(step, float(error.max(initial=0.0)))
-        judged = max(judged, float((error / trial.diagnosis.allowed[name][own]).max(initial=0.0)))
-    deviation = np.where(compared, trial.ends[ANSWER].deviation.numpy()[own], 0.0)
-    ends = np.array([trial.excess(end)[own] for end in trial.ends.values()])
-    ends = ends[np.isfinite(ends)]
-    decides = {"step": trial.tolerance.plain * judged} | ({"end": float(ends.max())} if ends.size else {})
-    return found | {
-        "step": step,
-        "first": float(deviation[:, :2].max()),
-        "largest": float(deviation.max()),
-        "last": float(deviation[:, -1].max()),
-        "judged": decides,
-    }
-
-
-def compared_with_run(
-    algorithm: Algorithm,
-    traced: TracedProgram,
-    run: Callable[..., Run[Any]],
-    given: Mapping[str, np.ndarray] | None,
-) -> Algorithm:
-    """The algorithm with its deviations from the run of a trained program; CompileError where the weights are wrong.
-
-    A network may amplify perturbations without end. Where the model makes more than ``Tolerance.most`` of those of its
-    inputs, on the ill-conditioned system, and in float32 after the first step or on hard systems, a run that parts from
-    the model's own is a note and a warning. That is milder than ``with_verification`` on purpose: a graph has every
-    value and is excused on hard systems alone; of a network there is the answer alone, and it may part on any system.
-    """
-    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, YOURS)
-    tolerance = Tolerance.of(algorithm.dtype)
-    found = _double(algorithm.run(**systems.inputs, iterations=_ITERATIONS).x)
-    model, *moved = (_double(run(**given, iterations=_ITERATIONS).x) for given in _perturbed(systems.inputs))
-    measured = OwnValues.of(model, torch.ones(1))
-    deviation, response = measured.deviation(found).numpy(), measured.response(moved, PERTURBATION).numpy()
-    tame = response <= tolerance.most
-    parted = deviation > tolerance.plain * np.where(tame, np.maximum(response, 1.0), 1.0)
-    wrong = parted & tame & (systems.families != _GRADED)[:, None]
-    if algorithm.dtype != torch.float64:
-        wrong &= np.isin(systems.families, (RANDOM, YOURS))[:, None] & (np.arange(wrong.shape[1]) <= 1)
-    report, notes = {}, []
-    for name in dict.fromkeys(systems.families):
-        members = systems.families == name
-        own, largest = deviation[members], float(deviation[members].max())
-        report[str(name)] = {"first": float(own[:, :2].max()), "largest": largest, "last": float(own[:, -1].max())}
-        if not parted[members].any():
-            continue
-        step = int(parted[members].any(0).argmax())
-        report[str(name)] |= {"parted": step}
-        message = f"on systems of the verification ({name}) its run is up to {largest:.1e} from the model's own"
-        if wrong[members].any():
-            remedy = "Take the weights as they are with verify=False, or run the model itself"
-            raise CompileError(f"{algorithm.name}: from step {step} on, {message}. {remedy}")
-        amplified = f"which makes {response[members, step].max():.0e} of a perturbation"
-        notes.append(f"{message} from step {step} on, {amplified}")
-    if notes:
-        remedy = "There run the model itself" + ("" if algorithm.dtype == torch.float64 else ", or compile in float64")
-        warn(f"{algorithm.name}: {notes[0]}. {remedy}")
-    return _reporting(algorithm, _ITERATIONS, report, notes)
-
-
-def _perturbed(inputs: Mapping[str, np.ndarray]) -> Iterator[dict[str, np.ndarray]]:
-    """The inputs in float64 as they are, then perturbed."""
-    noise = np.random.default_rng(3)
-    yield (given := {name: value.astype("float64") for name, value in inputs.items()})
-    for _ in range(_COPIES):
-        yield {k: v * (1 + PERTURBATION * noise.choice([-1.0, 1.0], v.shape)) for k, v in given.items()}
-
-
-def _judge_values(trial: _Trial) -> list[str]:
-    """Refuse weights with a wrong value; a note and a warning where it says little about other systems.
-
-    That is after the first step on the ill-conditioned system, or in float32; where two runs of the program itself have
-    parted on a hard system (it amplifies perturbations by more than ``Tolerance.most``), so that its values are
-    accidents of rounding; where it has converged before; and where values have grown tenfold after the first step: it
-    diverges on a system that was not made for it, and leaves every range.
-    """
-    notes = []
-    algorithm, systems = trial.algorithm, trial.systems
-    strict = algorithm.dtype == torch.float64
-    for stray in trial.diagnosis.strays:
-        (system,) = stray.system
-        if not trial.compared[system, stray.step]:
-            continue
-        family = systems.families[system]
-        message = f"on a system of the verification ({family}) {stray}"
-        parted = any(end.response[system, stray.step] > trial.tolerance.most for end in trial.ends.values())
-        lasting = (stray.step <= 1 or (strict and family != _GRADED)) and not (parted and family in systems.hard)
-        if lasting and not _is_beyond(trial, stray):
-            raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
-        notes.append(message)
-    if notes:
-        warn(f"{algorithm.name}: {notes[0]}. A run like that ends inaccurate and says so")
-    return notes[:1]
-
-
-def _refuse_lost(traced: TracedProgram, run: Run[Any], lines: Lines) -> None:
-    """Refuse a program whose own lines are not finite after one step on every system that keeps its promises."""
-    statuses = enumerate(np.asarray(run.status).tolist())
-    kept = [system for system, status in statuses if status is not RunStatus.NOT_POSITIVE]
-    if kept and bool((lines.lost[kept] <= 1).all()):
-        raise CompileError(
-            f"{traced.program.name}: on every system of the verification its own lines give numbers that are not "
-            f"finite in start or in the first step ({run.diagnose().lost or 'as in 0 / 0'}), so that nothing can be "
-            "compared. Keep that operation finite; or, if the program is meant for other systems than random positive "
-            "definite ones, give some to nf.compile, as verify=dict(A=A, b=b)"
-        )
-
-
-def _nothing_compared(trial: _Trial) -> list[str]:
-    """A note and a warning where on all random systems the program's values are not finite or break a promise."""
-    algorithm, systems = trial.algorithm, trial.systems
-    random = ~np.isin(systems.families, list(systems.hard))
-    statuses = set(np.asarray(trial.run.status)[random].tolist())
-    if not statuses <= {RunStatus.NONFINITE, RunStatus.NOT_POSITIVE}:
-        return []
-    broken = "its residual is not finite" if RunStatus.NONFINITE in statuses else "a value taken to be positive is not"
-    note = f"{trial.diagnosis.lost or broken}, on all systems of the verification ({systems.families[0]})"
-    warn(f"{algorithm.name}: {note}. From there on nothing was compared")
-    return [note]
-
-
-def _is_beyond(trial: _Trial, stray: Stray) -> bool:
-    """Whether a run had converged before a stray, or a state was ten times what it and the inputs were at first."""
-    (system,) = stray.system
-    before = max(stray.step - 1, 0)
-    given = max(float(np.linalg.norm(value[system])) for value in trial.systems.inputs.values())
-    sizes = [[float(np.linalg.norm(value)) for value in values[system]] for values in trial.run.state.values()]
-    grown = any(size[before] > _GROWN * max(given, *size[:2]) for size in sizes)
-    return grown or bool(trial.settled[system, : stray.step].any())
-
-
-def warn_of_lost_digits(algorithm: Algorithm) -> None:
-    """Where A is not scaled, weights for a large bound leave few digits to values far below it: warn of lost ones."""
-    found = algorithm.verification["systems"]
-    family = next(iter(found))  # random ones, or the user's own
-    lost = found[family].get("last", 0.0)
-    if _keeps_scale(algorithm) and lost > _LOST:
-        warn(
-            f"{algorithm.name}: after {algorithm.verification['iterations']} steps ({family} systems) the weights' "
-            f"answer is {lost:.0e} from the program's. {_remedy(algorithm)}"
-        )
-
-
-def _remedy(algorithm: Algorithm) -> str:
-    text = "Keep the values of the program near 1"
-    used = {op for op, *_ in algorithm.config.program.get("nodes", ())}
-    if lost := [f"np.{name}(v) as {plain}" for name, plain in _PLAIN.items() if name in used]:
-        text += f"; the weights compute {', '.join(lost)}, with fewer digits at a small v: write that if it will do"
-    if "divide" in used:
-        text += "; divide last, as in 1 / np.outer(w, w) for np.outer(1 / w, 1 / w)"
-    if _keeps_scale(algorithm):
-        text += (
-            "; constants keep A from being scaled: compile with the largest norm of your matrices as bound= (now "
-            f"{algorithm.config.bound:.10g}), or make the constants relative to A, as a step size 0.1 / nf.norm(A)"
-        )
-    return text + (
-        "; or verify it on systems that it is meant for, as verify=dict(A=A, b=b); or take the weights as they are "
-        "with verify=False, and heed the status of every run"
-    )
-
-
-def _keeps_scale(algorithm: Algorithm) -> bool:
-    """Whether the program has constants that keep A from being scaled."""
-    return "A" in algorithm.config.inputs and "A" not in algorithm.config.scaled
 
 
 def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
@@ -374,7 +239,7 @@ def _draw(algorithm: Algorithm, traced: TracedProgram) -> _Systems:
         drawn["x0"][np.unique(families, return_index=True)[1]] = 0.0  # the first system of each family
     for promise in (node.args[0] for node in traced.nodes if node.op == "positive" and node.args[0].op == "input"):
         drawn[promise.extra] = np.abs(drawn[promise.extra])
-    return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families, frozenset(hard))
+    return _Systems({name: value.astype(config.dtype) for name, value in drawn.items()}, families)
 
 
 def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray], family: str) -> _Systems:
@@ -388,5 +253,170 @@ def _of_kind(algorithm: Algorithm, given: Mapping[str, np.ndarray], family: str)
     return _Systems(inputs, np.array([family] * len(next(iter(inputs.values())))))
 
 
-def _double(value: np.ndarray) -> Tensor:
-    return torch.from_numpy(value.astype("float64"))
+# --- weights ---
+
+
+def with_verification(
+    algorithm: Algorithm,
+    traced: TracedProgram,
+    given: Mapping[str, np.ndarray] | None = None,
+    iterations: int = _ITERATIONS,
+    family: str = RANDOM,
+) -> Algorithm:
+    """The algorithm with its deviations on random and hard systems; CompileError where a value is not the program's.
+
+    ``given`` has the inputs of other systems by name, of a ``family`` that the program is meant for.
+    """
+    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, family)
+    lines = refuse_other_lines(traced, systems.inputs, algorithm.n, iterations)
+    run = algorithm.run(**systems.inputs, iterations=iterations)
+    record, times = run.record, torch.arange(iterations + 1)
+    _refuse_lost(traced, run, lines)
+    # In the user's own lines 0 / 0 is not finite; they count after their first step, and where something is wrong.
+    suspicious = torch.isfinite(record.first_wrong) | (lines.lost <= 1)
+    compared = (times <= record.until[:, None]) & (~suspicious[:, None] | (times < lines.lost[:, None]))
+    # The states of the paper's own form are not all of the program's: its answers alone are compared.
+    known = record.bands or {
+        ANSWER: bands(Methods.traced(traced), record.inputs, iterations, RULES[algorithm.dtype])[ANSWER]
+    }
+    notes = _judged(algorithm, systems, record, compared, strict=set(systems.families) - {_GRADED})
+    notes = notes or _nothing_compared(algorithm, systems, run)
+    return _reporting(algorithm, systems, known, record, compared, notes)
+
+
+def compared_with_run(
+    algorithm: Algorithm,
+    traced: TracedProgram,
+    run: Callable[..., Run[Any]],
+    given: Mapping[str, np.ndarray] | None,
+) -> Algorithm:
+    """The algorithm with its deviations from the run of a trained program; CompileError where the weights are wrong.
+
+    A network may amplify perturbations without end. Where it leaves its answer undetermined, a run that is far from the
+    model's own is a note and a warning.
+    """
+    systems = _draw(algorithm, traced) if given is None else _of_kind(algorithm, given, YOURS)
+    record, rule = algorithm.run(**systems.inputs, iterations=_ITERATIONS).record, RULES[algorithm.dtype]
+    own, *moved = (run(**each, iterations=_ITERATIONS).record.answer for each in _perturbed(systems.inputs, rule))
+    spread = torch.stack([size(each - own, "vector") for each in moved]).amax(0).nan_to_num(math.inf, math.inf)
+    never = torch.zeros(spread.shape, dtype=torch.bool)
+    band = Band(own, spread, ~torch.isfinite(spread), "vector", rule, torch.ones(len(own), dtype=torch.float64), never)
+    vars(record)["bands"] = {ANSWER: band}
+    compared = torch.ones(spread.shape, dtype=torch.bool)
+    notes = _judged(algorithm, systems, record, compared, strict={RANDOM, YOURS})
+    deviation = torch.where(band.judged, 0.0, _relative(record.answer, band))
+    if not notes and bool((deviation > _APART).any()):
+        system, step = (int(k) for k in np.unravel_index(int(deviation.argmax()), deviation.shape))
+        where = f"a system of the verification ({systems.families[system]}) at step {step}"
+        inputs = f"where 2^-{rule.bits} of the inputs changes it by as much"
+        notes = [f"on {where} its run is {float(deviation.max()):.1e} from the model's own, {inputs}"]
+        warn(f"{algorithm.name}: {notes[0]}. There run the model itself")
+    return _reporting(algorithm, systems, {ANSWER: band}, record, compared, notes)
+
+
+def _perturbed(inputs: Mapping[str, np.ndarray], rule: Rule) -> Iterator[dict[str, np.ndarray]]:
+    """The inputs in float64 as they are, then perturbed."""
+    noise = np.random.default_rng(3)
+    yield (given := {name: value.astype("float64") for name, value in inputs.items()})
+    for _ in range(_COPIES):
+        yield {k: v * (1 + 2.0**-rule.bits * noise.choice([-1.0, 1.0], v.shape)) for k, v in given.items()}
+
+
+def _judged(algorithm: Algorithm, systems: _Systems, record: Record, compared: Tensor, strict: set[str]) -> list[str]:
+    """Refuse weights with a wrong value; a note and a warning where it says little about other systems.
+
+    That is after the first step on systems that are not ``strict``, or in float32, and where values have grown tenfold
+    after it: the program diverges on a system that was not made for it, and leaves every range.
+    """
+    notes = []
+    given = torch.stack([v.flatten(1).norm(dim=1) if v.dim() > 1 else v.abs() for v in record.inputs.values()]).amax(0)
+    sizes = [band.sizes for band in record.bands.values()]
+    grown = [(each > _GROWN * torch.maximum(given, each[:, :2].amax(1))[:, None]).any(1) for each in sizes]
+    for stray in record.diagnosis().strays:
+        (system,) = stray.system
+        if not compared[system, stray.step]:
+            continue
+        family = str(systems.families[system])
+        message = f"on a system of the verification ({family}) {stray}"
+        lasting = algorithm.dtype == torch.float64 and family in strict and not any(bool(g[system]) for g in grown)
+        if stray.step <= 1 or lasting:
+            raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
+        notes.append(message)
+    if notes:
+        warn(f"{algorithm.name}: {notes[0]}. A run like that ends inaccurate and says so")
+    return notes[:1]
+
+
+def _reporting(
+    algorithm: Algorithm,
+    systems: _Systems,
+    known: Mapping[str, Band],
+    record: Record,
+    compared: Tensor,
+    notes: list[str],
+) -> Algorithm:
+    """The algorithm with a report of its verification."""
+    deviation, report = torch.where(compared, _relative(record.answer, known[ANSWER]), 0.0), {}
+    off = torch.stack([torch.where(compared, each, 0.0) for each in record.bars_off.values()]) if record.bands else None
+    for family in dict.fromkeys(systems.families):
+        own = torch.from_numpy(systems.families == family)
+        found: dict[str, Any] = {} if compared[own].all() else {"lost": int(compared[own].sum(-1).min())}
+        if compared[own].any():
+            first, largest, last = (
+                float(part.max()) for part in (deviation[own, :2], deviation[own], deviation[own, -1])
+            )
+            found |= {"first": first, "largest": largest, "last": last}
+            found |= {} if off is None else {"bars": float(off[:, own].max())}
+        report[str(family)] = found
+    config, verified = algorithm.config, {"iterations": record.answer.shape[1] - 1, "systems": report}
+    config = replace(config, verification=config.verification | verified, warnings=config.warnings + notes)
+    return type(algorithm)(config, algorithm.model, algorithm.program)
+
+
+def _relative(found: Tensor, band: Band) -> Tensor:
+    """The distance from the program's own, relative to its largest so far, (systems, T + 1)."""
+    largest = torch.cummax(band.sizes.nan_to_num(0.0, 0.0), 1).values
+    distance = size(found - band.own, band.kind)
+    return (distance / torch.where(largest > 0, largest, 1.0)).nan_to_num(math.inf, math.inf)
+
+
+def _refuse_lost(traced: TracedProgram, run: Run[Any], lines: Lines) -> None:
+    """Refuse a program whose own lines are not finite after one step on every system that keeps its promises."""
+    kept = torch.tensor([status is not RunStatus.NOT_POSITIVE for status in run.record.status])
+    if bool(kept.any()) and bool((lines.lost[kept] <= 1).all()):
+        raise CompileError(
+            f"{traced.program.name}: on every system of the verification its own lines give numbers that are not "
+            f"finite in start or in the first step ({run.diagnose().lost or 'as in 0 / 0'}), so that nothing can be "
+            "compared. Keep that operation finite; or, if the program is meant for other systems than random positive "
+            "definite ones, give some to nf.compile, as verify=dict(A=A, b=b)"
+        )
+
+
+def _nothing_compared(algorithm: Algorithm, systems: _Systems, run: Run[Any]) -> list[str]:
+    """A note and a warning where on all random systems the program's values are not finite or break a promise."""
+    first = systems.families[0]
+    statuses = set(run.record.status[systems.families == first].tolist())
+    if not statuses <= {RunStatus.NONFINITE, RunStatus.NOT_POSITIVE}:
+        return []
+    broken = "its residual is not finite" if RunStatus.NONFINITE in statuses else "a value taken to be positive is not"
+    note = f"{run.diagnose().lost or broken}, on all systems of the verification ({first})"
+    warn(f"{algorithm.name}: {note}. From there on nothing was compared")
+    return [note]
+
+
+def _remedy(algorithm: Algorithm) -> str:
+    text = "Keep the values of the program near 1"
+    used = {op for op, *_ in algorithm.config.program.get("nodes", ())}
+    if lost := [f"np.{name}(v) as {plain}" for name, plain in _PLAIN.items() if name in used]:
+        text += f"; the weights compute {', '.join(lost)}, with fewer digits at a small v: write that if it will do"
+    if "divide" in used:
+        text += "; divide last, as in 1 / np.outer(w, w) for np.outer(1 / w, 1 / w)"
+    return text + (
+        "; or verify it on systems that it is meant for, as verify=dict(A=A, b=b); or take the weights as they are "
+        "with verify=False, and heed the status of every run"
+    )
+
+
+def _keeps_scale(algorithm: Algorithm) -> bool:
+    """Whether the program has constants that keep A from being scaled."""
+    return "A" in algorithm.config.inputs and "A" not in algorithm.config.scaled

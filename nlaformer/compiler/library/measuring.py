@@ -1,8 +1,9 @@
 """How closely a compiled algorithm of the library follows its program, on the problems that it is meant for.
 
 *A step.* Every value that ``start``, ``step`` and ``finish`` return is compared with one call of the program on the
-same input, in the measure of ``deviation.py``: relative to the absolute terms of its last operation, over what the
-program itself amplifies. It counts while the residual exceeds 1e-6 of its start.
+same input, relative to the absolute terms of its last operation (|u| + |v| for u + v), over what the program itself
+amplifies. The rule by which runs are judged (``judge.py``) does not see errors this small. It counts while the
+residual exceeds 1e-6 of its start.
 
 *End to end.* The answers of a whole run are compared with the program's own, relative to the largest so far. Methods
 like CG amplify every rounding on their way, NumPy's too. So each deviation is divided by what the program makes of an
@@ -15,16 +16,17 @@ import json
 import math
 import time
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.deviation import Tolerance, deviations
-from nlaformer.compiler.expression import size
+from nlaformer.compiler.expression import Expression, size
 from nlaformer.compiler.library import algorithm, record
 from nlaformer.compiler.library.records import Arrays, Record
 from nlaformer.compiler.reference import Reference
@@ -33,8 +35,40 @@ from nlaformer.compiler.trace import ANSWER, trace_program
 from nlaformer.program.language import Program
 
 _PERTURBATIONS = 4
+_DRAWS, _PERTURBATION = 8, 1e-8  # of inputs and states, by which is measured what a call amplifies
+_MOST = {torch.float64: 1e4, torch.float32: 10.0}  # that counts
+_SMALL = {torch.float64: 1e-6, torch.float32: 1e-3}  # a residual beside its first: then states are what rounding left
 # What a step may deviate by: what double precision reaches, and what is left of it in single precision.
 GOALS = {torch.float64: 1e-10, torch.float32: 1e-3}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Relative errors |x_t - x| / |x| of a compiled algorithm and of its program, and their deviation from each other.
+
+    Arrays (systems, T + 1); the deviation is relative to |x| too.
+    """
+
+    found: np.ndarray
+    reference: np.ndarray
+    deviation: np.ndarray
+
+
+def converge(
+    algorithm: Algorithm, program: Program, inputs: dict[str, np.ndarray], exact: np.ndarray, iterations: int
+) -> Comparison:
+    """Run a compiled algorithm and its program on the same systems, whose exact answers are known."""
+    given = {name: value.astype(algorithm.config.dtype) for name, value in inputs.items()}
+    x = algorithm.run(**given, iterations=iterations).x
+    # NumPy computes 0 / 0 after exact convergence.
+    reference = _rows(program.run(**inputs, iterations=iterations).x)
+    shape = (len(exact), -1, exact[0].size)
+    x, reference, exact = (value.reshape(shape).astype(np.float64) for value in (x, reference, exact))
+
+    def relative(difference: np.ndarray) -> np.ndarray:
+        return np.linalg.norm(difference, axis=-1) / np.linalg.norm(exact, axis=-1)
+
+    return Comparison(relative(x - exact), relative(reference - exact), relative(x - reference))
 
 
 @dataclass(frozen=True)
@@ -130,16 +164,42 @@ def _as_double(inputs: Arrays) -> Arrays:
 
 def _steps(run: Run[Any], dtype: torch.dtype) -> dict[str, float]:
     """The largest deviation of every value, over what the program amplifies, until the residual is small."""
-    evidence = run.evidence
-    assert evidence is not None
-    tolerance = replace(Tolerance.of(dtype), plain=GOALS[dtype])
-    found = deviations(evidence.program, evidence.found, tolerance)
-    worst = {}
-    for name, deviation in found.items():
-        counts = ~evidence.found.settled[:, : deviation.error.shape[1]] & ~deviation.lost
-        excess = torch.where(counts, deviation.error / deviation.allowed, 0.0)
-        worst[name] = GOALS[dtype] * float(excess.max()) if excess.numel() else 0.0
-    return worst
+    record, methods = run.record, run.record.checks.methods
+    assert methods is not None
+    given = {name: value[:, None] for name, value in record.inputs.items()}
+    before, after = ({k: v[:, part] for k, v in record.values.items()} for part in (np.s_[:-1], np.s_[1:]))
+    first = {name: value[:, :1] for name, value in record.values.items()}
+    counts = torch.ones(record.answer.shape[:2], dtype=torch.bool)
+    if record.residuals is not None:
+        norms = record.residuals[0]
+        counts = norms > _SMALL[dtype] * norms[:, :1]
+    calls = (
+        ("start ", methods.start, given, first, counts[:, :1]),
+        ("step ", methods.step, given | before, after, counts[:, 1:]),
+        ("", methods.finish, {**given, **record.values}, record.values, counts),
+    )
+    return {
+        prefix + name: _deviation(method, name, values, found[name], counted, dtype)
+        for prefix, method, values, found, counted in calls
+        for name in method.outputs
+    }
+
+
+def _deviation(
+    method: Expression, name: str, values: Mapping[str, Tensor], found: Tensor, counts: Tensor, dtype: torch.dtype
+) -> float:
+    """Of one value from one call of the program on the same values, relative to its terms and to what it amplifies."""
+    number, kind = method.outputs[name], method.kinds[name]
+    results, draws, response = method.results(values), torch.Generator().manual_seed(0), torch.ones(())
+    terms = size(method.terms(number, results), kind)
+    for _ in range(_DRAWS):
+        signs = {k: torch.randint(2, v.shape, generator=draws, dtype=torch.float64) * 2 - 1 for k, v in values.items()}
+        moved = method.results({k: v * (1 + _PERTURBATION * signs[k]) for k, v in values.items()})[number]
+        response = torch.fmax(response, size(moved - results[number], kind) / terms / _PERTURBATION)
+    distance = size(found - results[number], kind)
+    error = torch.where(distance > 0, distance / terms / response.clamp(max=_MOST[dtype]), 0.0)
+    known = torch.isfinite(size(results[number], kind)) & counts
+    return float(torch.where(known, error.nan_to_num(math.inf, math.inf), 0.0).max()) if error.numel() else 0.0
 
 
 def _end_to_end(program: Program, given: Arrays, run: Run[Any], goal: float) -> tuple[float, float]:
