@@ -38,6 +38,24 @@ def test_every_layer_of_compiled_cg_equals_the_librarys_on_the_librarys_own_p(vi
             assert difference < 1e-9, (seed, *where)
 
 
+SPREAD = """async ([name, n, inputs, iterations]) => {
+  const { program } = await explorer.openAlgorithm(name, n);
+  return explorer.spread(program, inputs, iterations, n, [...explorer.runProgram(program, inputs, iterations, n)]);
+}"""
+
+
+@pytest.mark.parametrize("name", ["cg", "minres", "chebyshev"])
+def test_the_digits_that_the_page_draws_are_those_of_a_run(visit, name):
+    n = 8
+    compiled = nf.algorithm(name, n=n, verify=False)
+    inputs = system(n, 0, compiled.config.inputs)
+    spread = np.array(visit().evaluate(SPREAD, name, n, _plain(inputs), 5))
+    digits = compiled.run(**inputs, iterations=5).digits["x"]
+    drawn = -np.log10(np.maximum(spread, 1e-16))
+    at_once = np.array([drawn[max(0, t - 2) : t + 1].min() for t in range(6)])  # a run counts them over three steps
+    np.testing.assert_allclose(at_once, digits, atol=0.7)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_prompt_states_and_reference_of_an_algorithm_equal_the_librarys(visit, name):
     page = visit()

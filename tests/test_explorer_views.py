@@ -163,7 +163,7 @@ def test_a_browser_without_light_dark_has_the_light_theme_throughout(visit, page
         lines = page.locator("#panel-error .line path[stroke-width]").all()
         looks.append((ground, [line.get_attribute("stroke") for line in lines]))
     assert looks[0] == looks[1]
-    assert len(looks[0][1]) == 2
+    assert len(looks[0][1]) == 3
 
 
 @pytest.mark.parametrize(("view", "control"), [("watch", "watch-family"), ("learned", "learned-model")])

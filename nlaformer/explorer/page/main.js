@@ -10,7 +10,7 @@ import { isDark } from "./colour.js";
 import { learnedView } from "./learned.js";
 import { paperView } from "./paper.js";
 import { read as readResult, reference as operationReference, trace as traceOperation } from "./operation.js";
-import { run as runProgram } from "./program.js";
+import { run as runProgram, spread } from "./program.js";
 import { run as runSolver } from "./solver.js";
 import { save } from "./panel.js";
 import { walk } from "./walk.js";
@@ -121,5 +121,5 @@ draw();
 // For the browser's console, and for the tests.
 window.explorer = {
   catalogue, openAlgorithm, openOperation, openSolver, applyLayer, tokenMatrix, algorithmPrompt, runAlgorithm, operationReference, readResult,
-  traceOperation, runProgram, runSolver, drawSystem,
+  traceOperation, runProgram, spread, runSolver, drawSystem,
 };

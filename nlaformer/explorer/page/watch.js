@@ -297,6 +297,7 @@ export function watchView(state, changed, openLearned) {
     const of = (list) => list.map((values) => Math.sqrt(squaredRelativeError(values[run.answer].data, run.exact)));
     const lines = [{ name: "transformer", style: 2, values: of(run.values) }];
     if (run.program) lines.unshift({ name: "plain float64, as in NumPy", style: 1, values: of(run.program) });
+    if (run.undetermined) lines.push({ name: "what the program leaves open: the spread of 24 runs in 33 bits", style: 3, values: run.undetermined });
     const mark = Math.max(completed(run, at), 0);
     put(errors.body, errorChart(lines, { width: fitting(errors.body, 560), height: 240, yTitle: "relative error of x", mark }), legend(lines));
   }

@@ -2,7 +2,7 @@
 import { catalogue, openAlgorithm, openOperation } from "./engine.js";
 import { prompt, states, trace } from "./algorithm.js";
 import { read, reference, trace as traceOperation } from "./operation.js";
-import { ANSWER, run as runProgram } from "./program.js";
+import { ANSWER, run as runProgram, spread } from "./program.js";
 import { number } from "./format.js";
 import { UNSOLVED, parseMatrix, parseVector, remark, solve, spectralRadius } from "./systems.js";
 
@@ -60,8 +60,9 @@ async function computeAlgorithm({ name, entry }, n, given) {
   const values = ends.map(({ P }) => states(algorithm, P, exponents));
   const program = algorithm.program ? [...runProgram(algorithm.program, inputs, iterations, n)] : null;
   const exact = "b" in inputs ? solve(inputs.A, inputs.b) : null;
+  const undetermined = program && exact ? spread(algorithm.program, inputs, iterations, n, program) : null;
   return {
-    kind: "algorithm", layout: algorithm.layout, model: algorithm.model, state: algorithm.state, steps, values, program, exact, answer: ANSWER,
+    kind: "algorithm", layout: algorithm.layout, model: algorithm.model, state: algorithm.state, steps, values, program, exact, undetermined, answer: ANSWER,
     schedule: algorithm.schedule, source: entry.source, remark: told(name, inputs, exact, algorithm.program, program),
   };
 }
