@@ -8,6 +8,7 @@ NumPy broadcasts in a sum stands there as a move.
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
@@ -34,6 +35,7 @@ class _Normal:
         self.n, self.line = n, Line()
         self.graph = Graph(lambda: self.line)
         self.images: dict[Node, Node] = {}
+        self.uses: Counter[Node] = Counter()  # of an image
 
     def of(self, program: ProgramGraph) -> Core:
         memories = {part.memory_name for part in program.parts}
@@ -41,8 +43,10 @@ class _Normal:
         start, step = ({name: node for name, node in block.items() if name not in memories} for block in blocks)
         nodes = reachable((*program.inputs.values(), *start.values(), *step.values(), program.answer))
         self.multiplied = {frozenset(node.args) for node in nodes if node.op == "multiply"}
+        ends = (*start.values(), *step.values(), program.answer)
+        uses = Counter([*ends, *(argument for node in nodes for argument in node.args)])
         for node in nodes:
-            self.image(node)
+            self.uses[self.image(node)] += uses[node]
 
         def each(nodes: Mapping[str, Node]) -> dict[str, Node]:
             return {name: self.images[node] for name, node in nodes.items()}
@@ -72,7 +76,8 @@ class _Normal:
         return self.graph.constant(node.extra.reshape(self.folded(node.shape)))
 
     def _move(self, node: Node, *sources: Node) -> Node:
-        return self.graph.move(sources, node.extra.reshape(self.folded(node.shape)))
+        places = node.extra.reshape(self.folded(node.shape))
+        return self.taken(sources[0], places) if len(sources) == 1 else self.graph.move(sources, places)
 
     def _add(self, node: Node, u: Node, v: Node) -> Node:
         return apply(self.graph, "add", *(self.spread(argument, node.shape) for argument in (u, v)))
@@ -204,6 +209,15 @@ class _Normal:
         if v.shape == shape or is_number(v):
             return v if v.shape == shape else self.graph.constant(np.full(shape, v.extra))
         return self.graph.move([v], _broadcast(v.shape, shape)) if v.shape else v
+
+    def taken(self, v: Node, places: np.ndarray) -> Node:
+        """Entries of a value; of a sum that nothing else needs, the sum of these entries of its terms."""
+        alone = self.uses[v] <= 1 and v.ndim > 0 and 0 < places.size < v.size
+        if not alone or not (v.op == "add" or (v.op == "multiply" and is_number(v.args[0]))):
+            return self.graph.move([v], places)
+        if v.op == "add" and any(argument.shape != v.shape for argument in v.args):
+            return self.graph.move([v], places)
+        return apply(self.graph, v.op, *(self.taken(arg, places) if arg.shape else arg for arg in v.args))
 
     def added(self, terms: Iterable[Node]) -> Node:
         return functools.reduce(functools.partial(apply, self.graph, "add"), terms)
