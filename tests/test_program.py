@@ -133,7 +133,7 @@ NEW = {
     "outer differences": lambda A, b, x: np.abs(x[:, None] - b).sum(axis=1) + np.subtract.outer(x, b)[0],
     "kept axes": lambda A, b, x: (A - A.mean(axis=1, keepdims=True)) @ x + (A / np.sum(A, 0, keepdims=True))[0],
     "waves": lambda A, b, x: np.sin(3 * x) + np.cos(40 * b) + np.sin(A) @ x + np.tan(x / 2) + np.cos(b - x),
-    "arctan": lambda A, b, x: np.arctan(3 * x) + np.arctan(1e9 * b) + np.arctan(1e-9 * b),
+    "arctan": lambda A, b, x: np.arctan(3 * x) + np.arctan(50 * b) + np.arctan(1e-9 * b),
     "comparisons": lambda A, b, x: (x > 0) * b + (x >= b) + (b == b) * (x != 0.25) - 1.0 * (x < b[0]) * (x <= x),
     "three dimensions": lambda A, b, x: np.moveaxis(np.stack([A, A.T, 2 * A]), 0, -1)[:, :, 1] @ x,
     "blocks": lambda A, b, x: np.block([[A[:2, :2], np.zeros((2, 3))], [A[2:, :]]]) @ x,

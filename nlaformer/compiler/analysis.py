@@ -19,13 +19,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
 from nlaformer.compiler.graph import REARRANGING, Node, is_input
+from nlaformer.compiler.graphs import core_of
 from nlaformer.compiler.learned import Call
+from nlaformer.compiler.lower.facts import facts_of
+from nlaformer.compiler.lower.normal import normal
 from nlaformer.compiler.rewrites import lower
 from nlaformer.compiler.trace import ANSWER, TracedProgram, refuse, refuse_changes
+from nlaformer.program.data import ProgramGraph
 
 # The exponent of a value: linear in those of A, b and the unknowns.
 _Power = dict[str, Fraction]
@@ -52,6 +57,8 @@ class Analysis:
 
 def analyse(traced: TracedProgram) -> Analysis:
     """Units and signs of a program. Raises CompileError with everything that cannot be compiled."""
+    if traced.graph is not None:
+        return _of_graph(traced, traced.graph)
     promises = tuple(node for node in traced.nodes if _rests_on_promise(node, traced.program.positive_definite))
     lowered, images = lower(traced)
     promised = [images[id(node)] for node in promises]
@@ -59,6 +66,16 @@ def analyse(traced: TracedProgram) -> Analysis:
     refuse_changes(traced)
     units, scaled = _solve_units(lowered)
     return Analysis(lowered, units, scaled, _positive_nodes(lowered, promised, or_zero=False), promises)
+
+
+def _of_graph(traced: TracedProgram, graph: ProgramGraph) -> Analysis:
+    """The same of a graph of ``program/``, which the rules of ``lower/`` make weights from."""
+    facts = facts_of(normal(core_of(graph)))
+    if facts.problems:
+        node, problem = facts.problems[0]
+        refuse(traced.program, [f"{node.line}\n    {problem}"])
+    promises: tuple[Any, ...] = tuple(graph.promises.values())
+    return Analysis(traced, dict(facts.units), facts.scaled, frozenset(), promises)
 
 
 def _solve_units(traced: TracedProgram) -> tuple[dict[str, tuple[Fraction, Fraction]], frozenset[str]]:

@@ -10,7 +10,6 @@ emit      layers -> weights
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +22,7 @@ from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
 from nlaformer.compiler.emit import Weights, emit
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
+from nlaformer.compiler.graphs import Made, weights_of
 from nlaformer.compiler.instructions import StateRows, Target
 from nlaformer.compiler.reference import returned, without_networks
 from nlaformer.compiler.schedule import schedule, schedule_data
@@ -34,20 +34,6 @@ from nlaformer.express.linearize import check_scheme
 from nlaformer.program.language import Program
 from nlaformer.prompt import Layout
 from nlaformer.transformer import NLAFormer
-
-
-@dataclass(frozen=True)
-class Made:
-    """What a back end makes: the weights, the layout of the prompt, where values stand in it, what layers do, units."""
-
-    model: NLAFormer
-    layout: Layout
-    state: dict[str, Any]
-    answer: dict[str, Any]
-    scales: dict[str, list[str]]
-    schedule: dict[str, Any]
-    analysis: Analysis
-
 
 BackEnd = Callable[[TracedProgram, Analysis, Target, Mapping[str, Network]], Made]
 
@@ -119,7 +105,10 @@ def compiled(
         if filled is not None:
             refuse_unknown(filled, analysis)
         try:
-            made = (back_end or _selected)(traced, analysis, target, {} if filled is None else filled.networks)
+            if traced.graph is not None:
+                made = weights_of(traced.graph, target, {})
+            else:
+                made = (back_end or _selected)(traced, analysis, target, {} if filled is None else filled.networks)
         except RecursionError:
             raise CompileError(
                 f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last. "

@@ -51,7 +51,9 @@ class Expression:
         """The values of a graph by name; what they share is evaluated once."""
         nodes = reachable(values.values())
         index = {id(node): k for k, node in enumerate(nodes)}
-        plain = [[n.op, [index[id(argument)] for argument in n.args], n.extra, n.kind] for n in nodes]
+        plain = [[*_plain(n), n.kind] for n in nodes]
+        for node, made in zip(nodes, plain, strict=True):
+            made.insert(1, [index[id(argument)] for argument in node.args])
         return cls(plain, {name: index[id(node)] for name, node in values.items()})
 
     @classmethod
@@ -145,6 +147,10 @@ class Expression:
         op, arguments, extra, _ = self.nodes[number]
         args = [results[k] for k in arguments]
         use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
+        if op in ("move", "where"):
+            known = int(op == "where")  # the condition is as it is
+            args[known:] = [self.terms(k, results) for k in arguments[known:]]
+            return _OPERATIONS[op](use, *args)
         if op in _EXACT or (op == "multiply" and self.nodes[arguments[0]][0] == "constant"):
             args[-1] = self.terms(arguments[-1], results)
         if op in _EXACT or op in _SUMS:
@@ -157,6 +163,8 @@ class Expression:
         if op == "logaddexp":  # max(u, v) + log1p(exp(-|u - v|))
             larger = torch.maximum(*use.aligned(*args))
             return larger.abs() + (results[number] - larger)
+        if op in ("sin", "cos"):  # a relative error of the argument is an absolute one
+            return results[number].abs() + args[0].abs()
         return results[number].abs() + (1.0 if op == "log" else 0.0)
 
     def magnitudes(self, results: Sequence[Tensor]) -> list[Tensor]:
@@ -167,7 +175,7 @@ class Expression:
             if op == "divide":  # by what it is
                 args[1] = results[arguments[1]].abs()
             use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
-            if op == "log" or not arguments:
+            if op in ("log", "sin", "cos", "arctan") or not arguments:
                 found.append(self.terms(number, results))
             else:
                 found.append(_OPERATIONS["maximum" if op == "minimum" else op](use, *args))
@@ -177,7 +185,7 @@ class Expression:
         """Whether a product on the way to the values is lost below the smallest normal number; (...)."""
         found = torch.zeros((), dtype=torch.bool, device=results[0].device)
         for number, (op, arguments, extra, kind) in enumerate(self.nodes):
-            if op not in ("multiply", "matmul", "dot", "outer"):
+            if op not in ("multiply", "matmul", "dot", "outer", "vecmat"):
                 continue
             use = _Use([self.nodes[k][3] for k in arguments], extra, (), results[number])
             sizes = [results[k].abs() for k in arguments]
@@ -227,6 +235,23 @@ class Expression:
 EMPTY = Expression([], {})
 
 
+def _plain(node: Any) -> tuple[str, Any]:
+    """The operation of a node and its ``extra``; those of ``program/``, which has shapes, in the names used here."""
+    if isinstance(node, Node):
+        return node.op, node.extra
+    if node.op == "constant":
+        return "constant", node.extra.tolist()
+    if node.op == "matmul":
+        named = {(1, 1): "dot", (1, 2): "vecmat"}
+        return named.get(tuple(argument.ndim for argument in node.args), "matmul"), None
+    if node.op == "move":
+        shapes = [list(argument.shape) for argument in node.args]
+        return "move", [node.extra.ravel().tolist(), list(node.shape), shapes]
+    if node.op in _REDUCED:
+        return _REDUCED[node.op], [[axis - node.args[0].ndim for axis in node.extra[0]], node.extra[1]]
+    return node.op, node.extra
+
+
 @dataclass(frozen=True)
 class _Use:
     """A node beside its arguments: their kinds, its constant, its shape, and a tensor of the dtype and device."""
@@ -237,9 +262,14 @@ class _Use:
     like: Tensor
 
     def aligned(self, *args: Tensor) -> list[Tensor]:
-        """Arguments of different kinds, with axes of length one where one has fewer."""
-        widest = max(AXES[kind] for kind in self.kinds)
-        return [a.reshape((*a.shape, *[1] * (widest - AXES[k]))) for a, k in zip(args, self.kinds, strict=True)]
+        """Arguments of different kinds, with axes of length one before their own where one has fewer."""
+        own = [AXES[kind] for kind in self.kinds]
+        shapes = [(a.shape[: a.dim() - k], a.shape[a.dim() - k :]) for a, k in zip(args, own, strict=True)]
+        widest = max(own)
+        return [
+            a.reshape((*systems, *[1] * (widest - len(axes)), *axes))
+            for a, (systems, axes) in zip(args, shapes, strict=True)
+        ]
 
 
 def _constant(use: _Use) -> Tensor:
@@ -300,10 +330,25 @@ def _triangle(use: _Use, M: Tensor) -> Tensor:
     return M.tril(k) if side == "lower" else M.triu(k)
 
 
+def _move(use: _Use, *args: Tensor) -> Tensor:
+    positions, shape, shapes = use.extra
+    systems = torch.broadcast_shapes(*(a.shape[: a.dim() - len(s)] for a, s in zip(args, shapes, strict=True)))
+    flat = [a.expand((*systems, *s)).reshape((*systems, -1)) for a, s in zip(args, shapes, strict=True)]
+    entries = torch.cat([*flat, flat[0].new_zeros(()).expand((*systems, 1))], -1)  # 0 at the position -1
+    return entries[..., torch.tensor(positions, device=entries.device)].reshape((*systems, *shape))
+
+
+def _where(use: _Use, c: Tensor, u: Tensor, v: Tensor) -> Tensor:
+    c, u, v = use.aligned(c, u, v)
+    return torch.where(c != 0, u, v)
+
+
+# Reductions of program/, over axes that are counted from the end.
+_REDUCED = {"sum": "total", "max": "largest", "min": "smallest"}
 # Names of values that the caller gives. A, b and x0 are operations of their own in older files.
 _INPUTS = ("input", "state", "A", "b", "x0")
 # Operations that add terms: the sum of the absolute ones is the operation on absolute values.
-_SUMS = frozenset({"add", "multiply", "divide", "matmul", "dot", "sum", "mean", "outer"})
+_SUMS = frozenset({"add", "multiply", "divide", "matmul", "dot", "sum", "mean", "outer", "vecmat", "total"})
 # Operations that move or select entries.
 _EXACT = REARRANGING | {"positive", "relu"}
 # Operations that give one of their arguments.
@@ -341,6 +386,15 @@ _OPERATIONS: dict[str, Callable[..., Tensor]] = {
     "minimum": _pairwise(torch.minimum),
     "logaddexp": _pairwise(torch.logaddexp),
     "hypot": _hypot,
+    "move": _move,
+    "where": _where,
+    "vecmat": lambda use, v, M: _matmul(_Use(["matrix", "vector"], None, use.shape, use.like), M.mT, v),
+    "total": lambda use, v: v.sum(use.extra[0], keepdim=use.extra[1]),
+    "largest": lambda use, v: v.amax(use.extra[0], keepdim=use.extra[1]),
+    "smallest": lambda use, v: v.amin(use.extra[0], keepdim=use.extra[1]),
+    "sin": lambda use, v: v.sin(),
+    "cos": lambda use, v: v.cos(),
+    "arctan": lambda use, v: v.arctan(),
 }
 
 

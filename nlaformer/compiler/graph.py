@@ -55,7 +55,8 @@ _OF_NUMBERS: dict[str, Callable[..., float]] = {
     "maximum": max,
     "minimum": min,
 }
-REARRANGING = frozenset({"transpose", "diag", "diagonal", "triangle", "roll"})  # each entry is one of v, or 0
+# Each entry is one of the arguments', or 0; the second row is of graphs by the front end of program/.
+REARRANGING = frozenset({"transpose", "diag", "diagonal", "triangle", "roll", "move", "where", "largest", "smallest"})
 _OF_ZERO = ("relu", "sign", "sqrt", "expm1", "log1p", "sinh", "tanh")  # 0 where their argument is
 _LEAST = {"sqrt": 0.0, "log": 0.0, "log1p": -1.0}  # below which, or at which, a number has no value
 

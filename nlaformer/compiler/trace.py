@@ -19,9 +19,12 @@ from nlaformer.compiler.places import Place
 from nlaformer.compiler.refusals import EntriesWanted, RefusedError
 from nlaformer.compiler.values import Value
 from nlaformer.errors import CompileError
+from nlaformer.program.data import ProgramGraph
 from nlaformer.program.hidden import attributes_of_class, changes, memory_of
+from nlaformer.program.ir import Node as StateNode
 from nlaformer.program.language import Program
 from nlaformer.program.learned import Learned, LowRank
+from nlaformer.program.trace import trace as graph_of
 
 # The name of what finish returns, beside the states; no state can have it, since no method could ask for it.
 ANSWER = "finish()"
@@ -32,7 +35,7 @@ class TracedProgram:
     """A program as a graph: its state before, at and after a step, the answer, the residual and its scale, if any.
 
     ``problems`` lists what cannot be compiled, ``changed`` what the program changes beside its states,
-    ``learned`` the calls of its learned parts.
+    ``learned`` the calls of its learned parts. ``graph`` is what the front end of ``program/`` made, if it did.
     """
 
     program: Program
@@ -46,6 +49,7 @@ class TracedProgram:
     problems: tuple[str, ...]
     changed: tuple[str, ...]
     learned: tuple[Call, ...] = ()
+    graph: ProgramGraph | None = None
 
     @functools.cached_property
     def nodes(self) -> list[Node]:
@@ -55,7 +59,7 @@ class TracedProgram:
     @property
     def uses_torch(self) -> bool:
         """Whether the methods call functions of torch, which take tensors alone."""
-        return self.answer.graph.uses_torch
+        return self.answer.graph.uses_torch if self.graph is None else self.graph.uses_torch
 
 
 def _signature(method: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -71,6 +75,36 @@ def parameters(method: Callable[..., Any]) -> list[str]:
 
 
 def trace_program(program: Program, n: int | None = None) -> TracedProgram:
+    """A traced program; what this front end refuses and that of ``program/`` takes, in the nodes of the latter."""
+    refused: CompileError | None = None
+    try:
+        traced = _traced_program(program, n)
+    except CompileError as error:
+        refused = error
+    if n is not None and (refused is not None or traced.problems):
+        with contextlib.suppress(CompileError):
+            return _of_graph(program, graph_of(program, n))
+    if refused is not None:
+        raise refused
+    return traced
+
+
+def _of_graph(program: Program, graph: ProgramGraph) -> TracedProgram:
+    """A graph of ``program/`` as the rest of the compiler takes it: without learned parts, in arrays of size n."""
+    of_size = ((), (graph.n,), (graph.n, graph.n))
+    made: dict[str, Any] = {**graph.step, ANSWER: graph.answer}
+    if graph.parts or any(node.shape not in of_size for node in made.values()):
+        raise CompileError(f"{program.name} has states of other sizes than n = {graph.n}")
+    state: dict[str, Any] = {name: StateNode("state", (), name, v.shape, v.line, False) for name, v in made.items()}
+    state |= {node.extra: node for node in reachable(made.values()) if node.op == "state"}
+    given = {name: state[name] for name in graph.step}
+    start, step, ends = (dict[str, Any](each) for each in (graph.start, graph.step, {"answer": graph.answer}))
+    ends |= {"residual": graph.residual, "scale": graph.scale}
+    inputs: dict[str, Any] = dict(graph.inputs)
+    return TracedProgram(program, inputs, start, given, step, **ends, problems=(), changed=(), graph=graph)
+
+
+def _traced_program(program: Program, n: int | None = None) -> TracedProgram:
     """Run the methods on traced values and collect the problems; CompileError at once where the state is not known.
 
     With ``n``, the size of the systems, ``len(b)`` and arrays of constants are known to fit. The methods are

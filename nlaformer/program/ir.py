@@ -75,6 +75,16 @@ class Node:
     def size(self) -> int:
         return size_of(self.shape)
 
+    @property
+    def kind(self) -> str:
+        """Scalar, vector or matrix."""
+        return list(AXES)[len(self.shape)] if len(self.shape) < len(AXES) else "array"
+
+    @property
+    def place(self) -> Line:
+        """The compiler's name for its line."""
+        return self.line
+
 
 class Graph:
     """The nodes of one program. ``line`` tells which line of the user is running when a node is made."""
