@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import scipy.linalg
@@ -166,7 +168,7 @@ FOLLOWED = {
     ),
     "convolve two": (
         lambda A, b, x: np.convolve(x, A[0])[3 : 3 + N],
-        "w[k] *",
+        "Compute its parts",
         lambda A, b, x: convolved(x, A[0])[3 : 3 + N],
     ),
     "a norm of another order": (
@@ -241,8 +243,17 @@ FOLLOWED = {
     "wrong shapes": (lambda A, b, x: (x @ b) @ x, "write *", lambda A, b, x: x @ b * x),
 }
 
-# What has no line that computes the same; with a part of the advice.
-NO_COUNTERPART = [
+# What is taken as it stands, since program/ traces it.
+TAKEN = {
+    name: FOLLOWED.pop(name)
+    for name in (
+        *("where", "a mask by data", "a new axis", "keepdims", "keepdims in a quotient", "arctan", "sin", "convolve"),
+        *("prod", "cumprod", "cumsum of a matrix", "heaviside", "copysign", "ptp", "differences"),
+    )
+}
+
+# What has no line that computes the same; with a part of the advice, or None where it is taken by now.
+NO_COUNTERPART: list[tuple[Callable[..., Any], str | None]] = [
     (lambda A, b, x: np.linalg.solve(A, b), "cgnr"),
     (lambda A, b, x: np.linalg.inv(A) @ b, "newton_schulz"),
     (lambda A, b, x: np.linalg.qr(A)[0] @ b, "gram_schmidt"),
@@ -259,9 +270,9 @@ NO_COUNTERPART = [
     (lambda A, b, x: sum(x[0] for _ in range(x[0])) * x, "range(...)"),
     (lambda A, b, x: np.arange(9.0)[x[0]] * x, "needed here"),
     (lambda A, b, x: A @ np.ones(3), "(3,)"),
-    (lambda A, b, x: np.reshape(A, N * N).__setitem__(0, 1.0) or A @ x, ".copy()"),
-    (lambda A, b, x: A[:, 0].ravel().__setitem__(0, 1.0) or A @ x, ".copy()"),
-    (lambda A, b, x: x[1:].fill(0.5) or x, "p[:] = v"),
+    (lambda A, b, x: np.reshape(A, N * N).__setitem__(0, 1.0) or A @ x, None),
+    (lambda A, b, x: A[:, 0].ravel().__setitem__(0, 1.0) or A @ x, None),
+    (lambda A, b, x: x[1:].fill(0.5) or x, None),
     (lambda A, b, x: np.sum(A, axis=2) * x, "a matrix has the axes 0 and 1"),
     (lambda A, b, x: np.var(x, where=np.arange(N) > 1) * x, "np.var(v, axis, ddof, correction)"),
     (lambda A, b, x: np.log(b - 2 * A @ x), "the logarithm, or a power that is not whole, of a value whose sign"),

@@ -13,7 +13,8 @@ from nlaformer.compiler.functions import FUNCTIONS
 from nlaformer.compiler.library import record
 from nlaformer.compiler.refusals import OTHERWISE, PROGRAMS, REMEDIES
 from nlaformer.errors import CompileError, DomainError
-from tests.refused import FOLLOWED, NO_COUNTERPART, N, at_largest, program_of
+from nlaformer.program import functions, primitives
+from tests.refused import FOLLOWED, NO_COUNTERPART, TAKEN, N, at_largest, program_of
 from tests.systems import StartsAtB
 
 
@@ -30,7 +31,17 @@ def test_advice_that_is_followed_compiles_and_computes_the_same(name):
     np.testing.assert_allclose(found, wanted, rtol=1e-9, atol=1e-10)
 
 
-@pytest.mark.parametrize(("expression", "advice"), NO_COUNTERPART)
+@pytest.mark.parametrize("name", TAKEN)
+def test_what_program_traces_compiles_as_it_stands(name):
+    written, _, other = TAKEN[name]
+    rng = np.random.default_rng(1)
+    A, b = np.abs(rng.standard_normal((N, N))), rng.standard_normal(N)
+    for expression in (written, other):
+        found = nf.compile(program_of(expression), n=N, verify=False).run(A, b, iterations=0).x[0]
+        np.testing.assert_allclose(found, np.asarray(written(A, b, b)), rtol=1e-8, atol=1e-9)
+
+
+@pytest.mark.parametrize(("expression", "advice"), [pair for pair in NO_COUNTERPART if pair[1] is not None])
 def test_what_has_no_counterpart_is_refused_once_on_the_line_of_the_user(expression, advice):
     with pytest.raises(CompileError, match="1 problem") as caught:
         nf.compile(program_of(expression), n=N)
@@ -219,11 +230,12 @@ def test_the_table_of_the_language_lists_what_is_taken_and_nothing_else():
     rows = rows_of_the_table()
     refused = rows.pop("not taken")
     listed = set().union(*rows.values())
-    inner = {name.rpartition(".")[2]: name for name in FUNCTIONS}
+    inner = {name.rpartition(".")[2]: name for name in (*FUNCTIONS, *primitives.BY_NAME, *functions.FUNCTIONS)}
     of_numpy = {name for name in inner if hasattr(np, name) or hasattr(np.linalg, name)}
     operators = {"add", "subtract", "multiply", "divide", "true_divide", "negative", "positive", "power", "float_power"}
     aliases = {"absolute", "fabs", "fmax", "fmin", "pow", "vecdot", "matvec", "vecmat", "transpose", "matrix_transpose"}
-    aliases |= {"vector_norm", "matrix_norm"}
+    aliases |= {"vector_norm", "matrix_norm", "bitwise_and", "bitwise_or", "bitwise_xor", "invert"}
+    aliases |= {"allclose", "iscomplexobj", "isrealobj", "real"}  # torch's allclose is refused as a decision
     methods = {"diagonal", "astype", "ravel", "conj", "conjugate", "reduce"}
     assert not of_numpy - listed - operators - aliases - methods
     assert not {name for name in listed if isinstance(getattr(np, name, None), np.ufunc)} - inner.keys()

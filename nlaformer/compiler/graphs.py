@@ -11,6 +11,7 @@ from nlaformer.compiler.lower.facts import Core
 from nlaformer.compiler.machine.emit import Weights, emit
 from nlaformer.compiler.machine.rows import Stored, Target
 from nlaformer.compiler.machine.schedule import in_words, schedule
+from nlaformer.errors import CompileError
 from nlaformer.program.core import core
 from nlaformer.program.data import ProgramGraph
 from nlaformer.program.ir import Node, reachable
@@ -37,6 +38,13 @@ def core_of(graph: ProgramGraph) -> Core:
     for name, node in made.step.items():
         states.setdefault(name, Node("state", (), name, node.shape, node.line, False))
     state = {name: states[name] for name in made.step}
+    for node in reachable((*made.start.values(), *made.step.values(), made.answer)):
+        if node.ndim > 2 or max(node.shape[:1], default=0) > graph.n:
+            raise CompileError(
+                f"{graph.name} cannot be compiled: 1 problem.\n  {node.line}\n    an array of shape {node.shape}; "
+                f"those that a prompt of n = {graph.n} tokens holds have one or two axes, the first of at most n "
+                "entries. Compute its parts"
+            )
     return Core(made.name, made.n, made.inputs, made.start, state, made.step, made.answer, made.positive_definite)
 
 

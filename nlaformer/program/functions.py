@@ -82,7 +82,7 @@ def where(condition: Any, x: Any, y: Any) -> Any:
     condition = array(condition, x, y)
     tracing = condition.tracing
     if condition.node.op != "constant":
-        return condition.apply("where", x, y)
+        return (condition if condition.truth else np.not_equal(condition, 0.0)).apply("where", x, y)
     nodes = tracing.node(x), tracing.node(y)
     first, second = (np.arange(node.size).reshape(node.shape) for node in nodes)
     return tracing.array(tracing.graph.move(nodes, np.where(condition.node.extra, first, second + first.size)))
@@ -151,7 +151,7 @@ def convolve(a: Any, v: Any, mode: str = "full") -> Any:
         raise RefusedError(f"np.convolve with mode={mode!r:.20}; expected full, same or valid")
     cut = {"full": 0, "same": (k - 1) // 2, "valid": k - 1}[mode]
     count = {"full": n + k - 1, "same": n, "valid": n - k + 1}[mode]
-    return (T @ v)[cut : cut + count]
+    return T[cut : cut + count] @ v
 
 
 @registered("linalg.matrix_power", "matrix_power")

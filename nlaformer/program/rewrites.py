@@ -33,8 +33,7 @@ def minimum(u: Any, v: Any) -> Any:
 
 
 def where(c: Any, u: Any, v: Any) -> Any:
-    chosen = np.abs(np.sign(c))
-    return chosen * u + (1.0 - chosen) * v
+    return c * u + (1.0 - c) * v
 
 
 def expm1(v: Any) -> Any:
