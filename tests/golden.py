@@ -86,7 +86,7 @@ EXPRESSIONS: dict[str, Callable[..., Any]] = {
     **{lines.__name__: lines for lines in (*expressions.CHANGED, *expressions.FILLED)},
 }  # fmt: skip
 REFUSED: dict[str, Callable[..., Any]] = {
-    **{name: written for name, (written, _, _) in (refused.FOLLOWED | refused.TAKEN).items()},
+    **{name: written for name, (written, _, _) in refused.WRITTEN.items()},
     **{f"without a counterpart {k}": written for k, (written, _) in enumerate(refused.NO_COUNTERPART, 1)},
 }
 

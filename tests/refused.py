@@ -96,7 +96,7 @@ def convolved(v, w):
 
 
 # What a user writes, a part of the advice, and the line that follows it.
-FOLLOWED = {
+WRITTEN = {
     "softmax": (lambda A, b, x: scipy.special.softmax(x), "np.exp(v - np.max(v))", lambda A, b, x: shifted(x)),
     "logsumexp": (
         lambda A, b, x: x + scipy.special.logsumexp(x),
@@ -168,7 +168,7 @@ FOLLOWED = {
     ),
     "convolve two": (
         lambda A, b, x: np.convolve(x, A[0])[3 : 3 + N],
-        "Compute its parts",
+        "rows at most",
         lambda A, b, x: convolved(x, A[0])[3 : 3 + N],
     ),
     "a norm of another order": (
@@ -243,14 +243,15 @@ FOLLOWED = {
     "wrong shapes": (lambda A, b, x: (x @ b) @ x, "write *", lambda A, b, x: x @ b * x),
 }
 
-# What is taken as it stands, since program/ traces it.
+# What is taken as it stands, since program/ traces it; the others are refused.
 TAKEN = {
-    name: FOLLOWED.pop(name)
+    name: WRITTEN[name]
     for name in (
         *("where", "a mask by data", "a new axis", "keepdims", "keepdims in a quotient", "arctan", "sin", "convolve"),
         *("prod", "cumprod", "cumsum of a matrix", "heaviside", "copysign", "ptp", "differences"),
     )
 }
+FOLLOWED = {name: lines for name, lines in WRITTEN.items() if name not in TAKEN}
 
 # What has no line that computes the same; with a part of the advice, or None where it is taken by now.
 NO_COUNTERPART: list[tuple[Callable[..., Any], str | None]] = [

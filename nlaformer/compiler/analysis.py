@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from nlaformer.compiler.graph import REARRANGING, Node, is_input
-from nlaformer.compiler.graphs import core_of
 from nlaformer.compiler.learned import Call
 from nlaformer.compiler.lower.facts import facts_of
 from nlaformer.compiler.lower.normal import normal
@@ -70,7 +69,7 @@ def analyse(traced: TracedProgram) -> Analysis:
 
 def _of_graph(traced: TracedProgram, graph: ProgramGraph) -> Analysis:
     """The same of a graph of ``program/``, which the rules of ``lower/`` make weights from."""
-    facts = facts_of(normal(core_of(graph)))
+    facts = facts_of(normal(graph))
     if facts.problems:
         node, problem = facts.problems[0]
         refuse(traced.program, [f"{node.line}\n    {problem}"])
