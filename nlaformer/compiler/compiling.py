@@ -32,8 +32,6 @@ from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, with_ver
 from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
 from nlaformer.program.language import Program
-from nlaformer.prompt import Layout
-from nlaformer.transformer import NLAFormer
 
 BackEnd = Callable[[TracedProgram, Analysis, Target, Mapping[str, Network]], Made]
 
@@ -106,7 +104,7 @@ def compiled(
             refuse_unknown(filled, analysis)
         try:
             if traced.graph is not None:
-                made = weights_of(traced.graph, target, {})
+                made = weights_of(traced.graph, analysis, target)
             else:
                 made = (back_end or _selected)(traced, analysis, target, {} if filled is None else filled.networks)
         except RecursionError:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.lower.blocks import lower
 from nlaformer.compiler.machine.emit import Weights, emit
 from nlaformer.compiler.machine.rows import Stored, Target
@@ -17,7 +17,7 @@ from nlaformer.transformer import NLAFormer
 
 @dataclass(frozen=True)
 class Made:
-    """What a back end makes: the weights, the layout of the prompt, where values stand in it, what each layer does."""
+    """What a back end makes: the weights, the layout of the prompt, where values stand in it, what layers do, units."""
 
     model: NLAFormer
     layout: Layout
@@ -25,11 +25,12 @@ class Made:
     answer: dict[str, Any]
     scales: dict[str, list[str]]
     schedule: dict[str, Any]
+    analysis: Analysis
 
 
-def weights_of(graph: ProgramGraph, target: Any, networks: Mapping[str, Any]) -> Made:
-    """The weights of a graph; ``networks`` fill its learned parts."""
-    plan, _ = lower(graph, Target(target.n, target.dtype, target.order, target.bound), networks)
+def weights_of(graph: ProgramGraph, analysis: Analysis, target: Any) -> Made:
+    """The weights of a graph without learned parts."""
+    plan, _ = lower(graph, Target(target.n, target.dtype, target.order, target.bound), {})
     layers = schedule(plan)
     weights = emit(plan, layers)
     if plan.answer is None:
@@ -41,6 +42,7 @@ def weights_of(graph: ProgramGraph, target: Any, networks: Mapping[str, Any]) ->
         _place(plan.answer, weights),
         {name: [weights.names[row] for row in rows] for name, rows in plan.scales.items()},
         in_words(plan, layers),
+        analysis,
     )
 
 
