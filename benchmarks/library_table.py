@@ -24,9 +24,9 @@ relative to the terms of its last operation and over what the program itself amp
 of its start; the worst of all problems. *End to end*: a backward error of the whole run, the
 relative error of every step that, propagated by the program, gives the deviation of the run from the program's own; the
 worst of all sizes. *Seconds*: to compile it at the largest n, without the verification. Layers, heads and FFN width are
-those of a loop, the heads of all its layers together. No block has more layers than its longest chain of instructions
-that depend on each other, which is the lower bound (`tests/test_compiler_instructions.py`; `print(algorithm)` shows
-both). `nlaformer algorithms NAME` measures 8 problems."""
+those of a loop, the heads of all its layers together. Every instruction stands in the first layer that its operands
+allow, so no block has more layers than its longest chain of instructions. `nlaformer algorithms NAME` measures 8
+problems."""
 
 
 def section(rows: list[Measured], where: dict[str, Any]) -> str:

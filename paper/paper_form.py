@@ -37,8 +37,8 @@ from nlaformer.compiler.algorithm import Algorithm, Changes
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.compiling import check_options, torch_dtype
 from nlaformer.compiler.config import AlgorithmConfig
-from nlaformer.compiler.instructions import Target
 from nlaformer.compiler.library.krylov import ConjugateGradient
+from nlaformer.compiler.machine.rows import Target
 from nlaformer.compiler.states import per_system
 from nlaformer.compiler.trace import TracedProgram, trace_program
 from nlaformer.compiler.verify import with_verification

@@ -1,15 +1,11 @@
 """Conjugate gradients as weights: accuracy, scale, hard systems, and convergence that stays."""
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 
 import nlaformer as nf
-from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.library import program
-from nlaformer.compiler.schedule import BLOCKS, in_words
 from tests.reference import dense_layers, equation_one
 from tests.systems import family, relative_error, with_eigenvalues
 
@@ -178,12 +174,6 @@ def test_a_loaded_algorithm_runs_bitwise_equal(tmp_path):
     assert np.array_equal(first.x, second.x) and np.array_equal(first.state["rho"], second.state["rho"])
     assert again.verification == cg.verification and again.verification["systems"]["random"]["first"] < 1e-10
     assert str(again) == str(cg)
-
-
-def test_a_schedule_in_words_as_version_0_1_saved_it_prints_the_same():
-    cg = nf.algorithm("cg", n=4, verify=False)
-    words = {block: [[in_words(entry) for entry in layer] for layer in cg.config.schedule[block]] for block in BLOCKS}
-    assert str(Algorithm(replace(cg.config, schedule=words), cg.model)) == str(cg)
 
 
 @pytest.mark.parametrize("far", [1e6, 1e10, 1e18])

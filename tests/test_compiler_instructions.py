@@ -256,13 +256,6 @@ def test_elementwise_methods_follow_numpy(written):
 # --- layers and export ---
 
 
-@pytest.mark.parametrize("name", nf.algorithms())
-def test_no_block_has_more_layers_than_its_longest_chain_of_instructions(name):
-    algorithm = nf.algorithm(name, n=4, verify=False)
-    model = algorithm.model
-    assert algorithm.lower_bound == {"pre": len(model.pre), "loop": len(model.loop), "post": len(model.post)}
-
-
 def test_the_dense_weights_evaluate_to_a_run():
     cg = nf.algorithm("cg", n=4, verify=False)
     A, b = np.diag([1.0, 2, 3, 4]) / 5 + 0.05, np.full(4, 0.5)

@@ -80,7 +80,6 @@ class TestRun:
         rows = [compiled.layout[f"{part.name}.{name}"] for name in ("memory", own, own)]
         trained = [layer for layer in (*compiled.model.pre, *compiled.model.loop) if layer.rows is not None]
         assert [layer.rows for layer in trained] == [(each.start, each.stop) for each in rows]  # pre, loop, read
-        assert compiled.cost.loop.layers == compiled.lower_bound["loop"]
 
     def test_digits_of_what_a_network_makes_are_not_known(self, compiled: nf.Algorithm) -> None:
         run = compiled.run(*_systems(2)[:2], iterations=2)

@@ -27,8 +27,8 @@ from nlaformer.compiler import states
 from nlaformer.compiler.config import AlgorithmConfig
 from nlaformer.compiler.expression import Expression, size_exponent
 from nlaformer.compiler.judge import RULES, Methods
+from nlaformer.compiler.machine.rows import BLOCKS
 from nlaformer.compiler.result import Run, array_library, check_iterations, flatten, recorded_run, take_inputs
-from nlaformer.compiler.schedule import BLOCKS, critical_path, in_words
 from nlaformer.compiler.states import per_system
 from nlaformer.compiler.status import Checks
 from nlaformer.compiler.trace import ANSWER
@@ -60,7 +60,6 @@ class Algorithm:
     model : NLAFormer, the transformer
     layout : the named rows of its prompt
     cost : ``cost.pre``, ``cost.loop``, ``cost.post``, a ``Cost`` each; ``cost.loop.layers`` is layers for one iteration
-    lower_bound : for each block, the layers that the longest chain of its instructions needs at least
     verification : the error against the program itself on random and hard systems
     """
 
@@ -96,17 +95,6 @@ class Algorithm:
         rows, tokens = self.layout.rows, self.layout.tokens
         blocks = (self.model.pre, self.model.loop, self.model.post)
         return BlockCosts(*(Cost.of(NLAFormer(list(block)), rows, tokens) for block in blocks))  # type: ignore[arg-type]
-
-    @property
-    def lower_bound(self) -> dict[str, int]:
-        """For each block the layers of the longest chain of instructions that depend on each other.
-
-        >>> import nlaformer as nf
-        >>> cg = nf.algorithm("cg", n=4, verify=False)
-        >>> cg.lower_bound["loop"], cg.cost.loop.layers
-        (7, 7)
-        """
-        return {block: critical_path(self.config.schedule[block]) for block in BLOCKS}
 
     def dense(self) -> dict[str, list[dict[str, Any]]]:
         """The plain tensors of eq. (1): for each block, its layers with ``heads`` (W_Q, W_K, W_V), W_1, b_1, W_2, b_2.
@@ -145,7 +133,7 @@ class Algorithm:
         told |= {"largest layer": f"{cost.loop.heads} heads, FFN width {cost.loop.ffn_width} (loop block)"}
         told |= {"P": f"{self.layout.rows} rows x {self.layout.tokens} tokens", "states": ", ".join(config.state)}
         told |= {f"note {k}": warning for k, warning in enumerate(config.warnings, start=1)}
-        lines = [(f"{block} {k}", "; ".join(map(in_words, assignments)))
+        lines = [(f"{block} {k}", "; ".join(assignments))
                  for block in BLOCKS for k, assignments in enumerate(config.schedule[block])]  # fmt: skip
         schedule = folded("what each layer computes", table(("layer", "computes"), lines, words=True))
         return panel(f"Algorithm {self.name}, n = {self.n}, {config.dtype}", rows(told), schedule)
@@ -160,13 +148,12 @@ class Algorithm:
         ]
         for block, title in _TITLES.items():
             layers: Any = getattr(self.model, block)
-            least = f", the longest chain of instructions {self.lower_bound[block]}" if len(layers) else ""
-            lines.append(f"{title}: {len(layers)} layer" + ("" if len(layers) == 1 else "s") + least)
+            lines.append(f"{title}: {len(layers)} layer" + ("" if len(layers) == 1 else "s"))
             for k, (layer, assignments) in enumerate(zip(layers, config.schedule[block], strict=True), start=1):
                 heads = 0 if layer.heads is None else layer.heads.count
                 hidden = 0 if layer.ffn is None else layer.ffn.width
                 first = f"  {k:2}  {heads:3} head{' ' if heads == 1 else 's'}  FFN {hidden:5}  "
-                text, further = "; ".join(in_words(entry) for entry in assignments), " " * len(first)
+                text, further = "; ".join(assignments), " " * len(first)
                 lines += textwrap.wrap(text, width, initial_indent=first, subsequent_indent=further) or [first.rstrip()]
         remarks = [f"note: {warning}" for warning in config.warnings]
         systems = self.verification.get("systems", {})
@@ -315,6 +302,8 @@ def from_config(config: dict[str, Any], model: NLAFormer) -> Algorithm:
     if "program" not in config:
         raise FileError("versions 0.1 and 0.2 wrote it; compile the program again with this version, and save it anew")
     known = AlgorithmConfig(**config)
+    if any(not isinstance(words, str) for layers in known.schedule.values() for layer in layers for words in layer):
+        raise FileError("version 0.3 wrote it; compile the program again with this version, and save it anew")
     if known.form == "paper":
         raise FileError("it is CG in the paper's form; in a checkout of the repository, paper.paper_form.load reads it")
     return Algorithm(known, model)

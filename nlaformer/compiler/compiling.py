@@ -1,15 +1,15 @@
-"""The compiler: validate, five stages in order, verify.
+"""The compiler: validate, trace, make the weights, verify.
 
 trace     run the program on symbols: a graph of operations for start, step and finish
-analyse   units, signs and promises of the values, once maxima, tanh and their like are written out
-select    operations -> instructions on rows of the prompt, each in the first layer that its operands allow
+lower     operations -> instructions on rows of the prompt, each in the first layer that its operands allow
 schedule  instructions that are needed -> layers of each block, and what its last one writes and clears
 emit      layers -> weights
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
@@ -17,23 +17,19 @@ import torch
 
 from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, threads_for, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.analysis import Analysis, analyse
+from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
-from nlaformer.compiler.emit import Weights, emit
 from nlaformer.compiler.expression import Expression
-from nlaformer.compiler.filled import FilledProgram, Network, Trained, refuse_unknown, retraced
-from nlaformer.compiler.graphs import Made, weights_of
-from nlaformer.compiler.instructions import StateRows, Target
+from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
+from nlaformer.compiler.machine.rows import Target
 from nlaformer.compiler.reference import returned, without_networks
-from nlaformer.compiler.schedule import schedule, schedule_data
-from nlaformer.compiler.select import select
-from nlaformer.compiler.trace import TracedProgram, refuse_open_parts, trace_program
+from nlaformer.compiler.trace import refuse_open_parts, trace_program
 from nlaformer.compiler.verify import RANDOM, YOURS, compared_with_run, with_verification
+from nlaformer.compiler.weights import weights_of
 from nlaformer.errors import CompileError, OptionError, ShapeError, shown
 from nlaformer.express.linearize import check_scheme
 from nlaformer.program.language import Program
-
-BackEnd = Callable[[TracedProgram, Analysis, Target, Mapping[str, Network]], Made]
+from nlaformer.program.trace import trace
 
 
 @full_precision()
@@ -74,20 +70,6 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
-    return compiled(program, n, order=order, dtype=dtype, bound=bound, verify=verify)
-
-
-def compiled(
-    program: Program | Trained,
-    n: int | None = None,
-    *,
-    order: int = 3,
-    dtype: torch.dtype | str = torch.float64,
-    bound: float = 1024.0,
-    verify: bool | Mapping[str, Any] = True,
-    back_end: BackEnd | None = None,
-) -> Algorithm:
-    """``compile`` with another back end, which makes the weights of a traced program."""
     named = isinstance(verify, Mapping) and verify and all(isinstance(name, str) for name in verify)
     if not named and not isinstance(plain(verify), bool):
         raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")
@@ -103,10 +85,10 @@ def compiled(
         if filled is not None:
             refuse_unknown(filled, analysis)
         try:
-            if traced.graph is not None:
-                made = weights_of(traced.graph, analysis, target)
+            if filled is None:
+                made = weights_of(traced.graph or trace(cast(Program, program), target.n), target)
             else:
-                made = (back_end or _selected)(traced, analysis, target, {} if filled is None else filled.networks)
+                made = weights_of(filled.graph, target, filled.networks)
         except RecursionError:
             raise CompileError(
                 f"{traced.program.name}: a value of one block is made by hundreds of operations, each on the last. "
@@ -122,7 +104,7 @@ def compiled(
             ) from error
         config = AlgorithmConfig.of(
             traced,
-            made.analysis,
+            replace(analysis, units=dict(made.facts.units), scaled=made.facts.scaled),
             target,
             made.layout,
             name=traced.program.name,
@@ -183,29 +165,3 @@ def check_options(n: Any, order: Any, dtype: Any, scheme: str = "antisymmetric")
     if dtype not in DTYPES.values():
         raise OptionError(f"dtype is {dtype!r}; expected torch.float64 or torch.float32")
     return whole("n", n, 1)
-
-
-def _selected(traced: TracedProgram, analysis: Analysis, target: Target, networks: Mapping[str, Network]) -> Made:
-    """The weights by the selector's instructions."""
-    selection = select(analysis, target, networks)
-    layers = schedule(selection)
-    weights = emit(selection, layers)
-    assert selection.answer is not None
-    return Made(
-        weights.model,
-        weights.layout,
-        {name: _rows(rows, weights) for name, rows in selection.state.items()},
-        _rows(selection.answer, weights),
-        {name: [weights.names[row] for row in rows] for name, rows in selection.scales.items()},
-        schedule_data(selection, layers),
-        analysis,
-    )
-
-
-def _rows(rows: StateRows, weights: Weights) -> dict[str, Any]:
-    return {
-        "kind": rows.kind,
-        "rows": [weights.names[rows.register]],
-        "scale": None if rows.scale is None else weights.names[rows.scale],
-        "logarithm": rows.logarithm,
-    }

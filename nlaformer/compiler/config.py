@@ -17,7 +17,7 @@ from torch import Tensor
 from nlaformer.compiler.analysis import Analysis
 from nlaformer.compiler.expression import Expression, size, size_exponent
 from nlaformer.compiler.graph import KINDS
-from nlaformer.compiler.instructions import Target
+from nlaformer.compiler.machine.rows import Target
 from nlaformer.compiler.reference import returned, without_networks
 from nlaformer.compiler.trace import TracedProgram
 from nlaformer.errors import DomainError
@@ -33,7 +33,7 @@ class AlgorithmConfig:
     ``units`` has the exponents of A and b in each value's scale, ``state`` and ``answer`` the rows of each value,
     ``scales`` the rows of an input of size 1 and of the logarithm of its scale, for inputs that the run does not scale.
     ``residual``, ``scale``, ``promises`` and ``program`` (what every value should be) are the data of an ``Expression``
-    each. ``schedule`` has the instructions of every layer (``schedule_data``), which the weights alone do not show;
+    each. ``schedule`` says in words what every layer computes, which the weights alone do not show;
     ``lines`` the line of the user's class that computes each value.
     """
 

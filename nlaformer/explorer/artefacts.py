@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.schedule import BLOCKS, in_words
+from nlaformer.compiler.machine.rows import BLOCKS
 from nlaformer.explorer.store import Store
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
@@ -74,7 +74,7 @@ def algorithm(compiled: Algorithm, store: Store, lines: dict[str, list[list[int]
     config = compiled.config
     schedule = {
         block: [
-            [{"text": in_words(entry), "line": line} for entry, line in zip(layer, at, strict=True)]
+            [{"text": entry, "line": line} for entry, line in zip(layer, at, strict=True)]
             for layer, at in zip(config.schedule[block], lines[block], strict=True)
         ]
         for block in BLOCKS

@@ -1,7 +1,7 @@
 """The lines of a program beside the instructions that its transformer carries out.
 
-The compiler notes for every instruction the line that first needed it. Here the stages before the weights run once
-more, and the lines are put in the order of ``AlgorithmConfig.schedule``: instructions, then what the block writes.
+Every instruction has the line that first needed it. Here the stages before the weights run once more, and the lines
+are put in the order of ``AlgorithmConfig.schedule``: instructions, then what the block writes.
 """
 
 from __future__ import annotations
@@ -12,15 +12,12 @@ import textwrap
 from collections.abc import Mapping
 
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.analysis import analyse
-from nlaformer.compiler.filled import Network
-from nlaformer.compiler.graph import Node
-from nlaformer.compiler.instructions import Block, Target
-from nlaformer.compiler.places import Place
-from nlaformer.compiler.schedule import BLOCKS, schedule, schedule_data
-from nlaformer.compiler.select import select
-from nlaformer.compiler.trace import trace_program
+from nlaformer.compiler.lower.blocks import lower
+from nlaformer.compiler.machine.networks import Network
+from nlaformer.compiler.machine.rows import BLOCKS, Block, Target
+from nlaformer.compiler.machine.schedule import in_words, schedule
 from nlaformer.errors import CompileError
+from nlaformer.program.ir import Line, Node
 from nlaformer.program.language import Program
 
 _METHODS = ("start", "step", "finish")
@@ -49,26 +46,23 @@ def lines(
 
     ``networks`` fill the learned parts of the program, as they do in the compiled algorithm.
     """
-    config, kind = compiled.config, type(program)
-    analysis = analyse(trace_program(program, config.n))
-    traced = analysis.lowered
-    target = Target(config.n, compiled.dtype, config.order, config.bound)
-    selection = select(analysis, target, networks or {})
-    layers = schedule(selection)
-    if schedule_data(selection, layers) != config.schedule:
+    config, kind, graph = compiled.config, type(program), program.graph(compiled.n)
+    plan, _ = lower(graph, Target(config.n, compiled.dtype, config.order, config.bound), networks)
+    layers = schedule(plan)
+    if in_words(plan, layers) != config.schedule:
         raise CompileError(f"{compiled.name} was not compiled from {kind.__name__} as it is written now")
     numbers = {number: k for k, (number, _) in enumerate(_numbered(kind))}
     file = inspect.getsourcefile(kind)
 
-    def at(place: Place | None) -> int:
-        return -1 if place is None or place.file != file else numbers.get(place.line, -1)
+    def at(line: Line | None) -> int:
+        return -1 if line is None or line.file != file else numbers.get(line.number, -1)
 
     found: dict[str, list[list[int]]]
-    found = {block: [[at(i.place) for i in layer] for layer in layers.layers[block]] for block in BLOCKS}
-    written: dict[Block, dict[str, Node]] = {"pre": traced.start, "loop": traced.step, "post": {}}
+    found = {block: [[at(each.line) for each in layer] for layer in layers.layers[block]] for block in BLOCKS}
+    written: dict[Block, Mapping[str, Node]] = {"pre": graph.start, "loop": graph.step, "post": {}}
     for block, values in written.items():
         if not found[block]:
             continue
-        states = {rows.register: values[name].place for name, rows in selection.state.items() if name in values}
-        found[block][-1] += [at(states.get(row)) for row in selection.writes[block]]
+        states = {stored.row: values[name].line for name, stored in plan.state.items() if name in values}
+        found[block][-1] += [at(states.get(row)) for row in plan.machine.writes[block]]
     return found

@@ -22,7 +22,8 @@ from nlaformer import io
 from nlaformer.arrays import ArrayT, all_finite, full_precision, give, kind_of, threads_for, to_tensor, whole
 from nlaformer.compiler.analysis import analyse
 from nlaformer.compiler.expression import size
-from nlaformer.compiler.filled import FilledProgram, Network
+from nlaformer.compiler.filled import FilledProgram
+from nlaformer.compiler.machine.networks import Network
 from nlaformer.compiler.reference import Reference
 from nlaformer.compiler.result import Run, array_library, run_reference, take_any_size
 from nlaformer.compiler.trace import ANSWER, refuse, trace_program
@@ -173,7 +174,7 @@ class TrainedProgram(Shown, nn.Module):
             name: Network(net.part, list(net.blocks.pre), list(net.blocks.loop), net.weights)  # type: ignore[arg-type]
             for name, net in double._parts.items()
         }
-        return FilledProgram(self.program, self.config.n, networks, double.run)
+        return FilledProgram(self.program, self.graph(self.config.n), self.config.n, networks, double.run)
 
     def iterates(self, A: ArrayT, b: ArrayT, iterations: int | None = None) -> ArrayT:
         """The iterates x_0, ..., x_T alone: (..., T+1, n)."""

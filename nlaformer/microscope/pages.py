@@ -11,7 +11,6 @@ import numpy as np
 
 from nlaformer.arrays import FloatArray, to_tensor, whole
 from nlaformer.compiler.algorithm import Algorithm
-from nlaformer.compiler.schedule import in_words
 from nlaformer.errors import OptionError
 from nlaformer.express.operation import Operation
 from nlaformer.learn.model import Solver
@@ -37,7 +36,7 @@ class About:
         if isinstance(model, Operation):
             return cls(f"operation {model.name}, n = {model.n}", tuple(model.layout.registers))
         if isinstance(model, Algorithm):
-            words = {block: ["; ".join(map(in_words, each)) for each in layers]
+            words = {block: ["; ".join(each) for each in layers]
                      for block, layers in model.config.schedule.items()}  # fmt: skip
             return cls(f"algorithm {model.name}, n = {model.n}", tuple(model.layout.registers), words)
         if isinstance(model, Solver):

@@ -80,31 +80,33 @@ class _Normal:
         return self.taken(sources[0], places) if len(sources) == 1 else self.graph.move(sources, places)
 
     def _add(self, node: Node, u: Node, v: Node) -> Node:
-        return apply(self.graph, "add", *(self.spread(argument, node.shape) for argument in (u, v)))
+        return apply(self.graph, "add", *(self.spread(argument, self.folded(node.shape)) for argument in (u, v)))
 
     def _divide(self, node: Node, u: Node, v: Node) -> Node:
-        if v.shape and v.shape != node.shape:  # a reciprocal is broadcast, not a divisor
+        shape = self.folded(node.shape)
+        if v.shape and v.shape != shape:  # a reciprocal is broadcast, not a divisor
             return self._multiply(node, u, apply(self.graph, "divide", self.graph.constant(1.0), v))
-        return apply(self.graph, "divide", self.spread(u, node.shape) if u.shape else u, v)
+        return apply(self.graph, "divide", self.spread(u, shape) if u.shape else u, v)
 
     def _multiply(self, node: Node, u: Node, v: Node) -> Node:
+        shape = self.folded(node.shape)
         for mask, other in ((u, v), (v, u)):
             c = selecting(mask)
             if c and mask.shape and other.shape and other.op != "constant":
-                kept = np.broadcast_to(mask.extra != 0, node.shape)
-                places = _broadcast(other.shape, node.shape)
+                kept = np.broadcast_to(mask.extra != 0, shape)
+                places = _broadcast(other.shape, shape)
                 return self.times(c, self.graph.move([other], np.where(kept, places, -1)))
-        for one, other in ((u, v), (v, u)) if node.ndim == 2 else ():
-            column, row = self._column(one, node.shape), self._row(other, node.shape)
+        for one, other in ((u, v), (v, u)) if len(shape) == 2 else ():
+            column, row = self._column(one, shape), self._row(other, shape)
             if row is not None:
                 if column is not None:  # an outer product
                     return apply(self.graph, "matmul", column, self.graph.move([row], np.arange(row.size)[None]))
                 diagonal = np.where(np.eye(row.size) > 0, np.arange(row.size), -1)
-                if one.shape == node.shape:
+                if one.shape == shape:
                     return apply(self.graph, "matmul", one, self.graph.move([row], diagonal))
-            if column is not None and other.shape == node.shape:
+            if column is not None and other.shape == shape:
                 return apply(self.graph, "multiply", column, other)
-        u, v = (self.spread(factor, node.shape) if factor.shape else factor for factor in (u, v))
+        u, v = (self.spread(factor, shape) if factor.shape else factor for factor in (u, v))
         return apply(self.graph, "multiply", u, v)
 
     def _column(self, v: Node, shape: tuple[int, ...]) -> Node | None:
@@ -243,5 +245,6 @@ def _part_of(vector: Node) -> Node | None:
 
 
 def _broadcast(shape: tuple[int, ...], to: tuple[int, ...]) -> np.ndarray:
-    """The positions of the entries of an array as they stand where NumPy broadcasts it."""
-    return np.broadcast_to(np.arange(int(np.prod(shape, dtype=int))).reshape(shape), to)
+    """The positions of the entries of an array where NumPy broadcasts it; a folded one is a vector."""
+    places = np.arange(int(np.prod(shape, dtype=int)))
+    return np.broadcast_to(places if shape and shape[-1] not in (1, to[-1]) else places.reshape(shape), to)

@@ -22,7 +22,7 @@ The first source of each instruction but the first is the row of no height that 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -33,11 +33,27 @@ from torch import Tensor
 from nlaformer.compiler.machine.forms import OFF, Head, Ints, masked, nothing, select, stack
 from nlaformer.compiler.machine.instructions import Half, Instruction, Parts, Words
 from nlaformer.compiler.machine.rows import Block, Placed
+from nlaformer.program.learned import PartSpec
 from nlaformer.transformer import FFN, Heads, Layer
 from nlaformer.weights import Sparse, Weight
 
 if TYPE_CHECKING:
     from nlaformer.compiler.machine.writer import Writer
+
+
+@dataclass(frozen=True)
+class Network:
+    """What fills a learned part, in float64: its layers, and the weights around them by name."""
+
+    part: PartSpec
+    pre: Sequence[Layer]
+    loop: Sequence[Layer]
+    weights: Mapping[str, Tensor]
+
+    @property
+    def width(self) -> int:
+        """d, the rows of its memory."""
+        return self.weights["positions"].shape[-1]
 
 
 def _weights(to: Writer, part: str) -> tuple[dict[str, Any], Ints]:
