@@ -125,10 +125,10 @@ def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
     return call(), time.process_time() - before
 
 
-def _bands(run: Run[Any], draw: int) -> dict[str, Band]:
+def _bands(run: Run[Any], draw: int = 0) -> dict[str, Band]:
     record, methods = run.record, run.record.checks.methods
     assert methods is not None
-    return bands(methods, record.inputs, record.answer.shape[1] - 1, RULES[record.dtype], draw)
+    return bands(methods, record.inputs, record.answer.shape[1] - 1, RULES[record.dtype], record.values, seed=draw)
 
 
 def _wrong(run: Run[Any], found: dict[str, Band]) -> torch.Tensor:
@@ -156,7 +156,8 @@ def _mutants(
         mutant = type(compiled)(compiled.config, copy.deepcopy(compiled.model), compiled.program)
         if not _damage(mutant, delta, np.random.default_rng([seed, *compiled.name.encode()])):
             continue
-        values = mutant.run(**given, iterations=count).record.values
+        damaged = mutant.run(**given, iterations=count)
+        values = damaged.record.values
         moved, determined = 0.0, 0.0
         for key, band in own.items():
             largest = torch.cummax(band.sizes.nan_to_num(0.0, 0.0), 1).values
@@ -167,7 +168,7 @@ def _mutants(
                 max(so_far, float(each.max()))
                 for so_far, each in ((moved, effect), (determined, torch.where(band.judged, effect, 0.0)))
             )
-        named = any(bool(band.wrong(values[key]).any()) for key, band in own.items())
+        named = bool(_wrong(damaged, _bands(damaged)).any())
         kind = _KINDS[2] if moved < _NO_EFFECT else _KINDS[0] if determined >= _MATTERS else _KINDS[1]
         outcomes[f"{delta:.0e}, {kind}, {'named' if named else 'not named'}"] += 1
     return dict(outcomes)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import nlaformer as nf
+from nlaformer.compiler.judge import RULES, bands
 from nlaformer.compiler.library import algorithm, record
 from nlaformer.errors import CompileError, OptionError
 from tests.systems import StartsAtB, family, with_eigenvalues
@@ -47,6 +49,22 @@ def test_a_system_has_the_same_digits_alone_and_in_a_batch():
         for name in ("x", "r", "rho"):
             np.testing.assert_allclose(many.digits[name][k], one.digits[name], atol=1.0, err_msg=name)
         np.testing.assert_allclose(many.digits["x"][k], one.digits["x"], atol=1e-3)
+
+
+def test_a_value_is_wrong_only_beyond_every_one_of_many_runs():
+    A, b, _ = family(6, 3, 1.2)
+    record = nf.algorithm("cg", n=6, verify=False).run(A, b, iterations=8).record
+    given, rule = (record.checks.methods, record.inputs, 8, RULES[record.dtype]), RULES[record.dtype]
+    few = bands(*given)
+    near, far = ({name: band.own.clone() for name, band in few.items()} for _ in range(2))
+    near["x"][1, 4] += 1.05 * rule.bars * few["x"].bar[1, 4] * torch.eye(6)[0]
+    far["x"][1, 4] += 1e4 * rule.bars * few["x"].bar[1, 4] * torch.eye(6)[0]
+    assert few["x"].wrong(near["x"]).nonzero().tolist() == [[1, 4]]
+    more, most = bands(*given, near), bands(*given, far)
+    assert not more["x"].wrong(near["x"]).any()
+    assert most["x"].wrong(far["x"]).nonzero().tolist() == [[1, 4]]
+    for name, band in few.items():  # the other systems are judged as they were
+        torch.testing.assert_close(more[name].spread[[0, 2]], band.spread[[0, 2]])
 
 
 def test_digits_have_the_shape_of_the_batch_and_are_told_in_the_text_of_a_run():

@@ -4,7 +4,7 @@ The modules, in the order to read them:
 
 =========  ============================================================================================================
 tracing    language (what a user writes), learned (parts of it left open); graph, values, functions, calls: what its
-           lines compute; text: what a value prints as; places, refusals: where a line cannot be compiled, and what to
+           lines compute; places, refusals: where a line cannot be compiled, and what to
            write instead; entries, fresh, pieces: indices, arrays made by a method, arrays of other sizes; hidden: what
            it remembers beside its states; trace: all of it together
 running    expression (the one evaluator), reference (a program as data), inputs, result (``Program.run``)

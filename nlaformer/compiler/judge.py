@@ -11,10 +11,11 @@ numbers. For every state and the answer at every step t, norm-wise,
 
 p is 33, and 10 for weights in float32. A value without digits counts as one for two more steps, in which the runs may
 agree by chance. With fewer than 1.5 digits it is *undetermined*. Elsewhere a value w_t of the weights is *wrong* where
-|w_t - v_t| > 30 bar_t. From two steps before a state is undetermined, and ever after, runs follow different orbits, and
-the errors of what keeps its digits are heavy-tailed: 24 runs show less of them, and 33 spreads count there as one. What
-is not finite is wrong wherever v and all 24 runs are finite; where neither v nor any of the runs is, the program itself
-has lost it.
+|w_t - v_t| > 30 bar_t. What is not finite is wrong wherever v and all runs are finite; where neither v nor any of the
+runs is, the program itself has lost it.
+
+Where runs may follow different orbits their distances are heavy-tailed, and 24 of them show less than there is. A
+system on which a value is wrong is therefore judged again, by 480 runs: what is called wrong is beyond all of them.
 
 The judge evaluates the graph alone. It shares nothing with the weights, and the draws are the same for every system, so
 that a system gets the same verdict alone and in a batch.
@@ -22,6 +23,7 @@ that a system gets the same verdict alone and in a batch.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -50,19 +52,19 @@ class Rule:
     ----------
     bits : p
     runs : of the program with p-bit operations
+    more : so many of them judge a system on which a value is wrong
     bars : beyond which a value is wrong
     least : digits of a value that is judged
-    tails : so many spreads count as one near and after a state that is undetermined
     below : so many bits below p is what weights may lose of the largest value so far
     most : of a value, which is the most that a spread excuses
-    window : so many steps a value counts as one without digits, and so many before
+    window : so many steps more a value without digits counts as one
     """
 
     bits: int
     runs: int = 24
+    more: int = 480
     bars: float = 30.0
     least: float = 1.5
-    tails: float = 1000.0 / 30.0
     below: int = 10
     most: float = 0.25
     window: int = 2
@@ -129,9 +131,8 @@ def _widened(value: Tensor, systems: int, shape: Sequence[int]) -> Tensor:
     return value.expand(systems, runs, *shape)
 
 
-def _stochastic(rule: Rule, seed: int) -> Callable[[Expression], _Rounded]:
+def _stochastic(bits: int, runs: int, draws: torch.Generator) -> Callable[[Expression], _Rounded]:
     """What rounds the operations of an expression to p bits, up or down at random."""
-    draws = torch.Generator().manual_seed(seed)
 
     def rounder(expression: Expression) -> _Rounded:
         def rounded(number: int, results: Sequence[Tensor]) -> Tensor:
@@ -139,8 +140,8 @@ def _stochastic(rule: Rule, seed: int) -> Callable[[Expression], _Rounded]:
             if op in _EXACT:
                 return value
             entries = value.shape[value.dim() - AXES[kind] :]
-            chances = torch.rand(1, rule.runs, *entries, generator=draws, dtype=torch.float64).to(value.device)
-            return _on_grid(value, expression.terms(number, results), chances, rule.bits)
+            chances = torch.rand(1, runs, *entries, generator=draws, dtype=torch.float64).to(value.device)
+            return _on_grid(value, expression.terms(number, results), chances, bits)
 
         return rounded
 
@@ -167,7 +168,6 @@ class Band:
     kind : scalar, vector or matrix
     rule : the constants
     unit : what a value that was always 0 is measured by, (systems,)
-    loose : from where on a state of the program has been undetermined, (systems, T + 1)
     """
 
     own: Tensor
@@ -176,13 +176,12 @@ class Band:
     kind: str
     rule: Rule
     unit: Tensor
-    loose: Tensor
 
-    @property
+    @functools.cached_property
     def sizes(self) -> Tensor:
         return size(self.own, self.kind)
 
-    @property
+    @functools.cached_property
     def digits(self) -> Tensor:
         """The significant digits that the program determines, 0 to 16; (systems, T + 1)."""
         lost = self.spread / torch.where(self.spread > 0, self.sizes, 1.0)
@@ -199,8 +198,7 @@ class Band:
         sizes = self.sizes.nan_to_num(0.0, 0.0)
         largest = torch.cummax(sizes, 1).values
         largest = torch.where(largest > 0, largest, self.unit[:, None])
-        spread = self.spread * torch.where(self.loose, self.rule.tails, 1.0)
-        spread = torch.minimum(spread, self.rule.most / self.rule.bars * sizes)
+        spread = torch.minimum(self.spread, self.rule.most / self.rule.bars * sizes)
         least = torch.maximum(2.0**-self.rule.bits * sizes, 2.0 ** -(self.rule.bits + self.rule.below) * largest)
         return torch.maximum(spread, least)
 
@@ -216,37 +214,66 @@ class Band:
         return self.bars_off(found) > self.rule.bars
 
 
-def bands(methods: Methods, inputs: Values, count: int, rule: Rule, seed: int = 0) -> dict[str, Band]:
-    """What a program determines of every state and of its answer; inputs (systems, ...), float64."""
+def bands(
+    methods: Methods,
+    inputs: Values,
+    count: int,
+    rule: Rule,
+    found: Values | None = None,
+    known: Tensor | None = None,
+    seed: int = 0,
+) -> dict[str, Band]:
+    """What a program determines of every state and of its answer, float64; as far as it takes to judge ``found``.
+
+    Inputs are (systems, ...), the values found (systems, T + 1, ...); those that are to be judged are ``known``.
+    """
+    own = _by_runs(methods, inputs, count, rule, rule.runs, 2 * seed)
+    if found is None:
+        return own
+    wrong = torch.stack([band.wrong(found[name]) for name, band in own.items()]).any(0)
+    wrong = (wrong if known is None else wrong & known).any(1)
+    if not wrong.any():
+        return own
+    again = _by_runs(methods, {k: v[wrong] for k, v in inputs.items()}, count, rule, rule.more, 2 * seed + 1)
+    for name, band in own.items():
+        band.spread[wrong], band.lost[wrong] = again[name].spread, again[name].lost
+    return {name: replace(band) for name, band in own.items()}  # without the digits of 24 runs
+
+
+def _by_runs(methods: Methods, inputs: Values, count: int, rule: Rule, runs: int, seed: int) -> dict[str, Band]:
+    """What so many runs say, together or in parts as memory allows."""
     kinds, systems = methods.kinds, len(next(iter(inputs.values())))
-    largest = max((kind for kind in kinds.values()), key=AXES.__getitem__)
     n = next((value.shape[-1] for value in inputs.values() if value.dim() > 1), 1)
-    at_once = max(1, _ENTRIES_AT_ONCE // (rule.runs * n ** AXES[largest]))
-    parts = [
-        _bands(methods, {k: v[first : first + at_once] for k, v in inputs.items()}, count, rule, seed)
-        for first in range(0, max(systems, 1), at_once)
-    ]
+    fitting = _ENTRIES_AT_ONCE // n ** max(AXES[kind] for kind in kinds.values())
+    runs_at_once = min(runs, max(rule.runs, fitting))
+    at_once = max(1, fitting // runs_at_once)
+    parts: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in kinds}
+    for first in range(0, max(systems, 1), at_once):
+        given = {k: v[first : first + at_once, None] for k, v in inputs.items()}
+        draws = torch.Generator().manual_seed(seed)  # the same for every system
+        roundings = [
+            _stochastic(rule.bits, min(runs_at_once, runs - done), draws) for done in range(0, runs, runs_at_once)
+        ]
+        pieces = [_apart(methods, given, count, rounding) for rounding in roundings]
+        for name, part in parts.items():
+            owns, spreads, losses = zip(*(piece[name] for piece in pieces), strict=True)
+            part.append((owns[0], torch.stack(spreads).amax(0), torch.stack(losses).all(0)))
     unit = torch.stack([v.flatten(1).abs().amax(1) if v.dim() > 1 else v.abs() for v in inputs.values()]).amax(0)
-    unit, never = (
-        torch.where(unit > 0, unit, 1.0),
-        torch.zeros(systems, count + 1, dtype=torch.bool, device=unit.device),
-    )
+    unit = torch.where(unit > 0, unit, 1.0)
     found = {}
     for name, kind in kinds.items():
-        own, spread, lost = (torch.cat([part[name][j] for part in parts]) for j in range(3))
-        found[name] = Band(own, spread, lost, kind, rule, unit, never)
-    undetermined = torch.stack([~band.judged for name, band in found.items() if name != ANSWER]).any(0)
-    soon = torch.nn.functional.pad(undetermined, (0, rule.window)).unfold(1, rule.window + 1, 1).any(-1)
-    loose = torch.cummax(soon.int(), 1).values.bool()
-    return {name: replace(band, loose=loose) for name, band in found.items()}
+        own, spread, lost = (torch.cat(each) for each in zip(*parts[name], strict=True))
+        found[name] = Band(own, spread, lost, kind, rule, unit)
+    return found
 
 
-def _bands(methods: Methods, inputs: Values, count: int, rule: Rule, seed: int) -> dict[str, tuple[Tensor, ...]]:
-    """The own values of some systems, their spreads, and where they are lost."""
-    given = {name: value[:, None] for name, value in inputs.items()}
+def _apart(
+    methods: Methods, given: Values, count: int, rounding: Callable[[Expression], _Rounded]
+) -> dict[str, tuple[Tensor, ...]]:
+    """The own values of some systems, how far the runs of one rounding are from them, and where all are lost."""
     kinds = methods.kinds
     found: dict[str, list[tuple[Tensor, ...]]] = {name: [] for name in kinds}
-    for own, moved in zip(methods.run(given, count), methods.run(given, count, _stochastic(rule, seed)), strict=True):
+    for own, moved in zip(methods.run(given, count), methods.run(given, count, rounding), strict=True):
         for name, kind in kinds.items():
             spread = size(moved[name] - own[name], kind).amax(1).nan_to_num(torch.inf, torch.inf)
             finite = torch.isfinite(size(moved[name], kind)).any(1) | torch.isfinite(size(own[name], kind))[:, 0]

@@ -29,7 +29,6 @@ _TRACING = (
     "pieces",
     "language",
     "learned",
-    "text",
 )
 _OURS = {str(Path(__file__).with_name(f"{name}.py")) for name in (*_TRACING, "trace", "lower")}
 _OURS |= {str(path) for path in (Path(__file__).parents[1] / "program").glob("*.py")}

@@ -131,7 +131,8 @@ class Record:
         """What the program determines of every value; nothing where a network makes some of them."""
         if self.checks.methods is None:
             return {}
-        return bands(self.checks.methods, self.inputs, self.answer.shape[1] - 1, RULES[self.dtype])
+        found = self.values if self.of_weights else None
+        return bands(self.checks.methods, self.inputs, self.answer.shape[1] - 1, RULES[self.dtype], found)
 
     @functools.cached_property
     @full_precision()

@@ -19,7 +19,7 @@ from nlaformer.compiler.entries import is_by_columns, numbers_of, part, with_par
 from nlaformer.compiler.graph import AXES, Graph, Node, describe
 from nlaformer.compiler.places import calling, calling_library
 from nlaformer.compiler.refusals import ARRAY, DECISION, INDEX, PARTS, REMEDIES, in_python, number_wanted, remedy
-from nlaformer.compiler.text import Text
+from nlaformer.program.text import Text
 
 
 def _operator(rule: str) -> tuple[Callable[..., Value], Callable[..., Value], Callable[..., Value]]:
@@ -64,7 +64,7 @@ class Value:
         return self.node.kind
 
     def __repr__(self) -> str:
-        return Text.of(self.graph, describe(self.node))
+        return Text.of(self.graph.refuse, describe(self.node))
 
     def __format__(self, specification: str) -> str:
         return repr(self)  # so that a step may print what it computes

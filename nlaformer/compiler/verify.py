@@ -95,18 +95,14 @@ class Lines:
         times = torch.arange(steps + 1, dtype=torch.float64)
         return cls(values, torch.where(lost, times, math.inf).amin(-1))
 
-    def beside(self, own: Mapping[str, Band]) -> tuple[str, int] | None:
+    def beside(self, methods: Methods, inputs: Mapping[str, Tensor]) -> tuple[str, int] | None:
         """The value that first differs from the graph's, and its step; 0 / 0 is NaN in NumPy and 0 in a graph."""
-        first: tuple[int, str] | None = None
-        for name, band in own.items():
-            value = self.values[name]
-            known = (torch.arange(value.shape[1]) < self.lost[:, None]).reshape(
-                *value.shape[:2], *[1] * (value.dim() - 2)
-            )
-            wrong = band.wrong(torch.where(known, value, band.own)).any(0)
-            if bool(wrong.any()) and (first is None or int(wrong.nonzero()[0]) < first[0]):
-                first = (int(wrong.nonzero()[0]), name)
-        return None if first is None else (first[1], first[0])
+        steps = self.values[ANSWER].shape[1] - 1
+        known = torch.arange(steps + 1) < self.lost[:, None]
+        own = bands(methods, inputs, steps, _OF_LINES, self.values, known)
+        wrong = {name: (band.wrong(self.values[name]) & known).any(0) for name, band in own.items()}
+        first = {name: int(each.nonzero()[0]) for name, each in wrong.items() if each.any()}
+        return min(first.items(), key=lambda found: found[1], default=None)
 
 
 def _records(traced: TracedProgram, kinds: Mapping[str, str], inputs: dict[str, Any]) -> Iterator[dict[str, Tensor]]:
@@ -152,7 +148,7 @@ def refuse_other_lines(traced: TracedProgram, inputs: Mapping[str, np.ndarray], 
         with contextlib.redirect_stdout(io.StringIO()):  # what a step prints, it has printed while it was traced
             lines = Lines.of(traced, given, n, steps)
         square = {k: padded_to(n, torch.from_numpy(v.astype("float64")), v.ndim - 1) for k, v in given.items()}
-        first = lines.beside(bands(Methods.traced(traced), square, steps, _OF_LINES))
+        first = lines.beside(Methods.traced(traced), square)
         if first is None:
             return lines, ""
         what = "its answer" if first[0] == ANSWER else f"the state {first[0]!r}"
@@ -191,7 +187,7 @@ def beside_lines(record: Record, program: Program) -> Diagnosis:
     n, steps = next(value.shape[-1] for value in inputs.values() if value.ndim > 1), record.answer.shape[1] - 1
     traced = trace_program(program, n)
     lines, methods = Lines.of(traced, inputs, n, steps), Methods.traced(traced)
-    own = bands(methods, record.inputs, steps, RULES[record.dtype])
+    own = bands(methods, record.inputs, steps, RULES[record.dtype], record.values)
     found = replace(record, of_weights=True, checks=replace(record.checks, methods=methods))
     # The bands of the graph around what the lines give.
     vars(found)["bands"] = {name: replace(band, own=lines.values[name].to(band.own)) for name, band in own.items()}
@@ -299,8 +295,8 @@ def compared_with_run(
     record, rule = algorithm.run(**systems.inputs, iterations=_ITERATIONS).record, RULES[algorithm.dtype]
     own, *moved = (run(**each, iterations=_ITERATIONS).record.answer for each in _perturbed(systems.inputs, rule))
     spread = torch.stack([size(each - own, "vector") for each in moved]).amax(0).nan_to_num(math.inf, math.inf)
-    never = torch.zeros(spread.shape, dtype=torch.bool)
-    band = Band(own, spread, ~torch.isfinite(spread), "vector", rule, torch.ones(len(own), dtype=torch.float64), never)
+    lost, unit = ~torch.isfinite(size(own, "vector")), torch.ones(len(own), dtype=torch.float64)
+    band = Band(own, spread, lost, "vector", rule, unit)
     vars(record)["bands"] = {ANSWER: band}
     compared = torch.ones(spread.shape, dtype=torch.bool)
     notes = _judged(algorithm, systems, record, compared, strict={RANDOM, YOURS})
@@ -326,19 +322,22 @@ def _judged(algorithm: Algorithm, systems: _Systems, record: Record, compared: T
     """Refuse weights with a wrong value; a note and a warning where it says little about other systems.
 
     That is after the first step on systems that are not ``strict``, or in float32, and where values have grown tenfold
-    after it: the program diverges on a system that was not made for it, and leaves every range.
+    by then: the program diverges on a system that was not made for it, and leaves every range.
     """
-    notes = []
+    strays, notes = record.diagnosis().strays, []
+    if not strays:
+        return []
     given = torch.stack([v.flatten(1).norm(dim=1) if v.dim() > 1 else v.abs() for v in record.inputs.values()]).amax(0)
-    sizes = [band.sizes for band in record.bands.values()]
-    grown = [(each > _GROWN * torch.maximum(given, each[:, :2].amax(1))[:, None]).any(1) for each in sizes]
-    for stray in record.diagnosis().strays:
+    sizes = torch.stack([band.sizes for band in record.bands.values()])
+    grown = (sizes > _GROWN * torch.maximum(given, sizes[..., :2].amax(-1))[..., None]).any(0)
+    for stray in strays:
         (system,) = stray.system
         if not compared[system, stray.step]:
             continue
         family = str(systems.families[system])
         message = f"on a system of the verification ({family}) {stray}"
-        lasting = algorithm.dtype == torch.float64 and family in strict and not any(bool(g[system]) for g in grown)
+        diverges = bool(grown[system, : stray.step + 1].any())
+        lasting = algorithm.dtype == torch.float64 and family in strict and not diverges
         if stray.step <= 1 or lasting:
             raise CompileError(f"{algorithm.name}: {message}. {_remedy(algorithm)}")
         notes.append(message)

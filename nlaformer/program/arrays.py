@@ -303,7 +303,7 @@ class Array(NDArrayOperatorsMixin):
         self._refuse_use(refusals.number_wanted(name) if name in ("np.float64", "np.float32") else refusals.ARRAY)
 
     def __repr__(self) -> str:
-        return Text.of(self.tracing, describe(self.node))
+        return Text.of(self.tracing.refuse, describe(self.node))
 
     def __format__(self, specification: str) -> str:
         return repr(self)  # so that a step may print what it computes

@@ -8,10 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from nlaformer.program.arrays import Tracing
+from typing import Any
 
 _TEXT = (
     "a decision by the text of a traced value, or the text as a key: it is the expression, and tells nothing of the "
@@ -35,12 +32,12 @@ _NOT_USERS = (sys.prefix, sys.base_prefix)  # what writes text, as logging does,
 class Text(str):
     """The text of a traced value."""
 
-    tracing: Tracing
+    refuse: Callable[[str], object]  # says at the user's line why it cannot be traced
 
     @classmethod
-    def of(cls, tracing: Tracing, text: str) -> Text:
+    def of(cls, refuse: Callable[[str], object], text: str) -> Text:
         made = cls(text)
-        made.tracing = tracing
+        made.refuse = refuse
         return made
 
     def __bool__(self) -> bool:
@@ -49,7 +46,7 @@ class Text(str):
 
     def _refuse(self) -> None:
         if not sys._getframe(2).f_code.co_filename.startswith(_NOT_USERS):
-            self.tracing.refuse(_TEXT)
+            self.refuse(_TEXT)
 
 
 def _deciding(name: str) -> Callable[..., Any]:
@@ -64,7 +61,7 @@ def _deciding(name: str) -> Callable[..., Any]:
 
 def _cutting(name: str) -> Callable[..., Any]:
     known = getattr(str, name)
-    return lambda self, *args: Text.of(self.tracing, known(self, *args))
+    return lambda self, *args: Text.of(self.refuse, known(self, *args))
 
 
 for _name in _DECIDING:
