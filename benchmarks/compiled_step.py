@@ -50,9 +50,9 @@ PARTS = ("project", "attend", "add_projected", "relu_backward", "norm_backward",
 
 def product(X: Tensor, Y: Tensor, dtype: torch.dtype) -> Tensor:
     """X Y, accumulated and written in a type that may be wider than that of the operands."""
-    if X.dtype == dtype or not (WIDE and X.is_cuda):
-        return (X @ Y).to(dtype)
-    return torch.bmm(X, Y, out_dtype=dtype)
+    if X.dtype == dtype:
+        return X @ Y  # in a compiled autograd.Function torch 2.11 loses the gradient of what .to() returns as it is
+    return torch.bmm(X, Y, out_dtype=dtype) if WIDE and X.is_cuda else (X @ Y).to(dtype)
 
 
 class Product(torch.autograd.Function):
