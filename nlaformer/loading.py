@@ -10,16 +10,20 @@ from typing import TypeAlias
 from nlaformer import io, pretrained
 from nlaformer.arrays import full_precision
 from nlaformer.compiler import algorithm
+from nlaformer.compiler.anysize import algorithm as anysize
 from nlaformer.errors import FileError, look_up
 from nlaformer.express import operation
 from nlaformer.learn import model as solver
 from nlaformer.learn import programs
 from nlaformer.learn.recipes import recipes
 
-_Artefact: TypeAlias = operation.Operation | algorithm.Algorithm | solver.Solver | programs.TrainedProgram
+_Artefact: TypeAlias = (
+    operation.Operation | algorithm.Algorithm | anysize.AnySizeAlgorithm | solver.Solver | programs.TrainedProgram
+)
 _KINDS: dict[str, Callable[..., _Artefact]] = {
     "operation": operation.from_config,
     "algorithm": algorithm.from_config,
+    "algorithm for any n": anysize.from_config,
     "solver": solver.from_config,
     "program": programs.from_config,
 }

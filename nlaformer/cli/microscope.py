@@ -137,8 +137,9 @@ def _subject(name: str, n: int | None) -> tuple[object, int]:
     if n is not None:
         raise OptionError(f"--n goes with the name of an algorithm; {name} has a size of its own")
     model = nf.load(name)
-    if isinstance(model, nf.Operation):
-        raise OptionError(f"{name} is an operation and has no iterates; the microscope takes models and algorithms")
+    if isinstance(model, nf.Operation) or isinstance(model.config.n, str):
+        what = "an operation and has no iterates" if isinstance(model, nf.Operation) else "weights for every n"
+        raise OptionError(f"{name} is {what}; the microscope takes models and algorithms for one n")
     return model, model.config.n
 
 

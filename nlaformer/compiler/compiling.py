@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, Literal, cast, overload
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ import torch
 from nlaformer.arrays import DTYPES, check_memory, full_precision, plain, threads_for, whole
 from nlaformer.compiler.algorithm import Algorithm
 from nlaformer.compiler.analysis import analyse
+from nlaformer.compiler.anysize.algorithm import AnySizeAlgorithm, compile_for_any
 from nlaformer.compiler.config import LARGEST_BOUND, AlgorithmConfig
 from nlaformer.compiler.expression import Expression
 from nlaformer.compiler.filled import FilledProgram, Trained, refuse_unknown, retraced
@@ -32,7 +33,7 @@ from nlaformer.program.language import Program
 from nlaformer.program.trace import trace
 
 
-@full_precision()
+@overload
 def compile(
     program: Program | Trained,
     n: int | None = None,
@@ -41,13 +42,33 @@ def compile(
     dtype: torch.dtype | str = torch.float64,
     bound: float = 1024.0,
     verify: bool | Mapping[str, Any] = True,
-) -> Algorithm:
+) -> Algorithm: ...
+
+
+@overload
+def compile(
+    program: Program, n: Literal["any"], *, dtype: torch.dtype | str = torch.float64, slots: int | None = None
+) -> AnySizeAlgorithm: ...
+
+
+@full_precision()
+def compile(
+    program: Program | Trained,
+    n: int | Literal["any"] | None = None,
+    *,
+    order: int = 3,
+    dtype: torch.dtype | str = torch.float64,
+    bound: float = 1024.0,
+    verify: bool | Mapping[str, Any] = True,
+    slots: int | None = None,
+) -> Algorithm | AnySizeAlgorithm:
     """The weights of a looped transformer that runs a program on systems of size n.
 
     Parameters
     ----------
     program : a Program, or a trained program (``nf.load``), whose network becomes a part of the transformer
-    n : the size of the systems; a trained program has its own
+    n : the size of the systems; a trained program has its own. "any": one set of weights for every n, whose heads reach
+        the entries of a sparse A by their addresses (docs/any-size.md)
     order : accuracy of inner products, 1, 2 or 3 (2, 4 or 6 heads each)
     dtype : torch.float64 or torch.float32, or their names
     bound : the largest Frobenius norm of A (and norm of b) where the program's constants keep them from being scaled
@@ -55,6 +76,7 @@ def compile(
         artefact; a value beyond 1e-6 (float32: 1e-2) times what the program amplifies is a CompileError, or a warning
         where it says little about other systems (docs/verification.md). For a program that is meant for other systems,
         give some of these: the inputs by name, ``verify=dict(A=A, b=b)``, one system or a batch
+    slots : for n="any", the entries that a row of a matrix may have, 16 by default
 
     Examples
     --------
@@ -70,6 +92,14 @@ def compile(
     >>> jacobi.run(A, b, iterations=40).x[-1].round(6)
     array([0.090909, 0.636364])
     """
+    if isinstance(n, str) and n == "any":
+        if (order, bound, verify) != (3, 1024.0, True):
+            raise OptionError("order, bound and verify are settings of weights for one n; omit them with n='any'")
+        if not isinstance(program, Program):
+            raise OptionError(f"with n='any', compile takes an nf.Program; {shown(program)} was given")
+        return compile_for_any(program, slots, dtype)
+    if slots is not None:
+        raise OptionError(f"slots is {shown(slots)}; weights for one n have none. Omit it, or compile with n='any'")
     named = isinstance(verify, Mapping) and verify and all(isinstance(name, str) for name in verify)
     if not named and not isinstance(plain(verify), bool):
         raise OptionError(f"verify is {shown(verify)}; expected True, False, or systems by name, dict(A=A, b=b)")

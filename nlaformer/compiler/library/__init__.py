@@ -7,13 +7,14 @@ a unit all the same (a rate of Adam), its record has the largest norm of A and b
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import torch
 
 from nlaformer.arrays import full_precision
 from nlaformer.compiler.algorithm import Algorithm
+from nlaformer.compiler.anysize.algorithm import AnySizeAlgorithm
 from nlaformer.compiler.compiling import compile
 from nlaformer.compiler.library import (
     constrained,
@@ -80,7 +81,7 @@ def example(name: str, n: int, count: int = 8, seed: int = 11) -> tuple[dict[str
     return inputs, exact
 
 
-@full_precision()
+@overload
 def algorithm(
     name: str,
     n: int,
@@ -90,13 +91,34 @@ def algorithm(
     bound: float | None = None,
     verify: bool = True,
     **moved: Any,
-) -> Algorithm:
+) -> Algorithm: ...
+
+
+@overload
+def algorithm(
+    name: str, n: Literal["any"], *, dtype: torch.dtype | str = torch.float64, slots: int | None = None
+) -> AnySizeAlgorithm: ...
+
+
+@full_precision()
+def algorithm(
+    name: str,
+    n: int | Literal["any"],
+    *,
+    order: int | None = None,
+    dtype: torch.dtype | str = torch.float64,
+    bound: float | None = None,
+    verify: bool = True,
+    slots: int | None = None,
+    **moved: Any,
+) -> Algorithm | AnySizeAlgorithm:
     """A classical algorithm as a looped transformer.
 
     Parameters
     ----------
     name : one of ``nf.algorithms()``
-    n, order, dtype, bound, verify : as in ``nf.compile``; ``moved`` are options of version 0.3, which are refused
+    n, order, dtype, bound, verify, slots : as in ``nf.compile``
+    moved : options of version 0.3, which are refused
 
     Examples
     --------
@@ -115,8 +137,14 @@ def algorithm(
             "from paper.paper_form import paper_cg; paper_cg(n, ffn=..., width=..., scheme=...)"
         )
     for option in moved.keys() - {"form"}:
-        raise unknown_name("option", option, ("order", "dtype", "bound", "verify"))
+        raise unknown_name("option", option, ("order", "dtype", "bound", "verify", "slots"))
     entry = record(name)
+    if isinstance(n, str) and n == "any":
+        if (order, bound, verify) != (None, None, True):
+            raise OptionError("order, bound and verify are settings of weights for one n; omit them with n='any'")
+        return compile(entry.program(), "any", dtype=dtype, slots=slots)
+    if slots is not None:
+        raise OptionError("slots is a setting of weights for every n; omit it, or ask for n='any'")
     order, bound = 3 if order is None else order, entry.bound if bound is None else bound
     if not (verify and entry.particular):
         return compile(entry.program(), n, order=order, dtype=dtype, bound=bound, verify=verify)
